@@ -19,14 +19,22 @@ from jellybean.planning.mixing import require_one_selection
 from jellybean.planning.planned import Planned
 from jellybean.planning.predicted_latency import predicted_p99
 from jellybean.planning.project_plan import plan_project
-from jellybean.planning.searched_objectives import TINY_S
+from jellybean.planning.searched_objectives import DIGITS, TINY_S, scaled_rate_options
 from jellybean.quantities import DURATION, RATE, format_quantity, rounded_up
-from jellybean_solver import DEFAULT_GAP, Plan, SolveOptions, SolverError, cost_accuracy, limited, solve_cut
+from jellybean_solver import (
+    DEFAULT_GAP,
+    OutOfTimeError,
+    Plan,
+    SolveOptions,
+    SolverError,
+    cost_accuracy,
+    limited,
+    solve_cut,
+)
 
-LIMIT_S = 60.0
-POINTS = 7  # of a curve
-LEAST_S = 1.0  # for one point
-DIGITS = 4  # of rates in options
+LIMIT_S = 60.0  # of a curve: as long as people wait for a picture
+POINTS = 7  # of a curve: with more, each search has less of the time
+LEAST_S = 1.0  # for one point, in which small problems are solved
 
 
 class Figure(StrEnum):
@@ -103,7 +111,7 @@ def pair_curve(
 
 
 def _without_targets(project: Project, *figures: Figure) -> Project:
-    options = [f"{TARGETS[figure]}=null" for figure in figures if figure in TARGETS]
+    options = ["objective=cost", *(f"{TARGETS[figure]}=null" for figure in figures if figure in TARGETS)]
     return load_project(project.directory, (*project.overrides, *options), accept_stale=project.accept_stale)
 
 
@@ -120,11 +128,17 @@ class _Search:
         if self.x is Figure.ACCURACY:
             yield from self._accuracies(count, limit_s)
         elif self.x is Figure.RATE:
-            highest = self._planned(("objective=rate",), limit_s).plan
+            highest = self._highest_rates(limit_s)
             top = 2.0 * self.first_per_s if highest is None else highest.sources[0].rate_per_s
             yield from (top * (number + 1) / count for number in range(count))
         else:
             yield from self._latencies(count, limit_s)
+
+    def _highest_rates(self, limit_s: float) -> Plan | None:
+        try:
+            return self._planned(("objective=rate",), limit_s).plan
+        except OutOfTimeError:
+            return None
 
     def _accuracies(self, count: int, limit_s: float) -> Iterator[float]:
         """Accuracies of the cheapest plans without the other targets, evenly many."""
@@ -175,9 +189,7 @@ class _Search:
 
     def _options(self, value: float) -> tuple[str, ...]:
         if self.x is Figure.RATE:
-            factor = value / self.first_per_s
-            rates = {name: factor * spec.rate_per_s for name, spec in self.project.workflow.sources.items()}
-            return tuple(f"sources.{name}.rate={format_quantity(RATE, rate, DIGITS)}" for name, rate in rates.items())
+            return scaled_rate_options(self.project, value / self.first_per_s)
         return (f"{TARGETS[self.x]}={self.text(value)}",)
 
     def _objective(self) -> Sequence[str]:

@@ -32,6 +32,7 @@ from jellybean_solver import (
     Cuts,
     Network,
     Objective,
+    OutOfTimeError,
     Plan,
     Problem,
     Solution,
@@ -52,7 +53,7 @@ BASELINE_S = 5.0  # time limit of each baseline, if the plan has no time limit
 CHEAPEST_PERCENT, BASELINES_PERCENT = 10.0, 90.0  # of the progress: the search in between takes longest
 BASELINE_SHARE = 0.25  # time limit of each baseline, as a share of the plan's time limit
 
-SEARCH_SHARE = 0.6  # of the time limit, for the search for the highest rates or the least latency; then comes its plan
+SEARCH_SHARE = 0.6  # of the time limit, for the highest rates or least latency: more leaves their plan no time
 
 SEARCHED = (Objective.RATE, Objective.LATENCY)  # objectives that are found by asking for many plans
 
@@ -139,7 +140,10 @@ def _plan_for_objective(
     started = time.perf_counter()
 
     def try_plan(asked: Project) -> Outcome:
-        found = plan_project(asked, gap=gap, time_limit_s=search.left(), compare=False)
+        try:
+            found = plan_project(asked, gap=gap, time_limit_s=search.left(), compare=False)
+        except OutOfTimeError:  # what was found before stands
+            return Outcome(found=False)
         return Outcome(found.plan is not None, found.nearest_p99_s)
 
     best = best_options(project, try_plan, report)
@@ -152,9 +156,9 @@ def _plan_for_objective(
 def _baselines(problem: Problem, gap: float, time_limit_s: float) -> tuple[Baseline, ...]:
     """The baselines. Those of a plan that may mix variants give every request one selection, of the mean accuracy.
 
-    None where the accuracy is maximised, or the plan bears losses: they are rules for a low cost.
+    None where the accuracy is maximised or soft, or the plan bears losses: they are rules for a low cost.
     """
-    if problem.objective is not Objective.COST or problem.slo.survives:
+    if problem.objective is not Objective.COST or problem.slo.survives or problem.slo.penalty_usd_per_h is not None:
         return ()
     solved: tuple[Baseline, ...] = ()
     if problem.may_mix:
@@ -256,7 +260,8 @@ def more_accurate(problem: Problem, cuts: Cuts, solution: Solution) -> Solution:
     plan, proof = solution.plan, solution.certificate
     if plan is None or proof is None or plan.accuracy is None or not _is_comparable(problem, solution):
         return solution
-    budget = min(cost_of(plan) * (1 + VALUE_TOLERANCE), problem.slo.budget_usd_per_h or math.inf)
+    stated = problem.slo.budget_usd_per_h
+    budget = min(cost_of(plan) * (1 + VALUE_TOLERANCE), math.inf if stated is None else stated)
     best = solution
     while best.plan is not None and best.plan.accuracy is not None:
         slo = replace(problem.slo, accuracy=best.plan.accuracy + ACCURACY_TOLERANCE, budget_usd_per_h=budget)

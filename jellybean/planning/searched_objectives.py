@@ -63,7 +63,7 @@ def _highest_rates(project: Project, try_plan: TryPlan, progress: Progress) -> B
         nonlocal steps
         steps += 1
         progress(min(steps, 19), 20, f"trying {_rates_text(project, factor)}")
-        return try_plan(with_options(project, _rate_options(project, factor))).found
+        return try_plan(with_options(project, scaled_rate_options(project, factor))).found
 
     low, high = (1.0, 2.0) if is_feasible(1.0) else (0.5, 1.0)
     while low >= 1.0 and high <= MOST_FACTOR and is_feasible(high):
@@ -73,12 +73,14 @@ def _highest_rates(project: Project, try_plan: TryPlan, progress: Progress) -> B
         if low < 1.0 / MOST_FACTOR:
             return None
     if high > MOST_FACTOR:
-        return Best(_rate_options(project, low), f"no limit on the rates was found up to {_rates_text(project, low)}")
+        return Best(
+            scaled_rate_options(project, low), f"no limit on the rates was found up to {_rates_text(project, low)}"
+        )
     while high > low * (1.0 + PRECISION):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if is_feasible(middle) else (low, middle)
     text = f"highest rates: {_rates_text(project, low)}; for {_rates_text(project, high)} no plan was found"
-    return Best(_rate_options(project, low), text)
+    return Best(scaled_rate_options(project, low), text)
 
 
 def _scaled(project: Project, factor: float) -> Mapping[str, str]:
@@ -91,7 +93,8 @@ def _rates_text(project: Project, factor: float) -> str:
     return ", ".join(f"{name} {rate}" for name, rate in _scaled(project, factor).items())
 
 
-def _rate_options(project: Project, factor: float) -> tuple[str, ...]:
+def scaled_rate_options(project: Project, factor: float) -> tuple[str, ...]:
+    """The `--set` options for so many times the rates of all sources, which are made of as many more streams."""
     options = [f"sources.{name}.rate={rate}" for name, rate in _scaled(project, factor).items()]
     for name, source in project.workflow.sources.items():
         if source.streams is not None:  # more streams, rather than faster ones

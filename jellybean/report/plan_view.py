@@ -125,8 +125,8 @@ def survival_lines(plan: Plan) -> tuple[str, ...]:
     lost += [str(loss) for loss in found if loss.kind is not LossKind.WORKER]
     busy = f"no worker is then busy more than {plan.utilisation:g} of the time"
     lines = [f"any of these may be lost: {', '.join(lost)}; {busy}" if lost else "nothing that may be lost is used"]
-    if plan.fallbacks:
-        lines.append(f"fallbacks, other shares of the routes: without {', '.join(one.lost for one in plan.fallbacks)}")
+    if others := [one.lost for one in plan.fallbacks if one.weights]:
+        lines.append(f"fallbacks, other shares of the routes: without {', '.join(others)}")
     return tuple(lines)
 
 

@@ -135,6 +135,10 @@ class _Program:
             own = {(pool.name, one): self._column(price, float(pool.count), whole=True) for one in held}
             self.counts |= own
             self.rows.append((dict.fromkeys(own.values(), 1.0), -math.inf, float(pool.count)))
+        slo = problem.slo
+        self.lacking = (
+            None if slo.penalty_usd_per_h is None else self._column(slo.penalty_usd_per_h, 100.0, whole=False)
+        )
         self.flow = self._flow(("", None))
         for lost in self._losses():
             self._flow(lost)
@@ -142,13 +146,9 @@ class _Program:
     def best(self, *, most_accurate: bool) -> float | None:
         accuracies = {column: way.accuracy for column, way in zip(self.flow, self.ways, strict=True)}
         costs = {index: cost for index, (cost, _, _) in enumerate(self.columns) if cost}
-        slo = self.problem.slo
-        if slo.penalty_usd_per_h is not None and slo.mean_accuracy is not None and not most_accurate:
-            lacking = self._column(slo.penalty_usd_per_h, math.inf, whole=False)
-            self.rows.append(({**accuracies, lacking: 1.0}, slo.mean_accuracy, math.inf))
+        paid = {index: cost for index, cost in costs.items() if index != self.lacking}
         if self.problem.slo.budget_usd_per_h is not None:
-            self.rows.append((costs, -math.inf, self.problem.slo.budget_usd_per_h))
-        costs = {index: cost for index, (cost, _, _) in enumerate(self.columns) if cost}
+            self.rows.append((paid, -math.inf, self.problem.slo.budget_usd_per_h))
         goal = {index: -value for index, value in accuracies.items()} if most_accurate else costs
         return _solved(self.columns, self.rows, goal, sign=-1.0 if most_accurate else 1.0)
 
@@ -175,8 +175,9 @@ class _Program:
         served = self._served(lost)
         self._meet(taken, served)
         self._links(taken)
-        if self.problem.slo.mean_accuracy is not None and self.problem.slo.penalty_usd_per_h is None:
+        if self.problem.slo.mean_accuracy is not None:
             accuracies = {column: way.accuracy for column, way in zip(taken, self.ways, strict=True)}
+            accuracies |= {} if self.lacking is None else {self.lacking: 1.0}
             self.rows.append((accuracies, self.problem.slo.mean_accuracy - 1e-9, math.inf))
         return taken
 

@@ -32,17 +32,18 @@ class PlanFigures:
 def read_figures(document: Mapping[str, Any]) -> PlanFigures:
     """The figures of a plan document. KeyError, TypeError or ValueError if one is missing or no number."""
     slo, cost, proof = document["slo"], document["cost"], document["certificate"]
+    is_soft = slo.get("penalty_usd_per_h") is not None  # then the certificate is of cost and penalty together
     is_cheapest = proof.get("objective_of", "cost") == "cost"
     return PlanFigures(
         source_rates_per_s={str(source["name"]): float(source["rate_per_s"]) for source in document["sources"]},
         rate_per_s=planned_rate_per_s(document),
         cost_usd_per_h=float(cost["compute_usd_per_h"]) + float(cost["network_usd_per_h"]),
-        bound_usd_per_h=float(proof["bound"]) if is_cheapest else None,
-        gap=float(proof["gap"]) if is_cheapest else None,
+        bound_usd_per_h=float(proof["bound"]) if is_cheapest and not is_soft else None,
+        gap=float(proof["gap"]) if is_cheapest and not is_soft else None,
         proof=str(proof["termination"]),
         accuracy=_number(document.get("accuracy")),
         slo_accuracy=_number(slo.get("accuracy")),
-        slo_mean_accuracy=_number(slo.get("mean_accuracy")),
+        slo_mean_accuracy=None if is_soft else _number(slo.get("mean_accuracy")),
         slo_latency_p99_s=_number(slo.get("latency_p99_s")),
         slo_budget_usd_per_h=_number(slo.get("budget_usd_per_h")),
         is_stale=bool(document.get("stale_profiles")),

@@ -26,6 +26,9 @@ from jellybean_protos import plan_format
 
 MAX_PLAN_BYTES = 64 * 2**20
 _LITTLE = 1e-6  # shares that differ from 1 by less are rounded
+
+Fallback = tuple[frozenset[int], tuple[float, ...]]  # numbers of the routes that a loss closes; all weights then
+
 _KINDS = ("each", "fan_out", "gather")
 
 
@@ -108,7 +111,7 @@ class PlanView:
 
     If tiers have several sites, a place is one site of the tier with the most sites, with the sites that it sends to.
     `routes`: the routes of the first place, then of the second, and so on. `weights`: of the routes of one place.
-    `fallbacks`: their other weights, for when some of the routes are closed.
+    `fallbacks`: for each loss the numbers of the routes that it closes, and the weights then; empty: in proportion.
     `tiers_at`: for each place, the tier of each source.
 
     `operators`: with the first variant of each; where workers run different variants, `seen_by` gives those of one
@@ -129,7 +132,7 @@ class PlanView:
     eventually: bool = False  # whether requests are kept on disk until they are answered
     others: Mapping[str, tuple[OperatorView, ...]] = field(default_factory=dict)
     groups: Mapping[tuple[str, str], Group] = field(default_factory=dict)  # as in `RouteTable`
-    fallbacks: tuple[tuple[float, ...], ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
 
     @property
     def table(self) -> RouteTable:
@@ -254,13 +257,16 @@ def _parse(document: Mapping[str, Any]) -> PlanView:
     )
 
 
-def _fallbacks(items: Sequence[Mapping[str, Any]], routes: int) -> tuple[tuple[float, ...], ...]:
-    """The weights of each fallback. ValueError unless they are shares of all routes."""
-    found = tuple(tuple(float(weight) for weight in item["weights"]) for item in items)
-    for weights in found:
-        if len(weights) != routes or min(weights) < 0 or abs(sum(weights) - 1.0) > _LITTLE:
-            raise ValueError("a fallback does not share the requests out over the routes")
-    return found
+def _fallbacks(items: Sequence[Mapping[str, Any]], routes: int) -> tuple[Fallback, ...]:
+    """The fallbacks, those that close the fewest routes first. ValueError unless weights are shares of open routes."""
+    fallbacks: list[Fallback] = []
+    for item in items:
+        closes, weights = frozenset(map(int, item["closes"])), tuple(map(float, item["weights"]))
+        is_share = not weights or (min(weights) >= 0 and abs(sum(weights) - 1.0) <= _LITTLE and len(weights) == routes)
+        if not is_share or any(weights[number] for number in closes if weights):
+            raise ValueError("a fallback does not share the requests out over the routes that are left")
+        fallbacks.append((closes, weights))
+    return tuple(sorted(fallbacks, key=lambda fallback: len(fallback[0])))
 
 
 def _groups(

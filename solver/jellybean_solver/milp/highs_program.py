@@ -156,11 +156,12 @@ class Program:
         entries = np.full(len(at), values) if isinstance(values, float | int) else np.asarray(values, float)
         self.entries.append((at, np.asarray(columns, np.int64), entries))
 
-    def limit_cost(self, most: float) -> None:
-        """Add a row that keeps the objective at or below `most`."""
+    def limit_cost(self, most: float, without: Sequence[int] = ()) -> None:
+        """Add a row that keeps the objective, without these columns, at or below `most`."""
         if math.isinf(most):
             return
         cost = np.concatenate(self.cost)
+        cost[list(without)] = 0.0
         columns = np.flatnonzero(cost)
         row = self.add_rows(-math.inf, most, 1)
         self.fill(np.repeat(row, len(columns)), columns, cost[columns])

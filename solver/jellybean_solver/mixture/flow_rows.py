@@ -7,7 +7,8 @@ Columns:
 Rows:
     sum_w x[w] = 1; sum_{p in t, h} q[i, p, h] = sum of x[w] times rate, over the ways with i in tier t;
     sum_i workers[i, p] q[i, p, h] <= n[p, h]; q[i, p, h] <= n[p, h]; traffic within the bandwidth of each link;
-    sum_w accuracy[w] x[w] >= the mean. After the loss of a worker n[p, h] is n[p, h] - 1, where there are any.
+    sum_w accuracy[w] x[w] >= the mean, less what it may lack. After the loss of a worker n[p, h] is n[p, h] - 1, where
+    there are any.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from jellybean_solver.mixture.ways import Instance, Way, WayTable, instances_of
 from jellybean_solver.model.problem import LossKind
 
 Count = tuple[str, Held]  # pool, instances
+PRESENT = 1e-5  # share of the largest rate: an operator without requests needs a worker all the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,16 @@ class Workers:
 class FlowRows:
     """One flow in a program. `taken`: column of each way; `served`: of each instance on the workers of a count."""
 
-    def __init__(self, program: Program, table: WayTable, workers: Workers, mean: float | None, lost: Lost | None):
+    def __init__(
+        self,
+        program: Program,
+        table: WayTable,
+        workers: Workers,
+        mean: float | None,
+        lost: Lost | None,
+        lacking: int = -1,
+    ) -> None:
+        """`lacking`: a column for what the mean accuracy may lack; -1: nothing."""
         self.program, self.table, self.workers, self.lost = program, table, workers, lost
         usd_per_h: Floats = np.array([way.usd_per_h if lost is None else 0.0 for way in table.ways])
         is_open: Floats = np.array([self._is_open(way) for way in table.ways])
@@ -57,6 +68,8 @@ class FlowRows:
         if mean is not None:
             row = int(program.add_rows(mean, math.inf, 1)[0])
             program.fill([row] * len(table.ways), self.taken, np.array([way.accuracy for way in table.ways]))
+            if lacking >= 0:
+                program.fill([row], [lacking], 1.0)
 
     def _is_open(self, way: Way) -> float:
         return 0.0 if self.lost is not None and way.is_closed_by(self.lost.kind, self.lost.of) else 1.0
@@ -102,7 +115,7 @@ class FlowRows:
             for instance, tier, rate in instances_of(way, network.names):
                 at.append(row(instance, tier))
                 columns.append(column)
-                values.append(-rate / self.table.most[instance[0]])
+                values.append(-max(rate / self.table.most[instance[0]], PRESENT))
         self.program.fill(at, columns, values)
 
     def _links(self) -> None:

@@ -4,7 +4,7 @@ A flow (flow_rows.py) says how the requests spread over ways and workers. There 
 after each loss that is asked for, all on the same workers: column n[p, h], integer, workers of pool p that hold the
 instances h. Rows of the program itself: sum_h n[p, h] <= count; with a single selection z[s], binary: in each flow the
 ways of s have the share z[s]; the cost within the budget. The cost is that of the workers and of the first flow. A
-soft mean accuracy is a column for what the first flow lacks of it, with the penalty as its cost.
+soft mean accuracy is a column for what all flows may lack of it, in percent points, with the penalty as its cost.
 
 Batch sizes and utilisations are given (modes.py). An exclusive worker holds one instance. A worker runs at most one
 variant of an operator, so that the worker tells the variant. For shared workers `held` None leaves the sets h out: all
@@ -53,10 +53,12 @@ class MixProgram:
             if held is None and pool.sharing is Sharing.SHARED and limit:  # each busy worker holds the whole model
                 stored |= {(one, pool.name): self._stored(one, pool.name) / limit for one in instances}
         workers = Workers(counts, busy, stored)
-        hard = goal.mean if goal.penalty is None else None
-        self.flow = FlowRows(self.program, table, workers, hard, None)
-        self.after = {lost: FlowRows(self.program, table, workers, hard, lost) for lost in losses}
-        self.counts = counts
+        is_soft = goal.penalty is not None and not goal.most_accurate
+        mean = goal.mean if is_soft or goal.penalty is None else None
+        lacking = int(self.program.add_columns([goal.penalty or 0.0], 100.0)[0]) if is_soft else -1
+        self.flow = FlowRows(self.program, table, workers, mean, None, lacking)
+        self.after = {lost: FlowRows(self.program, table, workers, mean, lost, lacking) for lost in losses}
+        self.counts, self.lacking = counts, lacking
         self._goal()
         if goal.single:
             self._single()
@@ -64,7 +66,7 @@ class MixProgram:
     def solve(self, limits: SolveLimits) -> Mixture | None:
         """The best mixture found; None if none was found, or proven that there is none (`proven`)."""
         answer = self.program.solve(limits)
-        self.proven = answer.values is None and math.isinf(answer.bound)
+        self.proven = answer.values is None and answer.bound == math.inf
         self.bound = answer.bound
         if answer.values is None:
             return None
@@ -133,12 +135,7 @@ class MixProgram:
                 self.program.fill([row] * len(numbers), flow.taken[numbers], 1.0)
 
     def _goal(self) -> None:
-        self.program.limit_cost(self.goal.budget)
-        if self.goal.penalty is not None and self.goal.mean is not None:
-            lacking = self.program.add_columns([self.goal.penalty], 100.0)  # percent points, with everything there
-            row = int(self.program.add_rows(self.goal.mean, math.inf, 1)[0])
-            self.program.fill([row], lacking, 1.0)
-            self.program.fill([row] * len(self.table.ways), self.flow.taken, [way.accuracy for way in self.table.ways])
+        self.program.limit_cost(self.goal.budget, [self.lacking] if self.lacking >= 0 else [])
         if self.goal.most_accurate:
             self.program.cost = [self.goal.points_per_usd * costs for costs in self.program.cost]
             costs = np.concatenate(self.program.cost)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.mixture.seats import Held, Lost, Mixture, Seats
 from jellybean_solver.mixture.ways import Instance, Way
-from jellybean_solver.model.loss import Loss
+from jellybean_solver.model.loss import Loss, closed_routes, losses
 from jellybean_solver.model.plan import Certificate, Cost, Fallback, Plan, PlannedOperator, PlannedWorker, Route
 from jellybean_solver.model.problem import LossKind, request_s
 from jellybean_solver.model.stated_figures import with_figures
@@ -93,12 +93,18 @@ class _Builder:
             )
             for key in keys
         )
-        other = tuple(
-            Fallback(str(loss), tuple(flow.get(key, 0.0) for key in keys))
-            for loss, flow in zip(fallbacks, flows[1:], strict=True)
-        )
+        weights = {
+            loss: tuple(flow.get(key, 0.0) for key in keys) for loss, flow in zip(fallbacks, flows[1:], strict=True)
+        }
         weighed = [(piece, share) for share, own in zip(shares, pieces, strict=True) for piece in own]
-        return replace(self._plan(routes, _variants(names, weighed), certificate), fallbacks=other)
+        plan = self._plan(routes, _variants(names, weighed), certificate)
+        if not weights:
+            return plan
+        borne = losses(plan, self.network.problem.slo.survives)
+        return replace(
+            plan,
+            fallbacks=tuple(Fallback(str(loss), closed_routes(plan, loss), weights.get(loss, ())) for loss in borne),
+        )
 
     def _lost(self, loss: Loss) -> Lost:
         if loss.kind is not LossKind.WORKER:

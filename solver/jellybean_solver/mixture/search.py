@@ -58,7 +58,7 @@ def best_mixture(
         return MixOutcome(None if exact is None else replace(exact, bound=bound), bound)
     everything = {instance for instance, _ in table.busy}
     outcome = search.run(table, _sets(network, everything))
-    bound = math.inf if math.isinf(outcome.bound) else bound
+    bound = math.inf if outcome.bound == math.inf else bound
     exact = outcome.mixture
     return MixOutcome(None if exact is None else replace(exact, bound=bound), bound)
 

@@ -411,6 +411,8 @@ def unknown_choices(problem: Problem, plan: Plan) -> Iterator[str]:
 
 def _is_share_of_each(plan: Plan, fallback: Fallback) -> bool:
     weights = fallback.weights
+    if not weights:
+        return True
     is_share = min(weights, default=0.0) >= 0 and abs(sum(weights) - 1.0) <= LIMIT_TOLERANCE
     return is_share and len(weights) == len(plan.routes)
 

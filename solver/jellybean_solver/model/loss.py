@@ -78,10 +78,15 @@ def judged_losses(plan: Plan) -> Iterator[Loss]:
     yield from (loss for loss in every if loss.kind is not LossKind.WORKER or loss.of[0] in kept)
 
 
+def closed_routes(plan: Plan, loss: Loss) -> tuple[int, ...]:
+    """The numbers of the routes that a loss closes."""
+    return tuple(number for number, route in enumerate(plan.routes) if loss.closes(plan, route))
+
+
 def weights_after(plan: Plan, loss: Loss) -> Sequence[float] | None:
     """The weights of the plan's routes after a loss; None if no request can be answered."""
     planned = {fallback.lost: fallback.weights for fallback in plan.fallbacks}.get(str(loss))
-    if planned is not None:
+    if planned:
         return planned
     left = [0.0 if loss.closes(plan, route) else route.weight for route in plan.routes]
     total = sum(left)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jellybean_solver.model.flows import edge_weights
-from jellybean_solver.model.loss import Loss, losses, weights_after
+from jellybean_solver.model.loss import Loss, closed_routes, losses, weights_after
 from jellybean_solver.model.plan import Plan, Route
 from jellybean_solver.model.problem import Problem, request_s
 from jellybean_solver.model.selection_shares import selection_on
@@ -74,7 +74,11 @@ class RouteLoads:
         if carried.size and (most := float(carried.max())) > 1 + tolerance:
             link = " -> ".join([*self.links][int(carried.argmax())])
             yield f"the link {link} would carry {(most - 1) * 100:.1f} % more than its bandwidth"
-        mean = self.problem.slo.hard_mean
+        mean = self.problem.slo.mean_accuracy
+        if (
+            mean is not None and self.problem.slo.penalty_usd_per_h is not None
+        ):  # soft: as much as with everything there
+            mean = min(mean, float(self.accuracy @ np.array([route.weight for route in self.plan.routes])))
         if mean is not None and not (reached := float(self.accuracy @ taken)) >= mean * (1 - tolerance):
             yield f"the mean accuracy would be {reached:.4f}, below {mean:g}"
 
@@ -83,9 +87,11 @@ def losses_that_break(problem: Problem, plan: Plan, tolerance: float) -> Iterato
     """Each loss that the targets name and that the plan does not bear, with the reason in words."""
     if not problem.slo.survives:
         return
-    loads = RouteLoads(problem, plan)
+    loads, planned = RouteLoads(problem, plan), {fallback.lost: fallback for fallback in plan.fallbacks}
     for loss in losses(plan, problem.slo.survives):
         weights = weights_after(plan, loss)
+        if planned and (str(loss) not in planned or planned[str(loss)].closes != closed_routes(plan, loss)):
+            yield loss, "the plan says of other routes that they are closed"
         if weights is None:
             yield loss, "no request is answered"
             continue

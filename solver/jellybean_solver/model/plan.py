@@ -219,10 +219,15 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """Other weights of the plan's routes, for when something is lost (loss.py). `lost`: what, in words."""
+    """What becomes of the requests when something is lost (loss.py). `lost`: what, in words.
+
+    `closes`: numbers of the routes that it closes. `weights`: of the plan's routes then; empty: the proportions of
+    those that are left.
+    """
 
     lost: str
-    weights: tuple[float, ...]
+    closes: tuple[int, ...]
+    weights: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -240,7 +245,7 @@ class Plan:
 
     `spread`: operator below a fan-out -> groups of workers round which the children of each request go (spreading.py).
 
-    `fallbacks`: for losses after which the routes that are left would not do in their proportions.
+    `fallbacks`: of every loss that the plan bears, if after some the routes left would not do in their proportions.
     """
 
     name: str

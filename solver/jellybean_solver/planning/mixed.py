@@ -26,6 +26,7 @@ from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.mode_search import ModeSearch
 from jellybean_solver.planning.solver import Solution, cheapest_solution
 
+WITHIN_BUDGET = 4  # programs, as rehearsals, 0.01 % of the requests, cost little
 MIX_GAP = 1e-5  # relative, unless one is stated: of the cost, or of what the accuracy lacks of 100 %
 
 
@@ -78,15 +79,17 @@ class _MixSearch:
         self.is_accuracy = problem.objective is Objective.MEAN_ACCURACY
         self.bound, self.tried = 0.0, 0
         slo = problem.slo
-        budget, single = slo.budget_usd_per_h or math.inf, not problem.may_mix
+        budget, single = math.inf if slo.budget_usd_per_h is None else slo.budget_usd_per_h, not problem.may_mix
         most = self._most_usd_per_h()
         penalty = slo.penalty_usd_per_h
         self.goal = Goal(self.is_accuracy, slo.mean_accuracy, budget, most, single, slo.survives, penalty)
 
     def value(self, plan: Plan) -> float:
         """What is minimised: USD per hour with penalties, or what the accuracy lacks of 100 %."""
-        cost = plan.cost.total_usd_per_h + self.problem.slo.penalty(plan.accuracy)
-        return 100.0 - (plan.accuracy or 0.0) + self.goal.points_per_usd * cost if self.is_accuracy else cost
+        cost = plan.cost.total_usd_per_h
+        if self.is_accuracy:
+            return 100.0 - (plan.accuracy or 0.0) + self.goal.points_per_usd * cost
+        return cost + self.problem.slo.penalty(plan.accuracy)
 
     def best(self, goal: Goal, modes: Modes = NO_LIMITS) -> MixOutcome:
         """The best mixture for a goal."""
@@ -95,10 +98,17 @@ class _MixSearch:
 
     def propose(self, modes: Modes) -> Plan | None:
         """The best plan within limits of batches and utilisations; None if there is none, or none was found in time."""
-        found = self.best(self.goal, modes)
-        if modes == NO_LIMITS:
-            self.bound = found.bound
-        return None if found.mixture is None else self._plan(found.mixture)
+        budget = self.goal.budget
+        for _ in range(WITHIN_BUDGET):
+            found = self.best(replace(self.goal, budget=budget), modes)
+            if modes == NO_LIMITS and budget == self.goal.budget:
+                self.bound = found.bound
+            plan = None if found.mixture is None else self._plan(found.mixture)
+            over = 0.0 if plan is None else plan.cost.total_usd_per_h - self.goal.budget
+            if over <= LIMIT_TOLERANCE * max(1.0, abs(self.goal.budget)):
+                return plan
+            budget -= 2.0 * over  # what the rehearsal of fallbacks costs, which the program leaves out
+        return None
 
     def _plan(self, mixture: Mixture) -> Plan:
         draft = self._draft(mixture)
@@ -159,8 +169,9 @@ class _MixSearch:
         if self.problem.slo.survives:
             cost = usd_text(found.plan.cost.total_usd_per_h)
             kinds = self.problem.slo.survives
-            alone = {kind: self.best(replace(self.goal, survives=(kind,))) for kind in kinds}
-            impossible = [kind for kind, outcome in alone.items() if math.isinf(outcome.bound)]
+            asked = kinds if explained and len(kinds) > 1 else ()
+            alone = {kind: self.best(replace(self.goal, survives=(kind,))) for kind in asked}
+            impossible = [kind for kind, outcome in alone.items() if outcome.bound == math.inf]
             reason = f"no plan holds after the loss of any one {' or '.join(impossible or kinds)}"
             reason += f"; without `survive` a plan costs {cost} USD/h"
         return Solution("infeasible", None, Infeasibility((reason,)), self.tried, None)

@@ -145,7 +145,8 @@ class _DeadlineSolver:
 
     def __init__(self, problem: Problem, deadline: Deadline, gap: float, limit: Clock) -> None:
         self.problem, self.deadline, self.gap, self.limit = problem, deadline, gap, limit
-        self.budget = problem.slo.budget_usd_per_h or math.inf
+        budget = problem.slo.budget_usd_per_h
+        self.budget = math.inf if budget is None else budget
         self.limits = SearchLimits(gap, limit, self.budget)
         self.bound = 0.0
 

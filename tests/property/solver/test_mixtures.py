@@ -96,12 +96,15 @@ def test_the_highest_mean_accuracy_is_that_of_one_program_over_everything(
     st.sampled_from((None, 60.0, 80.0)),
     st.booleans(),
     st.lists(st.sampled_from(LossKind), min_size=1, max_size=3, unique=True),
+    st.sampled_from((None, None, 0.02)),
 )
 def test_the_cheapest_plan_that_bears_losses_is_that_of_one_program_over_everything(
-    problem: Problem, target: float | None, mixed: bool, kinds: list[LossKind]
+    problem: Problem, target: float | None, mixed: bool, kinds: list[LossKind], penalty: float | None
 ) -> None:
     survives = tuple(kinds)
-    slo = Slo(mean_accuracy=target, survives=survives) if mixed else Slo(accuracy=target, survives=survives)
+    slo = Slo(accuracy=target, survives=survives)
+    if mixed and target is not None:
+        slo = Slo(mean_accuracy=target, survives=survives, penalty_usd_per_h=penalty)
     terms = [Terms.SPOT if number % 2 else Terms.ON_DEMAND for number in range(len(problem.pools))]
     roomy = tuple(  # else few have such a plan
         replace(pool, count=2 * pool.count + 1, terms=own) for pool, own in zip(problem.pools, terms, strict=True)
@@ -109,12 +112,13 @@ def test_the_cheapest_plan_that_bears_losses_is_that_of_one_program_over_everyth
     asked = replace(problem, slo=slo, pools=roomy)
     expected = mixture_optimum.best(asked, most_accurate=False)
     solution = solve(asked, explained=False)
-    fallbacks = len(solution.plan.fallbacks) if solution.plan is not None else 0
+    fallbacks = 0 if solution.plan is None else sum(bool(one.weights) for one in solution.plan.fallbacks)
     event(f"{solution.status}, mixes {solution.plan is not None and solution.plan.mixes}, fallbacks {fallbacks > 0}")
     assert (solution.plan is None) == (expected is None)
     if solution.plan is None or expected is None:
         return
-    plan, cost = solution.plan, solution.plan.cost.total_usd_per_h
+    plan = solution.plan
+    cost = plan.cost.total_usd_per_h + slo.penalty(plan.accuracy)
     assert not evaluate(asked, plan).complaints
     assert from_document(to_document(plan)) == plan
     for loss in losses(plan, survives):

@@ -100,3 +100,13 @@ def test_of_two_figures_one_is_fixed() -> None:
 def test_options_of_the_other_curves_are_refused(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["frontier", str(shop), "--of", "rate,cost", "--rates", "1x"]) == 2
     assert "--of is a curve of its own" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_command_makes_a_curve_whatever_the_objective(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--set", "objective=rate", "--points", "2", "--of", "rate,cost"]
+    assert run(["frontier", str(shop), *options, "--json", "--plot", str(shop / "curve.png")]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [point["cost"] for point in document["points"]] == sorted(point["cost"] for point in document["points"])
+    assert (shop / "curve.png").stat().st_size > 0
+    assert run(["frontier", str(shop), *options]) == 0
+    assert "lowest cost by rate, 2 plans" in capsys.readouterr().out

@@ -19,9 +19,8 @@ class OpenRoutes:
     `BARRED_S` probes it, until one is answered. If the plan spreads children, a route is taken with spread children
     while all workers that these may reach are there, otherwise without.
 
-    While routes are closed, the others of the site share its requests as the first fallback says that needs none of the
-    closed ones, or else in their proportions. Any such fallback is within what workers and links can do, for whatever
-    loss it was planned.
+    While routes are closed, the others of the site share its requests as the fallback says of the smallest loss that
+    closes all these routes, or else in their proportions.
     """
 
     def __init__(self, view: PlanView, is_away: Callable[[str], bool]) -> None:
@@ -86,11 +85,12 @@ class OpenRoutes:
 
     def _open_weights(self, is_open: Sequence[bool]) -> Sequence[float]:
         """The weights of one site's routes."""
-        if all(is_open):
+        closed = {number for number, ready in enumerate(is_open) if not ready}
+        if not closed:
             return self._view.weights
-        for weights in self._view.fallbacks:
-            if all(ready for weight, ready in zip(weights, is_open, strict=True) if weight > 0):
-                return weights
+        fits = (weights for closes, weights in self._view.fallbacks if closed <= closes)
+        if weights := next(fits, ()):
+            return weights
         return [weight if ready else 0.0 for weight, ready in zip(self._view.weights, is_open, strict=True)]
 
     def draw_for(self, stream: str) -> int | None:

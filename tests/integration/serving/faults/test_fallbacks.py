@@ -50,7 +50,11 @@ def test_the_fallback_is_taken_while_the_link_is_cut(tmp_path: Path) -> None:
     }
     routes = [(share, {"double": "edge-1", "triple": worker}) for worker, share in zip(WORKERS, SHARES, strict=True)]
     plan = from_document(make_plan(tmp_path, operators, routes, sources={"x": "edge"}))
-    fallbacks = (Fallback("edge-2", (0.2, 0.0, 0.8)), Fallback("the link edge -> cloud", (0.5, 0.5, 0.0)))
+    fallbacks = (
+        Fallback("edge-2", (1,), (0.2, 0.0, 0.8)),
+        Fallback("the link edge -> cloud", (2,), (0.5, 0.5, 0.0)),
+        Fallback("the site edge", (0, 1), ()),
+    )
     document = to_document(replace(plan, fallbacks=fallbacks))
     with run_over_a_link(tmp_path, document, WORKERS) as run, Client(run.address) as client:
         assert ask(client, 100) == {"edge-1": 9, "edge-2": 1, "cloud-1": 90}

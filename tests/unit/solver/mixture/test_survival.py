@@ -9,7 +9,6 @@ import pytest
 from jellybean.planning.simulation import simulate_plan
 from jellybean_solver import (
     Deadline,
-    Fallback,
     Independent,
     Link,
     Loss,
@@ -19,6 +18,7 @@ from jellybean_solver import (
     Problem,
     Sharing,
     Slo,
+    Source,
     evaluate,
     from_document,
     judged_losses,
@@ -183,9 +183,56 @@ def test_a_link_that_is_too_narrow_for_all_bears_no_loss() -> None:
 def test_a_fallback_states_a_share_for_each_route() -> None:
     asked = two_ways_up(LossKind.LINK)
     plan = served(asked)
-    assert [one.lost for one in plan.fallbacks] == ["the link edge -> hub"]  # all but a few requests go there
-    for weights in (plan.fallbacks[0].weights[1:], (0.5,) * len(plan.routes) * 2, (2.0, -1.0)):
-        broken = replace(plan, fallbacks=(Fallback("the link edge -> hub", weights),))
+    hub = next(one for one in plan.fallbacks if one.weights)  # all but a few requests go there
+    others = [one for one in plan.fallbacks if one is not hub]
+    assert [hub.lost, *(one.lost for one in others)] == ["the link edge -> hub", "the link edge -> cloud"]
+    for weights in (hub.weights[1:], (0.5,) * len(plan.routes) * 2, (2.0, -1.0)):
+        broken = replace(plan, fallbacks=(replace(hub, weights=weights), *others))
         assert any("does not state a share for each route" in text for text in evaluate(asked, broken).violations)
-    useless = replace(plan, fallbacks=(Fallback("the link edge -> hub", tuple(r.weight for r in plan.routes)),))
+    missing = replace(plan, fallbacks=(hub,))
+    assert any(
+        "the plan says of other routes that they are closed" in text for text in evaluate(asked, missing).violations
+    )
+    useless = replace(plan, fallbacks=(replace(hub, weights=tuple(r.weight for r in plan.routes)), *others))
     assert any("its fallback uses it" in text for text in evaluate(asked, useless).violations)
+
+
+def test_rehearsals_stay_within_the_budget() -> None:
+    """The spare way has dear traffic: what rehearses it costs more than the program counts."""
+    asked = replace(two_ways_up(LossKind.LINK), sources=(Source("camera", "edge", 8.0, 10e6),))
+    links = (Link("edge", "hub", 0.001), Link("edge", "cloud", 0.5))
+    free = served(replace(asked, links=links))
+    assert free.certificate.bound < free.cost.total_usd_per_h
+    between = (free.certificate.bound + free.cost.total_usd_per_h) / 2.0
+    tight = solve(replace(asked, links=links, slo=replace(asked.slo, budget_usd_per_h=between))).plan
+    assert tight is None or tight.cost.total_usd_per_h <= between * (1 + 1e-6)
+    roomy = replace(asked, links=links, slo=replace(asked.slo, budget_usd_per_h=1.01 * free.cost.total_usd_per_h))
+    assert served(roomy).cost.total_usd_per_h == pytest.approx(free.cost.total_usd_per_h)
+
+
+def test_a_soft_accuracy_is_no_lower_after_a_loss() -> None:
+    """A tiny model would do after the loss of the hub; but a loss is not to make answers worse."""
+    pools = [Pool(tier, tier, 3, price, Sharing.SHARED, None) for tier, price in (("hub", 1.0), ("cloud", 5.0))]
+    far = operator("far", ["camera"], variant("good", {"hub": 0.1, "cloud": 0.1}), variant("bad", {"cloud": 0.001}))
+    asked = problem(
+        far,
+        pools=pools,
+        rate_per_s=8.0,
+        links=[Link("edge", "hub", 0.0), Link("edge", "cloud", 0.0)],
+        accuracy=Independent({"far": {"good": 95.0, "bad": 10.0}}),
+        slo=Slo(mean_accuracy=95.0, penalty_usd_per_h=1.0, survives=(LossKind.SITE,)),
+    )
+    asked = replace(asked, tiers=("edge", "hub", "cloud"), utilisation=0.8)
+    plan = served(asked)
+    for loss in losses(plan, asked.slo.survives):
+        left = plan_after(asked, plan, loss)
+        assert left is not None
+        reached = evaluate(replace(asked, slo=Slo()), left).accuracy
+        assert reached is not None and plan.accuracy is not None and reached >= plan.accuracy - 1e-6
+
+
+def test_without_requests_an_operator_has_a_worker_all_the_same() -> None:
+    for asked in (reading(0.0, 9), replace(reading(0.0, 9), slo=Slo(mean_accuracy=None))):
+        plan = solve(asked).plan
+        assert plan is not None
+        assert evaluate(asked, plan).complaints == ()

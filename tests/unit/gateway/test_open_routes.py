@@ -1,0 +1,69 @@
+"""Which shares of the routes are taken while workers are away, of plans with fallbacks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jellybean.serving.gateway.plans.open_routes import OpenRoutes
+from jellybean_agent import PlanView, PlanViewError, plan_view
+from jellybean_solver import Fallback, from_document, to_document
+from tests.support.tiny_models import make_plan, scale
+
+FALLBACKS = (
+    Fallback("cloud-1", (1, 2), (1.0, 0.0, 0.0)),
+    Fallback("edge-1", (0,), (0.0, 0.5, 0.5)),
+    Fallback("cloud-2", (2,)),
+)
+
+
+def view_of(root: Path, fallbacks: tuple[Fallback, ...] = FALLBACKS) -> PlanView:
+    """Nearly all at edge-1; a few over cloud-1, and of these some on to cloud-2."""
+    operators = {
+        "double": (["x"], scale(root / "models/double.onnx", 2.0)),
+        "triple": (["double"], scale(root / "models/triple.onnx", 3.0)),
+    }
+    routes = [
+        (0.98, {"double": "edge-1", "triple": "edge-1"}),
+        (0.01, {"double": "cloud-1", "triple": "cloud-1"}),
+        (0.01, {"double": "cloud-1", "triple": "cloud-2"}),
+    ]
+    plan = from_document(make_plan(root, operators, routes, sources={"x": "edge"}))
+    return plan_view(to_document(replace(plan, fallbacks=fallbacks)))
+
+
+def shares(view: PlanView, *away: str) -> Counter[int]:
+    routes = OpenRoutes(view, lambda name: name in away)
+    routes.reweight()
+    return Counter(route for _ in range(1000) if (route := routes.draw()) is not None)
+
+
+@pytest.mark.parametrize(
+    ("away", "expected"),
+    [
+        ((), {0: 980, 1: 10, 2: 10}),
+        (("edge-1",), {1: 500, 2: 500}),  # in halves
+        (("cloud-1",), {0: 1000}),
+        (("cloud-2",), {0: 990, 1: 10}),  # a spare: the others keep their proportions, and no other fallback is taken
+        (("cloud-1", "cloud-2"), {0: 1000}),
+    ],
+)
+def test_the_fallback_of_the_smallest_loss_is_taken(
+    away: tuple[str, ...], expected: dict[int, int], tmp_path: Path
+) -> None:
+    found = shares(view_of(tmp_path), *away)
+    assert found.keys() == expected.keys()
+    assert all(abs(found[route] - count) <= 1 for route, count in expected.items())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [(1.0, 0.0), (0.5, 0.0, 0.0), (0.0, 1.0, 0.0), (2.0, -1.0, 0.0)],
+    ids=["short", "half", "closed", "negative"],
+)
+def test_weights_that_are_no_shares_of_the_routes_left_are_refused(wrong: tuple[float, ...], tmp_path: Path) -> None:
+    with pytest.raises(PlanViewError, match="a fallback does not share the requests out"):
+        view_of(tmp_path, (Fallback("cloud-1", (1, 2), wrong),))
