@@ -20,7 +20,16 @@ MODEL_KEYS = frozenset({"ports", "files"})
 DEVICE_VERSION = 5  # written if a worker has one of `DEVICE_KEYS`: a reader that ignores them computes on the CPU
 DEVICE_KEYS = frozenset({"device", "device_options"})
 MIXED_VERSION = 6  # written if an operator has several variants: a reader that ignores them runs the first everywhere
-READABLE_VERSIONS = (2, 3, 4, 5, 6)  # 2: one site per tier, one workflow; 1, which lacks batch sizes, is not readable
+ROUTING_VERSION = 7  # written if a plan has one of `ROUTING_KEYS`: a reader that ignores them sends requests elsewhere
+ROUTING_KEYS = ("fallbacks", "spread")
+READABLE_VERSIONS = (
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+)  # 2: one site per tier, one workflow; 1, which lacks batch sizes, is not readable
 HEADER_KEYS = frozenset({"kind", "version", "hash"})
 
 
@@ -46,6 +55,8 @@ def with_header(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _version_of(body: Mapping[str, Any]) -> int:
     """The oldest version whose readers serve the plan right, so that older agents refuse no other plans."""
+    if any(body.get(key) for key in ROUTING_KEYS):
+        return ROUTING_VERSION
     if any(operator.get("others") for operator in body["operators"]):
         return MIXED_VERSION
     if any(DEVICE_KEYS & worker.keys() for worker in body["workers"]):

@@ -10,6 +10,7 @@ import pytest
 
 from jellybean.serving.gateway.plans.open_routes import OpenRoutes
 from jellybean_agent import PlanView, PlanViewError, plan_view
+from jellybean_protos.plan_format import ROUTING_VERSION
 from jellybean_solver import Fallback, from_document, to_document
 from tests.support.tiny_models import make_plan, scale
 
@@ -67,3 +68,11 @@ def test_the_fallback_of_the_smallest_loss_is_taken(
 def test_weights_that_are_no_shares_of_the_routes_left_are_refused(wrong: tuple[float, ...], tmp_path: Path) -> None:
     with pytest.raises(PlanViewError, match="a fallback does not share the requests out"):
         view_of(tmp_path, (Fallback("cloud-1", (1, 2), wrong),))
+
+
+def test_gateways_that_know_no_fallbacks_refuse_the_plan(tmp_path: Path) -> None:
+    operators = {"double": (["x"], scale(tmp_path / "models/double.onnx", 2.0))}
+    routes = [(0.5, {"double": "edge-1"}), (0.5, {"double": "edge-2"})]
+    plan = from_document(make_plan(tmp_path, operators, routes, sources={"x": "edge"}))
+    assert to_document(plan)["version"] < ROUTING_VERSION
+    assert to_document(replace(plan, fallbacks=(Fallback("edge-1", (0,), (0.0, 1.0)),)))["version"] == ROUTING_VERSION
