@@ -118,7 +118,6 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "link_uses",
     ),
     "model.loss": (
-        "Loss",
         "judged_losses",
         "losses",
         "plan_after",
@@ -137,7 +136,6 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     "model.plan": (
         "Certificate",
         "Cost",
-        "Fallback",
         "Placement",
         "Plan",
         "PlannedOperator",

@@ -67,7 +67,6 @@ from jellybean_solver.model.flows import Flow as Flow
 from jellybean_solver.model.flows import LinkUse as LinkUse
 from jellybean_solver.model.flows import flows as flows
 from jellybean_solver.model.flows import link_uses as link_uses
-from jellybean_solver.model.loss import Loss as Loss
 from jellybean_solver.model.loss import judged_losses as judged_losses
 from jellybean_solver.model.loss import losses as losses
 from jellybean_solver.model.loss import plan_after as plan_after
@@ -80,7 +79,6 @@ from jellybean_solver.model.model_ref import PythonRef as PythonRef
 from jellybean_solver.model.multi_workflow import combine_workflows as combine_workflows
 from jellybean_solver.model.plan import Certificate as Certificate
 from jellybean_solver.model.plan import Cost as Cost
-from jellybean_solver.model.plan import Fallback as Fallback
 from jellybean_solver.model.plan import Placement as Placement
 from jellybean_solver.model.plan import Plan as Plan
 from jellybean_solver.model.plan import PlannedOperator as PlannedOperator

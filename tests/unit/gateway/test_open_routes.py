@@ -11,7 +11,8 @@ import pytest
 from jellybean.serving.gateway.plans.open_routes import OpenRoutes
 from jellybean_agent import PlanView, PlanViewError, plan_view
 from jellybean_protos.plan_format import ROUTING_VERSION
-from jellybean_solver import Fallback, from_document, to_document
+from jellybean_solver import from_document, to_document
+from jellybean_solver.model.plan import Fallback
 from tests.support.tiny_models import make_plan, scale
 
 FALLBACKS = (
