@@ -137,16 +137,20 @@ def _plan_for_objective(
     """The plan of the highest rates or the least p99 latency: the cheapest plan under the targets that were found."""
     clock = limited(time_limit_s, time.monotonic)
     search = clock.share(SEARCH_SHARE)
+    ended: list[OutOfTimeError] = []
     started = time.perf_counter()
 
     def try_plan(asked: Project) -> Outcome:
         try:
             found = plan_project(asked, gap=gap, time_limit_s=search.left(), compare=False)
-        except OutOfTimeError:  # what was found before stands
+        except OutOfTimeError as error:  # what was found before stands
+            ended.append(error)
             return Outcome(found=False)
         return Outcome(found.plan is not None, found.nearest_p99_s)
 
     best = best_options(project, try_plan, report)
+    if best is None and ended:
+        raise ended[0]
     options = () if best is None else best.options
     asked, text = with_options(project, options), "" if best is None else best.text
     planned = plan_project(asked, gap=gap, time_limit_s=clock.left(), compare=compare)
