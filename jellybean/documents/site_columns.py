@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from jellybean.documents.schema.infrastructure import LinkSpec, WorkerPoolSpec
+from jellybean.documents.schema.slo import SloSpec
 from jellybean.documents.schema.validation import FieldReader
-from jellybean.documents.schema.workflow import AdmissionSpec, SloSpec, SourceSpec
+from jellybean.documents.schema.workflow import AdmissionSpec, SourceSpec
 from jellybean.quantities import did_you_mean, quoted
 
 SITE, NOTES = "site", ("note", "region")

@@ -14,7 +14,6 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    PlainSerializer,
     StringConstraints,
     WithJsonSchema,
     field_validator,
@@ -27,16 +26,16 @@ from jellybean.documents.schema.fields import (
     DocumentModel,
     Duration,
     Name,
-    Percent,
     PricePerHour,
     Rate,
     Ratio,
     Size,
     Tiers,
 )
+from jellybean.documents.schema.slo import SloSpec
 from jellybean.quantities import InvalidValueError, describe_value, quoted
 from jellybean_agent import ModelError, PortNames, split_function_name
-from jellybean_solver import Arrivals, Deliver, LossKind, Objective
+from jellybean_solver import Arrivals, Deliver, Objective
 
 AUTO_CUTS, MAX_CUTS = 6, 50  # cuts per model: number for `cuts: auto`, and maximum
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
@@ -358,96 +357,6 @@ class OperatorSpec(DocumentModel):
                 f"{quoted(duplicates[0])} is listed twice in the inputs", "keep one edge per upstream"
             )
         return value
-
-
-def _expand_accuracy(value: Any) -> Any:
-    """Expand the long form `accuracy: {mean: 90, least: 85, penalty: 0.2 USD/h}` into its targets."""
-    if not isinstance(value, dict):
-        return value
-    if not isinstance(value.get("accuracy"), dict):
-        return _with_soft_mean(value)
-    stated = value["accuracy"]
-    unknown = sorted(str(key) for key in stated if key not in ("mean", "least", "penalty"))
-    if unknown or not stated or "mean_accuracy" in value:
-        raise InvalidValueError(
-            f"accuracy takes mean, least and penalty{f', not {quoted(unknown[0])}' if unknown else ''}",
-            "write accuracy: 90 (of every request), or accuracy: {mean: 90, least: 85}",
-        )
-    rest = {key: item for key, item in value.items() if key != "accuracy"}
-    targets = {"mean_accuracy": stated.get("mean"), "accuracy": stated.get("least"), "penalty": stated.get("penalty")}
-    return _with_soft_mean({**rest, **{key: target for key, target in targets.items() if target is not None}})
-
-
-def _with_soft_mean(value: dict[str, Any]) -> dict[str, Any]:
-    """The targets; InvalidValueError for a penalty without a mean accuracy that it is for."""
-    if value.get("penalty") is not None and value.get("mean_accuracy") is None:
-        raise InvalidValueError(
-            "a penalty is for a mean accuracy below its target, and there is none",
-            "write accuracy: {mean: 90, penalty: 0.2 USD/h}",
-        )
-    return value
-
-
-_LOSSES = {f"1 {kind}": kind for kind in LossKind}
-_ONE_LOSS: dict[str, Any] = {"type": "string", "enum": [*_LOSSES]}
-
-
-def _losses(value: object) -> tuple[LossKind, ...]:
-    """The kinds of loss that `1 worker` or a list of such texts names, each once, in the order of `LossKind`."""
-    stated = [*value] if isinstance(value, list | tuple) else [value]
-    known = {*_LOSSES, *_LOSSES.values()}
-    for one in stated:
-        if not isinstance(one, str) or one not in known:
-            raise InvalidValueError(
-                f"{describe_value(one)} cannot be planned for", f"write {', '.join(_LOSSES)}, or a list of these"
-            )
-    return tuple(kind for text, kind in _LOSSES.items() if text in stated or kind in stated)
-
-
-Losses = Annotated[
-    tuple[LossKind, ...],
-    BeforeValidator(_losses),
-    PlainSerializer(lambda value: [f"1 {kind}" for kind in value], when_used="json"),
-    WithJsonSchema({"anyOf": [_ONE_LOSS, {"type": "array", "items": _ONE_LOSS, "maxItems": len(_LOSSES)}]}),
-]
-
-
-class SloSpec(DocumentModel):
-    """Service level objectives; an omitted one is not required."""
-
-    accuracy: Percent | None = Field(
-        default=None,
-        le=100,
-        description="Lowest accuracy of the variants that any request gets, in percent; or {mean: 90, least: 85}.",
-    )
-    mean_accuracy: Percent | None = Field(
-        default=None,
-        le=100,
-        description="Lowest mean accuracy of all requests, in percent: plans may then mix variants of an operator. "
-        "Also written as accuracy: {mean: 90}.",
-    )
-    penalty_usd_per_h: PricePerHour | None = Field(
-        default=None,
-        alias="penalty",
-        gt=0,
-        description="The mean accuracy is soft: each percent point below it counts so much, which plans weigh against "
-        "their cost. Also written as accuracy: {mean: 90, penalty: 0.2 USD/h}.",
-    )
-    latency_p99_s: Duration | None = Field(
-        default=None, alias="latency_p99", gt=0, description="99 % of requests are answered within this time."
-    )
-    budget_usd_per_h: PricePerHour | None = Field(default=None, alias="budget", description="Highest cost.")
-    survives: Losses = Field(
-        default=(),
-        alias="survive",
-        description="What may be lost, one at a time, while all targets hold at the planned rates: 1 worker, 1 spot "
-        "worker, 1 site, 1 link, or a list of these. Nothing by default.",
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _expand(cls, value: Any) -> Any:
-        return _expand_accuracy(value)
 
 
 class AdmissionSpec(DocumentModel):
