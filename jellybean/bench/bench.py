@@ -11,7 +11,6 @@ from jellybean.bench.sampling_range import highest_rate_range, sampling_ranges
 from jellybean.bench.target import DURATION_S, LoadSettings, Target, no_progress
 from jellybean.bench.window import Progress
 from jellybean.planning.stale_accuracy import stale_accuracy_text
-from jellybean_solver import default_window_s
 
 if TYPE_CHECKING:
     from jellybean.documents import Project
@@ -58,8 +57,8 @@ def saturate(
     target = Target.of(project.directory, held_out(project), endpoint)
     result = target.saturate(start_rate_per_s, seed=seed, window_s=window_s, progress=progress)
     if result.highest_rate_per_s is not None:
-        window_s = window_s or default_window_s(start_rate_per_s or target.planned_per_s)
-        result = replace(result, ranges=highest_rate_range(target.plan, window_s, result.highest_rate_per_s))
+        ranges = highest_rate_range(target.plan, result.duration_s, result.highest_rate_per_s)
+        result = replace(result, ranges=ranges)
     return _with_stale_accuracy(result, project, target)
 
 

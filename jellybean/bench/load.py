@@ -75,7 +75,8 @@ async def offer(
 ) -> list[Sample]:
     """Send the serialised request `requests[rows[i]]` at `due_s[i]` seconds; returns one sample per request.
 
-    Requests without an answer `settle_s` after the last due time are cancelled. Lasts at least `end_s` seconds.
+    Requests without an answer `settle_s` after the last due time, or after `end_s` if that is later, are cancelled.
+    Lasts at least `end_s` seconds.
     `places[i]`: serialised fields that are added to the request, if given: its place in a stream.
     `tick(elapsed_s)` is awaited about every quarter second, and once more at the end. ServingError if the gateway does
     not answer at all.
@@ -107,7 +108,7 @@ async def offer(
             waiting.add(task)
             task.add_done_callback(waiting.discard)
         if waiting:
-            until = began + (due_s[-1] if due_s else 0.0) + settle_s
+            until = began + max(due_s[-1] if due_s else 0.0, end_s) + settle_s
             await asyncio.wait(waiting, timeout=max(0.0, until - time.monotonic()))
         await asyncio.sleep(max(0.0, began + end_s - time.monotonic()))
         for task in tuple(waiting):

@@ -22,12 +22,13 @@ class BenchResult:
     measurement missed, and `deaths`, in words. `late`: worker -> share of its busy time by which this machine was
     slower than the device it emulates; of the probes of a bisection the largest. `machine_cpu`: share of this machine's
     CPU time in use, by any process.
-    Requests: `offered` in the window of `duration_s`, of which `completed` were answered, `answered_in_window` by its
-    end; `throughput_per_s` is that number over the window. `uncounted`: those of the warm-up of `warmup_s`, and those
-    sent after the window for the accuracy; the gateway's counters have them too. `joined`: workers are boxes that
-    joined a gateway, which emulate nothing. `answers`: a few of them, as the report shows them. `ranges`: least and
-    greatest value of throughput and latencies in simulations of the same arrivals. `stale_accuracy`: a sentence if the
-    plan's accuracy was predicted with other labels or held-out inputs.
+    Requests: `offered` in the window of `duration_s`, of which `completed` were answered, `answered_later` of them
+    after its end. `answered_in_window`: answers in the window, of requests of the warm-up too, as simulations count;
+    `throughput_per_s` is that number over the window. Percentiles are by nearest rank. `uncounted`: requests of the
+    warm-up of `warmup_s`, and those sent after the window for the accuracy; the gateway's counters have them too.
+    `joined`: workers are boxes that joined a gateway, which emulate nothing. `answers`: a few of them, as the report
+    shows them. `ranges`: least and greatest value of throughput and latencies in simulations of the same arrivals.
+    `stale_accuracy`: a sentence if the plan's accuracy was predicted with other labels or held-out inputs.
     """
 
     plan: str
@@ -59,6 +60,7 @@ class BenchResult:
     breaches: tuple[str, ...] = ()
     accuracy_margin: float | None = None  # two standard errors; None if every held-out row was answered
     answered_in_window: int | None = None  # None in records of before
+    answered_later: int = 0
     warmup_s: float = 0.0
     uncounted: int = 0
     joined: bool = False

@@ -46,6 +46,7 @@ from jellybean_solver import (
     grace_s,
     highest_sustained,
     is_sustained,
+    nearest_rank,
 )
 
 DURATION_S = 30.0
@@ -149,11 +150,12 @@ class Target:
         window = Window(self.meters, settings.warmup_s, settings.end_s, progress)
         settle_s = max(grace, settings.settle_s)
         offered = self.offer(due, rows, settle_s=settle_s, end_s=settings.end_s, tick=window.tick, places=places)
-        samples = [sample for sample in asyncio.run(offered) if sample.due_s >= settings.warmup_s]
+        every = asyncio.run(offered)
+        samples = _of_window(every, settings)
         if window.fault is not None:
             raise ServingError(f"{window.fault}; {_outcomes_text(samples)}") from window.fault
         rest = self._rest(samples, rate_per_s, settings.duration_s, progress) if settings.all_rows else []
-        result = self._result(rate_per_s, settings, grace, samples, rest, window)
+        result = self._result(rate_per_s, settings, grace, every, rest, window)
         return dataclasses.replace(result, uncounted=len(warming) + len(rest))
 
     def due_s(self, rate_per_s: float, settings: LoadSettings) -> list[float]:
@@ -207,18 +209,19 @@ class Target:
         rate_per_s: float,
         settings: LoadSettings,
         grace: float,
-        samples: Sequence[Sample],
+        every: Sequence[Sample],
         rest: Sequence[Sample],
         window: Window,
     ) -> BenchResult:
+        samples = _of_window(every, settings)
         answered = [sample for sample in samples if sample.status == OK]
         failed = [sample for sample in samples if sample.status not in (OK, UNANSWERED)]
         end_s = settings.end_s
         in_time = sum(sample.finished_s <= end_s + grace for sample in answered)
-        in_window = sum(sample.finished_s <= end_s for sample in answered)
+        in_window = sum(sample.status == OK and settings.warmup_s <= sample.finished_s < end_s for sample in every)
         sustained = is_sustained(len(samples), in_time, len(failed))
         latencies = [sample.latency_s for sample in samples if sample.status in (OK, UNANSWERED)]
-        p50, p90, p99 = np.percentile(latencies, [50, 90, 99]).tolist() if latencies else (None, None, None)
+        p50, p90, p99 = (nearest_rank(sorted(latencies), share) if latencies else None for share in (0.50, 0.90, 0.99))
         reasons = Counter(f"{s.status}: {s.reason}" for s in samples if s.status != OK)
         answers = [*answered, *(sample for sample in rest if sample.status == OK)]
         judged = self._judged(answers)
@@ -256,6 +259,7 @@ class Target:
             breaches=(*deaths, *_breaches(self.plan, p99, accuracy, margin, cost)),
             accuracy_margin=margin or None,
             answered_in_window=in_window,
+            answered_later=sum(sample.finished_s >= end_s for sample in answered),
             warmup_s=settings.warmup_s,
             joined=isinstance(self.meters, GatewayMeters),
             answers=shown_answers(self.data, judged),
@@ -298,7 +302,8 @@ class Target:
         as long as simulations have it. `tolerance`: relative precision.
         """
         guess = start_rate_per_s or self.planned_per_s
-        settings = LoadSettings(window_s or default_window_s(guess), 1.0, seed, Arrivals.PERIODIC, settle_s=0.0)
+        window_s = window_s or default_window_s(guess, self.slow_latency_s)
+        settings = LoadSettings(window_s, 1.0, seed, Arrivals.PERIODIC, settle_s=0.0)
         probes: list[BenchResult] = []
 
         def measure(rate: float) -> BenchResult:
@@ -325,6 +330,11 @@ class Target:
         with Client.at(self.meters.endpoint) as client:
             while client.status().requests_in_hand and time.monotonic() < until:
                 time.sleep(0.05)
+
+
+def _of_window(samples: Sequence[Sample], settings: LoadSettings) -> list[Sample]:
+    """The requests that were due in the counted window."""
+    return [sample for sample in samples if sample.due_s >= settings.warmup_s]
 
 
 def _outcomes_text(samples: Sequence[Sample]) -> str:

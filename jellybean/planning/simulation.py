@@ -145,8 +145,9 @@ def sustained_rate(plan: Plan, seed: int, window_s: float | None) -> float:
     """
     first = plan.sources[0].rate_per_s * plan.sites.get(plan.sources[0].tier, 1)
     scale = capacity_scale(plan)
-    window_s = default_window_s(first * scale) if window_s is None else window_s
-    grace = grace_s(slow_latency_s(plan, seed=seed), first, window_s, Arrivals.PERIODIC)
+    slow_s = slow_latency_s(plan, seed=seed)
+    window_s = default_window_s(first * scale, slow_s) if window_s is None else window_s
+    grace = grace_s(slow_s, first, window_s, Arrivals.PERIODIC)
     all_per_s = scale * sum(stream.rate_per_s for stream in request_streams(plan))
     window_s = min(window_s, max(PROBE_REQUESTS / all_per_s, 10.0 * grace))
 

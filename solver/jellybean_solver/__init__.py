@@ -257,6 +257,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     "simulation.result": (
         "RequestFigures",
         "SimulationResult",
+        "nearest_rank",
     ),
     "simulation.simulator": (
         "SimulationSettings",

@@ -171,6 +171,7 @@ from jellybean_solver.simulation.replay import replay as replay
 from jellybean_solver.simulation.replay_intervals import ReplayInterval as ReplayInterval
 from jellybean_solver.simulation.result import RequestFigures as RequestFigures
 from jellybean_solver.simulation.result import SimulationResult as SimulationResult
+from jellybean_solver.simulation.result import nearest_rank as nearest_rank
 from jellybean_solver.simulation.simulator import SimulationSettings as SimulationSettings
 from jellybean_solver.simulation.simulator import simulate as simulate
 from jellybean_solver.simulation.sustained import RATE_TOLERANCE as RATE_TOLERANCE

@@ -283,7 +283,7 @@ def bench_table(result: BenchResult) -> Table:
     throughput = f"{result.throughput_per_s:.2f}/s"
     if result.answered_in_window is not None:
         throughput += f": {result.answered_in_window} answered within the {result.duration_s:g} s"
-        throughput += f", {later} later" if (later := result.completed - result.answered_in_window) else ""
+        throughput += f", {result.answered_later} later" if result.answered_later else ""
     table.add_row("throughput", throughput)
     if result.uncounted:
         after = " and for the accuracy after it" if result.uncounted > result.rate_per_s * result.warmup_s + 1 else ""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from jellybean_solver.model.problem import Arrivals
 
 LEAST_WINDOW_S = 15.0  # shortest default window, for simulations and measurements
+LEAST_LATENCIES = 10.0  # slow latencies in a default window: answers may be so late, and hide 1 / 10 too high a rate
 LEAST_REQUESTS = 60  # in a default window: fewer differ too much in size and luck to tell a rate to a few per cent
 ANSWERED = 0.98  # share of the offered requests
 RATE_TOLERANCE = 0.04  # relative width of the bracket at which the search stops
@@ -20,9 +21,12 @@ _GROWTH = 2.0
 _MOST_STEPS = 60
 
 
-def default_window_s(rate_per_s: float) -> float:
-    """Seconds of a window at about this rate, unless another one is asked for."""
-    return max(LEAST_WINDOW_S, LEAST_REQUESTS / rate_per_s)
+def default_window_s(rate_per_s: float, slow_latency_s: float) -> float:
+    """Seconds of a window at about this rate, unless another one is asked for.
+
+    `slow_latency_s`: p99 latency without queueing.
+    """
+    return max(LEAST_WINDOW_S, LEAST_REQUESTS / rate_per_s, LEAST_LATENCIES * slow_latency_s)
 
 
 def is_sustained(offered: int, answered_in_time: int, failed: int) -> bool:

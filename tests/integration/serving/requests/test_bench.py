@@ -141,7 +141,8 @@ def test_a_slow_worker_is_found_out(tmp_path: Path, start) -> None:
     assert overloaded.throughput_per_s == in_window / 1.5
     assert in_window < overloaded.completed < overloaded.offered
     table = printed(bench_table(overloaded))
-    later, unanswered = overloaded.completed - in_window, counts["cancelled"]
+    later, unanswered = overloaded.answered_later, counts["cancelled"]
+    assert later == overloaded.completed - in_window  # without a warm-up
     assert f"{overloaded.throughput_per_s:.2f}/s: {in_window} answered within the 1.5 s, {later} later" in table
     assert f"{overloaded.offered} at 200/s in the window of 1.5 s" in table
     late = overloaded.completed - overloaded.answered_in_time
@@ -150,6 +151,15 @@ def test_a_slow_worker_is_found_out(tmp_path: Path, start) -> None:
     found = target.saturate(30.0, window_s=1.5, tolerance=0.3)
     assert found.highest_rate_per_s is not None
     assert 0 < found.highest_rate_per_s < 1000
+
+
+def test_answers_to_the_warm_up_count_as_throughput_in_the_window(tmp_path: Path, start) -> None:
+    """As in simulations: with 0.8 s of latency one request is answered after the window, and one of the warm-up in."""
+    start(tmp_path, chain(tmp_path, slow_s=0.4, links=[Link("edge", "cloud", 0.0, None, 0.001)]))
+    target = Target.of(tmp_path, HeldOut({"x": INPUTS}, Arrivals.PERIODIC))
+    result = target.measure(2.0, LoadSettings(3.0, 1.0))
+    assert (result.offered, result.completed, result.answered_later) == (6, 6, 1)
+    assert (result.answered_in_window, result.throughput_per_s) == (6, 2.0)
 
 
 def printed(table: Table) -> str:
