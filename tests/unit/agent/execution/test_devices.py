@@ -17,6 +17,8 @@ from jellybean_agent import ModelError, PlanViewError, plan_view, try_device
 from jellybean_agent.execution import providers
 from jellybean_agent.execution.executor import Executor
 from jellybean_agent.execution.model_files import file_sha256
+from jellybean_agent.execution.model_process import ModelProcess
+from jellybean_agent.execution.process_pool import ModelProcessPool
 from jellybean_agent.execution.providers import open_on_device, session_options
 from jellybean_agent.process.model_loading import ModelSettings, load_executors
 from jellybean_agent.system.device import CPU, Device
