@@ -94,10 +94,11 @@ def _batches(problem: Problem, plan: Plan) -> Iterator[str]:
     kinds = [(edge, edge.kind.value) for operator in problem.operators for edge in operator.inputs]
     gathering = {edge.downstream for edge, kind in kinds if kind == "gather"}
     splitting = {edge.upstream for edge, kind in kinds if kind == "fan_out"}
+    counting = {(o.name, v.name) for o in problem.operators for v in o.variants if v.counts_rows}
     for operator in (one for o in plan.operators for one in (o, *o.others)):
         gathers, splits = operator.name in gathering, operator.name in splitting
         for pool, size in operator.batch.items():
-            if size > 1 and (gathers or splits):
+            if size > 1 and (gathers or splits) and (operator.name, operator.variant) not in counting:
                 yield f"{operator.name} takes {size} requests at once on {pool}, but gathers or fans out"
             if size != max(operator.service[pool]) or 1 not in operator.service[pool]:
                 yield f"{operator.name} on {pool}: times of {sorted(operator.service[pool])} for batches of {size}"

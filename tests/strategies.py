@@ -311,6 +311,7 @@ def _variant(
         name,
         {pool: draw(_times(load)) for pool, load in loads.items()},
         {other: draw(st.sampled_from(MESSAGE_BYTES)) for other in downstream},
+        counts_rows=draw(st.booleans()),
     )
 
 

@@ -198,6 +198,8 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     ),
     "tensors.stacking": (
         "OperatorInput",
+        "RunInput",
+        "arrays_of",
         "stack_requests",
     ),
     "tensors.tensors": (

@@ -149,6 +149,8 @@ from jellybean_agent.tensors.dtypes import unserved_reason as unserved_reason
 from jellybean_agent.tensors.ports import PortNames as PortNames
 from jellybean_agent.tensors.ports import TensorPort as TensorPort
 from jellybean_agent.tensors.stacking import OperatorInput as OperatorInput
+from jellybean_agent.tensors.stacking import RunInput as RunInput
+from jellybean_agent.tensors.stacking import arrays_of as arrays_of
 from jellybean_agent.tensors.stacking import stack_requests as stack_requests
 from jellybean_agent.tensors.tensors import MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES
 from jellybean_agent.tensors.tensors import MAX_TENSOR_RANK as MAX_TENSOR_RANK

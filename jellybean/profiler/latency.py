@@ -26,7 +26,7 @@ from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.flow import load
 from jellybean.profiler.refusals import refusal
 from jellybean.profiler.survey import Survey
-from jellybean.profiler.workload import Array, Inputs, Model, Workload
+from jellybean.profiler.workload import Array, Inputs, Model, RunInputs, Workload
 from jellybean_agent import (
     CPU,
     PAUSE_S,
@@ -36,6 +36,7 @@ from jellybean_agent import (
     Block,
     Device,
     Executor,
+    arrays_of,
     batched,
     busy_neighbours,
     neighbour_count,
@@ -151,14 +152,14 @@ class LatencyMeter:
                 return refusal(self._workload, executor, model, inputs, row, refused)
         return refusal(self._workload, executor, model, self._inputs[model.operator][0], None, error)
 
-    def _samples(self, point: Point, inputs: Sequence[Inputs], block: int) -> list[float]:
+    def _samples(self, point: Point, inputs: Sequence[RunInputs], block: int) -> list[float]:
         warm_up_runs = WARM_UP_RUNS if self._is_fast(point) else int(block == 0)
         executor = self._executor(point.model, point.device)
         names = self._workload.input_names(point.model)
         with busy_neighbours(*point.model.code, names, point.device, inputs):
             return timed_runs(executor, inputs, Block(block, self.block_s(point), warm_up_runs))
 
-    def _compute(self, point: Point, inputs: Sequence[Inputs]) -> list[tuple[float, float]]:
+    def _compute(self, point: Point, inputs: Sequence[RunInputs]) -> list[tuple[float, float]]:
         """CPU seconds of some inputs of the sample: least back to back, after a pause."""
         executor = self._executor(point.model, point.device)
         chosen = spread_inputs(inputs)
@@ -222,7 +223,7 @@ class LatencyMeter:
                 break
         return worst
 
-    def _compare(self, point: Point, batch: Inputs, rows: Sequence[Inputs]) -> BatchDifference | None:
+    def _compare(self, point: Point, batch: RunInputs, rows: Sequence[Inputs]) -> BatchDifference | None:
         """`batch_difference` of one batch and its rows."""
         model, executor = point.model, self._executor(point.model, point.device)
         try:
@@ -259,7 +260,7 @@ class LatencyMeter:
         return Latency(float(samples.mean()), p50, p90, p99, float(high - low) / median(medians))
 
 
-def spread_inputs(sample: Sequence[Inputs]) -> list[Inputs]:
+def spread_inputs(sample: Sequence[RunInputs]) -> list[RunInputs]:
     """A few inputs, evenly spread over the sample; if their shapes differ, more, evenly spread over their sizes."""
     sizes = [sum(array.nbytes for array in _arrays(inputs)) for inputs in sample]
     shapes = {tuple(array.shape for array in _arrays(inputs)) for inputs in sample}
@@ -270,11 +271,11 @@ def spread_inputs(sample: Sequence[Inputs]) -> list[Inputs]:
     return [sample[order[(2 * place + 1) * len(sample) // (2 * count)]] for place in range(count)]
 
 
-def _arrays(inputs: Inputs) -> list[Array]:
-    return [array for value in inputs for array in (value if isinstance(value, tuple) else (value,))]
+def _arrays(inputs: RunInputs) -> list[Array]:
+    return [array for value in inputs for array in arrays_of(value)]
 
 
-def _cpu_s(executor: Executor, inputs: Inputs, seconds: float, *, pause_s: float = 0.0) -> list[float]:
+def _cpu_s(executor: Executor, inputs: RunInputs, seconds: float, *, pause_s: float = 0.0) -> list[float]:
     """CPU seconds of each of many runs, which take about `seconds` in all; `pause_s`: pause before each run.
 
     Of a slow model it is one run, as its caches are as cold in every run, and a block must end.

@@ -12,11 +12,11 @@ from concurrent.futures.process import BrokenProcessPool
 
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.workload import Model
-from jellybean_agent import CPU, AgentError, Device, ModelMemory, OperatorInput, memory_growth
+from jellybean_agent import CPU, AgentError, Device, ModelMemory, RunInput, memory_growth
 
 
 def model_memory(
-    model: Model, names: Mapping[str, str], batches: Sequence[tuple[OperatorInput, ...]], device: Device = CPU
+    model: Model, names: Mapping[str, str], batches: Sequence[tuple[RunInput, ...]], device: Device = CPU
 ) -> ModelMemory:
     """Growth of a fresh process and of the device's used memory when it loads `model` and runs `batches`.
 

@@ -359,7 +359,7 @@ def _points(
     known: ProfilesDocument | None,
     batch_sizes: Collection[int],
 ) -> list[Point]:
-    """All points to measure. Only models that accept batches, of operators without fan-out and gather, get batches."""
+    """All points to measure. Only models that accept batches, and tell rows apart by request, get batches."""
     workload = cuts.workload
     cut_of = {stage.name: cut for cut in cuts.cuts for stage in cut.steps}
     splits = {edge.upstream for edge in workload.edges if edge.kind is EdgeKind.FAN_OUT}
@@ -367,13 +367,13 @@ def _points(
     for step in (*workload.steps, *workload.stages):
         cut = cut_of.get(step.name)
         whole = workload.step_by_name[cut.operator if cut is not None else step.name]
-        single = whole.name in splits or any(edge.kind is EdgeKind.GATHER for edge in whole.inputs)
+        gathers = any(edge.kind is EdgeKind.GATHER for edge in whole.inputs)
         for model in step.models:
             own = todo.types(Part.LATENCY, model.operator, model.variant)
             types = own if cut is None else stage_types(todo, cut, known)
             if not types:
                 continue
-            alone = single and not model.names.counts_rows
+            alone = not model.names.can_batch(fans_out=whole.name in splits, gathers=gathers)
             sizes = {1} if alone or not meter.accepts_batches(model) else set(batch_sizes)
             kinds = dict.fromkeys((workload.speeds[name], workload.device_of(name)) for name in sorted(types))
             points += [Point(model, speed, size, device) for speed, device in kinds for size in sorted(sizes)]

@@ -21,13 +21,15 @@ from jellybean_agent import (
     OperatorWiring,
     PortNames,
     PythonStep,
+    RunInput,
     state_inputs,
 )
 from jellybean_solver import Edge, EdgeKind
 
 Array = npt.NDArray[Any]
 Selection = Mapping[str, str]
-Inputs = tuple[OperatorInput, ...]  # of one run, in the order of the operator's edges
+Inputs = tuple[OperatorInput, ...]  # of one request, in the order of the operator's edges
+RunInputs = tuple[RunInput, ...]  # of one run
 
 
 @dataclass(frozen=True)

@@ -90,11 +90,14 @@ def _of(problem: Problem, name: str, selection: dict[str, str]) -> Variant:
 
 
 def _request_s(problem: Problem, name: str, variant: Variant, pool: Pool) -> float:
-    """At the smallest batch size that no other one undercuts by more than 2 %; alone where rows fan out or gather."""
+    """At the smallest batch size that no other one undercuts by more than 2 %.
+
+    Alone where rows fan out or gather, unless the variant counts those of each request.
+    """
     times = variant.service[pool.name]
     kinds = [(e, e.kind.value) for o in problem.operators for e in o.inputs]
     alone = any((e.upstream == name and k == "fan_out") or (e.downstream == name and k == "gather") for e, k in kinds)
-    if alone:
+    if alone and not variant.counts_rows:
         return times[1].load_s
     least = min(time.load_s / size for size, time in times.items())
     size = min(size for size, time in times.items() if time.load_s / size * 0.98 <= least)

@@ -247,7 +247,7 @@ class Program:
         }
         self.busy = {
             (n, p.name): rates[n]
-            * _each_s(variant[n].service[p.name], batches=n not in alone)
+            * _each_s(variant[n].service[p.name], batches=n not in alone or variant[n].counts_rows)
             / problem.sites.get(p.tier, 1)
             for n, p, _ in self.y
         }

@@ -75,6 +75,38 @@ def positives(path: Path) -> str:
     return save(path, nodes, {"x": [1, "m"]}, ("y", ["n", 1]), **constants)
 
 
+def segment_sums(path: Path, counts: int = TensorProto.INT64) -> str:
+    """The sum of each request's rows of [n, 1] as [b, 1]; `counts` [b] says how many rows each request has."""
+    nodes = [
+        helper.make_node("Cast", ["counts"], ["lengths"], to=TensorProto.INT64),
+        helper.make_node("CumSum", ["lengths", "first_axis"], ["ends"]),
+        helper.make_node("Sub", ["ends", "lengths"], ["begins"]),
+        helper.make_node("CumSum", ["y", "first_axis"], ["sums"]),
+        helper.make_node("Concat", ["none", "sums"], ["sums_before"], axis=0),
+        helper.make_node("Gather", ["sums_before", "ends"], ["at_end"], axis=0),
+        helper.make_node("Gather", ["sums_before", "begins"], ["at_begin"], axis=0),
+        helper.make_node("Sub", ["at_end", "at_begin"], ["total"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        path.stem,
+        [
+            helper.make_tensor_value_info("y", FLOAT, ["n", 1]),
+            helper.make_tensor_value_info("counts", counts, ["b"]),
+        ],
+        [helper.make_tensor_value_info("total", FLOAT, ["b", 1])],
+        [
+            numpy_helper.from_array(np.array(0, np.int64), "first_axis"),
+            numpy_helper.from_array(np.zeros((1, 1), np.float32), "none"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(model)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(model.SerializeToString())
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def counted_positives(path: Path) -> str:
     """The positive values of each row of [b, m] as [n, 1], and their number in each row as int64 [b]."""
     nodes = [

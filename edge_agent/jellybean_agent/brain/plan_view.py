@@ -323,9 +323,9 @@ def _worker(
     sizes = {op: int(here[op]["batch"][pool]) for op in own}
     for op, size in sizes.items():
         wiring = operators[op].wiring
-        counted = _port_names((here[op].get("model") or {}).get("ports") or {}).counts_rows
+        names = _port_names((here[op].get("model") or {}).get("ports") or {})
         fans_out = "fan_out" in (kind for _, kind in wiring.outputs)
-        alone = "gather" in (kind for _, kind in wiring.inputs) or (fans_out and not counted)
+        alone = not names.can_batch(fans_out=fans_out, gathers="gather" in (kind for _, kind in wiring.inputs))
         if size < 1 or (size > 1 and alone):
             raise ValueError(f"batches of {size} of {op}" + (", which gathers or fans out" if alone else ""))
     delays = {op: float(here[op].get("batch_delay_s", 0.0)) for op in own}
@@ -435,8 +435,9 @@ def _operator(
 
 
 def _port_names(item: Mapping[str, Any]) -> PortNames:
-    names, rows_of = dict(item.get("inputs", {})), dict(item.get("rows_of", {}))
-    return PortNames(names, item.get("output"), dict(item.get("outputs", {})), item.get("rows"), rows_of)
+    names, outputs = dict(item.get("inputs", {})), dict(item.get("outputs", {}))
+    rows_of, gathered_rows = dict(item.get("rows_of", {})), dict(item.get("gathered_rows", {}))
+    return PortNames(names, item.get("output"), outputs, item.get("rows"), rows_of, gathered_rows)
 
 
 def _python(item: Mapping[str, Any] | None) -> PythonView | None:

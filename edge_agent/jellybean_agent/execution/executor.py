@@ -20,8 +20,8 @@ from jellybean_agent.execution.emulation import CallAt, EmulatedDevice, Emulated
 from jellybean_agent.execution.session import OpenSession, OperatorCode, open_in_process
 from jellybean_agent.system.device import CPU, Device
 from jellybean_agent.tensors.dtypes import is_served, unserved_reason
-from jellybean_agent.tensors.ports import TensorPort
-from jellybean_agent.tensors.stacking import OperatorInput
+from jellybean_agent.tensors.ports import TensorPort, counted_upstream
+from jellybean_agent.tensors.stacking import GatheredBatch, RunInput, arrays_of
 from jellybean_agent.tensors.tensors import MAX_TENSOR_BYTES, Array, dtype_name, tensor_mismatch
 
 _WARM_UP_RUNS = 3
@@ -44,7 +44,7 @@ class Executor:
     """One loaded model or Python function. Not thread-safe: a worker runs one batch at a time.
 
     An edge feeds the model input that the variant names for it, else the one with its upstream's name, else the one at
-    the edge's position.
+    the edge's position. Inputs that take numbers of gathered rows are fed here, from what the edges bring.
     """
 
     def __init__(
@@ -67,8 +67,16 @@ class Executor:
         self._session = open_session(code, sha256, device)
         self._emulated = emulated
         self.outputs = tuple(port for port in self._session.outputs if is_served(port))
-        self.inputs = _wire(self._session.inputs, input_order, str(code))
-        self._upstreams = tuple(input_order)
+        wired = _wire(self._session.inputs, input_order, str(code))
+        self._upstreams = tuple(upstream for upstream in input_order if counted_upstream(upstream) is None)
+        self.inputs = tuple(
+            port for port, upstream in zip(wired, input_order, strict=True) if upstream in self._upstreams
+        )
+        self._counters = tuple(
+            (port, self._upstreams.index(counted))
+            for port, upstream in zip(wired, input_order, strict=True)
+            if (counted := counted_upstream(upstream)) is not None
+        )
         self.due_s: float | None = None  # when the last run on the emulated device ended (time.perf_counter)
         self.since_s: float | None = None  # when the next run starts on the device, if it follows without a pause
         self._output_names = [port.name for port in self.outputs]
@@ -81,7 +89,7 @@ class Executor:
             )
         self._warm_up(batch)
 
-    def run(self, inputs: Sequence[OperatorInput], requests: int = 1) -> RunResult:
+    def run(self, inputs: Sequence[RunInput], requests: int = 1) -> RunResult:
         """One inference. `inputs`: one per input edge, in their order; for a gather a tuple of the children's tensors.
 
         `requests`: number of requests stacked in the inputs. InvalidInputError when a tensor does not fit the model,
@@ -114,7 +122,7 @@ class Executor:
 
     def run_async(
         self,
-        requests: Sequence[Sequence[OperatorInput]],
+        requests: Sequence[Sequence[RunInput]],
         done: Callable[[Sequence[RunResult] | AgentError], None],
         call_at: CallAt,
         *,
@@ -155,13 +163,13 @@ class Executor:
             return since_s
         return time.perf_counter()
 
-    def _feed(self, inputs: Sequence[OperatorInput]) -> dict[str, Array]:
+    def _feed(self, inputs: Sequence[RunInput]) -> dict[str, Array]:
         """The arrays for the model by input name. InvalidInputError if one does not fit the model's ports."""
         if len(inputs) != len(self.inputs):
             raise InvalidInputError(f"{len(inputs)} inputs for a model of {len(self.inputs)}")
         feed: dict[str, Array] = {}
         for value, port, upstream in zip(inputs, self.inputs, self._upstreams, strict=True):
-            array = _concatenate_children(value, port) if isinstance(value, tuple) else value
+            array = value if isinstance(value, np.ndarray) else _concatenate_children(arrays_of(value), port)
             kind = (port.name, array.dtype, array.shape)
             if kind not in self._valid_kinds:
                 mismatch = tensor_mismatch(dtype_name(array), array.shape, port.dtype, port.shape)
@@ -170,6 +178,10 @@ class Executor:
                 if len(self._valid_kinds) < _MAX_CHECKED_KINDS:
                     self._valid_kinds.add(kind)
             feed[port.name] = array
+        for port, edge in self._counters:
+            value, rows = inputs[edge], feed[self.inputs[edge].name].shape[0]
+            each = value.rows if isinstance(value, GatheredBatch) else (rows,)
+            feed[port.name] = np.array(each, port.dtype)
         return feed
 
     def _warm_up(self, batch: int) -> None:
@@ -183,6 +195,7 @@ class Executor:
             if sum(map(operator.mul, map(math.prod, shapes), itemsizes)) > MAX_TENSOR_BYTES:
                 return
             feed = {port.name: np.zeros(shape, port.dtype) for port, shape in zip(self.inputs, shapes, strict=True)}
+            feed |= {port.name: np.ones(size, port.dtype) for port, _ in self._counters}
             for _ in range(_WARM_UP_RUNS):
                 try:
                     self._session.run(feed)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from jellybean_agent.execution.executor import Executor
 from jellybean_agent.execution.session import OperatorCode
-from jellybean_agent.measuring.timed_runs import Inputs
+from jellybean_agent.measuring.timed_runs import RunInputs
 from jellybean_agent.system.device import Device
 from jellybean_agent.system.device_memory import used_device_bytes
 from jellybean_agent.system.memory import resident_bytes
@@ -27,7 +27,7 @@ class ModelMemory(NamedTuple):
 
 
 def memory_growth(
-    code: OperatorCode, sha256: str, upstreams: Mapping[str, str], batches: Sequence[Inputs], device: Device
+    code: OperatorCode, sha256: str, upstreams: Mapping[str, str], batches: Sequence[RunInputs], device: Device
 ) -> ModelMemory:
     """Growth of this process and of the device's used memory when a model is loaded and runs each of `batches`.
 

@@ -17,7 +17,7 @@ from jellybean_agent.errors import AgentError, ModelError, describe_error
 from jellybean_agent.execution.executor import Executor
 from jellybean_agent.execution.python_code import PythonStep
 from jellybean_agent.execution.session import OperatorCode
-from jellybean_agent.measuring.timed_runs import Inputs
+from jellybean_agent.measuring.timed_runs import RunInputs
 from jellybean_agent.system.device import Device
 
 _START_LIMIT_S = 300.0  # to start and load the model, as long as a worker may take
@@ -31,7 +31,7 @@ def neighbour_count(code: OperatorCode, device: Device) -> int:
 
 @contextlib.contextmanager
 def busy_neighbours(
-    code: OperatorCode, sha256: str, input_order: Mapping[str, str], device: Device, inputs: Sequence[Inputs]
+    code: OperatorCode, sha256: str, input_order: Mapping[str, str], device: Device, inputs: Sequence[RunInputs]
 ) -> Iterator[None]:
     """Keep the device's other parts busy with the model, on these inputs. ModelError if one cannot run it, or stops."""
     context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
@@ -77,7 +77,7 @@ def _run_in_loop(
     sha256: str,
     input_order: Mapping[str, str],
     device: Device,
-    inputs: Sequence[Inputs],
+    inputs: Sequence[RunInputs],
 ) -> None:
     """A neighbour: says "" after its first run, or why there was none, and runs until the parent closes or ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it

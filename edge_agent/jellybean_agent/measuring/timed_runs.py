@@ -7,14 +7,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from jellybean_agent.errors import InvalidInputError
 from jellybean_agent.execution.executor import Executor
-from jellybean_agent.tensors.stacking import OperatorInput
-from jellybean_agent.tensors.tensors import Array
+from jellybean_agent.tensors.stacking import OperatorInput, RunInput, stack_requests
 
-Inputs = tuple[OperatorInput, ...]  # of one run: one per input edge
+Inputs = tuple[OperatorInput, ...]  # of one request: one per input edge
+RunInputs = tuple[RunInput, ...]  # of one run
 WARM_UP_RUNS = 2  # runs at the start of a block that are not counted, because another model ran before
 WARM_UP_BELOW_S = 0.1  # models with longer runs warm up only before their first block
 PAUSE_S = 0.003  # pause before each run
@@ -34,7 +32,7 @@ class Block:
     warm_up_runs: int
 
 
-def timed_runs(executor: Executor, inputs: Sequence[Inputs], block: Block) -> list[float]:
+def timed_runs(executor: Executor, inputs: Sequence[RunInputs], block: Block) -> list[float]:
     """Busy seconds of each run of a block. AgentError if the model fails.
 
     Blocks begin at inputs far apart, so that few runs of each are not all on the same inputs.
@@ -62,25 +60,24 @@ def first_input(block: int, count: int) -> int:
     return int(share * count)
 
 
-def batched(sample: Sequence[Inputs], batch: int) -> list[Inputs]:
+def batched(sample: Sequence[Inputs], batch: int) -> list[RunInputs]:
     """Batches of `batch` requests, stacked along axis 0; the sample repeats until every request is in as many batches.
 
     That takes at most `batch` passes over the sample; if it takes more than `_MOST_PASSES`, only the last batch is
     filled up with the first requests.
 
-    InvalidInputError for inputs of a gather: each one holds all children of a request, so only batch size 1 is
-    measured.
+    InvalidInputError for inputs that cannot be stacked.
     """
     if batch == 1:
         return list(sample)
     passes = batch // math.gcd(batch, len(sample))
     total = len(sample) * (passes if passes <= _MOST_PASSES else 1)
     groups = [[sample[(first + offset) % len(sample)] for offset in range(batch)] for first in range(0, total, batch)]
-    return [tuple(_stacked([inputs[edge] for inputs in group]) for edge in range(len(group[0]))) for group in groups]
+    return [_stacked(group) for group in groups]
 
 
-def _stacked(values: Sequence[OperatorInput]) -> Array:
-    arrays = [value for value in values if not isinstance(value, tuple)]
-    if len(arrays) != len(values):
-        raise InvalidInputError("inputs of a gather cannot be stacked into a batch")
-    return np.concatenate(arrays)
+def _stacked(requests: Sequence[Inputs]) -> RunInputs:
+    stacked = stack_requests(requests)
+    if stacked is None:
+        raise InvalidInputError("these inputs cannot be stacked into a batch: their tensors differ in size or type")
+    return stacked

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -11,23 +12,54 @@ import numpy as np
 from jellybean_agent.errors import PermanentError
 from jellybean_agent.tensors.tensors import Array
 
-OperatorInput = Array | tuple[Array, ...]  # a tuple of the children's tensors for a gather
+
+@dataclass(frozen=True, slots=True)
+class GatheredBatch:
+    """What a gather takes in a batch: the children's tensors of all its requests in their order.
+
+    `rows`: how many rows each request has in them.
+    """
+
+    children: tuple[Array, ...]
+    rows: tuple[int, ...]
+
+
+OperatorInput = Array | tuple[Array, ...]  # of one request: a tuple of the children's tensors for a gather
+RunInput = OperatorInput | GatheredBatch  # of one or more requests
 OperatorInputs = Sequence[OperatorInput]  # one per input edge
 
 
-def stack_requests(requests: Sequence[OperatorInputs]) -> tuple[Array, ...] | None:
-    """One tensor per edge with the requests' rows in their order; None when they cannot be stacked.
+def arrays_of(value: RunInput) -> tuple[Array, ...]:
+    """The tensors of a run's input: one, or all children's."""
+    if isinstance(value, GatheredBatch):
+        return value.children
+    return value if isinstance(value, tuple) else (value,)
 
-    Each request must have one row, and all rows the same dtype and shape, as a model may treat padding as data.
+
+def stack_requests(requests: Sequence[OperatorInputs]) -> tuple[RunInput, ...] | None:
+    """One input per edge with the requests' rows in their order; None when they cannot be stacked.
+
+    Each request must have one row, or any number for a gather, and all rows the same dtype and shape, as a model may
+    treat padding as data.
     """
-    found: list[Array] = []
-    for values in zip(*requests, strict=True):
-        arrays = [value for value in values if not isinstance(value, tuple)]
-        kinds = {(array.dtype, array.shape) for array in arrays}
-        if len(arrays) < len(values) or len(kinds) != 1 or arrays[0].shape[:1] != (1,):
-            return None
-        found.append(np.concatenate(arrays))
-    return tuple(found)
+    found = [_stacked(values) for values in zip(*requests, strict=True)]
+    known = tuple(value for value in found if value is not None)
+    return known if len(known) == len(found) else None
+
+
+def _stacked(values: Sequence[OperatorInput]) -> RunInput | None:
+    """What one edge brings for all requests; None if that does not fit together."""
+    gathered = [value for value in values if isinstance(value, tuple)]
+    arrays = [value for value in values if isinstance(value, np.ndarray)]
+    if len(gathered) == len(values):
+        children = tuple(itertools.chain.from_iterable(gathered))
+        kinds = {(child.dtype, child.shape[1:]) for child in children}
+        rows = tuple(sum(len(child) for child in each) for each in gathered)
+        return GatheredBatch(children, rows) if len(kinds) <= 1 else None
+    alike = len({(array.dtype, array.shape) for array in arrays}) == 1
+    if len(arrays) < len(values) or not alike or arrays[0].shape[:1] != (1,):
+        return None
+    return np.concatenate(arrays)
 
 
 def split_batch(

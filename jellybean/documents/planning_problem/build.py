@@ -27,6 +27,7 @@ from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
 from jellybean.documents.site_table import SiteTable
 from jellybean.errors import DocumentError, DocumentProblem, StaleProfilesError
 from jellybean_solver import (
+    EdgeKind,
     GraphOperator,
     Link,
     Operator,
@@ -36,7 +37,6 @@ from jellybean_solver import (
     Slo,
     Source,
     combine_workflows,
-    unbatched,
 )
 
 
@@ -224,7 +224,8 @@ def _operators(
             for variant, spec in operator.variants.items()
         )
         variants = tuple(
-            replace(variant, counts_rows=counts_rows(operator.variants[variant.name])) for variant in variants
+            replace(variant, counts_rows=counts_rows(name, operator.variants[variant.name], flow))
+            for variant in variants
         )
         state: tuple[tuple[str, str], ...] = ()
         if operator.state is not None:
@@ -234,9 +235,12 @@ def _operators(
     return tuple(result)
 
 
-def counts_rows(spec: VariantSpec) -> bool:
+def counts_rows(operator: str, spec: VariantSpec, flow: Flow) -> bool:
     """True if the rows of a batch can be told apart by request; a variant without a model is planned as if so."""
-    return spec.rows is not None or not spec.is_served
+    edges = [edge for edges in flow.edges.values() for edge in edges]
+    fans_out = any(edge.upstream == operator and edge.kind is EdgeKind.FAN_OUT for edge in edges)
+    gathers = any(edge.downstream == operator and edge.kind is EdgeKind.GATHER for edge in edges)
+    return spec.port_names.can_batch(fans_out=fans_out, gathers=gathers) or not spec.is_served
 
 
 def readers_by_upstream(flow: Flow) -> Mapping[str, list[str]]:
@@ -252,8 +256,7 @@ def max_batch_size(
     operator: str, variant: str, workflow: WorkflowDocument, infrastructure: InfrastructureDocument, flow: Flow
 ) -> int:
     """Largest batch of a variant, in requests; 1 if it gathers or fans out and does not count each request's rows."""
-    alone = operator in unbatched([edge for edges in flow.edges.values() for edge in edges])
-    if alone and not counts_rows(workflow.operators[operator].variants[variant]):
+    if not counts_rows(operator, workflow.operators[operator].variants[variant], flow):
         return 1
     limit = infrastructure.limits.batch
     return min(limit, workflow.operators[operator].batch or limit)

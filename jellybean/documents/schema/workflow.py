@@ -241,6 +241,11 @@ class VariantSpec(DocumentModel):
         description="For a model that fans out, so that it can run in batches: its output with the number of rows of "
         "each request; or one for each output that is fanned out: {cars: car_counts, persons: person_counts}.",
     )
+    gathered_rows: Annotated[dict[Name, PortName], NOT_EMPTY] | None = Field(
+        default=None,
+        description="For a model that gathers, so that it can run in batches: upstream that is gathered -> the model's "
+        "input that takes the number of its rows of each request: {crops: crop_counts}.",
+    )
     cuts: CutCount | None = Field(
         default=None, description="Number of cuts offered for this model; the operator's `cuts` by default."
     )
@@ -276,14 +281,18 @@ class VariantSpec(DocumentModel):
         if self.sha256 is not None and self.model is None and self.python is None:
             raise InvalidValueError("sha256 needs a model", "write model: models/name.onnx too")
         if not self.is_served and self.port_names != PortNames():
-            raise InvalidValueError("inputs, outputs and rows need a model", "write model: models/name.onnx too")
+            raise InvalidValueError("names of inputs and outputs need a model", "write model: models/name.onnx too")
+        if self.gathered_rows is not None and self.cuts:
+            raise InvalidValueError(
+                "a model with gathered_rows stays whole", "write cuts: 0, or leave gathered_rows out"
+            )
         return self
 
     @property
     def port_names(self) -> PortNames:
         """The variant's own names of its model's inputs and outputs."""
         rows, rows_of = (None, self.rows) if isinstance(self.rows, dict) else (self.rows, {})
-        return PortNames(self.inputs, self.output, self.outputs, rows, rows_of)
+        return PortNames(self.inputs, self.output, self.outputs, rows, rows_of, self.gathered_rows or {})
 
     @property
     def is_served(self) -> bool:
@@ -330,9 +339,11 @@ class OperatorSpec(DocumentModel):
     )
 
     def cuts_of(self, variant: str) -> int:
-        """Number of cuts offered for a variant's model."""
-        own = self.variants[variant].cuts
-        return self.cuts if own is None else own
+        """Number of cuts offered for a variant's model; none where it takes numbers of rows, which both parts need."""
+        own = self.variants[variant]
+        if own.gathered_rows is not None:
+            return 0
+        return self.cuts if own.cuts is None else own.cuts
 
     @field_validator("variants", mode="before", json_schema_input_type=list[Name] | dict[Name, VariantSpec])
     @classmethod

@@ -21,7 +21,8 @@ class ModelPorts:
 
     `inputs`: upstream -> model input. `output`: sent where an edge names none; None: the first. `outputs`: an edge's
     `output` -> model output. `rows`: the output with the number of rows of each request of a batch that is fanned out,
-    `rows_of`: the same by output, where their numbers differ.
+    `rows_of`: the same by output, where their numbers differ. `gathered_rows`: upstream that is gathered -> the input
+    with the number of its rows of each request.
     """
 
     inputs: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -29,6 +30,7 @@ class ModelPorts:
     outputs: Mapping[str, str] = field(default_factory=dict, hash=False)
     rows: str | None = field(default=None, metadata={"said": "if it is named"})
     rows_of: Mapping[str, str] = field(default_factory=dict, hash=False, metadata={"said": "if there are any"})
+    gathered_rows: Mapping[str, str] = field(default_factory=dict, hash=False, metadata={"said": "if there are any"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -439,9 +439,9 @@ class Problem:
 
 
 def unbatched(edges: Sequence[Edge]) -> frozenset[str]:
-    """Operators that must run one request at a time: those that gather, and those whose output is fanned out.
+    """Operators that run one request at a time unless their variant tells the rows of requests apart (`counts_rows`).
 
-    The rows of a gather belong to one request; rows of a fanned-out batch could not be assigned to its requests.
+    These gather, or their output is fanned out.
     """
     gathering = {edge.downstream for edge in edges if edge.kind is EdgeKind.GATHER}
     return frozenset(gathering | {edge.upstream for edge in edges if edge.kind is EdgeKind.FAN_OUT})

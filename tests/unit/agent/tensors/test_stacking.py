@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from jellybean_agent.errors import PermanentError
-from jellybean_agent.tensors.stacking import split_batch, stack_requests
+from jellybean_agent.tensors.stacking import GatheredBatch, split_batch, stack_requests
 
 
 def ones(*shape: int, dtype: str = "float32") -> np.ndarray:
@@ -45,6 +45,18 @@ def test_what_does_not_fit_together(second: list[np.ndarray]) -> None:
     assert stack_requests([first, first]) is not None
     assert stack_requests([first, second]) is None
     assert stack_requests([second, first]) is None
+
+
+def test_gathered_children_of_several_requests_keep_their_numbers() -> None:
+    first, second, none = (ones(1, 2), ones(3, 2)), (2 * ones(1, 2),), ()
+    found = stack_requests([[first, ones(1, 4)], [none, ones(1, 4)], [second, ones(1, 4)]])
+    assert found is not None
+    gathered, array = found
+    assert isinstance(gathered, GatheredBatch)
+    assert (len(gathered.children), gathered.rows, array.shape) == (3, (4, 0, 1), (3, 4))
+    assert stack_requests([[none], [none]]) == (GatheredBatch((), (0, 0)),)
+    assert stack_requests([[first], [(ones(1, 3),)]]) is None  # another size
+    assert stack_requests([[first], [(ones(1, 2, dtype="float64"),)]]) is None
 
 
 def test_rows_of_ones_own_do_not_fit_together_with_as_many() -> None:
