@@ -172,7 +172,6 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "Times",
         "Variant",
         "best_batch",
-        "unbatched",
     ),
     "model.route_drawing": ("RouteDrawer",),
     "model.selection_shares": ("selection_shares",),

@@ -111,7 +111,6 @@ from jellybean_solver.model.problem import Terms as Terms
 from jellybean_solver.model.problem import Times as Times
 from jellybean_solver.model.problem import Variant as Variant
 from jellybean_solver.model.problem import best_batch as best_batch
-from jellybean_solver.model.problem import unbatched as unbatched
 from jellybean_solver.model.route_drawing import RouteDrawer as RouteDrawer
 from jellybean_solver.model.selection_shares import selection_shares as selection_shares
 from jellybean_solver.model.sites import link_ends as link_ends

@@ -16,6 +16,7 @@ from jellybean.profiler.survey import Survey
 from jellybean.profiler.workload import Inputs, Model, Step, Workload
 from jellybean_agent.errors import InvalidInputError
 from jellybean_agent.measuring.timed_runs import batched
+from jellybean_agent.tensors.stacking import GatheredBatch
 from jellybean_solver.model.problem import Edge
 from tests.support.tiny_models import save
 
@@ -41,9 +42,14 @@ def test_a_batch_of_one_is_the_sample_itself() -> None:
     assert batched(sample, 1) == sample
 
 
-def test_inputs_of_a_gather_are_not_stacked() -> None:
-    with pytest.raises(InvalidInputError, match="gather"):
-        batched([((np.zeros((1, 2)),),)], 2)
+def test_inputs_of_a_gather_keep_the_numbers_of_their_rows() -> None:
+    one, three = ((np.zeros((1, 2)),),), ((np.zeros((2, 2)), np.zeros((1, 2))),)
+    (found,) = batched([one, three], 2)
+    (gathered,) = found
+    assert isinstance(gathered, GatheredBatch)
+    assert (gathered.rows, [child.shape for child in gathered.children]) == ((1, 3), [(1, 2), (2, 2), (1, 2)])
+    with pytest.raises(InvalidInputError, match="differ in size or type"):
+        batched([one, ((np.zeros((1, 3)),),)], 2)
 
 
 def meter_of(
