@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 STATE_FOLDER = ".jellybean"
+LEDGER_FILE = "ledger.db"  # in it
 
 
 def state_folder(directory: Path) -> Path:

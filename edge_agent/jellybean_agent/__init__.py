@@ -153,6 +153,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "Role",
         "caller_uri",
         "is_tls_name",
+        "parse_identity",
         "tls_auth_context",
     ),
     "security.tls_context": ("TlsConnection",),

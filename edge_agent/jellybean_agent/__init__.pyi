@@ -105,6 +105,7 @@ from jellybean_agent.security.identity import Policy as Policy
 from jellybean_agent.security.identity import Role as Role
 from jellybean_agent.security.identity import caller_uri as caller_uri
 from jellybean_agent.security.identity import is_tls_name as is_tls_name
+from jellybean_agent.security.identity import parse_identity as parse_identity
 from jellybean_agent.security.identity import tls_auth_context as tls_auth_context
 from jellybean_agent.security.renewal import ExpiredCertificateError as ExpiredCertificateError
 from jellybean_agent.security.renewal import renewal_advice as renewal_advice

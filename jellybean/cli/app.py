@@ -70,6 +70,7 @@ MODULES = {  # command or group -> module of this package that defines it, in th
     "infer": "serving.infer",
     "bench": "serving.measure",
     "report": "serving.measure",
+    "cost": "serving.cost",
     "down": "serving.serve",
     "certs": "serving.certs",
     "token": "serving.gateway",

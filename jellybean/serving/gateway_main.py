@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -64,6 +65,7 @@ from jellybean_agent import (
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
 if TYPE_CHECKING:
+    from jellybean.serving.gateway.accounting.recorder import Recorder
     from jellybean_agent import SpanFactory
 
 LOG = logging.getLogger("jellybean.gateway")
@@ -105,8 +107,7 @@ async def serve(options: argparse.Namespace) -> None:
             await set_health(healthy, serving=False)
             started.push_async_callback(await serve_health(options.health_port, healthy))
             started.push_async_callback(_close_spans, spans)
-            gateway.start()
-            started.push_async_callback(gateway.close)
+            await _start(gateway, await _recorder(options, gateway), started)
             health_task = asyncio.create_task(_update_health(gateway, healthy))
             started.callback(health_task.cancel)
             enrolment = await _enrolment(options, rollout, transport, workers, gateway)
@@ -188,6 +189,31 @@ def _gateway(
     return Gateway(view, addresses, links, network, settings, spool=spool, tracer=tracer)
 
 
+async def _start(gateway: Gateway, recorder: Recorder | None, started: AsyncExitStack) -> None:
+    """Start to serve and to write the ledger, whose last interval is written while the workers still answer."""
+    if recorder is not None:
+        started.push_async_callback(recorder.end)
+    gateway.start()
+    started.push_async_callback(gateway.close)
+    if recorder is not None:
+        recorder.start()
+        started.push_async_callback(recorder.close)
+
+
+async def _recorder(options: argparse.Namespace, gateway: Gateway) -> Recorder | None:
+    """Counts what the gateway serves and writes it to the ledger; None without `--ledger`."""
+    if not options.ledger:
+        return None
+    from jellybean.serving.gateway.accounting.recorder import open_recorder  # needs SQLAlchemy
+
+    recorder = open_recorder(options.ledger, options.live, options.ledger_run, gateway.plans)
+    lost = recorder.log.lose(Counter(await gateway.kept_callers()))
+    if lost:
+        LOG.warning("%d requests were in flight when the gateway ended last time: the ledger has them as lost", lost)
+    gateway.counters.log = recorder.log
+    return recorder
+
+
 async def _close_spans(spans: SpanFactory | None) -> None:
     if spans is not None:
         await asyncio.to_thread(spans.close)
@@ -248,7 +274,7 @@ def _add_client_services(
 def _inference(gateway: Gateway, workflow: Workflow) -> InferenceService:
     """The Open Inference Protocol over the workflow; requests that it refuses itself are counted too."""
     return InferenceService(
-        workflow, lambda error: gateway.counters.count_refused(Outcome(status_of(error), str(error)))
+        workflow, lambda error: gateway.counters.count_refused(Outcome(status_of(error), str(error)), "")
     )
 
 
@@ -309,6 +335,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--metrics-port", type=int, default=0, help="Prometheus metrics on 127.0.0.1; 0: off")
     parser.add_argument("--worker-metrics", action="store_true", help="serve the workers' metrics there too")
     parser.add_argument("--spool", type=Path, help="file for requests of sources with `deliver: eventually`")
+    parser.add_argument("--ledger", default="", help="URL of the ledger's database; empty: none is written")
+    parser.add_argument("--live", type=Path, help="file of the counters since its last interval; needs --ledger")
+    parser.add_argument("--ledger-run", default="", help="which start of serving this is; between two nothing costs")
     parser.add_argument("--enrol", help="HOST:PORT where boxes with a token join; needs --tls, --ca and --tokens")
     parser.add_argument("--ca", type=Path, help="folder of the authority that signs their certificates")
     parser.add_argument("--tokens", type=Path, help="folder of their tokens (`jellybean token`)")

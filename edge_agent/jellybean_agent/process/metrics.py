@@ -33,7 +33,7 @@ class AgentCollector(Collector):
         certificate: CertificateFolder | None = None,
     ) -> None:
         self._view, self._worker, self._driver, self._certificate = view, worker, driver, certificate
-        self._began_s = time.monotonic()
+        self._began_s, self._began_unix_s = time.monotonic(), time.time()
         self._busy_s: dict[str, float] = {}  # operator -> what was reported last; a counter never decreases
 
     def collect(self) -> Iterator[Metric]:
@@ -44,6 +44,9 @@ class AgentCollector(Collector):
             device = GaugeMetricFamily("jellybean_device", "1: on which its models run.", labels=("worker", "device"))
             device.add_metric((self._worker.name, str(self._worker.device)), 1)
             yield device
+        began = GaugeMetricFamily("jellybean_started_timestamp_seconds", "When the process started.", labels=("worker",))
+        began.add_metric((self._worker.name,), self._began_unix_s)
+        yield began
         yield from self._of_the_plan()
         yield from certificate_metrics(self._worker.name, self._certificate)
 

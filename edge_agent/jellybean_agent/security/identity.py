@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -119,7 +120,13 @@ def identities(auth_context: Mapping[str, Iterable[bytes]]) -> list[Identity]:
 
 def caller_uri(context: Any) -> str:
     """The URI of a caller's identity; empty without TLS."""
-    found = identities(context.auth_context())
+    names = context.auth_context().get(_SAN, ())
+    return _first_uri(tuple(names)) if names else ""
+
+
+@lru_cache(4096)
+def _first_uri(names: tuple[bytes, ...]) -> str:
+    found = identities({_SAN: names})
     return found[0].uri if found else ""
 
 

@@ -10,12 +10,14 @@ from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.plans.source_messages import check_inputs
 from jellybean.serving.gateway.workflow_model import Workflow
 from jellybean.serving.outcomes import Outcome, Tensors
+from jellybean.serving.spool.delivery import Key
 from jellybean_agent import (
     AgentError,
     FastInfer,
     RawTensor,
     RequestEnvelope,
     RpcCall,
+    caller_uri,
     describe_error,
     shortest_timeout_s,
 )
@@ -58,7 +60,8 @@ class FastWorkflow(FastInfer):
                 _reply(call, known, own_id, outputs)
 
         time_left_s = shortest_timeout_s(call.time_remaining(), known.timeout_s)
-        request = self._gateway.submit(inputs, time_left_s, None, finish, are_checked=True)
+        key = Key(caller_uri(call), "")
+        request = self._gateway.submit(inputs, time_left_s, key, finish, are_checked=True)
         if request is not None and not request.is_over:
             call.on_cancel = lambda: self._gateway.cancel(request)
         return True

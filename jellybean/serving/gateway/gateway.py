@@ -141,19 +141,19 @@ class Gateway:
         size = len(key.id.encode())
         if size > MAX_ID_BYTES:
             reason = f"a request's id has {size} bytes; {MAX_ID_BYTES} are the most"
-            return self._refuse(Outcome(grpc.StatusCode.INVALID_ARGUMENT, reason), "", trace)
+            return self._refuse(Outcome(grpc.StatusCode.INVALID_ARGUMENT, reason), Key(key.caller, ""), trace)
         if (misplaced := misplaced_chunk(self.view, chunk)) is not None:
-            return self._refuse(misplaced, key.id, trace)
+            return self._refuse(misplaced, key, trace)
         if chunk is not None:
             return await self._infer_chunk(chunk, inputs, time_left_s, key, trace)
         if self._kept is not None and (self.view.eventually or (key.id and not inputs)):
             if self._draining:
-                return self._refuse(Outcome(grpc.StatusCode.UNAVAILABLE, self.unavailable_reason), key.id, trace)
+                return self._refuse(Outcome(grpc.StatusCode.UNAVAILABLE, self.unavailable_reason), key, trace)
             timeout_s = self._settings.timeout_s
             timeout_s = min(timeout_s, time_left_s if time_left_s is not None else timeout_s)
             return await self._kept.infer(inputs, timeout_s, key, trace)
         return await self._requests.result_of(
-            lambda on_finished: self.submit(inputs, time_left_s, key if key.id else None, on_finished, trace=trace)
+            lambda on_finished: self.submit(inputs, time_left_s, key, on_finished, trace=trace)
         )
 
     async def _infer_chunk(
@@ -165,7 +165,7 @@ class Gateway:
             sum(len(tensor.data) for tensor in inputs.values()),
             key if key.id else None,
         )
-        self.counters.received += 1
+        self.counters.receive(key.caller)
         outcome = self._refusal(inputs, own, size, are_checked=False)
         outputs: Tensors = {}
         limit_s = answer_limit_s(min(self._settings.timeout_s, time_left_s if time_left_s is not None else math.inf))
@@ -183,22 +183,22 @@ class Gateway:
         finally:
             if is_admitted:
                 self._admission.remove(own, size, answered=outcome is None)
-            self.counters.count(outcome, time.monotonic() - began)
+            self.counters.count(outcome, time.monotonic() - began, key.caller)
         if outcome is not None:
             log_failure(outcome, key.id, trace)
         return outcome, outputs
 
-    def _refuse(self, outcome: Outcome, request_id: str, trace: RequestTrace) -> Result:
+    def _refuse(self, outcome: Outcome, key: Key, trace: RequestTrace) -> Result:
         """The result of a request that is refused before it is submitted, which is logged and counted."""
-        log_failure(outcome, request_id, trace)
-        self.counters.count_refused(outcome)
+        log_failure(outcome, key.id, trace)
+        self.counters.count_refused(outcome, key.caller)
         return outcome, {}
 
     def submit(
         self,
         inputs: Inputs,
         time_left_s: float | None,
-        key: Key | None,
+        key: Key,
         on_finished: OnFinished,
         *,
         are_checked: bool = False,
@@ -206,26 +206,26 @@ class Gateway:
     ) -> Request | None:
         """Start a request; `on_finished` gets its result, once. Returns None if the request was refused.
 
-        `are_checked`: the inputs are known to fit the models.
+        `key`: without an id it only names the caller. `are_checked`: the inputs are known to fit the models.
         """
-        began = time.monotonic()
-        self.counters.received += 1
+        began, client = time.monotonic(), key.caller
+        self.counters.receive(client)
         size = sum(len(tensor.data) for tensor in inputs.values())
-        request_id = key.id if key is not None else ""
-        outcome = self._refusal(inputs, key, size, are_checked=are_checked)
+        own = key if key.id else None
+        outcome = self._refusal(inputs, own, size, are_checked=are_checked)
         if outcome is not None:
-            log_failure(outcome, request_id, trace)
-            self.counters.count(outcome, time.monotonic() - began)
+            log_failure(outcome, key.id, trace)
+            self.counters.count(outcome, time.monotonic() - began, client)
             on_finished(outcome, {})
             return None
-        self._admission.add(key, size)
+        self._admission.add(own, size)
 
         def finish(outcome: Outcome | None, outputs: Tensors) -> None:
-            self._admission.remove(key, size, answered=outcome is None)
-            self.counters.count(outcome, time.monotonic() - began)
+            self._admission.remove(own, size, answered=outcome is None)
+            self.counters.count(outcome, time.monotonic() - began, client)
             on_finished(outcome, outputs)
 
-        return self._requests.submit(inputs, time_left_s, request_id, trace, finish)
+        return self._requests.submit(inputs, time_left_s, key.id, trace, finish)
 
     def _refusal(self, inputs: Inputs, key: Key | None, size: int, *, are_checked: bool) -> Outcome | None:
         if self.state in ("draining", "starting"):
@@ -247,6 +247,10 @@ class Gateway:
     def receive(self, message: agent_pb2.Message) -> None:
         """Take an output or a failure from a worker."""
         self._requests.receive(message)
+
+    async def kept_callers(self) -> list[str]:
+        """The client of each request on disk that waits for its answer."""
+        return [] if self._kept is None else await self._kept.callers()
 
     # -- state --------------------------------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+from jellybean.ledger.columns import LATENCY_BOUNDS_S
 from jellybean.serving.gateway.gateway import Gateway
-from jellybean.serving.gateway.requests.counters import LATENCY_BOUNDS_S
 from jellybean_agent import CertificateFolder, PlanView, certificate_metrics, link_byte_metrics, metrics_text
 
 

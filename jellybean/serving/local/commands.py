@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jellybean.errors import InputError
+from jellybean.folders import LEDGER_FILE, state_folder
 from jellybean.serving.errors import DeviceError, SettingsError
 from jellybean_agent import (
     ALLOW_PYTHON_FLAG,
@@ -96,6 +97,13 @@ def agent_command(
 def gateway_command(plan_folder: Path, arguments: Sequence[str]) -> list[str]:
     """The command line of the gateway."""
     return [*PYTHON, "jellybean.serving.gateway_main", *_plan_arguments(plan_folder), *arguments]
+
+
+def ledger_arguments(directory: Path, run: str) -> list[str]:
+    """The gateway's arguments for the project's ledger. `run`: identifies this start of serving."""
+    state = state_folder(directory)
+    url = f"sqlite:///{(state / LEDGER_FILE).resolve()}"
+    return [f"--ledger={url}", f"--live={state / 'ledger.live'}", f"--ledger-run={run}"]
 
 
 def _plan_arguments(plan_folder: Path) -> list[str]:

@@ -19,7 +19,7 @@ import grpc
 
 from jellybean.serving.outcomes import Outcome, Result, Tensors
 from jellybean.serving.spool.spool import Answer, Kept, Spool
-from jellybean_agent import AgentError, StatusError, status_from_number, status_of
+from jellybean_agent import AgentError, StatusError, parse_identity, status_from_number, status_of
 from jellybean_protos.gateway.v1 import gateway_pb2
 
 LOG = logging.getLogger("jellybean.gateway")
@@ -29,7 +29,7 @@ _TRANSIENT = (
 )
 
 Try = Callable[[Tensors], Awaitable[Result]]
-OnFinal = Callable[[Outcome | None, float], None]  # (why there is no answer, seconds since the request arrived)
+OnFinal = Callable[[Outcome | None, float, str], None]  # (why there is no answer, seconds since it arrived, caller)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,12 @@ class Key(NamedTuple):
     def text(self) -> str:
         """The id in the spool; a URI holds no tab."""
         return f"{self.caller}\t{self.id}" if self.caller else self.id
+
+    @classmethod
+    def of(cls, text: str) -> Key:
+        """The key of an id in the spool."""
+        caller, tab, own = text.partition("\t")
+        return cls(caller, own) if tab and parse_identity(caller) else cls("", text)
 
     def __str__(self) -> str:
         return repr(self.id[:60])
@@ -208,7 +214,8 @@ class SpoolDelivery:
                 stored = await self.spool.settle(kept, answer)
                 self._retries.pop(kept.number, None)
                 if stored is not None:
-                    self._on_final(_failure(stored), max(0.0, time.time() - kept.arrived_unix_s))
+                    latency_s = max(0.0, time.time() - kept.arrived_unix_s)
+                    self._on_final(_failure(stored), latency_s, Key.of(kept.id).caller)
                 for settled in self._waiters.get(kept.id, ()):
                     settled.set()
                 return

@@ -201,6 +201,11 @@ class Spool:
         select = "SELECT 1 FROM requests WHERE id = ?"
         return await self._run(lambda: self._database.execute(select, (request_id,)).fetchone() is not None)
 
+    async def waiting_ids(self) -> list[str]:
+        """The ids of all requests without an answer."""
+        select = "SELECT id FROM requests"
+        return await self._run(lambda: [row[0] for row in self._database.execute(select)])
+
     async def _run(self, call: Callable[..., T], *arguments: object) -> T:
         if self.closed:
             raise StatusError(grpc.StatusCode.UNAVAILABLE, "the gateway is shutting down")

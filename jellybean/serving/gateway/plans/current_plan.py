@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 
 from jellybean.serving.gateway.plans.cost_so_far import CostAccount
-from jellybean.serving.gateway.plans.served_plan import ServedPlan
+from jellybean.serving.gateway.plans.served_plan import OnSent, ServedPlan
 from jellybean_agent import EmulatedLinks, PlanView, StatusError, Transport
 
 _POLL_S = 0.02
@@ -46,13 +46,22 @@ class CurrentPlan:
         self._retiring: dict[ServedPlan, asyncio.Task[None]] = {}
         self._replacing = False
         self.costs = CostAccount()
+        self.billed: tuple[ServedPlan, ...] = ()  # plans that cost money now
+        self.on_billed: Callable[[], None] | None = None  # called when they change
+        self._on_sent: OnSent | None = None
         self.served = self._served_plan(view, addresses, links)
 
     def _served_plan(self, view: PlanView, addresses: Mapping[str, str], links: EmulatedLinks) -> ServedPlan:
         transport = self._network.transport
-        return ServedPlan(
+        plan = ServedPlan(
             view, addresses, links, transport, on_change=self._on_change, on_worker_lost=self._on_worker_lost
         )
+        plan.on_sent = self._on_sent
+        return plan
+
+    def log_bytes(self, on_sent: OnSent) -> None:
+        """Have `on_sent` called for data of sources that crosses a link, in this plan and later ones."""
+        self._on_sent = self.served.on_sent = on_sent
 
     def start(self) -> None:
         """Connect to the plan's workers."""
@@ -60,7 +69,17 @@ class CurrentPlan:
 
     def _start(self, plan: ServedPlan) -> None:
         self.costs.begin(plan)
+        self._bill((*self.billed, plan))
         plan.start()
+
+    def _end_costs(self, plan: ServedPlan) -> None:
+        self.costs.end(plan)
+        self._bill(tuple(one for one in self.billed if one is not plan))
+
+    def _bill(self, plans: tuple[ServedPlan, ...]) -> None:
+        self.billed = plans
+        if self.on_billed is not None:
+            self.on_billed()
 
     async def close(self) -> None:
         """End all streams, also those of plans that are being retired."""
@@ -124,7 +143,7 @@ class CurrentPlan:
             on_new_ready()
             await _ready(plan, began_s + timeout_s - time.monotonic(), plan.workers.keys())
         except BaseException:
-            self.costs.end(plan)
+            self._end_costs(plan)
             await plan.close()
             emulated.close()
             raise
@@ -142,7 +161,7 @@ class CurrentPlan:
         while plan.has_attempts:
             await asyncio.sleep(_POLL_S)
         await self._metrics_of(plan)  # bill the last bytes sent over its links
-        self.costs.end(plan)
+        self._end_costs(plan)
         await plan.close()
         plan.links.close()
         del self._retiring[plan]

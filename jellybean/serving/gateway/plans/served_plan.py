@@ -36,6 +36,7 @@ _METRICS_S = 2.0
 _STATE_S = 2.0  # longest wait for a stream's state, which is rebuilt where it does not come
 _DESCRIBE_TRIES, _DESCRIBE_PAUSE_S = 5, 0.5
 _AWAY = ("draining", "gone")
+OnSent = Callable[[str, str, tuple[str, str], int], None]  # gets (plan, source, its tier and the worker's, bytes)
 
 
 @dataclass(slots=True)
@@ -74,6 +75,7 @@ class ServedPlan:
         self.workers = {worker.name: Worker() for worker in view.serving}
         self.left_out = 0  # number of times that a ready worker was lost
         self.bytes_sent: Counter[tuple[str, str, str]] = Counter()  # by source, its tier and the worker's tier
+        self.on_sent: OnSent | None = None
         self._routes = OpenRoutes(view, lambda name: self.workers[name].state in _AWAY)
         self._attempts: Counter[str] = Counter()  # worker -> attempts in progress over routes with it
         self._describing: dict[str, asyncio.Task[None]] = {}  # by worker
@@ -237,6 +239,8 @@ class ServedPlan:
                     if tiers[0] != tiers[1]:
                         due_s = self.links.reserve(*tiers, len(data))
                         self.bytes_sent[source, *tiers] += len(data)
+                        if self.on_sent is not None:
+                            self.on_sent(self.view.hash, source, tiers, len(data))
                     self._peers[worker].put(message, due_s, deadline_s, data)
 
     def end_attempt(self, key: str, route: int, failure: agent_pb2.Failure | None) -> None:

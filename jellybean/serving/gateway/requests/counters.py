@@ -5,10 +5,25 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from jellybean.ledger.columns import LATENCY_BOUNDS_S
 from jellybean.serving.outcomes import Outcome, OutcomeKind
 
-LATENCY_BOUNDS_S = tuple(round(0.0005 * 1.3**step, 6) for step in range(46))  # histogram buckets, up to 67 s
+
+class RequestLog(Protocol):
+    """Counts the requests of each client where they outlive this process.
+
+    `client`: its URI; empty without certificates.
+    """
+
+    def received(self, client: str) -> None:
+        """Count a request that arrived."""
+        ...
+
+    def ended(self, kind: OutcomeKind, latency_s: float, client: str) -> None:
+        """Count a request that has ended."""
+        ...
 
 
 @dataclass(slots=True)
@@ -23,6 +38,7 @@ class RequestCounters:
     failed_s: float = 0.0
     last_unix_s: float = 0.0  # end of the last request; 0: none yet
     latencies: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))  # answers per bucket
+    log: RequestLog | None = None  # counts them too
 
     @property
     def answered(self) -> int:
@@ -33,17 +49,26 @@ class RequestCounters:
         """Requests without an answer: shed, late, cancelled and refused ones included."""
         return sum(self.ended.values()) - self.answered
 
-    def count(self, outcome: Outcome | None, latency_s: float) -> None:
+    def receive(self, client: str) -> None:
+        """Count a request that arrived."""
+        self.received += 1
+        if self.log is not None:
+            self.log.received(client)
+
+    def count(self, outcome: Outcome | None, latency_s: float, client: str) -> None:
         """Count a request that has ended; `outcome` None: it was answered."""
         self.last_unix_s = time.time()
-        self.ended[OutcomeKind.ANSWERED if outcome is None else outcome.kind] += 1
+        kind = OutcomeKind.ANSWERED if outcome is None else outcome.kind
+        self.ended[kind] += 1
+        if self.log is not None:
+            self.log.ended(kind, latency_s, client)
         if outcome is None:
             self.answered_s += latency_s
             self.latencies[bisect_left(LATENCY_BOUNDS_S, latency_s)] += 1
         else:
             self.failed_s += latency_s
 
-    def count_refused(self, outcome: Outcome) -> None:
+    def count_refused(self, outcome: Outcome, client: str) -> None:
         """Count a request that was refused as it arrived, before it was submitted."""
-        self.received += 1
-        self.count(outcome, 0.0)
+        self.receive(client)
+        self.count(outcome, 0.0, client)

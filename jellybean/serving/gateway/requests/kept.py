@@ -47,6 +47,10 @@ class KeptRequests:
         """Size of the spool, answers included."""
         return self._delivery.spool.bytes
 
+    async def callers(self) -> list[str]:
+        """The client of each request without an answer."""
+        return [Key.of(text).caller for text in await self._delivery.spool.waiting_ids()]
+
     def start(self) -> None:
         """Begin to try the requests of the spool."""
         self._delivery.start()
@@ -72,12 +76,14 @@ class KeptRequests:
                 self._check(inputs)
             spool_key = key if key.id else Key(key.caller, uuid.uuid4().hex)
             is_new = await self._delivery.keep(spool_key, inputs)
-            is_kept, self._counters.received = True, self._counters.received + is_new
+            is_kept = True
+            if is_new:
+                self._counters.receive(key.caller)
             outcome, outputs = await self._delivery.answer(spool_key, answer_limit_s(timeout_s))
         except AgentError as error:
             outcome = Outcome(status_of(error), str(error))
             if not is_kept:
-                self._counters.count_refused(outcome)
+                self._counters.count_refused(outcome, key.caller)
         if outcome is not None and not outcome.kept:
             log_failure(outcome, key.id, trace)
         return outcome, outputs

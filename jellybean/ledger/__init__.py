@@ -1,0 +1,1 @@
+"""The ledger: what serving cost, for whom and at which prices, written down while it happens."""

@@ -1,0 +1,69 @@
+"""Old intervals are added up to hours, and later to days: the sums stay, and the space that they take is bounded."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, Table, delete, func, insert, literal, select
+
+from jellybean.ledger import tables
+from jellybean.ledger.columns import KINDS
+from jellybean.ledger.ledger import Ledger
+
+_DAY_S = 86_400.0
+STEPS = (  # (age in seconds, intervals of this length, are added up to this length, of so many seconds)
+    (2 * _DAY_S, tables.LIVE, tables.HOUR, 3_600.0),
+    (60 * _DAY_S, tables.HOUR, tables.DAY, _DAY_S),
+)
+_SUMMED = frozenset(
+    ("completed", "failed", "busy_s", "worker_s", "usd", "sent_bytes", "received", "answered_us", "answers")
+).union(KINDS)
+
+
+def compact(ledger: Ledger, now_unix_s: float) -> int:
+    """Add up old intervals; returns how many are fewer. Each hour or day of a run is a transaction of its own."""
+    fewer = 0
+    for age_s, length, longer, seconds in STEPS:
+        groups: dict[tuple[float, str, str], list[int]] = defaultdict(list)
+        columns = tables.intervals.c
+        ends = (now_unix_s - age_s) // seconds * seconds  # only whole hours and days
+        with ledger.reading() as connection:
+            query = select(columns.id, columns.run, columns.plan, columns.begin_s)
+            for number, run, plan, begin_s in connection.execute(
+                query.where(columns.length == length, columns.begin_s < ends)
+            ):
+                groups[begin_s // seconds, run, plan].append(number)
+        for (_, run, plan), numbers in groups.items():
+            with ledger.changing() as connection:
+                _add_up(connection, run, plan, longer, numbers)
+            fewer += len(numbers) - 1
+    return fewer
+
+
+def _add_up(connection: Connection, run: str, plan: str, length: str, numbers: Sequence[int]) -> None:
+    columns = tables.intervals.c
+    of_these = columns.id.in_(numbers)
+    totals = select(func.min(columns.begin_s), func.max(columns.end_s), func.sum(columns.seconds)).where(of_these)
+    begin_s, end_s, seconds = connection.execute(totals).one()
+    row = {"run": run, "plan": plan, "length": length, "begin_s": begin_s, "end_s": end_s, "seconds": seconds}
+    number = connection.execute(insert(tables.intervals).values(**row).returning(columns.id)).scalar_one()
+    for table in tables.LINES:
+        _add_up_lines(connection, table, numbers, number, begin_s)
+    connection.execute(delete(tables.intervals).where(of_these))
+
+
+def _add_up_lines(connection: Connection, table: Table, numbers: Sequence[int], number: int, begin_s: float) -> None:
+    """Replace the lines of these intervals by their sums, in the interval `number`."""
+    same = [column for column in table.c if column.name not in ("interval", "begin_s") and column.name not in _SUMMED]
+    summed = [column for column in table.c if column.name in _SUMMED]
+    sums = (
+        select(literal(number), literal(int(begin_s)), *same, *(func.sum(column) for column in summed))
+        .where(table.c.interval.in_(numbers))
+        .group_by(*same)
+    )
+    rows = connection.execute(sums).all()
+    connection.execute(delete(table).where(table.c.interval.in_(numbers)))
+    names = ["interval", "begin_s", *(column.name for column in (*same, *summed))]
+    if rows:
+        connection.execute(insert(table), [dict(zip(names, row, strict=True)) for row in rows])

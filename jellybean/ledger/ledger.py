@@ -1,0 +1,192 @@
+"""The ledger's database: an interval and the reading that it ends with are written in one transaction.
+
+So nothing is counted twice or left out, whenever the process that writes is killed: what it had counted since the last
+interval is in the live counters and in its workers, and is part of the next interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, insert, select, update
+from sqlalchemy.exc import SQLAlchemyError
+
+from jellybean.folders import LEDGER_FILE, STATE_FOLDER
+from jellybean.ledger import tables
+from jellybean.ledger.columns import ANSWERED_US, KINDS, RECEIVED
+from jellybean.ledger.errors import LedgerError
+from jellybean.ledger.lines import Interval, interval, latencies
+from jellybean.ledger.reading_document import reading_from_text, reading_to_text
+from jellybean.ledger.readings import Reading
+
+_LOCK_TIMEOUT_S = 10.0
+
+
+def ledger_url(directory: Path) -> str:
+    """The URL of a project's own ledger, an SQLite file."""
+    return f"sqlite:///{(directory / STATE_FOLDER / LEDGER_FILE).resolve()}"
+
+
+def sqlite_path(url: str) -> Path | None:
+    """The file of an SQLite URL; None for another database."""
+    return Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
+
+
+class Ledger:
+    """Writes intervals of one gateway, and answers questions about all of them."""
+
+    def __init__(self, url: str, gateway: str = "") -> None:
+        """Open the database of this URL (sqlite:///FILE or postgresql+psycopg://...), and create its tables.
+
+        `gateway`: who writes; only needed to write. LedgerError if it cannot be opened or is of a later version.
+        """
+        self._gateway = gateway
+        with _explained(url):
+            self._engine = _engine(url)
+            self._create(url)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    def write(self, now: Reading) -> Interval | None:
+        """Write the interval since this gateway's last reading; None for its first one, which only begins the count."""
+        with _explained(self._engine.url), self._engine.begin() as connection:
+            query = select(tables.cursor.c.reading).where(tables.cursor.c.gateway == self._gateway)
+            text = connection.execute(query).scalar()
+            found = None
+            if text is not None:
+                before = reading_from_text(text)
+                found = interval(before, now)
+                _add(connection, found)
+                own = update(tables.cursor).where(tables.cursor.c.gateway == self._gateway)
+                connection.execute(own.values(reading=reading_to_text(now)))
+            else:
+                values = {"gateway": self._gateway, "reading": reading_to_text(now)}
+                connection.execute(insert(tables.cursor).values(**values))
+        return found
+
+    def last_reading(self) -> Reading | None:
+        """The reading that this gateway's last interval ended with."""
+        with self.reading() as connection:
+            query = select(tables.cursor.c.reading).where(tables.cursor.c.gateway == self._gateway)
+            text = connection.execute(query).scalar()
+        return None if text is None else reading_from_text(text)
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection for questions."""
+        with _explained(self._engine.url), self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def changing(self) -> Iterator[Connection]:
+        """A connection in a transaction."""
+        with _explained(self._engine.url), self._engine.begin() as connection:
+            yield connection
+
+    def _create(self, url: str) -> None:
+        with self._engine.begin() as connection:
+            tables.METADATA.create_all(connection)
+            known = connection.execute(select(tables.version.c.version)).scalar()
+            if known is None:
+                connection.execute(insert(tables.version).values(version=tables.VERSION))
+            elif known != tables.VERSION:
+                versions = f"has version {known} of its tables, this JellyBean knows {tables.VERSION}"
+                raise LedgerError(f"ledger {url} {versions}: update JellyBean")
+
+
+def _add(connection: Connection, found: Interval) -> None:
+    """Insert an interval's lines; lines and intervals in which nothing was done or paid are left out."""
+    if not found.seconds and not (found.work or found.sent or found.requests):
+        return
+    row = {"run": found.run, "plan": found.plan, "length": tables.LIVE, "seconds": found.seconds}
+    times = {"begin_s": found.begin_unix_s, "end_s": found.end_unix_s}
+    made = connection.execute(insert(tables.intervals).values(**row, **times).returning(tables.intervals.c.id))
+    common = {"interval": made.scalar_one(), "begin_s": int(found.begin_unix_s)}
+    workflow = found.requests[0].key.workflow if found.requests else ""
+    for table, rows in (
+        (tables.work, _work_rows(found, workflow)),
+        (tables.sent, _sent_rows(found, workflow)),
+        (tables.requests, _request_rows(found)),
+        (tables.latencies, _latency_rows(found)),
+    ):
+        if rows:
+            connection.execute(insert(table), [{**common, **row} for row in rows])
+
+
+def _work_rows(found: Interval, workflow: str) -> Sequence[Mapping[str, Any]]:
+    return [
+        {
+            "workflow": workflow, "plan": line.key.plan, "operator": line.key.operator, "variant": line.key.variant,
+            "worker": line.key.worker, "tier": line.tier, "site": line.site, "completed": line.completed,
+            "failed": line.failed, "busy_s": line.busy_s, "worker_s": line.worker_s, "usd": line.usd,
+        }
+        for line in found.work
+    ]  # fmt: skip
+
+
+def _sent_rows(found: Interval, workflow: str) -> Sequence[Mapping[str, Any]]:
+    return [
+        {
+            "workflow": workflow, "plan": line.key.plan, "operator": line.key.operator, "variant": line.key.variant,
+            "sender": line.key.sender, "tier": line.key.tier, "to_tier": line.key.to_tier, "site": line.site,
+            "sent_bytes": line.sent_bytes, "usd": line.usd,
+        }
+        for line in found.sent
+    ]  # fmt: skip
+
+
+def _request_rows(found: Interval) -> Sequence[Mapping[str, Any]]:
+    return [
+        {
+            "workflow": line.key.workflow, "plan": found.plan, "client": line.key.client,
+            "received": line.counts[RECEIVED], "answered_us": line.counts[ANSWERED_US], "usd": line.usd,
+            **{kind: line.counts[column] for kind, column in KINDS.items()},
+        }
+        for line in found.requests
+    ]  # fmt: skip
+
+
+def _latency_rows(found: Interval) -> Sequence[Mapping[str, Any]]:
+    by_workflow: dict[tuple[str, int], int] = {}
+    for line in found.requests:
+        for bucket, count in enumerate(latencies(line.counts)):
+            if count:
+                key = line.key.workflow, bucket
+                by_workflow[key] = by_workflow.get(key, 0) + count
+    return [
+        {"workflow": workflow, "plan": found.plan, "bucket": bucket, "answers": count}
+        for (workflow, bucket), count in by_workflow.items()
+    ]
+
+
+def _engine(url: str) -> Engine:
+    if not url.startswith("sqlite"):
+        try:
+            return create_engine(url, pool_pre_ping=True)
+        except ImportError as error:
+            raise LedgerError(f"ledger {url}: {error}: pip install 'jellybean-serving[ledger-postgres]'") from error
+    engine = create_engine(url, connect_args={"timeout": _LOCK_TIMEOUT_S})
+
+    @event.listens_for(engine, "connect")
+    def _settings(connection: Any, _record: Any) -> None:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+
+    return engine
+
+
+@contextmanager
+def _explained(url: Any) -> Iterator[None]:
+    try:
+        yield
+    except SQLAlchemyError as error:
+        cause = getattr(error, "orig", None) or error
+        hint = (
+            "Check the file (sqlite:///FILE) or server (postgresql+psycopg://USER@HOST/NAME), its owner and free space"
+        )
+        raise LedgerError(f"ledger {url}: {cause}. {hint}") from error

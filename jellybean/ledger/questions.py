@@ -1,0 +1,155 @@
+"""Questions about the ledger: what serving cost from one time to another, by what."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, Table, func, select
+
+from jellybean.ledger import tables
+from jellybean.ledger.columns import KINDS
+from jellybean.ledger.ledger import Ledger
+
+
+class By(StrEnum):
+    """What costs are divided by."""
+
+    DAY = "day"
+    HOUR = "hour"
+    WORKFLOW = "workflow"
+    PLAN = "plan"
+    OPERATOR = "operator"
+    VARIANT = "variant"
+    WORKER = "worker"
+    TIER = "tier"
+    SITE = "site"
+    LINK = "link"
+    CLIENT = "client"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """From `since_s` (included) to `until_s`, Unix times."""
+
+    since_s: float = -math.inf
+    until_s: float = math.inf
+
+    def of(self, query: Select[Any], table: Table) -> Select[Any]:
+        """The query about this span only."""
+        if math.isfinite(self.since_s):
+            query = query.where(table.c.begin_s >= self.since_s)
+        return query.where(table.c.begin_s < self.until_s) if math.isfinite(self.until_s) else query
+
+
+@dataclass(frozen=True, slots=True)
+class CostLine:
+    """What one of them cost. `name`: empty where it is nobody's.
+
+    `done`: requests answered; by operator, variant, worker, tier and site what operators completed there, children of
+    fan-outs one by one; None by link.
+    """
+
+    name: str
+    workers_usd: float
+    traffic_usd: float
+    done: int | None
+    failed: int | None
+
+    @property
+    def usd(self) -> float:
+        return self.workers_usd + self.traffic_usd
+
+
+def cost(ledger: Ledger, by: By, span: Span = Span()) -> tuple[CostLine, ...]:
+    """Cost of a span, divided by `by`; the lines sum to all that was paid.
+
+    Days and hours come in order, others dearest first. A client's part of an interval is by its requests that arrived
+    then.
+    """
+    with ledger.reading() as connection:
+        lines = _by_client(connection, span) if by is By.CLIENT else _by_column(connection, by, span)
+    in_order = by in (By.DAY, By.HOUR)
+    return tuple(sorted(lines, key=lambda line: (line.name,) if in_order else (-line.usd, line.name)))
+
+
+def _by_client(connection: Connection, span: Span) -> list[CostLine]:
+    """Clients pay workers and bytes alike: their part is shown as workers'."""
+    columns = tables.requests.c
+    failed = sum((columns[kind] for kind in KINDS if kind != "answered"), start=columns.lost * 0)
+    query = select(columns.client, func.sum(columns.usd), func.sum(columns.answered), func.sum(failed))
+    return [
+        CostLine(client, float(usd), 0.0, int(answered), int(other))
+        for client, usd, answered, other in connection.execute(span.of(query, tables.requests).group_by(columns.client))
+    ]
+
+
+def _by_column(connection: Connection, by: By, span: Span) -> list[CostLine]:
+    """By a column of the lines of work and of bytes."""
+    found: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
+    for number, table, done, failed in (
+        (0, tables.work, tables.work.c.completed, tables.work.c.failed),
+        (1, tables.sent, None, None),
+    ):
+        own = _keys(by, table)
+        amounts = [func.sum(table.c.usd), *(func.sum(one) for one in (done, failed) if one is not None)]
+        query = span.of(select(*own, *amounts), table).group_by(*own)
+        for row in connection.execute(query):
+            line = found[_name(by, row[: len(own)])]
+            line[number] += row[len(own)]
+            for place, value in enumerate(row[len(own) + 1 :]):
+                line[2 + place] += value
+    if by in (By.DAY, By.HOUR, By.WORKFLOW, By.PLAN):
+        _count_requests(connection, by, span, found)
+    without = by is By.LINK
+    return [
+        CostLine(name, workers, traffic, None if without else round(done), None if without else round(failed))
+        for name, (workers, traffic, done, failed) in found.items()
+    ]
+
+
+def _count_requests(connection: Connection, by: By, span: Span, found: dict[str, list[float]]) -> None:
+    """Answered and failed requests in place of what operators completed."""
+    table = tables.requests
+    for line in found.values():
+        line[2:] = [0.0, 0.0]
+    own = _keys(by, table)
+    failed = sum((table.c[kind] for kind in KINDS if kind != "answered"), start=table.c.lost * 0)
+    query = span.of(select(*own, func.sum(table.c.answered), func.sum(failed)), table).group_by(*own)
+    for row in connection.execute(query):
+        line = found[_name(by, row[: len(own)])]
+        line[2] += row[-2]
+        line[3] += row[-1]
+
+
+_SECONDS = {By.DAY: 86_400, By.HOUR: 3_600}
+_TIMES = {By.DAY: "%Y-%m-%d", By.HOUR: "%Y-%m-%d %H:00"}
+_WORK_COLUMNS: Mapping[By, tuple[str, ...]] = {
+    By.VARIANT: ("operator", "variant"),
+    By.LINK: (),
+}
+_SENT_COLUMNS: Mapping[By, tuple[str, ...]] = {
+    By.VARIANT: ("operator", "variant"),
+    By.WORKER: ("sender",),
+    By.LINK: ("tier", "to_tier"),
+}
+
+
+def _keys(by: By, table: Table) -> list[ColumnElement[Any]]:
+    """What the lines of a table are grouped by."""
+    if by in _SECONDS:
+        return [table.c.begin_s // _SECONDS[by]]
+    columns = (_SENT_COLUMNS if table is tables.sent else _WORK_COLUMNS).get(by, (by.value,))
+    return [table.c[name] for name in columns]
+
+
+def _name(by: By, key: Sequence[Any]) -> str:
+    """What a group is called; empty where no one of them has its cost."""
+    if by in _SECONDS:
+        return datetime.datetime.fromtimestamp(key[0] * _SECONDS[by], datetime.UTC).strftime(_TIMES[by])
+    return (" -> " if by is By.LINK else " ").join(map(str, key)).strip()

@@ -1,0 +1,93 @@
+"""The tables of the ledger: an interval, and its lines of work, bytes and requests.
+
+Lines repeat the interval's begin and plan, so that a question reads one table. Reports of other programs may read them:
+the columns are described in docs/ledger.md and only ever added to.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy.schema import SchemaItem
+
+from jellybean.ledger.columns import KINDS
+
+VERSION = 1
+METADATA = MetaData()
+LIVE, HOUR, DAY = "live", "hour", "day"  # lengths of intervals: as they were written, and as they are compacted to
+_NUMBER = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows by itself in a column of this type only
+
+intervals = Table(
+    "ledger_intervals",
+    METADATA,
+    Column("id", _NUMBER, primary_key=True, autoincrement=True),
+    Column("run", String(64), nullable=False),  # which start of serving
+    Column("plan", String(64), nullable=False),  # that new requests were served by
+    Column("length", String(8), nullable=False),
+    Column("begin_s", Float(53), nullable=False),  # Unix time
+    Column("end_s", Float(53), nullable=False),
+    Column("seconds", Float(53), nullable=False),  # that workers were paid for
+    Index("ledger_intervals_begin", "begin_s"),
+)
+
+
+def _lines(name: str, *columns: SchemaItem) -> Table:
+    """A table of lines, each of an interval."""
+    return Table(
+        name,
+        METADATA,
+        Column("interval", _NUMBER, ForeignKey("ledger_intervals.id"), nullable=False),
+        Column("begin_s", _NUMBER, nullable=False),  # whole seconds of Unix time
+        Column("workflow", String(128), nullable=False),
+        Column("plan", String(64), nullable=False),
+        *columns,
+        Index(f"{name}_interval", "interval"),
+        Index(f"{name}_begin", "begin_s"),
+    )
+
+
+work = _lines(
+    "ledger_work",
+    Column("operator", String(128), nullable=False),
+    Column("variant", String(128), nullable=False),
+    Column("worker", String(256), nullable=False),
+    Column("tier", String(128), nullable=False),
+    Column("site", String(128), nullable=False),
+    Column("completed", Float(53), nullable=False),
+    Column("failed", Float(53), nullable=False),
+    Column("busy_s", Float(53), nullable=False),
+    Column("worker_s", Float(53), nullable=False),
+    Column("usd", Float(53), nullable=False),
+)
+sent = _lines(
+    "ledger_sent",
+    Column("operator", String(128), nullable=False),
+    Column("variant", String(128), nullable=False),
+    Column("sender", String(256), nullable=False),
+    Column("tier", String(128), nullable=False),
+    Column("to_tier", String(128), nullable=False),
+    Column("site", String(128), nullable=False),
+    Column("sent_bytes", Float(53), nullable=False),
+    Column("usd", Float(53), nullable=False),
+)
+requests = _lines(
+    "ledger_requests",
+    Column("client", String(512), nullable=False),
+    Column("received", _NUMBER, nullable=False),
+    Column("answered_us", _NUMBER, nullable=False),
+    *(Column(kind, _NUMBER, nullable=False) for kind in KINDS),
+    Column("usd", Float(53), nullable=False),
+)
+latencies = _lines(
+    "ledger_latencies",
+    Column("bucket", Integer, nullable=False),  # number of the histogram's bucket
+    Column("answers", _NUMBER, nullable=False),
+)
+cursor = Table(  # the last reading: what was counted up to it is in the lines
+    "ledger_cursor",
+    METADATA,
+    Column("gateway", String(128), primary_key=True),
+    Column("reading", Text, nullable=False),
+)
+version = Table("ledger_version", METADATA, Column("version", Integer, primary_key=True))
+
+LINES = (work, sent, requests, latencies)

@@ -1,0 +1,1 @@
+"""What a gateway writes to the ledger."""

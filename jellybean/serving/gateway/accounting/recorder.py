@@ -1,0 +1,173 @@
+"""Writes a gateway's intervals: every few seconds, and whenever a plan begins or ends to cost money."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import math
+import socket
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from jellybean.ledger.columns import COLUMNS
+from jellybean.ledger.compaction import compact
+from jellybean.ledger.errors import LedgerError
+from jellybean.ledger.ledger import Ledger
+from jellybean.ledger.live_counters import LiveCounters
+from jellybean.ledger.readings import BilledPlan, BilledWorker, Moment, Reading, Sent, SentKey, Work, WorkKey
+from jellybean.serving.gateway.accounting.serving_log import ServingLog
+from jellybean.serving.gateway.plans.current_plan import CurrentPlan
+from jellybean_agent import PlanView, WorkerView
+
+LOG = logging.getLogger("jellybean.gateway")
+INTERVAL_S = 10.0
+_COMPACT_S = 3_600.0
+_COUNTERS = {
+    "jellybean_requests_total": "completed",
+    "jellybean_failures_total": "failed",
+    "jellybean_busy_seconds_total": "busy_s",
+}
+_BYTES, _STARTED = "jellybean_link_bytes_total", "jellybean_started_timestamp_seconds"
+
+
+class Recorder:
+    """Writes down what a gateway's plans, workers and requests counted, from `start` to `close`."""
+
+    def __init__(
+        self, ledger: Ledger, log: ServingLog, run: str, plans: CurrentPlan, interval_s: float = INTERVAL_S
+    ) -> None:
+        """`run`: which start of serving this is."""
+        self.log = log
+        self._ledger, self._run, self._plans, self._interval_s = ledger, run, plans, interval_s
+        self._changed = asyncio.Event()
+        self._counts: dict[str, tuple[dict[WorkKey, Work], dict[SentKey, Sent]]] = {}  # by plan, as last read
+        self._writing = asyncio.Lock()
+        self._compacted_s = -math.inf
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._task = asyncio.create_task(self._run_forever(), name="ledger")
+
+    async def close(self) -> None:
+        """Write the last interval."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self.write()
+
+    async def end(self) -> None:
+        """Close the database and the file of counters."""
+        await asyncio.to_thread(self._ledger.close)
+        self.log.close()
+
+    def plans_changed(self) -> None:
+        """A plan began or ended to cost money."""
+        self._changed.set()
+
+    async def _run_forever(self) -> None:
+        while True:
+            self._changed.clear()
+            await self.write()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), self._interval_s)
+
+    async def write(self) -> None:
+        """Write the interval up to now. What cannot be written now is part of the next interval."""
+        async with self._writing:
+            billed = {plan.view.hash: plan for plan in self._plans.billed}
+            for plan in billed.values():
+                self._read(plan.view, await plan.metrics())
+            reading = self._reading(self._plans.served.view, [plan.view for plan in billed.values()])
+            try:
+                await asyncio.to_thread(self._ledger.write, reading)
+                if reading.at.boot_s - self._compacted_s > _COMPACT_S:
+                    self._compacted_s = reading.at.boot_s
+                    await asyncio.to_thread(compact, self._ledger, reading.at.unix_s)
+            except LedgerError as error:
+                LOG.error("%s; nothing is lost: the next interval has it", error)
+            self._counts = {plan: counts for plan, counts in self._counts.items() if plan in billed}
+
+    def _read(self, view: PlanView, texts: Iterable[bytes]) -> None:
+        """Take over the counters of the workers that answered; of the others the last known ones stay."""
+        work, sent = self._counts.setdefault(view.hash, ({}, {}))
+        for text in texts:
+            own_work, own_sent = _counters_of_worker(view.hash, text)
+            work.update(own_work)
+            sent.update(own_sent)
+
+    def _reading(self, serving: PlanView, views: Sequence[PlanView]) -> Reading:
+        counts = [self._counts[view.hash] for view in views]
+        work = {key: value for own, _ in counts for key, value in own.items()}
+        sent = {key: value for _, own in counts for key, value in own.items()}
+        requests = self.log.requests()
+        return Reading(
+            Moment.now(),
+            self._run,
+            tuple(map(billed_plan, views)),
+            serving.hash,
+            work,
+            {**sent, **self.log.bytes_by_source()},
+            requests,
+            self.log.mark,
+        )
+
+
+def billed_plan(view: PlanView) -> BilledPlan:
+    """What a plan pays for."""
+    prices = {(link.upstream_tier, link.downstream_tier): link.price_usd_per_gib for link in view.links}
+    return BilledPlan(view.hash, view.name, tuple(_billed_worker(view, one) for one in view.serving), prices)
+
+
+def _billed_worker(view: PlanView, worker: WorkerView) -> BilledWorker:
+    variants = {name: worker.variants.get(name, view.operators[name].variant) for name in worker.operators}
+    loads = {name: worker.loads.get(name, 0.0) for name in worker.operators}
+    site = worker.name.rpartition("/")[0]
+    tier = worker.tier if not site else worker.tier.rpartition("-")[0]  # `store` of the site `store-17`
+    return BilledWorker(worker.name, tier, site, worker.price_usd_per_h, loads, variants)
+
+
+def _counters_of_worker(plan: str, text: bytes) -> tuple[Mapping[WorkKey, Work], Mapping[SentKey, Sent]]:
+    """Counters of work and bytes in a worker's metrics (Prometheus' text format)."""
+    started = ""
+    counts: dict[WorkKey, dict[str, float]] = defaultdict(dict)
+    sent: dict[SentKey, float] = {}
+    for name, labels, value in _samples(text):
+        if name == _STARTED:
+            started = repr(value)
+            continue
+        operator, variant, worker = labels["operator"], labels["variant"], labels["worker"]
+        if name == _BYTES:
+            sent[SentKey(plan, operator, variant, worker, labels["tier"], labels["to_tier"])] = value
+        else:
+            counts[WorkKey(plan, operator, variant, worker)][_COUNTERS[name]] = value
+    work = {
+        key: Work(found.get("completed", 0.0), found.get("failed", 0.0), found.get("busy_s", 0.0), started)
+        for key, found in counts.items()
+    }
+    return work, {key: Sent(value, started) for key, value in sent.items()}
+
+
+def _samples(text: bytes) -> Iterator[tuple[str, Mapping[str, str], float]]:
+    """The samples that the ledger needs; the others are not parsed."""
+    needed = tuple(name.encode() for name in (*_COUNTERS, _BYTES, _STARTED))
+    lines = b"\n".join(line for line in text.splitlines() if line.startswith(needed)) + b"\n"
+    for family in text_string_to_metric_families(lines.decode()):
+        for sample in family.samples:
+            yield sample.name, sample.labels, sample.value
+
+
+def open_recorder(url: str, live: Path, run: str, plans: CurrentPlan) -> Recorder:
+    """The recorder of a gateway's plans. LedgerError if the database or the file of counters cannot be used."""
+    gateway = hashlib.sha256(f"{socket.gethostname()} {live.resolve()}".encode()).hexdigest()
+    ledger = Ledger(url, gateway)
+    log = ServingLog(LiveCounters(live, COLUMNS), plans.served.view.name)
+    recorder = Recorder(ledger, log, run, plans)
+    plans.log_bytes(log.sent)
+    plans.on_billed = recorder.plans_changed
+    return recorder

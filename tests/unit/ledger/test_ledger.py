@@ -1,0 +1,184 @@
+"""The ledger's database: intervals, whoever writes them is killed when, and what old ones become."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from jellybean.ledger import tables
+from jellybean.ledger.columns import COLUMNS, KINDS, LATENCIES, RECEIVED
+from jellybean.ledger.compaction import compact
+from jellybean.ledger.errors import LedgerError
+from jellybean.ledger.ledger import Ledger, ledger_url
+from jellybean.ledger.questions import By, Span, cost
+from jellybean.ledger.readings import (
+    BilledPlan,
+    BilledWorker,
+    Moment,
+    Reading,
+    RequestKey,
+    Sent,
+    SentKey,
+    Work,
+    WorkKey,
+)
+
+WORKERS = (
+    BilledWorker("store-1/box", "store", "store-1", 0.36, {"detect": 0.5}, {"detect": "small"}),
+    BilledWorker("gpu", "cloud", "", 3.6, {"detect": 0.1, "read": 0.4}, {"detect": "big", "read": "only"}),
+)
+PLAN = BilledPlan("p1", "flow", WORKERS, {("store", "cloud"): 9.0})
+DAY_S = 86_400.0
+BEGIN_S = 20_000 * DAY_S
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    (tmp_path / ".jellybean").mkdir()
+    found = Ledger(ledger_url(tmp_path), "gateway")
+    yield found
+    found.close()
+
+
+class Serving:
+    """Counters of a run that go on growing by chance; `read` takes a reading at seconds after the begin."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._rng = random.Random(seed)
+        self.requests = {RequestKey("flow", name): [0] * COLUMNS for name in ("ann", "bob")}
+        self.work = {WorkKey("p1", o, v, w): [0.0, 0.0, 0.0] for o, v, w in _PLACES}
+        self.sent_bytes = 0.0
+
+    def read(self, at_s: float) -> Reading:
+        for row in self.requests.values():
+            answered, shed = self._rng.randrange(20), self._rng.randrange(3)
+            row[RECEIVED] += answered + shed
+            row[KINDS["answered"]] += answered
+            row[KINDS["shed"]] += shed
+            row[LATENCIES + self._rng.randrange(4)] += answered
+        for counts in self.work.values():
+            counts[0] += self._rng.randrange(50)
+            counts[2] += self._rng.random()
+        self.sent_bytes += self._rng.random() * 2**20
+        key = SentKey("p1", "detect", "small", "store-1/box", "store", "cloud")
+        return Reading(
+            Moment(BEGIN_S + at_s, 100.0 + at_s, "boot"), "run", (PLAN,), "p1",
+            {key: Work(*counts, "s") for key, counts in self.work.items()}, {key: Sent(self.sent_bytes, "s")},
+            {key: tuple(row) for key, row in self.requests.items()}, "file",
+        )  # fmt: skip
+
+    def usd(self, seconds: float) -> float:
+        """What all of it cost, by hand."""
+        return seconds * (0.36 + 3.6) / 3600 + self.sent_bytes / 2**30 * 9.0
+
+
+_PLACES = (("detect", "small", "store-1/box"), ("detect", "big", "gpu"), ("read", "only", "gpu"))
+
+
+def test_all_sums_are_the_cost_by_hand(ledger: Ledger) -> None:
+    serving = Serving()
+    first = serving.read(0.0)
+    assert ledger.write(first) is None
+    paid_before = serving.sent_bytes / 2**30 * 9.0
+    for at_s in (10.0, 25.0, 3700.0, DAY_S + 5.0):
+        ledger.write(serving.read(at_s))
+    expected = serving.usd(DAY_S + 5.0) - paid_before
+    for by in By:
+        lines = cost(ledger, by)
+        assert sum(line.usd for line in lines) == pytest.approx(expected, rel=1e-12), by
+        assert len({line.name for line in lines}) == len(lines)
+    names = {by: {line.name for line in cost(ledger, by)} for by in By}
+    assert names[By.SITE] == {"store-1", ""}
+    assert names[By.LINK] == {"", "store -> cloud"}
+    assert names[By.VARIANT] == {"detect small", "detect big", "read only"}
+    assert names[By.CLIENT] == {"ann", "bob"}
+    assert names[By.TIER] == {"store", "cloud"}
+    assert names[By.WORKER] == {"store-1/box", "gpu"}
+    done = {key.client: row[KINDS["answered"]] for key, row in serving.requests.items()}
+    before = {key.client: row[KINDS["answered"]] for key, row in first.requests.items()}
+    assert {line.name: line.done for line in cost(ledger, By.CLIENT)} == {n: done[n] - before[n] for n in done}
+    ((flow),) = cost(ledger, By.WORKFLOW)
+    assert flow.done == sum(done.values()) - sum(before.values())
+
+
+def test_a_span_has_the_intervals_that_begin_in_it(ledger: Ledger) -> None:
+    serving = Serving()
+    for at_s in (0.0, 10.0, DAY_S, 2 * DAY_S):
+        ledger.write(serving.read(at_s))
+    by_day = {line.name: line for line in cost(ledger, By.DAY)}
+    assert list(by_day) == ["2024-10-04", "2024-10-05"]
+    (second,) = cost(ledger, By.DAY, Span(BEGIN_S + DAY_S, BEGIN_S + 2 * DAY_S))
+    assert second == by_day["2024-10-05"]
+    assert cost(ledger, By.OPERATOR, Span(BEGIN_S + 9 * DAY_S)) == ()
+
+
+def test_a_writer_that_is_killed_before_its_transaction_ends_counts_nothing_twice(
+    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving = Serving()
+    ledger.write(serving.read(0.0))
+    begun = serving.sent_bytes
+    with monkeypatch.context() as patch:
+        patch.setattr("jellybean.ledger.ledger.reading_to_text", lambda _reading: 1 / 0)  # after all lines
+        with pytest.raises(ZeroDivisionError):
+            ledger.write(serving.read(50.0))
+    assert cost(ledger, By.DAY) == ()
+    ledger.close()
+    again = Ledger(ledger_url(tmp_path), "gateway")
+    again.write(serving.read(60.0))
+    expected = serving.usd(60.0) - begun / 2**30 * 9.0
+    assert sum(line.usd for line in cost(again, By.OPERATOR)) == pytest.approx(expected, rel=1e-12)
+    again.close()
+
+
+def test_two_gateways_write_beside_each_other(tmp_path: Path, ledger: Ledger) -> None:
+    other, mine, theirs = Ledger(ledger_url(tmp_path), "other"), Serving(1), Serving(2)
+    for at_s in (0.0, 30.0):
+        ledger.write(mine.read(at_s))
+        other.write(replace(theirs.read(at_s), run="theirs"))
+    assert {run for (run,) in _rows(ledger, select(tables.intervals.c.run))} == {"run", "theirs"}
+    workers_usd = sum(line.workers_usd for line in cost(other, By.WORKER))
+    assert workers_usd == pytest.approx(2 * 30 * (0.36 + 3.6) / 3600)
+    other.close()
+
+
+def test_old_intervals_become_hours_and_days_with_the_same_sums(ledger: Ledger) -> None:
+    serving = Serving()
+    times_s = [0.0, *itertools.accumulate([300.0] * 400), 20 * DAY_S, 90 * DAY_S, 90 * DAY_S + 60]
+    for at_s in times_s:
+        ledger.write(serving.read(at_s))
+    before = {by: cost(ledger, by) for by in By if by is not By.HOUR}
+    latencies = _rows(ledger, select(func.sum(tables.latencies.c.answers)))
+    now_s = BEGIN_S + 90 * DAY_S + 120
+    assert compact(ledger, now_s) > 300
+    assert compact(ledger, now_s) == 0
+    for by, lines in before.items():
+        after = {line.name: line for line in cost(ledger, by)}
+        assert after.keys() == {line.name for line in lines}
+        for line in lines:
+            assert after[line.name].usd == pytest.approx(line.usd, rel=1e-9), by
+            assert (after[line.name].done, after[line.name].failed) == (line.done, line.failed)
+    lengths = [length for (length,) in _rows(ledger, select(tables.intervals.c.length))]
+    assert {length: lengths.count(length) for length in set(lengths)} == {"day": 3, "live": 1}
+    assert _rows(ledger, select(func.sum(tables.latencies.c.answers))) == latencies
+
+
+def test_what_cannot_be_opened_is_told(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no database" * 100, encoding="utf-8")
+    with pytest.raises(LedgerError, match="file is not a database"):
+        Ledger(f"sqlite:///{tmp_path / 'text'}")
+    with pytest.raises(LedgerError, match="Check the file"):
+        Ledger("no url")
+    with pytest.raises(LedgerError, match="unable to open"):
+        Ledger(f"sqlite:///{tmp_path}/none/ledger.db")
+
+
+def _rows(ledger: Ledger, query) -> list:
+    with ledger.reading() as connection:
+        return connection.execute(query).all()

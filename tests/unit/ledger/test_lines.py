@@ -1,0 +1,127 @@
+"""What one interval is: counters' differences, and the cost at the prices in force."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jellybean.ledger.amounts import apportioned, decimals_for
+from jellybean.ledger.columns import COLUMNS, KINDS, RECEIVED
+from jellybean.ledger.lines import interval
+from jellybean.ledger.reading_document import reading_from_text, reading_to_text
+from jellybean.ledger.readings import (
+    BilledPlan,
+    BilledWorker,
+    Moment,
+    Reading,
+    RequestKey,
+    Sent,
+    SentKey,
+    Work,
+    WorkKey,
+)
+
+BOX = BilledWorker("box", "edge", "", 3.6, {"detect": 0.2, "read": 0.6}, {"detect": "small", "read": "big"})
+SHOP = BilledWorker("shop-2/pc", "shop", "shop-2", 7.2, {"detect": 0.5}, {"detect": "small"})
+PLAN = BilledPlan("p1", "flow", (BOX, SHOP), {("edge", "cloud"): 10.0})
+DETECT, READ = WorkKey("p1", "detect", "small", "box"), WorkKey("p1", "read", "big", "box")
+CROPS = SentKey("p1", "detect", "small", "box", "edge", "cloud")
+ANN, BOB = RequestKey("flow", "ann"), RequestKey("flow", "bob")
+
+
+def counts(received: int, answered: int) -> tuple[int, ...]:
+    row = [0] * COLUMNS
+    row[RECEIVED], row[KINDS["answered"]] = received, answered
+    return tuple(row)
+
+
+def reading(unix_s: float, boot_s: float, **more: object) -> Reading:
+    base = Reading(Moment(unix_s, boot_s, "boot"), "run", (PLAN,), "p1", counted="file")
+    return replace(base, **more)
+
+
+def test_an_interval_costs_its_time_and_bytes() -> None:
+    before = reading(
+        1000.0, 50.0,
+        work={DETECT: Work(10, 1, 2.0, "s"), READ: Work(5, 0, 8.0, "s")}, sent={CROPS: Sent(2.0**30, "s")},
+        requests={ANN: counts(7, 6)},
+    )  # fmt: skip
+    now = reading(
+        1100.0, 150.0,
+        work={DETECT: Work(30, 2, 12.0, "s"), READ: Work(9, 0, 38.0, "s")}, sent={CROPS: Sent(1.5 * 2.0**30, "s")},
+        requests={ANN: counts(10, 9), BOB: counts(1, 0)},
+    )  # fmt: skip
+    found = interval(before, now)
+    assert (found.begin_unix_s, found.end_unix_s, found.seconds) == (1000.0, 1100.0, 100.0)
+    work = {(line.key.worker, line.key.operator): line for line in found.work}
+    assert [(work["box", name].completed, work["box", name].failed) for name in ("detect", "read")] == [(20, 1), (4, 0)]
+    assert work["box", "detect"].usd == pytest.approx(0.1 * 10 / 40)  # 100 s at 3.6 USD/h, by the time that they ran
+    assert work["box", "read"].usd == pytest.approx(0.1 * 30 / 40)
+    assert (work["shop-2/pc", "detect"].usd, work["shop-2/pc", "detect"].site) == (pytest.approx(0.2), "shop-2")
+    ((sent),) = found.sent
+    assert (sent.sent_bytes, sent.usd) == (2.0**29, 5.0)
+    assert found.usd == pytest.approx(5.3)
+    requests = {line.key.client: line for line in found.requests}
+    assert requests["ann"].usd == pytest.approx(5.3 * 3 / 4)
+    assert requests["bob"].usd == pytest.approx(5.3 / 4)
+    assert requests["ann"].counts[KINDS["answered"]] == 3
+
+
+def test_where_nothing_ran_the_planned_load_divides_and_the_cost_is_nobodys() -> None:
+    found = interval(reading(0.0, 0.0), reading(36.0, 36.0))
+    assert {line.key.operator: line.usd for line in found.work if line.key.worker == "box"} == {
+        "detect": pytest.approx(0.036 * 0.25),
+        "read": pytest.approx(0.036 * 0.75),
+    }
+    ((nobody),) = found.requests
+    assert (nobody.key, nobody.usd, sum(nobody.counts)) == (RequestKey("flow", ""), pytest.approx(0.108), 0)
+
+
+def test_a_worker_that_was_started_again_counts_from_zero() -> None:
+    before = reading(0.0, 0.0, work={DETECT: Work(100, 0, 9.0, "first")}, sent={CROPS: Sent(4.0, "first")})
+    later = reading(10.0, 10.0, work={DETECT: Work(150, 0, 12.0, "second")}, sent={CROPS: Sent(6.0, "second")})
+    found = interval(before, later)
+    (detect,) = [line for line in found.work if line.key == DETECT]
+    assert (detect.completed, detect.busy_s, found.sent[0].sent_bytes) == (150, 12.0, 6.0)
+
+
+@pytest.mark.parametrize(("step_s", "seconds"), [(3600.0, 10.0), (-3600.0, 10.0), (0.0, 10.0)])
+def test_a_clock_that_is_set_costs_nothing(step_s: float, seconds: float) -> None:
+    found = interval(reading(1e6, 100.0), reading(1e6 + step_s + seconds, 100.0 + seconds))
+    assert found.seconds == seconds
+    assert (found.begin_unix_s, found.end_unix_s) == (1e6 + step_s, 1e6 + step_s + seconds)
+
+
+def test_between_two_runs_nothing_costs_but_what_was_counted_is_there() -> None:
+    before = reading(0.0, 0.0, requests={ANN: counts(4, 3)})
+    now = replace(reading(500.0, 500.0, requests={ANN: counts(6, 5)}), run="next")
+    found = interval(before, now)
+    assert (found.run, found.seconds, found.usd) == ("run", 0.0, 0.0)
+    assert [line.counts[RECEIVED] for line in found.requests] == [2]
+
+
+def test_another_file_of_counters_begins_at_zero() -> None:
+    before = reading(0.0, 0.0, requests={ANN: counts(40, 30)})
+    now = reading(10.0, 10.0, requests={ANN: counts(50, 50)}, counted="new file")
+    assert [line.counts[RECEIVED] for line in interval(before, now).requests] == [50]
+
+
+def test_a_reading_is_the_same_after_it_was_written() -> None:
+    given_ = reading(
+        1.5, 2.5, work={DETECT: Work(1, 2, 3.5, "s")}, sent={CROPS: Sent(4.0, "s")}, requests={BOB: counts(5, 1)}
+    )
+    assert reading_from_text(reading_to_text(given_)) == given_
+
+
+@given(st.lists(st.floats(0, 1e4), max_size=20), st.integers(0, 6))
+def test_rounded_amounts_sum_to_the_rounded_sum(amounts: list[float], decimals: int) -> None:
+    units = apportioned(amounts, decimals)
+    assert abs(sum(units) - sum(amounts) * 10**decimals) <= 0.5 + 1e-3
+    assert all(abs(unit - amount * 10**decimals) <= 1 + 1e-3 for unit, amount in zip(units, amounts, strict=True))
+
+
+def test_small_totals_have_more_decimals() -> None:
+    assert [decimals_for(total) for total in (0.0, 1234.5, 12.3, 1.0, 0.012, 1e-12)] == [2, 2, 2, 3, 5, 9]

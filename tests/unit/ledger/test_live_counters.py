@@ -1,0 +1,82 @@
+"""Counters that outlive their process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jellybean.ledger import live_counters
+from jellybean.ledger.errors import LedgerError
+from jellybean.ledger.live_counters import KEY_BYTES, MAX_ROWS, LiveCounters
+
+COUNT_FOR_EVER = """
+import sys
+from pathlib import Path
+from jellybean.ledger.live_counters import LiveCounters
+
+counters = LiveCounters(Path(sys.argv[1]), 3)
+row = counters.row(("a", "b"))
+told = 0
+while True:
+    row[0] += 1
+    row[2] += 5
+    told += 1
+    if told % 1000 == 0:
+        print(told, flush=True)
+"""
+
+
+def test_nothing_is_lost_when_the_process_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "live"
+    command = [sys.executable, "-c", COUNT_FOR_EVER, str(path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for round_ in (1, 2):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+            assert process.stdout is not None
+            told = [int(process.stdout.readline()) for _ in range(20)][-1]
+            process.send_signal(signal.SIGKILL)
+            told = max([told, *map(int, process.stdout.read().split())])
+        with LiveCounters(path, 3) as counters:
+            ((key, (first, second, third)),) = counters.readings()
+            assert key == ("a", "b")
+            assert first >= told * round_ if round_ == 1 else first > told
+            assert second == 0
+            assert third in (5 * first, 5 * (first - 1))
+
+
+def test_rows_have_keys_and_stay(tmp_path: Path) -> None:
+    with LiveCounters(tmp_path / "live", 2) as counters:
+        mark = counters.mark
+        counters.row(("client", "ä"))[0] += 3
+        counters.row(())[1] += 2**40
+    with LiveCounters(tmp_path / "live", 2) as counters:
+        assert dict(counters.readings()) == {("client", "ä"): (3, 0), (): (0, 2**40)}
+        assert counters.mark == mark
+    with LiveCounters(tmp_path / "other", 2) as other:
+        assert other.mark != mark
+
+
+def test_a_file_has_one_process_and_one_layout(tmp_path: Path) -> None:
+    with LiveCounters(tmp_path / "live", 2), pytest.raises(LedgerError, match="another process counts there"):
+        LiveCounters(tmp_path / "live", 2)
+    with pytest.raises(LedgerError, match="is damaged, or of another version"):
+        LiveCounters(tmp_path / "live", 3)
+    (tmp_path / "text").write_text("not counters", encoding="utf-8")
+    with pytest.raises(LedgerError, match="is damaged"):
+        LiveCounters(tmp_path / "text", 3)
+
+
+def test_what_has_no_row_is_counted_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with LiveCounters(tmp_path / "live", 1) as counters:
+        counters.row(("x" * KEY_BYTES,))[0] += 1
+        assert dict(counters.readings()) == {(): (1,)}
+        monkeypatch.setattr(live_counters, "MAX_ROWS", 3)
+        for name in "abcd":
+            counters.row((name,))[0] += 1
+        assert dict(counters.readings()) == {(): (4,), ("a",): (1,)}
+    assert MAX_ROWS > 1000
