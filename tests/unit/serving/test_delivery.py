@@ -49,7 +49,7 @@ def run(
     test: Callable[[SpoolDelivery], Awaitable[None]],
     *,
     is_open: bool = True,
-    on_final: OnFinal = lambda outcome, latency_s: None,
+    on_final: OnFinal = lambda outcome, latency_s, caller: None,
     settings: DeliverySettings = DeliverySettings(),
 ) -> None:
     async def whole() -> None:

@@ -132,7 +132,7 @@ def test_the_planned_rate_is_that_of_all_sites() -> None:
 )
 def test_each_failure_is_counted_once(status: grpc.StatusCode, kind: OutcomeKind) -> None:
     counters = RequestCounters()
-    counters.count(Outcome(status, "why"), 0.5)
-    counters.count(None, 0.25)
+    counters.count(Outcome(status, "why"), 0.5, "")
+    counters.count(None, 0.25, "")
     assert counters.ended == dict.fromkeys(OutcomeKind, 0) | {kind: 1, OutcomeKind.ANSWERED: 1}
     assert (counters.answered, counters.failed, counters.answered_s, counters.failed_s) == (1, 1, 0.25, 0.5)

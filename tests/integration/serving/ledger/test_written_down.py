@@ -1,0 +1,114 @@
+"""What a run cost is written down whatever is killed meanwhile, and is what times and bytes cost by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jellybean.ledger.ledger import Ledger, ledger_url
+from jellybean.ledger.questions import By, cost
+from jellybean.serving.client import Client
+from jellybean.serving.local import replace_plan
+from jellybean.serving.local.running import down
+from jellybean.serving.run_state import read_state
+from jellybean_solver.model.problem import Link
+from tests.support.command_line import jellybean
+from tests.support.steady_load import SteadyLoad
+from tests.support.tiny_models import chain
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.alone
+
+RATE_PER_S = 40.0
+USD_PER_GIB = 1e5
+WORKER_USD_PER_H = 0.1
+LINK = Link("edge", "cloud", USD_PER_GIB, None, 0.001)
+MESSAGE_BYTES = 16.0
+
+
+def pid(directory: Path, name: str) -> int:
+    state = read_state(directory)
+    assert state is not None
+    return next(process.pid for process in state.processes if process.name == name)
+
+
+def kill(directory: Path, client: Client, name: str) -> None:
+    """Kill a process, and wait until all are ready again."""
+    killed = pid(directory, name)
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: pid(directory, name) != killed)
+    wait_until(lambda: is_ready(client))
+
+
+def is_ready(client: Client) -> bool:
+    try:
+        return client.status().state == "ready"
+    except Exception:  # noqa: BLE001 - the gateway is away
+        return False
+
+
+def lines(directory: Path, by: By) -> dict[str, tuple[float, int, int]]:
+    """Name -> USD, done, failed."""
+    ledger = Ledger(ledger_url(directory))
+    found = {line.name: (line.usd, line.done or 0, line.failed or 0) for line in cost(ledger, by)}
+    ledger.close()
+    return found
+
+
+def test_the_ledger_of_a_run_in_which_everything_is_killed(tmp_path: Path, start) -> None:
+    start(tmp_path, chain(tmp_path, links=[LINK]), detach=True)
+    began_s = time.monotonic()
+    with Client.of(tmp_path) as client:
+        with SteadyLoad(client.address, RATE_PER_S, factor=6.0) as load:
+            wait_until(lambda: load.sent > 2 * RATE_PER_S)
+            kill(tmp_path, client, "cloud-1")
+            kill(tmp_path, client, "gateway")
+            wait_until(lambda: load.outcomes["OK"] > 3 * RATE_PER_S)
+            assert replace_plan.apply(tmp_path, chain(tmp_path, workers=("edge-1", "cloud-2"), links=[LINK]))
+            kill(tmp_path, client, "gateway")
+            wait_until(lambda: load.outcomes["OK"] > 5 * RATE_PER_S)
+        assert not load.wrong
+    seconds = time.monotonic() - began_s
+    down(tmp_path, timeout_s=5.0)
+
+    ((usd, answered, failed),) = lines(tmp_path, By.WORKFLOW).values()
+    traffic = answered * MESSAGE_BYTES / 2**30 * USD_PER_GIB
+    workers = 2 * WORKER_USD_PER_H / 3600 * seconds
+    assert usd == pytest.approx(traffic + workers, rel=0.15)  # two workers each, and for moments those of two plans
+    in_flight = 64  # what a kill of the gateway may take with it
+    assert load.outcomes["OK"] <= answered <= load.outcomes["OK"] + 2 * in_flight
+    assert answered + failed <= load.sent  # those that found no gateway did not arrive
+    for by in By:
+        found = lines(tmp_path, by)
+        assert sum(amount for amount, _, _ in found.values()) == pytest.approx(usd, rel=1e-9), by
+    by_operator = lines(tmp_path, By.OPERATOR)
+    assert by_operator.keys() == {"double", "triple"}
+    assert lines(tmp_path, By.LINK)["edge -> cloud"][0] == pytest.approx(traffic, rel=0.05)
+    assert len(lines(tmp_path, By.PLAN)) == 2
+
+
+def test_between_two_runs_nothing_costs_and_both_are_shown(tmp_path: Path, start) -> None:
+    for number in (1, 2):
+        start(tmp_path, chain(tmp_path, links=[LINK]), detach=True)
+        with Client.of(tmp_path) as client:
+            for _ in range(3):
+                client.infer({"x": np.ones((1, 4), np.float32)})
+        down(tmp_path, timeout_s=5.0)
+        usd, answered, failed = lines(tmp_path, By.WORKFLOW)["tiny"]
+        assert (answered, failed) == (3 * number, 0)
+        assert usd < 60.0 * WORKER_USD_PER_H * 2 / 3600 + 6 * MESSAGE_BYTES / 2**30 * USD_PER_GIB
+        time.sleep(0.5)
+    told = json.loads(jellybean("cost", str(tmp_path), "--by", "operator", "--json").stdout)
+    assert {line["operator"] for line in told["lines"]} == {"double", "triple"}
+    assert told["usd"] == pytest.approx(sum(line["usd"] for line in told["lines"]))
+    table = jellybean("cost", str(tmp_path)).stdout
+    assert "USD per 1,000" in table
+    text = jellybean("cost", str(tmp_path), "--by", "client", "--csv").stdout.splitlines()
+    assert text[0] == "client,usd,workers_usd,traffic_usd,answered,failed"
+    assert sum(int(line.split(",")[-2]) for line in text[1:]) == 6
