@@ -18,8 +18,8 @@ from jellybean.display.formats import accuracy, duration, rate, usd
 
 STEPS = ("decode", "cut_lines", "thumbnail", "turn", "spell", "join")
 ALLOW = tuple(option for step in STEPS for option in ("--allow-python", f"ocr_steps:{step}"))
-RATES, ACCURACIES = ("0.5", "1", "2"), ("78", "88", "92")
-SERVED = (("1", "88", 0), ("1", "88", 1), ("1", "92", 0), ("2", "92", 0))  # rate, accuracy, seed of the arrivals
+RATES, ACCURACIES = ("1", "2", "4"), ("78", "88", "92")
+SERVED = (("1", "88", 0), ("2", "88", 0), ("2", "92", 0), ("2", "92", 1))  # rate, accuracy, seed of the arrivals
 FIRST_SEED, SECOND_SEED, HELD_OUT = "1", "2", "60"
 SERVED_AGAIN = (("1", "88", 1), ("1", "90", 0), ("2", "90", 0))  # of the second pictures, on which no plan reaches 92
 METRICS = {
