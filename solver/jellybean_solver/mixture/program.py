@@ -67,7 +67,7 @@ class MixProgram:
         """The best mixture found; None if none was found, or proven that there is none (`proven`)."""
         answer = self.program.solve(limits)
         self.proven = answer.values is None and answer.bound == math.inf
-        self.bound = answer.bound
+        self.bound, self.value = answer.bound, answer.value
         if answer.values is None:
             return None
         after = {lost: self._mixture(flow, answer.values, {}) for lost, flow in self.after.items()}
@@ -93,7 +93,7 @@ class MixProgram:
             )
             for (pool, held), served in by_group.items()
         )
-        return Mixture(ways, seats, self.bound, after)
+        return Mixture(ways, seats, self.value, self.bound, after)
 
     def _factor(self, instance: Instance, pool: str) -> float:
         """Workers in the modes relative to those without limits."""

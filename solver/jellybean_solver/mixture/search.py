@@ -2,7 +2,7 @@
 
 Workers of a shared pool may hold different sets of models. With one count for all of them the program is a relaxation;
 if its solution fits on alike workers it is exact. Else the exact program is solved for the instances that the
-relaxation uses, and the relaxation's bound stands; if these do not fit at all, for all instances where they are few.
+relaxation uses, and the relaxation's bound stands; if that leaves a gap, for all instances where they are few.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def best_mixture(
         return relaxed
     used = {one for flow in (found, *found.after.values()) for seats in flow.seats for one in seats.served}
     exact = search.run(table.using(used), _sets(network, used)).mixture
-    if exact is not None or not _are_few(table):
-        return MixOutcome(None if exact is None else replace(exact, bound=bound), bound)
-    everything = {instance for instance, _ in table.busy}
-    outcome = search.run(table, _sets(network, everything))
-    bound = math.inf if outcome.bound == math.inf else bound
-    exact = outcome.mixture
+    is_closed = exact is not None and exact.value - bound <= gap * max(abs(exact.value), abs(bound))
+    if not is_closed and _are_few(table):
+        everything = {instance for instance, _ in table.busy}
+        outcome = search.run(table, _sets(network, everything))
+        both = [one for one in (exact, outcome.mixture) if one is not None]
+        exact, bound = min(both, key=lambda one: one.value, default=None), max(bound, outcome.bound)
     return MixOutcome(None if exact is None else replace(exact, bound=bound), bound)
 
 

@@ -62,12 +62,13 @@ class Seats:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """`ways`: each that is taken, with its share of the requests. `bound`: on what the goal minimises.
+    """`ways`: each that is taken, with its share of the requests. `value`: of what the goal minimises; `bound`: on it.
 
     `after`: what is taken instead after each loss, by workers whose counts are those of `seats`.
     """
 
     ways: tuple[tuple[Way, float], ...]
     seats: tuple[Seats, ...]
+    value: float
     bound: float
     after: Mapping[Lost, Mixture] = field(default_factory=dict)

@@ -236,3 +236,20 @@ def test_without_requests_an_operator_has_a_worker_all_the_same() -> None:
         plan = solve(asked).plan
         assert plan is not None
         assert evaluate(asked, plan).complaints == ()
+
+
+def test_a_variant_that_the_relaxation_leaves_out_is_taken_where_it_is_cheaper() -> None:
+    """Could `large` and `look` share workers, 5 would do; apart they need 7. `small` shares them with `look`: 6."""
+    pool = Pool("box", "edge", 20, 0.01, Sharing.SHARED, 2.0)
+    read = operator(
+        "read",
+        ["camera"],
+        variant("large", {"box": 1e-6}, memory_bytes={"box": 2.0}),
+        variant("small", {"box": 0.03}, memory_bytes={"box": 0.0}),
+    )
+    look = operator("look", ["camera"], variant("only", {"box": 0.1}, memory_bytes={"box": 1.0}))
+    asked = problem(read, look, pools=[pool], rate_per_s=25.0, slo=Slo(survives=ONE_WORKER))
+    plan = served(replace(asked, utilisation=0.8))
+    assert plan.cost.total_usd_per_h == pytest.approx(0.06)
+    assert plan.selection["read"] == "small"
+    assert plan.certificate.is_optimal
