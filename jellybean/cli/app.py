@@ -71,6 +71,7 @@ MODULES = {  # command or group -> module of this package that defines it, in th
     "bench": "serving.measure",
     "report": "serving.measure",
     "cost": "serving.cost",
+    "history": "serving.history",
     "down": "serving.serve",
     "certs": "serving.certs",
     "token": "serving.gateway",

@@ -1,4 +1,4 @@
-"""Old intervals are added up to hours, and later to days: the sums stay, and the space that they take is bounded."""
+"""Old intervals are added up to five minutes, hours and days: sums stay, and the space that they take is bounded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from jellybean.ledger.ledger import Ledger
 
 _DAY_S = 86_400.0
 STEPS = (  # (age in seconds, intervals of this length, are added up to this length, of so many seconds)
-    (2 * _DAY_S, tables.LIVE, tables.HOUR, 3_600.0),
+    (600.0, tables.LIVE, tables.MINUTES, 300.0),
+    (2 * _DAY_S, tables.MINUTES, tables.HOUR, 3_600.0),
     (60 * _DAY_S, tables.HOUR, tables.DAY, _DAY_S),
 )
 _SUMMED = frozenset(
@@ -22,7 +23,7 @@ _SUMMED = frozenset(
 
 
 def compact(ledger: Ledger, now_unix_s: float) -> int:
-    """Add up old intervals; returns how many are fewer. Each hour or day of a run is a transaction of its own."""
+    """Add up old intervals; returns how many are fewer. Each longer interval is a transaction of its own."""
     fewer = 0
     for age_s, length, longer, seconds in STEPS:
         groups: dict[tuple[float, str, str], list[int]] = defaultdict(list)

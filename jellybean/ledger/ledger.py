@@ -18,6 +18,7 @@ from jellybean.folders import LEDGER_FILE, STATE_FOLDER
 from jellybean.ledger import tables
 from jellybean.ledger.columns import ANSWERED_US, KINDS, RECEIVED
 from jellybean.ledger.errors import LedgerError
+from jellybean.ledger.events import events
 from jellybean.ledger.lines import Interval, interval, latencies
 from jellybean.ledger.reading_document import reading_from_text, reading_to_text
 from jellybean.ledger.readings import Reading
@@ -57,9 +58,9 @@ class Ledger:
         with _explained(self._engine.url), self._engine.begin() as connection:
             query = select(tables.cursor.c.reading).where(tables.cursor.c.gateway == self._gateway)
             text = connection.execute(query).scalar()
-            found = None
-            if text is not None:
-                before = reading_from_text(text)
+            found, before = None, None if text is None else reading_from_text(text)
+            _add_events(connection, before, now)
+            if before is not None:
                 found = interval(before, now)
                 _add(connection, found)
                 own = update(tables.cursor).where(tables.cursor.c.gateway == self._gateway)
@@ -97,6 +98,15 @@ class Ledger:
             elif known != tables.VERSION:
                 versions = f"has version {known} of its tables, this JellyBean knows {tables.VERSION}"
                 raise LedgerError(f"ledger {url} {versions}: update JellyBean")
+
+
+def _add_events(connection: Connection, before: Reading | None, now: Reading) -> None:
+    rows = [
+        {"at_s": event.at_unix_s, "run": event.run, "kind": event.kind.value, "plan": event.plan, "note": event.note}
+        for event in events(before, now)
+    ]
+    if rows:
+        connection.execute(insert(tables.events), rows)
 
 
 def _add(connection: Connection, found: Interval) -> None:

@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, func, select
 
 from jellybean.ledger import tables
 from jellybean.ledger.columns import KINDS
+from jellybean.ledger.events import Event, EventKind
 from jellybean.ledger.ledger import Ledger
 
 
@@ -153,3 +154,12 @@ def _name(by: By, key: Sequence[Any]) -> str:
     if by in _SECONDS:
         return datetime.datetime.fromtimestamp(key[0] * _SECONDS[by], datetime.UTC).strftime(_TIMES[by])
     return (" -> " if by is By.LINK else " ").join(map(str, key)).strip()
+
+
+def all_events(ledger: Ledger) -> tuple[Event, ...]:
+    """What happened to serving, in the order in which it was written."""
+    columns = tables.events.c
+    query = select(columns.at_s, columns.run, columns.kind, columns.plan, columns.note).order_by(columns.id)
+    with ledger.reading() as connection:
+        rows = connection.execute(query).all()
+    return tuple(Event(at_s, run, EventKind(kind), plan, note) for at_s, run, kind, plan, note in rows)

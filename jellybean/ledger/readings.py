@@ -115,7 +115,8 @@ Counts = tuple[int, ...]
 class Reading:
     """All of it at one moment. `run`: of which start by `up` or `deploy`; `serving`: plan of new requests.
 
-    `requests`: counters in the order of `columns.COLUMNS`; `counted`: a mark of the file that they are in.
+    `requests`: counters in the order of `columns.COLUMNS`; `counted`: a mark of the file that they are in. The last
+    three fields are not kept for the next reading.
     """
 
     at: Moment
@@ -126,3 +127,6 @@ class Reading:
     sent: Mapping[SentKey, Sent] = field(default_factory=dict)
     requests: Mapping[RequestKey, Counts] = field(default_factory=dict)
     counted: str = ""
+    is_first: bool = False  # of its process
+    is_last: bool = False  # of its process, which ends in order
+    note: str = ""  # what else is to be said of it

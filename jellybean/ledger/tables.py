@@ -13,7 +13,7 @@ from jellybean.ledger.columns import KINDS
 
 VERSION = 1
 METADATA = MetaData()
-LIVE, HOUR, DAY = "live", "hour", "day"  # lengths of intervals: as they were written, and as they are compacted to
+LIVE, MINUTES, HOUR, DAY = "live", "5min", "hour", "day"  # lengths of intervals: as written, and as added up later
 _NUMBER = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows by itself in a column of this type only
 
 intervals = Table(
@@ -81,6 +81,16 @@ latencies = _lines(
     "ledger_latencies",
     Column("bucket", Integer, nullable=False),  # number of the histogram's bucket
     Column("answers", _NUMBER, nullable=False),
+)
+events = Table(
+    "ledger_events",
+    METADATA,
+    Column("id", _NUMBER, primary_key=True, autoincrement=True),
+    Column("at_s", Float(53), nullable=False),  # Unix time
+    Column("run", String(64), nullable=False),
+    Column("kind", String(16), nullable=False),  # an `EventKind`
+    Column("plan", String(64), nullable=False),
+    Column("note", Text, nullable=False),
 )
 cursor = Table(  # the last reading: what was counted up to it is in the lines
     "ledger_cursor",

@@ -207,9 +207,7 @@ async def _recorder(options: argparse.Namespace, gateway: Gateway) -> Recorder |
     from jellybean.serving.gateway.accounting.recorder import open_recorder  # needs SQLAlchemy
 
     recorder = open_recorder(options.ledger, options.live, options.ledger_run, gateway.plans)
-    lost = recorder.log.lose(Counter(await gateway.kept_callers()))
-    if lost:
-        LOG.warning("%d requests were in flight when the gateway ended last time: the ledger has them as lost", lost)
+    recorder.lose(Counter(await gateway.kept_callers()))
     gateway.counters.log = recorder.log
     return recorder
 

@@ -8,7 +8,8 @@ import math
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -82,7 +83,8 @@ def cost(
         raise typer.BadParameter("--json and --csv exclude each other")
     limits = ((since, -math.inf), (until, math.inf))
     span = Span(*(otherwise if text is None else parse_time(text) for text, otherwise in limits))
-    lines = _lines(directory, ledger, by, span)
+    with open_ledger(directory, ledger) as opened:
+        lines = () if opened is None else costs_by(opened, by, span)
     if json:
         items = [_item(line, by) for line in lines]
         print_json({"by": by.value, "usd": math.fsum(line.usd for line in lines), "lines": items})
@@ -96,14 +98,17 @@ def cost(
         out.print(_table(lines, by))
 
 
-def _lines(directory: Path, url: str | None, by: By, span: Span) -> Sequence[CostLine]:
+@contextmanager
+def open_ledger(directory: Path, url: str | None) -> Iterator[Ledger | None]:
+    """The ledger of a URL, else the project's own; None if nothing was ever written to the project's."""
     url = url or ledger_url(directory)
     path = sqlite_path(url)
     if path is not None and not path.exists():
-        return ()
+        yield None
+        return
     ledger = Ledger(url)
     try:
-        return costs_by(ledger, by, span)
+        yield ledger
     finally:
         ledger.close()
 

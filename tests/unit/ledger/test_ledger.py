@@ -15,8 +15,9 @@ from jellybean.ledger import tables
 from jellybean.ledger.columns import COLUMNS, KINDS, LATENCIES, RECEIVED
 from jellybean.ledger.compaction import compact
 from jellybean.ledger.errors import LedgerError
+from jellybean.ledger.events import EventKind
 from jellybean.ledger.ledger import Ledger, ledger_url
-from jellybean.ledger.questions import By, Span, cost
+from jellybean.ledger.questions import By, Span, all_events, cost
 from jellybean.ledger.readings import (
     BilledPlan,
     BilledWorker,
@@ -167,6 +168,29 @@ def test_old_intervals_become_hours_and_days_with_the_same_sums(ledger: Ledger) 
     lengths = [length for (length,) in _rows(ledger, select(tables.intervals.c.length))]
     assert {length: lengths.count(length) for length in set(lengths)} == {"day": 3, "live": 1}
     assert _rows(ledger, select(func.sum(tables.latencies.c.answers))) == latencies
+
+
+def test_events_are_what_readings_tell(ledger: Ledger) -> None:
+    serving = Serving()
+    other = replace(PLAN, hash="p2")
+    for reading in (
+        replace(serving.read(0.0), is_first=True),
+        serving.read(10.0),
+        replace(serving.read(20.0), is_first=True, note="7 requests in flight were lost"),
+        replace(serving.read(30.0), plans=(PLAN, other)),
+        replace(serving.read(40.0), plans=(other,), serving="p2"),
+        replace(serving.read(50.0), plans=(other,), serving="p2", is_last=True),
+        replace(serving.read(900.0), plans=(other,), serving="p2", is_first=True, run="next"),
+    ):
+        ledger.write(reading)
+    assert [(event.kind, event.at_unix_s - BEGIN_S, event.plan, event.note) for event in all_events(ledger)] == [
+        (EventKind.UP, 0.0, "p1", ""),
+        (EventKind.RESTART, 20.0, "p1", "7 requests in flight were lost"),
+        (EventKind.PLAN, 40.0, "p2", "in place of p1"),
+        (EventKind.DOWN, 50.0, "p2", ""),
+        (EventKind.UP, 900.0, "p2", ""),
+    ]
+    assert cost(ledger, By.PLAN, Span(BEGIN_S + 50.0))[0].workers_usd == 0.0  # between the runs
 
 
 def test_what_cannot_be_opened_is_told(tmp_path: Path) -> None:

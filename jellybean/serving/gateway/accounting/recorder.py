@@ -10,6 +10,7 @@ import math
 import socket
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -26,7 +27,7 @@ from jellybean_agent import PlanView, WorkerView
 
 LOG = logging.getLogger("jellybean.gateway")
 INTERVAL_S = 10.0
-_COMPACT_S = 3_600.0
+_COMPACT_S = 300.0
 _COUNTERS = {
     "jellybean_requests_total": "completed",
     "jellybean_failures_total": "failed",
@@ -48,6 +49,8 @@ class Recorder:
         self._counts: dict[str, tuple[dict[WorkKey, Work], dict[SentKey, Sent]]] = {}  # by plan, as last read
         self._writing = asyncio.Lock()
         self._compacted_s = -math.inf
+        self._has_written = False
+        self._lost = 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -59,12 +62,22 @@ class Recorder:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self.write()
+        await self.write(is_last=True)
 
     async def end(self) -> None:
         """Close the database and the file of counters."""
         await asyncio.to_thread(self._ledger.close)
         self.log.close()
+
+    def lose(self, kept: Mapping[str, int]) -> None:
+        """Count what was in flight when the last process was killed. `kept`: client -> requests that wait on disk."""
+        self._lost = self.log.lose(kept)
+        if self._lost:
+            text = "%d requests were in flight when the gateway ended last time: the ledger has them as lost"
+            LOG.warning(text, self._lost)
+
+    def _note(self) -> str:
+        return f"{self._lost} requests in flight were lost" if self._lost and not self._has_written else ""
 
     def plans_changed(self) -> None:
         """A plan began or ended to cost money."""
@@ -77,15 +90,18 @@ class Recorder:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), self._interval_s)
 
-    async def write(self) -> None:
+    async def write(self, *, is_last: bool = False) -> None:
         """Write the interval up to now. What cannot be written now is part of the next interval."""
         async with self._writing:
             billed = {plan.view.hash: plan for plan in self._plans.billed}
             for plan in billed.values():
-                self._read(plan.view, await plan.metrics())
+                texts = await plan.metrics()
+                await asyncio.to_thread(self._read, plan.view.hash, texts)  # thousands of lines in a large fleet
             reading = self._reading(self._plans.served.view, [plan.view for plan in billed.values()])
+            reading = replace(reading, is_first=not self._has_written, is_last=is_last, note=self._note())
             try:
                 await asyncio.to_thread(self._ledger.write, reading)
+                self._has_written = True
                 if reading.at.boot_s - self._compacted_s > _COMPACT_S:
                     self._compacted_s = reading.at.boot_s
                     await asyncio.to_thread(compact, self._ledger, reading.at.unix_s)
@@ -93,11 +109,11 @@ class Recorder:
                 LOG.error("%s; nothing is lost: the next interval has it", error)
             self._counts = {plan: counts for plan, counts in self._counts.items() if plan in billed}
 
-    def _read(self, view: PlanView, texts: Iterable[bytes]) -> None:
+    def _read(self, plan: str, texts: Iterable[bytes]) -> None:
         """Take over the counters of the workers that answered; of the others the last known ones stay."""
-        work, sent = self._counts.setdefault(view.hash, ({}, {}))
+        work, sent = self._counts.setdefault(plan, ({}, {}))
         for text in texts:
-            own_work, own_sent = _counters_of_worker(view.hash, text)
+            own_work, own_sent = _counters_of_worker(plan, text)
             work.update(own_work)
             sent.update(own_sent)
 

@@ -91,6 +91,10 @@ def test_the_ledger_of_a_run_in_which_everything_is_killed(tmp_path: Path, start
     assert by_operator.keys() == {"double", "triple"}
     assert lines(tmp_path, By.LINK)["edge -> cloud"][0] == pytest.approx(traffic, rel=0.05)
     assert len(lines(tmp_path, By.PLAN)) == 2
+    told = json.loads(jellybean("history", str(tmp_path), "--json").stdout)
+    restart = "gateway started again"
+    assert [entry["what"] for entry in told] == ["up", restart, "plan took over", restart, "down"]
+    assert {entry["plan"] for entry in told} == lines(tmp_path, By.PLAN).keys()
 
 
 def test_between_two_runs_nothing_costs_and_both_are_shown(tmp_path: Path, start) -> None:
