@@ -73,10 +73,10 @@ def stages(smoke: bool) -> Result:
 @contextlib.contextmanager
 def _up(counts: tuple[int, ...], wait_s: float | None) -> Iterator[Connect]:
     """A running pipeline of stages with so many products each, or with emulated devices."""
-    with _project(counts, wait_s) as (folder, plan):
+    with chain_project(counts, wait_s) as (folder, plan):
         running = launcher.up(folder, to_document(plan), LaunchSettings(port=0, insecure=True))
         try:
-            yield _client(int(running.state.clients_address.rpartition(":")[2]))
+            yield chain_client(int(running.state.clients_address.rpartition(":")[2]))
         finally:
             running.down()
 
@@ -84,7 +84,7 @@ def _up(counts: tuple[int, ...], wait_s: float | None) -> Iterator[Connect]:
 @contextlib.contextmanager
 def _up_with_tls(counts: tuple[int, ...], wait_s: float | None) -> Iterator[Connect]:
     """The same, with gateway and agents at TCP addresses and mutual TLS between all, clients included."""
-    with _project(counts, wait_s) as (folder, plan), contextlib.ExitStack() as stack:
+    with chain_project(counts, wait_s) as (folder, plan), contextlib.ExitStack() as stack:
         (folder / "plan.json").write_text(json.dumps(to_document(plan)), encoding="utf-8")
         gateway = Identity(plan.name, Role.GATEWAY)
         agents = [Identity(plan.name, Role.AGENT, worker.name) for worker in plan.workers]
@@ -96,21 +96,21 @@ def _up_with_tls(counts: tuple[int, ...], wait_s: float | None) -> Iterator[Conn
             own = [f"--worker={agent.name}", f"--listen={addresses[agent.name]}", f"--root={folder}"]
             command = [sys.executable, "-m", "jellybean_agent", *common, *own, f"--tls={folders[agent]}"]
             stack.enter_context(process(command))
-        connect = _client(int(addresses[""].rpartition(":")[2]), client_tls(client, gateway))
+        connect = chain_client(int(addresses[""].rpartition(":")[2]), client_tls(client, gateway))
         command = [sys.executable, "-m", "jellybean.serving.gateway_main", *common, f"--tls={folders[gateway]}"]
         stack.enter_context(started(command, connect))
         yield connect
 
 
 @contextlib.contextmanager
-def _project(counts: tuple[int, ...], wait_s: float | None) -> Iterator[tuple[Path, Plan]]:
+def chain_project(counts: tuple[int, ...], wait_s: float | None) -> Iterator[tuple[Path, Plan]]:
     """A folder with the models of a chain, and its plan."""
     with tempfile.TemporaryDirectory(prefix="jellybean-stages-") as name:
         models = [_products(Path(name) / f"{count}-{at}.onnx", count) for at, count in enumerate(counts)]
         yield Path(name), chain("row", models, rate_per_s=1.0 / (wait_s or 0.02), device_s=wait_s)
 
 
-def _client(port: int, tls: ClientTls | None = None) -> Connect:
+def chain_client(port: int, tls: ClientTls | None = None) -> Connect:
     request = pb.ModelInferRequest(model_name="row")
     request.inputs.add(name=SOURCE, datatype="FP32", shape=[1, ROWS, SIZE])
     request.raw_input_contents.append(np.ones((1, ROWS, SIZE), np.float32).tobytes())

@@ -117,6 +117,14 @@ def options(
     """Plan, serve and measure ML workflows over edge and cloud."""
 
 
+ServeLedger = Annotated[
+    str,
+    typer.Option(
+        "--ledger",
+        metavar="URL",
+        help="Database of the ledger: its own file by default, or postgresql+psycopg://host/name; none: no ledger.",
+    ),
+]
 Directory = Annotated[
     Path, typer.Argument(metavar="DIR", help="Folder with workflow.yaml, infrastructure.yaml and profiles.yaml.")
 ]

@@ -8,7 +8,18 @@ from typing import Annotated
 
 import typer
 
-from jellybean.cli.app import Directory, HedgeAfter, Json, LogFormat, Overrides, Stale, app, example, parse_hedge_after
+from jellybean.cli.app import (
+    Directory,
+    HedgeAfter,
+    Json,
+    LogFormat,
+    Overrides,
+    ServeLedger,
+    Stale,
+    app,
+    example,
+    parse_hedge_after,
+)
 from jellybean.cli.console import print_json, progress, say
 from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.projects import open_project, planned_options
@@ -86,6 +97,7 @@ def gateway(
     stale: Stale = False,
     log_format: LogFormat = None,
     hedge_after: HedgeAfter = None,
+    ledger: ServeLedger = "",
     json: Json = False,
 ) -> None:
     """Run the gateway for workers on other machines, over mutual TLS. Run `jellybean certs` first. Ctrl-C drains."""
@@ -107,6 +119,7 @@ def gateway(
         http_port=http_port,
         metrics_port=metrics_port,
         hedge_after=parse_hedge_after(hedge_after),
+        ledger=ledger,
     )
     check_settings(settings)
     with planned_options(directory, overrides) as options:

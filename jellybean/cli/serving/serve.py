@@ -15,6 +15,7 @@ from jellybean.cli.app import (
     Json,
     LogFormat,
     Overrides,
+    ServeLedger,
     Stale,
     app,
     example,
@@ -65,6 +66,7 @@ def up(
     ] = 0,
     log_format: LogFormat = None,
     hedge_after: HedgeAfter = None,
+    ledger: ServeLedger = "",
     allow_python: AllowPython = None,
     json: Json = False,
 ) -> None:
@@ -89,6 +91,7 @@ def up(
         insecure=insecure,
         metrics_port=metrics_port,
         hedge_after=parse_hedge_after(hedge_after),
+        ledger=ledger,
         allow_python=parse_allowed_python(allow_python),
     )
     check_settings(settings)

@@ -14,6 +14,7 @@ from typing import Any
 from jellybean.errors import InputError
 from jellybean.folders import LEDGER_FILE, state_folder
 from jellybean.serving.errors import DeviceError, SettingsError
+from jellybean.serving.local.settings import NO_LEDGER
 from jellybean_agent import (
     ALLOW_PYTHON_FLAG,
     GATEWAY,
@@ -99,11 +100,16 @@ def gateway_command(plan_folder: Path, arguments: Sequence[str]) -> list[str]:
     return [*PYTHON, "jellybean.serving.gateway_main", *_plan_arguments(plan_folder), *arguments]
 
 
-def ledger_arguments(directory: Path, run: str) -> list[str]:
-    """The gateway's arguments for the project's ledger. `run`: identifies this start of serving."""
+def ledger_arguments(directory: Path, url: str, run: str) -> list[str]:
+    """The gateway's arguments for the ledger.
+
+    `url`: as in `LaunchSettings`; `run`: identifies this start of serving.
+    """
+    if url == NO_LEDGER:
+        return []
     state = state_folder(directory)
-    url = f"sqlite:///{(state / LEDGER_FILE).resolve()}"
-    return [f"--ledger={url}", f"--live={state / 'ledger.live'}", f"--ledger-run={run}"]
+    own = f"sqlite:///{(state / LEDGER_FILE).resolve()}"
+    return [f"--ledger={url or own}", f"--live={state / 'ledger.live'}", f"--ledger-run={run}"]
 
 
 def _plan_arguments(plan_folder: Path) -> list[str]:

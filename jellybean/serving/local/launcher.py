@@ -189,7 +189,7 @@ class _Launch:
     def spawn_gateway(self, spool: Path) -> None:
         """Start the gateway; the plan's files have been written."""
         arguments = [f"--address-file={self._address_file}", f"--spool={spool}", f"--run={self._directory}"]
-        arguments += ledger_arguments(self._directory, self._folder.name)
+        arguments += ledger_arguments(self._directory, self._settings.ledger, self._folder.name)
         arguments += self._settings.gateway_arguments()
         if self.state.peers:  # else it is the gateway's address
             arguments.append(f"--owner-socket={self._owner_socket}")

@@ -12,6 +12,7 @@ from jellybean.serving.gateway.gateway import MAX_IN_FLIGHT, TIMEOUT_S
 
 START_S = 120.0
 DRAIN_S = 30.0
+NO_LEDGER = "none"
 CERTIFICATE_HOURS = 168.0  # validity of certificates, unless another one is given: a week
 
 Progress = Callable[[float, float, str], None]  # done, total, label
@@ -28,7 +29,8 @@ class LaunchSettings:
     `port`: TCP port for clients (0: any free one), which needs the gateway's certificate in the folder `tls`, or
     `insecure`: open to every user of this machine. `http_port`: Open Inference Protocol over HTTP (0: off), likewise.
     `metrics_port`: the gateway's metrics on the loopback (0: off). `hedge_after`: as `Hedge` reads it; empty: never.
-    `allow_python`: functions that agents may run besides their own steps.
+    `allow_python`: functions that agents may run besides their own steps. `ledger`: URL of the ledger's database;
+    empty: the project's own file, `none`: no ledger is written.
     """
 
     port: int | None = None
@@ -41,6 +43,7 @@ class LaunchSettings:
     request_timeout_s: float = TIMEOUT_S
     start_timeout_s: float = START_S
     allow_python: frozenset[str] = frozenset()
+    ledger: str = ""
 
     def check(self) -> None:
         """SettingsError when ports would be open to everybody unasked, or settings exclude each other.
@@ -88,6 +91,7 @@ class JoinedSettings:
     metrics_port: int = 0
     hedge_after: str = ""
     start_timeout_s: float = START_S
+    ledger: str = ""
 
     @property
     def replaced(self) -> Path:
