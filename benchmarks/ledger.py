@@ -45,8 +45,7 @@ def ledger(smoke: bool) -> Result:
         title="The ledger",
         topic=Topic.SERVING,
         method=f"Requests per second: one stage, {CLIENTS} closed-loop clients, medians of {rounds} alternating slices "
-        f"of {slice_s:g} s. Space and questions: a ledger of made-up readings, as a gateway writes them, compacted as it "
-        "does meanwhile.",
+        f"of {slice_s:g} s. Space and questions: made-up readings, written and added up as a gateway does.",
         reference="the same gateway without a ledger; for space and time what an SRE would put up with: 20 MB, 1 s.",
         tables=(
             Table.of(
