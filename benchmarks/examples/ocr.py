@@ -67,7 +67,9 @@ def _predicted(smoke: bool, title: str, pictures: str, served: Sequence[tuple[st
         f"for {seconds} s by real processes here and then saturated; slow devices are emulated "
         "([why](adr/0003-emulated-devices.md)).",
         reference="the simulator's prediction. A cell is predicted -> measured, their ratio, and in brackets what "
-        "simulations of the very arrivals of the run, or of such a search, give, least to greatest: a minute is short.",
+        "simulations of the very arrivals of the run, or of such a search, give, least to greatest: a minute is short. "
+        "On an emulated device every run takes the mean, in the prediction each takes its time, as on a real one: so "
+        "p50 is above the prediction and p99 below.",
         tables=(
             Table.of(("rate, accuracy", "cost", "accuracy", "variants", "where"), plans, "Plans"),
             Table.of((*columns, "accuracy"), rows, "Served"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jellybean.bench.heldout import held_out
 from jellybean.bench.result import BenchResult
-from jellybean.bench.sampling_range import highest_rate_range, sampling_ranges
+from jellybean.bench.sampling_range import as_emulated, highest_rate_range, sampling_ranges
 from jellybean.bench.target import DURATION_S, LoadSettings, Target, no_progress
 from jellybean.bench.window import Progress
 from jellybean.planning.stale_accuracy import stale_accuracy_text
@@ -15,6 +15,7 @@ from jellybean.planning.stale_accuracy import stale_accuracy_text
 if TYPE_CHECKING:
     from jellybean.documents import Project
     from jellybean.serving.endpoint import Endpoint
+    from jellybean_solver import Plan
 
 
 def bench(
@@ -37,7 +38,7 @@ def bench(
     rate_per_s = rate_scale * target.planned_per_s
     result = target.measure(rate_per_s, settings, progress)
     due_s = target.due_s(rate_per_s, settings)
-    result = replace(result, ranges=sampling_ranges(target.plan, due_s, warmup_s, duration_s, progress))
+    result = replace(result, ranges=sampling_ranges(_simulated(target, result), due_s, warmup_s, duration_s, progress))
     return _with_stale_accuracy(result, project, target)
 
 
@@ -57,9 +58,14 @@ def saturate(
     target = Target.of(project.directory, held_out(project), endpoint)
     result = target.saturate(start_rate_per_s, seed=seed, window_s=window_s, progress=progress)
     if result.highest_rate_per_s is not None:
-        ranges = highest_rate_range(target.plan, result.duration_s, result.highest_rate_per_s)
+        ranges = highest_rate_range(_simulated(target, result), result.duration_s, result.highest_rate_per_s)
         result = replace(result, ranges=ranges)
     return _with_stale_accuracy(result, project, target)
+
+
+def _simulated(target: Target, result: BenchResult) -> Plan:
+    """The plan as it was measured: boxes that joined emulate nothing."""
+    return target.plan if result.joined else as_emulated(target.plan)
 
 
 def _with_stale_accuracy(result: BenchResult, project: Project, target: Target) -> BenchResult:

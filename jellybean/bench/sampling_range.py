@@ -7,11 +7,12 @@ even a perfect prediction of the plan's throughput, p50 or p99 in the long run i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 
 from jellybean.bench.window import Progress
 from jellybean.planning.simulation import brains, sustained_rate
-from jellybean_solver import Plan, RequestStream, SimulationSettings, request_streams, simulate
+from jellybean_solver import Plan, PlannedOperator, RequestStream, SimulationSettings, request_streams, simulate
 
 SIMULATIONS = 20  # of which the lowest and the highest figure count: about nine in ten further ones lie between
 SEARCHES = 10  # the same of a search for the highest rate, each of several simulations
@@ -56,6 +57,20 @@ def highest_rate_range(plan: Plan, window_s: float, highest_per_s: float) -> Map
         return {}
     rates = [sustained_rate(plan, seed, window_s) for seed in range(SEARCHES)]
     return {"highest_rate_per_s": (min(rates), max(rates))}
+
+
+def as_emulated(plan: Plan) -> Plan:
+    """The plan as this machine runs it: on an emulated device each run takes the mean of its times, not one of them."""
+    emulated = {worker.pool for worker in plan.workers if worker.speed != 1.0}
+
+    def constant(operator: PlannedOperator) -> PlannedOperator:
+        service = {
+            pool: {size: replace(time, quantiles=()) for size, time in times.items()} if pool in emulated else times
+            for pool, times in operator.service.items()
+        }
+        return replace(operator, service=service, others=tuple(map(constant, operator.others)))
+
+    return replace(plan, operators=tuple(map(constant, plan.operators)))
 
 
 def _is_one_stream(plan: Plan) -> bool:

@@ -11,10 +11,11 @@ from jellybean.bench.sampling_range import (
     FIGURES,
     MOST_REQUESTS,
     MOST_SEARCHED,
+    as_emulated,
     highest_rate_range,
     sampling_ranges,
 )
-from jellybean_solver.model.problem import Arrivals
+from jellybean_solver.model.problem import Arrivals, ServiceTime
 from tests import report_plans as plans
 
 
@@ -32,6 +33,18 @@ def test_few_requests_vary_more_than_many_and_a_burst_is_slow_in_all_simulations
     spread = sampling_ranges(plan, [number / rate_per_s for number in range(20)], 0.0, 20 / rate_per_s)
     burst = sampling_ranges(plan, [0.0] * 20, 0.0, 20 / rate_per_s)
     assert burst["latency_p90_s"][0] > spread["latency_p90_s"][1]
+
+
+def test_on_an_emulated_device_every_run_takes_the_mean() -> None:
+    plan = plans.one_worker()
+    spread = {1: ServiceTime(0.1, 0.1, ((0.5, 0.05), (0.99, 0.4)))}
+    (operator,) = plan.operators
+    pool = plan.workers[0].pool
+    plan = replace(plan, operators=(replace(operator, service={pool: spread}),))
+    own = replace(plan, workers=tuple(replace(worker, speed=1.0) for worker in plan.workers))
+    slow = replace(plan, workers=tuple(replace(worker, speed=0.5) for worker in plan.workers))
+    assert as_emulated(own) == own
+    assert as_emulated(slow).operators[0].service == {pool: {1: ServiceTime(0.1, 0.1)}}
 
 
 def test_there_is_no_range_where_a_measurement_has_other_arrivals_or_many() -> None:
