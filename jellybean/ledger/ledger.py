@@ -31,6 +31,21 @@ def ledger_url(directory: Path) -> str:
     return f"sqlite:///{(directory / STATE_FOLDER / LEDGER_FILE).resolve()}"
 
 
+@contextmanager
+def opened_ledger(directory: Path, url: str | None) -> Iterator[Ledger | None]:
+    """The ledger of a URL, else the project's own; None if nothing was ever written to the project's."""
+    url = url or ledger_url(directory)
+    path = sqlite_path(url)
+    if path is not None and not path.exists():
+        yield None
+        return
+    ledger = Ledger(url)
+    try:
+        yield ledger
+    finally:
+        ledger.close()
+
+
 def sqlite_path(url: str) -> Path | None:
     """The file of an SQLite URL; None for another database."""
     return Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None

@@ -8,12 +8,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, func, select
 
 from jellybean.ledger import tables
-from jellybean.ledger.columns import KINDS
+from jellybean.ledger.columns import KINDS, LATENCY_BOUNDS_S
+from jellybean.ledger.errors import LedgerError
 from jellybean.ledger.events import Event, EventKind
 from jellybean.ledger.ledger import Ledger
 
@@ -154,6 +156,59 @@ def _name(by: By, key: Sequence[Any]) -> str:
     if by in _SECONDS:
         return datetime.datetime.fromtimestamp(key[0] * _SECONDS[by], datetime.UTC).strftime(_TIMES[by])
     return (" -> " if by is By.LINK else " ").join(map(str, key)).strip()
+
+
+@dataclass(frozen=True, slots=True)
+class ServedLine:
+    """How the requests of a day or hour went. `ends`: how they ended -> number.
+
+    Latencies of those answered are the upper bounds of the histogram's buckets, in seconds; None without an answer, inf
+    above the last bound.
+    """
+
+    name: str
+    received: int
+    ends: Mapping[str, int]
+    latency_p50_s: float | None
+    latency_p90_s: float | None
+    latency_p99_s: float | None
+
+
+def served(ledger: Ledger, by: By, span: Span = Span()) -> tuple[ServedLine, ...]:
+    """How requests went, by day or hour. LedgerError for another `by`."""
+    if by not in _SECONDS:
+        raise LedgerError(f"requests are shown by {' or '.join(_SECONDS)}, not by {by}")
+    requests, latencies = tables.requests, tables.latencies
+    totals = [requests.c.received, *(requests.c[kind] for kind in KINDS)]
+    buckets: dict[str, list[int]] = defaultdict(lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))
+    with ledger.reading() as connection:
+        key = _keys(by, latencies)
+        query = select(*key, latencies.c.bucket, func.sum(latencies.c.answers))
+        for time, bucket, answers in connection.execute(span.of(query, latencies).group_by(*key, latencies.c.bucket)):
+            buckets[_name(by, (time,))][bucket] += int(answers)
+        key = _keys(by, requests)
+        query = select(*key, *(func.sum(column) for column in totals))
+        rows = connection.execute(span.of(query, requests).group_by(*key)).all()
+    lines = (
+        ServedLine(
+            name,
+            int(row[1]),
+            {kind: int(number) for kind, number in zip(KINDS, row[2:], strict=True)},
+            *(_percentile(buckets[name], share) for share in (0.50, 0.90, 0.99)),
+        )
+        for row in rows
+        for name in [_name(by, row[:1])]
+    )
+    return tuple(sorted(lines, key=lambda line: line.name))
+
+
+def _percentile(counts: Sequence[int], share: float) -> float | None:
+    """The bound of the bucket in which the answer at this share of all lies."""
+    needed = math.ceil(share * sum(counts))
+    if needed == 0:
+        return None
+    reached = next(index for index, count in enumerate(accumulate(counts)) if count >= needed)
+    return LATENCY_BOUNDS_S[reached] if reached < len(LATENCY_BOUNDS_S) else math.inf
 
 
 def all_events(ledger: Ledger) -> tuple[Event, ...]:

@@ -8,9 +8,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -19,7 +17,7 @@ from rich.table import Table
 from jellybean.cli.app import Directory, Json, app, example
 from jellybean.cli.console import out, print_json, say
 from jellybean.ledger.amounts import apportioned, decimals_for
-from jellybean.ledger.ledger import Ledger, ledger_url, sqlite_path
+from jellybean.ledger.ledger import opened_ledger
 from jellybean.ledger.questions import By, CostLine, Span
 from jellybean.ledger.questions import cost as costs_by
 
@@ -83,7 +81,7 @@ def cost(
         raise typer.BadParameter("--json and --csv exclude each other")
     limits = ((since, -math.inf), (until, math.inf))
     span = Span(*(otherwise if text is None else parse_time(text) for text, otherwise in limits))
-    with open_ledger(directory, ledger) as opened:
+    with opened_ledger(directory, ledger) as opened:
         lines = () if opened is None else costs_by(opened, by, span)
     if json:
         items = [_item(line, by) for line in lines]
@@ -96,21 +94,6 @@ def cost(
         )
     else:
         out.print(_table(lines, by))
-
-
-@contextmanager
-def open_ledger(directory: Path, url: str | None) -> Iterator[Ledger | None]:
-    """The ledger of a URL, else the project's own; None if nothing was ever written to the project's."""
-    url = url or ledger_url(directory)
-    path = sqlite_path(url)
-    if path is not None and not path.exists():
-        yield None
-        return
-    ledger = Ledger(url)
-    try:
-        yield ledger
-    finally:
-        ledger.close()
 
 
 def _item(line: CostLine, by: By) -> dict[str, object]:

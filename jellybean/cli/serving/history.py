@@ -11,7 +11,8 @@ from rich.table import Table
 
 from jellybean.cli.app import Directory, Json, app, example
 from jellybean.cli.console import out, print_json, say
-from jellybean.cli.serving.cost import LedgerAt, Since, open_ledger, parse_time
+from jellybean.cli.serving.cost import LedgerAt, Since, parse_time
+from jellybean.ledger.ledger import opened_ledger
 from jellybean.ledger.questions import all_events
 from jellybean.report import Store
 from jellybean.report.advice import HASH_DIGITS
@@ -29,7 +30,7 @@ def history(
 ) -> None:
     """Show when what was planned, simulated, served and measured. Times are in UTC."""
     begin_s = -math.inf if since is None else parse_time(since)
-    with open_ledger(directory, ledger) as opened:
+    with opened_ledger(directory, ledger) as opened:
         events = () if opened is None else all_events(opened)
     entries = [
         entry

@@ -12,12 +12,12 @@ import pytest
 from sqlalchemy import func, select
 
 from jellybean.ledger import tables
-from jellybean.ledger.columns import COLUMNS, KINDS, LATENCIES, RECEIVED
+from jellybean.ledger.columns import COLUMNS, KINDS, LATENCIES, LATENCY_BOUNDS_S, RECEIVED
 from jellybean.ledger.compaction import compact
 from jellybean.ledger.errors import LedgerError
 from jellybean.ledger.events import EventKind
 from jellybean.ledger.ledger import Ledger, ledger_url
-from jellybean.ledger.questions import By, Span, all_events, cost
+from jellybean.ledger.questions import By, Span, all_events, cost, served
 from jellybean.ledger.readings import (
     BilledPlan,
     BilledWorker,
@@ -106,6 +106,23 @@ def test_all_sums_are_the_cost_by_hand(ledger: Ledger) -> None:
     assert {line.name: line.done for line in cost(ledger, By.CLIENT)} == {n: done[n] - before[n] for n in done}
     ((flow),) = cost(ledger, By.WORKFLOW)
     assert flow.done == sum(done.values()) - sum(before.values())
+
+
+def test_latencies_are_those_of_the_histogram(ledger: Ledger) -> None:
+    serving = Serving()
+    first = serving.read(0.0)
+    ledger.write(first)
+    for at_s in (10.0, DAY_S, DAY_S + 10.0):
+        last = serving.read(at_s)
+        ledger.write(last)
+    (one, other) = served(ledger, By.DAY)
+    totals = [row[RECEIVED] for reading in (first, last) for row in reading.requests.values()]
+    assert one.received + other.received == sum(totals[2:]) - sum(totals[:2])
+    for line in (one, other):
+        assert line.received == sum(line.ends.values()) == line.ends["answered"] + line.ends["shed"]
+        assert 0.0005 <= line.latency_p50_s <= line.latency_p90_s <= line.latency_p99_s <= LATENCY_BOUNDS_S[3]
+    with pytest.raises(LedgerError, match="by day or hour, not by client"):
+        served(ledger, By.CLIENT)
 
 
 def test_a_span_has_the_intervals_that_begin_in_it(ledger: Ledger) -> None:

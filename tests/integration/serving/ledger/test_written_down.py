@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jellybean import query
 from jellybean.ledger.ledger import Ledger, ledger_url
 from jellybean.ledger.questions import By, cost
 from jellybean.serving.client import Client
@@ -97,7 +98,9 @@ def test_the_ledger_of_a_run_in_which_everything_is_killed(tmp_path: Path, start
     assert {entry["plan"] for entry in told} == lines(tmp_path, By.PLAN).keys()
 
 
-def test_between_two_runs_nothing_costs_and_both_are_shown(tmp_path: Path, start) -> None:
+def test_between_two_runs_nothing_costs_and_both_are_shown(
+    tmp_path: Path, start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in (1, 2):
         start(tmp_path, chain(tmp_path, links=[LINK]), detach=True)
         with Client.of(tmp_path) as client:
@@ -111,6 +114,12 @@ def test_between_two_runs_nothing_costs_and_both_are_shown(tmp_path: Path, start
     told = json.loads(jellybean("cost", str(tmp_path), "--by", "operator", "--json").stdout)
     assert {line["operator"] for line in told["lines"]} == {"double", "triple"}
     assert told["usd"] == pytest.approx(sum(line["usd"] for line in told["lines"]))
+    assert set(query.cost(tmp_path, by="operator")["name"]) == {"double", "triple"}
+    assert list(query.history(tmp_path)["what"]) == ["up", "down", "up", "down"]
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)  # without pandas
+    ((day),) = query.served(tmp_path)
+    assert (day["received"], day["answered"], day["lost"]) == (6, 6, 0)
+    assert 0.0 < day["latency_p50_s"] <= day["latency_p99_s"]
     table = jellybean("cost", str(tmp_path)).stdout
     assert "USD per 1,000" in table
     text = jellybean("cost", str(tmp_path), "--by", "client", "--csv").stdout.splitlines()
