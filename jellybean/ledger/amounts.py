@@ -15,6 +15,11 @@ def decimals_for(total_usd: float) -> int:
     return max(2, min(9, _DIGITS - 1 - math.floor(math.log10(total_usd))))
 
 
+def amount_text(usd: float) -> str:
+    """An amount in USD without unit: two decimals, or four digits if it is small."""
+    return f"{usd:,.{decimals_for(usd)}f}"
+
+
 def apportioned(amounts: Sequence[float], decimals: int) -> list[int]:
     """The amounts in units of the last decimal, rounded so that their sum is the rounded sum of all.
 

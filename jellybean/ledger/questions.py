@@ -211,6 +211,45 @@ def _percentile(counts: Sequence[int], share: float) -> float | None:
     return LATENCY_BOUNDS_S[reached] if reached < len(LATENCY_BOUNDS_S) else math.inf
 
 
+@dataclass(frozen=True, slots=True)
+class TimelinePoint:
+    """What was served in one of equal pieces of time, from `begin_s` (Unix time) on.
+
+    `paid_s`: seconds of it that were paid for; `latency_p99_s`: as in `ServedLine`.
+    """
+
+    begin_s: float
+    paid_s: float
+    usd: float
+    answered: int
+    failed: int
+    latency_p99_s: float | None
+
+
+def timeline(ledger: Ledger, piece_s: int, span: Span = Span()) -> tuple[TimelinePoint, ...]:
+    """The pieces of time in which something was served or paid, in order."""
+    pieces: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
+    buckets: dict[int, list[int]] = defaultdict(lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))
+    latencies, requests = tables.latencies, tables.requests
+    failed = sum((requests.c[kind] for kind in KINDS if kind != "answered"), start=requests.c.lost * 0)
+    paid: Select[Any] = select(tables.intervals.c.begin_s, tables.intervals.c.seconds)
+    piece: ColumnElement[Any] = requests.c.begin_s // piece_s
+    amounts: Select[Any] = select(piece, func.sum(requests.c.usd), func.sum(requests.c.answered), func.sum(failed))
+    late: ColumnElement[Any] = latencies.c.begin_s // piece_s
+    answers: Select[Any] = select(late, latencies.c.bucket, func.sum(latencies.c.answers))
+    with ledger.reading() as connection:
+        for begin_s, seconds in connection.execute(span.of(paid, tables.intervals)):
+            pieces[int(begin_s // piece_s)][0] += seconds
+        for number, *sums in connection.execute(span.of(amounts, requests).group_by(piece)):
+            pieces[int(number)][1:] = map(float, sums)
+        for number, bucket, count in connection.execute(span.of(answers, latencies).group_by(late, latencies.c.bucket)):
+            buckets[int(number)][bucket] += int(count)
+    return tuple(
+        TimelinePoint(number * piece_s, paid_s, usd, int(answered), int(lost), _percentile(buckets[number], 0.99))
+        for number, (paid_s, usd, answered, lost) in sorted(pieces.items())
+    )
+
+
 def all_events(ledger: Ledger) -> tuple[Event, ...]:
     """What happened to serving, in the order in which it was written."""
     columns = tables.events.c

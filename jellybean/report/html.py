@@ -17,11 +17,13 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from jellybean.display import formats, palette
+from jellybean.ledger.amounts import amount_text
 from jellybean.report import views
 from jellybean.report.comparison import METRIC_BY_KEY
 from jellybean.report.drawing import gauges, topology
 from jellybean.report.plan_view import cut_lines, hop_lines, option_lines, proof, stale_lines, where
 from jellybean.report.report import Report
+from jellybean.report.served import Served
 from jellybean.report.utilisation import TOLERANCE
 from jellybean.serving.outcomes import outcome_text
 
@@ -29,14 +31,15 @@ MAX_RUNS = 8  # measurements in the list
 _CARDS = ("cost_usd_per_h", "accuracy", "throughput_per_s", "highest_rate_per_s", "latency_p50_s", "latency_p99_s")
 
 
-def render_html(report: Report) -> str:
-    """Render a self-contained page; the output is deterministic."""
+def render_html(report: Report, served: Served | None = None) -> str:
+    """Render a self-contained page; the output is deterministic. `served`: from the ledger, if there is one."""
     style, policy = _style()
     plan = report.plan
     keys = views.operator_keys(report)
     runs = report.runs[: -MAX_RUNS - 1 : -1]
     return _environment().get_template("report.html.j2").render(
         report=report,
+        served=served,
         plan=plan,
         style=style,
         policy=policy,
@@ -92,6 +95,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
+        "money": amount_text,
         "usd": formats.usd,
         "number": formats.number,
         "duration": formats.duration,

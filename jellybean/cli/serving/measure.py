@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -34,12 +35,14 @@ from jellybean.cli.times import seconds_within
 from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, WARN
 from jellybean.documents import Project, load_project
+from jellybean.ledger.ledger import opened_ledger
 from jellybean.planning.plan_file import RUNNING
 from jellybean.planning.prediction import predict
 from jellybean.planning.replan import named_plan
 from jellybean.report import Store, build_report, render_html, to_table
 from jellybean.report.advice import HASH_DIGITS
 from jellybean.report.records import predicted_rate_per_s, record_measurement, record_once, record_prediction
+from jellybean.report.served import served
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import Endpoint, owner_endpoint
 from jellybean.serving.errors import ServingError
@@ -151,14 +154,16 @@ def report(
         record_once(directory, document := served_document(endpoint))
         named = str(document["hash"])
     built = build_report(Store.of(directory), named)
+    with opened_ledger(directory, None) as ledger:
+        history = None if ledger is None else served(ledger, time.time())
     if json:
-        print_json(built.to_json())
+        print_json(built.to_json() | ({} if history is None else {"served": history.to_json()}))
         if html is None:
             return
     else:
         out.print(to_table(built))
     path = html or directory / ("report.html" if plan is None else f"report-{built.plan_hash[:HASH_DIGITS]}.html")
-    path.write_text(render_html(built), encoding="utf-8")
+    path.write_text(render_html(built, history), encoding="utf-8")
     if not json:
         out.print(f"report: {path.resolve()}", soft_wrap=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,31 +11,13 @@ import pytest
 from sqlalchemy import func, select
 
 from jellybean.ledger import tables
-from jellybean.ledger.columns import COLUMNS, KINDS, LATENCIES, LATENCY_BOUNDS_S, RECEIVED
+from jellybean.ledger.columns import KINDS, LATENCY_BOUNDS_S, RECEIVED
 from jellybean.ledger.compaction import compact
 from jellybean.ledger.errors import LedgerError
 from jellybean.ledger.events import EventKind
 from jellybean.ledger.ledger import Ledger, ledger_url
 from jellybean.ledger.questions import By, Span, all_events, cost, served
-from jellybean.ledger.readings import (
-    BilledPlan,
-    BilledWorker,
-    Moment,
-    Reading,
-    RequestKey,
-    Sent,
-    SentKey,
-    Work,
-    WorkKey,
-)
-
-WORKERS = (
-    BilledWorker("store-1/box", "store", "store-1", 0.36, {"detect": 0.5}, {"detect": "small"}),
-    BilledWorker("gpu", "cloud", "", 3.6, {"detect": 0.1, "read": 0.4}, {"detect": "big", "read": "only"}),
-)
-PLAN = BilledPlan("p1", "flow", WORKERS, {("store", "cloud"): 9.0})
-DAY_S = 86_400.0
-BEGIN_S = 20_000 * DAY_S
+from tests.support.made_up_run import BEGIN_S, DAY_S, PLAN, Serving
 
 
 @pytest.fixture
@@ -45,41 +26,6 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     found = Ledger(ledger_url(tmp_path), "gateway")
     yield found
     found.close()
-
-
-class Serving:
-    """Counters of a run that go on growing by chance; `read` takes a reading at seconds after the begin."""
-
-    def __init__(self, seed: int = 0) -> None:
-        self._rng = random.Random(seed)
-        self.requests = {RequestKey("flow", name): [0] * COLUMNS for name in ("ann", "bob")}
-        self.work = {WorkKey("p1", o, v, w): [0.0, 0.0, 0.0] for o, v, w in _PLACES}
-        self.sent_bytes = 0.0
-
-    def read(self, at_s: float) -> Reading:
-        for row in self.requests.values():
-            answered, shed = self._rng.randrange(20), self._rng.randrange(3)
-            row[RECEIVED] += answered + shed
-            row[KINDS["answered"]] += answered
-            row[KINDS["shed"]] += shed
-            row[LATENCIES + self._rng.randrange(4)] += answered
-        for counts in self.work.values():
-            counts[0] += self._rng.randrange(50)
-            counts[2] += self._rng.random()
-        self.sent_bytes += self._rng.random() * 2**20
-        key = SentKey("p1", "detect", "small", "store-1/box", "store", "cloud")
-        return Reading(
-            Moment(BEGIN_S + at_s, 100.0 + at_s, "boot"), "run", (PLAN,), "p1",
-            {key: Work(*counts, "s") for key, counts in self.work.items()}, {key: Sent(self.sent_bytes, "s")},
-            {key: tuple(row) for key, row in self.requests.items()}, "file",
-        )  # fmt: skip
-
-    def usd(self, seconds: float) -> float:
-        """What all of it cost, by hand."""
-        return seconds * (0.36 + 3.6) / 3600 + self.sent_bytes / 2**30 * 9.0
-
-
-_PLACES = (("detect", "small", "store-1/box"), ("detect", "big", "gpu"), ("read", "only", "gpu"))
 
 
 def test_all_sums_are_the_cost_by_hand(ledger: Ledger) -> None:
