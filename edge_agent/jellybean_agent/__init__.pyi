@@ -104,8 +104,10 @@ from jellybean_agent.security.identity import OpenPolicy as OpenPolicy
 from jellybean_agent.security.identity import Policy as Policy
 from jellybean_agent.security.identity import Role as Role
 from jellybean_agent.security.identity import caller_uri as caller_uri
+from jellybean_agent.security.identity import current_caller as current_caller
 from jellybean_agent.security.identity import is_tls_name as is_tls_name
 from jellybean_agent.security.identity import parse_identity as parse_identity
+from jellybean_agent.security.identity import remember_caller as remember_caller
 from jellybean_agent.security.identity import tls_auth_context as tls_auth_context
 from jellybean_agent.security.renewal import ExpiredCertificateError as ExpiredCertificateError
 from jellybean_agent.security.renewal import renewal_advice as renewal_advice

@@ -72,6 +72,8 @@ MODULES = {  # command or group -> module of this package that defines it, in th
     "report": "serving.measure",
     "cost": "serving.cost",
     "history": "serving.history",
+    "label": "serving.label",
+    "accuracy": "serving.label",
     "down": "serving.serve",
     "certs": "serving.certs",
     "token": "serving.gateway",

@@ -143,6 +143,11 @@ _SENT_COLUMNS: Mapping[By, tuple[str, ...]] = {
 }
 
 
+def day_or_hour(by: str, number: float) -> str:
+    """The name of the day or hour of this number since 1970, in UTC."""
+    return _name(By(by), (number,))
+
+
 def _keys(by: By, table: Table) -> list[ColumnElement[Any]]:
     """What the lines of a table are grouped by."""
     if by in _SECONDS:

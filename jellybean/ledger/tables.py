@@ -6,7 +6,7 @@ the columns are described in docs/ledger.md and only ever added to.
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table, Text
 from sqlalchemy.schema import SchemaItem
 
 from jellybean.ledger.columns import KINDS
@@ -91,6 +91,23 @@ events = Table(
     Column("kind", String(16), nullable=False),  # an `EventKind`
     Column("plan", String(64), nullable=False),
     Column("note", Text, nullable=False),
+)
+answers = Table(  # of requests to which clients gave an id, so that labels may come later
+    "ledger_answers",
+    METADATA,
+    Column("number", _NUMBER, primary_key=True, autoincrement=True),
+    Column("client", String(512), nullable=False),
+    Column("id", String(256), nullable=False),
+    Column("at_s", Float(53), nullable=False),  # Unix time
+    Column("workflow", String(128), nullable=False),
+    Column("plan", String(64), nullable=False),
+    Column("selection", Text, nullable=False),  # variants of the operators of which the plan has several
+    Column("site", String(128), nullable=False),
+    Column("outputs", LargeBinary),  # by sink, as a serialised InferResponse; none once they are labelled
+    Column("correct", Float(53)),  # 0 to 1, by the workflow's metric; none without a label
+    Column("labelled_s", Float(53)),
+    Index("ledger_answers_id", "id"),
+    Index("ledger_answers_at", "at_s"),
 )
 cursor = Table(  # the last reading: what was counted up to it is in the lines
     "ledger_cursor",

@@ -48,12 +48,14 @@ from jellybean_agent import (
     add_reflection,
     agent_service_handler,
     configure_logging,
+    current_caller,
     describe_error,
     keep_freed_memory,
     make_span_factory,
     make_transport,
     read_peer_addresses,
     read_plan,
+    remember_caller,
     running_task,
     serve_health,
     serve_metrics,
@@ -209,6 +211,7 @@ async def _recorder(options: argparse.Namespace, gateway: Gateway) -> Recorder |
     recorder = open_recorder(options.ledger, options.live, options.ledger_run, gateway.plans)
     recorder.lose(Counter(await gateway.kept_callers()))
     gateway.counters.log = recorder.log
+    gateway.on_answer = recorder.answers.keep
     return recorder
 
 
@@ -217,13 +220,17 @@ async def _close_spans(spans: SpanFactory | None) -> None:
         await asyncio.to_thread(spans.close)
 
 
-def _on_call(spans: SpanFactory | None) -> Callable[[Any], None] | None:
-    """What to do with each accepted call: store its trace headers if traces are configured."""
+def _on_call(spans: SpanFactory | None) -> Callable[[Any], None]:
+    """What to do with each accepted call: remember who called, and its trace headers if traces are configured."""
     if spans is None:
-        return None
+        return remember_caller
     from jellybean_agent import store_trace_headers
 
-    return store_trace_headers
+    def remember(context: Any) -> None:
+        remember_caller(context)
+        store_trace_headers(context)
+
+    return remember
 
 
 def open_spool(path: Path | None, view: PlanView) -> Spool | None:
@@ -272,7 +279,7 @@ def _add_client_services(
 def _inference(gateway: Gateway, workflow: Workflow) -> InferenceService:
     """The Open Inference Protocol over the workflow; requests that it refuses itself are counted too."""
     return InferenceService(
-        workflow, lambda error: gateway.counters.count_refused(Outcome(status_of(error), str(error)), "")
+        workflow, lambda error: gateway.counters.count_refused(Outcome(status_of(error), str(error)), current_caller())
     )
 
 

@@ -44,7 +44,9 @@ class AgentCollector(Collector):
             device = GaugeMetricFamily("jellybean_device", "1: on which its models run.", labels=("worker", "device"))
             device.add_metric((self._worker.name, str(self._worker.device)), 1)
             yield device
-        began = GaugeMetricFamily("jellybean_started_timestamp_seconds", "When the process started.", labels=("worker",))
+        began = GaugeMetricFamily(
+            "jellybean_started_timestamp_seconds", "When the process started.", labels=("worker",)
+        )
         began.add_metric((self._worker.name,), self._began_unix_s)
         yield began
         yield from self._of_the_plan()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Container, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -122,6 +123,19 @@ def caller_uri(context: Any) -> str:
     """The URI of a caller's identity; empty without TLS."""
     names = context.auth_context().get(_SAN, ())
     return _first_uri(tuple(names)) if names else ""
+
+
+_current_caller: ContextVar[str] = ContextVar("caller", default="")
+
+
+def remember_caller(context: Any) -> None:
+    """Remember the caller for what this call's task does: `current_caller`."""
+    _current_caller.set(caller_uri(context))
+
+
+def current_caller() -> str:
+    """The URI of the identity that called; empty without TLS, or outside a call that was remembered."""
+    return _current_caller.get()
 
 
 @lru_cache(4096)

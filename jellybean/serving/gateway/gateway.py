@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import grpc
@@ -22,7 +22,7 @@ from jellybean.serving.gateway.requests.counters import RequestCounters
 from jellybean.serving.gateway.requests.hedging import Hedge
 from jellybean.serving.gateway.requests.in_flight import InFlightRequests, answer_limit_s, is_nearly_due
 from jellybean.serving.gateway.requests.kept import KeptRequests
-from jellybean.serving.gateway.requests.request import OnFinished, Request, log_failure
+from jellybean.serving.gateway.requests.request import Attempt, OnFinished, Request, log_failure
 from jellybean.serving.gateway.streams.streams import StreamChunk, Streams, misplaced_chunk
 from jellybean.serving.gateway.tracing import NOT_TRACED, NoTracer, RequestTrace, Tracer
 from jellybean.serving.outcomes import Outcome, OutcomeKind, Result, Tensors
@@ -37,6 +37,9 @@ MAX_IN_FLIGHT = 1024
 TIMEOUT_S = 60.0
 _DRAINING = "the gateway is draining"
 _NO_SPOOL = "a source has `deliver: eventually`, this gateway has no file to keep requests in: give --spool"
+
+
+OnAnswer = Callable[[Key, Attempt | None, Tensors], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ class Gateway:
         """`spool`: open, for requests of sources with `deliver: eventually`; closed with the gateway."""
         self._settings, self._tracer = settings, tracer or NoTracer()
         self.counters = RequestCounters()
+        self.on_answer: OnAnswer | None = None  # gets each answer to a request with an id
         self.changed = asyncio.Event()  # set whenever `unavailable_reason` may have changed
         self._admission = Admission(settings.max_in_flight)
         self._requests = InFlightRequests(
@@ -223,9 +227,13 @@ class Gateway:
         def finish(outcome: Outcome | None, outputs: Tensors) -> None:
             self._admission.remove(own, size, answered=outcome is None)
             self.counters.count(outcome, time.monotonic() - began, client)
+            if outcome is None and own is not None and self.on_answer is not None and request is not None:
+                self.on_answer(own, request.answered_by, outputs)
             on_finished(outcome, outputs)
 
-        return self._requests.submit(inputs, time_left_s, key.id, trace, finish)
+        request: Request | None = None  # no request is answered before `submit` returns
+        request = self._requests.submit(inputs, time_left_s, key.id, trace, finish)
+        return request
 
     def _refusal(self, inputs: Inputs, key: Key | None, size: int, *, are_checked: bool) -> Outcome | None:
         if self.state in ("draining", "starting"):

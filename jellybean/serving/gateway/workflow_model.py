@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.streams.streams import StreamChunk
 from jellybean.serving.spool.delivery import Key
-from jellybean_agent import GATEWAY, ModelCounters, Sequence, ServedModel, StatusError, TensorPort
+from jellybean_agent import GATEWAY, ModelCounters, Sequence, ServedModel, StatusError, TensorPort, current_caller
 from jellybean_protos.agent.v1 import agent_pb2
 
 PLATFORM = "jellybean_workflow"
@@ -88,7 +88,7 @@ class Workflow:
         chunk = None
         if sequence is not None:
             chunk = StreamChunk(Key("", sequence.id), begins=sequence.start, ends=sequence.end)
-        outcome, outputs = await self._gateway.infer(inputs, timeout_s, chunk=chunk)
+        outcome, outputs = await self._gateway.infer(inputs, timeout_s, caller=current_caller(), chunk=chunk)
         if outcome is not None:
             error = StatusError(outcome.status, outcome.reason)
             error.is_logged = True  # by the gateway

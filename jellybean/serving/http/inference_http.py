@@ -33,6 +33,7 @@ from jellybean_agent import (
     describe_error,
     log_fields,
     log_refusal,
+    remember_caller,
     status_of,
     tls_auth_context,
 )
@@ -144,7 +145,9 @@ class _Guard:
         self._policy, self._is_tls = policy, is_tls
 
     async def checked(self, method: str, handler: Handler, request: web.Request) -> web.StreamResponse:
-        check_caller(self._policy, method, _Caller(request, is_tls=self._is_tls))
+        caller = _Caller(request, is_tls=self._is_tls)
+        check_caller(self._policy, method, caller)
+        remember_caller(caller)
         return await handler(request)
 
 

@@ -15,12 +15,14 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from jellybean.ledger.answers import keep_answers
 from jellybean.ledger.columns import COLUMNS
 from jellybean.ledger.compaction import compact
 from jellybean.ledger.errors import LedgerError
 from jellybean.ledger.ledger import Ledger
 from jellybean.ledger.live_counters import LiveCounters
 from jellybean.ledger.readings import BilledPlan, BilledWorker, Moment, Reading, Sent, SentKey, Work, WorkKey
+from jellybean.serving.gateway.accounting.answer_log import AnswerLog
 from jellybean.serving.gateway.accounting.serving_log import ServingLog
 from jellybean.serving.gateway.plans.current_plan import CurrentPlan
 from jellybean_agent import PlanView, WorkerView
@@ -44,6 +46,7 @@ class Recorder:
     ) -> None:
         """`run`: which start of serving this is."""
         self.log = log
+        self.answers = AnswerLog()
         self._ledger, self._run, self._plans, self._interval_s = ledger, run, plans, interval_s
         self._changed = asyncio.Event()
         self._counts: dict[str, tuple[dict[WorkKey, Work], dict[SentKey, Sent]]] = {}  # by plan, as last read
@@ -102,12 +105,21 @@ class Recorder:
             try:
                 await asyncio.to_thread(self._ledger.write, reading)
                 self._has_written = True
+                await asyncio.to_thread(self._keep_answers, reading.at.unix_s)
                 if reading.at.boot_s - self._compacted_s > _COMPACT_S:
                     self._compacted_s = reading.at.boot_s
                     await asyncio.to_thread(compact, self._ledger, reading.at.unix_s)
             except LedgerError as error:
                 LOG.error("%s; nothing is lost: the next interval has it", error)
             self._counts = {plan: counts for plan, counts in self._counts.items() if plan in billed}
+
+    def _keep_answers(self, now_unix_s: float) -> None:
+        answers = self.answers.take()
+        try:
+            keep_answers(self._ledger, answers, now_unix_s)
+        except LedgerError:
+            self.answers.give_back(answers)
+            raise
 
     def _read(self, plan: str, texts: Iterable[bytes]) -> None:
         """Take over the counters of the workers that answered; of the others the last known ones stay."""

@@ -1,0 +1,97 @@
+"""Labels that come after the answers, by request id; the ledger keeps what they say of the answers."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from jellybean.bench.answer_metrics import Array, MetricError, correctness
+from jellybean.documents import Project
+from jellybean.errors import InputError
+from jellybean.ledger.answers import label_answer
+from jellybean.ledger.errors import LedgerError
+from jellybean.ledger.ledger import Ledger
+from jellybean_agent import decode_tensor
+from jellybean_protos.gateway.v1 import gateway_pb2
+
+_TEXTS = ("word_accuracy", "character_accuracy")
+ID, LABEL, CLIENT = "id", "label", "client"
+
+
+@dataclass(frozen=True, slots=True)
+class LaterLabel:
+    """The label of a request. `client`: whose request; None: it is clear. `where`: it was read, for messages."""
+
+    id: str
+    label: str
+    client: str | None = None
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledNow:
+    """What became of labels: verdicts between 0 and 1, and why the others have none."""
+
+    verdicts: tuple[float, ...]
+    problems: tuple[str, ...]
+
+
+def read_labels(path: Path) -> Iterator[LaterLabel]:
+    """The labels of a CSV file with the columns id and label, and perhaps client. InputError for another file."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = csv.DictReader(file)
+            if not {ID, LABEL} <= set(rows.fieldnames or ()):
+                raise InputError(f"{path}: the first line must name the columns {ID} and {LABEL}, and perhaps {CLIENT}")
+            for number, row in enumerate(rows, start=2):
+                if row[ID] is None or row[LABEL] is None:
+                    raise InputError(f"{path}:{number}: a line needs an {ID} and a {LABEL}")
+                yield LaterLabel(row[ID], row[LABEL], row.get(CLIENT) or None, f"{path}:{number}: ")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+
+
+def label_answers(ledger: Ledger, project: Project, labels: Iterator[LaterLabel]) -> LabelledNow:
+    """Judge the kept answers of these requests by the workflow's metric; one that cannot be judged stops no other."""
+    metric = project.workflow.metric or "exact_match"
+    verdicts: list[float] = []
+    problems: list[str] = []
+    for one in labels:
+        try:
+            judge = _judge(metric, project.workflow.labelled_answer, one.label)
+            verdicts.append(label_answer(ledger, one.id, one.client, judge, time.time()))
+        except (LedgerError, MetricError, InputError) as error:
+            problems.append(f"{one.where}{error}")
+    return LabelledNow(tuple(verdicts), tuple(problems))
+
+
+def _judge(metric: str, sink: str | None, label: str) -> Callable[[bytes], float]:
+    wanted = _label_array(metric, label)
+
+    def judge(serialised: bytes) -> float:
+        outputs = gateway_pb2.InferResponse.FromString(serialised).outputs
+        name = sink if sink is not None else next(iter(outputs))
+        if name not in outputs:
+            raise InputError(f"the answer has no output of {name}, which the labels are for")
+        return float(correctness(metric, decode_tensor(outputs[name]), wanted))
+
+    return judge
+
+
+def _label_array(metric: str, label: str) -> Array:
+    """The label as an array: text for metrics of texts, else a number or a list of numbers as JSON."""
+    if metric in _TEXTS:
+        return np.frombuffer(label.encode(), np.uint8)
+    try:
+        found = np.asarray(json.loads(label))
+    except ValueError as error:
+        raise InputError(f"label {label!r} is no number and no list of numbers, as {metric} needs") from error
+    if found.dtype.kind not in "biuf":
+        raise InputError(f"label {label!r} is no number and no list of numbers, as {metric} needs")
+    return found

@@ -1,0 +1,127 @@
+"""Commands label and accuracy: labels that come after the answers, and how many answers are right by them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from jellybean.bench.later_labels import LaterLabel, label_answers, read_labels
+from jellybean.cli.app import Directory, Json, app, example
+from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_MISSED, out, print_json, say, warn
+from jellybean.cli.serving.cost import LedgerAt, Since, Until, parse_time
+from jellybean.documents import load_project
+from jellybean.errors import InputError
+from jellybean.ledger.answers import LabelledBy, ServedAccuracy, served_accuracy, waiting_answers
+from jellybean.ledger.ledger import opened_ledger
+from jellybean.ledger.questions import Span
+from jellybean.report import Store
+
+_SHOWN_PROBLEMS = 5
+
+
+@app.command(
+    epilog=example(
+        "jellybean label my-digits labels.csv",
+        "jellybean label my-digits --id order-17 --label 7",
+        "jellybean accuracy my-digits",
+    )
+)
+def label(
+    directory: Directory,
+    file: Annotated[
+        Path | None, typer.Argument(help="CSV file with the columns id and label, and perhaps client.")
+    ] = None,
+    request: Annotated[str | None, typer.Option("--id", help="Id of one request.")] = None,
+    value: Annotated[
+        str | None,
+        typer.Option("--label", help="Its label: a number, a list of numbers, or text, as the metric has it."),
+    ] = None,
+    client: Annotated[str | None, typer.Option(help="Whose request it was, if several clients used the id.")] = None,
+    json: Json = False,
+    ledger: LedgerAt = None,
+) -> None:
+    """Say what was right of answers given earlier, by request id: `jellybean accuracy` then knows.
+
+    Answers to requests with an id are kept for 30 days, if they are small.
+    """
+    if (file is None) == (request is None) or (request is None) != (value is None):
+        raise typer.BadParameter("give a FILE, or --id and --label of one request")
+    project = load_project(directory, profiles=False)
+    labels = read_labels(file) if file is not None else iter([LaterLabel(request or "", value or "", client)])
+    with opened_ledger(directory, ledger) as opened:
+        if opened is None:
+            raise InputError(f"nothing was served yet: jellybean up {directory}")
+        found = label_answers(opened, project, labels)
+    if json:
+        print_json(
+            {"labelled": len(found.verdicts), "right": math.fsum(found.verdicts), "problems": list(found.problems)}
+        )
+    else:
+        for problem in found.problems[:_SHOWN_PROBLEMS]:
+            warn(problem)
+        if len(found.problems) > _SHOWN_PROBLEMS:
+            warn(f"and {len(found.problems) - _SHOWN_PROBLEMS} others")
+        share = f": {math.fsum(found.verdicts):g} right" if found.verdicts else ""
+        say(f"{len(found.verdicts)} labelled{share}; see `jellybean accuracy {directory}`")
+    if found.problems:
+        raise typer.Exit(EXIT_BAD_INPUT)
+
+
+@app.command(epilog=example("jellybean accuracy my-digits --since 7d", "jellybean accuracy my-digits --by selection"))
+def accuracy(
+    directory: Directory,
+    by: Annotated[LabelledBy, typer.Option(help="What answers are grouped by.")] = LabelledBy.ALL,
+    since: Since = None,
+    until: Until = None,
+    json: Json = False,
+    ledger: LedgerAt = None,
+) -> None:
+    """Show the accuracy of what was served, by labels that came later, with 95 % intervals.
+
+    Exit status 5 if the predicted accuracy of the newest plan is above the interval: what is served is worse.
+    """
+    limits = ((since, -math.inf), (until, math.inf))
+    span = Span(*(otherwise if text is None else parse_time(text) for text, otherwise in limits))
+    with opened_ledger(directory, ledger) as opened:
+        lines = () if opened is None else served_accuracy(opened, by, span)
+        waiting = 0 if opened is None else waiting_answers(opened)
+    lines = tuple(line for line in lines if line.labels)
+    planned = _planned_accuracy(directory)
+    if json:
+        items = [{by.value: line.name, "labels": line.labels, **_figures(line)} for line in lines]
+        print_json({"by": by.value, "planned": planned, "lines": items, "waiting_for_labels": waiting})
+    elif not lines:
+        say(f"no labels yet; {waiting} answers wait for theirs: jellybean label {directory} FILE")
+    else:
+        out.print(_table(lines, by, planned))
+    worse = [line for line in lines if planned is not None and line.high < planned]
+    if worse and not json:
+        warn(f"worse than planned ({planned:.2f} %): {', '.join(line.name for line in worse)}")
+    if worse:
+        raise typer.Exit(EXIT_MISSED)
+
+
+def _planned_accuracy(directory: Path) -> float | None:
+    """The accuracy that the newest plan was predicted to have."""
+    snapshot = Store.of(directory).latest()
+    found = None if snapshot is None else snapshot.document.get("accuracy")
+    return None if found is None else float(found)
+
+
+def _figures(line: ServedAccuracy) -> dict[str, float]:
+    return {"accuracy": line.accuracy, "low": line.low, "high": line.high}
+
+
+def _table(lines: tuple[ServedAccuracy, ...], by: LabelledBy, planned: float | None) -> Table:
+    title = "accuracy of what was served" + (f"; planned {planned:.2f} %" if planned is not None else "")
+    table = Table("workflow" if by is LabelledBy.ALL else by.value, title=title, title_justify="left")
+    for name in ("labels", "right", "95 % interval"):
+        table.add_column(name, justify="right")
+    for line in lines:
+        interval = f"{line.low:.2f} to {line.high:.2f} %"
+        table.add_row(line.name or "(all alike)", f"{line.labels:,}", f"{line.accuracy:.2f} %", interval)
+    return table

@@ -1,0 +1,149 @@
+"""Answers that wait for their labels, and how many of those that have one are right.
+
+The interval of a share is Wilson's score interval (Wilson 1927): it holds for few labels, and for shares near 0 and 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, delete, func, insert, select, update
+
+from jellybean.ledger import tables
+from jellybean.ledger.errors import LedgerError
+from jellybean.ledger.ledger import Ledger
+from jellybean.ledger.questions import Span, day_or_hour
+
+MAX_ANSWER_BYTES = 4096  # of all sinks together: larger answers are not kept
+KEPT_S = 30 * 86_400.0  # answers without a label are kept as long
+Z95 = 1.959964  # 97.5 % quantile of the normal distribution
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAnswer:
+    """An answer as it is kept. `client`: of the request, empty without a certificate; `id`: that it gave it."""
+
+    client: str
+    id: str
+    at_s: float
+    workflow: str
+    plan: str
+    selection: str
+    site: str
+    outputs: bytes
+
+
+class LabelledBy(StrEnum):
+    """What labelled answers are grouped by."""
+
+    ALL = "all"
+    DAY = "day"
+    HOUR = "hour"
+    PLAN = "plan"
+    SELECTION = "selection"
+    SITE = "site"
+    CLIENT = "client"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedAccuracy:
+    """Accuracy of labelled answers in percent, with its 95 % interval."""
+
+    name: str
+    labels: int
+    accuracy: float
+    low: float
+    high: float
+
+
+def keep_answers(ledger: Ledger, answers: Sequence[KeptAnswer], now_unix_s: float) -> None:
+    """Add answers, and remove those whose labels never came."""
+    table = tables.answers
+    with ledger.changing() as connection:
+        if answers:
+            connection.execute(insert(table), [asdict(answer) for answer in answers])
+        connection.execute(delete(table).where(table.c.at_s < now_unix_s - KEPT_S, table.c.correct.is_(None)))
+
+
+def label_answer(ledger: Ledger, id_: str, client: str | None, judge: Callable[[bytes], float], now_s: float) -> float:
+    """Judge the newest answer to the request with this id by `judge` (serialised outputs -> 0 to 1); its verdict.
+
+    LedgerError if there is none, if it was labelled before, or if several clients used the id and none is named.
+    """
+    columns = tables.answers.c
+    query = select(columns.number, columns.client, columns.outputs).where(columns.id == id_)
+    if client is not None:
+        query = query.where(columns.client == client)
+    with ledger.changing() as connection:
+        rows = connection.execute(query.order_by(columns.number.desc())).all()
+        if not rows:
+            raise LedgerError(
+                f"no answer to a request {id_!r} is kept: only requests with an id are, with answers of at most "
+                f"{MAX_ANSWER_BYTES} bytes, for {KEPT_S / 86_400:.0f} days"
+            )
+        if len(clients := {row.client for row in rows}) > 1:
+            named = ", ".join(name or "(no certificate)" for name in sorted(clients))
+            raise LedgerError(f"several clients sent a request {id_!r}: {named}; say which one with --client")
+        newest = rows[0]
+        if newest.outputs is None:
+            raise LedgerError(f"request {id_!r} has its label already")
+        correct = judge(newest.outputs)
+        own = update(tables.answers).where(columns.number == newest.number)
+        connection.execute(own.values(correct=correct, labelled_s=now_s, outputs=None))
+    return correct
+
+
+def served_accuracy(ledger: Ledger, by: LabelledBy, span: Span = Span()) -> tuple[ServedAccuracy, ...]:
+    """Accuracy of the answers that were given in a span and have labels by now, in the order of names."""
+    with ledger.reading() as connection:
+        rows = connection.execute(_of_span(_grouped(by), span)).all()
+    found = [_accuracy(str(name if by not in _TIMES else day_or_hour(by.value, name)), *sums) for name, *sums in rows]
+    return tuple(sorted(found, key=lambda line: line.name))
+
+
+def waiting_answers(ledger: Ledger) -> int:
+    """Number of answers that have no label yet."""
+    columns = tables.answers.c
+    with ledger.reading() as connection:
+        return int(connection.execute(select(func.count()).where(columns.correct.is_(None))).scalar_one())
+
+
+_TIMES: Mapping[LabelledBy, int] = {LabelledBy.DAY: 86_400, LabelledBy.HOUR: 3_600}
+
+
+def _grouped(by: LabelledBy) -> Select[Any]:
+    columns = tables.answers.c
+    correct = columns.correct
+    key: ColumnElement[Any]
+    if by in _TIMES:
+        key = func.floor(columns.at_s / _TIMES[by])
+    else:
+        key = columns[by.value] if by is not LabelledBy.ALL else func.min(columns.workflow)
+    query = select(key, func.count(correct), func.sum(correct)).where(correct.is_not(None))
+    return query if by is LabelledBy.ALL else query.group_by(key)
+
+
+def _of_span(query: Select[Any], span: Span) -> Select[Any]:
+    columns = tables.answers.c
+    if math.isfinite(span.since_s):
+        query = query.where(columns.at_s >= span.since_s)
+    return query.where(columns.at_s < span.until_s) if math.isfinite(span.until_s) else query
+
+
+def _accuracy(name: str, labels: int, right: float | None) -> ServedAccuracy:
+    if not labels or right is None:
+        return ServedAccuracy(name, 0, math.nan, 0.0, 100.0)
+    low, high = wilson(right / labels, labels)
+    return ServedAccuracy(name, labels, 100 * right / labels, 100 * low, 100 * high)
+
+
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """The 95 % score interval of a share of `count`."""
+    square = Z95**2
+    centre = (share + square / (2 * count)) / (1 + square / count)
+    half = Z95 / (1 + square / count) * math.sqrt(share * (1 - share) / count + square / (4 * count**2))
+    return max(0.0, centre - half), min(1.0, centre + half)

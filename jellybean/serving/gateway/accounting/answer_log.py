@@ -1,0 +1,67 @@
+"""Keeps small answers of requests that have an id until the recorder writes them, so that labels may come later."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+
+from jellybean.ledger.answers import MAX_ANSWER_BYTES, KeptAnswer
+from jellybean.serving.gateway.accounting.serving_log import client_name
+from jellybean.serving.gateway.requests.request import Attempt
+from jellybean.serving.outcomes import Tensors
+from jellybean.serving.spool.delivery import Key
+from jellybean_agent import PlanView
+from jellybean_protos.gateway.v1 import gateway_pb2
+
+MOST = 10_000  # answers between two intervals; the oldest go
+
+
+class AnswerLog:
+    """Answers since the last `take`."""
+
+    def __init__(self) -> None:
+        self._answers: deque[KeptAnswer] = deque(maxlen=MOST)
+
+    def keep(self, key: Key, attempt: Attempt | None, outputs: Tensors) -> None:
+        """Keep an answer unless it is large. `attempt`: that gave it."""
+        if attempt is None or sum(len(tensor.data) for tensor in outputs.values()) > MAX_ANSWER_BYTES:
+            return
+        view = attempt.plan.view
+        route = view.table.plain(attempt.route)
+        self._answers.append(
+            KeptAnswer(
+                client_name(key.caller),
+                key.id,
+                time.time(),
+                view.name,
+                view.hash,
+                selection_text(view, view.routes[route]),
+                site_name(view, route),
+                gateway_pb2.InferResponse(outputs=outputs).SerializeToString(),
+            )
+        )
+
+    def take(self) -> list[KeptAnswer]:
+        """The answers, which are forgotten here."""
+        taken = list(self._answers)
+        self._answers.clear()
+        return taken
+
+    def give_back(self, answers: list[KeptAnswer]) -> None:
+        """Keep them longer: they could not be written."""
+        self._answers.extendleft(reversed(answers[-MOST:]))
+
+
+def selection_text(view: PlanView, route: Mapping[str, str]) -> str:
+    """The variants of a route, of the operators of which the plan has several: `detect=small, read=big`."""
+    return ", ".join(
+        f"{name}={view.workers[route[name]].variants.get(name, view.operators[name].variant)}"
+        for name in sorted(view.others)
+    )
+
+
+def site_name(view: PlanView, route: int) -> str:
+    """The site of a route's first source; empty in a plan without sites."""
+    places = len(view.routes) // len(view.weights)
+    return next(iter(view.tiers_at[route // len(view.weights)].values())) if places > 1 else ""
