@@ -255,6 +255,16 @@ def timeline(ledger: Ledger, piece_s: int, span: Span = Span()) -> tuple[Timelin
     )
 
 
+def last_plan(ledger: Ledger) -> str | None:
+    """Hash of the plan that served requests last; None if nothing was served."""
+    columns = tables.intervals.c
+    with ledger.reading() as connection:
+        found: str | None = connection.execute(
+            select(columns.plan).order_by(columns.begin_s.desc(), columns.id.desc()).limit(1)
+        ).scalar()
+    return found
+
+
 def all_events(ledger: Ledger) -> tuple[Event, ...]:
     """What happened to serving, in the order in which it was written."""
     columns = tables.events.c

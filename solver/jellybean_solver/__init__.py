@@ -109,7 +109,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "deadline_s",
         "deadline_shares",
     ),
-    "model.distributions": ("quantile_mean",),
+    "model.distributions": ("quantile_mean", "quantile_points"),
     "model.evaluate": ("evaluate",),
     "model.flows": (
         "Flow",

@@ -62,6 +62,7 @@ from jellybean_solver.model.accuracy import PerOperator as PerOperator
 from jellybean_solver.model.deadline_shares import deadline_s as deadline_s
 from jellybean_solver.model.deadline_shares import deadline_shares as deadline_shares
 from jellybean_solver.model.distributions import quantile_mean as quantile_mean
+from jellybean_solver.model.distributions import quantile_points as quantile_points
 from jellybean_solver.model.evaluate import evaluate as evaluate
 from jellybean_solver.model.flows import Flow as Flow
 from jellybean_solver.model.flows import LinkUse as LinkUse

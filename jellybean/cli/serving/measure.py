@@ -30,6 +30,7 @@ from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.documents import check_project
 from jellybean.cli.init import Example, copy_example
 from jellybean.cli.projects import open_project, options_of_plan
+from jellybean.cli.serving.drift import show_drift
 from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
 from jellybean.cli.times import seconds_within
 from jellybean.display import formats
@@ -120,6 +121,7 @@ def bench(
         "jellybean report my-digits --html report.html",
         "jellybean report my-digits --json",
         "jellybean report my-digits --plan running",
+        "jellybean report my-digits --drift --since 2h",
     )
 )
 def report(
@@ -132,6 +134,11 @@ def report(
     ] = None,
     gateway: GatewayAt = None,
     tls: AdminTls = None,
+    drift: Annotated[
+        bool,
+        typer.Option("--drift", help="What has left its prediction while served; exit status 5 if any has."),
+    ] = False,
+    since: Annotated[str, typer.Option(metavar="TIME", help="With --drift: from then on, as of `cost`.")] = "1d",
     plan: Annotated[
         str | None,
         typer.Option(
@@ -145,6 +152,9 @@ def report(
     With --gateway, of the plan that it serves.
     """
     check_project(directory, overrides)
+    if drift:
+        show_drift(directory, since, json=json)
+        return
     if html is not None:
         checked_file("--html", html)
     named = None if plan is None else _hash_of(directory, plan)

@@ -1,0 +1,66 @@
+"""`report --drift`: what has left its prediction while it was served."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+from rich.table import Table
+
+from jellybean.cli.console import EXIT_MISSED, out, print_json, say
+from jellybean.cli.serving.cost import parse_time
+from jellybean.display import formats
+from jellybean.errors import InputError
+from jellybean.ledger.ledger import opened_ledger
+from jellybean.ledger.questions import Span, last_plan
+from jellybean.report import Store
+from jellybean.report.advice import HASH_DIGITS
+from jellybean.report.drift_watch import Drifted, DriftWatch
+from jellybean.report.served_figures import observations
+from jellybean_solver import from_document
+
+_YEAR_S = 365.25 * 86_400.0
+
+
+def show_drift(directory: Path, since: str, *, json: bool) -> None:
+    """Print what is off in the plan that was served last. Exit status 5 if anything is."""
+    span = Span(parse_time(since))
+    with opened_ledger(directory, None) as ledger:
+        plan_hash = None if ledger is None else last_plan(ledger)
+        if ledger is None or plan_hash is None:
+            raise InputError(f"nothing was served yet: jellybean up {directory}")
+        snapshot = Store.of(directory).latest(plan_hash)
+        if snapshot is None:
+            raise InputError(f"the plan that was served last, {plan_hash[:HASH_DIGITS]}, is not in the report store")
+        seen = observations(ledger, from_document(snapshot.document), plan_hash, span)
+    drifted = DriftWatch().see_all(seen).drifted
+    if json:
+        items = [one.to_json() for one in drifted]
+        print_json({"plan": plan_hash, "figures": len({one.name for one in seen}), "drifted": items})
+    elif drifted:
+        out.print(_table(drifted))
+    else:
+        figures = formats.count(len({one.name for one in seen}), "figure")
+        say(f"{figures} of plan {plan_hash[:HASH_DIGITS]} as predicted" if seen else "too little was served to tell")
+    if drifted:
+        raise typer.Exit(EXIT_MISSED)
+
+
+def _table(drifted: Sequence[Drifted]) -> Table:
+    table = Table("what", title="not as predicted", title_justify="left")
+    for name in ("of its prediction", "since (UTC)", "by chance once in"):
+        table.add_column(name, justify="right")
+    for one in drifted:
+        since = datetime.datetime.fromtimestamp(one.since_s, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
+        table.add_row(one.name, f"{one.ratio:.2f} times", since, _rarely(one.once_in_s))
+    return table
+
+
+def _rarely(seconds: float) -> str:
+    if seconds > 100 * _YEAR_S:
+        return "over 100 years"
+    if seconds > _YEAR_S:
+        return f"{seconds / _YEAR_S:.0f} years"
+    return f"{seconds / 86_400:.1f} days"
