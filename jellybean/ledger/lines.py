@@ -78,9 +78,14 @@ class Interval:
     requests: tuple[RequestLine, ...]
 
     @property
-    def usd(self) -> float:
-        """Cost of the interval."""
-        return _usd(self.work, self.sent)
+    def workers_usd(self) -> float:
+        """Cost of workers."""
+        return _usd(self.work, ())
+
+    @property
+    def links_usd(self) -> float:
+        """Cost of bytes over links."""
+        return _usd((), self.sent)
 
 
 def interval(before: Reading, now: Reading) -> Interval:

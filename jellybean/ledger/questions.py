@@ -255,6 +255,21 @@ def timeline(ledger: Ledger, piece_s: int, span: Span = Span()) -> tuple[Timelin
     )
 
 
+def run_cost(ledger: Ledger, run: str) -> tuple[float, float]:
+    """What a run has cost up to its last interval: USD for workers, and for bytes over links."""
+    intervals = tables.intervals
+    with ledger.reading() as connection:
+        workers, links = (
+            connection.execute(
+                select(func.coalesce(func.sum(table.c.usd), 0.0))
+                .join(intervals, intervals.c.id == table.c.interval)
+                .where(intervals.c.run == run)
+            ).scalar_one()
+            for table in (tables.work, tables.sent)
+        )
+    return float(workers), float(links)
+
+
 def last_plan(ledger: Ledger) -> str | None:
     """Hash of the plan that served requests last; None if nothing was served."""
     columns = tables.intervals.c

@@ -63,7 +63,7 @@ def test_an_interval_costs_its_time_and_bytes() -> None:
     assert (work["shop-2/pc", "detect"].usd, work["shop-2/pc", "detect"].site) == (pytest.approx(0.2), "shop-2")
     ((sent),) = found.sent
     assert (sent.sent_bytes, sent.usd) == (2.0**29, 5.0)
-    assert found.usd == pytest.approx(5.3)
+    assert found.workers_usd + found.links_usd == pytest.approx(5.3)
     requests = {line.key.client: line for line in found.requests}
     assert requests["ann"].usd == pytest.approx(5.3 * 3 / 4)
     assert requests["bob"].usd == pytest.approx(5.3 / 4)
@@ -99,7 +99,7 @@ def test_between_two_runs_nothing_costs_but_what_was_counted_is_there() -> None:
     before = reading(0.0, 0.0, requests={ANN: counts(4, 3)})
     now = replace(reading(500.0, 500.0, requests={ANN: counts(6, 5)}), run="next")
     found = interval(before, now)
-    assert (found.run, found.seconds, found.usd) == ("run", 0.0, 0.0)
+    assert (found.run, found.seconds, found.workers_usd, found.links_usd) == ("run", 0.0, 0.0, 0.0)
     assert [line.counts[RECEIVED] for line in found.requests] == [2]
 
 

@@ -21,6 +21,7 @@ from jellybean.ledger.compaction import compact
 from jellybean.ledger.errors import LedgerError
 from jellybean.ledger.ledger import Ledger
 from jellybean.ledger.live_counters import LiveCounters
+from jellybean.ledger.questions import run_cost
 from jellybean.ledger.readings import BilledPlan, BilledWorker, Moment, Reading, Sent, SentKey, Work, WorkKey
 from jellybean.serving.gateway.accounting.answer_log import AnswerLog
 from jellybean.serving.gateway.accounting.serving_log import ServingLog
@@ -53,6 +54,7 @@ class Recorder:
         self._writing = asyncio.Lock()
         self._compacted_s = -math.inf
         self._has_written = False
+        self._paid_usd = run_cost(ledger, run)
         self._lost = 0
         self._task: asyncio.Task[None] | None = None
 
@@ -103,8 +105,11 @@ class Recorder:
             reading = self._reading(self._plans.served.view, [plan.view for plan in billed.values()])
             reading = replace(reading, is_first=not self._has_written, is_last=is_last, note=self._note())
             try:
-                await asyncio.to_thread(self._ledger.write, reading)
+                found = await asyncio.to_thread(self._ledger.write, reading)
                 self._has_written = True
+                if found is not None and found.run == self._run:
+                    self._paid_usd = (self._paid_usd[0] + found.workers_usd, self._paid_usd[1] + found.links_usd)
+                self._plans.costs.settle(*self._paid_usd)
                 await asyncio.to_thread(self._keep_answers, reading.at.unix_s)
                 if reading.at.boot_s - self._compacted_s > _COMPACT_S:
                     self._compacted_s = reading.at.boot_s

@@ -1,4 +1,6 @@
-"""Cost of a run since its gateway started, over all plans served in that time; it never decreases.
+"""Cost of a run so far, over all plans served in it; it never decreases.
+
+Without a ledger it begins with the gateway's process; with one it goes on from what the ledger has of the run.
 
 Workers cost their price while their plan is served; while one plan replaces another, both do. Links cost the bytes
 sent, as reported by workers: bytes that a worker sent between its last report and its death are not counted.
@@ -47,6 +49,8 @@ class CostAccount:
         self._clock = clock
         self._bills: dict[Billed, _Bill] = {}  # of the plans that are served now
         self._workers_usd = self._links_usd = 0.0  # cost of earlier plans
+        self._settled = (0.0, 0.0)  # what is added to the workers' and the links' cost that this process has seen
+        self._shown = [0.0, 0.0]
 
     def begin(self, plan: Billed) -> None:
         """Bill a plan's workers from now on."""
@@ -58,6 +62,10 @@ class CostAccount:
         bill = self._bills.pop(plan)
         self._workers_usd += bill.usd_per_s * (self._clock() - bill.since_s)
         self._links_usd += bill.links_usd + _sources_usd(plan)
+
+    def settle(self, workers_usd: float, links_usd: float) -> None:
+        """Go on from what the ledger says that the run has cost up to now."""
+        self._settled = (workers_usd - self._own_workers_usd, links_usd - self._own_links_usd)
 
     def report(self, plan: Billed, texts: Iterable[bytes], asked_s: float) -> None:
         """Add the workers' metrics (Prometheus' text format), requested at `asked_s` (monotonic seconds).
@@ -83,12 +91,22 @@ class CostAccount:
     @property
     def workers_usd(self) -> float:
         """Cost of workers so far."""
-        now_s = self._clock()
-        return self._workers_usd + sum(bill.usd_per_s * (now_s - bill.since_s) for bill in list(self._bills.values()))
+        self._shown[0] = max(self._shown[0], self._own_workers_usd + self._settled[0])
+        return self._shown[0]
 
     @property
     def links_usd(self) -> float:
         """Cost of bytes over links so far."""
+        self._shown[1] = max(self._shown[1], self._own_links_usd + self._settled[1])
+        return self._shown[1]
+
+    @property
+    def _own_workers_usd(self) -> float:
+        now_s = self._clock()
+        return self._workers_usd + sum(bill.usd_per_s * (now_s - bill.since_s) for bill in list(self._bills.values()))
+
+    @property
+    def _own_links_usd(self) -> float:
         return self._links_usd + sum(bill.links_usd + _sources_usd(plan) for plan, bill in list(self._bills.items()))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from jellybean import query
 from jellybean.ledger.ledger import Ledger, ledger_url
@@ -54,6 +55,13 @@ def is_ready(client: Client) -> bool:
         return False
 
 
+def cost_so_far(client: Client) -> float:
+    """What the gateway says that the run has cost."""
+    families = text_string_to_metric_families(client.metrics())
+    samples = [sample for family in families for sample in family.samples]
+    return sum(sample.value for sample in samples if sample.name == "jellybean_gateway_cost_usd_total")
+
+
 def lines(directory: Path, by: By) -> dict[str, tuple[float, int, int]]:
     """Name -> USD, done, failed."""
     ledger = Ledger(ledger_url(directory))
@@ -69,7 +77,9 @@ def test_the_ledger_of_a_run_in_which_everything_is_killed(tmp_path: Path, start
         with SteadyLoad(client.address, RATE_PER_S, factor=6.0) as load:
             wait_until(lambda: load.sent > 2 * RATE_PER_S)
             kill(tmp_path, client, "cloud-1")
+            so_far = cost_so_far(client)
             kill(tmp_path, client, "gateway")
+            wait_until(lambda: cost_so_far(client) >= so_far > 0.0)  # once the interval over its absence is written
             wait_until(lambda: load.outcomes["OK"] > 3 * RATE_PER_S)
             assert replace_plan.apply(tmp_path, chain(tmp_path, workers=("edge-1", "cloud-2"), links=[LINK]))
             kill(tmp_path, client, "gateway")
