@@ -79,7 +79,7 @@ class Ledger:
                 found = interval(before, now)
                 _add(connection, found)
                 own = update(tables.cursor).where(tables.cursor.c.gateway == self._gateway)
-                connection.execute(own.values(reading=reading_to_text(now)))
+                connection.execute(own.values(reading=reading_to_text(now.with_unread(before))))
             else:
                 values = {"gateway": self._gateway, "reading": reading_to_text(now)}
                 connection.execute(insert(tables.cursor).values(**values))

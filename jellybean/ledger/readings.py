@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -130,3 +130,13 @@ class Reading:
     is_first: bool = False  # of its process
     is_last: bool = False  # of its process, which ends in order
     note: str = ""  # what else is to be said of it
+
+    def with_unread(self, before: Reading) -> Reading:
+        """This reading with the last counters of workers that did not answer, of plans that still cost money.
+
+        Without them the next reading would count all again that they have ever done.
+        """
+        plans = {plan.hash for plan in self.plans}
+        work = {key: work for key, work in before.work.items() if key.plan in plans}
+        sent = {key: sent for key, sent in before.sent.items() if key.plan in plans}
+        return replace(self, work={**work, **self.work}, sent={**sent, **self.sent})

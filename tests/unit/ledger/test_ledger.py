@@ -20,10 +20,19 @@ from jellybean.ledger.questions import By, Span, all_events, cost, served
 from tests.support.made_up_run import BEGIN_S, DAY_S, PLAN, Serving
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A new database: an SQLite file, or one of a PostgreSQL server where there is one."""
+    if request.param == "sqlite":
+        (tmp_path / ".jellybean").mkdir()
+        return ledger_url(tmp_path)
+    found: str = request.getfixturevalue("postgres")()
+    return found
+
+
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    (tmp_path / ".jellybean").mkdir()
-    found = Ledger(ledger_url(tmp_path), "gateway")
+def ledger(url: str) -> Iterator[Ledger]:
+    found = Ledger(url, "gateway")
     yield found
     found.close()
 
@@ -83,7 +92,7 @@ def test_a_span_has_the_intervals_that_begin_in_it(ledger: Ledger) -> None:
 
 
 def test_a_writer_that_is_killed_before_its_transaction_ends_counts_nothing_twice(
-    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    url: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serving = Serving()
     ledger.write(serving.read(0.0))
@@ -94,15 +103,31 @@ def test_a_writer_that_is_killed_before_its_transaction_ends_counts_nothing_twic
             ledger.write(serving.read(50.0))
     assert cost(ledger, By.DAY) == ()
     ledger.close()
-    again = Ledger(ledger_url(tmp_path), "gateway")
+    again = Ledger(url, "gateway")
     again.write(serving.read(60.0))
     expected = serving.usd(60.0) - begun / 2**30 * 9.0
     assert sum(line.usd for line in cost(again, By.OPERATOR)) == pytest.approx(expected, rel=1e-12)
     again.close()
 
 
-def test_two_gateways_write_beside_each_other(tmp_path: Path, ledger: Ledger) -> None:
-    other, mine, theirs = Ledger(ledger_url(tmp_path), "other"), Serving(1), Serving(2)
+def test_workers_that_did_not_answer_for_a_while_are_not_counted_again(ledger: Ledger) -> None:
+    serving = Serving()
+    first = serving.read(0.0)
+    ledger.write(first)
+    for at_s in (10.0, 20.0, 30.0):
+        reading = serving.read(at_s)
+        away = replace(reading, work={}, sent={}, is_first=True)  # as of a gateway that was started again
+        ledger.write(away if at_s == 20.0 else reading)
+    done = {line.name: line.done for line in cost(ledger, By.OPERATOR)}
+    total = sum(work.completed for work in reading.work.values()) - sum(work.completed for work in first.work.values())
+    assert sum(done.values()) == total
+    traffic = sum(line.traffic_usd for line in cost(ledger, By.LINK))
+    begun = sum(sent.sent_bytes for sent in first.sent.values())
+    assert traffic == pytest.approx((serving.sent_bytes - begun) / 2**30 * 9.0)
+
+
+def test_two_gateways_write_beside_each_other(url: str, ledger: Ledger) -> None:
+    other, mine, theirs = Ledger(url, "other"), Serving(1), Serving(2)
     for at_s in (0.0, 30.0):
         ledger.write(mine.read(at_s))
         other.write(replace(theirs.read(at_s), run="theirs"))

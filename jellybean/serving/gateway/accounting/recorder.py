@@ -39,6 +39,10 @@ _COUNTERS = {
 _BYTES, _STARTED = "jellybean_link_bytes_total", "jellybean_started_timestamp_seconds"
 
 
+WorkCounters = Mapping[WorkKey, Work]
+SentCounters = Mapping[SentKey, Sent]
+
+
 class Recorder:
     """Writes down what a gateway's plans, workers and requests counted, from `start` to `close`."""
 
@@ -50,7 +54,6 @@ class Recorder:
         self.answers = AnswerLog()
         self._ledger, self._run, self._plans, self._interval_s = ledger, run, plans, interval_s
         self._changed = asyncio.Event()
-        self._counts: dict[str, tuple[dict[WorkKey, Work], dict[SentKey, Sent]]] = {}  # by plan, as last read
         self._writing = asyncio.Lock()
         self._compacted_s = -math.inf
         self._has_written = False
@@ -99,10 +102,9 @@ class Recorder:
         """Write the interval up to now. What cannot be written now is part of the next interval."""
         async with self._writing:
             billed = {plan.view.hash: plan for plan in self._plans.billed}
-            for plan in billed.values():
-                texts = await plan.metrics()
-                await asyncio.to_thread(self._read, plan.view.hash, texts)  # thousands of lines in a large fleet
-            reading = self._reading(self._plans.served.view, [plan.view for plan in billed.values()])
+            texts = {plan: await served.metrics() for plan, served in billed.items()}
+            counts = await asyncio.to_thread(_counters, texts)  # thousands of lines in a large fleet
+            reading = self._reading(self._plans.served.view, [plan.view for plan in billed.values()], *counts)
             reading = replace(reading, is_first=not self._has_written, is_last=is_last, note=self._note())
             try:
                 found = await asyncio.to_thread(self._ledger.write, reading)
@@ -116,7 +118,6 @@ class Recorder:
                     await asyncio.to_thread(compact, self._ledger, reading.at.unix_s)
             except LedgerError as error:
                 LOG.error("%s; nothing is lost: the next interval has it", error)
-            self._counts = {plan: counts for plan, counts in self._counts.items() if plan in billed}
 
     def _keep_answers(self, now_unix_s: float) -> None:
         answers = self.answers.take()
@@ -126,18 +127,7 @@ class Recorder:
             self.answers.give_back(answers)
             raise
 
-    def _read(self, plan: str, texts: Iterable[bytes]) -> None:
-        """Take over the counters of the workers that answered; of the others the last known ones stay."""
-        work, sent = self._counts.setdefault(plan, ({}, {}))
-        for text in texts:
-            own_work, own_sent = _counters_of_worker(plan, text)
-            work.update(own_work)
-            sent.update(own_sent)
-
-    def _reading(self, serving: PlanView, views: Sequence[PlanView]) -> Reading:
-        counts = [self._counts[view.hash] for view in views]
-        work = {key: value for own, _ in counts for key, value in own.items()}
-        sent = {key: value for _, own in counts for key, value in own.items()}
+    def _reading(self, serving: PlanView, views: Sequence[PlanView], work: WorkCounters, sent: SentCounters) -> Reading:
         requests = self.log.requests()
         return Reading(
             Moment.now(),
@@ -165,7 +155,19 @@ def _billed_worker(view: PlanView, worker: WorkerView) -> BilledWorker:
     return BilledWorker(worker.name, tier, site, worker.price_usd_per_h, loads, variants)
 
 
-def _counters_of_worker(plan: str, text: bytes) -> tuple[Mapping[WorkKey, Work], Mapping[SentKey, Sent]]:
+def _counters(texts: Mapping[str, Iterable[bytes]]) -> tuple[WorkCounters, SentCounters]:
+    """Counters of the workers that answered. `texts`: plan -> the metrics of each."""
+    work: dict[WorkKey, Work] = {}
+    sent: dict[SentKey, Sent] = {}
+    for plan, of_plan in texts.items():
+        for text in of_plan:
+            own_work, own_sent = _counters_of_worker(plan, text)
+            work.update(own_work)
+            sent.update(own_sent)
+    return work, sent
+
+
+def _counters_of_worker(plan: str, text: bytes) -> tuple[WorkCounters, SentCounters]:
     """Counters of work and bytes in a worker's metrics (Prometheus' text format)."""
     started = ""
     counts: dict[WorkKey, dict[str, float]] = defaultdict(dict)
@@ -203,4 +205,5 @@ def open_recorder(url: str, live: Path, run: str, plans: CurrentPlan) -> Recorde
     recorder = Recorder(ledger, log, run, plans)
     plans.log_bytes(log.sent)
     plans.on_billed = recorder.plans_changed
+    plans.before_end = recorder.write
     return recorder

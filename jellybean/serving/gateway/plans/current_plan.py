@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +48,7 @@ class CurrentPlan:
         self.costs = CostAccount()
         self.billed: tuple[ServedPlan, ...] = ()  # plans that cost money now
         self.on_billed: Callable[[], None] | None = None  # called when they change
+        self.before_end: Callable[[], Awaitable[None]] | None = None  # awaited before a plan ends to cost money
         self._on_sent: OnSent | None = None
         self.served = self._served_plan(view, addresses, links)
 
@@ -161,6 +162,8 @@ class CurrentPlan:
         while plan.has_attempts:
             await asyncio.sleep(_POLL_S)
         await self._metrics_of(plan)  # bill the last bytes sent over its links
+        if self.before_end is not None:
+            await self.before_end()
         self._end_costs(plan)
         await plan.close()
         plan.links.close()

@@ -100,6 +100,7 @@ def test_the_ledger_of_a_run_in_which_everything_is_killed(tmp_path: Path, start
         assert sum(amount for amount, _, _ in found.values()) == pytest.approx(usd, rel=1e-9), by
     by_operator = lines(tmp_path, By.OPERATOR)
     assert by_operator.keys() == {"double", "triple"}
+    assert answered <= by_operator["double"][1] <= 1.2 * load.sent  # with retries; no worker's count is lost or doubled
     assert lines(tmp_path, By.LINK)["edge -> cloud"][0] == pytest.approx(traffic, rel=0.05)
     assert len(lines(tmp_path, By.PLAN)) == 2
     told = json.loads(jellybean("history", str(tmp_path), "--json").stdout)
