@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -98,11 +99,14 @@ class Recorder:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), self._interval_s)
 
-    async def write(self, *, is_last: bool = False) -> None:
-        """Write the interval up to now. What cannot be written now is part of the next interval."""
+    async def write(self, read: Mapping[str, Sequence[bytes]] = MappingProxyType({}), *, is_last: bool = False) -> None:
+        """Write the interval up to now. What cannot be written now is part of the next interval.
+
+        `read`: plan -> metrics of its workers, of plans that were just read.
+        """
         async with self._writing:
             billed = {plan.view.hash: plan for plan in self._plans.billed}
-            texts = {plan: await served.metrics() for plan, served in billed.items()}
+            texts = {plan: read[plan] if plan in read else await one.metrics() for plan, one in billed.items()}
             counts = await asyncio.to_thread(_counters, texts)  # thousands of lines in a large fleet
             reading = self._reading(self._plans.served.view, [plan.view for plan in billed.values()], *counts)
             reading = replace(reading, is_first=not self._has_written, is_last=is_last, note=self._note())
@@ -205,5 +209,5 @@ def open_recorder(url: str, live: Path, run: str, plans: CurrentPlan) -> Recorde
     recorder = Recorder(ledger, log, run, plans)
     plans.log_bytes(log.sent)
     plans.on_billed = recorder.plans_changed
-    plans.before_end = recorder.write
+    plans.on_read = recorder.write
     return recorder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from jellybean.serving.gateway.plans.served_plan import OnSent, ServedPlan
 from jellybean_agent import EmulatedLinks, PlanView, StatusError, Transport
 
 _POLL_S = 0.02
+OnRead = Callable[[Mapping[str, Sequence[bytes]]], Awaitable[None]]  # gets hash of a plan -> its workers' metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class CurrentPlan:
         self.costs = CostAccount()
         self.billed: tuple[ServedPlan, ...] = ()  # plans that cost money now
         self.on_billed: Callable[[], None] | None = None  # called when they change
-        self.before_end: Callable[[], Awaitable[None]] | None = None  # awaited before a plan ends to cost money
+        self.on_read: OnRead | None = None  # awaited when a plan's workers, soon to be gone, were read
         self._on_sent: OnSent | None = None
         self.served = self._served_plan(view, addresses, links)
 
@@ -150,9 +151,15 @@ class CurrentPlan:
             raise
         finally:
             self._replacing = False
+        await self._read_for_the_last_time(self.served)  # its workers may be ended as soon as this returns
         self.retire(self.served)
         self.served = plan
         self._on_change()
+
+    async def _read_for_the_last_time(self, plan: ServedPlan) -> None:
+        texts = await self._metrics_of(plan)
+        if self.on_read is not None:
+            await self.on_read({plan.view.hash: texts})
 
     def retire(self, plan: ServedPlan) -> None:
         """Close a plan's streams once its last attempt has ended."""
@@ -161,9 +168,7 @@ class CurrentPlan:
     async def _retire(self, plan: ServedPlan) -> None:
         while plan.has_attempts:
             await asyncio.sleep(_POLL_S)
-        await self._metrics_of(plan)  # bill the last bytes sent over its links
-        if self.before_end is not None:
-            await self.before_end()
+        await self._read_for_the_last_time(plan)  # bill the last bytes sent over its links
         self._end_costs(plan)
         await plan.close()
         plan.links.close()
