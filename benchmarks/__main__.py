@@ -9,6 +9,7 @@ from benchmarks import (  # noqa: F401  (each registers itself)
     kubernetes,
     latency,
     learning,
+    ledger,
     many_workflows,
     mixed_served,
     mixed_variants,
