@@ -126,8 +126,8 @@ def _count_requests(connection: Connection, by: By, span: Span, found: dict[str,
     query = span.of(select(*own, func.sum(table.c.answered), func.sum(failed)), table).group_by(*own)
     for row in connection.execute(query):
         line = found[_name(by, row[: len(own)])]
-        line[2] += row[-2]
-        line[3] += row[-1]
+        line[2] += float(row[-2])  # PostgreSQL sums integers to decimals
+        line[3] += float(row[-1])
 
 
 _SECONDS = {By.DAY: 86_400, By.HOUR: 3_600}
