@@ -45,6 +45,9 @@ def compact(ledger: Ledger, now_unix_s: float) -> int:
 def _add_up(connection: Connection, run: str, plan: str, length: str, numbers: Sequence[int]) -> None:
     columns = tables.intervals.c
     of_these = columns.id.in_(numbers)
+    locked = connection.execute(select(columns.id).where(of_these).order_by(columns.id).with_for_update()).all()
+    if len(locked) < len(numbers):
+        return  # another gateway has added them up meanwhile
     totals = select(func.min(columns.begin_s), func.max(columns.end_s), func.sum(columns.seconds)).where(of_these)
     begin_s, end_s, seconds = connection.execute(totals).one()
     row = {"run": run, "plan": plan, "length": length, "begin_s": begin_s, "end_s": end_s, "seconds": seconds}

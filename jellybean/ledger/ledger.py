@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, insert, select, update
+from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from jellybean.folders import LEDGER_FILE, STATE_FOLDER
@@ -27,8 +27,8 @@ _LOCK_TIMEOUT_S = 10.0
 
 
 def ledger_url(directory: Path) -> str:
-    """The URL of a project's own ledger, an SQLite file."""
-    return f"sqlite:///{(directory / STATE_FOLDER / LEDGER_FILE).resolve()}"
+    """Where a project's own ledger is: the path of an SQLite file."""
+    return str((directory / STATE_FOLDER / LEDGER_FILE).resolve())
 
 
 @contextmanager
@@ -47,7 +47,9 @@ def opened_ledger(directory: Path, url: str | None) -> Iterator[Ledger | None]:
 
 
 def sqlite_path(url: str) -> Path | None:
-    """The file of an SQLite URL; None for another database."""
+    """The file of a path or of an SQLite URL; None for another database."""
+    if "://" not in url:
+        return Path(url)
     return Path(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else None
 
 
@@ -55,14 +57,14 @@ class Ledger:
     """Writes intervals of one gateway, and answers questions about all of them."""
 
     def __init__(self, url: str, gateway: str = "") -> None:
-        """Open the database of this URL (sqlite:///FILE or postgresql+psycopg://...), and create its tables.
+        """The database of this URL (postgresql+psycopg://...), or an SQLite file of this path.
 
-        `gateway`: who writes; only needed to write. LedgerError if it cannot be opened or is of a later version.
+        It is opened, and its tables are created, when it is used first, as a server may be away for a while. `gateway`:
+        who writes; only needed to write. LedgerError if the URL is none.
         """
-        self._gateway = gateway
+        self._gateway, self._is_open = gateway, False
         with _explained(url):
             self._engine = _engine(url)
-            self._create(url)
 
     def close(self) -> None:
         """Close all connections."""
@@ -70,10 +72,10 @@ class Ledger:
 
     def write(self, now: Reading) -> Interval | None:
         """Write the interval since this gateway's last reading; None for its first one, which only begins the count."""
-        with _explained(self._engine.url), self._engine.begin() as connection:
+        with self.changing() as connection:
             query = select(tables.cursor.c.reading).where(tables.cursor.c.gateway == self._gateway)
             text = connection.execute(query).scalar()
-            found, before = None, None if text is None else reading_from_text(text)
+            found, before = None, None if text is None else self._last_reading(text)
             _add_events(connection, before, now)
             if before is not None:
                 found = interval(before, now)
@@ -85,26 +87,34 @@ class Ledger:
                 connection.execute(insert(tables.cursor).values(**values))
         return found
 
-    def last_reading(self) -> Reading | None:
-        """The reading that this gateway's last interval ended with."""
-        with self.reading() as connection:
-            query = select(tables.cursor.c.reading).where(tables.cursor.c.gateway == self._gateway)
-            text = connection.execute(query).scalar()
-        return None if text is None else reading_from_text(text)
+    def _last_reading(self, text: str) -> Reading:
+        try:
+            return reading_from_text(text)
+        except (ValueError, KeyError, TypeError) as error:
+            where = f"ledger {self._engine.url}: the last reading of gateway {self._gateway[:12]} in ledger_cursor"
+            raise LedgerError(
+                f"{where} is damaged ({error!r}): delete its row; what was counted since is lost"
+            ) from error
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection for questions."""
-        with _explained(self._engine.url), self._engine.connect() as connection:
-            yield connection
+        """A connection for questions. LedgerError if the database cannot be opened, or is of a later version."""
+        with _explained(self._engine.url):
+            self._open()
+            with self._engine.connect() as connection:
+                yield connection
 
     @contextmanager
     def changing(self) -> Iterator[Connection]:
-        """A connection in a transaction."""
-        with _explained(self._engine.url), self._engine.begin() as connection:
-            yield connection
+        """A connection in a transaction. LedgerError as of `reading`."""
+        with _explained(self._engine.url):
+            self._open()
+            with self._engine.begin() as connection:
+                yield connection
 
-    def _create(self, url: str) -> None:
+    def _open(self) -> None:
+        if self._is_open:
+            return
         with self._engine.begin() as connection:
             tables.METADATA.create_all(connection)
             known = connection.execute(select(tables.version.c.version)).scalar()
@@ -112,7 +122,8 @@ class Ledger:
                 connection.execute(insert(tables.version).values(version=tables.VERSION))
             elif known != tables.VERSION:
                 versions = f"has version {known} of its tables, this JellyBean knows {tables.VERSION}"
-                raise LedgerError(f"ledger {url} {versions}: update JellyBean")
+                raise LedgerError(f"ledger {self._engine.url} {versions}: update JellyBean")
+        self._is_open = True
 
 
 def _add_events(connection: Connection, before: Reading | None, now: Reading) -> None:
@@ -158,7 +169,7 @@ def _sent_rows(found: Interval, workflow: str) -> Sequence[Mapping[str, Any]]:
     return [
         {
             "workflow": workflow, "plan": line.key.plan, "operator": line.key.operator, "variant": line.key.variant,
-            "sender": line.key.sender, "tier": line.key.tier, "to_tier": line.key.to_tier, "site": line.site,
+            "sender": line.key.sender, "tier": line.tier, "to_tier": line.to_tier, "site": line.site,
             "sent_bytes": line.sent_bytes, "usd": line.usd,
         }
         for line in found.sent
@@ -190,12 +201,14 @@ def _latency_rows(found: Interval) -> Sequence[Mapping[str, Any]]:
 
 
 def _engine(url: str) -> Engine:
-    if not url.startswith("sqlite"):
+    path = sqlite_path(url)
+    if path is None:
         try:
             return create_engine(url, pool_pre_ping=True)
         except ImportError as error:
             raise LedgerError(f"ledger {url}: {error}: pip install 'jellybean-serving[ledger-postgres]'") from error
-    engine = create_engine(url, connect_args={"timeout": _LOCK_TIMEOUT_S})
+    at = URL.create("sqlite", database=str(path))  # not parsed: a path may hold what means something in a URL
+    engine = create_engine(at, connect_args={"timeout": _LOCK_TIMEOUT_S})
 
     @event.listens_for(engine, "connect")
     def _settings(connection: Any, _record: Any) -> None:
@@ -211,7 +224,5 @@ def _explained(url: Any) -> Iterator[None]:
         yield
     except SQLAlchemyError as error:
         cause = getattr(error, "orig", None) or error
-        hint = (
-            "Check the file (sqlite:///FILE) or server (postgresql+psycopg://USER@HOST/NAME), its owner and free space"
-        )
+        hint = "Check the file, or server (postgresql+psycopg://USER@HOST/NAME), its owner and free space"
         raise LedgerError(f"ledger {url}: {cause}. {hint}") from error

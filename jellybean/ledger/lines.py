@@ -46,6 +46,8 @@ class SentLine:
     """Bytes that an operator or a source sent from tier to tier, and their price."""
 
     key: SentKey
+    tier: str
+    to_tier: str
     site: str
     sent_bytes: float
     usd: float
@@ -156,7 +158,10 @@ def _sent_lines(before: Reading, now: Reading, plans: Mapping[str, BilledPlan]) 
         count, plan = sent.sent_bytes - since, plans.get(key.plan)
         if count > 0:
             price = 0.0 if plan is None else plan.usd_per_gib.get((key.tier, key.to_tier), 0.0)
-            yield SentLine(key, site_of_worker(key.sender), count, count / _GIB * price)
+            tiers = {} if plan is None else plan.tier_by_site  # the key has sites in place of their tiers
+            tier, to_tier = (tiers.get(name, name) for name in (key.tier, key.to_tier))
+            site = key.tier if key.tier in tiers else ""
+            yield SentLine(key, tier, to_tier, site, count, count / _GIB * price)
 
 
 def _request_lines(

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import mmap
 import os
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
@@ -18,9 +20,11 @@ from typing import Self
 from jellybean.ledger.errors import LedgerError
 
 Key = tuple[str, ...]
+LOG = logging.getLogger("jellybean.gateway")
 
 KEY_BYTES = 512  # of a row's key as JSON
 MAX_ROWS = 4096
+_OVERFLOWS = 8  # rows that are left for overflow keys
 _WORD = 8
 _MAGIC = b"JBLIVE1\n"
 _HEADER = struct.Struct("<8sqq16s")  # magic, counters per row, rows in use, mark
@@ -32,33 +36,70 @@ class LiveCounters:
     """Rows of counters by key, in one file of one process at a time."""
 
     def __init__(self, path: Path, columns: int) -> None:
-        """Open or create the file. LedgerError if another process has it open, or if it has other columns."""
+        """Open or create the file. LedgerError if another process has it open, or if the disk has no room for it.
+
+        A file that is damaged, or has other columns, is moved away first.
+        """
+        self.path = path
         self._columns = columns
         self._row_bytes = KEY_BYTES + columns * _WORD
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            _lock(self._file, path)
-            self._map = self._mapped(path)
-        except BaseException:
-            os.close(self._file)
-            raise
+            self._file = self._opened(path)
+        except OSError as error:
+            raise LedgerError(f"{path}: {error.strerror}: requests cannot be counted there") from error
         self._words = memoryview(self._map).cast("q")
         self.mark = self._map[_HEADER.size - 16 : _HEADER.size].hex()  # identifies the file: a new one counts from 0
         self._rows: dict[Key, memoryview] = {}
         for number in range(self._words[_ROWS_AT]):
             self._rows[self._key(number)] = self._row(number)
 
-    def row(self, key: Key) -> memoryview:
+    def _opened(self, path: Path) -> int:
+        """The file, locked, mapped, and with all its space on the disk: a write to the map must not fail."""
+        for _ in range(2):
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                _lock(file, path)
+                if self._fits(file):
+                    self._map = self._mapped(file)
+                    return file
+                aside = path.with_name(f"{path.name}.damaged-{time.time():.0f}")
+                LOG.error("%s is damaged or of another version of JellyBean: it is moved to %s", path, aside.name)
+                path.rename(aside)
+            except BaseException:
+                os.close(file)
+                raise
+            os.close(file)
+        raise LedgerError(f"{path} cannot be replaced")
+
+    def _fits(self, file: int) -> bool:
+        """True for a new file, and for one of these columns whose keys can be read."""
+        header = os.pread(file, _HEADER.size, 0)
+        if not header:
+            return True
+        if len(header) < _HEADER.size or _HEADER.unpack(header)[:2] != (_MAGIC, self._columns):
+            return False
+        rows = _HEADER.unpack(header)[2]
+        return 0 <= rows <= MAX_ROWS and all(self._has_key(file, number) for number in range(rows))
+
+    def _has_key(self, file: int, number: int) -> bool:
+        text = os.pread(file, KEY_BYTES, _HEADER_BYTES + number * self._row_bytes)
+        try:
+            (size,) = struct.unpack("<q", text[:_WORD])
+            return isinstance(json.loads(text[_WORD : _WORD + size]), list)
+        except (struct.error, ValueError):
+            return False
+
+    def row(self, key: Key, overflow: Key = ()) -> memoryview:
         """The counters of a key, all 0 at first.
 
-        Once there are `MAX_ROWS`, and for a key that is too long, those of the empty key.
+        Once there are nearly `MAX_ROWS`, and for a key that is too long, those of `overflow`.
         """
         found = self._rows.get(key)
         if found is not None:
             return found
         text = json.dumps(key).encode()
-        if key and (len(text) > KEY_BYTES - _WORD or len(self._rows) >= MAX_ROWS - 1):
-            return self.row(())
+        if key != overflow and (len(text) > KEY_BYTES - _WORD or len(self._rows) >= MAX_ROWS - _OVERFLOWS):
+            return self.row(overflow, overflow)
         number = len(self._rows)
         at = _HEADER_BYTES + number * self._row_bytes
         self._map[at : at + _WORD + len(text)] = struct.pack("<q", len(text)) + text
@@ -89,17 +130,11 @@ class LiveCounters:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _mapped(self, path: Path) -> mmap.mmap:
-        size = _HEADER_BYTES + MAX_ROWS * self._row_bytes
-        header = os.pread(self._file, _HEADER.size, 0)
-        if header and (len(header) < _HEADER.size or _HEADER.unpack(header)[:2] != (_MAGIC, self._columns)):
-            raise LedgerError(
-                f"{path} is damaged, or of another version of JellyBean: move it away. Requests that it counted since "
-                "the last interval of the ledger are lost then"
-            )
-        os.ftruncate(self._file, size)  # sparse: only pages that are written take space
-        mapped = mmap.mmap(self._file, size)
-        if not header:
+    def _mapped(self, file: int) -> mmap.mmap:
+        size, is_new = _HEADER_BYTES + MAX_ROWS * self._row_bytes, not os.pread(file, _HEADER.size, 0)
+        os.posix_fallocate(file, 0, size)
+        mapped = mmap.mmap(file, size)
+        if is_new:
             mapped[: _HEADER.size] = _HEADER.pack(_MAGIC, self._columns, 0, os.urandom(16))
         return mapped
 

@@ -59,6 +59,11 @@ class BilledPlan:
     workers: tuple[BilledWorker, ...]
     usd_per_gib: Mapping[tuple[str, str], float]
 
+    @property
+    def tier_by_site(self) -> Mapping[str, str]:
+        """Site -> its tier: `store` of `store-17`."""
+        return {worker.site: worker.tier for worker in self.workers if worker.site}
+
 
 @dataclass(frozen=True, slots=True)
 class WorkKey:
@@ -130,6 +135,11 @@ class Reading:
     is_first: bool = False  # of its process
     is_last: bool = False  # of its process, which ends in order
     note: str = ""  # what else is to be said of it
+
+    @property
+    def prices(self) -> tuple[object, ...]:
+        """What decides how the time from this reading on is priced."""
+        return self.run, self.serving, tuple(plan.hash for plan in self.plans)
 
     def with_unread(self, before: Reading) -> Reading:
         """This reading with the last counters of workers that did not answer, of plans that still cost money.

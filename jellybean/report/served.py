@@ -16,7 +16,8 @@ DAYS = 7
 PIECES = 60  # of time in a curve, at most
 MOST_LINES = 8  # of operators or clients that are named
 _DAY_S = 86_400.0
-_PIECES_S = (10, 60, 300, 1_800, 3_600, 10_800)  # a curve has the shortest of these that makes at most PIECES
+_FINE_S, _FINE_FOR_S = 10, 600.0  # pieces of a short time; later intervals are added up to five minutes
+_PIECES_S = (300, 1_800, 3_600, 10_800)  # a curve has the shortest of these that makes at most PIECES
 _HEIGHT, _TOP = 27.0, 3.0  # of a curve, in its own units: from the bottom, and the gap at the top
 
 
@@ -61,15 +62,15 @@ class Served:
 def served(ledger: Ledger, now_unix_s: float) -> Served | None:
     """What was served in the last days; None if nothing was."""
     span = Span(now_unix_s - DAYS * _DAY_S)
-    finest = timeline(ledger, _PIECES_S[0], span)
-    if not finest:
+    points = timeline(ledger, _FINE_S, span)
+    if not points:
         return None
-    begin_s, end_s = finest[0].begin_s, finest[-1].begin_s + _PIECES_S[0]
-    piece_s = next((size for size in _PIECES_S if (end_s - begin_s) / size <= PIECES), _PIECES_S[-1])
-    points = timeline(ledger, piece_s, span)
+    begin_s, end_s = points[0].begin_s, points[-1].begin_s + _FINE_S
+    if end_s - begin_s > _FINE_FOR_S:
+        piece_s = next((size for size in _PIECES_S if (end_s - begin_s) / size <= PIECES), _PIECES_S[-1])
+        points = timeline(ledger, piece_s, span)
     changes = [event.at_unix_s for event in all_events(ledger) if event.kind is EventKind.PLAN]
     changes = [at_s for at_s in changes if begin_s <= at_s <= end_s]
-    marks = tuple(100.0 * (at_s - begin_s) / (end_s - begin_s) for at_s in changes)
     operators, clients = (_dearest(cost(ledger, by, span)) for by in (By.OPERATOR, By.CLIENT))
     return Served(
         since_unix_s=begin_s,
@@ -79,7 +80,7 @@ def served(ledger: Ledger, now_unix_s: float) -> Served | None:
         failed=sum(point.failed for point in points),
         operators=operators,
         clients=clients,
-        curves=tuple(_curves(points, piece_s, marks)),
+        curves=tuple(_curves(points, changes)),
         plans=len(changes),
     )
 
@@ -92,23 +93,23 @@ def _dearest(lines: Sequence[CostLine]) -> tuple[CostLine, ...]:
     return (*lines[: MOST_LINES - 1], CostLine(f"{len(rest)} others", *sums))
 
 
-def _curves(points: Sequence[TimelinePoint], piece_s: float, marks: tuple[float, ...]) -> list[ServedCurve]:
+def _curves(points: Sequence[TimelinePoint], changes: Sequence[float]) -> list[ServedCurve]:
     """The curves that have at least three points."""
     costs = [(point.begin_s, 3600 * point.usd / point.paid_s) for point in points if point.paid_s > 0]
-    rates = [(point.begin_s, point.answered / piece_s) for point in points]
+    rates = [(point.begin_s, point.answered / point.paid_s) for point in points if point.paid_s > 0]
     late = [(point.begin_s, point.latency_p99_s) for point in points if point.latency_p99_s is not None]
     lost = [(point.begin_s, 100.0 * point.failed / max(1, point.answered + point.failed)) for point in points]
     found = [
-        _curve("USD per hour", costs, formats.usd, marks),
-        _curve("Answered per second", rates, formats.rate, marks),
-        _curve("Latency p99", late, formats.duration, marks),
-        _curve("Failed", lost, lambda share: f"{share:.3g} %", marks) if any(share for _, share in lost) else None,
+        _curve("USD per hour", costs, formats.usd, changes),
+        _curve("Answered per second", rates, formats.rate, changes),
+        _curve("Latency p99", late, formats.duration, changes),
+        _curve("Failed", lost, lambda share: f"{share:.3g} %", changes) if any(share for _, share in lost) else None,
     ]
     return [curve for curve in found if curve is not None]
 
 
 def _curve(
-    label: str, values: Sequence[tuple[float, float]], show: Callable[[float], str], marks: tuple[float, ...]
+    label: str, values: Sequence[tuple[float, float]], show: Callable[[float], str], changes: Sequence[float]
 ) -> ServedCurve | None:
     finite = [(at_s, value) for at_s, value in values if math.isfinite(value)]
     if len(finite) < 3:
@@ -119,4 +120,5 @@ def _curve(
     points = " ".join(
         f"{100 * (at_s - begin_s) / width_s:.1f},{_HEIGHT - scale * (value - low):.1f}" for at_s, value in finite
     )
+    marks = tuple(min(100.0, max(0.0, 100 * (at_s - begin_s) / width_s)) for at_s in changes)
     return ServedCurve(label, points, show(low), show(high), show(finite[-1][1]), marks)

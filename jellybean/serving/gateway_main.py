@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpc_health.v1 import health, health_pb2_grpc
 
+from jellybean.ledger.errors import LedgerError
 from jellybean.serving.enrolment.rollout import PlanOffer, PlanRollout
 from jellybean.serving.gateway.fast_infer import FastWorkflow
 from jellybean.serving.gateway.gateway import MAX_IN_FLIGHT, TIMEOUT_S, Gateway, GatewaySettings
@@ -194,12 +195,18 @@ def _gateway(
 async def _start(gateway: Gateway, recorder: Recorder | None, started: AsyncExitStack) -> None:
     """Start to serve and to write the ledger, whose last interval is written while the workers still answer."""
     if recorder is not None:
-        started.push_async_callback(recorder.end)
+        started.push_async_callback(_end, recorder, gateway)
     gateway.start()
     started.push_async_callback(gateway.close)
     if recorder is not None:
         recorder.start()
         started.push_async_callback(recorder.close)
+
+
+async def _end(recorder: Recorder, gateway: Gateway) -> None:
+    """Close the ledger; calls that still arrive are not counted any more."""
+    gateway.counters.log = gateway.on_answer = None
+    await recorder.end(has_kept=gateway.status().kept > 0)
 
 
 async def _recorder(options: argparse.Namespace, gateway: Gateway) -> Recorder | None:
@@ -340,7 +347,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--metrics-port", type=int, default=0, help="Prometheus metrics on 127.0.0.1; 0: off")
     parser.add_argument("--worker-metrics", action="store_true", help="serve the workers' metrics there too")
     parser.add_argument("--spool", type=Path, help="file for requests of sources with `deliver: eventually`")
-    parser.add_argument("--ledger", default="", help="URL of the ledger's database; empty: none is written")
+    parser.add_argument("--ledger", default="", help="database of the ledger, a URL or a file; empty: none is written")
     parser.add_argument("--live", type=Path, help="file of the counters since its last interval; needs --ledger")
     parser.add_argument("--ledger-run", default="", help="which start of serving this is; between two nothing costs")
     parser.add_argument("--enrol", help="HOST:PORT where boxes with a token join; needs --tls, --ca and --tokens")
@@ -371,7 +378,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     keep_freed_memory()
     try:
         asyncio.run(serve(options))
-    except AgentError as error:
+    except (AgentError, LedgerError) as error:
         print(f"gateway: {error}", file=sys.stderr)
         return 2
     return 0

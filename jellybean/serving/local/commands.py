@@ -108,7 +108,7 @@ def ledger_arguments(directory: Path, url: str, run: str) -> list[str]:
     if url == NO_LEDGER:
         return []
     state = state_folder(directory)
-    own = f"sqlite:///{(state / LEDGER_FILE).resolve()}"
+    own = (state / LEDGER_FILE).resolve()
     return [f"--ledger={url or own}", f"--live={state / 'ledger.live'}", f"--ledger-run={run}"]
 
 

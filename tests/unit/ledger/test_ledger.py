@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -184,11 +185,41 @@ def test_events_are_what_readings_tell(ledger: Ledger) -> None:
 def test_what_cannot_be_opened_is_told(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no database" * 100, encoding="utf-8")
     with pytest.raises(LedgerError, match="file is not a database"):
-        Ledger(f"sqlite:///{tmp_path / 'text'}")
+        cost(Ledger(f"sqlite:///{tmp_path / 'text'}"), By.DAY)
     with pytest.raises(LedgerError, match="Check the file"):
-        Ledger("no url")
+        Ledger("no://url")
     with pytest.raises(LedgerError, match="unable to open"):
-        Ledger(f"sqlite:///{tmp_path}/none/ledger.db")
+        cost(Ledger(f"{tmp_path}/none/ledger.db"), By.DAY)
+
+
+def test_a_path_may_hold_what_means_something_in_a_url(tmp_path: Path) -> None:
+    path = tmp_path / "a?b#c%20 d.db"
+    ledger = Ledger(str(path), "gateway")
+    ledger.write(Serving().read(0.0))
+    ledger.close()
+    assert path.exists()
+
+
+def test_a_damaged_reading_is_told_with_what_to_do(ledger: Ledger) -> None:
+    ledger.write(Serving().read(0.0))
+    with ledger.changing() as connection:
+        connection.execute(tables.cursor.update().values(reading="{"))
+    with pytest.raises(LedgerError, match=r"is damaged .*delete its row"):
+        ledger.write(Serving().read(10.0))
+
+
+def test_two_gateways_that_add_up_the_same_intervals_do_it_once(url: str, ledger: Ledger) -> None:
+    serving = Serving()
+    for number in range(200):
+        ledger.write(serving.read(number * 10.0))
+    before = sum(line.usd for line in cost(ledger, By.DAY))
+    other = Ledger(url, "other")
+    now_s = BEGIN_S + 30 * DAY_S
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(compact, one, now_s) for one in (ledger, other)]:
+            done.result()
+    assert sum(line.usd for line in cost(ledger, By.DAY)) == pytest.approx(before)
+    other.close()
 
 
 def _rows(ledger: Ledger, query) -> list:

@@ -64,19 +64,28 @@ def test_rows_have_keys_and_stay(tmp_path: Path) -> None:
 def test_a_file_has_one_process_and_one_layout(tmp_path: Path) -> None:
     with LiveCounters(tmp_path / "live", 2), pytest.raises(LedgerError, match="another process counts there"):
         LiveCounters(tmp_path / "live", 2)
-    with pytest.raises(LedgerError, match="is damaged, or of another version"):
-        LiveCounters(tmp_path / "live", 3)
-    (tmp_path / "text").write_text("not counters", encoding="utf-8")
-    with pytest.raises(LedgerError, match="is damaged"):
-        LiveCounters(tmp_path / "text", 3)
+    for name, content in (("live", None), ("text", b"not counters"), ("key", None)):
+        path = tmp_path / name
+        if content is not None:
+            path.write_bytes(content)
+        if name == "key":
+            with LiveCounters(path, 3) as counters:
+                counters.row(("a",))[0] += 1
+            path.write_bytes(path.read_bytes().replace(b'["a"]', b"[\0\0\0\0"))
+        with LiveCounters(path, 3) as counters:
+            assert list(counters.readings()) == []
+        assert len(list(tmp_path.glob(f"{name}.damaged-*"))) == 1
+    with pytest.raises(LedgerError, match="requests cannot be counted there"):
+        LiveCounters(tmp_path / "no folder" / "live", 3)
 
 
 def test_what_has_no_row_is_counted_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with LiveCounters(tmp_path / "live", 1) as counters:
         counters.row(("x" * KEY_BYTES,))[0] += 1
         assert dict(counters.readings()) == {(): (1,)}
-        monkeypatch.setattr(live_counters, "MAX_ROWS", 3)
+        monkeypatch.setattr(live_counters, "MAX_ROWS", 2 + live_counters._OVERFLOWS)
         for name in "abcd":
             counters.row((name,))[0] += 1
-        assert dict(counters.readings()) == {(): (4,), ("a",): (1,)}
+        counters.row(("source", "x"), ("source", ""))[0] += 7
+        assert dict(counters.readings()) == {(): (4,), ("a",): (1,), ("source", ""): (7,)}
     assert MAX_ROWS > 1000

@@ -44,7 +44,7 @@ def test_the_page_shows_cost_requests_and_where_another_plan_took_over(tmp_path:
     assert found.answered == sum(line.done or 0 for line in cost(ledger, By.CLIENT))
     assert [curve.label for curve in found.curves] == ["USD per hour", "Answered per second", "Latency p99", "Failed"]
     assert found.plans == 1
-    assert found.curves[0].marks == (pytest.approx(100 * 21 / 40, abs=3),)
+    assert found.curves[0].marks == (pytest.approx(60, abs=3),)
     page = page_of(tmp_path, found)
     assert 'id="served"' in page
     assert page.count('class="change"') == len(found.curves)

@@ -24,8 +24,8 @@ class AnswerLog:
         self._answers: deque[KeptAnswer] = deque(maxlen=MOST)
 
     def keep(self, key: Key, attempt: Attempt | None, outputs: Tensors) -> None:
-        """Keep an answer unless it is large. `attempt`: that gave it."""
-        if attempt is None or sum(len(tensor.data) for tensor in outputs.values()) > MAX_ANSWER_BYTES:
+        """Keep an answer unless it is large, or its id is none that every database takes. `attempt`: that gave it."""
+        if attempt is None or "\0" in key.id or sum(len(tensor.data) for tensor in outputs.values()) > MAX_ANSWER_BYTES:
             return
         view = attempt.plan.view
         route = view.table.plain(attempt.route)
@@ -44,13 +44,12 @@ class AnswerLog:
 
     def take(self) -> list[KeptAnswer]:
         """The answers, which are forgotten here."""
-        taken = list(self._answers)
-        self._answers.clear()
-        return taken
+        taken, self._answers = self._answers, deque(maxlen=MOST)
+        return list(taken)
 
     def give_back(self, answers: list[KeptAnswer]) -> None:
         """Keep them longer: they could not be written."""
-        self._answers.extendleft(reversed(answers[-MOST:]))
+        self._answers = deque([*answers, *self._answers], maxlen=MOST)
 
 
 def selection_text(view: PlanView, route: Mapping[str, str]) -> str:

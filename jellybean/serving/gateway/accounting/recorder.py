@@ -32,6 +32,7 @@ from jellybean_agent import PlanView, WorkerView
 LOG = logging.getLogger("jellybean.gateway")
 INTERVAL_S = 10.0
 _COMPACT_S = 300.0
+_MOST_UNWRITTEN = 100  # readings while the database is away
 _COUNTERS = {
     "jellybean_requests_total": "completed",
     "jellybean_failures_total": "failed",
@@ -58,7 +59,8 @@ class Recorder:
         self._writing = asyncio.Lock()
         self._compacted_s = -math.inf
         self._has_written = False
-        self._paid_usd = run_cost(ledger, run)
+        self._paid_usd: tuple[float, float] | None = None  # by the ledger, for workers and links; None: not known yet
+        self._unwritten: list[Reading] = []
         self._lost = 0
         self._task: asyncio.Task[None] | None = None
 
@@ -73,10 +75,13 @@ class Recorder:
             await asyncio.gather(self._task, return_exceptions=True)
         await self.write(is_last=True)
 
-    async def end(self) -> None:
-        """Close the database and the file of counters."""
+    async def end(self, *, has_kept: bool) -> None:
+        """Close the database and the file of counters, which nobody uses any more.
+
+        `has_kept`: requests wait on disk, which the file has counted as received.
+        """
         await asyncio.to_thread(self._ledger.close)
-        self.log.close()
+        self.log.close(is_written=not self._unwritten and not has_kept)
 
     def lose(self, kept: Mapping[str, int]) -> None:
         """Count what was in flight when the last process was killed. `kept`: client -> requests that wait on disk."""
@@ -110,18 +115,36 @@ class Recorder:
             counts = await asyncio.to_thread(_counters, texts)  # thousands of lines in a large fleet
             reading = self._reading(self._plans.served.view, [plan.view for plan in billed.values()], *counts)
             reading = replace(reading, is_first=not self._has_written, is_last=is_last, note=self._note())
+            self._add(reading)
             try:
-                found = await asyncio.to_thread(self._ledger.write, reading)
-                self._has_written = True
-                if found is not None and found.run == self._run:
-                    self._paid_usd = (self._paid_usd[0] + found.workers_usd, self._paid_usd[1] + found.links_usd)
-                self._plans.costs.settle(*self._paid_usd)
-                await asyncio.to_thread(self._keep_answers, reading.at.unix_s)
-                if reading.at.boot_s - self._compacted_s > _COMPACT_S:
-                    self._compacted_s = reading.at.boot_s
-                    await asyncio.to_thread(compact, self._ledger, reading.at.unix_s)
+                await asyncio.to_thread(self._write_all, reading.at)
+                self._plans.costs.settle(*(self._paid_usd or (0.0, 0.0)))
             except LedgerError as error:
                 LOG.error("%s; nothing is lost: the next interval has it", error)
+            except Exception:
+                LOG.exception("an interval of the ledger was not written; the next one has it")
+
+    def _add(self, reading: Reading) -> None:
+        """Add a reading to those that are not written yet; of these only the last, and those before a plan changed."""
+        if self._unwritten and self._unwritten[-1].prices == reading.prices and not self._unwritten[-1].is_first:
+            self._unwritten.pop()
+        self._unwritten.append(reading)
+        del self._unwritten[:-_MOST_UNWRITTEN]
+
+    def _write_all(self, now: Moment) -> None:
+        """Write what is not written yet. LedgerError if the database cannot be used."""
+        if self._paid_usd is None:
+            self._paid_usd = run_cost(self._ledger, self._run)
+        while self._unwritten:
+            found = self._ledger.write(self._unwritten[0])
+            self._has_written = True
+            if found is not None and found.run == self._run:
+                self._paid_usd = (self._paid_usd[0] + found.workers_usd, self._paid_usd[1] + found.links_usd)
+            self._unwritten.pop(0)
+        self._keep_answers(now.unix_s)
+        if now.boot_s - self._compacted_s > _COMPACT_S:
+            self._compacted_s = now.boot_s
+            compact(self._ledger, now.unix_s)
 
     def _keep_answers(self, now_unix_s: float) -> None:
         answers = self.answers.take()

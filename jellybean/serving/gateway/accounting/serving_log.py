@@ -21,6 +21,7 @@ from jellybean_agent import parse_identity
 
 _CLIENT, _SOURCE = "client", "source"  # what a row is about
 _BYTES = 0  # column of a source's row
+_OTHER_SOURCES = (_SOURCE, "", "", "", "")  # beyond the file's rows: of no plan, so without a price
 
 
 class ServingLog:
@@ -34,9 +35,12 @@ class ServingLog:
         """Identifies the file: with another one all counts begin at 0."""
         return self._counters.mark
 
-    def close(self) -> None:
-        """Close the file; nothing is counted any more."""
+    def close(self, *, is_written: bool = False) -> None:
+        """Close the file; nothing is counted any more. `is_written`: all counts are in the ledger, so it is removed."""
+        path = self._counters.path
         self._counters.close()
+        if is_written:
+            path.unlink(missing_ok=True)  # else rows of plans and clients of long ago would fill it
 
     def received(self, client: str) -> None:
         """Count a request that arrived. `client`: its URI."""
@@ -52,7 +56,7 @@ class ServingLog:
 
     def sent(self, plan: str, source: str, tiers: tuple[str, str], sent_bytes: int) -> None:
         """Count bytes of a source's data that cross a link."""
-        self._counters.row((_SOURCE, plan, source, *tiers))[_BYTES] += sent_bytes
+        self._counters.row((_SOURCE, plan, source, *tiers), _OTHER_SOURCES)[_BYTES] += sent_bytes
 
     def lose(self, kept: Mapping[str, int]) -> int:
         """Count what the last process had in flight when it was killed as lost; returns how many requests.

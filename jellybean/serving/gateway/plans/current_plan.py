@@ -144,6 +144,7 @@ class CurrentPlan:
             await _ready(plan, timeout_s, plan.workers.keys() - self.served.workers.keys())
             on_new_ready()
             await _ready(plan, began_s + timeout_s - time.monotonic(), plan.workers.keys())
+            await self._read_for_the_last_time(self.served)  # its workers may be ended as soon as this returns
         except BaseException:
             self._end_costs(plan)
             await plan.close()
@@ -151,7 +152,6 @@ class CurrentPlan:
             raise
         finally:
             self._replacing = False
-        await self._read_for_the_last_time(self.served)  # its workers may be ended as soon as this returns
         self.retire(self.served)
         self.served = plan
         self._on_change()
