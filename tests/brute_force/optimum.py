@@ -120,7 +120,7 @@ def cheapest_of(problem: Problem, selection: Selection, below: float = float("in
 def cheapest_of_larger(problem: Problem, selection: Selection, paid: str | None = None) -> float | None:
     """As `cheapest_of`, where too many vectors of counts exist: they become integer variables (SciPy's milp).
 
-    `paid`: a pool of which at least one worker must be paid.
+    `paid`: a pool of which at least one worker must be paid, idle if nothing of the selection can run there.
     """
     program = Program(problem, selection)
     keys = [(hosted, name) for name, sets in program.sets.items() for hosted in sets]
@@ -143,6 +143,9 @@ def cheapest_of_larger(problem: Problem, selection: Selection, paid: str | None 
                 present = np.zeros(width + len(keys))
                 present[len(program.joint) + i], present[width + index] = 1.0, -1.0
                 rows.append(LinearConstraint(present, -np.inf, 0.0))
+    idle_usd_per_h = 0.0
+    if paid is not None and not any(name == paid for _, name in keys):
+        idle_usd_per_h, paid = pools[paid].price_usd_per_h * problem.sites.get(pools[paid].tier, 1), None
     for pool in problem.pools:
         held = np.zeros(width + len(keys))
         held[width:] = [1.0 if name == pool.name else 0.0 for _, name in keys]
@@ -154,7 +157,7 @@ def cheapest_of_larger(problem: Problem, selection: Selection, paid: str | None 
         options={"mip_rel_gap": 0.0},
     )
     assert result.status in (0, 2), result.message  # optimal or infeasible
-    return float(result.fun) if result.status == 0 else None
+    return float(result.fun) + idle_usd_per_h if result.status == 0 else None
 
 
 def _vectors(program: Program) -> int:
