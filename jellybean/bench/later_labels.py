@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import numpy as np
 from jellybean.bench.answer_metrics import Array, MetricError, correctness
 from jellybean.documents import Project
 from jellybean.errors import InputError
-from jellybean.ledger.answers import label_answer
+from jellybean.ledger.answers import AnswerName, label_answer
 from jellybean.ledger.errors import LedgerError
 from jellybean.ledger.ledger import Ledger
 from jellybean_agent import decode_tensor
@@ -42,30 +42,35 @@ class LabelledNow:
     problems: tuple[str, ...]
 
 
-def read_labels(path: Path) -> Iterator[LaterLabel]:
+def read_labels(path: Path) -> tuple[LaterLabel, ...]:
     """The labels of a CSV file with the columns id and label, and perhaps client. InputError for another file."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file)
             if not {ID, LABEL} <= set(rows.fieldnames or ()):
                 raise InputError(f"{path}: the first line must name the columns {ID} and {LABEL}, and perhaps {CLIENT}")
-            for number, row in enumerate(rows, start=2):
-                if row[ID] is None or row[LABEL] is None:
-                    raise InputError(f"{path}:{number}: a line needs an {ID} and a {LABEL}")
-                yield LaterLabel(row[ID], row[LABEL], row.get(CLIENT) or None, f"{path}:{number}: ")
-    except (OSError, UnicodeDecodeError) as error:
+            return tuple(_label_of(path, number, row) for number, row in enumerate(rows, start=2))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
 
 
-def label_answers(ledger: Ledger, project: Project, labels: Iterator[LaterLabel]) -> LabelledNow:
+def _label_of(path: Path, number: int, row: Mapping[str, str | None]) -> LaterLabel:
+    id_, label = row[ID], row[LABEL]
+    if id_ is None or label is None:
+        raise InputError(f"{path}:{number}: a line needs an {ID} and a {LABEL}")
+    return LaterLabel(id_, label, row.get(CLIENT) or None, f"{path}:{number}: ")
+
+
+def label_answers(ledger: Ledger, project: Project, labels: Sequence[LaterLabel]) -> LabelledNow:
     """Judge the kept answers of these requests by the workflow's metric; one that cannot be judged stops no other."""
-    metric = project.workflow.metric or "exact_match"
+    workflow = project.workflow
+    metric = workflow.metric or "exact_match"
     verdicts: list[float] = []
     problems: list[str] = []
     for one in labels:
         try:
-            judge = _judge(metric, project.workflow.labelled_answer, one.label)
-            verdicts.append(label_answer(ledger, one.id, one.client, judge, time.time()))
+            judge = _judge(metric, workflow.labelled_answer, one.label)
+            verdicts.append(label_answer(ledger, AnswerName(workflow.name, one.id, one.client), judge, time.time()))
         except (LedgerError, MetricError, InputError) as error:
             problems.append(f"{one.where}{error}")
     return LabelledNow(tuple(verdicts), tuple(problems))
@@ -79,7 +84,10 @@ def _judge(metric: str, sink: str | None, label: str) -> Callable[[bytes], float
         name = sink if sink is not None else next(iter(outputs))
         if name not in outputs:
             raise InputError(f"the answer has no output of {name}, which the labels are for")
-        return float(correctness(metric, decode_tensor(outputs[name]), wanted))
+        try:
+            return float(correctness(metric, decode_tensor(outputs[name]), wanted))
+        except (ValueError, IndexError, OverflowError) as error:
+            raise InputError(f"label {label!r} cannot be compared with the answer: {error}") from error
 
     return judge
 

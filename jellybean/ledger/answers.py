@@ -69,47 +69,59 @@ def keep_answers(ledger: Ledger, answers: Sequence[KeptAnswer], now_unix_s: floa
         connection.execute(delete(table).where(table.c.at_s < now_unix_s - KEPT_S, table.c.correct.is_(None)))
 
 
-def label_answer(ledger: Ledger, id_: str, client: str | None, judge: Callable[[bytes], float], now_s: float) -> float:
+@dataclass(frozen=True, slots=True)
+class AnswerName:
+    """Which answer a label is for: of a workflow, to the request with this id. `client`: None if that is clear."""
+
+    workflow: str
+    id: str
+    client: str | None = None
+
+
+def label_answer(ledger: Ledger, name: AnswerName, judge: Callable[[bytes], float], now_s: float) -> float:
     """Judge the newest answer to the request with this id by `judge` (serialised outputs -> 0 to 1); its verdict.
 
     LedgerError if there is none, if it was labelled before, or if several clients used the id and none is named.
     """
     columns = tables.answers.c
-    query = select(columns.number, columns.client, columns.outputs).where(columns.id == id_)
-    if client is not None:
-        query = query.where(columns.client == client)
+    query = select(columns.number, columns.client, columns.outputs)
+    query = query.where(columns.id == name.id, columns.workflow == name.workflow)
+    if name.client is not None:
+        query = query.where(columns.client == name.client)
     with ledger.changing() as connection:
         rows = connection.execute(query.order_by(columns.number.desc())).all()
         if not rows:
             raise LedgerError(
-                f"no answer to a request {id_!r} is kept: only requests with an id are, with answers of at most "
+                f"no answer to a request {name.id!r} is kept: only requests with an id are, with answers of at most "
                 f"{MAX_ANSWER_BYTES} bytes, for {KEPT_S / 86_400:.0f} days"
             )
         if len(clients := {row.client for row in rows}) > 1:
-            named = ", ".join(name or "(no certificate)" for name in sorted(clients))
-            raise LedgerError(f"several clients sent a request {id_!r}: {named}; say which one with --client")
+            named = ", ".join(one or "(no certificate)" for one in sorted(clients))
+            raise LedgerError(f"several clients sent a request {name.id!r}: {named}; say which one with --client")
         newest = rows[0]
         if newest.outputs is None:
-            raise LedgerError(f"request {id_!r} has its label already")
+            raise LedgerError(f"request {name.id!r} has its label already")
         correct = judge(newest.outputs)
         own = update(tables.answers).where(columns.number == newest.number)
         connection.execute(own.values(correct=correct, labelled_s=now_s, outputs=None))
     return correct
 
 
-def served_accuracy(ledger: Ledger, by: LabelledBy, span: Span = Span()) -> tuple[ServedAccuracy, ...]:
-    """Accuracy of the answers that were given in a span and have labels by now, in the order of names."""
+def served_accuracy(ledger: Ledger, workflow: str, by: LabelledBy, span: Span = Span()) -> tuple[ServedAccuracy, ...]:
+    """Accuracy of a workflow's answers that were given in a span and have labels by now, in the order of names."""
+    query = _of_span(_grouped(by), span).where(tables.answers.c.workflow == workflow)
     with ledger.reading() as connection:
-        rows = connection.execute(_of_span(_grouped(by), span)).all()
+        rows = connection.execute(query).all()
     found = [_accuracy(str(name if by not in _TIMES else day_or_hour(by.value, name)), *sums) for name, *sums in rows]
     return tuple(sorted(found, key=lambda line: line.name))
 
 
-def waiting_answers(ledger: Ledger) -> int:
-    """Number of answers that have no label yet."""
+def waiting_answers(ledger: Ledger, workflow: str) -> int:
+    """Number of a workflow's answers that have no label yet."""
     columns = tables.answers.c
+    query = select(func.count()).where(columns.correct.is_(None), columns.workflow == workflow)
     with ledger.reading() as connection:
-        return int(connection.execute(select(func.count()).where(columns.correct.is_(None))).scalar_one())
+        return int(connection.execute(query).scalar_one())
 
 
 _TIMES: Mapping[LabelledBy, int] = {LabelledBy.DAY: 86_400, LabelledBy.HOUR: 3_600}

@@ -24,10 +24,10 @@ from jellybean_solver import from_document
 _YEAR_S = 365.25 * 86_400.0
 
 
-def show_drift(directory: Path, since: str, *, json: bool) -> None:
-    """Print what is off in the plan that was served last. Exit status 5 if anything is."""
+def show_drift(directory: Path, url: str | None, since: str, *, json: bool) -> None:
+    """Print what is off in the plan that was served last. Exit status 5 if anything is. `url`: of the ledger."""
     span = Span(parse_time(since))
-    with opened_ledger(directory, None) as ledger:
+    with opened_ledger(directory, url) as ledger:
         plan_hash = None if ledger is None else last_plan(ledger)
         if ledger is None or plan_hash is None:
             raise InputError(f"nothing was served yet: jellybean up {directory}")

@@ -19,6 +19,7 @@ from jellybean.ledger.answers import LabelledBy, ServedAccuracy, served_accuracy
 from jellybean.ledger.ledger import opened_ledger
 from jellybean.ledger.questions import Span
 from jellybean.report import Store
+from jellybean.report.store import Snapshot
 
 _SHOWN_PROBLEMS = 5
 
@@ -51,7 +52,7 @@ def label(
     if (file is None) == (request is None) or (request is None) != (value is None):
         raise typer.BadParameter("give a FILE, or --id and --label of one request")
     project = load_project(directory, profiles=False)
-    labels = read_labels(file) if file is not None else iter([LaterLabel(request or "", value or "", client)])
+    labels = read_labels(file) if file is not None else (LaterLabel(request or "", value or "", client),)
     with opened_ledger(directory, ledger) as opened:
         if opened is None:
             raise InputError(f"nothing was served yet: jellybean up {directory}")
@@ -82,15 +83,20 @@ def accuracy(
 ) -> None:
     """Show the accuracy of what was served, by labels that came later, with 95 % intervals.
 
-    Exit status 5 if the predicted accuracy of the newest plan is above the interval: what is served is worse.
+    Exit status 5 if the answers of the newest plan are worse than it predicted: its accuracy is above their interval.
     """
+    snapshot = Store.of(directory).latest()
+    if snapshot is None:
+        raise InputError(f"no plan was made yet: jellybean plan {directory}")
+    workflow = str(snapshot.document["name"])
     limits = ((since, -math.inf), (until, math.inf))
     span = Span(*(otherwise if text is None else parse_time(text) for text, otherwise in limits))
     with opened_ledger(directory, ledger) as opened:
-        lines = () if opened is None else served_accuracy(opened, by, span)
-        waiting = 0 if opened is None else waiting_answers(opened)
+        lines = () if opened is None else served_accuracy(opened, workflow, by, span)
+        by_plan = () if opened is None else served_accuracy(opened, workflow, LabelledBy.PLAN, span)
+        waiting = 0 if opened is None else waiting_answers(opened, workflow)
     lines = tuple(line for line in lines if line.labels)
-    planned = _planned_accuracy(directory)
+    planned = _planned_accuracy(snapshot)
     if json:
         items = [{by.value: line.name, "labels": line.labels, **_figures(line)} for line in lines]
         print_json({"by": by.value, "planned": planned, "lines": items, "waiting_for_labels": waiting})
@@ -98,17 +104,17 @@ def accuracy(
         say(f"no labels yet; {waiting} answers wait for theirs: jellybean label {directory} FILE")
     else:
         out.print(_table(lines, by, planned))
-    worse = [line for line in lines if planned is not None and line.high < planned]
-    if worse and not json:
-        warn(f"worse than planned ({planned:.2f} %): {', '.join(line.name for line in worse)}")
-    if worse:
+    of_newest = next((line for line in by_plan if line.name == snapshot.plan_hash and line.labels), None)
+    if planned is not None and of_newest is not None and of_newest.high < planned:
+        if not json:
+            shown = f"{of_newest.low:.2f} to {of_newest.high:.2f} % by {of_newest.labels:,} labels"
+            warn(f"the newest plan is worse than planned ({planned:.2f} %): {shown}")
         raise typer.Exit(EXIT_MISSED)
 
 
-def _planned_accuracy(directory: Path) -> float | None:
-    """The accuracy that the newest plan was predicted to have."""
-    snapshot = Store.of(directory).latest()
-    found = None if snapshot is None else snapshot.document.get("accuracy")
+def _planned_accuracy(snapshot: Snapshot) -> float | None:
+    """The accuracy that a plan was predicted to have."""
+    found = snapshot.document.get("accuracy")
     return None if found is None else float(found)
 
 

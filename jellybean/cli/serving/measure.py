@@ -30,6 +30,7 @@ from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.documents import check_project
 from jellybean.cli.init import Example, copy_example
 from jellybean.cli.projects import open_project, options_of_plan
+from jellybean.cli.serving.cost import LedgerAt
 from jellybean.cli.serving.drift import show_drift
 from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
 from jellybean.cli.times import seconds_within
@@ -139,6 +140,7 @@ def report(
         typer.Option("--drift", help="What has left its prediction while served; exit status 5 if any has."),
     ] = False,
     since: Annotated[str, typer.Option(metavar="TIME", help="With --drift: from then on, as of `cost`.")] = "1d",
+    ledger: LedgerAt = None,
     plan: Annotated[
         str | None,
         typer.Option(
@@ -153,7 +155,7 @@ def report(
     """
     check_project(directory, overrides)
     if drift:
-        show_drift(directory, since, json=json)
+        show_drift(directory, ledger, since, json=json)
         return
     if html is not None:
         checked_file("--html", html)
@@ -164,8 +166,8 @@ def report(
         record_once(directory, document := served_document(endpoint))
         named = str(document["hash"])
     built = build_report(Store.of(directory), named)
-    with opened_ledger(directory, None) as ledger:
-        history = None if ledger is None else served(ledger, time.time())
+    with opened_ledger(directory, ledger) as opened:
+        history = None if opened is None else served(opened, time.time())
     if json:
         print_json(built.to_json() | ({} if history is None else {"served": history.to_json()}))
         if html is None:

@@ -44,9 +44,9 @@ def test_labels_tell_that_what_is_served_is_worse_than_planned(served: Path) -> 
     for number in range(SENT):
         wanted = 6 * row(number)[0] + (number >= RIGHT)
         lines.append(f'order-{number},"{json.dumps(wanted.tolist())}"')
-    lines += ["order-0,1", "nobody,2"]
+    lines += ["order-0,1", "nobody,2", "order-1,1e400"]
     path = served / "labels.csv"
-    path.write_text("\n".join(lines), encoding="utf-8")
+    path.write_text("\n".join(lines), encoding="utf-8-sig")  # as spreadsheets write it
     told = jellybean("label", str(served), str(path), status=2)
     assert f"{SENT} labelled: {RIGHT} right" in told.stderr
     assert f"labels.csv:{SENT + 2}: request 'order-0' has its label already" in told.stderr
@@ -58,7 +58,7 @@ def test_labels_tell_that_what_is_served_is_worse_than_planned(served: Path) -> 
     assert (line["labels"], line["accuracy"], line["low"], line["high"]) == (SENT, 50.0, 100 * low, 100 * high)
     table = jellybean("accuracy", str(served), "--by", "plan", status=5)
     assert "planned 80.00 %" in table.stdout
-    assert "worse than planned" in table.stderr
+    assert "the newest plan is worse than planned (80.00 %)" in table.stderr
 
 
 def test_one_label_and_what_cannot_be_one(served: Path) -> None:
@@ -68,6 +68,9 @@ def test_one_label_and_what_cannot_be_one(served: Path) -> None:
     (served / "other.csv").write_text("request,class\n1,2\n", encoding="utf-8")
     told = jellybean("label", str(served), str(served / "other.csv"), status=2)
     assert "must name the columns id and label" in told.stderr
+    (served / "short.csv").write_text("id,label\norder-2,5\norder-3\n", encoding="utf-8")
+    told = jellybean("label", str(served), str(served / "short.csv"), status=2)
+    assert "short.csv:3: a line needs an id and a label" in told.stderr
 
 
 def test_the_interval_holds_for_few_and_extreme_shares() -> None:
