@@ -58,7 +58,7 @@ class Recorder:
         self._changed = asyncio.Event()
         self._writing = asyncio.Lock()
         self._compacted_s = -math.inf
-        self._has_written = False
+        self._has_read = False
         self._paid_usd: tuple[float, float] | None = None  # by the ledger, for workers and links; None: not known yet
         self._unwritten: list[Reading] = []
         self._lost = 0
@@ -91,7 +91,7 @@ class Recorder:
             LOG.warning(text, self._lost)
 
     def _note(self) -> str:
-        return f"{self._lost} requests in flight were lost" if self._lost and not self._has_written else ""
+        return f"{self._lost} requests in flight were lost" if self._lost and not self._has_read else ""
 
     def plans_changed(self) -> None:
         """A plan began or ended to cost money."""
@@ -114,7 +114,8 @@ class Recorder:
             texts = {plan: read[plan] if plan in read else await one.metrics() for plan, one in billed.items()}
             counts = await asyncio.to_thread(_counters, texts)  # thousands of lines in a large fleet
             reading = self._reading(self._plans.served.view, [plan.view for plan in billed.values()], *counts)
-            reading = replace(reading, is_first=not self._has_written, is_last=is_last, note=self._note())
+            reading = replace(reading, is_first=not self._has_read, is_last=is_last, note=self._note())
+            self._has_read = True
             self._add(reading)
             try:
                 await asyncio.to_thread(self._write_all, reading.at)
@@ -125,8 +126,11 @@ class Recorder:
                 LOG.exception("an interval of the ledger was not written; the next one has it")
 
     def _add(self, reading: Reading) -> None:
-        """Add a reading to those that are not written yet; of these only the last, and those before a plan changed."""
-        if self._unwritten and self._unwritten[-1].prices == reading.prices and not self._unwritten[-1].is_first:
+        """Add a reading to those that are not written yet; the last one goes if its time is priced as that before it.
+
+        A reading prices the time that follows it, so the first with new plans must stay.
+        """
+        if len(self._unwritten) > 1 and self._unwritten[-2].prices == self._unwritten[-1].prices:
             self._unwritten.pop()
         self._unwritten.append(reading)
         del self._unwritten[:-_MOST_UNWRITTEN]
@@ -137,7 +141,6 @@ class Recorder:
             self._paid_usd = run_cost(self._ledger, self._run)
         while self._unwritten:
             found = self._ledger.write(self._unwritten[0])
-            self._has_written = True
             if found is not None and found.run == self._run:
                 self._paid_usd = (self._paid_usd[0] + found.workers_usd, self._paid_usd[1] + found.links_usd)
             self._unwritten.pop(0)

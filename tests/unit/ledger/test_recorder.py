@@ -1,0 +1,86 @@
+"""Readings while the ledger cannot be written, and a plan that changes meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from jellybean.ledger.columns import COLUMNS
+from jellybean.ledger.ledger import Ledger
+from jellybean.ledger.live_counters import LiveCounters
+from jellybean.ledger.questions import By, all_events, cost
+from jellybean.ledger.readings import Moment
+from jellybean.serving.gateway.accounting.recorder import Recorder
+from jellybean.serving.gateway.accounting.serving_log import ServingLog
+from jellybean.serving.gateway.plans.cost_so_far import CostAccount
+from jellybean.serving.outcomes import OutcomeKind
+from jellybean_agent import PlanView, plan_view
+from tests.support.tiny_models import chain
+
+
+@dataclass(frozen=True)
+class Served:
+    """A plan whose workers say nothing."""
+
+    view: PlanView
+
+    async def metrics(self) -> list[bytes]:
+        return []
+
+
+@dataclass
+class Plans:
+    """The part of `CurrentPlan` that the recorder reads."""
+
+    served: Served
+    costs: CostAccount = field(default_factory=CostAccount)
+
+    @property
+    def billed(self) -> tuple[Served, ...]:
+        return (self.served,)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    now = [0.0]
+    monkeypatch.setattr(Moment, "now", classmethod(lambda cls: cls(1e9 + now[0], now[0], "boot")))
+    yield now
+
+
+def test_an_outage_of_the_database_over_a_change_of_plans_costs_what_each_plan_costs(
+    tmp_path: Path, clock: list[float]
+) -> None:
+    one, two = (plan_view(chain(tmp_path, workers=("edge-1", name))) for name in ("cloud-1", "cloud-2"))
+    plans = Plans(Served(one))
+    path = tmp_path / "away" / "ledger.db"
+    log = ServingLog(LiveCounters(tmp_path / "live", COLUMNS), one.name)
+    recorder = Recorder(Ledger(str(path), "g"), log, "run", plans)  # type: ignore[arg-type]
+
+    async def run() -> None:
+        for at_s in (0.0, 10.0, 20.0):
+            clock[0] = at_s
+            log.received("")
+            log.ended(OutcomeKind.ANSWERED, 0.1, "")
+            await recorder.write()  # the folder is not there
+        plans.served = Served(two)
+        for at_s in (30.0, 40.0, 3600.0):
+            clock[0] = at_s
+            await recorder.write()
+        path.parent.mkdir()
+        clock[0] = 3610.0
+        await recorder.write(is_last=True)
+        await recorder.end(has_kept=False)
+
+    asyncio.run(run())
+    ledger = Ledger(str(path))
+    by_plan = {line.name: line for line in cost(ledger, By.PLAN)}
+    assert by_plan[one.hash].workers_usd == pytest.approx(0.2 / 3600 * 30.0)  # two workers at 0.1 USD/h
+    assert by_plan[two.hash].workers_usd == pytest.approx(0.2 / 3600 * 3580.0)
+    assert sum(line.done or 0 for line in cost(ledger, By.CLIENT)) == 2  # the first reading only begins the count
+    assert [event.kind.value for event in all_events(ledger)] == ["up", "plan", "down"]
+    assert not (tmp_path / "live").exists()  # all that it counted is in the ledger
+    ledger.close()
