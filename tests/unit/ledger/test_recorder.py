@@ -39,6 +39,9 @@ class Plans:
     served: Served
     costs: CostAccount = field(default_factory=CostAccount)
 
+    async def read(self, plan: Served) -> list[bytes]:
+        return await plan.metrics()
+
     @property
     def billed(self) -> tuple[Served, ...]:
         return (self.served,)

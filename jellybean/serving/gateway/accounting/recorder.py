@@ -111,15 +111,16 @@ class Recorder:
         """
         async with self._writing:
             billed = {plan.view.hash: plan for plan in self._plans.billed}
-            texts = {plan: read[plan] if plan in read else await one.metrics() for plan, one in billed.items()}
+            texts = {plan: read[plan] if plan in read else await self._plans.read(one) for plan, one in billed.items()}
             counts = await asyncio.to_thread(_counters, texts)  # thousands of lines in a large fleet
             reading = self._reading(self._plans.served.view, [plan.view for plan in billed.values()], *counts)
+            seen_usd = self._plans.costs.seen_usd
             reading = replace(reading, is_first=not self._has_read, is_last=is_last, note=self._note())
             self._has_read = True
             self._add(reading)
             try:
                 await asyncio.to_thread(self._write_all, reading.at)
-                self._plans.costs.settle(*(self._paid_usd or (0.0, 0.0)))
+                self._plans.costs.settle(self._paid_usd or (0.0, 0.0), seen_usd)
             except LedgerError as error:
                 LOG.error("%s; nothing is lost: the next interval has it", error)
             except Exception:

@@ -63,9 +63,14 @@ class CostAccount:
         self._workers_usd += bill.usd_per_s * (self._clock() - bill.since_s)
         self._links_usd += bill.links_usd + _sources_usd(plan)
 
-    def settle(self, workers_usd: float, links_usd: float) -> None:
-        """Go on from what the ledger says that the run has cost up to now."""
-        self._settled = (workers_usd - self._own_workers_usd, links_usd - self._own_links_usd)
+    @property
+    def seen_usd(self) -> tuple[float, float]:
+        """What this process has seen of the cost, of workers and of links."""
+        return self._own_workers_usd, self._own_links_usd
+
+    def settle(self, paid_usd: tuple[float, float], seen_usd: tuple[float, float]) -> None:
+        """Go on from what the ledger says that the run had cost when this process had seen `seen_usd` of it."""
+        self._settled = (paid_usd[0] - seen_usd[0], paid_usd[1] - seen_usd[1])
 
     def report(self, plan: Billed, texts: Iterable[bytes], asked_s: float) -> None:
         """Add the workers' metrics (Prometheus' text format), requested at `asked_s` (monotonic seconds).

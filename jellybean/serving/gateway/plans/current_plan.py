@@ -96,9 +96,10 @@ class CurrentPlan:
 
     async def worker_metrics(self) -> list[bytes]:
         """Metrics of every worker that answers, each in Prometheus' text format; their link costs are billed."""
-        return await self._metrics_of(self.served)
+        return await self.read(self.served)
 
-    async def _metrics_of(self, plan: ServedPlan) -> list[bytes]:
+    async def read(self, plan: ServedPlan) -> list[bytes]:
+        """Metrics of a plan's workers that answer; their link costs are billed."""
         asked_s = time.monotonic()
         texts = await plan.metrics()
         self.costs.report(plan, texts, asked_s)
@@ -157,7 +158,7 @@ class CurrentPlan:
         self._on_change()
 
     async def _read_for_the_last_time(self, plan: ServedPlan) -> None:
-        texts = await self._metrics_of(plan)
+        texts = await self.read(plan)
         if self.on_read is not None:
             await self.on_read({plan.view.hash: texts})
 
