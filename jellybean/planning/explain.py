@@ -12,7 +12,6 @@ from jellybean.documents import AnyProject, MultiWorkflowProject, Project, build
 from jellybean.documents.locations import DocumentLocations, Location, document_locations
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.planning.cascades import as_planned
-from jellybean.planning.mixing import require_one_selection
 from jellybean.planning.predicted_latency import Judged, judged_so_far, simulated_figures
 from jellybean.planning.project_plan import best_of_equal_cost, plan_project, settle
 from jellybean.planning.simulation import SEEDS
@@ -137,7 +136,6 @@ def explain_project(
         half_s = None if time_limit_s is None else time_limit_s / 2
         project = as_planned(project, plan_project(project, time_limit_s=half_s, compare=False).plan)
     problem, cuts = build_problem(project), build_cuts(project)
-    require_one_selection(problem, "explain")
     given: tuple[PlannedCut, ...] = ()
     if cuts:
         first_s = None if time_limit_s is None else time_limit_s / 2
@@ -190,10 +188,10 @@ class _Steps:
     ) -> DeadlineResult:
         """Implements `ResolveSettings.keep_deadline`.
 
-        If the cheapest plan misses the p99 target (`late`), returns a plan that meets it. Otherwise, without a time
-        limit, returns the best plan of the same cost, as `plan` does.
+        If the cheapest plan misses the p99 target (`late`), or may miss it after a loss, returns a plan that meets it.
+        Otherwise, without a time limit, returns the best plan of the same cost, as `plan` does.
         """
-        if not late:
+        if not late and not problem.slo.survives:
             return DeadlineResult(cheapest if time_limit_s is not None else best_of_equal_cost(problem, {}, cheapest))
         searched = self._searched if thorough else _ignore
         settled = settle(problem, {}, cheapest, DEFAULT_GAP, time_limit_s, thorough=thorough, progress=searched)
@@ -282,7 +280,9 @@ class _RequirementLocator:
     def _paths(self, requirement: Requirement) -> list[tuple[Any, ...]]:
         kind, subjects = requirement.kind, requirement.subjects
         paths: dict[RequirementKind, Callable[[], list[tuple[Any, ...]]]] = {
-            RequirementKind.ACCURACY: lambda: [(_document(*subjects), "slo", "accuracy")],
+            RequirementKind.ACCURACY: lambda: [self._accuracy(_document(*subjects))],
+            RequirementKind.MEAN_ACCURACY: lambda: [self._mean_accuracy(_document(*subjects))],
+            RequirementKind.SURVIVE: lambda: [("workflow", "slo", "survive")],
             RequirementKind.BUDGET: lambda: [self._budget()],
             RequirementKind.LATENCY_P99: lambda: [(_document(*subjects), "slo", "latency_p99")],
             RequirementKind.RATE: lambda: [
@@ -297,6 +297,14 @@ class _RequirementLocator:
             RequirementKind.COUNT: lambda: [("infrastructure", "workers", subjects[0], "count")],
         }
         return paths[kind]()
+
+    def _accuracy(self, document: str) -> tuple[Any, ...]:
+        least = (document, "slo", "accuracy", "least")
+        return least if self.locations.locate(*least).written is not None else least[:-1]
+
+    def _mean_accuracy(self, document: str) -> tuple[Any, ...]:
+        mean = (document, "slo", "accuracy", "mean")
+        return mean if self.locations.locate(*mean).written is not None else (document, "slo", "mean_accuracy")
 
     def _sharing(self, pool: str) -> tuple[Any, ...]:
         own = self.project.infrastructure.workers[pool].sharing is not None
@@ -356,7 +364,7 @@ _UNITS = {
 def _setting_text(problem: Problem, requirement: Requirement, index: int, value: float | None) -> str:
     kind = requirement.kind
     if value is None:
-        return "shared" if kind is RequirementKind.SHARING else "null"
+        return _dropped_text(problem, requirement)
     if kind is RequirementKind.RATE:
         return _rounded(RATE, problem.source_by_name[requirement.subjects[index]].rate_per_s * value, up=False)
     if kind is RequirementKind.DEVICE_MEMORY:
@@ -367,9 +375,16 @@ def _setting_text(problem: Problem, requirement: Requirement, index: int, value:
         value /= share.fraction if share is not None else 1.0
     if kind in _UNITS:
         return _rounded(_UNITS[kind], value, up=True)
-    if kind is RequirementKind.ACCURACY:
+    if kind in (RequirementKind.ACCURACY, RequirementKind.MEAN_ACCURACY):
         return f"{math.floor(value * ACCURACY_STEPS) / ACCURACY_STEPS:.10g}"
     return f"{math.ceil(value * 1e4) / 1e4:g}"
+
+
+def _dropped_text(problem: Problem, requirement: Requirement) -> str:
+    if requirement.kind is RequirementKind.SURVIVE:
+        left = [f"1 {loss}" for loss in problem.slo.survives if loss.value not in requirement.subjects]
+        return f"[{', '.join(left)}]" if left else "null"
+    return "shared" if requirement.kind is RequirementKind.SHARING else "null"
 
 
 def _rounded(unit: Unit, value: float, *, up: bool) -> str:

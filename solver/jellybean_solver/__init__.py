@@ -44,12 +44,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "Conflict",
         "LeastRelaxation",
     ),
-    "explanation.counterfactuals": (
-        "Counterfactual",
-        "DeadlineResult",
-        "ResolveSettings",
-        "plan_differences",
-    ),
+    "explanation.counterfactuals": ("Counterfactual",),
     "explanation.explain": (
         "Explanation",
         "LimitAnalysis",
@@ -60,9 +55,14 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "WhyNot",
     ),
     "explanation.parts": ("Part",),
+    "explanation.plan_differences": ("plan_differences",),
     "explanation.relaxations": (
         "Requirement",
         "RequirementKind",
+    ),
+    "explanation.resolver": (
+        "DeadlineResult",
+        "ResolveSettings",
     ),
     "figures": (
         "distinct_durations",

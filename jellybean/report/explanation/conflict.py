@@ -88,8 +88,8 @@ def _enough(explained: Explained, item: LeastRelaxation) -> str:
         return "unknown: not solved in time, or plans rejected"
     if not item.helps:
         return "none"
-    if item.value is None:
+    values = dict.fromkeys(s.partition("=")[2] for s in explained.settings(item.requirement, item.value))
+    if item.value is None and (item.requirement.kind is not RequirementKind.SURVIVE or "null" in values):
         dropped = {RequirementKind.SHARING: "shared", RequirementKind.RESIDENCY: "anywhere"}
         return dropped.get(item.requirement.kind, "only without it" if item.exact else "without it (less may suffice)")
-    values = dict.fromkeys(s.partition("=")[2] for s in explained.settings(item.requirement, item.value))
     return ", ".join(values) + ("" if item.exact else " (less may suffice)")

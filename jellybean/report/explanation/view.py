@@ -25,6 +25,7 @@ from jellybean_solver import (
     COST_TOLERANCE,
     Counterfactual,
     LimitAnalysis,
+    Objective,
     Part,
     RequirementKind,
     WhyNot,
@@ -67,7 +68,7 @@ def _plan(explained: Explained) -> list[RenderableType]:
 
 def _values(explained: Explained) -> list[RenderableType]:
     answered = [change for change in explained.explanation.values if change.status != UNKNOWN]
-    return section("Effect of one unit", _changes(answered)) if answered else []
+    return section("Effect of one unit", _changes(explained, answered)) if answered else []
 
 
 def _choices(explained: Explained) -> list[RenderableType]:
@@ -80,7 +81,7 @@ def _choices(explained: Explained) -> list[RenderableType]:
         found = explained.explanation.choices
         chosen = [change for change in found if change.kind == kind and change.status != UNKNOWN]
         if chosen:
-            parts += section(title, _changes(sorted(chosen, key=_by_cost)))
+            parts += section(title, _changes(explained, sorted(chosen, key=_by_loss)))
     return parts
 
 
@@ -88,9 +89,11 @@ def _footer(explained: Explained) -> str:
     found = explained.explanation
     solved = f"{count_of(found.solves)} solved in {explained.explain_s:.1f} s"
     text = f"{solved}; every figure is the optimum of a modified problem"
+    if found.plan is not None and found.plan.certificate.penalty_usd_per_h:
+        text += ", with the penalty of its soft target"
     changes = [*found.values, *found.choices, *(c for limit in found.limits for c in (limit.without, limit.more) if c)]
     if not all(map(_proven, changes)):
-        text += ", except those with ~, which compare the cheapest plans found (--json has the proven ranges)"
+        text += ", except those with ~, which compare the best plans found (--json has the proven ranges)"
     if explained.cuts:
         cuts = ", ".join(f"{cut.operator} after {cut.layers} of {cut.of} layers" for cut in explained.cuts)
         text += f"; the cuts of the plan are fixed ({cuts})"
@@ -150,11 +153,9 @@ def _limits(explained: Explained) -> list[RenderableType]:
             _both(limit.without),
             _both(limit.more),
         )
-    parts = (
-        section("Binding requirements: change of cost in USD/h without it, and with one unit more", table)
-        if binding
-        else []
-    )
+    of = "cost in USD/h" if not _is_of_accuracy(explained) else "the mean accuracy in points"
+    title = f"Binding requirements: change of {of} without it, and with one unit more"
+    parts = section(title, table) if binding else []
     if any(limit.requirement.kind is RequirementKind.COUNT and not limit.reached for limit in binding):
         parts.append(
             Text(
@@ -168,7 +169,8 @@ def _limits(explained: Explained) -> list[RenderableType]:
             Text("Binding requirements unknown: the time limit was reached before all were checked", f"bold {WARN}")
         )
     elif not binding:
-        parts.append(Text("No binding requirements: none on its own makes the plan more expensive", "bold"))
+        makes = "less accurate" if _is_of_accuracy(explained) else "more expensive"
+        parts.append(Text(f"No binding requirements: none on its own makes the plan {makes}", "bold"))
     loose = [
         limit
         for limit in limits
@@ -185,10 +187,14 @@ def _limits(explained: Explained) -> list[RenderableType]:
     return parts
 
 
+POINTS_TOLERANCE = 0.01  # points of accuracy: as narrow as proofs of mixtures are
+LEAST_SHARE = 0.001  # of the cost: smaller differences are not told where the accuracy is what counts
 MAX_ITEMS = 8  # items listed per line; the rest is only counted
 UNKNOWN = "unknown"  # status of a question that was not answered in time
 TITLES = {
     RequirementKind.ACCURACY: "accuracy",
+    RequirementKind.MEAN_ACCURACY: "mean accuracy",
+    RequirementKind.SURVIVE: "losses",
     RequirementKind.RATE: "rate",
     RequirementKind.BUDGET: "budget",
     RequirementKind.LATENCY_P99: "p99 latency",
@@ -221,38 +227,51 @@ def _unsure(without: Counterfactual | None) -> str:
     """
     if without is None or without.holds:
         return ""
-    return f"(without it, a cheaper plan is rejected: {without.reason})"
+    return f"(without it, a better plan is rejected: {without.reason})"
 
 
-def _changes(changes: Sequence[Counterfactual]) -> Table:
-    table = table_of("", "USD/h", "", "changes", right=(1, 2))
+def _changes(explained: Explained, changes: Sequence[Counterfactual]) -> Table:
+    table = table_of("", "points" if _is_of_accuracy(explained) else "USD/h", "", "changes", right=(1, 2))
     for change in changes:
         words = Text(change.words)
-        if change.delta_usd_per_h is None:
+        if change.worse_by is None:
             table.add_row(words, "", "", Text(f"no plan: {change.reason}", "dim"))
             continue
-        stated = "accuracy" in change.kind and change.accuracy is not None
-        reached = f"accuracy {formats.accuracy(change.accuracy)}; " if stated else ""
-        consequence = f"{reached}{'; '.join(change.differences) or 'the same variants and workers'}"
-        if not change.holds:
-            consequence = f"rejected: {change.reason}"
-        table.add_row(words, _delta(change), _share(change), Text(consequence, "dim"))
+        table.add_row(words, _delta(change), _share(change), Text(_consequence(change), "dim"))
     return table
 
 
+def _consequence(change: Counterfactual) -> str:
+    if not change.holds:
+        return f"rejected: {change.reason}"
+    stated = "accuracy" in change.kind and change.accuracy is not None and change.delta_points is None
+    reached = f"accuracy {formats.accuracy(change.accuracy)}; " if stated else ""
+    if change.delta_points is not None and abs(change.delta_share or 0.0) >= LEAST_SHARE:
+        cost = change.delta_usd_per_h or 0.0
+        reached = f"{formats.usd(abs(cost))} USD/h {'dearer' if cost > 0 else 'cheaper'}; "
+    return f"{reached}{'; '.join(change.differences) or 'the same variants and workers'}"
+
+
+def _is_of_accuracy(explained: Explained) -> bool:
+    """True if the plan is the most accurate one, so that changes are in points of accuracy."""
+    return explained.problem.objective is Objective.MEAN_ACCURACY
+
+
 def _delta(change: Counterfactual | None) -> str:
-    """Change of cost in USD/h: `+0.48`, or `~+0.48` if it is not proven."""
-    if change is None or change.delta_usd_per_h is None:
+    """Change of cost in USD/h, or of accuracy in points: `+0.48`, or `~+0.48` if it is not proven."""
+    if change is None or change.worse_by is None:
         return ""
     about = "" if _proven(change) else "~"
-    if change.delta_usd_per_h == 0:
+    delta = change.delta_usd_per_h if change.delta_points is None else change.delta_points
+    if not delta:
         return f"{about}0"
-    return f"{about}{'+' if change.delta_usd_per_h > 0 else '-'}{formats.usd(abs(change.delta_usd_per_h))}"
+    return f"{about}{'+' if delta > 0 else '-'}{formats.usd(abs(delta))}"
 
 
 def _proven(change: Counterfactual) -> bool:
-    low, high = change.delta_between_usd_per_h
-    return low is None or high is None or high - low <= COST_TOLERANCE
+    low, high = change.worse_between
+    within = COST_TOLERANCE if change.delta_points is None else POINTS_TOLERANCE
+    return low is None or high is None or high - low <= within
 
 
 def _both(change: Counterfactual | None) -> str:
@@ -264,19 +283,19 @@ def _both(change: Counterfactual | None) -> str:
 
 
 def _share(change: Counterfactual) -> str:
-    if change.delta_share is None or change.delta_usd_per_h in (None, 0):
+    if change.delta_share is None or change.delta_points is not None or not change.delta_usd_per_h:
         return ""
     percent = change.delta_share * 100
     return f"{percent:+.0f} %" if abs(percent) >= 9.5 else f"{percent:+.1f} %"
 
 
-def _by_cost(change: Counterfactual) -> tuple[bool, float]:
-    return not change.holds, change.delta_usd_per_h or 0.0
+def _by_loss(change: Counterfactual) -> tuple[bool, float]:
+    return not change.holds, change.worse_by or 0.0
 
 
 def _saving(limit: LimitAnalysis) -> float:
     changes = [change for change in (limit.without, limit.more) if change is not None and change.holds]
-    return min((change.delta_usd_per_h or 0.0 for change in changes), default=0.0)
+    return min((change.worse_by or 0.0 for change in changes), default=0.0)
 
 
 _PARTS: Mapping[Part, Callable[[Explained], Sequence[RenderableType]]] = {

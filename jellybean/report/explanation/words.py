@@ -52,6 +52,7 @@ def amount(kind: RequirementKind, value: float | None) -> str:
         return ""
     texts = {
         RequirementKind.ACCURACY: lambda: formats.accuracy(value),
+        RequirementKind.MEAN_ACCURACY: lambda: formats.accuracy(value),
         RequirementKind.RATE: lambda: f"x{value:.4g}",
         RequirementKind.BUDGET: lambda: f"{formats.usd(value)} USD/h",
         RequirementKind.LATENCY_P99: lambda: formats.duration(value),
@@ -70,5 +71,7 @@ def title_of(explained: Explained, requirement: Requirement) -> Text:
 
 def written(location: Location, requirement: Requirement) -> str:
     """One place of a requirement as path and value, for example `slo.accuracy: 56`."""
-    default = amount(requirement.kind, requirement.value) or "exclusive"
+    losses = [f"1 {kind}" for kind in requirement.subjects]
+    own = ", ".join(losses) if requirement.kind is RequirementKind.SURVIVE else "exclusive"
+    default = amount(requirement.kind, requirement.value) or own
     return f"{location.path}: {location.written if location.written is not None else f'{default} (default)'}"

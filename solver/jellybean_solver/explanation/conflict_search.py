@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from jellybean_solver.explanation.counterfactuals import Resolve, Resolved, Resolver
+from jellybean_solver.explanation.counterfactuals import Resolved
 from jellybean_solver.explanation.minimum_conflict import smallest_conflict
 from jellybean_solver.explanation.relaxations import Requirement, drop
+from jellybean_solver.explanation.resolver import Resolve, Resolver
 from jellybean_solver.model.problem import Problem
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from jellybean_solver.explanation.conflict_search import ConflictSearch
-from jellybean_solver.explanation.counterfactuals import Resolve, Resolved, Resolver
+from jellybean_solver.explanation.counterfactuals import Resolved
 from jellybean_solver.explanation.parts import Part
 from jellybean_solver.explanation.relaxations import (
     LEAST_RATE,
@@ -25,6 +25,7 @@ from jellybean_solver.explanation.relaxations import (
     relaxed,
     requirements,
 )
+from jellybean_solver.explanation.resolver import Resolve, Resolver
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.flows import link_uses
 from jellybean_solver.model.plan import Plan, PlannedWorker
@@ -203,6 +204,20 @@ class _Relaxer:
             best, high = halfway, middle if halfway is best else high
         return self._reached(best), best
 
+    def mean_accuracy(self, dropped: Resolved, plan: Plan) -> RelaxedAt:
+        """The highest feasible mean accuracy (percent) below the target, to a hundredth of a point's hundredth."""
+        low, answer, high = self._reached(dropped) or 0.0, dropped, self.requirement.value or 0.0
+        hint = self.hints.nearest_accuracy if self.hints is not None else None
+        if hint is not None and low < hint < high and (found := self._eased(hint - RELAXATION_TOLERANCE)).holds:
+            low, answer, high = hint - RELAXATION_TOLERANCE, found, hint + RELAXATION_TOLERANCE
+            if self._eased(high).holds:
+                high = self.requirement.value or high
+        while high - low > 2.0 * RELAXATION_TOLERANCE:
+            middle = (low + high) / 2.0
+            found = self._eased(middle)
+            low, answer, high = (middle, found, high) if found.holds else (low, answer, middle)
+        return low, answer
+
     def _reached(self, answer: Resolved) -> float | None:
         """The accuracy (percent) of a result's plan for the requirement's workflow; None if unknown."""
         return None if answer.plan is None else accuracy_of(answer.plan, self.requirement)
@@ -286,6 +301,7 @@ class _Relaxer:
 
 _SEARCHES: dict[RequirementKind, Callable[[_Relaxer, Resolved, Plan], RelaxedAt]] = {
     RequirementKind.ACCURACY: _Relaxer.accuracy,
+    RequirementKind.MEAN_ACCURACY: _Relaxer.mean_accuracy,
     RequirementKind.RATE: _Relaxer.rate,
     RequirementKind.BUDGET: _Relaxer.budget,
     RequirementKind.LATENCY_P99: _Relaxer.latency,
@@ -304,6 +320,7 @@ def usage(problem: Problem, plan: Plan, requirement: Requirement, resolver: Reso
     subjects = requirement.subjects
     uses: dict[RequirementKind, Callable[[], float | None]] = {
         RequirementKind.ACCURACY: lambda: accuracy_of(plan, requirement),
+        RequirementKind.MEAN_ACCURACY: lambda: plan.accuracy,
         RequirementKind.RATE: lambda: requirement.value,
         RequirementKind.BUDGET: lambda: plan.cost.total_usd_per_h,
         RequirementKind.LATENCY_P99: lambda: resolver.p99_s(plan, "".join(subjects), thorough=True),
@@ -321,7 +338,7 @@ def usage(problem: Problem, plan: Plan, requirement: Requirement, resolver: Reso
         ),
         RequirementKind.COUNT: lambda: float(sum(worker.pool in subjects for worker in plan.workers)),
     }
-    return uses.get(requirement.kind, lambda: None)()  # sharing and residency have no value
+    return uses.get(requirement.kind, lambda: None)()  # sharing, residency and losses have no value
 
 
 def _held_bytes(plan: Plan, worker: PlannedWorker, *, on_device: bool) -> float:

@@ -1,62 +1,19 @@
-"""Counterfactual re-solves: changed problems solved within a time limit and compared with the explained plan."""
+"""Comparison of a changed problem's plan with the explained one, in what that was optimised for."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from statistics import median
 
-from jellybean_solver.errors import SolverError
-from jellybean_solver.figures import distinct_durations
-from jellybean_solver.fleet.dispatch import DEFAULT_GAP
-from jellybean_solver.latency.estimate import p99_by_workflow
-from jellybean_solver.model.deadline_shares import deadlines_s
+from jellybean_solver.explanation.plan_differences import plan_differences
 from jellybean_solver.model.plan import Certificate, Plan
-from jellybean_solver.model.problem import Problem
+from jellybean_solver.model.problem import Objective
+from jellybean_solver.model.selection_shares import selection_shares
 from jellybean_solver.outcome import COST_TOLERANCE
 from jellybean_solver.planning.infeasibility import Infeasibility
-from jellybean_solver.planning.solve import solve
-from jellybean_solver.planning.solver import Solution, limited
+from jellybean_solver.planning.mixed import MIX_GAP
 
 WITH_PLAN = ("optimal", "gap", "time_limit")  # statuses of solutions with a plan
-
-
-@dataclass(frozen=True, slots=True)
-class DeadlineResult:
-    """A `solution` whose plan meets the p99 target; or None, and the plan that came nearest to it."""
-
-    solution: Solution | None
-    nearest: Plan | None = None
-
-
-# Arguments: problem, its solution, whether that misses the p99 target, time limit in seconds (or None), thorough.
-KeepDeadline = Callable[[Problem, Solution, bool, float | None, bool], DeadlineResult]
-
-
-@dataclass(frozen=True)
-class ResolveSettings:
-    """Settings of the counterfactual solves.
-
-    A time limit needs a clock. `advance(done, total, label)` reports progress, counted in questions. `p99_s(plan,
-    seed)` simulates the p99 latency in seconds by workflow (a single workflow has the name ""); without it, latencies
-    are estimated in closed form. For the explained plan the p99 is the median over `seeds`, or over as many as half of
-    the time allows. `keep_deadline` finds another plan if the cheapest misses a p99 target; it is always called for the
-    explained plan. `exclusive`: groups of exclusive pools, see `requirements`. `estimated_below`: an alternative is not
-    simulated if its p99 latency in closed form is at most this share of the target.
-    """
-
-    time_limit_s: float | None = None
-    clock: Callable[[], float] | None = None
-    p99_s: Callable[[Plan, int], Mapping[str, float]] | None = None
-    seeds: int = 5
-    keep_deadline: KeepDeadline | None = None
-    advance: Callable[[float, float, str], None] = lambda done, total, label: None
-    exclusive: tuple[tuple[str, ...], ...] | None = None
-    patience: float = 4.0  # time limit of a solve, in equal shares of the time left: most need much less than one
-    conflict_solves: int = 60  # most solves in search of a smaller conflict
-    estimated_below: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +45,12 @@ class Resolved:
 class Counterfactual:
     """A changed problem's result compared with the explained plan.
 
-    `delta_usd_per_h`: its cost less the explained plan's; `delta_share`: the same as share of the explained plan's
-    cost. The difference in optimal costs lies in `delta_between_usd_per_h`; both ends equal `delta_usd_per_h` if both
-    plans are proven optimal. Figures are None without a plan; if the plan breaks a limit, `reason` says which.
+    `delta_usd_per_h`: its cost, with penalties, less the explained plan's; `delta_share`: the same as share of the
+    explained plan's cost. The difference in optimal costs lies in `delta_between_usd_per_h`; both ends equal
+    `delta_usd_per_h` if both plans are proven optimal. Where the mean accuracy is maximised, `delta_points` and
+    `delta_between_points` say the same of it, and the difference in cost is that of the two plans. Figures are None
+    without a plan; if the plan breaks a limit, `reason` says which. `selections`: of a plan that mixes variants, with
+    the share of the requests that get each.
     """
 
     kind: str
@@ -102,9 +62,12 @@ class Counterfactual:
     delta_usd_per_h: float | None = None
     delta_between_usd_per_h: tuple[float | None, float | None] = (None, None)
     delta_share: float | None = None
+    delta_points: float | None = None
+    delta_between_points: tuple[float | None, float | None] = (None, None)
     gap: float | None = None
     accuracy: float | None = None
     selection: Mapping[str, str] = field(default_factory=dict)
+    selections: tuple[tuple[float, Mapping[str, str]], ...] = ()
     differences: tuple[str, ...] = ()
 
     @property
@@ -112,147 +75,16 @@ class Counterfactual:
         """True if the changed problem has a plan that keeps all limits."""
         return self.status in WITH_PLAN
 
-
-Resolve = Callable[[Problem, str], Resolved]  # (problem, label shown as progress) -> result
-
-
-class Resolver:
-    """Solves changed problems one by one; after the time limit every further result is unknown."""
-
-    def __init__(self, settings: ResolveSettings) -> None:
-        self.settings = settings
-        self.done, self.expected, self.unanswered = 0, 1, 0
-        self._limit = limited(settings.time_limit_s, settings.clock)
-        self._p99_s: dict[object, Mapping[str, float]] = {}
+    @property
+    def worse_by(self) -> float | None:
+        """How much worse the plan is than the explained one, in USD per hour or points; negative if it is better."""
+        return self.delta_usd_per_h if self.delta_points is None else -self.delta_points
 
     @property
-    def solved(self) -> int:
-        """Number of conclusive solves."""
-        return self.done - self.unanswered
-
-    def expect(self, questions: int) -> None:
-        """Announce further solves, among which the remaining time is divided."""
-        self.expected += questions
-
-    def expect_only(self, questions: int) -> None:
-        """State the number of further solves, whatever was announced: some parts turn out to need more or fewer."""
-        self.expected = self.done + questions
-
-    def ask(
-        self, problem: Problem, label: str, *, thorough: bool = False, explained: bool = True, valid: Plan | None = None
-    ) -> Resolved:
-        """Solve, and check limits that the solver does not model. `thorough`: for the explained plan, with more time.
-
-        `explained`: also find the reasons of infeasibility, which takes several solves. `valid`: a plan known to keep
-        all limits of the problem; if none is cheaper, it is the answer, and nothing is simulated.
-        """
-        self.expected = max(self.expected, self.done + 1)
-        self.settings.advance(self.done, self.expected, label)
-        answer = self._answer(problem, thorough, explained, valid)
-        self.done += 1
-        self.unanswered += answer.status == "unknown"
-        self.settings.advance(self.done, self.expected, label)
-        return answer
-
-    def p99_s(self, plan: Plan, workflow: str = "", *, thorough: bool = False) -> float | None:
-        """A plan's simulated p99 latency in seconds; None without a simulator or time for it. Cached per plan.
-
-        With `thorough` (the explained plan) at least one simulation runs, even if time is up.
-        """
-        if self.settings.p99_s is None:
-            return None
-        routes = tuple((route.weight, tuple(route.workers.items())) for route in plan.routes)
-        rates = tuple(source.rate_per_s for source in plan.sources)
-        key = (thorough, tuple(plan.selection.items()), routes, rates)
-        if key not in self._p99_s:
-            if not thorough and self._limit.left() == 0.0:
-                return None
-            found = [self.settings.p99_s(plan, 0)]
-            while thorough and len(found) < self.settings.seeds and not self._half_spent():
-                found.append(self.settings.p99_s(plan, len(found)))
-            self._p99_s[key] = {name: median(one[name] for one in found) for name in found[0]}
-        return self._p99_s[key][workflow]
-
-    def _half_spent(self) -> bool:
-        left_s, limit_s = self._limit.left(), self.settings.time_limit_s
-        return left_s is not None and limit_s is not None and left_s <= limit_s / 2
-
-    def _answer(self, problem: Problem, thorough: bool, explained: bool, valid: Plan | None) -> Resolved:
-        limit_s = self._allowed_s(thorough)
-        if limit_s == 0.0:
-            return Resolved("unknown", None, "time ended before this was looked at")
-        try:
-            solution = solve(
-                problem, gap=DEFAULT_GAP, time_limit_s=limit_s, clock=self.settings.clock, explained=explained
-            )
-        except SolverError as error:
-            if limit_s is None:
-                raise
-            return Resolved("unknown", None, str(error))
-        if solution.plan is None:
-            return _without_plan(problem, solution)
-        if valid is not None and not _is_cheaper(solution.plan, valid) and any(deadlines_s(problem).values()):
-            return Resolved(solution.status, _with_bound(valid, solution.plan.certificate))
-        cheapest = self._within_deadline(problem, solution, solution.plan, thorough)
-        return self._settled(problem, solution, cheapest, thorough)
-
-    def _settled(self, problem: Problem, solution: Solution, cheapest: Resolved, thorough: bool) -> Resolved:
-        late = cheapest.status == "refused"
-        if self.settings.keep_deadline is None or not (thorough or late):
-            return cheapest
-        allowed_s = self._allowed_s(thorough)
-        if allowed_s == 0.0:
-            return cheapest
-        settled = self.settings.keep_deadline(problem, solution, late, allowed_s, thorough)
-        found = settled.solution
-        if found is not None and found.plan is not None:
-            return Resolved(found.status, found.plan)
-        return replace(cheapest, plan=settled.nearest or cheapest.plan)
-
-    def _within_deadline(self, problem: Problem, solution: Solution, plan: Plan, thorough: bool) -> Resolved:
-        for name, target_s in deadlines_s(problem).items():
-            if target_s is None or self.settings.p99_s is None:
-                continue
-            if not thorough and p99_by_workflow(plan)[name] <= self.settings.estimated_below * target_s:
-                continue
-            p99_s = self.p99_s(plan, name, thorough=thorough)
-            if p99_s is None:
-                return Resolved("unknown", None, "time ended before its p99 latency was simulated")
-            if p99_s > target_s:
-                of = f" of {name}" if name else ""
-                would = "would be {}, above {}".format(*distinct_durations(p99_s, target_s))
-                return Resolved("refused", plan, f"the cheapest plan's p99 latency{of} {would}")
-        return Resolved(solution.status, plan)
-
-    def _allowed_s(self, thorough: bool) -> float | None:
-        left_s = self._limit.left()
-        if left_s is None:
-            return None
-        return left_s / 2 if thorough else min(left_s, self.settings.patience * left_s / (self.expected - self.done))
-
-
-def _is_cheaper(plan: Plan, other: Plan) -> bool:
-    cost = other.cost.total_usd_per_h
-    return plan.cost.total_usd_per_h < cost - COST_TOLERANCE * max(1.0, cost)
-
-
-def _with_bound(plan: Plan, proof: Certificate) -> Plan:
-    """The plan with the bound of another proof."""
-    cost = plan.cost.total_usd_per_h
-    return replace(plan, certificate=Certificate.of(cost, min(cost, proof.bound), proof.termination))
-
-
-def _without_plan(problem: Problem, solution: Solution) -> Resolved:
-    why = solution.infeasibility
-    if why is None:
-        return Resolved("infeasible", None, "no plan meets the targets")
-    reason = why.reasons[0] if why.reasons else "no plan meets the targets"
-    budget = problem.slo.budget_usd_per_h
-    bound = solution.certificate.bound if solution.certificate is not None else -math.inf
-    unaffordable = budget is not None and bound > budget * (1 + COST_TOLERANCE)  # proven: no plan keeps the budget
-    if not why.breaches or unaffordable:
-        return Resolved("infeasible", None, reason, why)
-    return Resolved("refused", why.refused, "; ".join(why.breaches), why)
+    def worse_between(self) -> tuple[float | None, float | None]:
+        """The ends of what `worse_by` is, were both plans optimal."""
+        low, high = self.delta_between_points
+        return self.delta_between_usd_per_h if low is None or high is None else (-high, -low)
 
 
 def is_relaxation(kind: str, subject: str) -> bool:
@@ -265,56 +97,65 @@ def compare(base: Plan, answer: Resolved, kind: str, subject: str, words: str) -
     plan = answer.plan
     if plan is None:
         return Counterfactual(kind, subject, words, answer.status, answer.reason)
-    before, after = base.certificate, plan.certificate
-    cost = plan.cost.total_usd_per_h
-    scale = max(1.0, before.objective)
-    delta, low, high = (
-        0.0 if abs(value) <= COST_TOLERANCE * scale else value
-        for value in (cost - before.objective, after.bound - before.objective, cost - before.bound)
-    )
-    if is_relaxation(kind, subject):
-        delta, high = min(delta, 0.0), min(high, 0.0)  # costs at most as much as the explained plan
-    elif delta >= 0:
-        low = max(low, 0.0)  # a restriction: costs at least as much
-    return Counterfactual(
+    before, cost = base.certificate, plan.cost.total_usd_per_h
+    worse, low, high = _worse_between(base, plan, is_relaxation(kind, subject))
+    found = Counterfactual(
         kind,
         subject,
         words,
         answer.status,
         answer.reason,
         cost,
-        delta,
+        worse,
         (low, high),
-        delta / before.objective if before.objective > 0 else None,
-        after.gap,
-        plan.accuracy,
-        plan.selection,
-        plan_differences(base, plan),
+        worse / before.objective if before.objective > 0 else None,
+        gap=plan.certificate.gap,
+        accuracy=plan.accuracy,
+        selection=plan.selection,
+        selections=tuple((part.share, part.selection) for part in selection_shares(plan)) if plan.mixes else (),
+        differences=plan_differences(base, plan),
+    )
+    if before.objective_of is not Objective.MEAN_ACCURACY:
+        return found
+    paid = base.cost.total_usd_per_h
+    return replace(
+        found,
+        delta_usd_per_h=cost - paid,
+        delta_between_usd_per_h=(cost - paid, cost - paid),
+        delta_share=(cost - paid) / paid if paid > 0 else None,
+        delta_points=-worse,
+        delta_between_points=(-high, -low),
     )
 
 
-def plan_differences(base: Plan, other: Plan) -> tuple[str, ...]:
-    """How `other` differs from `base` in variants, tiers of operators and workers: a short phrase per difference."""
-    found = [
-        f"{name}: {base.selection[name]} -> {variant}"
-        for name, variant in other.selection.items()
-        if variant != base.selection.get(name)
-    ]
-    before, after = _tiers(base), _tiers(other)
-    moves: dict[str, list[str]] = {}
-    for name, tiers in after.items():
-        if tiers != before.get(name):
-            moves.setdefault(f"{' and '.join(before[name])} -> {' and '.join(tiers)}", []).append(name)
-    found += [f"{', '.join(names)}: {move}" for move, names in moves.items()]
-    counts = Counter(worker.pool for worker in other.workers)
-    counts.subtract(worker.pool for worker in base.workers)
-    each = {w.pool: f" in each {w.tier}" for plan in (base, other) for w in plan.workers if w.tier in plan.sites}
-    moved = [f"{count:+d} {pool}{each.get(pool, '')}" for pool, count in counts.most_common() if count]
-    return (*found, ", ".join(moved)) if moved else tuple(found)
+def _worse_between(base: Plan, plan: Plan, is_relaxed: bool) -> tuple[float, float, float]:
+    """How much worse a plan is than the explained one, and the ends of what that is between the optima."""
+    before, after = base.certificate, plan.certificate
+    sign = -1.0 if before.objective_of is Objective.MEAN_ACCURACY else 1.0
+    worse = _worse_by(plan, before)
+    room, tolerance = sign * (before.objective - before.bound), _tolerance(plan, before)
+    worse, low, high = (
+        0.0 if abs(value) <= tolerance else value
+        for value in (worse, sign * (after.bound - before.objective), worse + room)
+    )
+    if is_relaxed:
+        return min(worse, 0.0), low, min(high, 0.0)  # no worse than the explained plan
+    return worse, max(low, 0.0) if worse >= 0 else low, high  # a restriction: no better
 
 
-def _tiers(plan: Plan) -> dict[str, tuple[str, ...]]:
-    used: dict[str, set[str]] = {}
-    for place in plan.placements:
-        used.setdefault(place.operator, set()).add(place.tier)
-    return {name: tuple(tier for tier in plan.tiers if tier in tiers) for name, tiers in used.items()}
+def is_better(plan: Plan, other: Plan) -> bool:
+    """True if a plan is better than another one of the same objective by more than two programs may differ."""
+    return _worse_by(plan, other.certificate) < -_tolerance(plan, other.certificate)
+
+
+def _worse_by(plan: Plan, proof: Certificate) -> float:
+    """How much worse a plan is than one with a certificate, in what that was optimised for."""
+    if proof.objective_of is Objective.MEAN_ACCURACY:
+        return proof.objective - (plan.accuracy or 0.0)
+    return plan.cost.total_usd_per_h + plan.certificate.penalty_usd_per_h - proof.objective
+
+
+def _tolerance(plan: Plan, proof: Certificate) -> float:
+    """What values of two programs may differ by: more where one of them ended within its gap."""
+    share = max(COST_TOLERANCE, *(min(one.gap, MIX_GAP) for one in (plan.certificate, proof)))
+    return share * max(1.0, proof.objective)

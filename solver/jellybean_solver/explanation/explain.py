@@ -1,7 +1,7 @@
 """Explanation of a plan: each statement is the optimum of a changed problem, compared with the plan's own cost.
 
-No statement is a dual value or sensitivity range. Worker counts are integers, so the marginal cost of a unit is found
-by solving with one more unit.
+Where the mean accuracy is maximised, with its accuracy. No statement is a dual value or sensitivity range. Worker
+counts are integers, so the marginal cost of a unit is found by solving with one more unit.
 """
 
 from __future__ import annotations
@@ -13,21 +13,16 @@ from typing import Any
 
 from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.explanation.conflicts import Conflict, find_conflict, usage
-from jellybean_solver.explanation.counterfactuals import (
-    Counterfactual,
-    Resolved,
-    Resolver,
-    ResolveSettings,
-    compare,
-    is_relaxation,
-)
+from jellybean_solver.explanation.counterfactuals import Counterfactual, Resolved, compare, is_relaxation
 from jellybean_solver.explanation.forced_choices import Question, WhyNot, why_not
 from jellybean_solver.explanation.parts import Part
 from jellybean_solver.explanation.relaxations import Requirement, RequirementKind, drop, relaxed, requirements
+from jellybean_solver.explanation.resolver import Resolver, ResolveSettings
 from jellybean_solver.explanation.restrictions import forbid_pool, forbid_tier, force_variant
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.plan_document import json_values
-from jellybean_solver.model.problem import Problem
+from jellybean_solver.model.problem import Objective, Problem
+from jellybean_solver.model.selection_shares import selection_shares
 from jellybean_solver.outcome import COST_TOLERANCE
 
 MORE = 0.1  # relative increase of rates, bandwidth and memory for their marginal cost
@@ -36,7 +31,13 @@ ACCURACY_POINT = 1.0  # change of the accuracy target in percentage points, up a
 Changed = tuple[Problem, str, str, str]  # a changed problem; kind, subject and words of the change
 
 NEXT = 1e-6  # percentage points added to the plan's accuracy, so that the next higher reachable accuracy is required
-_SIZES = (RequirementKind.BANDWIDTH, RequirementKind.MEMORY, RequirementKind.DEVICE_MEMORY)
+_ACCURACIES = {RequirementKind.ACCURACY: "accuracy", RequirementKind.MEAN_ACCURACY: "mean accuracy"}
+_SIZES = (
+    RequirementKind.BUDGET,
+    RequirementKind.BANDWIDTH,
+    RequirementKind.MEMORY,
+    RequirementKind.DEVICE_MEMORY,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,9 @@ class LimitAnalysis:
 
     @property
     def binds(self) -> bool:
-        """True if a valid plan is cheaper without the requirement, or with one more unit of it."""
+        """True if a valid plan is better without the requirement, or with one more unit of it."""
         changes = [change for change in (self.without, self.more) if change is not None and change.holds]
-        return any(change.delta_usd_per_h is not None and change.delta_usd_per_h < 0 for change in changes)
+        return any(change.worse_by is not None and change.worse_by < 0 for change in changes)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -168,23 +169,26 @@ class _Explainer:
             if pool.name in used:
                 yield forbid_pool(self.problem, pool.name), "pool", pool.name, f"without pool {pool.name}"
         for operator in self.problem.operators:
+            used_alone = [one.variant for one in self.plan.operator_by_name[operator.name].variants]
             for variant in operator.variants:
-                if variant.name != self.plan.selection[operator.name]:
+                if [variant.name] != used_alone:
                     changed = force_variant(self.problem, operator.name, variant.name)
                     subject = f"{operator.name}={variant.name}"
-                    yield changed, "variant", subject, f"with {operator.name} {variant.name}"
+                    alone = " for all requests" if self.problem.may_mix else ""
+                    yield changed, "variant", subject, f"with {operator.name} {variant.name}{alone}"
 
     def _values(self) -> Iterator[Changed]:
         """Changed problems: accuracy one point up, down and at the next higher level; rates 10 % up; per workflow."""
-        asked = [(r, r.value) for r in self.requirements if r.kind is RequirementKind.ACCURACY and r.value is not None]
-        for requirement, target in asked:
-            of = "".join(f" of {name}" for name in requirement.subjects)
-            for step in (ACCURACY_POINT, -ACCURACY_POINT):
-                words = f"accuracy target{of} {target + step:g} ({step:+g})"
-                yield relaxed(self.problem, requirement, target + step), "accuracy", f"{step:+g}", words
+        for requirement in self.requirements:
+            target = requirement.value
+            if target is not None and requirement.kind in _ACCURACIES:
+                of = "".join(f" of {name}" for name in requirement.subjects)
+                for step in (ACCURACY_POINT, -ACCURACY_POINT):
+                    words = f"{_ACCURACIES[requirement.kind]} target{of} {target + step:g} ({step:+g})"
+                    yield relaxed(self.problem, requirement, target + step), "accuracy", f"{step:+g}", words
         known = {w.name: w.accuracy for w in self.plan.workflows} or {"": self.plan.accuracy}
         for name, accuracy in known.items():
-            if accuracy is not None:
+            if accuracy is not None and not self.problem.may_mix:  # a mean has no next level
                 subjects, of = ((name,), f" of {name}") if name else ((), "")
                 aimed = relaxed(self.problem, Requirement(RequirementKind.ACCURACY, subjects), accuracy + NEXT)
                 yield aimed, "next_accuracy", "next", f"accuracy{of} above this plan's {accuracy:g}"
@@ -195,8 +199,10 @@ class _Explainer:
                 yield relaxed(self.problem, requirement, 1 + MORE), "rate", f"+{MORE * 100:g} %", words
 
     def _limits(self) -> Iterator[LimitAnalysis]:
-        """Analyse the requirements kind by kind, except rates (always bind) and the budget (the plan keeps it)."""
-        skipped = RequirementKind.RATE, RequirementKind.BUDGET
+        """Analyse the requirements kind by kind, except rates (always bind) and the budget of a cheapest plan."""
+        skipped = [RequirementKind.RATE]
+        if self.problem.objective is not Objective.MEAN_ACCURACY:
+            skipped.append(RequirementKind.BUDGET)
         kinds = groupby(self.requirements, key=lambda requirement: requirement.kind)
         binding = {suspect for kind, group in kinds if kind not in skipped for suspect in self._suspects([*group])}
         for requirement in self.requirements:
@@ -210,7 +216,7 @@ class _Explainer:
             return group
         words = f"without any {group[0].kind.value} limit"
         change = self._ask(drop(self.problem, *group), "drop", group[0].kind.value, words)
-        settled = change.status == "optimal" and self.answer.status == "optimal" and change.delta_usd_per_h == 0
+        settled = change.status == "optimal" and self.answer.status == "optimal" and change.worse_by == 0
         return [] if settled else group
 
     def _examined(self, limit: LimitAnalysis) -> LimitAnalysis:
@@ -218,9 +224,9 @@ class _Explainer:
         words = f"without {requirement.words}"
         dropped = self._ask(drop(self.problem, requirement), "drop", " ".join(requirement.subjects), words)
         limit = replace(limit, without=dropped)
-        cheaper = dropped.delta_usd_per_h is not None and dropped.delta_usd_per_h < 0  # also if the plan was refused
+        better = dropped.worse_by is not None and dropped.worse_by < 0  # also if the plan was refused
         more = self._one_more(requirement)
-        return replace(limit, more=self._ask(*more)) if cheaper and more is not None else limit
+        return replace(limit, more=self._ask(*more)) if better and more is not None else limit
 
     def _one_more(self, requirement: Requirement) -> Changed | None:
         value, subject = requirement.value or 0.0, " ".join(requirement.subjects)
@@ -249,5 +255,10 @@ def _plan_dict(plan: Plan) -> dict[str, Any]:
         },
         "accuracy": plan.accuracy,
         "selection": dict(plan.selection),
+        **({"selections": json_values(_selections(plan))} if plan.mixes else {}),
         "certificate": json_values(plan.certificate),
     }
+
+
+def _selections(plan: Plan) -> list[dict[str, Any]]:
+    return [{"share": part.share, "selection": dict(part.selection)} for part in selection_shares(plan)]

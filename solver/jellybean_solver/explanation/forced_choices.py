@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from jellybean_solver.explanation.conflicts import Conflict, find_conflict
-from jellybean_solver.explanation.counterfactuals import Counterfactual, Resolve, Resolved, Resolver, compare
+from jellybean_solver.explanation.counterfactuals import Counterfactual, Resolved, compare
 from jellybean_solver.explanation.relaxations import RequirementKind
+from jellybean_solver.explanation.resolver import Resolve, Resolver
 from jellybean_solver.explanation.restrictions import (
     force_pools,
     force_variant,
@@ -21,6 +22,7 @@ from jellybean_solver.model.problem import Pool, Problem
 from jellybean_solver.outcome import COST_TOLERANCE
 
 RATE_TOLERANCE = 1e-6  # relative: a rate this close to the operator's total counts as all requests
+POINTS_TOLERANCE = 0.01  # points of accuracy: a range this narrow is not told
 MOST_NAMED_POOLS = 3  # in messages: if there are more pools, only their number is stated
 
 
@@ -42,9 +44,9 @@ class WhyNot:
     """The answer to a question.
 
     `verdict`: used (the plan makes this choice already), dearer, same_cost, cheaper (possible only if the explained
-    plan is not proven optimal), no_plan, no_profile (no variant has a profile there) or unknown. `used_per_s`: requests
-    per second for which the plan already makes this choice. `change`: the cheapest plan with the forced choice;
-    `conflict`: why there is none.
+    plan is not proven optimal), or worse, same, better where the accuracy is maximised; no_plan, no_profile (no variant
+    has a profile there) or unknown. `used_per_s`: requests per second for which the plan already makes this choice.
+    `change`: the best plan with the forced choice; `conflict`: why there is none.
     """
 
     question: str
@@ -74,13 +76,18 @@ def why_not(problem: Problem, plan: Plan, question: Question, resolver: Resolver
     operator, variant = question.operator, question.variant
     if operator is None or variant is None:
         return _Place(problem, plan, question, resolver).answer()
-    if plan.selection[operator] == variant:
-        rate = {operator: plan.operator_by_name[operator].rate_per_s}
-        return WhyNot(question.text, "used", f"{operator} uses {variant} in this plan", rate)
+    planned = plan.operator_by_name[operator]
+    used = _rates_by_variant(plan, operator).get(variant, 0.0)
+    if [variant] == [one.variant for one in planned.variants]:
+        return WhyNot(question.text, "used", f"{operator} uses {variant} in this plan", {operator: planned.rate_per_s})
+    alone = " for all requests" if problem.may_mix else ""
     changed = force_variant(problem, operator, variant)
-    return _cheapest(
-        plan, question, resolver, [_Forced(changed, "variant", question.text, f"with {operator} {variant}")]
-    )
+    way = _Forced(changed, "variant", question.text, f"with {operator} {variant}{alone}")
+    reply = _cheapest(plan, question, resolver, [way])
+    if not used:
+        return reply
+    share = f"{100 * used / planned.rate_per_s:.0f} % of the requests of {operator} get {variant} in this plan"
+    return replace(reply, sentence=_joined(share, reply.sentence), used_per_s={operator: used})
 
 
 def _cheapest(plan: Plan, question: Question, resolver: Resolver, ways: Sequence[_Forced]) -> WhyNot:
@@ -91,17 +98,19 @@ def _cheapest(plan: Plan, question: Question, resolver: Resolver, ways: Sequence
         answer = (way.ask or resolver.ask)(way.problem, question.text)
         solved.append((compare(plan, answer, way.kind, way.subject, way.words), way, answer))
     change, way, answer = min(solved, key=lambda item: _rank(item[0]))
-    cost, delta = change.cost_usd_per_h, change.delta_usd_per_h
+    cost, worse = change.cost_usd_per_h, change.worse_by
     if change.status == "unknown":
         return WhyNot(question.text, "unknown", f"{change.words}: {change.reason}", {}, change)
-    if not change.holds or cost is None or delta is None:
+    if not change.holds or cost is None or worse is None:
         conflict = find_conflict(way.problem, answer, resolver, way.ask)
         return WhyNot(question.text, "no_plan", _no_plan(change, conflict), {}, change, conflict)
-    verdict = "dearer" if delta > 0 else "cheaper" if delta < 0 else "same_cost"
+    verdicts = ("dearer", "cheaper", "same_cost") if change.delta_points is None else ("worse", "better", "same")
+    verdict = verdicts[0] if worse > 0 else verdicts[1] if worse < 0 else verdicts[2]
     changes = "; ".join(change.differences) or "nothing else changes"
-    sentence = (
-        f"{change.words} the cheapest plan costs {usd_text(cost)} USD/h, {describe_difference(change)}: {changes}"
-    )
+    best = f"the cheapest plan costs {usd_text(cost)} USD/h"
+    if change.delta_points is not None:
+        best = f"the most accurate plan reaches {change.accuracy:.4g} %"
+    sentence = f"{change.words} {best}, {describe_difference(change)}: {changes}"
     return WhyNot(question.text, verdict, sentence, {}, change)
 
 
@@ -152,7 +161,7 @@ class _Place:
         ]
         reply = _cheapest(self.plan, self.question, self.resolver, ways)
         change = reply.change
-        if change is None or not change.holds or change.delta_usd_per_h is None:
+        if change is None or not change.holds or change.delta_usd_per_h is None or change.delta_points is not None:
             return reply
         pool = self.problem.pool_by_name[change.subject]
         price = self.problem.unit_usd_per_h(pool)
@@ -219,9 +228,9 @@ def _within_budget(problem: Problem, pool: Pool, answer: Resolved) -> Resolved:
 
 
 def _rank(change: Counterfactual) -> tuple[bool, bool, float]:
-    """Sort key: plans that keep all limits by cost, then plans that break a limit, then results without a plan."""
-    cost = change.cost_usd_per_h
-    return not change.holds, cost is None, cost if cost is not None else 0.0
+    """Sort key: plans that keep all limits, best first, then plans that break a limit, then results without a plan."""
+    worse = change.worse_by
+    return not change.holds, worse is None, worse if worse is not None else 0.0
 
 
 def _no_plan(change: Counterfactual, found: Conflict) -> str:
@@ -245,7 +254,12 @@ def describe_members(found: Conflict) -> str:
 
 
 def describe_difference(change: Counterfactual) -> str:
-    """A difference in USD per hour in words: `0.48 (6.8 %) more`, with its range if plans are not proven optimal."""
+    """A difference in USD per hour in words: `0.48 (6.8 %) more`, with its range if plans are not proven optimal.
+
+    Where the accuracy is maximised, in points: `0.6 points less`.
+    """
+    if change.delta_points is not None:
+        return _points_text(change.delta_points, *change.delta_between_points)
     delta, share = change.delta_usd_per_h or 0.0, change.delta_share
     low, high = (end or 0.0 for end in change.delta_between_usd_per_h)
     text = "no more"
@@ -255,6 +269,25 @@ def describe_difference(change: Counterfactual) -> str:
     if high - low <= COST_TOLERANCE:
         return text
     return f"about {text} (of the plans found; proven: {low:+.3g} to {high:+.3g})"
+
+
+def _points_text(points: float, low: float | None, high: float | None) -> str:
+    text = f"{abs(points):.3g} points {'more' if points > 0 else 'less'}" if points else "no less"
+    if low is None or high is None or high - low <= POINTS_TOLERANCE:
+        return text
+    return f"about {text} (of the plans found; proven: {low:+.3g} to {high:+.3g})"
+
+
+def _rates_by_variant(plan: Plan, operator: str) -> dict[str, float]:
+    """Variant -> requests per second of an operator that get it, in all sites."""
+    return {
+        one.variant: sum(
+            worker.rates_per_s.get(operator, 0.0) * plan.sites.get(worker.tier, 1)
+            for worker in plan.workers
+            if operator in worker.rates_per_s and plan.operator_at(operator, worker.name).variant == one.variant
+        )
+        for one in plan.operator_by_name[operator].variants
+    }
 
 
 def _joined(stated: str, sentence: str) -> str:

@@ -24,9 +24,11 @@ class RequirementKind(StrEnum):
     """Kinds of requirements, most important to users first. Comments: the unit of `Requirement.value`."""
 
     ACCURACY = "accuracy"  # percent, at least
+    MEAN_ACCURACY = "mean_accuracy"  # percent, at least, of all requests together
     RATE = "rate"  # factor on all rates
     BUDGET = "budget"  # USD per hour, at most
     LATENCY_P99 = "latency_p99"  # seconds, at most
+    SURVIVE = "survive"  # no value; what may be lost, one at a time
     UTILISATION = "utilisation"  # busy share of a worker, at most
     SHARING = "sharing"  # no value; an exclusive pool must not be shared
     BANDWIDTH = "bandwidth"  # bytes per second of a link, at most
@@ -41,9 +43,9 @@ class Requirement:
     """One requirement.
 
     `subjects`: names of what it applies to: a pool, a link's two tiers, sources, exclusive pools, an operator, or an
-    edge's two ends; for accuracy and latency the workflow if there are several, else empty.
+    edge's two ends, or the kind of a loss; for accuracy and latency the workflow if there are several, else empty.
 
-    `value` is in the kind's unit; None for sharing and residency, which are either kept or dropped.
+    `value` is in the kind's unit; None for sharing, residency and losses, which are either kept or dropped.
     """
 
     kind: RequirementKind
@@ -78,6 +80,10 @@ def _of_workflows(problem: Problem) -> Iterator[Requirement]:
         if slo.accuracy is not None:
             words = f"the accuracy target of {slo.accuracy:g}{of}"
             yield Requirement(RequirementKind.ACCURACY, subjects, slo.accuracy, words)
+        if slo.mean_accuracy is not None:
+            soft = "soft " if slo.hard_mean is None else ""
+            words = f"the {soft}target of {slo.mean_accuracy:g} for the mean accuracy{of}"
+            yield Requirement(RequirementKind.MEAN_ACCURACY, subjects, slo.mean_accuracy, words)
         sources = [source for source in problem.sources if workflow is None or workflow.owns(source.name)]
         rates = " and ".join(f"{s.name} {s.rate_per_s:g}/s{problem.in_each(s.tier)}" for s in sources)
         yield Requirement(RequirementKind.RATE, tuple(s.name for s in sources), 1.0, f"the rate of {rates}")
@@ -87,6 +93,8 @@ def _of_workflows(problem: Problem) -> Iterator[Requirement]:
 
 
 def _of_all_workflows(problem: Problem) -> Iterator[Requirement]:
+    for kind in problem.slo.survives:
+        yield Requirement(RequirementKind.SURVIVE, (kind.value,), None, f"that any 1 {kind} may be lost")
     budget = problem.slo.budget_usd_per_h
     if budget is not None:
         yield Requirement(RequirementKind.BUDGET, (), budget, f"the budget of {budget:g} USD/h")
@@ -145,15 +153,19 @@ def drop(problem: Problem, *dropped: Requirement) -> Problem:
 
 
 def _enough(problem: Problem, name: str) -> int:
-    """An upper bound on the workers of a pool in any plan: each operator alone, with its slowest variant."""
+    """An upper bound on the workers of a pool in any plan: each operator alone, with its slowest variant.
+
+    A plan that mixes has a worker more of each variant, one that bears losses twice as many.
+    """
     rates, pool = plain(problem, max).rate_per_s, problem.pool_by_name[name]
     sites = problem.sites.get(pool.tier, 1)
     most = 0
     for operator in problem.operators:
-        known = (variant.service.get(name, {}) for variant in operator.variants)
+        known = [variant.service.get(name, {}) for variant in operator.variants]
         slowest_s = max((request_s(times, batch) for times in known for batch in times), default=0.0)
-        most += 1 + math.ceil(rates[operator.name] * slowest_s / problem.utilisation / sites)
-    return max(most, pool.count)
+        most += len(known) if problem.may_mix else 1
+        most += math.ceil(rates[operator.name] * slowest_s / problem.utilisation / sites)
+    return max(2 * most if problem.slo.survives else most, pool.count)
 
 
 def _slo(field: str) -> Callable[[Problem, tuple[str, ...], float], Problem]:
@@ -183,6 +195,11 @@ def _link(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
     return replace(problem, links=links)
 
 
+def _unspared(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
+    survives = tuple(kind for kind in problem.slo.survives if kind.value not in subjects)
+    return replace(problem, slo=replace(problem.slo, survives=survives))
+
+
 def _anywhere(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
     def freed(operator: Operator) -> Operator:
         if subjects == (operator.name,):
@@ -193,10 +210,16 @@ def _anywhere(problem: Problem, subjects: tuple[str, ...], value: float) -> Prob
     return replace(problem, operators=tuple(freed(operator) for operator in problem.operators))
 
 
-_NOTHING = {RequirementKind.RATE: LEAST_RATE, RequirementKind.UTILISATION: 1.0}  # of all other kinds: inf
+_NOTHING = {  # of all other kinds: inf; without a mean to reach, requests may still get unlike variants
+    RequirementKind.RATE: LEAST_RATE,
+    RequirementKind.UTILISATION: 1.0,
+    RequirementKind.MEAN_ACCURACY: 0.0,
+}
 
 _CHANGES: dict[RequirementKind, Callable[[Problem, tuple[str, ...], float], Problem]] = {
     RequirementKind.ACCURACY: _slo("accuracy"),
+    RequirementKind.MEAN_ACCURACY: _slo("mean_accuracy"),
+    RequirementKind.SURVIVE: _unspared,
     RequirementKind.RATE: lambda problem, subjects, value: scaled(problem, value, subjects),
     RequirementKind.BUDGET: _slo("budget_usd_per_h"),
     RequirementKind.LATENCY_P99: _slo("latency_p99_s"),

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from jellybean_solver.model.plan import Certificate, Cost, Plan
-from jellybean_solver.model.problem import Operator, Pool, Problem, Variant
+from jellybean_solver.model.plan import Cost, Plan, PlannedOperator
+from jellybean_solver.model.problem import Objective, Operator, Pool, Problem, Variant
 
 T = TypeVar("T")
 
@@ -45,12 +45,15 @@ def with_prepaid_worker(problem: Problem, pool: Pool) -> Problem:
     """The problem with one worker of a pool for free, and without a budget.
 
     Its optimal cost plus the worker's price is the least cost of all plans that pay for a worker of the pool, idle or
-    not. The caller compares that cost with the budget.
+    not. The caller compares that cost with the budget. Where the accuracy is maximised, the budget is what is left.
     """
     paid = replace(pool, name=_paid(pool), count=1, price_usd_per_h=0.0)
     rest = replace(pool, count=pool.count - 1)
     pools = tuple(item for other in problem.pools for item in ((paid, rest) if other == pool else (other,)))
-    slo = replace(problem.slo, budget_usd_per_h=None)
+    budget = problem.slo.budget_usd_per_h
+    is_spent = budget is not None and problem.objective is Objective.MEAN_ACCURACY
+    left = budget - problem.unit_usd_per_h(pool) if is_spent else None
+    slo = replace(problem.slo, budget_usd_per_h=left)
     operators = tuple(
         replace(operator, variants=tuple(_twice(variant, pool) for variant in operator.variants))
         for operator in problem.operators
@@ -65,20 +68,22 @@ def with_price_paid(problem: Problem, pool: Pool, plan: Plan) -> Plan:
         replace(worker, pool=pool.name, price_usd_per_h=pool.price_usd_per_h) if worker.pool == paid else worker
         for worker in plan.workers
     )
-    operators = tuple(
-        replace(
-            operator,
-            batch=_renamed(operator.batch, paid, pool.name),
-            service=_renamed(operator.service, paid, pool.name),
-            memory_bytes=_renamed(operator.memory_bytes, paid, pool.name),
-            device_memory_bytes=_renamed(operator.device_memory_bytes, paid, pool.name),
-        )
-        for operator in plan.operators
-    )
+    operators = tuple(_in_pool(operator, paid, pool.name) for operator in plan.operators)
     cost = Cost(plan.cost.compute_usd_per_h + price, plan.cost.network_usd_per_h)
-    proof = plan.certificate
-    certificate = Certificate.of(proof.objective + price, proof.bound + price, proof.termination)
+    certificate = plan.certificate.with_cost(price)
     return replace(plan, workers=workers, operators=operators, cost=cost, certificate=certificate, slo=problem.slo)
+
+
+def _in_pool(operator: PlannedOperator, old: str, new: str) -> PlannedOperator:
+    """An operator with all its variants in the pool `new` where it was in `old`."""
+    return replace(
+        operator,
+        batch=_renamed(operator.batch, old, new),
+        service=_renamed(operator.service, old, new),
+        memory_bytes=_renamed(operator.memory_bytes, old, new),
+        device_memory_bytes=_renamed(operator.device_memory_bytes, old, new),
+        others=tuple(_in_pool(other, old, new) for other in operator.others),
+    )
 
 
 def _renamed(by_pool: Mapping[str, T], old: str, new: str) -> dict[str, T]:

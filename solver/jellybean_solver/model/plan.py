@@ -7,7 +7,7 @@ the workers on its route. `plan_document` turns it into a versioned, content-has
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from jellybean_solver.model.model_ref import ModelRef
@@ -74,6 +74,20 @@ class Certificate:
         if bound - accuracy <= ACCURACY_TOLERANCE:
             return cls(accuracy, accuracy, 0.0, Termination.OPTIMAL, Objective.MEAN_ACCURACY)
         return cls(accuracy, bound, (bound - accuracy) / accuracy, termination, Objective.MEAN_ACCURACY)
+
+    def with_cost(self, usd_per_h: float) -> Certificate:
+        """The certificate when every plan costs so much more; nothing changes where the accuracy is maximised."""
+        if self.objective_of is Objective.MEAN_ACCURACY:
+            return self
+        proof = Certificate.of(self.objective + usd_per_h, self.bound + usd_per_h, self.termination)
+        return replace(self, objective=proof.objective, bound=proof.bound, gap=proof.gap, termination=proof.termination)
+
+    def bounded_by(self, other: Certificate) -> Certificate:
+        """The certificate of the same plan, with the bound that `other` has proven."""
+        if self.objective_of is Objective.MEAN_ACCURACY:
+            return Certificate.of_accuracy(self.objective, max(self.objective, other.bound), other.termination)
+        proof = Certificate.of(self.objective, min(self.objective, other.bound), other.termination)
+        return replace(self, bound=proof.bound, gap=proof.gap, termination=proof.termination)
 
     @property
     def is_optimal(self) -> bool:

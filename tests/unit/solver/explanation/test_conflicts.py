@@ -11,10 +11,11 @@ import pytest
 from jellybean_solver import Plan, Problem, Sharing
 from jellybean_solver.explanation.conflict_search import ConflictSearch
 from jellybean_solver.explanation.conflicts import Conflict, find_conflict
-from jellybean_solver.explanation.counterfactuals import Resolved, Resolver, ResolveSettings
+from jellybean_solver.explanation.counterfactuals import Resolved
 from jellybean_solver.explanation.explain import Explanation, explain
 from jellybean_solver.explanation.parts import Part
 from jellybean_solver.explanation.relaxations import Requirement, RequirementKind, drop, requirements
+from jellybean_solver.explanation.resolver import Resolver, ResolveSettings
 from tests.support.small_problems import box, gpu, operator, problem, variant
 from tests.unit.solver.explanation.two_variants import seeing
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from jellybean_solver import Link, Plan, Problem, SolverError
-from jellybean_solver.explanation.counterfactuals import DeadlineResult, Resolved, Resolver, ResolveSettings, compare
+from jellybean_solver.explanation.counterfactuals import Resolved, compare
 from jellybean_solver.explanation.explain import Explanation, explain
 from jellybean_solver.explanation.forced_choices import Question
 from jellybean_solver.explanation.parts import Part
 from jellybean_solver.explanation.relaxations import RequirementKind, drop, relaxed, requirements
+from jellybean_solver.explanation.resolver import DeadlineResult, Resolver, ResolveSettings
 from jellybean_solver.explanation.restrictions import forbid_pool
 from jellybean_solver.planning.solve import solve
 from jellybean_solver.planning.solver import Solution
