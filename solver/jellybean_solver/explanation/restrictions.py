@@ -50,9 +50,8 @@ def with_prepaid_worker(problem: Problem, pool: Pool) -> Problem:
     paid = replace(pool, name=_paid(pool), count=1, price_usd_per_h=0.0)
     rest = replace(pool, count=pool.count - 1)
     pools = tuple(item for other in problem.pools for item in ((paid, rest) if other == pool else (other,)))
-    budget = problem.slo.budget_usd_per_h
-    is_spent = budget is not None and problem.objective is Objective.MEAN_ACCURACY
-    left = budget - problem.unit_usd_per_h(pool) if is_spent else None
+    budget = problem.slo.budget_usd_per_h if problem.objective is Objective.MEAN_ACCURACY else None
+    left = None if budget is None else budget - problem.unit_usd_per_h(pool)
     slo = replace(problem.slo, budget_usd_per_h=left)
     operators = tuple(
         replace(operator, variants=tuple(_twice(variant, pool) for variant in operator.variants))

@@ -66,7 +66,43 @@ def test_the_most_accurate_plan_is_told_with_how_far_it_may_be_from_the_best(pro
     assert told["certificate"]["bound"] == pytest.approx(86.0, abs=0.01)
 
 
-@pytest.mark.parametrize("command", [("explain",), ("frontier",)])
+def test_explain_says_what_the_mean_accuracy_costs_and_who_gets_a_variant(project: Path) -> None:
+    told = json.loads(jellybean("explain", str(project), "--json", *MIXED, "--why-not", "first=two").stdout)
+    assert {part["selection"]["first"]: part["share"] for part in told["plan"]["selections"]} == pytest.approx(
+        {"two": 0.6, "five": 0.4}
+    )
+    mean = next(limit for limit in told["limits"] if limit["kind"] == "mean_accuracy")
+    assert (mean["binds"], mean["used"], mean["places"][0]["path"]) == (True, pytest.approx(86.0), "slo.accuracy.mean")
+    assert mean["without"]["delta_usd_per_h"] == pytest.approx(-0.1, abs=0.001)  # one box less
+    (answer,) = told["why_not"]
+    assert answer["verdict"] == "no_plan"
+    assert answer["sentence"].startswith("60 % of the requests of first get two in this plan")
+    assert answer["conflict"]["requirements"][0]["settings"] == ["slo.accuracy.mean=80"]
+
+
+def test_explain_of_the_most_accurate_plan_is_in_points(project: Path) -> None:
+    options = (*MIXED[:4], "--set", "objective=mean_accuracy")
+    told = json.loads(jellybean("explain", str(project), "--json", *options).stdout)
+    boxes = next(limit for limit in told["limits"] if limit["subjects"] == ["box"] and limit["kind"] == "count")
+    assert boxes["one_more"]["delta_points"] == pytest.approx(9.0, abs=0.02)  # five for all
+    text = jellybean("explain", str(project), *options).stdout
+    assert "change of the mean accuracy in points without it" in text
+
+
+def test_explain_tells_which_loss_asks_for_spare_workers(project: Path) -> None:
+    losses = ("--set", "slo.survive=[1 worker, 1 link]", "--set", "workers.server.count=2")
+    told = json.loads(jellybean("explain", str(project), "--json", *MIXED[:2], *losses, status=3).stdout)
+    (item,) = told["conflict"]["requirements"]
+    assert item["requirement"]["subjects"] == ["link"]
+    assert item["settings"] == ["slo.survive=[1 worker]"]
+    alone = ("--set", "slo.survive=1 worker", *losses[2:])
+    told = json.loads(jellybean("explain", str(project), "--json", *MIXED[:2], *alone).stdout)
+    spare = next(limit for limit in told["limits"] if limit["kind"] == "survive")
+    assert spare["binds"]
+    assert spare["without"]["delta_usd_per_h"] == pytest.approx(-0.3, abs=0.001)  # a box and a server
+
+
+@pytest.mark.parametrize("command", [("frontier",)])
 def test_commands_that_know_one_selection_only_say_so(project: Path, command: tuple[str, ...]) -> None:
     done = jellybean(*command, str(project), *MIXED, status=2)
     assert "does not know plans that mix variants, which slo.accuracy.mean asks for" in " ".join(done.stderr.split())
