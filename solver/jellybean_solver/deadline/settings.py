@@ -57,6 +57,7 @@ class MixSettings:
     finer_step: float = 0.98  # the same once a plan is in time
     several: int = 3  # steps down that are tried at once, beside one
     slow_part: float = 0.25  # of the time of the slowest operator, from which on others are slowed down, too
+    threads: int = 2  # plans that are sought at the same time
     least_level: float = 0.3  # lowest share of the utilisation cap
 
 

@@ -19,6 +19,9 @@ class Modes:
     batches: Mapping[str, int] = field(default_factory=dict)
     levels: Mapping[str, float] = field(default_factory=dict)
 
+    def __hash__(self) -> int:
+        return hash((frozenset(self.batches.items()), frozenset(self.levels.items())))
+
     def with_batch(self, name: str, size: int) -> Modes:
         """The same with another largest run of an operator."""
         return replace(self, batches={**self.batches, name: size})

@@ -91,16 +91,19 @@ class _MixSearch:
             return 100.0 - (plan.accuracy or 0.0) + self.goal.points_per_usd * cost
         return cost + self.problem.slo.penalty(plan.accuracy)
 
-    def best(self, goal: Goal, modes: Modes = NO_LIMITS) -> MixOutcome:
+    def best(self, goal: Goal, modes: Modes = NO_LIMITS, cutoff: float = math.inf) -> MixOutcome:
         """The best mixture for a goal."""
         self.tried += 1
-        return best_mixture(self.table, goal, gap=self.gap, clock=self.limit, modes=modes)
+        return best_mixture(self.table, goal, gap=self.gap, clock=self.limit, cutoff=cutoff, modes=modes)
 
-    def propose(self, modes: Modes) -> Plan | None:
-        """The best plan within limits of batches and utilisations; None if there is none, or none was found in time."""
+    def propose(self, modes: Modes, below: float = math.inf) -> Plan | None:
+        """The best plan within limits of batches and utilisations, if it has a value up to `below`; else None.
+
+        None also if no plan was found in time.
+        """
         budget = self.goal.budget
         for _ in range(WITHIN_BUDGET):
-            found = self.best(replace(self.goal, budget=budget), modes)
+            found = self.best(replace(self.goal, budget=budget), modes, below)
             if modes == NO_LIMITS and budget == self.goal.budget:
                 self.bound = found.bound
             plan = None if found.mixture is None else self._plan(found.mixture)

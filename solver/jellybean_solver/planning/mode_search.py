@@ -9,8 +9,10 @@ Once a plan is in time, steps are finer.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 
 from jellybean_solver.deadline.search import Deadline
 from jellybean_solver.latency.estimate import latency
@@ -20,22 +22,39 @@ from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import Clock
 from jellybean_solver.simulation.group_simulation import GroupSimulation
 
-Propose = Callable[[Modes], Plan | None]
+Propose = Callable[[Modes, float], Plan | None]  # arguments: modes, and the value that the plan must be below
 EQUAL = 1e-9  # values closer than this are equal
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """A plan within modes; `slowness`: p99 latency as a multiple of the target, by the coarse simulation.
+class _Coarse:
+    """What the coarse simulation of a plan says. `slowness`: its p99 latency as a multiple of the target.
 
     `slow`: operators that take a considerable part of a request's time.
     """
 
+    slowness: float
+    slow: frozenset[str]
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A plan within modes. It is simulated once its latency is asked for: many steps are told apart by their value."""
+
     modes: Modes
     plan: Plan
     value: float
-    slowness: float
-    slow: frozenset[str]
+    simulate: Callable[[Plan], _Coarse]
+
+    @cached_property
+    def coarse(self) -> _Coarse:
+        """What its coarse simulation says."""
+        return self.simulate(self.plan)
+
+    @property
+    def slowness(self) -> float:
+        """Its p99 latency as a multiple of the target, by the coarse simulation."""
+        return self.coarse.slowness
 
 
 class ModeSearch:
@@ -48,14 +67,16 @@ class ModeSearch:
         self.settings = deadline.settings.mix
         self.in_time: Plan | None = None
         self.least_slowness = math.inf
-        self.correction = 1.0
+        self.correction, self.proposed = 1.0, 0
         self.level_step = self.settings.level_step
-        self.steps: dict[Hashable, _Step | None] = {}
+        self.steps: dict[Modes, _Step | None] = {}
+        self.worse_than: dict[Modes, float] = {}  # modes of which no plan is below this value
 
     def run(self, first: Plan) -> ModeSearch:
         """Search from the best plan without a p99 target on."""
-        step = self._step(NO_LIMITS, first)
-        if step is None or (step.slowness <= self.settings.judged_below and self._judged(step) <= 1.0):
+        step = _Step(NO_LIMITS, first, self.value(first), self._coarse)
+        self.steps[NO_LIMITS] = step
+        if step.slowness <= self.settings.judged_below and self._judged(step) <= 1.0:
             return self
         judged = math.inf
         for _ in range(self.settings.judgements):
@@ -97,8 +118,9 @@ class ModeSearch:
         while step.slowness * self.correction > self.settings.aim:
             if self._is_over():
                 return None
-            lower = [*self._lower(step)]
-            better = [one for one in (*self._changed(step, down=True), *lower) if one.slowness < step.slowness]
+            lower = self._found([*self._lower(step)])
+            down = self._found([*self._changed(step, down=True)])
+            better = [one for one in (*down, *lower) if one.slowness < step.slowness]
             if not better and not lower:
                 return None
             step = min(better, key=lambda one: self._price(step, one)) if better else lower[-1]
@@ -120,26 +142,22 @@ class ModeSearch:
 
     def _better(self, step: _Step) -> list[_Step]:
         """The steps of a better value: one operator up, alone or with another down."""
-        ups = [one for one in self._changed(step, down=False) if self._gains(one, step)]
-        return [one for up in ups for one in (up, *self._changed(up, down=True)) if self._gains(one, step)]
-
-    def _gains(self, one: _Step, step: _Step) -> bool:
-        return one.value < step.value - EQUAL * max(1.0, abs(step.value))
+        below = step.value - EQUAL * max(1.0, abs(step.value))
+        ups = self._found([*self._changed(step, down=False)], below)
+        downs = [modes for up in ups for modes in self._changed(up, down=True)]
+        return [*ups, *self._found(downs, below)]
 
     def _is_in_time(self, step: _Step) -> bool:
         return step.slowness * self.correction <= self.settings.aim
 
     def _is_over(self) -> bool:
-        return self.clock.left() == 0.0 or len(self.steps) >= self.settings.proposals
+        return self.clock.left() == 0.0 or self.proposed >= self.settings.proposals
 
-    def _changed(self, step: _Step, *, down: bool) -> Iterator[_Step]:
-        """The steps that differ by one change of one operator."""
-        for name in (name for name in self.problem.operator_by_name if not down or name in step.slow):
-            for modes in (*self._other_batches(step, name, down), *self._other_levels(step, name, down)):
-                if not self._is_over():
-                    found = self._step(modes)
-                    if found is not None:
-                        yield found
+    def _changed(self, step: _Step, *, down: bool) -> Iterator[Modes]:
+        """The modes that differ by one change of one operator."""
+        for name in (name for name in self.problem.operator_by_name if not down or name in step.coarse.slow):
+            yield from self._other_batches(step, name, down)
+            yield from self._other_levels(step, name, down)
 
     def _other_batches(self, step: _Step, name: str, down: bool) -> Iterator[Modes]:
         """The next larger batch size of an operator, or the next two smaller ones."""
@@ -163,36 +181,47 @@ class ModeSearch:
         allowed = (other for other in others if other != level and other >= self.settings.least_level)
         return (step.modes.with_level(name, other) for other in allowed)
 
-    def _lower(self, step: _Step) -> Iterator[_Step]:
+    def _lower(self, step: _Step) -> Iterator[Modes]:
         """All operators less busy at once, by one step and by several: it may cost nothing where workers are spare."""
         for factor in (self.level_step, self.level_step**self.settings.several):
             modes = step.modes
             for name in self.problem.operator_by_name:
                 modes = modes.with_level(name, modes.levels.get(name, 1.0) * factor)
-            if min(modes.levels.values()) >= self.settings.least_level and not self._is_over():
-                found = self._step(modes)
-                if found is not None:
-                    yield found
+            if min(modes.levels.values()) >= self.settings.least_level:
+                yield modes
 
-    def _step(self, modes: Modes, plan: Plan | None = None) -> _Step | None:
-        """The step of some modes; None if no plan is within them."""
-        key = tuple(sorted(modes.batches.items())), tuple(sorted(modes.levels.items()))
-        if key not in self.steps:
-            self.deadline.advance(len(self.steps), self.settings.proposals)
-            plan = self.propose(modes) if plan is None else plan
-            self.steps[key] = None if plan is None else self._simulated(modes, plan)
-        return self.steps[key]
+    def _found(self, candidates: Sequence[Modes], below: float = math.inf) -> list[_Step]:
+        """The steps of modes whose plans have a value up to `below`, each planned once, some at the same time."""
+        wanted = [modes for modes in dict.fromkeys(candidates) if not self._is_known(modes, below)]
+        with ThreadPoolExecutor(self.settings.threads) as pool:  # HiGHS lets other threads run
+            for modes, plan in zip(wanted, pool.map(lambda modes: self._plan(modes, below), wanted), strict=True):
+                if plan is not None:
+                    self.steps[modes] = _Step(modes, plan, self.value(plan), self._coarse)
+                elif below < math.inf:
+                    self.worse_than[modes] = below
+                else:
+                    self.steps[modes] = None
+        found = (self.steps.get(modes) for modes in dict.fromkeys(candidates))
+        return [step for step in found if step is not None and step.value <= below]
 
-    def _simulated(self, modes: Modes, plan: Plan) -> _Step:
-        value = self.value(plan)
+    def _plan(self, modes: Modes, below: float) -> Plan | None:
+        if self._is_over():
+            return None
+        self.deadline.advance(self.proposed, self.settings.proposals)
+        self.proposed += 1
+        return self.propose(modes, below)
+
+    def _is_known(self, modes: Modes, below: float) -> bool:
+        return modes in self.steps or below <= self.worse_than.get(modes, -math.inf)
+
+    def _coarse(self, plan: Plan) -> _Coarse:
         if plan.sites or any(operator.batch_delay_s for operator in plan.operators):
-            estimated_s = latency(plan).slowest_s
-            return _Step(modes, plan, value, estimated_s / self.deadline.p99_s, frozenset(plan.operator_by_name))
+            return _Coarse(latency(plan).slowest_s / self.deadline.p99_s, frozenset(plan.operator_by_name))
         simulation = GroupSimulation(plan)
         slowness = simulation.p99_s() / self.deadline.p99_s
         least_s = self.settings.slow_part * max(simulation.spent_s.values(), default=0.0)
         slow = frozenset(name for name, spent_s in simulation.spent_s.items() if spent_s >= least_s)
-        return _Step(modes, plan, value, slowness, slow)
+        return _Coarse(slowness, slow)
 
     def _judged(self, step: _Step) -> float:
         """The slowness that decides; corrects those of the next steps."""
