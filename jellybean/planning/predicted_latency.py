@@ -10,19 +10,18 @@ Simulations are deterministic and cached in this process, so all commands show t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from statistics import median, stdev
 from typing import Any
 
 from jellybean.display import formats
-from jellybean.planning.missed_target import simulate_until_missed
+from jellybean.planning.second_process import SIMULATIONS
 from jellybean.planning.simulation import (
     SEEDS,
     load_by_link,
     load_by_worker,
     seeds_of,
-    simulate_plan,
     unloaded_latency_s,
 )
 from jellybean_protos import plan_format
@@ -56,7 +55,7 @@ class PredictedLatency:
 
 def predicted_p99(plan: Plan) -> Mapping[str, PredictedLatency]:
     """Workflow -> predicted p99 latency; a single workflow has the empty name."""
-    return _predicted([simulated_figures(plan, seed) for seed in seeds_of(plan)])
+    return _predicted([figures for batch in _batches(seeds_of(plan)) for figures, _ in _figures(plan, batch, None)])
 
 
 def predictions(results: Sequence[SimulationResult]) -> Mapping[str, PredictedLatency]:
@@ -71,10 +70,8 @@ def predicted_of_all(results: Sequence[SimulationResult]) -> PredictedLatency:
 
 def simulated_figures(plan: Plan, seed: int) -> Mapping[str, RequestFigures]:
     """Workflow -> figures of one of the simulations that a prediction is made of; cached."""
-    key = _content(plan), seed
-    if key not in _cached:
-        _remember(key, _by_workflow(simulate_plan(plan, seed=seed)))
-    return _cached[key]
+    ((figures, _),) = _figures(plan, (seed,), None)
+    return figures
 
 
 def accepted_p99_s(plan: Plan) -> Mapping[str, float]:
@@ -84,18 +81,33 @@ def accepted_p99_s(plan: Plan) -> Mapping[str, float]:
     return {name: max(sample[name].latency_p99_s for sample in samples) for name in samples[0]}
 
 
-def _figures_until_missed(
-    plan: Plan, seed: int, targets_s: Mapping[str, float]
-) -> tuple[Mapping[str, RequestFigures], bool]:
-    """As `simulated_figures`, and whether they are of all requests: the simulation ends once it misses a target."""
-    key = _content(plan), seed
-    if key in _cached:
-        return _cached[key], True
-    result, is_whole = simulate_until_missed(plan, seed, targets_s)
-    figures = _by_workflow(result)
-    if is_whole:
-        _remember(key, figures)
-    return figures, is_whole
+def _batches(seeds: Sequence[int]) -> Iterator[Sequence[int]]:
+    """The seeds in groups of as many as are simulated at the same time; that may become more meanwhile."""
+    done = 0
+    while done < len(seeds):
+        batch = seeds[done : done + SIMULATIONS.at_once]
+        done += len(batch)
+        yield batch
+
+
+def _figures(
+    plan: Plan, seeds: Sequence[int], targets_s: Mapping[str, float] | None
+) -> list[tuple[Mapping[str, RequestFigures], bool]]:
+    """As `simulated_figures`, and whether they are of all requests: with targets, a simulation may end at a miss."""
+    content = _content(plan)
+    missing = [seed for seed in seeds if (content, seed) not in _cached]
+    made = dict(zip(missing, SIMULATIONS.simulate(plan, missing, targets_s) if missing else (), strict=True))
+    found = []
+    for seed in seeds:
+        if seed not in made:
+            found.append((_cached[content, seed], True))
+            continue
+        result, is_whole = made[seed]
+        figures = _by_workflow(result)
+        if is_whole:
+            _remember((content, seed), figures)
+        found.append((figures, is_whole))
+    return found
 
 
 def _remember(key: tuple[str, int], figures: Mapping[str, RequestFigures]) -> None:
@@ -237,11 +249,7 @@ def quick_judgement(plan: Plan, *, far: float = QUICK_FAR, most: int = SEEDS, wh
     seeds = seeds_of(plan, most=most)
     samples: list[Mapping[str, RequestFigures]] = []
     partial = 0
-    for seed in seeds:
-        if whole:
-            sample, is_whole = simulated_figures(plan, seed), True
-        else:
-            sample, is_whole = _figures_until_missed(plan, seed, targets_s)
+    for sample, is_whole in _one_by_one(plan, seeds, None if whole else targets_s):
         samples.append(sample)
         partial += not is_whole
         p99s = {name: [sample[name].latency_p99_s for sample in samples] for name in targets_s}
@@ -252,6 +260,15 @@ def quick_judgement(plan: Plan, *, far: float = QUICK_FAR, most: int = SEEDS, wh
             break
     predicted = _predicted(samples, complete=not partial and len(samples) == len(seeds_of(plan)))
     return Judged(plan, {name: predicted[name] for name in targets_s}, targets_s)
+
+
+def _one_by_one(
+    plan: Plan, seeds: Sequence[int], targets_s: Mapping[str, float] | None
+) -> Iterator[tuple[Mapping[str, RequestFigures], bool]]:
+    """The figures of each seed; the first alone, as it often decides."""
+    yield from _figures(plan, seeds[:1], targets_s)
+    for batch in _batches(seeds[1:]):
+        yield from _figures(plan, batch, targets_s)
 
 
 def _is_met(p99_s: Sequence[float], target_s: float, seeds: int) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from statistics import median
 
 import pytest
 
 from jellybean.display import formats
-from jellybean.planning import missed_target, predicted_latency
+from jellybean.planning import missed_target, predicted_latency, second_process
 from jellybean.planning.predicted_latency import (
     judged_latency,
     judged_so_far,
@@ -17,6 +18,7 @@ from jellybean.planning.predicted_latency import (
     quick_judgement,
 )
 from jellybean.planning.prediction import predict
+from jellybean.planning.second_process import SecondProcess
 from jellybean.planning.simulation import simulate_plan
 from jellybean_solver import Certificate, Observer, Plan, SimulationResult, Slo
 from tests.property.simulator.plans import chain, exponential
@@ -32,8 +34,9 @@ def seeds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         made.append(seed)
         return simulate_plan(plan, seed=seed, observer=observer)
 
-    monkeypatch.setattr(predicted_latency, "simulate_plan", counted)
+    monkeypatch.setattr(second_process, "simulate_plan", counted)
     monkeypatch.setattr(missed_target, "simulate_plan", counted)
+    monkeypatch.setattr(predicted_latency, "SIMULATIONS", SecondProcess(start_after_s=math.inf))
     monkeypatch.setattr(predicted_latency, "_cached", {})
     return made
 
