@@ -14,16 +14,17 @@ from scipy.optimize import linear_sum_assignment
 from jellybean_solver.model.plan import Plan, PlannedWorker
 from jellybean_solver.model.problem import Problem
 from tests.brute_force.migration_optimum import Model, Prices, key, replica
-from tests.brute_force.mixture_optimum import Held, Program, Way, all_sets, groups
+from tests.brute_force.mixture_optimum import Held, Program, Way, all_sets, cases, groups
 
 
 def cheapest(problem: Problem, before: Plan, prices: Prices) -> float | None:
     """The least USD over the horizon with the migration and the penalty; None if no plan meets the targets."""
     values = []
-    for ways in groups(problem, mixes=problem.slo.mean_accuracy is not None):
-        value = _Moving(problem, ways, before, prices).best(most_accurate=False)
-        if value is not None:
-            values.append(value * prices.horizon_h)
+    for case in cases(problem):
+        for ways in groups(case, mixes=problem.slo.mean_accuracy is not None):
+            value = _Moving(case, ways, before, prices).best(most_accurate=False)
+            if value is not None:
+                values.append(value * prices.horizon_h)
     return min(values, default=None)
 
 

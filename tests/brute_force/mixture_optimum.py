@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import LinearConstraint, milp
@@ -110,9 +110,20 @@ def best(problem: Problem, *, most_accurate: bool) -> float | None:
     With losses to bear and no mean accuracy, the best of one selection for all requests.
     """
     mixes = most_accurate or problem.slo.mean_accuracy is not None
-    values = [Program(problem, group).best(most_accurate=most_accurate) for group in groups(problem, mixes=mixes)]
+    values = [
+        Program(case, group).best(most_accurate=most_accurate)
+        for case in cases(problem)
+        for group in groups(case, mixes=mixes)
+    ]
     known = [value for value in values if value is not None]
     return (max(known) if most_accurate else min(known)) if known else None
+
+
+def cases(problem: Problem) -> list[Problem]:
+    """The problem; if losses are borne with a soft mean accuracy, once with the mean met and once with it missed."""
+    slo = problem.slo
+    hard = replace(problem, slo=replace(slo, penalty_usd_per_h=None))
+    return [problem, hard] if slo.survives and slo.penalty_usd_per_h is not None else [problem]
 
 
 def groups(problem: Problem, *, mixes: bool) -> list[list[Way]]:
@@ -136,7 +147,7 @@ class Program:
         self,
         problem: Problem,
         all_ways: list[Way],
-        sets: Callable[[Problem, Pool], Iterable[Held]] = lambda problem, pool: largest_sets(problem, pool),
+        sets: Callable[[Problem, Pool], Iterable[Held]] | None = None,
     ) -> None:
         self.problem, self.ways = problem, all_ways
         self.columns: list[tuple[float, float, bool]] = []
@@ -144,19 +155,19 @@ class Program:
         self.most = {o.name: max(1.0, *(way.rates[o.name] for way in all_ways)) for o in problem.operators}
         self.counts: dict[tuple[str, Held], int] = {}
         for pool in problem.pools:
-            held = list(sets(problem, pool))
+            held = list((sets or largest_sets)(problem, pool))
             price = pool.price_usd_per_h * problem.sites.get(pool.tier, 1)
             own = {(pool.name, one): self.column(price, float(pool.count), whole=True) for one in held}
             self.counts |= own
             self.rows.append((dict.fromkeys(own.values(), 1.0), -math.inf, float(pool.count)))
         slo = problem.slo
-        self.lacking = (
-            None if slo.penalty_usd_per_h is None else self.column(slo.penalty_usd_per_h, 100.0, whole=False)
-        )
+        self.lacking = None if slo.penalty_usd_per_h is None else self.column(slo.penalty_usd_per_h, 100.0, whole=False)
         self.unlimited = set() if self.lacking is None else {self.lacking}
         self.flow = self._flow(("", None))
-        for lost in self._losses():
-            self._flow(lost)
+        after = [self._flow(lost) for lost in self._losses()]
+        if after and self.lacking is not None and slo.mean_accuracy is not None:  # no flow lacks more than the first
+            row = {column: way.accuracy for column, way in zip(self.flow, self.ways, strict=True)}
+            self.rows.append((row | {self.lacking: 1.0}, -math.inf, slo.mean_accuracy + 1e-9))
 
     def best(self, *, most_accurate: bool) -> float | None:
         accuracies = {column: way.accuracy for column, way in zip(self.flow, self.ways, strict=True)}

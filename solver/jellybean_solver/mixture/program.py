@@ -4,7 +4,8 @@ A flow (flow_rows.py) says how the requests spread over ways and workers. There 
 after each loss that is asked for, all on the same workers: column n[p, h], integer, workers of pool p that hold the
 instances h. Rows of the program itself: sum_h n[p, h] <= count; with a single selection z[s], binary: in each flow the
 ways of s have the share z[s]; the cost within the budget. The cost is that of the workers and of the first flow. A
-soft mean accuracy is a column for what all flows may lack of it, in percent points, with the penalty as its cost. With
+soft mean accuracy is a column for what all flows may lack of it, in percent points, with the penalty as its cost; after
+losses they lack no more than with everything there. With
 a running plan the models that workers must load are priced, too (load_rows.py), outside the budget.
 
 Batch sizes and utilisations are given (modes.py). An exclusive worker holds one instance. A worker runs at most one
@@ -64,6 +65,8 @@ class MixProgram:
         lacking = int(self.program.add_columns([goal.penalty or 0.0], 100.0)[0]) if is_soft else -1
         self.flow = FlowRows(self.program, table, workers, mean, None, lacking)
         self.after = {lost: FlowRows(self.program, table, workers, mean, lost, lacking) for lost in losses}
+        if losses and is_soft and mean is not None:
+            self._lack_as_always(mean, lacking)
         self.counts, self.lacking = counts, lacking
         loads = () if running is None else self._loads(running, workers, held or {})
         self._goal([*loads, *([lacking] if is_soft else [])])
@@ -141,11 +144,26 @@ class MixProgram:
             for row, numbers in zip(rows, by_selection.values(), strict=True):
                 self.program.fill([row] * len(numbers), flow.taken[numbers], 1.0)
 
+    def _lack_as_always(self, mean: float, lacking: int) -> None:
+        """Rows: if anything is lacking of the mean accuracy, the first flow lacks as much.
+
+        Else a plan could pay the penalty for a loss only, whose requests would get less than its usual accuracy.
+        """
+        accuracies = [way.accuracy for way in self.table.ways]
+        most = max(0.0, max(accuracies) - mean)
+        lacks = int(self.program.add_columns([0.0], 1.0, integer=True)[0])
+        only, as_much = self.program.add_rows(-math.inf, np.array([0.0, mean + most]), 2).tolist()
+        self.program.fill([only, only], [lacking, lacks], [1.0, -100.0])
+        self.program.fill([as_much, as_much], [lacking, lacks], [1.0, most])
+        self.program.fill([as_much] * len(accuracies), self.flow.taken, accuracies)
+
     def _loads(self, running: RunningPlan, workers: Workers, held: HeldByPool) -> Sequence[int]:
         """The columns of what loading models costs."""
         rows = LoadRows(self.program, running, workers)
         exclusive = [pool.name for pool in self.network.pools if pool.sharing is Sharing.EXCLUSIVE]
-        rows.add((self.flow, *self.after.values()), [*exclusive, *(name for name, sets in held.items() if sets.are_all)])
+        rows.add(
+            (self.flow, *self.after.values()), [*exclusive, *(name for name, sets in held.items() if sets.are_all)]
+        )
         return rows.columns
 
     def _goal(self, unlimited: Sequence[int]) -> None:
