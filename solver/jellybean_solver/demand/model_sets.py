@@ -97,7 +97,8 @@ def all_model_sets(
 ) -> tuple[tuple[str, ...], ...] | None:
     """All sets of operators that fit on one worker, not only maximal ones; None if there are more than `most`.
 
-    `apart`: pairs of operators that must not share a worker. For objectives in which every model held on a worker costs something (migration).
+    For objectives in which every model held on a worker costs something (migration). `apart`: pairs of operators that
+    must not share a worker.
     """
     names = tuple(memory.needs)
     found: list[tuple[int, ...]] = [(index,) for index in range(len(names))]

@@ -9,7 +9,8 @@ are grouped by model set and matched by a transport problem, whose linear progra
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 import pulp
@@ -114,7 +115,9 @@ def colour_workers(before: Plan, after: Plan) -> tuple[Colours, Colours]:
 
 def _variants_of(plan: Plan, worker: PlannedWorker, names: AbstractSet[str]) -> Hashable:
     """The variants that a worker runs of some operators."""
-    return tuple((name, plan.operator_at(name, worker.name).variant) for name in sorted(names & worker.rates_per_s.keys()))
+    return tuple(
+        (name, plan.operator_at(name, worker.name).variant) for name in sorted(names & worker.rates_per_s.keys())
+    )
 
 
 def routes_by_colour(plan: Plan, marks: Colours) -> Counter[Hashable]:

@@ -54,7 +54,8 @@ class LoadRows:
 
     def _match(self, pool: str, counts: Mapping[Count, int], prices: Mapping[Instance, float]) -> None:
         before = self.running.holding_sets(prices, pool)
-        most = dict(zip(before, self.program.add_rows(-math.inf, np.array([*before.values()], float), len(before))))
+        rows = self.program.add_rows(-math.inf, np.array([*before.values()], float), len(before))
+        most = dict(zip(before, rows.tolist(), strict=True))
         for (_, held), count in counts.items():
             cost = _cost(held, prices)
             if cost == 0:
@@ -75,9 +76,7 @@ class LoadRows:
                 served = [column for (own, at, _), column in flow.served.items() if (own, at) == (one, pool)]
                 for workers in (1.0, self.workers.busy[one, pool]) if served else ():
                     row = int(self.program.add_rows(-math.inf, holding, 1)[0])
-                    self.program.fill(
-                        [row] * (1 + len(served)), [loads, *served], [-1.0] + [workers] * len(served)
-                    )
+                    self.program.fill([row] * (1 + len(served)), [loads, *served], [-1.0] + [workers] * len(served))
 
     def _add(self, costs: list[float], *, integer: bool = False) -> Indices:
         columns = self.program.add_columns(costs, integer=integer)

@@ -23,7 +23,7 @@ from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.milp.highs_program import SolveLimits
 from jellybean_solver.mixture.modes import NO_LIMITS, Modes
 from jellybean_solver.mixture.program import HeldByPool, MixProgram
-from jellybean_solver.mixture.seats import Goal, Held, HeldSets, Lost, Mixture
+from jellybean_solver.mixture.seats import Goal, HeldSets, Lost, Mixture
 from jellybean_solver.mixture.ways import Instance, WayTable
 from jellybean_solver.model.problem import LossKind, Sharing, Terms
 from jellybean_solver.outcome import Clock

@@ -139,8 +139,13 @@ class Replanned:
 
     @property
     def gained_points(self) -> float | None:
-        """Percent points of mean accuracy that the best change gains; None without one. Unknown accuracies count as 0."""
+        """Percent points of mean accuracy that the best change gains, None without one; an unknown accuracy is 0."""
         return None if self.best is None else (self.best.accuracy or 0.0) - (self.running.accuracy or 0.0)
+
+    @property
+    def is_more_accurate(self) -> bool:
+        """True if the best change gains accuracy, by more than the search trades for a lower cost (`TIE`)."""
+        return (self.gained_points or 0.0) > TIE
 
     @property
     def removed_share(self) -> float | None:
@@ -282,8 +287,8 @@ def is_worthwhile(found: Replanned) -> bool:
 
 def removes_enough(found: Replanned) -> bool:
     """True if the best change removes the share of the running plan's errors that the settings require."""
-    gained, share = found.gained_points or 0.0, found.removed_share or 0.0
-    return gained > TIE and share >= found.settings.least_saved_share * (1 - SAVING_TOLERANCE)
+    least = found.settings.least_saved_share * (1 - SAVING_TOLERANCE)
+    return found.maximises_accuracy and found.is_more_accurate and (found.removed_share or 0.0) >= least
 
 
 def saves_enough(found: Replanned) -> bool:
