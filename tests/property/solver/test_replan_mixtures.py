@@ -15,7 +15,7 @@ from jellybean_solver.model.loss import REHEARSED
 from jellybean_solver.replanning.replan import Replanned, ReplanSettings, SearchSettings, Verdict, replan
 from jellybean_solver.replanning.rescore import rescore
 from tests import plan_check
-from tests.brute_force import mixture_migration_optimum, mixture_optimum
+from tests.brute_force import mixture_migration_optimum, mixture_optimum, optimum
 from tests.brute_force.migration_optimum import Prices
 from tests.property.solver.test_replan import changed, replan_settings
 from tests.strategies import problems
@@ -28,8 +28,8 @@ REHEARSAL = 1.01  # a few requests rehearse fallbacks, whose traffic the program
 
 @st.composite
 def targets(draw: st.DrawFn) -> Slo:
-    """Of plans that mix variants, bear losses, or both."""
-    mean = draw(st.sampled_from((None, 60.0, 75.0, 88.0)))
+    """Of plans that mix variants, bear losses, or both. The mean is replaced, by `mean_between`."""
+    mean = draw(st.sampled_from((None, 15.0, 40.0, 70.0)))
     penalty = draw(st.sampled_from((None, None, 0.02, 0.3))) if mean is not None else None
     kinds: list[LossKind] = []
     if mean is None or draw(st.integers(0, 2)) == 0:
@@ -39,15 +39,26 @@ def targets(draw: st.DrawFn) -> Slo:
 
 def case(data: st.DataObject, slo: Slo) -> tuple[Problem, Plan]:
     """Today's problem, and the plan that runs: of another day, with any targets."""
-    made = data.draw(problems(max_operators=2 if slo.survives else 3, limited=data.draw(st.booleans())))
-    if slo.survives:  # else few have such a plan
+    most = 2 if slo.survives else 3
+    strained = data.draw(st.integers(0, 2)) > 0  # so busy that variants differ in the workers that they need
+    made = data.draw(problems(max_operators=most, strained=strained, limited=data.draw(st.booleans())))
+    if slo.survives or strained:  # else few have a plan
         made = replace(made, pools=tuple(replace(pool, count=pool.count + 1) for pool in made.pools))
+    if slo.mean_accuracy is not None:
+        slo = replace(slo, mean_accuracy=mean_between(made, slo.mean_accuracy / 100.0))
     today = replace(made, slo=slo)
-    other = data.draw(st.sampled_from((slo, Slo(), Slo(mean_accuracy=70.0))))
+    other = data.draw(st.sampled_from((slo, slo, Slo(), Slo(mean_accuracy=70.0))))
     before = solve(replace(data.draw(changed(today)), slo=other), explained=False).plan
     assume(before is not None)
     assert before is not None
     return today, before
+
+
+def mean_between(problem: Problem, part: float) -> float:
+    """A mean accuracy such a part of the way from the least to the most accurate selection."""
+    known = [optimum.accuracy(problem, selection) for selection in optimum.selections(problem)]
+    values = [value for value in known if value is not None]
+    return min(values, default=0.0) + part * (max(values, default=100.0) - min(values, default=0.0))
 
 
 def prices_of(asked: ReplanSettings) -> Prices:
@@ -76,6 +87,7 @@ def test_replanning_of_mixtures_equals_a_program_worker_by_worker(
     data: st.DataObject, slo: Slo, asked: ReplanSettings
 ) -> None:
     today, before = case(data, slo)
+    slo = today.slo
     expected = mixture_migration_optimum.cheapest(today, before, prices_of(asked))
     found = checked(today, before, asked)
     assert (found.best is None) == (expected is None)
