@@ -190,7 +190,7 @@ def plan_diff(before: Plan, after: Plan, worth: LoadPrice | None = None) -> Plan
         ),
         pools=tuple(PoolChange(*key, was, now) for key, was, now in _changes(_counts(before), _counts(after), 0)),
         placements=tuple(
-            PlacementChange(operator, pool, *_alternating(was, now), variant=variant)
+            PlacementChange(operator, pool, *(*_alternating(was, now), variant))
             for (operator, pool, variant), was, now in _changes(*placed, (0, 0.0, 0))
         ),
         workers=tuple(c for c in workers if c.load or c.unload or c.before is None or c.after is None),

@@ -9,7 +9,19 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver import LossKind, Objective, Plan, Problem, Slo, evaluate, solve
+from jellybean_solver import (
+    Independent,
+    LossKind,
+    Objective,
+    Plan,
+    Pool,
+    Problem,
+    Sharing,
+    Slo,
+    Variant,
+    evaluate,
+    solve,
+)
 from jellybean_solver.mixture.seats import TIE
 from jellybean_solver.model.loss import REHEARSED
 from jellybean_solver.replanning.replan import Replanned, ReplanSettings, SearchSettings, Verdict, replan
@@ -19,6 +31,7 @@ from tests.brute_force import mixture_migration_optimum, mixture_optimum, optimu
 from tests.brute_force.migration_optimum import Prices
 from tests.property.solver.test_replan import changed, replan_settings
 from tests.strategies import problems
+from tests.support.small_problems import operator, problem, variant
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 LITTLE = 1e-6
@@ -37,12 +50,53 @@ def targets(draw: st.DrawFn) -> Slo:
     return Slo(mean_accuracy=mean, penalty_usd_per_h=penalty, survives=tuple(kinds))
 
 
+@st.composite
+def busy_problems(draw: st.DrawFn) -> Problem:
+    """One or two operators whose better variants keep several workers busy, so that plans mix them."""
+    pools = [
+        Pool(
+            *(f"p{index}", draw(st.sampled_from(("edge", "cloud"))), draw(st.integers(2, 4))),
+            *(draw(st.sampled_from((0.3, 1.0, 1.1, 2.5))), draw(st.sampled_from(Sharing))),
+            draw(st.sampled_from((None, 2.0, 3.0))),
+        )
+        for index in range(draw(st.integers(1, 3)))
+    ]
+    names = ("first", "second")[: draw(st.integers(1, 2))]
+    operators = [
+        operator(name, ["camera" if name == "first" else "first"], *draw(_variants(name, pools, names)))
+        for name in names
+    ]
+    accuracies = {one.name: {v.name: 60.0 + 10.0 * at for at, v in enumerate(one.variants)} for one in operators}
+    return problem(
+        *operators,
+        pools=pools,
+        rate_per_s=draw(st.sampled_from((3.0, 7.0, 10.0))),
+        message_bytes=1e3,
+        accuracy=Independent(accuracies),
+    )
+
+
+@st.composite
+def _variants(draw: st.DrawFn, name: str, pools: list[Pool], names: tuple[str, ...]) -> list[Variant]:
+    """Each better variant takes longer, at another rate in every pool."""
+    found: list[Variant] = []
+    load_s = draw(st.sampled_from((0.02, 0.06)))
+    for index in range(draw(st.integers(2, 3))):
+        loads = {pool.name: load_s * draw(st.sampled_from((0.5, 1.0, 1.0))) for pool in pools}
+        sent = {"second": 1e3 * (1 + index)} if name == "first" and len(names) > 1 else {}
+        memory = draw(st.sampled_from((1.0, 1.0, 2.0)))
+        found.append(variant(f"v{index}", loads, sent, {pool.name: memory for pool in pools}))
+        load_s *= draw(st.sampled_from((1.5, 2.5, 4.0)))
+    return found
+
+
 def case(data: st.DataObject, slo: Slo) -> tuple[Problem, Plan]:
     """Today's problem, and the plan that runs: of another day, with any targets."""
-    most = 2 if slo.survives else 3
-    strained = data.draw(st.integers(0, 2)) > 0  # so busy that variants differ in the workers that they need
-    made = data.draw(problems(max_operators=most, strained=strained, limited=data.draw(st.booleans())))
-    if slo.survives or strained:  # else few have a plan
+    if data.draw(st.booleans()):
+        made = data.draw(busy_problems())
+    else:
+        made = data.draw(problems(max_operators=2 if slo.survives else 3, limited=data.draw(st.booleans())))
+    if slo.survives:  # else few have a plan
         made = replace(made, pools=tuple(replace(pool, count=pool.count + 1) for pool in made.pools))
     if slo.mean_accuracy is not None:
         slo = replace(slo, mean_accuracy=mean_between(made, slo.mean_accuracy / 100.0))
