@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.demand.memory import Memory, PoolMemory
 from jellybean_solver.demand.model_sets import all_model_sets, largest_model_sets
-from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT
+from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT, AssignmentSettings
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.milp.highs_program import SolveLimits
 from jellybean_solver.mixture.modes import NO_LIMITS, Modes
@@ -48,24 +48,27 @@ def best_mixture(
     cutoff: float = math.inf,
     modes: Modes = NO_LIMITS,
     running: RunningPlan | None = None,
+    assignment: AssignmentSettings = DEFAULT_ASSIGNMENT,
 ) -> MixOutcome:
     """The best mixture of ways. `cutoff`: of what the goal minimises; `modes`: limits of batches and utilisations.
 
-    With a `running` plan the cost includes that of the models that its workers must load.
+    With a `running` plan the cost includes that of the models that its workers must load; `assignment` says up to how
+    many sets of models are matched.
     """
     if not table.ways:
         return MixOutcome(None, math.inf)
     network, search = table.network, _Search(goal, modes, gap, clock, cutoff, running)
+    sets = _SetFinder(network, running, assignment.matching_sets)
     relaxed = search.run(table, None)
     found, bound = relaxed.mixture, relaxed.bound
     if found is None or _is_exact(network, found, running):
         return relaxed
     used = {one for flow in (found, *found.after.values()) for seats in flow.seats for one in seats.served}
-    exact = search.run(table.using(used), _sets(network, used, running)).mixture
+    exact = search.run(table.using(used), sets.of(used)).mixture
     is_closed = exact is not None and exact.value - bound <= gap * max(abs(exact.value), abs(bound))
     if not is_closed and _are_few(table):
         everything = {instance for instance, _ in table.busy}
-        outcome = search.run(table, _sets(network, everything, running))
+        outcome = search.run(table, sets.of(everything))
         both = [one for one in (exact, outcome.mixture) if one is not None]
         exact, bound = min(both, key=lambda one: one.value, default=None), max(bound, outcome.bound)
     return MixOutcome(None if exact is None else replace(exact, bound=bound), bound)
@@ -133,8 +136,7 @@ def _is_exact(network: Network, found: Mixture, running: RunningPlan | None) -> 
     return not any(
         network.problem.pool_by_name[pool].sharing is Sharing.SHARED
         and (
-            _has_paid_loads(running, pool, instances)
-            or len(_sets_of(network, pool, tuple(sorted(instances)), exactly=False).sets) > 1
+            _has_paid_loads(running, pool, instances) or len(_sets_of(network, pool, tuple(sorted(instances))).sets) > 1
         )
         for pool, instances in served.items()
     )
@@ -145,19 +147,30 @@ def _has_paid_loads(running: RunningPlan | None, pool: str, instances: Iterable[
     return running is not None and any(running.load_usd_per_h(*one, pool) > 0 for one in instances)
 
 
-def _sets(network: Network, used: set[Instance], running: RunningPlan | None) -> HeldByPool:
-    found: dict[str, HeldSets] = {}
-    for pool in network.pools:
-        if pool.sharing is Sharing.SHARED:
-            runs = tuple(one for one in sorted(used) if pool.name in network.demand(dict([one])).workers[one[0]])
-            found[pool.name] = _sets_of(network, pool.name, runs, exactly=_has_paid_loads(running, pool.name, runs))
-    return found
+@dataclass(frozen=True, slots=True)
+class _SetFinder:
+    """The sets of instances that workers of shared pools may hold. `most`: sets of a pool where loads have a price."""
+
+    network: Network
+    running: RunningPlan | None
+    most: int
+
+    def of(self, used: set[Instance]) -> HeldByPool:
+        """The sets of these instances: all where loading has a price, unless they are too many, else the largest."""
+        found: dict[str, HeldSets] = {}
+        for pool in self.network.pools:
+            if pool.sharing is Sharing.SHARED:
+                name = pool.name
+                runs = tuple(one for one in sorted(used) if name in self.network.demand(dict([one])).workers[one[0]])
+                most = self.most if _has_paid_loads(self.running, name, runs) else None
+                found[name] = _sets_of(self.network, name, runs, most)
+        return found
 
 
-def _sets_of(network: Network, pool: str, instances: tuple[Instance, ...], *, exactly: bool) -> HeldSets:
+def _sets_of(network: Network, pool: str, instances: tuple[Instance, ...], most: int | None = None) -> HeldSets:
     """The largest sets of instances that one worker of a pool can hold; of an operator at most one variant.
 
-    `exactly`: all sets instead, unless they are too many.
+    `most`: all sets instead, unless they are more than that.
     """
     by_name: Mapping[str, Instance] = {"\0".join(one): one for one in instances}
     needs: dict[str, Memory] = {
@@ -169,6 +182,6 @@ def _sets_of(network: Network, pool: str, instances: tuple[Instance, ...], *, ex
         if by_name[one][0] == by_name[other][0] or frozenset((by_name[one][0], by_name[other][0])) in network.apart
     }
     memory = PoolMemory(needs, network.memory_limits[pool])
-    every = all_model_sets(memory, DEFAULT_ASSIGNMENT.matching_sets, apart) if exactly else None
+    every = None if most is None else all_model_sets(memory, most, apart)
     sets = largest_model_sets(memory, apart).sets if every is None else every
     return HeldSets(tuple(tuple(by_name[key] for key in one) for one in sets), every is not None)

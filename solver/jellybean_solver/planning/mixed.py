@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from jellybean_solver.deadline.search import Deadline, Judge
 from jellybean_solver.demand.demand import Network
+from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT, AssignmentSettings
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.figures import duration_text, usd_text
 from jellybean_solver.latency.estimate import latency
@@ -42,16 +43,18 @@ def solve_mixed(
     limit: Clock,
     explained: bool,
     running: RunningPlan | None = None,
+    assignment: AssignmentSettings = DEFAULT_ASSIGNMENT,
 ) -> Solution:
     """The best plan of a problem that may mix variants, or why there is none. SolverError if time ends before any.
 
-    With a `running` plan its cost includes migration, as do the certificate's figures.
+    With a `running` plan its cost includes migration, as do the certificate's figures; `assignment` limits the matching
+    of workers.
     """
     if problem.workflows:
         raise SolverError("several workflows cannot mix variants: plan each with a mean accuracy alone")
     if stateful := [operator.name for operator in problem.operators if operator.state]:
         raise SolverError(f"variants cannot be mixed where an operator keeps a state by stream: {', '.join(stateful)}")
-    search = _MixSearch(problem, MIX_GAP if gap is None else gap, limit, running)
+    search = _MixSearch(problem, MIX_GAP if gap is None else gap, limit, running, assignment)
     if deadline is not None and problem.slo.survives:
         deadline = replace(deadline, judge=_judge_of_losses(problem, deadline))
     first = search.propose(NO_LIMITS)
@@ -85,8 +88,16 @@ def _judge_of_losses(problem: Problem, deadline: Deadline) -> Judge:
 class _MixSearch:
     """`bound`: on the value of every plan, without a p99 target."""
 
-    def __init__(self, problem: Problem, gap: float, limit: Clock, running: RunningPlan | None) -> None:
-        self.problem, self.gap, self.limit, self.running = problem, gap, limit, running
+    def __init__(
+        self,
+        problem: Problem,
+        gap: float,
+        limit: Clock,
+        running: RunningPlan | None,
+        assignment: AssignmentSettings,
+    ) -> None:
+        self.problem, self.gap, self.limit = problem, gap, limit
+        self.running, self.assignment = running, assignment
         self.network = Network(problem)
         self.table = WayTable.of(self.network, all_ways(self.network, problem.slo.accuracy, measured=problem.may_mix))
         self.is_accuracy = problem.objective is Objective.MEAN_ACCURACY
@@ -107,7 +118,15 @@ class _MixSearch:
     def best(self, goal: Goal, modes: Modes = NO_LIMITS) -> MixOutcome:
         """The best mixture for a goal."""
         self.tried += 1
-        return best_mixture(self.table, goal, gap=self.gap, clock=self.limit, modes=modes, running=self.running)
+        return best_mixture(
+            self.table,
+            goal,
+            gap=self.gap,
+            clock=self.limit,
+            modes=modes,
+            running=self.running,
+            assignment=self.assignment,
+        )
 
     def propose(self, modes: Modes) -> Plan | None:
         """The best plan within limits of batches and utilisations; None if there is none, or none was found in time."""

@@ -235,7 +235,15 @@ def _beside_mixture(
     """The running plan beside the best one that mixes variants or bears losses, migration minimised with its cost."""
     gap = None if search.gap == DEFAULT_GAP else search.gap
     try:
-        solution = solve_mixed(problem, search.deadline, gap=gap, limit=limit, explained=True, running=start)
+        solution = solve_mixed(
+            problem,
+            search.deadline,
+            gap=gap,
+            limit=limit,
+            explained=True,
+            running=start,
+            assignment=search.assignment,
+        )
     except OutOfTimeError:
         if kept.broken:
             raise

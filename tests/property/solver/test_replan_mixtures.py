@@ -22,6 +22,7 @@ from jellybean_solver import (
     evaluate,
     solve,
 )
+from jellybean_solver.demand.settings import AssignmentSettings
 from jellybean_solver.mixture.seats import TIE
 from jellybean_solver.model.loss import REHEARSED
 from jellybean_solver.replanning.replan import Replanned, ReplanSettings, SearchSettings, Verdict, replan
@@ -119,9 +120,11 @@ def prices_of(asked: ReplanSettings) -> Prices:
     return Prices(asked.prices.start_usd, asked.prices.download_usd_per_gib, asked.horizon_h)
 
 
-def checked(today: Problem, before: Plan, asked: ReplanSettings) -> Replanned:
+def checked(
+    today: Problem, before: Plan, asked: ReplanSettings, search: SearchSettings = SearchSettings()
+) -> Replanned:
     """The decision, whose running plan, best plan and migration an independent checker has looked at."""
-    found = replan(today, before, asked, SearchSettings())
+    found = replan(today, before, asked, search)
     event(f"{found.verdict.value}, mixes {found.best is not None and found.best.mixes}")
     plan, _, broken = rescore(today, before)
     assert (found.running, found.broken) == (plan, broken)
@@ -171,6 +174,27 @@ def test_replanning_of_mixtures_equals_a_program_worker_by_worker(
             assert found.verdict is Verdict.REPLACE
         elif saves < asked.least_saved_share - 1e-4 or saves < 0:
             assert found.verdict is Verdict.KEEP
+
+
+@pytest.mark.timeout(7200 if NIGHTLY else 300)
+@settings(max_examples=300 if NIGHTLY else 10)
+@given(st.data(), targets(), replan_settings())
+def test_loads_that_are_only_counted_by_replicas_have_a_true_bound(
+    data: st.DataObject, slo: Slo, asked: ReplanSettings
+) -> None:
+    today, before = case(data, slo)
+    expected = mixture_migration_optimum.cheapest(today, before, prices_of(asked))
+    found = checked(today, before, asked, SearchSettings(assignment=AssignmentSettings(matching_sets=0)))
+    assert (found.best is None) == (expected is None)
+    if expected is None or found.best is None or found.best_usd is None:
+        return
+    slack = LITTLE * max(asked.horizon_h, expected)
+    if found.best.fallbacks:
+        slack += 100.0 * REHEARSED * (today.slo.penalty_usd_per_h or 0.0) * asked.horizon_h
+    assert found.bound_usd <= expected + slack
+    assert found.best_usd >= expected - slack
+    if found.best.certificate.is_optimal:
+        assert found.best_usd == pytest.approx(expected, rel=MIX_GAP, abs=1e-5 * asked.horizon_h + slack)
 
 
 @pytest.mark.timeout(7200 if NIGHTLY else 300)

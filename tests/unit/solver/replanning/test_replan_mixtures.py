@@ -244,3 +244,32 @@ def test_the_difference_of_mixtures_is_told_by_variant() -> None:
     }
     one = plan_diff(running(reading(85.0)), running(replace(reading(), slo=Slo(accuracy=90.0))))
     assert [(change.before, change.after) for change in one.variants] == [("large + small", "large")]
+
+
+def test_with_too_many_sets_of_models_the_loads_have_a_lower_bound() -> None:
+    """Nine operators have 511 sets of models or more: loads are counted by replicas, and the bound is of that."""
+    names = [f"o{number}" for number in range(9)]
+    operators = [
+        operator(
+            name,
+            ["camera" if number == 0 else names[number - 1]],
+            *(
+                variant(quality, {"box": load_s}, {names[number + 1]: 1.0} if number < 8 else {})
+                for quality, load_s in (("low", 0.02), ("high", 0.05))[: 2 if number == 0 else 1]
+            ),
+        )
+        for number, name in enumerate(names)
+    ]
+    asked = problem(
+        *operators,
+        pools=[box(6)],
+        accuracy=Independent({"o0": {"low": 80.0, "high": 90.0}, **{name: {"low": 100.0} for name in names[1:]}}),
+        slo=Slo(mean_accuracy=80.0),
+    )
+    before = running(asked)
+    found = replan(replace(asked, slo=Slo(mean_accuracy=85.0)), before, ReplanSettings(START))
+    assert found.verdict is Verdict.REPLACE
+    assert found.best is not None and found.best_usd is not None
+    assert evaluate(replace(asked, slo=Slo(mean_accuracy=85.0)), found.best).complaints == ()
+    assert ("high", 1) in loaded(found)
+    assert found.bound_usd <= found.best_usd
