@@ -56,7 +56,7 @@ def busy_problems(draw: st.DrawFn) -> Problem:
     """One or two operators whose better variants keep several workers busy, so that plans mix them."""
     pools = [
         Pool(
-            *(f"p{index}", draw(st.sampled_from(("edge", "cloud"))), draw(st.integers(2, 4))),
+            *(f"p{index}", draw(st.sampled_from(("edge", "cloud"))), draw(st.integers(2, 5))),
             *(draw(st.sampled_from((0.3, 1.0, 1.1, 2.5))), draw(st.sampled_from(Sharing))),
             draw(st.sampled_from((None, 2.0, 3.0))),
         )
@@ -81,13 +81,13 @@ def busy_problems(draw: st.DrawFn) -> Problem:
 def _variants(draw: st.DrawFn, name: str, pools: list[Pool], names: tuple[str, ...]) -> list[Variant]:
     """Each better variant takes longer, at another rate in every pool."""
     found: list[Variant] = []
-    load_s = draw(st.sampled_from((0.02, 0.06)))
+    load_s = draw(st.sampled_from((0.05, 0.1, 0.2)))
     for index in range(draw(st.integers(2, 3))):
         loads = {pool.name: load_s * draw(st.sampled_from((0.5, 1.0, 1.0))) for pool in pools}
         sent = {"second": 1e3 * (1 + index)} if name == "first" and len(names) > 1 else {}
         memory = draw(st.sampled_from((1.0, 1.0, 2.0)))
         found.append(variant(f"v{index}", loads, sent, {pool.name: memory for pool in pools}))
-        load_s *= draw(st.sampled_from((1.5, 2.5, 4.0)))
+        load_s *= draw(st.sampled_from((2.0, 1.5, 3.0)))
     return found
 
 
