@@ -10,16 +10,18 @@ from typing import Any
 
 from jellybean.documents import AnyProject, build_cuts, build_problem, require_folder
 from jellybean.planning.cascades import as_planned
-from jellybean.planning.mixing import require_one_selection
 from jellybean.planning.plan_file import PLAN_FILE, RUNNING, read_document, write_plan
 from jellybean.planning.planned import Planned
 from jellybean.planning.predicted_latency import Judged, judged_latency, latency_breach
 from jellybean.planning.project_plan import plan_project, require_plan
+from jellybean.planning.simulated_deadline import breach_after_loss
+from jellybean.planning.simulation_judge import multiple_of_target
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import owner_endpoint
 from jellybean_solver import (
     DEFAULT_GAP,
     Cuts,
+    Deadline,
     MigrationPrices,
     Plan,
     PlanDiff,
@@ -29,6 +31,7 @@ from jellybean_solver import (
     SearchSettings,
     Solution,
     Verdict,
+    deadline_s,
     from_document,
     load_prices,
     plan_diff,
@@ -146,7 +149,6 @@ def replan_project(
     document, before = named_plan(project.directory, named)
     own = as_planned(project, before)  # the plan's cascade stays
     problem, cuts, migration = build_problem(own), build_cuts(own), project.infrastructure.migration
-    require_one_selection(problem, "plan --from")
     prices = MigrationPrices(migration.start_usd, migration.download_usd_per_gib)
     checks_s: list[float] = []
 
@@ -154,9 +156,10 @@ def replan_project(
         progress(2 * len(checks_s), 3, "p99 latency")
         started = time.perf_counter()
         breach = latency_breach(plan)
+        text = breach.text if breach is not None else breach_after_loss(problem, plan)
         checks_s.append(time.perf_counter() - started)
         progress(1, 3, "best change")
-        return breach.text if breach is not None else None
+        return text
 
     refusals: tuple[str, ...] = ()
 
@@ -174,7 +177,9 @@ def replan_project(
         cuts,
         before,
         ReplanSettings(prices, horizon_h, migration.at_least),
-        SearchSettings(gap, time_limit_s, time.monotonic, check=check, instead=instead),
+        SearchSettings(
+            gap, time_limit_s, time.monotonic, check=check, instead=instead, deadline=_deadline(problem, progress)
+        ),
     )
     if decision.best is not None:
         decision = replace(decision, best=replace(decision.best, overrides=project.overrides))
@@ -184,6 +189,18 @@ def replan_project(
     judged = judged_latency(chosen) if chosen is not None else None
     progress(3, 3, "done")
     return ReplanResult(problem, before, document, decision, solve_s, refusals, cuts, judged)
+
+
+def _deadline(problem: Problem, progress: Callable[[float, float, str], None]) -> Deadline | None:
+    """The p99 target of plans that mix variants or bear losses, judged by simulation; None for other problems."""
+    target_s = deadline_s(problem)
+    if target_s is None or not problem.is_for_ways:
+        return None
+
+    def tried(done: float, most: float) -> None:
+        progress(1 + done / most, 3, "best change")
+
+    return Deadline(target_s, judge=multiple_of_target, advance=tried)
 
 
 def save_change(project: AnyProject, change: ReplanResult) -> None:

@@ -79,7 +79,7 @@ def in_time(
         return InTime(solution, reasons)
     judge_plan = judged_latency if thorough else partial(quick_judgement, most=1, whole=True)
     quick = quick_judgement(solution.plan, far=FAR, whole=True) if thorough else judge_plan(solution.plan)
-    if quick is None or (quick.kept and _holds_without_any(problem, solution.plan)):
+    if quick is None or (quick.kept and breach_after_loss(problem, solution.plan) is None):
         return InTime(solution, reasons, judged=judge_plan(solution.plan))
     clock = limited(time_limit_s, time.monotonic)
     judge = SimulationJudge(deadline_shares(problem), quick)
@@ -117,10 +117,15 @@ def in_time(
     return InTime(solution, refusals, latency_targets(nearest.plan).get(""), nearest.plan, quick)
 
 
-def _holds_without_any(problem: Problem, plan: Plan) -> bool:
-    """True if the p99 targets hold after each loss that the plan is asked to bear."""
-    left = (plan_after(problem, plan, loss) for loss in judged_losses(plan))
-    return all(one is not None and latency_breach(one) is None for one in left)
+def breach_after_loss(problem: Problem, plan: Plan) -> str | None:
+    """The p99 target that the plan would miss after a loss that it is asked to bear, in words; None if it keeps all."""
+    for loss in judged_losses(plan):
+        left = plan_after(problem, plan, loss)
+        if left is None:
+            return f"without {loss} no request is answered"
+        if (breach := latency_breach(left)) is not None:
+            return f"without {loss}: {breach.text}"
+    return None
 
 
 def _certified(cheapest: Solution, nearest: Nearest) -> Solution:

@@ -55,7 +55,7 @@ class SimulationJudge:
         p99_s = self.p99_s({name: p99.p99_s for name, p99 in judged.p99.items()})
         if p99_s < self.fastest_s:
             self.fastest, self.fastest_s = plan, p99_s
-        return min(1.0, judged.share) if judged.kept else max(1.0 + SAME, judged.share)
+        return _multiple(judged)
 
     def p99_s(self, by_workflow: Mapping[str, float]) -> float:
         """p99 latency in seconds on the scale of the longest target."""
@@ -67,6 +67,17 @@ class SimulationJudge:
         cost = formats.usd(self.fastest.cost.total_usd_per_h)
         p99 = formats.duration(self.fastest_s)
         return f"least p99 so far {p99} for {cost} USD/h ({plans(self.simulated)} simulated)"
+
+
+def multiple_of_target(plan: Plan) -> float:
+    """The plan's p99 latency as a multiple of its target, by simulation; 0 without a target."""
+    judged = quick_judgement(plan)
+    return 0.0 if judged is None else _multiple(judged)
+
+
+def _multiple(judged: Judged) -> float:
+    """At most 1 if the targets are kept, above it if not."""
+    return min(1.0, judged.share) if judged.kept else max(1.0 + SAME, judged.share)
 
 
 def solve_in_time(problem: Problem, cuts: Cuts, options: SolveOptions, judge: Judge) -> Solution:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -87,6 +88,7 @@ def _usd(before: float, after: float) -> str:
 
 def _selection(diff: PlanDiff) -> list[str]:
     lines = [f"{item.operator}: {item.before or 'none'} -> {item.after or 'none'}" for item in diff.variants]
+    lines += _shares(diff)
     for changed in diff.models:
         was, now = ((sha256 or "none")[:SHA256_DIGITS] for sha256 in (changed.sha256_before, changed.sha256_after))
         lines.append(f"{changed.operator} {changed.variant}: another model file, SHA-256 {was} -> {now}")
@@ -95,8 +97,24 @@ def _selection(diff: PlanDiff) -> list[str]:
         rates = _change(formats.rate(item.rate_before_per_s), formats.rate(item.rate_after_per_s))
         batches = (max(item.batch_before, 1), max(item.batch_after, 1))
         batch = f", batches of {batches[0]} -> {batches[1]}" if batches[0] != batches[1] else ""
-        lines.append(f"{item.operator} in {item.pool}: {workers}, {rates}{batch}")
+        what = f"{item.operator} {item.variant}" if item.variant else item.operator
+        lines.append(f"{what} in {item.pool}: {workers}, {rates}{batch}")
     return lines
+
+
+def _shares(diff: PlanDiff) -> Iterator[str]:
+    """One line per operator whose variants get other shares of the requests."""
+    for name, changes in groupby(diff.shares, key=lambda item: item.operator):
+        shares = (f"{item.variant} {_percents(item.before, item.after)}" for item in changes)
+        yield f"{name}, share of the requests: {', '.join(shares)}"
+
+
+def _percents(before: float, after: float) -> str:
+    """Shares before and after, with decimals if they show a change."""
+    texts = formats.percent(before), formats.percent(after)
+    if texts[0] == texts[1]:
+        texts = f"{formats.plain(before * 100.0)} %", f"{formats.plain(after * 100.0)} %"
+    return " -> ".join(texts)
 
 
 def _change(before: str, after: str, unit: str = "", count: int = 1) -> str:
@@ -159,7 +177,7 @@ def _workers(diff: PlanDiff) -> Table:
     many = len(diff.workers) > MAX_WORKERS
     for change in diff.workers:
         name = f"{change.pool}: {_action(change)}" if many else _named(change)
-        rows[name, "\n".join(map(_model, change.load)), "\n".join(item.operator for item in change.unload)] += 1
+        rows[name, "\n".join(map(_model, change.load)), "\n".join(map(_name, change.unload))] += 1
     for (name, load, unload), count in rows.items():
         table.add_row(Text(f"{name} x {count}" if count > 1 else name), Text(load or "-"), Text(unload or "-"))
     return table
@@ -178,7 +196,11 @@ def _named(change: WorkerChange) -> str:
     return change.before if change.before == change.after else f"{change.before} ({change.after} in B)"
 
 
+def _name(model: HostedModel) -> str:
+    return f"{model.operator} {model.variant}"
+
+
 def _model(model: HostedModel) -> str:
     sha256 = f", {model.sha256[:SHA256_DIGITS]}" if model.sha256 else ""
     memory = f", {formats.size(model.memory_bytes)}" if model.memory_bytes else ""
-    return f"{model.operator} {model.variant}{memory}{sha256}"
+    return f"{_name(model)}{memory}{sha256}"

@@ -11,12 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from jellybean.display import formats
+from jellybean.planning.mixing import selection_lines, selections_json
 from jellybean.planning.replan import ReplanResult
 from jellybean.quantities import DURATION, format_quantity
 from jellybean.report import plan_text
 from jellybean.report.plan_diff_view import diff_json, diff_text
 from jellybean.report.plan_view import p99_lines
-from jellybean_solver import SAVING_TOLERANCE, Migration, Plan, Replanned, Verdict
+from jellybean_solver import SAVING_TOLERANCE, Migration, Plan, Replanned, Verdict, removes_enough
 
 MAX_REASONS = 3  # maximum number of missed targets of the running plan that are listed
 NEW, RUNNING = "the new plan", "the running plan"
@@ -41,7 +42,7 @@ def change_text(change: ReplanResult) -> RenderableType:
             parts.append(diff_text(change.diff, RUNNING, NEW))
         parts.append(plan_text(decision.best, change.solve_s, latencies=latencies))
     else:
-        parts += [Text(f"  {line}") for line in latencies]
+        parts += [Text(f"  {line}") for line in (*latencies, *selection_lines(decision.running))]
     return Group(*parts)
 
 
@@ -53,7 +54,10 @@ def sentence(decision: Replanned) -> str:
         return f"keep the running plan: {_kept(decision)}"
     if decision.broken:
         return "replace the running plan: it no longer meets the targets"
-    return f"replace the running plan: this saves {_saving(decision)}"
+    if removes_enough(decision):
+        return f"replace the running plan: this removes {_gain(decision)}"
+    kept = "the accuracy stays, and " if decision.maximises_accuracy else ""
+    return f"replace the running plan: {kept}this saves {_saving(decision)}"
 
 
 def _kept(decision: Replanned) -> str:
@@ -61,10 +65,32 @@ def _kept(decision: Replanned) -> str:
         return f"the best change would miss a target: {decision.refused}"
     if decision.saved_usd is None:
         return f"no other plan was found{_most(decision)}"
+    if decision.maximises_accuracy:
+        return _kept_accuracy(decision)
     if decision.saved_usd <= SAVING_TOLERANCE * decision.running_usd:
         return f"no change was found that reduces the cost over {_horizon(decision)}{_most(decision)}"
     required = _percent(decision.settings.least_saved_share)
     return f"the best change saves {_saving(decision)}, below {required}{_most(decision)}"
+
+
+def _kept_accuracy(decision: Replanned) -> str:
+    """Why a change to the most accurate plan found does not pay."""
+    required = _percent(decision.settings.least_saved_share)
+    if decision.is_more_accurate:
+        return f"the best change removes {_gain(decision)}, below {required}"
+    if (decision.saved_usd or 0.0) <= SAVING_TOLERANCE * decision.running_usd:
+        return "no plan was found that is more accurate, or as accurate for less"
+    return f"no more accurate plan was found, and one as accurate saves {_saving(decision)}, below {required}"
+
+
+def _gain(decision: Replanned) -> str:
+    """The share of the errors that the best change removes, with the migration beside it."""
+    one, two = decision.running.accuracy, decision.best.accuracy if decision.best is not None else None
+    moved = decision.migration.total_usd if decision.migration is not None else 0.0
+    return (
+        f"{_percent(decision.removed_share or 0.0)} of the errors (mean accuracy {formats.accuracy(one)} -> "
+        f"{formats.accuracy(two)}) for {_usd(moved)} USD of migration"
+    )
 
 
 def change_json(change: ReplanResult) -> dict[str, Any]:
@@ -78,6 +104,8 @@ def change_json(change: ReplanResult) -> dict[str, Any]:
         "running": {
             "hash": change.document["hash"],
             "cost_usd_per_h": _cost(decision.running),
+            "accuracy": decision.running.accuracy,
+            "penalty_usd_per_h": decision.penalty_usd_per_h(decision.running),
             "total_usd": decision.running_usd,
             "broken": list(decision.broken),
         },
@@ -85,13 +113,18 @@ def change_json(change: ReplanResult) -> dict[str, Any]:
         if decision.best is None
         else {
             "cost_usd_per_h": _cost(decision.best),
+            "accuracy": decision.best.accuracy,
+            "penalty_usd_per_h": decision.penalty_usd_per_h(decision.best),
             "selection": dict(decision.best.selection),
+            **({"selections": selections_json(decision.best)} if decision.best.mixes else {}),
             "total_usd": decision.best_usd,
             "saved_usd": decision.saved_usd,
             "saved_share": decision.saved_share,
+            "gained_points": decision.gained_points if decision.maximises_accuracy else None,
             "refused": decision.refused,
         },
-        "bound_usd": decision.bound_usd,
+        "bound_usd": None if decision.maximises_accuracy else decision.bound_usd,
+        "accuracy_bound": decision.accuracy_bound,
         "migration": None if decision.migration is None else _migration_json(decision.migration),
         "diff": None if change.diff is None else diff_json(change.diff),
         "notes": list(change.notes),
@@ -136,22 +169,34 @@ def _broken(decision: Replanned) -> list[str]:
     return [*shown, f"and {more} more (--json has all)"] if more > 0 else shown
 
 
+def _row(decision: Replanned, name: str, plan: Plan, moved_usd: float | None, total_usd: float) -> dict[str, str]:
+    """Heading -> text, empty where a figure does not count or is not known."""
+    penalty = decision.penalty_usd_per_h(plan)
+    return {
+        "": name,
+        "mean accuracy": formats.accuracy(plan.accuracy) if decision.maximises_accuracy else "",
+        "USD/h": formats.usd(plan.cost.total_usd_per_h),
+        "penalty USD/h": formats.usd(penalty) if penalty else "",
+        "migration USD": "" if moved_usd is None else _usd(moved_usd),
+        f"over {_horizon(decision)} USD": _usd(total_usd),
+    }
+
+
 def _totals(decision: Replanned) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("")
-    for heading in ("USD/h", "migration USD", f"over {_horizon(decision)} USD"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_row(RUNNING, formats.usd(decision.running.cost.total_usd_per_h), "", _usd(decision.running_usd))
+    """The running plan and the best change, if that is better in anything, with what counts of each."""
+    rows = [_row(decision, RUNNING, decision.running, None, decision.running_usd)]
     saved = decision.saved_usd is not None and decision.saved_usd > SAVING_TOLERANCE * decision.running_usd
-    if (
-        decision.best_usd is not None
-        and decision.best is not None
-        and decision.migration is not None
-        and (saved or decision.broken)
-    ):
+    gained = decision.maximises_accuracy and decision.is_more_accurate
+    best, best_usd, moved = decision.best, decision.best_usd, decision.migration
+    if best is not None and best_usd is not None and moved is not None and (saved or gained or decision.broken):
         name = NEW if decision.verdict is Verdict.REPLACE else "the best change"
-        hourly = formats.usd(decision.best.cost.total_usd_per_h)
-        table.add_row(name, hourly, _usd(decision.migration.total_usd), _usd(decision.best_usd))
+        rows.append(_row(decision, name, best, moved.total_usd, best_usd))
+    headings = [heading for heading in rows[0] if any(row[heading] for row in rows)]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
+    for row in rows:
+        table.add_row(*(row[heading] for heading in headings))
     return table
 
 

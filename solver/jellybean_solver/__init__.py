@@ -238,6 +238,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "ReplanSettings",
         "SearchSettings",
         "Verdict",
+        "removes_enough",
         "replan",
         "replan_cut",
     ),

@@ -159,6 +159,7 @@ from jellybean_solver.replanning.replan import Replanned as Replanned
 from jellybean_solver.replanning.replan import ReplanSettings as ReplanSettings
 from jellybean_solver.replanning.replan import SearchSettings as SearchSettings
 from jellybean_solver.replanning.replan import Verdict as Verdict
+from jellybean_solver.replanning.replan import removes_enough as removes_enough
 from jellybean_solver.replanning.replan import replan as replan
 from jellybean_solver.replanning.replan import replan_cut as replan_cut
 from jellybean_solver.replanning.rescore import rescore as rescore

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import LinearConstraint, milp
@@ -110,46 +110,69 @@ def best(problem: Problem, *, most_accurate: bool) -> float | None:
     With losses to bear and no mean accuracy, the best of one selection for all requests.
     """
     mixes = most_accurate or problem.slo.mean_accuracy is not None
-    found = list(ways(problem, measured=mixes))
-    groups = [found] if mixes else [[w for w in found if w.selection == one] for one in optimum.selections(problem)]
-    values = [_Program(problem, group).best(most_accurate=most_accurate) for group in groups if group]
+    values = [
+        Program(case, group).best(most_accurate=most_accurate)
+        for case in cases(problem)
+        for group in groups(case, mixes=mixes)
+    ]
     known = [value for value in values if value is not None]
     return (max(known) if most_accurate else min(known)) if known else None
+
+
+def cases(problem: Problem) -> list[Problem]:
+    """The problem; if losses are borne with a soft mean accuracy, once with the mean met and once with it missed."""
+    slo = problem.slo
+    hard = replace(problem, slo=replace(slo, penalty_usd_per_h=None))
+    return [problem, hard] if slo.survives and slo.penalty_usd_per_h is not None else [problem]
+
+
+def groups(problem: Problem, *, mixes: bool) -> list[list[Way]]:
+    """The ways that requests may mix: all, or without `mixes` those of each selection."""
+    found = list(ways(problem, measured=mixes))
+    parts = [found] if mixes else [[w for w in found if w.selection == one] for one in optimum.selections(problem)]
+    return [part for part in parts if part]
 
 
 Lost = tuple[str, object]  # ("worker", (pool, held)), ("site", tier) or ("link", (tier, tier)); ("", None): nothing
 
 
-class _Program:
+class Program:
     """Columns are (cost, most, whole); rows are (column -> value, least, most).
 
-    Requests spread once with everything there and once after each loss, over the same workers.
+    Requests spread once with everything there and once after each loss, over the same workers. `sets`: what one worker
+    may hold; `unlimited`: columns of costs that the budget does not limit.
     """
 
-    def __init__(self, problem: Problem, all_ways: list[Way]) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        all_ways: list[Way],
+        sets: Callable[[Problem, Pool], Iterable[Held]] | None = None,
+    ) -> None:
         self.problem, self.ways = problem, all_ways
         self.columns: list[tuple[float, float, bool]] = []
         self.rows: list[tuple[dict[int, float], float, float]] = []
         self.most = {o.name: max(1.0, *(way.rates[o.name] for way in all_ways)) for o in problem.operators}
         self.counts: dict[tuple[str, Held], int] = {}
         for pool in problem.pools:
-            held = list(_sets(problem, pool))
+            held = list((sets or largest_sets)(problem, pool))
             price = pool.price_usd_per_h * problem.sites.get(pool.tier, 1)
-            own = {(pool.name, one): self._column(price, float(pool.count), whole=True) for one in held}
+            own = {(pool.name, one): self.column(price, float(pool.count), whole=True) for one in held}
             self.counts |= own
             self.rows.append((dict.fromkeys(own.values(), 1.0), -math.inf, float(pool.count)))
         slo = problem.slo
-        self.lacking = (
-            None if slo.penalty_usd_per_h is None else self._column(slo.penalty_usd_per_h, 100.0, whole=False)
-        )
+        self.lacking = None if slo.penalty_usd_per_h is None else self.column(slo.penalty_usd_per_h, 100.0, whole=False)
+        self.unlimited = set() if self.lacking is None else {self.lacking}
         self.flow = self._flow(("", None))
-        for lost in self._losses():
-            self._flow(lost)
+        after = [self._flow(lost) for lost in self._losses()]
+        if after and self.lacking is not None and slo.mean_accuracy is not None:  # no flow lacks more than the first
+            row = {column: way.accuracy for column, way in zip(self.flow, self.ways, strict=True)}
+            self.rows.append((row | {self.lacking: 1.0}, -math.inf, slo.mean_accuracy + 1e-9))
 
     def best(self, *, most_accurate: bool) -> float | None:
         accuracies = {column: way.accuracy for column, way in zip(self.flow, self.ways, strict=True)}
         costs = {index: cost for index, (cost, _, _) in enumerate(self.columns) if cost}
-        paid = {index: cost for index, cost in costs.items() if index != self.lacking}
+        paid = {index: cost for index, cost in costs.items() if index not in self.unlimited}
         if self.problem.slo.budget_usd_per_h is not None:
             self.rows.append((paid, -math.inf, self.problem.slo.budget_usd_per_h))
         goal = {index: -value for index, value in accuracies.items()} if most_accurate else costs
@@ -169,7 +192,7 @@ class _Program:
     def _flow(self, lost: Lost) -> list[int]:
         """How requests spread; the columns of the ways."""
         kind, what = lost
-        taken = [self._column(0.0 if kind else way.usd_per_h, 1.0, whole=False) for way in self.ways]
+        taken = [self.column(0.0 if kind else way.usd_per_h, 1.0, whole=False) for way in self.ways]
         self.rows.append((dict.fromkeys(taken, 1.0), 1.0, 1.0))
         for column, way in zip(taken, self.ways, strict=True):
             crossed = {tuple(pair) for pair in way.pairs}
@@ -196,7 +219,7 @@ class _Program:
             sites, load = self.problem.sites.get(pool.tier, 1), dict(left)
             for operator, chosen in zip(self.problem.operators, held, strict=True):
                 if chosen is not None:
-                    column = self._column(0.0, math.inf, whole=False)
+                    column = self.column(0.0, math.inf, whole=False)
                     taken_s = _request_s(self.problem, operator.name, _variant(operator, chosen), pool)
                     load[column] = taken_s / self.problem.utilisation / sites
                     found.setdefault((operator.name, chosen, pool.tier), {})[column] = 1.0
@@ -206,11 +229,12 @@ class _Program:
         return found
 
     def _has_any(self, count: int, most: float) -> int:
-        column = self._column(0.0, 1.0, whole=True)
+        column = self.column(0.0, 1.0, whole=True)
         self.rows.append(({count: 1.0, column: -max(most, 1.0)}, -math.inf, 0.0))
         return column
 
-    def _column(self, cost: float, most: float, *, whole: bool) -> int:
+    def column(self, cost: float, most: float, *, whole: bool) -> int:
+        """A new column."""
         self.columns.append((cost, most, whole))
         return len(self.columns) - 1
 
@@ -240,18 +264,19 @@ def _variant(operator: Operator, name: str) -> Variant:
     return next(v for v in operator.variants if v.name == name)
 
 
-def _sets(problem: Problem, pool: Pool) -> Iterator[Held]:
+def largest_sets(problem: Problem, pool: Pool) -> Iterator[Held]:
     """The most that one worker of a pool may hold: of each operator one variant or none, within its memory.
 
     Less is never better than more, at one price.
     """
-    found = list(_all_sets(problem, pool))
+    found = list(all_sets(problem, pool))
     for held in found:
         if not any(one != held and all(x in (None, y) for x, y in zip(held, one, strict=True)) for one in found):
             yield held
 
 
-def _all_sets(problem: Problem, pool: Pool) -> Iterator[Held]:
+def all_sets(problem: Problem, pool: Pool) -> Iterator[Held]:
+    """All that one worker of a pool may hold, within its memory."""
     able = [
         [None, *(v.name for v in operator.variants if 1 in v.service.get(pool.name, {}))]
         if operator.tiers is None or pool.tier in operator.tiers

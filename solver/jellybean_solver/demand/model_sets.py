@@ -92,15 +92,20 @@ def _family(names: list[str], room: _Room) -> list[frozenset[str]]:
     return list(found)
 
 
-def all_model_sets(memory: PoolMemory, most: int) -> tuple[tuple[str, ...], ...] | None:
+def all_model_sets(
+    memory: PoolMemory, most: int, apart: Collection[frozenset[str]] = ()
+) -> tuple[tuple[str, ...], ...] | None:
     """All sets of operators that fit on one worker, not only maximal ones; None if there are more than `most`.
 
-    For objectives in which every model held on a worker costs something (migration).
+    For objectives in which every model held on a worker costs something (migration). `apart`: pairs of operators that
+    must not share a worker.
     """
     names = tuple(memory.needs)
     found: list[tuple[int, ...]] = [(index,) for index in range(len(names))]
     for held in found:  # grows during the loop: each set plus one operator later in the order
         for index in range(held[-1] + 1, len(names)):
+            if any(frozenset((names[i], names[index])) in apart for i in held):
+                continue
             if memory.takes(names[i] for i in (*held, index)):
                 found.append((*held, index))
                 if len(found) > most:

@@ -6,7 +6,7 @@ Workers of a pool are interchangeable, so only the models they hold count: renum
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
@@ -24,8 +24,9 @@ from jellybean_solver.migration.plan_matching import (
 )
 from jellybean_solver.model.flows import link_uses
 from jellybean_solver.model.plan import Cost, Plan, PlannedWorker
+from jellybean_solver.model.selection_shares import selection_shares
 
-K = TypeVar("K", bound=str | tuple[str, str])
+K = TypeVar("K", bound=str | tuple[str, ...])
 V = TypeVar("V")
 D = TypeVar("D")
 
@@ -56,11 +57,21 @@ class PoolChange:
 
 @dataclass(frozen=True, slots=True)
 class VariantChange:
-    """An operator's variant; None if the plan has no such operator."""
+    """An operator's variant, or variants by name joined by " + "; None if the plan has no such operator."""
 
     operator: str
     before: str | None
     after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShareChange:
+    """Fraction of the requests that get a variant, of an operator that one of the plans mixes variants of."""
+
+    operator: str
+    variant: str
+    before: float
+    after: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +86,10 @@ class ModelChange:
 
 @dataclass(frozen=True, slots=True)
 class PlacementChange:
-    """Workers, requests per second and batch size of an operator in one pool; 0 if it does not run there."""
+    """Workers, requests per second and batch size of an operator in one pool; 0 if it does not run there.
+
+    `variant`: of an operator that one of the plans mixes variants of; else empty.
+    """
 
     operator: str
     pool: str
@@ -85,6 +99,7 @@ class PlacementChange:
     rate_after_per_s: float
     batch_before: int
     batch_after: int
+    variant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +129,7 @@ class PlanDiff:
     overrides_before: tuple[str, ...]
     overrides_after: tuple[str, ...]
     variants: tuple[VariantChange, ...]
+    shares: tuple[ShareChange, ...]
     models: tuple[ModelChange, ...]
     pools: tuple[PoolChange, ...]
     placements: tuple[PlacementChange, ...]
@@ -127,7 +143,10 @@ class PlanDiff:
     def is_empty(self) -> bool:
         """True if the plans differ at most in the names of workers, and in the options that they were made with."""
         one, two = self.cost_before, self.cost_after
-        changes = (self.variants, self.models, self.pools, self.placements, self.workers, self.links, self.figures)
+        changes = (
+            *(self.variants, self.shares, self.models, self.pools),
+            *(self.placements, self.workers, self.links, self.figures),
+        )
         figures_before = one.compute_usd_per_h, one.network_usd_per_h, self.accuracy_before
         figures_after = two.compute_usd_per_h, two.network_usd_per_h, self.accuracy_after
         return not (any(changes) or self.routes_changed) and is_same(figures_before, figures_after)
@@ -151,6 +170,8 @@ def plan_diff(before: Plan, after: Plan, worth: LoadPrice | None = None) -> Plan
     marks = colour_workers(before, after)
     names = {one.name: two.name for one, two in pairs if one is not None and two is not None}
     workers = (_worker_change(one, two, before, after) for one, two in pairs)
+    mixed = {operator.name for plan in (before, after) for operator in plan.operators if operator.others}
+    placed = _placed(before, mixed), _placed(after, mixed)
     return PlanDiff(
         cost_before=before.cost,
         cost_after=after.cost,
@@ -159,14 +180,18 @@ def plan_diff(before: Plan, after: Plan, worth: LoadPrice | None = None) -> Plan
         overrides_before=before.overrides,
         overrides_after=after.overrides,
         variants=tuple(VariantChange(*change) for change in _changes(_variants(before), _variants(after), None)),
+        shares=tuple(
+            ShareChange(*key, was, now)
+            for key, was, now in _changes(_shares(before, mixed), _shares(after, mixed), 0.0)
+        ),
         models=tuple(
             ModelChange(*key, was, now)
             for key, was, now in _changes(_model_files(before, after), _model_files(after, before), None)
         ),
         pools=tuple(PoolChange(*key, was, now) for key, was, now in _changes(_counts(before), _counts(after), 0)),
         placements=tuple(
-            PlacementChange(*key, *_alternating(was, now))
-            for key, was, now in _changes(_placed(before), _placed(after), (0, 0.0, 0))
+            PlacementChange(operator, pool, *(*_alternating(was, now), variant))
+            for (operator, pool, variant), was, now in _changes(*placed, (0, 0.0, 0))
         ),
         workers=tuple(c for c in workers if c.load or c.unload or c.before is None or c.after is None),
         links=tuple(
@@ -205,8 +230,18 @@ def _sorted(models: Iterable[HostedModel]) -> tuple[HostedModel, ...]:
 
 
 def _variants(plan: Plan) -> Mapping[str, str]:
-    """Operator -> its variants, the one that most requests get first."""
-    return {operator.name: " + ".join(one.variant for one in operator.variants) for operator in plan.operators}
+    """Operator -> its variants by name, in one order in every plan."""
+    return {operator.name: " + ".join(sorted(one.variant for one in operator.variants)) for operator in plan.operators}
+
+
+def _shares(plan: Plan, mixed: Collection[str]) -> Mapping[Key, float]:
+    """(operator, variant) -> fraction of the requests that get it, for operators in `mixed`."""
+    found: dict[Key, float] = {}
+    for part in selection_shares(plan) if mixed else ():
+        for key in part.selection.items():
+            if key[0] in mixed:
+                found[key] = found.get(key, 0.0) + part.share
+    return found
 
 
 def _model_files(plan: Plan, other: Plan) -> Mapping[Key, str | None]:
@@ -222,13 +257,15 @@ def _counts(plan: Plan) -> Mapping[Key, int]:
     return Counter((worker.pool, worker.tier) for worker in plan.workers)
 
 
-def _placed(plan: Plan) -> Mapping[Key, tuple[int, float, int]]:
-    found: dict[Key, tuple[int, float, int]] = {}
-    for place in plan.placements:  # of several variants in a pool the sums, and the largest batch
-        count, rate_per_s, batch = found.get((place.operator, place.pool), (0, 0.0, 1))
-        placed = count + place.count, rate_per_s + place.rate_per_s, max(batch, place.batch)
-        found[place.operator, place.pool] = placed
-    return found
+def _placed(plan: Plan, mixed: Collection[str]) -> Mapping[tuple[str, str, str], tuple[int, float, int]]:
+    """(operator, pool, its variant if it is in `mixed`) -> workers, requests per second, batch size."""
+    return {
+        (place.operator, place.pool, place.variant if place.operator in mixed else ""): (
+            *(place.count, place.rate_per_s),
+            place.batch,
+        )
+        for place in plan.placements
+    }
 
 
 def _traffic(plan: Plan) -> Mapping[Key, tuple[float, float]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 import pulp
@@ -92,18 +93,31 @@ def _value(
 def colour_workers(before: Plan, after: Plan) -> tuple[Colours, Colours]:
     """Worker -> colour in each plan, by colour refinement on both plans together.
 
-    Workers of equal colour have equal operators, equal rates, and equal routes up to workers of equal colour. Variants
-    and model files are left out: a plan has one for each operator, and another one changes no route.
+    Workers of equal colour have equal operators, equal rates, and equal routes up to workers of equal colour. Model
+    files are left out, and so are variants of operators that have one in each plan: another one changes no route. Of
+    operators that a plan mixes variants of, workers of equal colour run the same one.
     """
     plans = (before, after)
-    marks = [{worker.name: 0 for worker in plan.workers} for plan in plans]
-    known = 1
+    mixed = {operator.name for plan in plans for operator in plan.operators if operator.others}
+    numbers: dict[Hashable, int] = {}
+    marks: list[Colours] = [
+        {one.name: numbers.setdefault(_variants_of(plan, one, mixed), len(numbers)) for one in plan.workers}
+        for plan in plans
+    ]
+    known = len(numbers)
     while True:
-        numbers: dict[Hashable, int] = {}
+        numbers = {}
         marks = [_refined(plan, mark, numbers) for plan, mark in zip(plans, marks, strict=True)]
         if len(numbers) == known:
             return marks[0], marks[1]
         known = len(numbers)
+
+
+def _variants_of(plan: Plan, worker: PlannedWorker, names: AbstractSet[str]) -> Hashable:
+    """The variants that a worker runs of some operators."""
+    return tuple(
+        (name, plan.operator_at(name, worker.name).variant) for name in sorted(names & worker.rates_per_s.keys())
+    )
 
 
 def routes_by_colour(plan: Plan, marks: Colours) -> Counter[Hashable]:
@@ -115,7 +129,7 @@ def _route(weight: float, workers: Mapping[str, str], marks: Colours) -> Hashabl
     return round(weight, DIGITS), tuple(sorted((name, marks[worker]) for name, worker in workers.items()))
 
 
-def _refined(plan: Plan, marks: Mapping[str, int], numbers: dict[Hashable, int]) -> dict[str, int]:
+def _refined(plan: Plan, marks: Colours, numbers: dict[Hashable, int]) -> dict[str, int]:
     passing: defaultdict[str, Counter[Hashable]] = defaultdict(Counter)
     for route in plan.routes:
         route_key = _route(route.weight, route.workers, marks)

@@ -17,6 +17,7 @@ from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import GIB, Variant
 from jellybean_solver.model.sites import both_sites
 
+Instance = tuple[str, str]  # operator, variant
 HeldModels = frozenset[str]  # operators whose selected model a running worker holds
 
 
@@ -102,6 +103,15 @@ class RunningPlan:
         """Number of running workers of the pool that hold the variant's model."""
         key, kinds = self._key(name, variant), self._kinds.get((pool, self.network.tier_of[pool]), {})
         return sum(count for models, count in kinds.items() if key in models)
+
+    def holding_sets(self, instances: Iterable[Instance], pool: str) -> Mapping[frozenset[Instance], int]:
+        """The variants that a running worker of the pool holds, of those in `instances` -> number of such workers."""
+        keys = {one: self._key(*one) for one in instances}
+        found: Counter[frozenset[Instance]] = Counter()
+        for models, count in self._kinds.get((pool, self.network.tier_of[pool]), {}).items():
+            found[frozenset(one for one, key in keys.items() if key in models)] += count
+        found.pop(frozenset(), None)
+        return found
 
     def _key(self, name: str, variant: str) -> HostedModel:
         model = self._variants[name, variant].model

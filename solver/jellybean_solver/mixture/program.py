@@ -4,11 +4,14 @@ A flow (flow_rows.py) says how the requests spread over ways and workers. There 
 after each loss that is asked for, all on the same workers: column n[p, h], integer, workers of pool p that hold the
 instances h. Rows of the program itself: sum_h n[p, h] <= count; with a single selection z[s], binary: in each flow the
 ways of s have the share z[s]; the cost within the budget. The cost is that of the workers and of the first flow. A
-soft mean accuracy is a column for what all flows may lack of it, in percent points, with the penalty as its cost.
+soft mean accuracy is a column for what all flows may lack of it, in percent points, with the penalty as its cost; after
+losses they lack no more than with everything there. With
+a running plan the models that workers must load are priced, too (load_rows.py), outside the budget.
 
 Batch sizes and utilisations are given (modes.py). An exclusive worker holds one instance. A worker runs at most one
 variant of an operator, so that the worker tells the variant. For shared workers `held` None leaves the sets h out: all
-instances of a pool share one count, a relaxation that is smaller; with `held`, the sets that it lists.
+instances of a pool share one count, a relaxation that is smaller; with `held`, the sets that it lists. The largest sets
+do, as holding more costs nothing, unless loads are priced: then all sets are needed.
 """
 
 from __future__ import annotations
@@ -18,15 +21,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.milp.highs_program import Floats, Program, SolveLimits
 from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
 from jellybean_solver.mixture.flow_rows import Count, FlowRows, Workers
+from jellybean_solver.mixture.load_rows import LoadRows
 from jellybean_solver.mixture.modes import NO_LIMITS, Modes
-from jellybean_solver.mixture.seats import Goal, Held, Lost, Mixture, Seats
+from jellybean_solver.mixture.seats import Goal, Held, HeldSets, Lost, Mixture, Seats
 from jellybean_solver.mixture.ways import Instance, WayTable
 from jellybean_solver.model.problem import Pool, Sharing
 
-HeldByPool = Mapping[str, Sequence[Held]]  # shared pool -> sets of instances that one worker may hold
+HeldByPool = Mapping[str, HeldSets]  # shared pools only
 
 
 class MixProgram:
@@ -39,6 +44,7 @@ class MixProgram:
         held: HeldByPool | None = None,
         modes: Modes = NO_LIMITS,
         losses: Sequence[Lost] = (),
+        running: RunningPlan | None = None,
     ) -> None:
         self.network, self.table, self.goal, self.modes = table.network, table, goal, modes
         self.program = Program()
@@ -48,7 +54,8 @@ class MixProgram:
         stored: dict[tuple[Instance, str], float] = {}
         for pool in self.network.pools:
             instances = [instance for instance, own in busy if own == pool.name]
-            counts |= self._counts(pool, instances, None if held is None else held.get(pool.name))
+            sets = None if held is None else held.get(pool.name)
+            counts |= self._counts(pool, instances, None if sets is None else sets.sets)
             limit = self.network.memory_limits[pool.name].scarcer
             if held is None and pool.sharing is Sharing.SHARED and limit:  # each busy worker holds the whole model
                 stored |= {(one, pool.name): self._stored(one, pool.name) / limit for one in instances}
@@ -58,8 +65,11 @@ class MixProgram:
         lacking = int(self.program.add_columns([goal.penalty or 0.0], 100.0)[0]) if is_soft else -1
         self.flow = FlowRows(self.program, table, workers, mean, None, lacking)
         self.after = {lost: FlowRows(self.program, table, workers, mean, lost, lacking) for lost in losses}
+        if losses and is_soft and mean is not None:
+            self._lack_as_always(mean, lacking)
         self.counts, self.lacking = counts, lacking
-        self._goal()
+        loads = () if running is None else self._loads(running, workers, held or {})
+        self._goal([*loads, *([lacking] if is_soft else [])])
         if goal.single:
             self._single()
 
@@ -134,8 +144,31 @@ class MixProgram:
             for row, numbers in zip(rows, by_selection.values(), strict=True):
                 self.program.fill([row] * len(numbers), flow.taken[numbers], 1.0)
 
-    def _goal(self) -> None:
-        self.program.limit_cost(self.goal.budget, [self.lacking] if self.lacking >= 0 else [])
+    def _lack_as_always(self, mean: float, lacking: int) -> None:
+        """Rows: if anything is lacking of the mean accuracy, the first flow lacks as much.
+
+        Else a plan could pay the penalty for a loss only, whose requests would get less than its usual accuracy.
+        """
+        accuracies = [way.accuracy for way in self.table.ways]
+        most = max(0.0, max(accuracies) - mean)
+        lacks = int(self.program.add_columns([0.0], 1.0, integer=True)[0])
+        only, as_much = self.program.add_rows(-math.inf, np.array([0.0, mean + most]), 2).tolist()
+        self.program.fill([only, only], [lacking, lacks], [1.0, -100.0])
+        self.program.fill([as_much, as_much], [lacking, lacks], [1.0, most])
+        self.program.fill([as_much] * len(accuracies), self.flow.taken, accuracies)
+
+    def _loads(self, running: RunningPlan, workers: Workers, held: HeldByPool) -> Sequence[int]:
+        """The columns of what loading models costs."""
+        rows = LoadRows(self.program, running, workers)
+        exclusive = [pool.name for pool in self.network.pools if pool.sharing is Sharing.EXCLUSIVE]
+        rows.add(
+            (self.flow, *self.after.values()), [*exclusive, *(name for name, sets in held.items() if sets.are_all)]
+        )
+        return rows.columns
+
+    def _goal(self, unlimited: Sequence[int]) -> None:
+        """The objective and the budget. `unlimited`: columns of costs that the budget does not limit."""
+        self.program.limit_cost(self.goal.budget, unlimited)
         if self.goal.most_accurate:
             self.program.cost = [self.goal.points_per_usd * costs for costs in self.program.cost]
             costs = np.concatenate(self.program.cost)

@@ -16,14 +16,13 @@ from dataclasses import dataclass, replace
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.mixture.seats import Held, Lost, Mixture, Seats
 from jellybean_solver.mixture.ways import Instance, Way
-from jellybean_solver.model.loss import Loss, closed_routes, losses
+from jellybean_solver.model.loss import REHEARSED, Loss, closed_routes, losses
 from jellybean_solver.model.plan import Certificate, Cost, Fallback, Plan, PlannedOperator, PlannedWorker, Route
 from jellybean_solver.model.problem import LossKind, request_s
 from jellybean_solver.model.stated_figures import with_figures
 
 SLIVER = 1e-9  # relative to all of an operator's requests: less is a rounding error and joins its neighbour
 NEGLIGIBLE = 1e-10  # fraction of requests; routes with a smaller weight are dropped
-REHEARSED = 1e-4  # of all requests take the routes of fallbacks, so that these are known to work when they are needed
 
 RouteKey = tuple[str, ...]  # the worker of each operator, in the operators' order
 

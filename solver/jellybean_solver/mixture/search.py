@@ -2,7 +2,9 @@
 
 Workers of a shared pool may hold different sets of models. With one count for all of them the program is a relaxation;
 if its solution fits on alike workers it is exact. Else the exact program is solved for the instances that the
-relaxation uses, and the relaxation's bound stands; if that leaves a gap, for all instances where they are few.
+relaxation uses, and the relaxation's bound stands; if that leaves a gap, for all instances where they are few. Where
+loads from a running plan are priced, the exact program has all sets of models of a pool, not only the largest ones; a
+pool with too many has a lower bound of the loads in their place.
 """
 
 from __future__ import annotations
@@ -10,16 +12,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.demand.memory import Memory, PoolMemory
-from jellybean_solver.demand.model_sets import largest_model_sets
+from jellybean_solver.demand.model_sets import all_model_sets, largest_model_sets
+from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT, AssignmentSettings
+from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.milp.highs_program import SolveLimits
 from jellybean_solver.mixture.modes import NO_LIMITS, Modes
 from jellybean_solver.mixture.program import HeldByPool, MixProgram
-from jellybean_solver.mixture.seats import Goal, Held, Lost, Mixture
+from jellybean_solver.mixture.seats import Goal, HeldSets, Lost, Mixture
 from jellybean_solver.mixture.ways import Instance, WayTable
 from jellybean_solver.model.problem import LossKind, Sharing, Terms
 from jellybean_solver.outcome import Clock
@@ -43,21 +47,28 @@ def best_mixture(
     clock: Clock,
     cutoff: float = math.inf,
     modes: Modes = NO_LIMITS,
+    running: RunningPlan | None = None,
+    assignment: AssignmentSettings = DEFAULT_ASSIGNMENT,
 ) -> MixOutcome:
-    """The best mixture of ways. `cutoff`: of what the goal minimises; `modes`: limits of batches and utilisations."""
+    """The best mixture of ways. `cutoff`: of what the goal minimises; `modes`: limits of batches and utilisations.
+
+    With a `running` plan the cost includes that of the models that its workers must load; `assignment` says up to how
+    many sets of models are matched.
+    """
     if not table.ways:
         return MixOutcome(None, math.inf)
-    network, search = table.network, _Search(goal, modes, gap, clock, cutoff)
+    network, search = table.network, _Search(goal, modes, gap, clock, cutoff, running)
+    sets = _SetFinder(network, running, assignment.matching_sets)
     relaxed = search.run(table, None)
     found, bound = relaxed.mixture, relaxed.bound
-    if found is None or _is_exact(network, found):
+    if found is None or _is_exact(network, found, running):
         return relaxed
     used = {one for flow in (found, *found.after.values()) for seats in flow.seats for one in seats.served}
-    exact = search.run(table.using(used), _sets(network, used)).mixture
+    exact = search.run(table.using(used), sets.of(used)).mixture
     is_closed = exact is not None and exact.value - bound <= gap * max(abs(exact.value), abs(bound))
     if not is_closed and _are_few(table):
         everything = {instance for instance, _ in table.busy}
-        outcome = search.run(table, _sets(network, everything))
+        outcome = search.run(table, sets.of(everything))
         both = [one for one in (exact, outcome.mixture) if one is not None]
         exact, bound = min(both, key=lambda one: one.value, default=None), max(bound, outcome.bound)
     return MixOutcome(None if exact is None else replace(exact, bound=bound), bound)
@@ -65,13 +76,14 @@ def best_mixture(
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """Runs of the program with one goal. `cutoff`: of what it minimises."""
+    """Runs of the program with one goal. `cutoff`: of what it minimises. `running`: what loads are priced from."""
 
     goal: Goal
     modes: Modes
     gap: float
     clock: Clock
     cutoff: float
+    running: RunningPlan | None
 
     def run(self, table: WayTable, held: HeldByPool | None) -> MixOutcome:
         """The best mixture, with a flow after each loss that can happen to it.
@@ -81,7 +93,7 @@ class _Search:
         """
         losses = [*self._lost_places(table)]
         while True:
-            program = MixProgram(table, self.goal, held, self.modes, losses)
+            program = MixProgram(table, self.goal, held, self.modes, losses, self.running)
             found = program.solve(SolveLimits(self.gap, self.clock.left(), self.cutoff))
             lost = () if found is None else self._lost_workers(table.network, found)
             more = [one for one in lost if one not in program.after]
@@ -116,29 +128,50 @@ def _are_few(table: WayTable) -> bool:
     return max(by_pool.values(), default=0) <= MOST_INSTANCES
 
 
-def _is_exact(network: Network, found: Mixture) -> bool:
-    """True if the workers of every shared pool can hold all that the pool serves."""
+def _is_exact(network: Network, found: Mixture, running: RunningPlan | None) -> bool:
+    """True if the workers of every shared pool can hold all that the pool serves, and loading it is free."""
     served: dict[str, set[Instance]] = {}
     for seats in (seats for flow in (found, *found.after.values()) for seats in flow.seats):
         served.setdefault(seats.pool, set()).update(seats.served)
     return not any(
         network.problem.pool_by_name[pool].sharing is Sharing.SHARED
-        and len(_sets_of(network, pool, tuple(sorted(instances)))) > 1
+        and (
+            _has_paid_loads(running, pool, instances) or len(_sets_of(network, pool, tuple(sorted(instances))).sets) > 1
+        )
         for pool, instances in served.items()
     )
 
 
-def _sets(network: Network, used: set[Instance]) -> HeldByPool:
-    found: dict[str, tuple[Held, ...]] = {}
-    for pool in network.pools:
-        if pool.sharing is Sharing.SHARED:
-            runs = tuple(one for one in sorted(used) if pool.name in network.demand(dict([one])).workers[one[0]])
-            found[pool.name] = _sets_of(network, pool.name, runs)
-    return found
+def _has_paid_loads(running: RunningPlan | None, pool: str, instances: Iterable[Instance]) -> bool:
+    """True if loading any of the instances in a pool has a price."""
+    return running is not None and any(running.load_usd_per_h(*one, pool) > 0 for one in instances)
 
 
-def _sets_of(network: Network, pool: str, instances: tuple[Instance, ...]) -> tuple[Held, ...]:
-    """The largest sets of instances that one worker of a pool can hold; of an operator at most one variant."""
+@dataclass(frozen=True, slots=True)
+class _SetFinder:
+    """The sets of instances that workers of shared pools may hold. `most`: sets of a pool where loads have a price."""
+
+    network: Network
+    running: RunningPlan | None
+    most: int
+
+    def of(self, used: set[Instance]) -> HeldByPool:
+        """The sets of these instances: all where loading has a price, unless they are too many, else the largest."""
+        found: dict[str, HeldSets] = {}
+        for pool in self.network.pools:
+            if pool.sharing is Sharing.SHARED:
+                name = pool.name
+                runs = tuple(one for one in sorted(used) if name in self.network.demand(dict([one])).workers[one[0]])
+                most = self.most if _has_paid_loads(self.running, name, runs) else None
+                found[name] = _sets_of(self.network, name, runs, most)
+        return found
+
+
+def _sets_of(network: Network, pool: str, instances: tuple[Instance, ...], most: int | None = None) -> HeldSets:
+    """The largest sets of instances that one worker of a pool can hold; of an operator at most one variant.
+
+    `most`: all sets instead, unless they are more than that.
+    """
     by_name: Mapping[str, Instance] = {"\0".join(one): one for one in instances}
     needs: dict[str, Memory] = {
         key: network.demand({name: variant}).memory_of(name, pool) for key, (name, variant) in by_name.items()
@@ -148,5 +181,7 @@ def _sets_of(network: Network, pool: str, instances: tuple[Instance, ...]) -> tu
         for one, other in itertools.combinations(by_name, 2)
         if by_name[one][0] == by_name[other][0] or frozenset((by_name[one][0], by_name[other][0])) in network.apart
     }
-    sets = largest_model_sets(PoolMemory(needs, network.memory_limits[pool]), apart).sets
-    return tuple(tuple(by_name[key] for key in one) for one in sets)
+    memory = PoolMemory(needs, network.memory_limits[pool])
+    every = None if most is None else all_model_sets(memory, most, apart)
+    sets = largest_model_sets(memory, apart).sets if every is None else every
+    return HeldSets(tuple(tuple(by_name[key] for key in one) for one in sets), every is not None)

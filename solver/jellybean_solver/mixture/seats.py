@@ -34,6 +34,14 @@ class Goal:
         return TIE / self.most_usd_per_h if self.most_usd_per_h > 0 else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class HeldSets:
+    """Sets of instances that one worker of a shared pool may hold: `are_all`, or only the largest ones."""
+
+    sets: tuple[Held, ...]
+    are_all: bool = False
+
+
 TIE = 0.01  # points of accuracy that all workers together weigh where it is maximised: of alike plans the cheapest
 
 

@@ -14,6 +14,7 @@ from jellybean_solver.model.plan import Plan, Route
 from jellybean_solver.model.problem import LossKind, Problem, Terms
 from jellybean_solver.model.stated_figures import with_figures
 
+REHEARSED = 1e-4  # of all requests take the routes of fallbacks, so that these are known to work when they are needed
 MOST_LOSSES = 12  # of workers that a judge sees; of more workers one of each group is lost, the busiest
 
 

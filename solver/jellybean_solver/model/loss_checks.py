@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jellybean_solver.model.flows import edge_weights
-from jellybean_solver.model.loss import Loss, closed_routes, losses, weights_after
+from jellybean_solver.model.loss import REHEARSED, Loss, closed_routes, losses, weights_after
 from jellybean_solver.model.plan import Plan, Route
 from jellybean_solver.model.problem import Problem, request_s
 from jellybean_solver.model.selection_shares import selection_on
@@ -75,12 +75,18 @@ class RouteLoads:
             link = " -> ".join([*self.links][int(carried.argmax())])
             yield f"the link {link} would carry {(most - 1) * 100:.1f} % more than its bandwidth"
         mean = self.problem.slo.mean_accuracy
-        if (
-            mean is not None and self.problem.slo.penalty_usd_per_h is not None
-        ):  # soft: as much as with everything there
-            mean = min(mean, float(self.accuracy @ np.array([route.weight for route in self.plan.routes])))
+        if mean is not None and self.problem.slo.penalty_usd_per_h is not None:
+            mean = min(mean, self._usual_accuracy())  # soft: as much as with everything there
         if mean is not None and not (reached := float(self.accuracy @ taken)) >= mean * (1 - tolerance):
             yield f"the mean accuracy would be {reached:.4f}, below {mean:g}"
+
+    def _usual_accuracy(self) -> float:
+        """The mean accuracy with everything there, without the requests that rehearse fallbacks."""
+        stated = float(self.accuracy @ np.array([route.weight for route in self.plan.routes]))
+        rehearsed = [float(self.accuracy @ np.array(one.weights)) for one in self.plan.fallbacks if one.weights]
+        if not rehearsed:
+            return stated
+        return (stated - REHEARSED * sum(rehearsed) / len(rehearsed)) / (1.0 - REHEARSED)
 
 
 def losses_that_break(problem: Problem, plan: Plan, tolerance: float) -> Iterator[tuple[Loss, str]]:

@@ -1,4 +1,7 @@
-"""The best plan that may mix variants: the cheapest with a mean accuracy, or the one of the highest mean accuracy."""
+"""The best plan that may mix variants: the cheapest with a mean accuracy, or the one of the highest mean accuracy.
+
+From a running plan on, the cost includes that of migration, spread over the horizon.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ from dataclasses import replace
 
 from jellybean_solver.deadline.search import Deadline, Judge
 from jellybean_solver.demand.demand import Network
+from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT, AssignmentSettings
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.figures import duration_text, usd_text
 from jellybean_solver.latency.estimate import latency
+from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.mixture.modes import NO_LIMITS, Modes
 from jellybean_solver.mixture.routes import plan_of
 from jellybean_solver.mixture.search import MixOutcome, best_mixture
@@ -31,14 +36,25 @@ MIX_GAP = 1e-5  # relative, unless one is stated: of the cost, or of what the ac
 
 
 def solve_mixed(
-    problem: Problem, deadline: Deadline | None, *, gap: float | None, limit: Clock, explained: bool
+    problem: Problem,
+    deadline: Deadline | None,
+    *,
+    gap: float | None,
+    limit: Clock,
+    explained: bool,
+    running: RunningPlan | None = None,
+    assignment: AssignmentSettings = DEFAULT_ASSIGNMENT,
 ) -> Solution:
-    """The best plan of a problem that may mix variants, or why there is none. SolverError if time ends before any."""
+    """The best plan of a problem that may mix variants, or why there is none. SolverError if time ends before any.
+
+    With a `running` plan its cost includes migration, as do the certificate's figures; `assignment` limits the matching
+    of workers.
+    """
     if problem.workflows:
         raise SolverError("several workflows cannot mix variants: plan each with a mean accuracy alone")
     if stateful := [operator.name for operator in problem.operators if operator.state]:
         raise SolverError(f"variants cannot be mixed where an operator keeps a state by stream: {', '.join(stateful)}")
-    search = _MixSearch(problem, MIX_GAP if gap is None else gap, limit)
+    search = _MixSearch(problem, MIX_GAP if gap is None else gap, limit, running, assignment)
     if deadline is not None and problem.slo.survives:
         deadline = replace(deadline, judge=_judge_of_losses(problem, deadline))
     first = search.propose(NO_LIMITS)
@@ -72,8 +88,16 @@ def _judge_of_losses(problem: Problem, deadline: Deadline) -> Judge:
 class _MixSearch:
     """`bound`: on the value of every plan, without a p99 target."""
 
-    def __init__(self, problem: Problem, gap: float, limit: Clock) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        gap: float,
+        limit: Clock,
+        running: RunningPlan | None,
+        assignment: AssignmentSettings,
+    ) -> None:
         self.problem, self.gap, self.limit = problem, gap, limit
+        self.running, self.assignment = running, assignment
         self.network = Network(problem)
         self.table = WayTable.of(self.network, all_ways(self.network, problem.slo.accuracy, measured=problem.may_mix))
         self.is_accuracy = problem.objective is Objective.MEAN_ACCURACY
@@ -85,8 +109,8 @@ class _MixSearch:
         self.goal = Goal(self.is_accuracy, slo.mean_accuracy, budget, most, single, slo.survives, penalty)
 
     def value(self, plan: Plan) -> float:
-        """What is minimised: USD per hour with penalties, or what the accuracy lacks of 100 %."""
-        cost = plan.cost.total_usd_per_h
+        """What is minimised: USD per hour with penalties and migration, or what the accuracy lacks of 100 %."""
+        cost = plan.cost.total_usd_per_h + (self.running.usd_per_h(plan) if self.running is not None else 0.0)
         if self.is_accuracy:
             return 100.0 - (plan.accuracy or 0.0) + self.goal.points_per_usd * cost
         return cost + self.problem.slo.penalty(plan.accuracy)
@@ -94,7 +118,16 @@ class _MixSearch:
     def best(self, goal: Goal, modes: Modes = NO_LIMITS, cutoff: float = math.inf) -> MixOutcome:
         """The best mixture for a goal."""
         self.tried += 1
-        return best_mixture(self.table, goal, gap=self.gap, clock=self.limit, cutoff=cutoff, modes=modes)
+        return best_mixture(
+            self.table,
+            goal,
+            gap=self.gap,
+            clock=self.limit,
+            cutoff=cutoff,
+            modes=modes,
+            running=self.running,
+            assignment=self.assignment,
+        )
 
     def propose(self, modes: Modes, below: float = math.inf) -> Plan | None:
         """The best plan within limits of batches and utilisations, if it has a value up to `below`; else None.
@@ -148,9 +181,13 @@ class _MixSearch:
         return Solution(certificate.termination, best, None, self.tried, certificate)
 
     def _most_usd_per_h(self) -> float:
-        """What no plan costs more than: all workers, and the dearest way of the data."""
+        """What no plan costs more than: all workers, each with all models to load, and the dearest way of the data."""
         fleet = sum(pool.count * self.problem.unit_usd_per_h(pool) for pool in self.problem.pools)
-        return fleet + max((way.usd_per_h for way in self.table.ways), default=0.0)
+        loads = 0.0
+        if self.running is not None:
+            counts = {pool.name: pool.count for pool in self.problem.pools}
+            loads = sum(counts[pool] * self.running.load_usd_per_h(*one, pool) for one, pool in self.table.busy)
+        return fleet + loads + max((way.usd_per_h for way in self.table.ways), default=0.0)
 
     def refused(self, *, explained: bool) -> Solution:
         """Why no mixture meets the mean accuracy; the highest that one reaches, if other targets can be met."""

@@ -1,30 +1,36 @@
 """Re-planning: decides whether to keep a running plan, or which plan to replace it with.
 
 Minimises cost per hour x horizon + cost of migration from the running plan, over all plans that meet the targets. The
-running plan is replaced only if that saves enough, or if it no longer meets the targets.
+running plan is replaced only if that saves enough, or if it no longer meets the targets. A soft mean accuracy adds its
+penalty to the cost. Where the mean accuracy is maximised, the running plan is replaced if that removes enough of its
+errors, or is as accurate and saves enough.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from jellybean_solver.deadline.search import Deadline
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT, AssignmentSettings
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.migration.migration_cost import Migration, MigrationPrices
 from jellybean_solver.migration.running_plan import RunningPlan
+from jellybean_solver.mixture.seats import TIE
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Problem
+from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.cut_models import least_usd_per_h
 from jellybean_solver.planning.cut_problem import Cuts, choices, cut_problem, problem_as_planned
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.many_workflows import has_many_workflows, solve_many
+from jellybean_solver.planning.mixed import solve_mixed
 from jellybean_solver.planning.solve import solve
-from jellybean_solver.planning.solver import cheapest, finish, limited, nothing_found
+from jellybean_solver.planning.solver import Solution, cheapest, finish, limited, nothing_found
 from jellybean_solver.replanning.rescore import rescore
 from jellybean_solver.replanning.settings import LEAST_SAVED_SHARE
 from jellybean_solver.small.objectives import Fleet
@@ -42,7 +48,11 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplanSettings:
-    """Weights of the decision. `least_saved_share`: least share of the running plan's cost that a change must save."""
+    """Weights of the decision.
+
+    `least_saved_share`: least share of the running plan's cost that a change must save, or, where the mean accuracy is
+    maximised, of its errors (what its accuracy lacks of 100 %) that a change must remove.
+    """
 
     prices: MigrationPrices = field(default_factory=MigrationPrices)
     horizon_h: float = 24.0
@@ -54,7 +64,8 @@ class SearchSettings:
     """Options of the search, as for `solve`. A time limit needs a clock, for example time.monotonic.
 
     `check` returns the reason why a plan breaks a target that this search does not model (a simulated p99), or None.
-    `instead` returns a plan that meets that target, found without regard to migration, or None.
+    `instead` returns a plan that meets that target, found without regard to migration, or None. `deadline`: the p99
+    target of plans that mix variants or bear losses, whose search models it and minimises migration under it.
     """
 
     gap: float = DEFAULT_GAP
@@ -63,6 +74,7 @@ class SearchSettings:
     assignment: AssignmentSettings = DEFAULT_ASSIGNMENT
     check: Callable[[Plan], str | None] = lambda plan: None
     instead: Callable[[], Plan | None] = lambda: None
+    deadline: Deadline | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +85,7 @@ class Replanned:
     targets, as sentences. `best`: the cheapest plan to change to, with its `migration`; both None if there is none.
     `refused`: why `check` rejected a cheaper plan; the migration of `best` was then computed, not minimised.
     `bound_usd`: lower bound on cost over the horizon, migration included, of any change. `tried`: selections evaluated.
+    `objective`: with MEAN_ACCURACY, `bound_usd` is 0 and `accuracy_bound` an upper bound on the accuracy of any plan.
     """
 
     verdict: Verdict
@@ -85,18 +98,32 @@ class Replanned:
     bound_usd: float
     tried: int
     infeasibility: Infeasibility | None = None
+    objective: Objective = Objective.COST
+    accuracy_bound: float | None = None
+
+    @property
+    def maximises_accuracy(self) -> bool:
+        """True if the best plan is the one of the highest mean accuracy, not the cheapest."""
+        return self.objective is Objective.MEAN_ACCURACY
+
+    def penalty_usd_per_h(self, plan: Plan) -> float:
+        """What a plan counts for missing a soft mean accuracy, beside its cost; 0 where the accuracy is maximised."""
+        return 0.0 if self.maximises_accuracy else plan.slo.penalty(plan.accuracy)
+
+    def _counted_usd(self, plan: Plan) -> float:
+        return (plan.cost.total_usd_per_h + self.penalty_usd_per_h(plan)) * self.settings.horizon_h
 
     @property
     def running_usd(self) -> float:
-        """USD over the horizon if the running plan is kept."""
-        return self.running.cost.total_usd_per_h * self.settings.horizon_h
+        """USD over the horizon if the running plan is kept, penalties included."""
+        return self._counted_usd(self.running)
 
     @property
     def best_usd(self) -> float | None:
-        """USD over the horizon with the best other plan, migration included; None if there is no such plan."""
+        """As `running_usd` with the best other plan, migration included; None if there is no such plan."""
         if self.best is None or self.migration is None:
             return None
-        return self.best.cost.total_usd_per_h * self.settings.horizon_h + self.migration.total_usd
+        return self._counted_usd(self.best) + self.migration.total_usd
 
     @property
     def saved_usd(self) -> float | None:
@@ -111,16 +138,28 @@ class Replanned:
         return self.saved_usd / self.running_usd if self.running_usd > 0 else 0.0
 
     @property
+    def gained_points(self) -> float | None:
+        """Percent points of mean accuracy that the best change gains, None without one; an unknown accuracy is 0."""
+        return None if self.best is None else (self.best.accuracy or 0.0) - (self.running.accuracy or 0.0)
+
+    @property
+    def is_more_accurate(self) -> bool:
+        """True if the best change gains accuracy, by more than the search trades for a lower cost (`TIE`)."""
+        return (self.gained_points or 0.0) > TIE
+
+    @property
+    def removed_share(self) -> float | None:
+        """The gain as a share of the running plan's errors; 0 if it has none, None without another plan."""
+        errors = 100.0 - (self.running.accuracy or 0.0)
+        return None if self.gained_points is None else self.gained_points / errors if errors > 0 else 0.0
+
+    @property
     def most_saved_usd(self) -> float:
         """Upper bound on the saving of any change."""
         return max(0.0, self.running_usd - self.bound_usd)
 
 
 def _require_comparable(problem: Problem, before: Plan, settings: ReplanSettings) -> None:
-    if problem.is_for_ways:
-        raise SolverError(
-            "plans that mix variants or spare a worker cannot be weighed against a running one: plan without --from"
-        )
     if problem.may_leave_out or before.left_out:
         raise SolverError(
             "plans that may leave workflows out (worth) cannot be weighed against a running one: plan without --from, "
@@ -145,9 +184,11 @@ def replan(
         broken = (breach,)
     network = Network(problem)
     start = RunningPlan(network, before, settings.prices, settings.horizon_h)
+    kept = Replanned(Verdict.KEEP, settings, running, broken, None, None, None, 0.0, 0, objective=problem.objective)
     if has_many_workflows(problem):
-        kept = Replanned(Verdict.KEEP, settings, running, broken, None, None, None, 0.0, 0)
         return _beside_new(problem, kept, start, search, limit)
+    if problem.is_for_ways:
+        return _beside_mixture(problem, kept, start, search, limit)
     budget = problem.slo.budget_usd_per_h
     outcome = cheapest(
         Fleet(network, search.assignment),
@@ -158,7 +199,7 @@ def replan(
         budget=float("inf") if budget is None else budget,
     )
     bound_usd = outcome.bound * settings.horizon_h
-    kept = Replanned(Verdict.KEEP, settings, running, broken, None, None, None, bound_usd, outcome.tried)
+    kept = replace(kept, bound_usd=bound_usd, tried=outcome.tried)
     if outcome.found is None:
         if not broken:
             return kept
@@ -185,8 +226,39 @@ def _beside_new(
         if kept.broken:
             raise
         return kept
+    return _beside(solution, kept, start, search)
+
+
+def _beside_mixture(
+    problem: Problem, kept: Replanned, start: RunningPlan, search: SearchSettings, limit: Clock
+) -> Replanned:
+    """The running plan beside the best one that mixes variants or bears losses, migration minimised with its cost."""
+    gap = None if search.gap == DEFAULT_GAP else search.gap
+    try:
+        solution = solve_mixed(
+            problem,
+            search.deadline,
+            gap=gap,
+            limit=limit,
+            explained=True,
+            running=start,
+            assignment=search.assignment,
+        )
+    except OutOfTimeError:
+        if kept.broken:
+            raise
+        return kept
+    return _beside(solution, kept, start, search)
+
+
+def _beside(solution: Solution, kept: Replanned, start: RunningPlan, search: SearchSettings) -> Replanned:
+    """The decision between the running plan and that of a solution."""
     bound = 0.0 if solution.certificate is None else solution.certificate.bound
-    kept = replace(kept, bound_usd=bound * kept.settings.horizon_h, tried=solution.selections_tried)
+    kept = replace(kept, tried=solution.selections_tried)
+    if kept.maximises_accuracy:
+        kept = replace(kept, accuracy_bound=bound if solution.certificate is not None else None)
+    else:
+        kept = replace(kept, bound_usd=bound * kept.settings.horizon_h)
     if solution.plan is None:
         verdict = Verdict.NONE if kept.broken else Verdict.KEEP
         return replace(kept, verdict=verdict, infeasibility=solution.infeasibility if kept.broken else None)
@@ -198,7 +270,7 @@ def _decided(found: Replanned, start: RunningPlan, search: SearchSettings) -> Re
     if found.best is None:
         raise AssertionError("there is a plan to decide on")
     broken = found.broken
-    if not broken and not saves_enough(found):
+    if not broken and not is_worthwhile(found):
         return found
     if (refused := search.check(found.best)) is None:
         return replace(found, verdict=Verdict.REPLACE)
@@ -207,7 +279,24 @@ def _decided(found: Replanned, start: RunningPlan, search: SearchSettings) -> Re
     found = replace(found, refused=refused, best=other, migration=moved)
     if other is None:
         return replace(found, verdict=Verdict.NONE if broken else Verdict.KEEP)
-    return replace(found, verdict=Verdict.REPLACE if broken or saves_enough(found) else Verdict.KEEP)
+    return replace(found, verdict=Verdict.REPLACE if broken or is_worthwhile(found) else Verdict.KEEP)
+
+
+def is_worthwhile(found: Replanned) -> bool:
+    """True if the best change saves enough, or, where the mean accuracy is maximised, removes enough of the errors.
+
+    There a change that saves enough must be as accurate but for `TIE`, which the search trades for a lower cost.
+    """
+    if not found.maximises_accuracy:
+        return saves_enough(found)
+    gained = found.gained_points or 0.0
+    return removes_enough(found) or (gained >= -TIE and saves_enough(found))
+
+
+def removes_enough(found: Replanned) -> bool:
+    """True if the best change removes the share of the running plan's errors that the settings require."""
+    least = found.settings.least_saved_share * (1 - SAVING_TOLERANCE)
+    return found.maximises_accuracy and found.is_more_accurate and (found.removed_share or 0.0) >= least
 
 
 def saves_enough(found: Replanned) -> bool:
@@ -228,7 +317,7 @@ def replan_cut(
     others = [one for one in (cut_problem(problem, choice) for choice in choices(cuts)) if one != own]
     for least, number in sorted((least_usd_per_h(one), number) for number, one in enumerate(others)):
         least_usd = least * settings.horizon_h
-        if decision.best_usd is not None and least_usd >= decision.best_usd:
+        if not decision.maximises_accuracy and decision.best_usd is not None and least_usd >= decision.best_usd:
             break  # its lower bound is not below the incumbent
         try:
             found = replan(others[number], before, settings, replace(search, time_limit_s=limit.left()))
@@ -240,11 +329,20 @@ def replan_cut(
 
 
 def _cheaper(decision: Replanned, found: Replanned) -> Replanned:
-    """The decision, replaced by `found` (for another choice of cuts) if the change found there is cheaper."""
+    """The decision, replaced by `found` (for another choice of cuts) if the change found there is better."""
     tried, bound_usd = decision.tried + found.tried, min(decision.bound_usd, found.bound_usd)
-    known = replace(decision, tried=tried, bound_usd=bound_usd)
-    if found.best_usd is None or (decision.best_usd is not None and found.best_usd >= decision.best_usd):
+    bounds = [one.accuracy_bound for one in (decision, found) if one.accuracy_bound is not None]
+    known = replace(decision, tried=tried, bound_usd=bound_usd, accuracy_bound=max(bounds, default=None))
+    if _rank(found) >= _rank(decision):
         return known
     taken = replace(known, best=found.best, migration=found.migration, refused=found.refused, infeasibility=None)
-    verdict = Verdict.REPLACE if taken.broken or saves_enough(taken) else Verdict.KEEP
+    verdict = Verdict.REPLACE if taken.broken or is_worthwhile(taken) else Verdict.KEEP
     return replace(taken, verdict=verdict)
+
+
+def _rank(found: Replanned) -> tuple[float, float]:
+    """Of better changes the lower one."""
+    if found.best is None or found.best_usd is None:
+        return math.inf, math.inf
+    lacking = 100.0 - (found.best.accuracy or 0.0) if found.maximises_accuracy else 0.0
+    return lacking, found.best_usd

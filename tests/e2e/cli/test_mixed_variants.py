@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,3 +107,56 @@ def test_explain_tells_which_loss_asks_for_spare_workers(project: Path) -> None:
 def test_commands_that_know_one_selection_only_say_so(project: Path, command: tuple[str, ...]) -> None:
     done = jellybean(*command, str(project), *MIXED, status=2)
     assert "does not know plans that mix variants, which slo.accuracy.mean asks for" in " ".join(done.stderr.split())
+
+
+def replanned(project: Path, *options: str, start: str = "running.json") -> dict[str, Any]:
+    """The decision as JSON."""
+    told = jellybean("plan", str(project), "--from", str(project / start), "--json", "--dry-run", *options).stdout
+    decision: dict[str, Any] = json.loads(told)["replan"]
+    return decision
+
+
+def words(text: str) -> str:
+    """Without the ends of lines."""
+    return " ".join(text.split())
+
+
+BOXES = ("--set", "workers.box.count=4", "--set", "workers.box.sharing=exclusive", "--set", "operators.first.batch=1")
+START = ("--set", "migration.start=0.05 USD")
+
+
+def test_a_mixture_is_planned_again_from_the_running_one(project: Path) -> None:
+    jellybean("plan", str(project), *BOXES, "--set", "slo.accuracy={mean: 86}")
+    (project / "plan.json").rename(project / "running.json")
+    same = replanned(project, *BOXES, *START, "--set", "slo.accuracy={mean: 86}")
+    assert (same["verdict"], same["migration"]["loads"]) == ("keep", [])
+    higher = replanned(project, *BOXES, *START, "--set", "slo.accuracy={mean: 92}")
+    assert higher["verdict"] == "replace"
+    assert higher["running"]["broken"] == ["mean accuracy 86 is below the target of 92"]
+    assert [(load["variant"], load["replicas"]) for load in higher["migration"]["loads"]] == [("five", 1)]
+    shares = {part["selection"]["first"]: part["share"] for part in higher["best"]["selections"]}
+    assert shares == pytest.approx({"two": 0.2, "five": 0.8})
+    assert higher["bound_usd"] == pytest.approx(higher["best"]["total_usd"], rel=1e-4)
+    soft = replanned(project, *BOXES, *START, "--set", "slo.accuracy={mean: 92, penalty: 0.03 USD/h}")
+    assert soft["running"]["penalty_usd_per_h"] == pytest.approx(0.18)
+    assert soft["running"]["total_usd"] == pytest.approx(24 * (soft["running"]["cost_usd_per_h"]["total"] + 0.18))
+    assert soft["best"]["penalty_usd_per_h"] == 0
+
+
+def test_the_text_of_a_change_between_mixtures(project: Path) -> None:
+    jellybean("plan", str(project), *BOXES, "--set", "slo.accuracy={mean: 86}")
+    (project / "plan.json").rename(project / "running.json")
+    start = ("--from", str(project / "running.json"), *BOXES, *START)
+    kept = words(jellybean("plan", str(project), *start, "--set", "slo.accuracy={mean: 86}").stdout)
+    assert "keep the running plan: no change was found that reduces the cost" in kept
+    assert "60 % of the requests get first two" in kept
+    soft = ("--set", "slo.accuracy={mean: 92, penalty: 0.03 USD/h}")
+    changed = words(jellybean("plan", str(project), *start, *soft).stdout)
+    assert "replace the running plan: this saves 13 % over 24 h" in changed
+    assert "penalty USD/h" in changed
+    assert "first, share of the requests: five 40 % -> 80 %, two 60 % -> 20 %" in changed
+    assert "first five in box: 1 -> 2 workers, 8.00/s -> 16.0/s" in changed
+    best = words(jellybean("plan", str(project), *start, "--set", "objective=mean_accuracy").stdout)
+    assert "this removes 64 % of the errors (mean accuracy 86.00 -> 95.00) for 0.10 USD of migration" in best
+    few = ("--set", "objective=mean_accuracy", "--set", "migration.at_least=80 %")
+    assert "for 0.10 USD of migration, below 80 %" in words(jellybean("plan", str(project), *start, *few).stdout)

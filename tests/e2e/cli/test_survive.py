@@ -66,3 +66,16 @@ def test_commands_that_do_not_know_it_say_so(project: Path) -> None:
     for command in ("explain", "frontier"):
         done = jellybean(command, str(project), *OPTIONS, status=2)
         assert "does not know plans that bear losses" in " ".join(done.stderr.split())
+
+
+def test_a_running_plan_without_a_spare_is_replaced(project: Path) -> None:
+    jellybean("plan", str(project))
+    (project / "plan.json").rename(project / "running.json")
+    start = ("--from", str(project / "running.json"), *OPTIONS, "--set", "migration.start=0.05 USD")
+    told = json.loads(jellybean("plan", str(project), *start, "--json").stdout)
+    decision = told["replan"]
+    assert decision["verdict"] == "replace"
+    assert any("survive: without box-1" in text for text in decision["running"]["broken"])
+    assert sum(load["replicas"] for load in decision["migration"]["loads"]) == 2
+    again = json.loads(jellybean("plan", str(project), "--from", str(project), *start[2:], "--json").stdout)
+    assert (again["replan"]["verdict"], again["hash"]) == ("keep", told["hash"])

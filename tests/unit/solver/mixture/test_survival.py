@@ -253,3 +253,21 @@ def test_a_variant_that_the_relaxation_leaves_out_is_taken_where_it_is_cheaper()
     assert plan.cost.total_usd_per_h == pytest.approx(0.06)
     assert plan.selection["read"] == "small"
     assert plan.certificate.is_optimal
+
+
+def test_requests_lack_no_more_of_a_soft_mean_after_a_loss_than_before() -> None:
+    """A second good worker is dear, so after the loss of the good one all requests get the quick variant."""
+    read = operator(
+        "read", ["camera"], variant("good", {"fine": 0.01, "dear": 0.01}), variant("quick", {"plain": 0.01})
+    )
+    prices = {"fine": 0.1, "dear": 10.0, "plain": 1.0}
+    asked = problem(
+        read,
+        pools=[Pool(name, "edge", 1, price, Sharing.EXCLUSIVE) for name, price in prices.items()],
+        accuracy=Independent({"read": {"good": 90.0, "quick": 80.0}}),
+        slo=Slo(mean_accuracy=85.0, penalty_usd_per_h=0.1, survives=ONE_WORKER),
+    )
+    plan = served(asked)
+    assert sorted(worker.name for worker in plan.workers) == ["fine-1", "plain-1"]
+    assert plan.accuracy == pytest.approx(80.0, abs=0.01)  # a few requests rehearse what follows on the loss of plain-1
+    assert plan.certificate.objective == pytest.approx(1.1 + 0.5, abs=1e-3)
