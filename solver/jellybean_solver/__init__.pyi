@@ -46,6 +46,9 @@ from jellybean_solver.frontier.curves import CostRate as CostRate
 from jellybean_solver.frontier.curves import Progress as Progress
 from jellybean_solver.frontier.curves import cost_accuracy as cost_accuracy
 from jellybean_solver.frontier.curves import cost_rate as cost_rate
+from jellybean_solver.frontier.mixed_curve import MixedCurve as MixedCurve
+from jellybean_solver.frontier.mixed_curve import MixedPoint as MixedPoint
+from jellybean_solver.frontier.mixed_curve import cost_mean_accuracy as cost_mean_accuracy
 from jellybean_solver.latency.estimate import CLOSED_FORM_RATIO as CLOSED_FORM_RATIO
 from jellybean_solver.latency.estimate import mean_waits_s as mean_waits_s
 from jellybean_solver.latency.estimate import p99_by_workflow as p99_by_workflow
