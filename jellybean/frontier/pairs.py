@@ -2,20 +2,21 @@
 
 One of the two is fixed at values along the curve, as a target; the other one is what plans are then the best in
 (`objective`). Between two values lies no more than was asked for: the curve is of plans that were found, and only a
-point whose other figure is the cost has a proof of its own.
+point whose other figure is the cost has a proof of its own. If plans may mix variants, the accuracy is the mean.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from jellybean.documents import Project, build_cuts, build_problem, load_project
 from jellybean.errors import InputError
+from jellybean.frontier.mixed import TimedSolver
 from jellybean.planning.cascades import refuse_cascades
-from jellybean.planning.mixing import require_one_selection
 from jellybean.planning.planned import Planned
 from jellybean.planning.predicted_latency import predicted_p99
 from jellybean.planning.project_plan import plan_project
@@ -28,12 +29,15 @@ from jellybean_solver import (
     SolveOptions,
     SolverError,
     cost_accuracy,
+    cost_mean_accuracy,
     limited,
     solve_cut,
 )
 
 LIMIT_S = 60.0  # of a curve: as long as people wait for a picture
 POINTS = 7  # of a curve: with more, each search has less of the time
+MEAN_STEP = 1e-4  # percent points: means are multiples of it
+ROUNDING = 1e-6  # of a step: means that lack less of a multiple are rounded up to it
 LEAST_S = 1.0  # for one point, in which small problems are solved
 
 
@@ -97,9 +101,8 @@ def pair_curve(
 ) -> PairCurve:
     """The curve, within about `limit_s` seconds; targets of the two figures are left out, the others hold."""
     refuse_cascades(project, "frontier")
-    require_one_selection(build_problem(project), "frontier")
     started, clock = time.perf_counter(), limited(limit_s, time.monotonic)
-    search = _Search(_without_targets(project, x, y), x, y)
+    search = _Search(project, x, y)
     values = list(search.values(points, limit_s / 4.0))
     found = []
     for number, value in enumerate(values):
@@ -110,23 +113,29 @@ def pair_curve(
     return PairCurve(search.project, x, y, tuple(found), time.perf_counter() - started)
 
 
-def _without_targets(project: Project, *figures: Figure) -> Project:
+def _without_targets(project: Project, least: str, *figures: Figure) -> Project:
+    """The project without targets of the figures. `least`: the option of the least accuracy that any request gets."""
     options = ["objective=cost", *(f"{TARGETS[figure]}=null" for figure in figures if figure in TARGETS)]
+    options += [least] if least and Figure.ACCURACY in figures else []
     return load_project(project.directory, (*project.overrides, *options), accept_stale=project.accept_stale)
 
 
 class _Search:
-    """`project`: without targets of the two figures."""
+    """`project`: without targets of the two figures. `mixes`: the accuracy is the mean of all requests."""
 
     def __init__(self, project: Project, x: Figure, y: Figure) -> None:
-        self.project, self.x, self.y = project, x, y
-        self.problem, self.cuts = build_problem(project), build_cuts(project)
+        self.x, self.y, stated = x, y, build_problem(project)
+        self.mixes, least = stated.may_mix, stated.slo.accuracy
+        self.least = f", least: {least:.10g}" if self.mixes and least is not None else ""
+        kept = f"slo.accuracy={least:.10g}" if self.least else ""
+        self.project = _without_targets(project, kept, x, y)
+        self.problem, self.cuts = build_problem(self.project), build_cuts(self.project)
         self.first_per_s = self.problem.sources[0].rate_per_s
 
     def values(self, count: int, limit_s: float) -> Iterator[float]:
         """Values of the fixed figure, rising. `limit_s`: of each search for an end of the curve."""
         if self.x is Figure.ACCURACY:
-            yield from self._accuracies(count, limit_s)
+            yield from self._means(count, limit_s) if self.mixes else self._accuracies(count, limit_s)
         elif self.x is Figure.RATE:
             highest = self._highest_rates(limit_s)
             top = 2.0 * self.first_per_s if highest is None else highest.sources[0].rate_per_s
@@ -150,6 +159,16 @@ class _Search:
         last = len(levels) - 1
         steps = max(1, min(count - 1, last))
         yield from dict.fromkeys(levels[round(step * last / steps)] for step in range(steps + 1))
+
+    def _means(self, count: int, limit_s: float) -> Iterator[float]:
+        """Mean accuracies from that of the cheapest plan to the highest, in equal steps."""
+        asked = replace(self.problem, slo=replace(self.problem.slo, latency_p99_s=None))
+        solver = TimedSolver(self.cuts, limited(limit_s, time.monotonic), 2)
+        curve = cost_mean_accuracy(asked, points=2, solve=solver)
+        if not curve.points:
+            raise SolverError("; ".join(curve.ended))
+        low, high = (floored(one.accuracy) for one in (curve.points[0], curve.points[-1]))
+        yield from dict.fromkeys(floored(low + (high - low) * number / (count - 1)) for number in range(count))
 
     def _latencies(self, count: int, limit_s: float) -> Iterator[float]:
         """From the least p99 that a plan was found for to that of the cheapest plan, in equal ratios."""
@@ -190,6 +209,8 @@ class _Search:
     def _options(self, value: float) -> tuple[str, ...]:
         if self.x is Figure.RATE:
             return scaled_rate_options(self.project, value / self.first_per_s)
+        if self.x is Figure.ACCURACY and self.mixes:
+            return (f"{TARGETS[self.x]}={{mean: {self.text(value)}{self.least}}}",)
         return (f"{TARGETS[self.x]}={self.text(value)}",)
 
     def _objective(self) -> Sequence[str]:
@@ -200,6 +221,11 @@ class _Search:
             self.project.directory, (*self.project.overrides, *options), accept_stale=self.project.accept_stale
         )
         return plan_project(asked, time_limit_s=max(LEAST_S, limit_s), compare=False)
+
+
+def floored(mean: float) -> float:
+    """A mean accuracy in few digits that is reached wherever the given one is."""
+    return math.floor(mean / MEAN_STEP + ROUNDING) * MEAN_STEP
 
 
 def _p99_s(plan: Plan) -> float:

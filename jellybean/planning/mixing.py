@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from jellybean.display import formats
 from jellybean.errors import InputError
@@ -29,6 +30,11 @@ def selection_lines(plan: Plan) -> Iterator[str]:
     for part in sorted(selection_shares(plan), key=lambda part: -part.share):
         variants = ", ".join(f"{name} {part.selection[name]}" for name in mixed)
         yield f"{formats.percent(part.share)} of the requests get {variants}"
+
+
+def selections_json(plan: Plan) -> list[dict[str, Any]]:
+    """The selections that requests get as JSON values, with the share of the requests that get each."""
+    return [{"share": part.share, "selection": dict(part.selection)} for part in selection_shares(plan)]
 
 
 def spread_lines(plan: Plan) -> Iterator[str]:

@@ -202,6 +202,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "ACCURACY_TOLERANCE",
         "COST_TOLERANCE",
         "VALUE_TOLERANCE",
+        "Clock",
         "Termination",
         "is_gap_closed",
         "termination_of",

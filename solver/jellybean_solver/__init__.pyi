@@ -132,6 +132,7 @@ from jellybean_solver.model.streams import request_streams as request_streams
 from jellybean_solver.outcome import ACCURACY_TOLERANCE as ACCURACY_TOLERANCE
 from jellybean_solver.outcome import COST_TOLERANCE as COST_TOLERANCE
 from jellybean_solver.outcome import VALUE_TOLERANCE as VALUE_TOLERANCE
+from jellybean_solver.outcome import Clock as Clock
 from jellybean_solver.outcome import Termination as Termination
 from jellybean_solver.outcome import is_gap_closed as is_gap_closed
 from jellybean_solver.outcome import termination_of as termination_of

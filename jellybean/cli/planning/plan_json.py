@@ -9,13 +9,13 @@ from jellybean.cli.failures import failure
 from jellybean.cli.planning.plan_latency import latency_json
 from jellybean.errors import InfeasibleError
 from jellybean.planning.cascades import planned_cascades
+from jellybean.planning.mixing import selections_json
 from jellybean.planning.planned import Planned
 from jellybean_solver import (
     WORKFLOW_SEPARATOR,
     Cost,
     Plan,
     planned_cuts,
-    selection_shares,
     to_document,
 )
 
@@ -52,7 +52,7 @@ def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
         **({"workflows": _workflows(plan)} if plan.workflows else {}),
         **({"left_out": [dataclasses.asdict(one) for one in plan.left_out]} if plan.left_out else {}),
         "selection": dict(plan.selection),
-        **({"selections": _selections(plan)} if plan.mixes else {}),
+        **({"selections": selections_json(plan)} if plan.mixes else {}),
         "latency_p99": latency_json(planned),
         "cuts": [dataclasses.asdict(cut) for cut in planned_cuts(plan)],
         **({"cascades": [dataclasses.asdict(one) for one in cascades]} if (cascades := planned_cascades(plan)) else {}),
@@ -74,11 +74,6 @@ def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
         **({"stale_profiles": list(plan.stale_profiles)} if plan.stale_profiles else {}),
         **({"overrides": list(plan.overrides)} if plan.overrides else {}),
     }
-
-
-def _selections(plan: Plan) -> list[dict[str, Any]]:
-    """The selections that requests get, with the share of the requests that get each."""
-    return [{"share": part.share, "selection": dict(part.selection)} for part in selection_shares(plan)]
 
 
 def _workflows(plan: Plan) -> dict[str, Any]:

@@ -136,8 +136,8 @@ def cost_accuracy(
     """The Pareto frontier of cost and accuracy at the problem's rates, of plans with one selection for all requests.
 
     `step` (percent points) is the least increase of the accuracy target from one solve to the next; a larger one gives
-    fewer corners. The last corner is always found, by bisecting the last step. `least`: accuracy of the first corner, in
-    percent, or more.
+    fewer corners. The last corner is always found, by bisecting the last step. `least`: lowest accuracy of a corner, in
+    percent.
 
     `solve` may have a time limit; gaps then say how far each corner may be from the optimum. `check` returns the reason
     why a plan breaks a limit that the solver does not model (a simulated p99), or None. SolverError if time ends before
@@ -235,9 +235,7 @@ def cost_rate(
 
 
 def _targets_by_rate(problem: Problem) -> Slo:
-    """The targets of the plans of a cost-rate curve: the budget is checked afterwards, and so is the p99 latency, unless
-    plans may mix variants.
-    """
+    """The targets of plans by rate: budget and p99 are checked afterwards; of plans that mix variants, the budget."""
     slo = replace(problem.slo, budget_usd_per_h=None)
     return slo if problem.slo.mean_accuracy is not None else Slo(accuracy=slo.accuracy, survives=slo.survives)
 

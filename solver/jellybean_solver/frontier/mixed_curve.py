@@ -2,8 +2,8 @@
 
 A plan may have any mean accuracy in a range, so the curve has no corners to enumerate. Between two points the cost lies
 in a box: at most that of the next point, whose plan is accurate enough, and at least the lower bound of the point
-before. The largest box is divided by the cheapest plan for the accuracy in its middle (Hamacher, Pedersen, Ruzika: Finding
-representative systems for discrete bicriterion optimization problems, 2007). At each point the mean accuracy is
+before. The largest box is divided by the cheapest plan for the accuracy in its middle (Hamacher, Pedersen, Ruzika:
+Finding representative systems for discrete bicriterion optimization problems, 2007). At each point the mean accuracy is
 maximised within its cost too, so that a stretch of equal cost, where all workers are whole, is known to both ends.
 
 A p99 latency target is a matter of `solve`. The budget is checked afterwards, as on the other curves.
@@ -12,7 +12,6 @@ A p99 latency target is a matter of `solve`. The budget is checked afterwards, a
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,12 +19,13 @@ from jellybean_solver.errors import SolverError
 from jellybean_solver.frontier.curves import Check, Progress, Solve, bound_usd_per_h, breaches_of
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Objective, Problem
-from jellybean_solver.outcome import ACCURACY_TOLERANCE, COST_TOLERANCE, relative_gap
+from jellybean_solver.outcome import ACCURACY_TOLERANCE, COST_TOLERANCE, VALUE_TOLERANCE, relative_gap
 from jellybean_solver.planning.solve import solve
 
 POINTS = 15  # accuracies that are solved for: with more, the picture does not change to the eye
 EQUAL_COST = 2e-5  # relative: costs closer than this are equal, as programs are solved to half of it
 LEAST_AREA = 2e-4  # of the curve's range in cost times that in accuracy: smaller boxes are not divided
+LEAST_GAIN = 1e-3  # percent points: a plan of equal cost that is more accurate by less is one of rounding errors
 LOWEST_MEAN = 0.0  # percent: a mean accuracy that every plan of known accuracy reaches
 
 
@@ -33,8 +33,8 @@ LOWEST_MEAN = 0.0  # percent: a mean accuracy that every plan of known accuracy 
 class MixedPoint:
     """The cheapest plan found for all mean accuracies from `target` up to its own.
 
-    `bound_usd_per_h`: lower bound on the cost of every plan whose mean accuracy is at least `target`. `breaches`: limits
-    that the plan breaks, as sentences. The plan's targets are those of the problem, with its own mean accuracy.
+    `bound_usd_per_h`: lower bound on the cost of every plan whose mean accuracy is at least `target`. `breaches`: what
+    the plan breaks, as sentences. The plan's targets are those of the problem, with its own mean accuracy.
     """
 
     target: float
@@ -61,8 +61,8 @@ class MixedPoint:
 class MixedCurve:
     """Points by rising mean accuracy and cost; between two of them the cost lies in the box of their bound and cost.
 
-    `highest_bound`: upper bound on the mean accuracy of every plan, in percent; None if it is unknown. `finished`: False
-    if time ended before all accuracies were solved for. `ended`: why the curve ends, or why it has no point, as
+    `highest_bound`: upper bound on the mean accuracy of every plan, in percent; None if it is unknown. `finished`:
+    False if time ended before all accuracies were solved for. `ended`: why the curve ends, or has no point, as
     sentences.
     """
 
@@ -145,10 +145,9 @@ class _Sweep:
         if best is None or best.accuracy is None:
             return
         self.highest_bound = best.certificate.bound
-        target = best.accuracy - ACCURACY_TOLERANCE
-        found = self._cheapest(target)
+        found = self._cheapest(best.accuracy)
         if found is None:  # the plan is there: only its cost may not be the least
-            found = MixedPoint(target, best, self.points[0].bound_usd_per_h)
+            found = MixedPoint(best.accuracy, best, self.points[0].bound_usd_per_h)
         self._keep([found])
 
     def is_inside(self, accuracy: float) -> bool:
@@ -208,8 +207,8 @@ class _Sweep:
         bound = bound_usd_per_h(plan)
         if self.problem.slo.latency_p99_s is None:  # with it, searches take too long to be made twice
             cost = plan.cost.total_usd_per_h
-            better = self._most_accurate(cost * (1.0 + COST_TOLERANCE))
-            if better is not None and (better.accuracy or 0.0) > (plan.accuracy or 0.0):
+            better = self._most_accurate(cost * (1.0 + VALUE_TOLERANCE))
+            if better is not None and (better.accuracy or 0.0) > (plan.accuracy or 0.0) + LEAST_GAIN:
                 plan = better
         return MixedPoint(target, plan, min(bound, plan.cost.total_usd_per_h))
 
