@@ -110,7 +110,32 @@ def pair_curve(
         left_s = clock.left() or 0.0
         found.append(search.point(value, left_s / (len(values) - number)))
     progress(len(values), len(values), "done")
-    return PairCurve(search.project, x, y, tuple(found), time.perf_counter() - started)
+    best = tuple(with_better_plans(found, x, y))
+    return PairCurve(search.project, x, y, best, time.perf_counter() - started)
+
+
+def with_better_plans(points: Sequence[PairPoint], x: Figure, y: Figure) -> list[PairPoint]:
+    """The points by rising value, each with the best plan found for its value or one that is harder to reach.
+
+    A plan for a higher accuracy, or for a lower latency, does for the others too; searches may miss it in their time.
+    """
+    if x not in (Figure.ACCURACY, Figure.LATENCY):
+        return list(points)
+    is_rising, best = x is Figure.LATENCY, None
+    kept: list[PairPoint] = []
+    for point in points if is_rising else reversed(points):
+        if best is None or _is_better(point, best, y):
+            best = point if point.plan is not None else None
+        kept.append(point if best is None else replace(best, fixed=point.fixed))
+    return kept if is_rising else kept[::-1]
+
+
+def _is_better(point: PairPoint, best: PairPoint, y: Figure) -> bool:
+    """True if a point has a plan that is as good in a figure as the best one, or better."""
+    one, other = point.figures.get(y), best.figures.get(y)
+    if one is None or other is None:
+        return one is not None
+    return one >= other if y is Figure.RATE else one <= other
 
 
 def _without_targets(project: Project, least: str, *figures: Figure) -> Project:

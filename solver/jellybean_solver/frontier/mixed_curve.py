@@ -3,8 +3,8 @@
 A plan may have any mean accuracy in a range, so the curve has no corners to enumerate. Between two points the cost lies
 in a box: at most that of the next point, whose plan is accurate enough, and at least the lower bound of the point
 before. The largest box is divided by the cheapest plan for the accuracy in its middle (Hamacher, Pedersen, Ruzika:
-Finding representative systems for discrete bicriterion optimization problems, 2007). At each point the mean accuracy is
-maximised within its cost too, so that a stretch of equal cost, where all workers are whole, is known to both ends.
+Finding representative systems for discrete bicriterion optimization problems, 2007). From each point on, the most
+accurate plan of nearly its cost is sought too: there a level stretch, which the same workers serve, ends with a jump.
 
 A p99 latency target is a matter of `solve`. The budget is checked afterwards, as on the other curves.
 """
@@ -19,13 +19,14 @@ from jellybean_solver.errors import SolverError
 from jellybean_solver.frontier.curves import Check, Progress, Solve, bound_usd_per_h, breaches_of
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Objective, Problem
-from jellybean_solver.outcome import ACCURACY_TOLERANCE, COST_TOLERANCE, VALUE_TOLERANCE, relative_gap
+from jellybean_solver.outcome import ACCURACY_TOLERANCE, COST_TOLERANCE, relative_gap
 from jellybean_solver.planning.solve import solve
 
 POINTS = 15  # accuracies that are solved for: with more, the picture does not change to the eye
 EQUAL_COST = 2e-5  # relative: costs closer than this are equal, as programs are solved to half of it
-LEAST_AREA = 2e-4  # of the curve's range in cost times that in accuracy: smaller boxes are not divided
-LEAST_GAIN = 1e-3  # percent points: a plan of equal cost that is more accurate by less is one of rounding errors
+LEAST_AREA = 5e-4  # of the curve's range in cost times that in accuracy: smaller boxes are not divided
+LEVEL = 0.005  # of the range in cost: a rise that the eye takes for level
+LEAST_GAIN = 0.02  # of the range in accuracy: the shortest level stretch whose end is sought
 LOWEST_MEAN = 0.0  # percent: a mean accuracy that every plan of known accuracy reaches
 
 
@@ -98,6 +99,7 @@ def cost_mean_accuracy(
     if sweep.points:
         progress(1, points, "the highest mean accuracy")
         sweep.finish()
+        sweep.extend(sweep.points[0])
     for asked in accuracies:
         if sweep.is_inside(asked):
             sweep.divide(asked)
@@ -135,7 +137,7 @@ class _Sweep:
         solution = self.solve(self._asked(LOWEST_MEAN))
         if solution.plan is None:
             return solution.infeasibility.reasons if solution.infeasibility is not None else ()
-        self.points = [self._point(LOWEST_MEAN, solution.plan)]
+        self.points = [point_of(LOWEST_MEAN, solution.plan)]
         return ()
 
     def finish(self) -> None:
@@ -176,11 +178,25 @@ class _Sweep:
         found = self._cheapest(accuracy)
         if found is not None:
             self._keep([found])
+            self.extend(found)
         elif late == len(self.late):  # none was found where one exists: that of the next point does
             before = max((p.bound_usd_per_h for p in self.points if p.target <= accuracy), default=0.0)
             self._keep([replace(after, target=accuracy, bound_usd_per_h=before)])
         else:
             self.unknown.append(accuracy)
+
+    def extend(self, point: MixedPoint) -> None:
+        """Find the end of the stretch that costs nearly the same as a point; with a p99 target that takes too long."""
+        height, width = self._range()
+        if self.problem.slo.latency_p99_s is not None or height <= 0.0 or width <= 0.0:
+            return
+        best = self._most_accurate(point.cost_usd_per_h + LEVEL * height)
+        reached = point.accuracy if best is None or best.accuracy is None else best.accuracy
+        is_known = any(one.target <= reached <= one.accuracy for one in self.points)
+        if best is None or is_known or reached <= point.accuracy + LEAST_GAIN * width:
+            return
+        self.solved += 1
+        self._keep([self._cheapest(reached) or MixedPoint(reached, best, point.bound_usd_per_h)])
 
     def highest_text(self) -> Iterable[str]:
         """What is known of the highest mean accuracy, as sentences."""
@@ -200,17 +216,7 @@ class _Sweep:
     def _cheapest(self, target: float) -> MixedPoint | None:
         """The cheapest plan for a mean accuracy; None if none was found."""
         plan = self._plan(lambda: self._asked(target))
-        return None if plan is None or plan.accuracy is None else self._point(target, plan)
-
-    def _point(self, target: float, plan: Plan) -> MixedPoint:
-        """The point of a cheapest plan, with the most accurate plan of its cost."""
-        bound = bound_usd_per_h(plan)
-        if self.problem.slo.latency_p99_s is None:  # with it, searches take too long to be made twice
-            cost = plan.cost.total_usd_per_h
-            better = self._most_accurate(cost * (1.0 + VALUE_TOLERANCE))
-            if better is not None and (better.accuracy or 0.0) > (plan.accuracy or 0.0) + LEAST_GAIN:
-                plan = better
-        return MixedPoint(target, plan, min(bound, plan.cost.total_usd_per_h))
+        return None if plan is None or plan.accuracy is None else point_of(target, plan)
 
     def _most_accurate(self, budget: float | None) -> Plan | None:
         slo = replace(self._asked(LOWEST_MEAN).slo, mean_accuracy=None, budget_usd_per_h=budget)
@@ -227,6 +233,11 @@ class _Sweep:
         except SolverError as error:
             self.late.append(str(error))
             return None
+
+
+def point_of(target: float, plan: Plan) -> MixedPoint:
+    """The point of a cheapest plan for a mean accuracy."""
+    return MixedPoint(target, plan, min(bound_usd_per_h(plan), plan.cost.total_usd_per_h))
 
 
 def non_dominated(points: Sequence[MixedPoint]) -> list[MixedPoint]:

@@ -75,9 +75,9 @@ class ModeSearch:
         return self
 
     def _judge_fastest(self) -> None:
-        """Let the judge see the fastest plan, so that the nearest target that a plan meets is known."""
+        """Let the judge see the fastest plan, even if time ended: it then knows the nearest target of a plan."""
         known = [step for step in self.steps.values() if step is not None]
-        if known and not self._is_out_of_time():
+        if known:
             self._judged(min(known, key=lambda step: step.slowness))
 
     def _refine(self, step: _Step) -> None:
@@ -137,11 +137,8 @@ class ModeSearch:
     def _is_in_time(self, step: _Step) -> bool:
         return step.slowness * self.correction <= self.settings.aim
 
-    def _is_out_of_time(self) -> bool:
-        return self.clock.left() == 0.0
-
     def _is_over(self) -> bool:
-        return self._is_out_of_time() or len(self.steps) >= self.settings.proposals
+        return self.clock.left() == 0.0 or len(self.steps) >= self.settings.proposals
 
     def _changed(self, step: _Step, *, down: bool) -> Iterator[_Step]:
         """The steps that differ by one change of one operator."""
