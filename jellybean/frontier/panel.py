@@ -55,7 +55,7 @@ class Layout:
     stacked: bool
 
 
-WIDE = Layout(11.5, 4.9, 46, 90, stacked=False)
+WIDE = Layout(11.5, 4.9, 42, 90, stacked=False)
 NARROW = Layout(4.06, 3.6, 40, 46, stacked=True)  # 390 pixels
 
 

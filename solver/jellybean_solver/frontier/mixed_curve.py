@@ -96,10 +96,11 @@ def cost_mean_accuracy(
     sweep = _Sweep(problem, solve, step)
     progress(0, points, "the cheapest plan")
     why = sweep.start()
-    if sweep.points:
-        progress(1, points, "the highest mean accuracy")
-        sweep.finish()
-        sweep.extend(sweep.points[0])
+    if not sweep.points:
+        return MixedCurve((), None, True, why)
+    progress(1, points, "the highest mean accuracy")
+    sweep.finish()
+    sweep.extend(sweep.points[0])
     for asked in accuracies:
         if sweep.is_inside(asked):
             sweep.divide(asked)
@@ -108,7 +109,7 @@ def cost_mean_accuracy(
         sweep.divide(middle)
     found = tuple(_checked(problem, point, check) for point in sweep.points)
     progress(points, points, "done")
-    ended = why or (*sweep.highest_text(), *dict.fromkeys(sweep.late))
+    ended = (*sweep.highest_text(), *dict.fromkeys(sweep.late))
     return MixedCurve(found, sweep.highest_bound, not sweep.late, ended)
 
 
@@ -154,7 +155,7 @@ class _Sweep:
 
     def is_inside(self, accuracy: float) -> bool:
         """True if a mean accuracy is between those of the first and the last point."""
-        return self.points[0].accuracy < accuracy < self.points[-1].accuracy if self.points else False
+        return self.points[0].accuracy < accuracy < self.points[-1].accuracy
 
     def middle(self) -> float | None:
         """The accuracy in the middle of the largest box; None if all are small, or time ended in them."""
@@ -200,7 +201,7 @@ class _Sweep:
 
     def highest_text(self) -> Iterable[str]:
         """What is known of the highest mean accuracy, as sentences."""
-        if self.points and self.highest_bound is not None:
+        if self.highest_bound is not None:
             last = self.points[-1].accuracy
             proof = f"; no plan exceeds {self.highest_bound:.6g}" if self.highest_bound > last + 1e-3 else ""
             yield f"{last:.6g} is the highest mean accuracy found{proof}"
