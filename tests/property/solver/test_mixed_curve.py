@@ -32,6 +32,7 @@ POINTS = 6
 def test_each_point_is_the_least_cost_and_the_curve_ends_at_the_highest_mean(
     problem: Problem, least: float | None, penalty: float | None
 ) -> None:
+    problem = roomy(problem)
     asked = replace(problem, slo=Slo(accuracy=least, mean_accuracy=70.0, penalty_usd_per_h=penalty))
     curve = cost_mean_accuracy(asked, accuracies=(70.0,), points=POINTS)
     highest = mixture_optimum.best(replace(problem, slo=Slo(accuracy=least)), most_accurate=True)
@@ -57,6 +58,11 @@ def test_each_point_is_the_least_cost_and_the_curve_ends_at_the_highest_mean(
         assert middle <= two.cost_usd_per_h * (1 + MIX_GAP) + 1e-5
 
 
+def roomy(problem: Problem) -> Problem:
+    """The problem with more workers: else few have a choice of plans."""
+    return replace(problem, pools=tuple(replace(pool, count=2 * pool.count + 1) for pool in problem.pools))
+
+
 def _least(problem: Problem, least: float | None, mean: float) -> float:
     """The least cost of a mean accuracy; the slack is what both programs allow at the end of the range."""
     slo = Slo(accuracy=least, mean_accuracy=max(0.0, mean - 2e-6))
@@ -69,8 +75,7 @@ def _least(problem: Problem, least: float | None, mean: float) -> float:
 @settings(max_examples=300 if NIGHTLY else 8)
 @given(problems(max_operators=2, limited=True), st.sampled_from(LossKind))
 def test_corners_that_bear_a_loss_are_the_least_costs(problem: Problem, kind: LossKind) -> None:
-    roomy = tuple(replace(pool, count=2 * pool.count + 1) for pool in problem.pools)  # else few have such a plan
-    asked = replace(problem, slo=Slo(survives=(kind,)), pools=roomy)
+    asked = replace(roomy(problem), slo=Slo(survives=(kind,)))
     curve = cost_accuracy(asked)
     event(f"{len(curve.corners)} corners")
     levels = {value for one in optimum.selections(asked) if (value := optimum.accuracy(asked, one)) is not None}
