@@ -30,12 +30,16 @@ from jellybean_solver import (
     SolverError,
     cost_accuracy,
     cost_mean_accuracy,
+    judged_losses,
     limited,
+    plan_after,
+    problem_as_planned,
     solve_cut,
 )
 
 LIMIT_S = 60.0  # of a curve: as long as people wait for a picture
 POINTS = 7  # of a curve: with more, each search has less of the time
+UNKNOWN_SHARE = 0.25  # of the cheapest plan's p99: where a curve starts if no least one is known, as with losses
 MEAN_STEP = 1e-4  # percent points: means are multiples of it
 ROUNDING = 1e-6  # of a step: means that lack less of a multiple are rounded up to it
 LEAST_S = 1.0  # for one point, in which small problems are solved
@@ -200,10 +204,19 @@ class _Search:
         cheapest = self._planned((), limit_s).plan
         if cheapest is None:
             raise SolverError("no plan was found without a p99 target; `jellybean explain` says why")
-        slow = _p99_s(cheapest)
+        slow = max(_p99_s(one) for one in self._after_losses(cheapest))
         out_of_reach = f"{TARGETS[Figure.LATENCY]}={format_quantity(DURATION, TINY_S)}"
-        fast = min(slow, self._planned((out_of_reach,), limit_s).nearest_p99_s or slow)
+        fast = min(slow, self._planned((out_of_reach,), limit_s).nearest_p99_s or UNKNOWN_SHARE * slow)
         yield from dict.fromkeys(fast * (slow / fast) ** (number / (count - 1)) for number in range(count))
+
+    def _after_losses(self, plan: Plan) -> Iterator[Plan]:
+        """The plan, and what is left of it after each loss that it bears."""
+        yield plan
+        problem = problem_as_planned(self.problem, self.cuts, plan)
+        for loss in judged_losses(plan):
+            left = plan_after(problem, plan, loss)
+            if left is not None:
+                yield left
 
     def text(self, value: float) -> str:
         """A value of the fixed figure as in an option."""

@@ -86,7 +86,7 @@ class NearestLatency:
 
         The descent of plans that mix variants ends at the fastest one that it knows: there is nothing to narrow.
         """
-        if not self.problem.is_for_ways:
+        if not self.problem.may_mix:
             self._narrow()
         if self.high_s <= self.target_s:
             plan = with_targets_of(self.problem, self.fastest)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver import LossKind, Problem, Slo, evaluate
+from jellybean_solver import Independent, LossKind, Problem, Slo, evaluate
 from jellybean_solver.frontier.curves import cost_accuracy
 from jellybean_solver.frontier.mixed_curve import cost_mean_accuracy
 from tests.brute_force import mixture_optimum, optimum
@@ -32,7 +32,7 @@ POINTS = 6
 def test_each_point_is_the_least_cost_and_the_curve_ends_at_the_highest_mean(
     problem: Problem, least: float | None, penalty: float | None
 ) -> None:
-    problem = roomy(problem)
+    problem = graded(roomy(problem))
     asked = replace(problem, slo=Slo(accuracy=least, mean_accuracy=70.0, penalty_usd_per_h=penalty))
     curve = cost_mean_accuracy(asked, accuracies=(70.0,), points=POINTS)
     highest = mixture_optimum.best(replace(problem, slo=Slo(accuracy=least)), most_accurate=True)
@@ -63,6 +63,16 @@ def roomy(problem: Problem) -> Problem:
     return replace(problem, pools=tuple(replace(pool, count=2 * pool.count + 1) for pool in problem.pools))
 
 
+def graded(problem: Problem) -> Problem:
+    """The problem with accuracies that rise with the times of variants: else the cheapest are often the best."""
+    accuracy = {}
+    for operator in problem.operators:
+        taken_s = {one.name: sum(times[1].load_s for times in one.service.values()) for one in operator.variants}
+        ranks = sorted(taken_s, key=lambda name: (taken_s[name], name))
+        accuracy[operator.name] = {name: 70.0 + 25.0 * rank / len(ranks) for rank, name in enumerate(ranks)}
+    return replace(problem, accuracy=Independent(accuracy))
+
+
 def _least(problem: Problem, least: float | None, mean: float) -> float:
     """The least cost of a mean accuracy; the slack is what both programs allow at the end of the range."""
     slo = Slo(accuracy=least, mean_accuracy=max(0.0, mean - 2e-6))
@@ -75,7 +85,7 @@ def _least(problem: Problem, least: float | None, mean: float) -> float:
 @settings(max_examples=300 if NIGHTLY else 8)
 @given(problems(max_operators=2, limited=True), st.sampled_from(LossKind))
 def test_corners_that_bear_a_loss_are_the_least_costs(problem: Problem, kind: LossKind) -> None:
-    asked = replace(roomy(problem), slo=Slo(survives=(kind,)))
+    asked = replace(graded(roomy(problem)), slo=Slo(survives=(kind,)))
     curve = cost_accuracy(asked)
     event(f"{len(curve.corners)} corners")
     levels = {value for one in optimum.selections(asked) if (value := optimum.accuracy(asked, one)) is not None}

@@ -230,3 +230,27 @@ def test_a_point_takes_a_better_plan_of_a_harder_value() -> None:
     by_latency = with_better_plans(searched, Figure.LATENCY, Figure.COST)
     assert [one.figures.get(Figure.COST) for one in by_latency] == [3.0, 3.0, 2.0, 2.0, 2.0]
     assert with_better_plans(searched, Figure.RATE, Figure.COST) == searched
+
+
+def test_a_latency_curve_of_plans_that_bear_losses_starts_below_what_they_reach(scales: Path) -> None:
+    spare = ("workers.server.count=2", "slo.survive=1 worker", "slo.accuracy=90", "sources.x.arrivals=poisson")
+    curve = pairs(scales, Figure.LATENCY, Figure.COST, *EXCLUSIVE, *spare)
+    assert len(curve.points) == 3
+    assert curve.points[-1].plan is not None
+    assert curve.points[-1].plan.slo.survives
+    assert curve.points[0].fixed == pytest.approx(curve.points[-1].fixed / 4)
+    costs = figures(curve, Figure.COST)
+    assert costs == sorted(costs, reverse=True)
+
+
+def test_a_mixture_that_is_too_slow_names_the_nearest_target_and_the_objective_finds_it(scales: Path) -> None:
+    options = (*MEAN, "sources.x.arrivals=poisson")
+    refused = plan_project(load_project(scales, (*options, "slo.latency_p99=5 ms")), compare=False)
+    assert refused.plan is None
+    assert refused.nearest_p99_s is not None
+    assert any("nearest found: slo.latency_p99=" in reason for reason in refused.reasons)
+    nearest = f"slo.latency_p99={1e3 * refused.nearest_p99_s:.6g} ms"
+    assert plan_project(load_project(scales, (*options, nearest)), compare=False).plan is not None
+    best = plan_project(load_project(scales, (*options, "objective=latency")), compare=False)
+    assert best.plan is not None
+    assert best.plan.slo.latency_p99_s == pytest.approx(refused.nearest_p99_s, rel=0.01)
