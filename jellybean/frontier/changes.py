@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jellybean.display import formats
-from jellybean_solver import Plan
+from jellybean_solver import Plan, PlannedOperator
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,19 @@ def changes(before: Plan | None, after: Plan) -> tuple[OperatorChange, ...]:
 
 def _changes(before: Plan | None, after: Plan) -> Iterator[OperatorChange]:
     for operator in after.operators:
-        name, variant, placed = operator.name, operator.label, _placement_text(after, operator.name)
+        name, variant, placed = operator.name, _variants_text(operator), _placement_text(after, operator.name)
         old = before.operator_by_name.get(name) if before is not None else None
         if before is None or old is None:
             yield OperatorChange(name, None, variant, None, placed)
             continue
-        old_variant, old_placed = old.label, _placement_text(before, name)
+        old_variant, old_placed = _variants_text(old), _placement_text(before, name)
         if (old_variant, old_placed) != (variant, placed):
             yield OperatorChange(name, old_variant, variant, old_placed, placed)
+
+
+def _variants_text(operator: PlannedOperator) -> str:
+    """The variant, or of a plan that mixes variants all of them."""
+    return " + ".join(one.label for one in operator.variants)
 
 
 def _placement_text(plan: Plan, operator: str) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from jellybean.documents import Project, build_cuts, build_problem
 from jellybean.errors import JellyBeanError
+from jellybean.frontier.mixed import mixed_curves
 from jellybean.planning.cascades import refuse_cascades
-from jellybean.planning.mixing import require_one_selection
 from jellybean.planning.plan_file import PLAN_FILE, load_plan
 from jellybean.planning.predicted_latency import check_latency
 from jellybean_solver import (
@@ -21,6 +21,8 @@ from jellybean_solver import (
     CostAccuracy,
     CostRate,
     Cuts,
+    MixedCurve,
+    MixedPoint,
     Plan,
     Problem,
     Progress,
@@ -30,6 +32,8 @@ from jellybean_solver import (
     cost_accuracy,
     cost_rate,
     evaluate,
+    judged_losses,
+    plan_after,
     problem_as_planned,
     solve_cut,
     to_document,
@@ -52,7 +56,9 @@ class Current:
 class Frontier:
     """The curves of a project: cost over accuracy, and cost over request rate if it was asked for.
 
-    `notes`: why the current plan is not shown, if so. `elapsed_s` includes the simulations.
+    `notes`: why the current plan is not shown, if so. `elapsed_s` includes the simulations. If plans may mix variants,
+    `mixed` is their curve, and `accuracy` that of plans with one selection for all requests, to compare with; `wanted`
+    is then the mean accuracy of the plan that `jellybean plan` chooses.
     """
 
     problem: Problem
@@ -61,15 +67,32 @@ class Frontier:
     current: Current | None
     notes: tuple[str, ...]
     elapsed_s: float
+    mixed: MixedCurve | None = None
+    wanted: float | None = None
 
     @property
-    def cheapest(self) -> Corner | None:
+    def points(self) -> Sequence[Corner | MixedPoint]:
+        """The points of cost over accuracy, by rising accuracy."""
+        return self.accuracy.corners if self.mixed is None else self.mixed.points
+
+    @property
+    def ended(self) -> tuple[str, ...]:
+        """Why the curve of cost over accuracy ends, or has no point, as sentences."""
+        return self.accuracy.ended if self.mixed is None else self.mixed.ended
+
+    @property
+    def target(self) -> float | None:
+        """The accuracy of the plan that `jellybean plan` chooses; None if any will do."""
+        return self.problem.slo.accuracy if self.mixed is None else self.wanted
+
+    @property
+    def cheapest(self) -> Corner | MixedPoint | None:
         """The cheapest point that meets the accuracy target, even if it misses other targets; None if there is none."""
-        target = self.problem.slo.accuracy
-        return self.accuracy.at_least(target) if target is not None else next(iter(self.accuracy.corners), None)
+        curve, target = self.mixed or self.accuracy, self.target
+        return curve.at_least(target) if target is not None else next(iter(self.points), None)
 
     @property
-    def chosen(self) -> Corner | None:
+    def chosen(self) -> Corner | MixedPoint | None:
         """The point that `jellybean plan` would choose; None if the cheapest point misses a target."""
         return None if self.cheapest is None or self.cheapest.breaches else self.cheapest
 
@@ -79,31 +102,60 @@ def find_frontier(
     *,
     rates: Callable[[Problem], Sequence[float]] | None = None,
     step: float = ACCURACY_TOLERANCE,
+    points: int | None = None,
     time_limit_s: float | None = None,
     progress: Progress = lambda done, total, label: None,
 ) -> Frontier:
     """Compute the cost-accuracy curve and, if `rates` gives factors on the rates, the cost-rate curve.
 
-    `step` as in `cost_accuracy`; `time_limit_s` applies to each solve. SolverError if no plan is found in time.
+    `step` as in `cost_accuracy`; `time_limit_s` applies to each solve. If plans may mix variants, the accuracy is the
+    mean, the limit is that of all curves, and `points` are solved for. SolverError if no plan is found in time.
     """
     refuse_cascades(project, "frontier")
     problem, cuts = build_problem(project), build_cuts(project)
-    require_one_selection(problem, "frontier")
     scales = rates(problem) if rates is not None else ()
+    started = time.perf_counter()
+    found, notes = _evaluated(project.directory, problem, cuts)
 
-    options = SolveOptions(DEFAULT_GAP, time_limit_s, time.monotonic)
+    def check(plan: Plan) -> str | None:
+        return check_with_losses(problem, plan)
+
+    if problem.may_mix:
+        also = None if found is None else found[0]
+        curves = mixed_curves(
+            problem, cuts, scales=scales, points=points, step=step, limit_s=time_limit_s, also=also, check=check,
+            progress=progress,
+        )  # fmt: skip
+        elapsed_s = time.perf_counter() - started
+        current = _current(found, curves.mixed)
+        return Frontier(
+            problem, curves.single, curves.rates, current, notes, elapsed_s, mixed=curves.mixed, wanted=curves.wanted
+        )
+    options = SolveOptions(None if problem.is_for_ways else DEFAULT_GAP, time_limit_s, time.monotonic)
 
     def limited(modified: Problem) -> Solution:
         return solve_cut(modified, cuts, options)
 
-    started = time.perf_counter()
-    accuracy = cost_accuracy(problem, step=step, solve=limited, check=check_latency, progress=progress)
+    accuracy = cost_accuracy(problem, step=step, solve=limited, check=check, progress=progress)
     by_rate = None
     if scales:
-        by_rate = cost_rate(problem, scales, solve=limited, check=check_latency, progress=progress)
+        by_rate = cost_rate(problem, scales, solve=limited, check=check, progress=progress)
     elapsed_s = time.perf_counter() - started
-    current, notes = _current(project.directory, problem, cuts, accuracy)
-    return Frontier(problem, accuracy, by_rate, current, notes, elapsed_s)
+    return Frontier(problem, accuracy, by_rate, _current(found, accuracy), notes, elapsed_s)
+
+
+def check_with_losses(problem: Problem, plan: Plan) -> str | None:
+    """As `check_latency`, also after each loss that the plan is asked to bear."""
+    late = check_latency(plan)
+    if late is not None or plan.slo.latency_p99_s is None:
+        return late
+    served = replace(problem, sources=plan.sources)
+    for loss in judged_losses(plan):
+        left = plan_after(served, plan, loss)
+        late = None if left is None else check_latency(replace(left, slo=plan.slo))
+        if late is not None:
+            return f"without {loss}: {late}"
+    return None
 
 
 def save_plans(frontier: Frontier, folder: Path) -> tuple[Path, ...]:
@@ -116,7 +168,7 @@ def save_plans(frontier: Frontier, folder: Path) -> tuple[Path, ...]:
     return tuple(paths)
 
 
-def accuracy_name(corner: Corner) -> str:
+def accuracy_name(corner: Corner | MixedPoint) -> str:
     """File name, without suffix, of the plan of a point on the cost-accuracy curve."""
     return f"accuracy-{corner.accuracy:.10g}"
 
@@ -127,16 +179,15 @@ def rate_name(problem: Problem, scale: float) -> str:
 
 
 def _plans(frontier: Frontier) -> Iterator[tuple[str, Plan]]:
-    for corner in frontier.accuracy.corners:
+    for corner in frontier.points:
         yield accuracy_name(corner), corner.plan
     for point in frontier.rates.points if frontier.rates is not None else ():
         if point.plan is not None:
             yield rate_name(frontier.problem, point.scale), point.plan
 
 
-def _current(
-    directory: Path, problem: Problem, cuts: Cuts, curve: CostAccuracy
-) -> tuple[Current | None, tuple[str, ...]]:
+def _evaluated(directory: Path, problem: Problem, cuts: Cuts) -> tuple[tuple[float, float] | None, tuple[str, ...]]:
+    """The accuracy and cost of DIR/plan.json by the current documents; None without such a plan, with notes why."""
     if not (directory / PLAN_FILE).exists():
         return None, ()
     try:
@@ -147,5 +198,13 @@ def _current(
     if score.violations or score.accuracy is None:
         reason = "it does not match these documents and options" if score.violations else "its accuracy is unknown"
         return None, (f"the plan in {PLAN_FILE} is not shown: {reason}",)
-    cost, corner = score.cost.total_usd_per_h, curve.at_least(score.accuracy)
-    return Current(score.accuracy, cost, None if corner is None else cost - corner.cost_usd_per_h), ()
+    return (score.accuracy, score.cost.total_usd_per_h), ()
+
+
+def _current(found: tuple[float, float] | None, curve: CostAccuracy | MixedCurve) -> Current | None:
+    """The current plan beside the curve. `found`: its accuracy and cost."""
+    if found is None:
+        return None
+    accuracy, cost = found
+    corner = curve.at_least(accuracy)
+    return Current(accuracy, cost, None if corner is None else cost - corner.cost_usd_per_h)

@@ -2,20 +2,21 @@
 
 One of the two is fixed at values along the curve, as a target; the other one is what plans are then the best in
 (`objective`). Between two values lies no more than was asked for: the curve is of plans that were found, and only a
-point whose other figure is the cost has a proof of its own.
+point whose other figure is the cost has a proof of its own. If plans may mix variants, the accuracy is the mean.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from jellybean.documents import Project, build_cuts, build_problem, load_project
 from jellybean.errors import InputError
+from jellybean.frontier.mixed import TimedSolver
 from jellybean.planning.cascades import refuse_cascades
-from jellybean.planning.mixing import require_one_selection
 from jellybean.planning.planned import Planned
 from jellybean.planning.predicted_latency import predicted_p99
 from jellybean.planning.project_plan import plan_project
@@ -28,12 +29,19 @@ from jellybean_solver import (
     SolveOptions,
     SolverError,
     cost_accuracy,
+    cost_mean_accuracy,
+    judged_losses,
     limited,
+    plan_after,
+    problem_as_planned,
     solve_cut,
 )
 
 LIMIT_S = 60.0  # of a curve: as long as people wait for a picture
 POINTS = 7  # of a curve: with more, each search has less of the time
+UNKNOWN_SHARE = 0.25  # of the cheapest plan's p99: where a curve starts if no least one is known, as with losses
+MEAN_STEP = 1e-4  # percent points: means are multiples of it
+ROUNDING = 1e-6  # of a step: means that lack less of a multiple are rounded up to it
 LEAST_S = 1.0  # for one point, in which small problems are solved
 
 
@@ -97,9 +105,8 @@ def pair_curve(
 ) -> PairCurve:
     """The curve, within about `limit_s` seconds; targets of the two figures are left out, the others hold."""
     refuse_cascades(project, "frontier")
-    require_one_selection(build_problem(project), "frontier")
     started, clock = time.perf_counter(), limited(limit_s, time.monotonic)
-    search = _Search(_without_targets(project, x, y), x, y)
+    search = _Search(project, x, y)
     values = list(search.values(points, limit_s / 4.0))
     found = []
     for number, value in enumerate(values):
@@ -107,26 +114,57 @@ def pair_curve(
         left_s = clock.left() or 0.0
         found.append(search.point(value, left_s / (len(values) - number)))
     progress(len(values), len(values), "done")
-    return PairCurve(search.project, x, y, tuple(found), time.perf_counter() - started)
+    best = tuple(with_better_plans(found, x, y))
+    return PairCurve(search.project, x, y, best, time.perf_counter() - started)
 
 
-def _without_targets(project: Project, *figures: Figure) -> Project:
+def with_better_plans(points: Sequence[PairPoint], x: Figure, y: Figure) -> list[PairPoint]:
+    """The points by rising value, each with the best plan found for its value or one that is harder to reach.
+
+    A plan for a higher accuracy, or for a lower latency, does for the others too; searches may miss it in their time.
+    """
+    if x not in (Figure.ACCURACY, Figure.LATENCY):
+        return list(points)
+    is_rising, best = x is Figure.LATENCY, None
+    kept: list[PairPoint] = []
+    for point in points if is_rising else reversed(points):
+        if best is None or _is_better(point, best, y):
+            best = point if point.plan is not None else None
+        kept.append(point if best is None else replace(best, fixed=point.fixed))
+    return kept if is_rising else kept[::-1]
+
+
+def _is_better(point: PairPoint, best: PairPoint, y: Figure) -> bool:
+    """True if a point has a plan that is as good in a figure as the best one, or better."""
+    one, other = point.figures.get(y), best.figures.get(y)
+    if one is None or other is None:
+        return one is not None
+    return one >= other if y is Figure.RATE else one <= other
+
+
+def _without_targets(project: Project, least: str, *figures: Figure) -> Project:
+    """The project without targets of the figures. `least`: the option of the least accuracy that any request gets."""
     options = ["objective=cost", *(f"{TARGETS[figure]}=null" for figure in figures if figure in TARGETS)]
+    options += [least] if least and Figure.ACCURACY in figures else []
     return load_project(project.directory, (*project.overrides, *options), accept_stale=project.accept_stale)
 
 
 class _Search:
-    """`project`: without targets of the two figures."""
+    """`project`: without targets of the two figures. `mixes`: the accuracy is the mean of all requests."""
 
     def __init__(self, project: Project, x: Figure, y: Figure) -> None:
-        self.project, self.x, self.y = project, x, y
-        self.problem, self.cuts = build_problem(project), build_cuts(project)
+        self.x, self.y, stated = x, y, build_problem(project)
+        self.mixes, least = stated.may_mix, stated.slo.accuracy
+        self.least = f", least: {least:.10g}" if self.mixes and least is not None else ""
+        kept = f"slo.accuracy={least:.10g}" if self.least else ""
+        self.project = _without_targets(project, kept, x, y)
+        self.problem, self.cuts = build_problem(self.project), build_cuts(self.project)
         self.first_per_s = self.problem.sources[0].rate_per_s
 
     def values(self, count: int, limit_s: float) -> Iterator[float]:
         """Values of the fixed figure, rising. `limit_s`: of each search for an end of the curve."""
         if self.x is Figure.ACCURACY:
-            yield from self._accuracies(count, limit_s)
+            yield from self._means(count, limit_s) if self.mixes else self._accuracies(count, limit_s)
         elif self.x is Figure.RATE:
             highest = self._highest_rates(limit_s)
             top = 2.0 * self.first_per_s if highest is None else highest.sources[0].rate_per_s
@@ -151,15 +189,34 @@ class _Search:
         steps = max(1, min(count - 1, last))
         yield from dict.fromkeys(levels[round(step * last / steps)] for step in range(steps + 1))
 
+    def _means(self, count: int, limit_s: float) -> Iterator[float]:
+        """Mean accuracies from that of the cheapest plan to the highest, in equal steps."""
+        asked = replace(self.problem, slo=replace(self.problem.slo, latency_p99_s=None))
+        solver = TimedSolver(self.cuts, limited(limit_s, time.monotonic), 2)
+        curve = cost_mean_accuracy(asked, points=2, solve=solver)
+        if not curve.points:
+            raise SolverError("; ".join(curve.ended))
+        low, high = (floored(one.accuracy) for one in (curve.points[0], curve.points[-1]))
+        yield from dict.fromkeys(floored(low + (high - low) * number / (count - 1)) for number in range(count))
+
     def _latencies(self, count: int, limit_s: float) -> Iterator[float]:
         """From the least p99 that a plan was found for to that of the cheapest plan, in equal ratios."""
         cheapest = self._planned((), limit_s).plan
         if cheapest is None:
             raise SolverError("no plan was found without a p99 target; `jellybean explain` says why")
-        slow = _p99_s(cheapest)
+        slow = max(_p99_s(one) for one in self._after_losses(cheapest))
         out_of_reach = f"{TARGETS[Figure.LATENCY]}={format_quantity(DURATION, TINY_S)}"
-        fast = min(slow, self._planned((out_of_reach,), limit_s).nearest_p99_s or slow)
+        fast = min(slow, self._planned((out_of_reach,), limit_s).nearest_p99_s or UNKNOWN_SHARE * slow)
         yield from dict.fromkeys(fast * (slow / fast) ** (number / (count - 1)) for number in range(count))
+
+    def _after_losses(self, plan: Plan) -> Iterator[Plan]:
+        """The plan, and what is left of it after each loss that it bears."""
+        yield plan
+        problem = problem_as_planned(self.problem, self.cuts, plan)
+        for loss in judged_losses(plan):
+            left = plan_after(problem, plan, loss)
+            if left is not None:
+                yield left
 
     def text(self, value: float) -> str:
         """A value of the fixed figure as in an option."""
@@ -190,6 +247,8 @@ class _Search:
     def _options(self, value: float) -> tuple[str, ...]:
         if self.x is Figure.RATE:
             return scaled_rate_options(self.project, value / self.first_per_s)
+        if self.x is Figure.ACCURACY and self.mixes:
+            return (f"{TARGETS[self.x]}={{mean: {self.text(value)}{self.least}}}",)
         return (f"{TARGETS[self.x]}={self.text(value)}",)
 
     def _objective(self) -> Sequence[str]:
@@ -200,6 +259,11 @@ class _Search:
             self.project.directory, (*self.project.overrides, *options), accept_stale=self.project.accept_stale
         )
         return plan_project(asked, time_limit_s=max(LEAST_S, limit_s), compare=False)
+
+
+def floored(mean: float) -> float:
+    """A mean accuracy in few digits that is reached wherever the given one is."""
+    return math.floor(mean / MEAN_STEP + ROUNDING) * MEAN_STEP
 
 
 def _p99_s(plan: Plan) -> float:

@@ -5,93 +5,33 @@ from __future__ import annotations
 import itertools
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jellybean.display import formats
-from jellybean.display.pictures import (
-    BAD,
-    INK,
-    LIMIT,
-    LINE,
-    SERIES,
-    SOFT,
-    STYLE,
-    SURFACE,
-    label_above,
-    label_beside,
-    line_points,
-    require_picture,
-    save_figure,
-)
+from jellybean.display.pictures import LIMIT, LINE, SOFT, STYLE, label_above, require_picture, save_figure
 from jellybean.errors import JellyBeanError
 from jellybean.frontier.changes import changes
 from jellybean.frontier.find import Frontier
-from jellybean_solver import COST_TOLERANCE, Plan, is_gap_closed
-
-MAX_NUMBERED = 14  # points listed in the key; of more points, an evenly spread selection
-CURVE = SERIES[0]
-KEY_LINES = 2  # lines of one point in the key
-LINE_INCHES = 0.19  # height of a line of a key below its plot
-NUMBER_WIDTH, NUMBER_HEIGHT = 9.0, 8.5  # points (1/72 inch) around a number or marker that other numbers keep free
-LINE_WIDTH, LINE_HEIGHT = 7.0, 6.5  # points around a number that lines keep free
-OFFSETS = (
-    (-9.5, 9),
-    (9.5, -9),
-    (-9.5, 19),
-    (9.5, -19),
-    (-20, 10),
-    (20, -10),
-    (-9.5, 30),
-    (9.5, -30),
-    (-9.5, 41),
-    (0, 14),
-    (0, -14),
-    (-16, 16),
-    (16, -16),
-    (-24, 4),
-    (24, -4),
-    (9.5, 12),
-    (-9.5, -12),
-    (0, 24),
-    (0, -24),
+from jellybean.frontier.mixed_plot import draw_mixed, mixed_marks
+from jellybean.frontier.mixed_view import PROVEN
+from jellybean.frontier.panel import (
+    CURVE,
+    WIDE,
+    Key,
+    Layout,
+    Mark,
+    draw_key,
+    key_lines,
+    limits_of,
+    numbered,
+    panel_frames,
+    set_axes,
+    set_title,
+    workers_text,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Sizes for one type of screen, in inches; `key_width` and `title_width` in characters.
-
-    The key is beside the plot, or, if `stacked`, below it.
-    """
-
-    width: float
-    plot_height: float
-    key_width: int
-    title_width: int
-    stacked: bool
-
-
-WIDE = Layout(11.5, 4.9, 46, 90, stacked=False)
-NARROW = Layout(4.06, 3.6, 40, 46, stacked=True)  # 390 pixels
-
-
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    """One point of a curve, with its texts in the key (`figures`, `words`). `bound`: lower bound of the cost."""
-
-    x: float
-    y: float
-    bound: float
-    figures: tuple[str, str]
-    words: str
-    broken: bool
-    chosen: bool = False
-
-    @property
-    def color(self) -> str:
-        return BAD if self.broken else INK if self.chosen else CURVE
+from jellybean.frontier.view import accuracy_text
+from jellybean_solver import COST_TOLERANCE, Plan, is_gap_closed
 
 
 def save_plot(frontier: Frontier, path: Path, layout: Layout = WIDE) -> None:
@@ -99,50 +39,20 @@ def save_plot(frontier: Frontier, path: Path, layout: Layout = WIDE) -> None:
     require_picture(path)
     import matplotlib
 
-    panels = [(draw, marks) for draw, marks in ((_accuracy, _corners(frontier)), (_rate, _rates(frontier))) if marks]
+    first = (_accuracy, _corners(frontier))
+    if frontier.mixed is not None:
+        first = (draw_mixed, mixed_marks(frontier, frontier.mixed))
+    panels = [(draw, marks) for draw, marks in (first, (_rate, _rates(frontier))) if marks]
     if not panels:
         raise JellyBeanError(f"{path}: no plan to draw")
     with matplotlib.rc_context(STYLE):
-        figure, frames = _frames(layout, [_key_lines(marks, layout) for _, marks in panels])
+        figure, frames = panel_frames(layout, [key_lines(marks, layout) for _, marks in panels])
         for (draw, marks), (axes, key) in zip(panels, frames, strict=True):
-            draw(frontier, marks, axes, _Key(key, layout))
+            draw(frontier, marks, axes, Key(key, layout))
         save_figure(figure, path)
 
 
-def _frames(layout: Layout, key_lines: Sequence[int]) -> tuple[Any, list[tuple[Any, Any]]]:
-    """A figure with a plot and a key for each panel; `key_lines`: lines of each key."""
-    from matplotlib.figure import Figure
-
-    rows = range(len(key_lines))
-    if not layout.stacked:
-        height = layout.plot_height * len(rows)
-        figure = Figure(figsize=(layout.width, height), facecolor=SURFACE)
-        columns = {"width_ratios": (1.45, 1), "left": 0.065, "right": 0.985, "wspace": 0.16}
-        grid = figure.add_gridspec(len(rows), 2, **columns, hspace=0.34, bottom=0.55 / height, top=1 - 0.62 / height)
-        return figure, [(figure.add_subplot(grid[row, 0]), figure.add_subplot(grid[row, 1])) for row in rows]
-    keys = [0.3 + LINE_INCHES * lines for lines in key_lines]
-    height = sum(keys) + layout.plot_height * len(key_lines)
-    figure = Figure(figsize=(layout.width, height), facecolor=SURFACE)
-    frames: list[tuple[Any, Any]] = []
-    top = height
-    for key_height in keys:
-        top -= layout.plot_height
-        inner = (0.15, (top + 0.75) / height, 0.63, (layout.plot_height - 1.5) / height)
-        below = (0.03, (top - key_height + 0.2) / height, 0.94, (key_height - 0.2) / height)
-        frames.append((figure.add_axes(inner), figure.add_axes(below)))
-        top -= key_height
-    return figure, frames
-
-
-@dataclass(frozen=True, slots=True)
-class _Key:
-    """The frame of a panel's key."""
-
-    axes: Any
-    layout: Layout
-
-
-def _corners(frontier: Frontier) -> list[_Mark]:
+def _corners(frontier: Frontier) -> list[Mark]:
     corners = frontier.accuracy.corners
     varied = {
         name
@@ -150,21 +60,21 @@ def _corners(frontier: Frontier) -> list[_Mark]:
         for name, v in corner.plan.selection.items()
         if v != corners[0].plan.selection.get(name)
     }
-    found: list[_Mark] = []
+    found: list[Mark] = []
     before: Plan | None = None
     for corner in corners:
         x, y, bound = corner.accuracy, corner.cost_usd_per_h, corner.bound_usd_per_h
         changed = [change for change in changes(before, corner.plan) if before is not None or change.operator in varied]
         new = ", ".join(f"{change.operator} {change.variant}" for change in changed if change.variant_changed)
-        words = new or _workers(corner.plan)
+        words = new or workers_text(corner.plan)
         figures = (formats.accuracy(x), formats.usd(y))
-        found.append(_Mark(x, y, bound, figures, words, bool(corner.breaches), corner is frontier.chosen))
+        found.append(Mark(x, y, bound, figures, words, bool(corner.breaches), corner is frontier.chosen))
         before = corner.plan
     return found
 
 
-def _rates(frontier: Frontier) -> list[_Mark]:
-    found: list[_Mark] = []
+def _rates(frontier: Frontier) -> list[Mark]:
+    found: list[Mark] = []
     before: Plan | None = None
     for point in frontier.rates.points if frontier.rates is not None else ():
         if point.plan is None:
@@ -172,24 +82,18 @@ def _rates(frontier: Frontier) -> list[_Mark]:
         x, y = frontier.problem.sources[0].rate_per_s * point.scale, point.plan.cost.total_usd_per_h
         changed = changes(before, point.plan) if before is not None else ()
         new = [f"{change.operator} {change.variant}" for change in changed if change.variant_changed]
-        words = ", ".join([_workers(point.plan), *new])
+        words = ", ".join([workers_text(point.plan), *new])
         figures = (formats.rate(x), formats.usd(y))
-        found.append(_Mark(x, y, point.bound_usd_per_h, figures, words, bool(point.breaches)))
+        found.append(Mark(x, y, point.bound_usd_per_h, figures, words, bool(point.breaches)))
         before = point.plan
     return found
 
 
-def _workers(plan: Plan) -> str:
-    """Number of workers by tier, over all sites: `4 edge + 2 cloud`."""
-    counts = {tier: sum(worker.tier == tier for worker in plan.workers) for tier in plan.tiers}
-    return " + ".join(f"{count * plan.sites.get(tier, 1):,} {tier}" for tier, count in counts.items() if count)
-
-
-def _accuracy(frontier: Frontier, marks: Sequence[_Mark], axes: Any, key: _Key) -> None:
+def _accuracy(frontier: Frontier, marks: Sequence[Mark], axes: Any, key: Key) -> None:
     """Draw the cost-accuracy curve as steps: a point's cost applies from the previous point's accuracy to its own."""
     curve, current, target = frontier.accuracy, frontier.current, frontier.problem.slo.accuracy
-    low, high = _limits([mark.x for mark in marks], target, current.accuracy if current is not None else None)
-    _axes(axes, frontier, marks, (low, high))
+    low, high = limits_of([mark.x for mark in marks], target, current.accuracy if current is not None else None)
+    set_axes(axes, frontier, marks, (low, high))
     axes.set_xlabel("accuracy target (%)")
     for start, mark in zip([low, *(mark.x for mark in marks)], marks, strict=False):
         axes.hlines(mark.y, start, mark.x, color=CURVE, linewidth=2, zorder=3)
@@ -208,17 +112,17 @@ def _accuracy(frontier: Frontier, marks: Sequence[_Mark], axes: Any, key: _Key) 
         legend.append((SOFT, "◇ current plan"))
     proof = "proven optimal" if curve.proven else "not proven; shaded: gap to the lower bound"
     label_above(axes, labels)
-    _title(axes, key.layout, f"{frontier.problem.name}: minimum cost by accuracy ({proof})")
-    _key(key, marks, _numbered(axes, marks), ("accuracy", "USD/h", "changes"), legend)
+    set_title(axes, key.layout, f"{frontier.problem.name}: minimum cost by accuracy ({proof})")
+    draw_key(key, marks, numbered(axes, marks), ("accuracy", "USD/h", "changes"), legend)
 
 
-def _rate(frontier: Frontier, marks: Sequence[_Mark], axes: Any, key: _Key) -> None:
+def _rate(frontier: Frontier, marks: Sequence[Mark], axes: Any, key: Key) -> None:
     """Draw the cost-rate curve: points joined by a dotted line, because the cost between them is unknown."""
-    source, curve, target = frontier.problem.sources[0], frontier.rates, frontier.problem.slo.accuracy
+    source, curve = frontier.problem.sources[0], frontier.rates
     now, highest = source.rate_per_s, curve.highest_scale if curve is not None else None
     top = 1.09 * max(now, marks[-1].x)
     xs, ys = [mark.x for mark in marks], [mark.y for mark in marks]
-    _axes(axes, frontier, marks, (0.0, top))
+    set_axes(axes, frontier, marks, (0.0, top))
     label = f"requests of {source.name} per second; all sources are scaled together"
     axes.set_xlabel(textwrap.fill(label, key.layout.title_width))
     axes.plot(xs, ys, color=CURVE, linewidth=1.2, linestyle=":", zorder=3)
@@ -230,137 +134,9 @@ def _rate(frontier: Frontier, marks: Sequence[_Mark], axes: Any, key: _Key) -> N
     axes.axvline(now, **LIMIT)
     labels.append((now, f"now {formats.rate(now)}"))
     label_above(axes, labels)
-    exact = all(is_gap_closed(mark.y, mark.bound, COST_TOLERANCE) for mark in marks)
+    tolerance = PROVEN if frontier.problem.is_for_ways else COST_TOLERANCE
+    exact = all(is_gap_closed(mark.y, mark.bound, tolerance) for mark in marks)
     proof = "every point proven" if exact else "not proven; bars: what might be saved at most"
-    asked = "" if target is None else f" at accuracy {formats.plain(target)}"
-    _title(axes, key.layout, f"{frontier.problem.name}: cheapest cost for a rate{asked} ({proof})")
-    _key(key, marks, _numbered(axes, marks), ("rate", "USD/h", "workers, and variants that change"), [])
-
-
-def _title(axes: Any, layout: Layout, text: str) -> None:
-    lines = textwrap.fill(text, layout.title_width)
-    at = {"x": -0.2} if layout.stacked else {}
-    axes.set_title(lines, loc="left", fontsize=9.5 if layout.stacked else 10.5, fontweight="bold", pad=26, **at)
-
-
-def _axes(
-    axes: Any,
-    frontier: Frontier,
-    marks: Sequence[_Mark],
-    limits: tuple[float, float],
-) -> None:
-    """Set limits and grid; draw the budget if it is near the curve."""
-    budget = frontier.problem.slo.budget_usd_per_h
-    current = frontier.current.cost_usd_per_h if frontier.current is not None else 0.0
-    top = max(current, *(mark.y for mark in marks)) or 1.0
-    if budget is not None and budget < 1.6 * top:
-        top = max(top, budget)
-        axes.axhline(budget, **LIMIT)
-        label_beside(axes, budget, f"budget\n{formats.usd(budget)} USD/h")
-    axes.set_xlim(*limits)
-    axes.set_ylim(0, 1.14 * top)
-    axes.set_ylabel("USD per hour")
-    axes.grid(axis="y", color=LINE, linewidth=0.6, alpha=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _limits(xs: Sequence[float], *others: float | None) -> tuple[float, float]:
-    every = [*xs, *(x for x in others if x is not None)]
-    span = max(every) - min(every) or max(1.0, 0.02 * abs(max(every)))
-    return min(every) - 0.09 * span, max(every) + 0.07 * span
-
-
-def _numbered(axes: Any, marks: Sequence[_Mark]) -> dict[int, int]:
-    """Draw the points and number those in the key without overlaps. Returns index -> number."""
-    for mark in marks:
-        fill = SURFACE if mark.broken else mark.color
-        axes.plot([mark.x], [mark.y], "o", ms=6, mfc=fill, mec=mark.color, mew=1.6, zorder=5)
-    listed = _listed(marks)
-    points_per_pixel = 72 / axes.figure.dpi
-    taken = [tuple(axes.transData.transform((mark.x, mark.y)) * points_per_pixel) for mark in marks]
-    lines = line_points(axes)
-    for number, index in enumerate(listed, 1):
-        x, y = taken[index]
-        free = (
-            (dx, dy)
-            for dx, dy in OFFSETS
-            if all(abs(x + dx - u) > NUMBER_WIDTH or abs(y + dy - v) > NUMBER_HEIGHT for u, v in taken)
-            and all(abs(x + dx - u) > LINE_WIDTH or abs(y + dy - v) > LINE_HEIGHT for u, v in lines)
-        )
-        offset = next(free, OFFSETS[0])
-        taken.append((x + offset[0], y + offset[1]))
-        leader = {"arrowstyle": "-", "color": SOFT, "lw": 0.5, "shrinkB": 3} if offset not in OFFSETS[:2] else None
-        axes.annotate(
-            str(number),
-            (marks[index].x, marks[index].y),
-            xytext=offset,
-            textcoords="offset points",
-            ha="center",
-            va="center",
-            fontsize=8.5,
-            fontweight="bold",
-            color=INK,
-            arrowprops=leader,
-            zorder=6,
-        )
-    return {index: number for number, index in enumerate(listed, 1)}
-
-
-def _listed(marks: Sequence[_Mark]) -> list[int]:
-    """Indices of the points that get a number: the first, the last, the chosen one, and evenly spaced others."""
-    if len(marks) <= MAX_NUMBERED:
-        return list(range(len(marks)))
-    steps = MAX_NUMBERED - 2
-    even = {round(step * (len(marks) - 1) / steps) for step in range(steps + 1)}
-    return sorted(even | {index for index, mark in enumerate(marks) if mark.chosen})
-
-
-def _key_lines(marks: Sequence[_Mark], layout: Layout) -> int:
-    """Lines of a key at most: headings, its points, and three signs below them."""
-    return 5 + sum(len(_wrapped(marks[index], layout)) for index in _listed(marks))
-
-
-def _wrapped(mark: _Mark, layout: Layout) -> list[str]:
-    """The lines of a point's words."""
-    return textwrap.wrap(mark.words, layout.key_width, max_lines=KEY_LINES, placeholder=" …") or [""]
-
-
-def _key(
-    frame: _Key,
-    marks: Sequence[_Mark],
-    numbers: dict[int, int],
-    headings: tuple[str, str, str],
-    legend: Sequence[tuple[str, str]],
-) -> None:
-    """Draw the key: one entry per number, and below it the legend."""
-    key = frame.axes
-    columns = ((0.16, "right"), (0.28, "right"), (0.32, "left"))
-    words = {index: _wrapped(marks[index], frame.layout) for index in numbers}
-    signs = list(legend)
-    if any(mark.broken for mark in marks):
-        signs.append((BAD, "○ misses a target: see the table"))
-    if len(numbers) < len(marks):
-        signs.append((SOFT, f"{len(marks) - len(numbers)} more points without a number: see the table"))
-    lines = 2 + sum(map(len, words.values())) + len(signs)
-    step, y = min(0.06, 1.0 / lines), 1.0
-    if frame.layout.stacked:
-        step = LINE_INCHES / (key.get_position().height * key.figure.get_figheight())
-    key.set_axis_off()
-    for (x, side), text in zip(columns, headings, strict=True):
-        key.text(x, y, text, ha=side, va="top", color=SOFT, fontsize=8)
-    for index, number in numbers.items():
-        y -= step
-        color = BAD if marks[index].broken else INK
-        weight = "bold" if marks[index].chosen else "normal"
-        style = {"va": "top", "color": color, "fontsize": 8.5}
-        key.text(0.0, y, str(number), ha="left", fontweight="bold", **style)
-        for (x, side), text in zip(columns, marks[index].figures, strict=False):
-            key.text(x, y, text, ha=side, fontweight=weight, **style)
-        for line in words[index]:
-            key.text(columns[2][0], y, line, ha="left", **style)
-            y -= step if line is not words[index][-1] else 0.0
-    y -= step / 2
-    for color, text in signs:
-        y -= step
-        key.text(0.0, y, text, ha="left", va="top", color=color, fontsize=8.5)
+    asked = accuracy_text(frontier.problem)
+    set_title(axes, key.layout, f"{frontier.problem.name}: cheapest cost for a rate{asked} ({proof})")
+    draw_key(key, marks, numbered(axes, marks), ("rate", "USD/h", "workers, and variants that change"), [])

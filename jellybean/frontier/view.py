@@ -15,16 +15,30 @@ from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, WARN
 from jellybean.frontier.changes import OperatorChange, changes
 from jellybean.frontier.find import Frontier
-from jellybean_solver import ACCURACY_TOLERANCE, CostRate, Plan, Problem, Termination, json_values, to_document
+from jellybean.frontier.mixed_view import mixed_answer, mixed_json, mixed_table, single_json
+from jellybean.planning.mixing import selections_json
+from jellybean_solver import (
+    ACCURACY_TOLERANCE,
+    CostRate,
+    MixedPoint,
+    Plan,
+    Problem,
+    Termination,
+    json_values,
+    to_document,
+)
 
 MAX_CHANGES = 8  # lines per point in the table; JSON has all changes
 
 
 def frontier_text(frontier: Frontier) -> RenderableType:
     """Terminal text: summary, points with their changes, and why the curve ends."""
-    parts: list[RenderableType] = [_answer(frontier)]
-    if frontier.accuracy.corners:
-        parts.append(_indented(_corners(frontier)))
+    if not frontier.points:
+        parts: list[RenderableType] = [Text.assemble((frontier.problem.name, "bold"), ": no plan was found")]
+    elif frontier.mixed is not None:
+        parts = [mixed_answer(frontier, frontier.mixed), mixed_table(frontier, frontier.mixed)]
+    else:
+        parts = [_answer(frontier), _indented(_corners(frontier))]
     parts += _notes(frontier)
     if frontier.rates is not None:
         parts += _rates(frontier.problem, frontier.rates)
@@ -33,8 +47,8 @@ def frontier_text(frontier: Frontier) -> RenderableType:
 
 def to_json(frontier: Frontier) -> dict[str, Any]:
     """The curves as JSON values; plans are given by hash, selection and placements."""
-    slo, current, chosen = frontier.problem.slo, frontier.current, frontier.chosen
-    curve = frontier.accuracy
+    slo, current, chosen, points = frontier.problem.slo, frontier.current, frontier.chosen, frontier.points
+    curve, mixed = frontier.accuracy, frontier.mixed
     return {
         "name": frontier.problem.name,
         "slo": json_values(slo),
@@ -42,16 +56,18 @@ def to_json(frontier: Frontier) -> dict[str, Any]:
             {
                 "accuracy": corner.accuracy,
                 **_point(corner.plan, corner.bound_usd_per_h, corner.gap),
+                **(mixed_json(corner) if isinstance(corner, MixedPoint) else {}),
                 "breaches": list(corner.breaches),
                 "chosen": corner is chosen,
                 "changes": [json_values(change) for change in changes(before.plan if before else None, corner.plan)],
             }
-            for before, corner in zip((None, *curve.corners), curve.corners, strict=False)
+            for before, corner in zip((None, *points), points, strict=False)
         ],
-        "exact": curve.exact,
-        "finished": curve.finished,
-        "step": None if curve.step <= ACCURACY_TOLERANCE else curve.step,
-        "ended": list(curve.ended),
+        **({} if mixed is None else {"highest_bound": mixed.highest_bound, "one_selection": single_json(curve)}),
+        "exact": curve.exact if mixed is None else False,
+        "finished": curve.finished if mixed is None else mixed.finished,
+        "step": None if curve.step <= ACCURACY_TOLERANCE or mixed is not None else curve.step,
+        "ended": list(frontier.ended),
         "rates": None if frontier.rates is None else _rates_json(frontier.problem, frontier.rates),
         "current": None if current is None else json_values(current),
         "notes": list(frontier.notes),
@@ -86,6 +102,7 @@ def _rates_json(problem: Problem, curve: CostRate) -> dict[str, Any]:
                 "feasible": point.plan is not None if point.finished else None,
                 **_point(point.plan, point.bound_usd_per_h, point.gap),
                 "accuracy": None if point.plan is None else point.plan.accuracy,
+                **({"selections": selections_json(point.plan)} if point.plan is not None and point.plan.mixes else {}),
                 "breaches": list(point.breaches),
                 "reasons": list(point.reasons),
                 "highest": point.scale == curve.highest_scale,
@@ -100,8 +117,6 @@ def _rates_json(problem: Problem, curve: CostRate) -> dict[str, Any]:
 
 def _answer(frontier: Frontier) -> Text:
     curve, corners = frontier.accuracy, frontier.accuracy.corners
-    if not corners:
-        return Text.assemble((frontier.problem.name, "bold"), ": no plan was found")
     first, last = corners[0], corners[-1]
     proof = "not proven optimal: time limits were reached"
     if curve.finished and all(corner.plan.certificate.termination != Termination.TIME_LIMIT for corner in corners):
@@ -138,7 +153,7 @@ def _corners(frontier: Frontier) -> Table:
 
 def _rates(problem: Problem, curve: CostRate) -> Iterator[RenderableType]:
     source = problem.sources[0]
-    target = "" if problem.slo.accuracy is None else f" at accuracy {formats.plain(problem.slo.accuracy)}"
+    target = accuracy_text(problem)
     text = Text.assemble(
         "\ncost by rate", (target, "bold"), f" ({source.name}{problem.in_each(source.tier)}; all sources scaled)"
     )
@@ -167,6 +182,15 @@ def _rates(problem: Problem, curve: CostRate) -> Iterator[RenderableType]:
         yield _indented(Text("above that: " + "; ".join(curve.ended), "dim"))
 
 
+def accuracy_text(problem: Problem) -> str:
+    """The accuracy target of a curve by rate: ` at accuracy 57`, ` at a mean of 57`; empty without one."""
+    slo = problem.slo
+    if slo.mean_accuracy is not None:
+        soft = "soft " if slo.penalty_usd_per_h is not None else ""
+        return f" at a {soft}mean of {formats.plain(slo.mean_accuracy)}"
+    return "" if slo.accuracy is None else f" at accuracy {formats.plain(slo.accuracy)}"
+
+
 def _table(*figures: str, gaps: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for heading in (*figures, *(("gap",) if gaps else ())):
@@ -185,8 +209,8 @@ def _described(changed: Sequence[OperatorChange], mark: str, breaches: Sequence[
 
 
 def _notes(frontier: Frontier) -> Iterator[RenderableType]:
-    yield _indented(Text("end of the curve: " + "; ".join(frontier.accuracy.ended), "dim"))
-    if any(corner.breaches for corner in frontier.accuracy.corners):
+    yield _indented(Text("end of the curve: " + "; ".join(frontier.ended), "dim"))
+    if any(corner.breaches for corner in frontier.points):
         note = "no cheaper plan is as accurate; plans that cost more were not searched"
         yield _indented(Text(f"for points that miss a target: {note}", "dim"))
     current = frontier.current

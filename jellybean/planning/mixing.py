@@ -33,7 +33,7 @@ def selection_lines(plan: Plan) -> Iterator[str]:
 
 
 def selections_json(plan: Plan) -> list[dict[str, Any]]:
-    """The selections that requests get, with the share of the requests that get each."""
+    """The selections that requests get as JSON values, with the share of the requests that get each."""
     return [{"share": part.share, "selection": dict(part.selection)} for part in selection_shares(plan)]
 
 

@@ -66,12 +66,13 @@ def in_time(
     time_limit_s: float | None,
     *,
     thorough: bool = True,
+    nearest: bool = True,
     progress: Progress = lambda done, total, label: None,
 ) -> InTime:
     """Search a solution that meets the p99 target, if the plan of `solution` (the cheapest) misses it in simulation.
 
     If none meets it, the least target that a plan meets is sought. `thorough=False` tries only a few plans, simulates
-    each once and leaves the second search out. `time_limit_s` includes the simulations.
+    each once and leaves the second search out, as `nearest=False` does. `time_limit_s` includes the simulations.
     """
     target_s = deadline_s(problem)
     reasons = solution.infeasibility.reasons if solution.infeasibility is not None else ()
@@ -101,20 +102,20 @@ def in_time(
         reasons = refused.reasons if refused is not None else ()
     except SolverError as error:
         reasons = (str(error),)
-    # The nearest target is sought for few workflows, and among single selections only.
-    if not thorough or problem.is_for_ways or has_many_workflows(problem):
+    # The nearest target is sought for few workflows, and without losses, of which the judge sees what is left of plans.
+    if not thorough or not nearest or problem.slo.survives or has_many_workflows(problem):
         return InTime(solution, reasons or ("no plan in time was found",), None, judge.fastest, quick)
 
     def second_half(done: float, total: float, label: str) -> None:
         progress(total + done, 2 * total, label)
 
     search = NearestLatency(problem, cuts, solution.plan, judge, gap, clock.left(), second_half)
-    nearest = search.run()
-    if nearest.targeted is problem:
-        late, meeting = judged_latency(solution.plan) or quick, _certified(solution, nearest)
-        return InTime(meeting, judged=judged_latency(nearest.plan), cheapest=(solution.plan, late))
-    refusals = (_lateness(judged_so_far(solution.plan) or quick), *reasons, _named(problem, cuts, judge, nearest))
-    return InTime(solution, refusals, latency_targets(nearest.plan).get(""), nearest.plan, quick)
+    found = search.run()
+    if found.targeted is problem:
+        late, meeting = judged_latency(solution.plan) or quick, _certified(solution, found)
+        return InTime(meeting, judged=judged_latency(found.plan), cheapest=(solution.plan, late))
+    refusals = (_lateness(judged_so_far(solution.plan) or quick), *reasons, _named(problem, cuts, judge, found))
+    return InTime(solution, refusals, latency_targets(found.plan).get(""), found.plan, quick)
 
 
 def breach_after_loss(problem: Problem, plan: Plan) -> str | None:

@@ -19,12 +19,12 @@ from jellybean.documents import (
 from jellybean.documents.rate_trace import RateTraceFile, read_rate_trace
 from jellybean.errors import InfeasibleError, InputError
 from jellybean.planning.cascades import as_planned
-from jellybean.planning.mixing import require_one_selection
 from jellybean.planning.project_plan import plan_project
 from jellybean.whatif.billing import improved, unused_usd
 from jellybean.whatif.rate_options import rate_options
 from jellybean_solver import (
     MigrationPrices,
+    Objective,
     Period,
     Plan,
     Problem,
@@ -47,7 +47,8 @@ Load = Callable[[Sequence[str]], AnyProject]
 class TimedPlan:
     """The plan of a period. `cost_usd`: of the whole period at its rates; `change_usd`: of changing to this plan.
 
-    `options`: the `--set` options that make the plan. `loads`: models that workers load for the change.
+    `options`: the `--set` options that make the plan. `loads`: models that workers load for the change. `penalty_usd`:
+    what an accuracy below a soft target counts in this period, which nobody pays.
     """
 
     period: Period
@@ -56,6 +57,7 @@ class TimedPlan:
     cost_usd: float
     change_usd: float
     loads: int
+    penalty_usd: float = 0.0
 
     def command(self, directory: Path) -> str:
         """The command that changes to this plan."""
@@ -67,7 +69,8 @@ class Calendar:
     """`periods`: in order, each with its plan; `repeats`: the first follows on the last.
 
     `peak_usd`: cost over all of the time of one plan for the highest rates. `bound_usd`: lower bound on the cost of any
-    plans by time, changes left out. `unused_usd`: for the rest of units of billing that workers are stopped in.
+    plans by time, changes left out. Both count penalties of a soft target, as the choice of plans does. `unused_usd`:
+    for the rest of units of billing that workers are stopped in.
     """
 
     project: AnyProject
@@ -81,6 +84,11 @@ class Calendar:
     @property
     def total_usd(self) -> float:
         return sum(one.cost_usd + one.change_usd for one in self.periods) + self.unused_usd
+
+    @property
+    def penalty_usd(self) -> float:
+        """What the accuracy lacks of a soft target, by its penalty."""
+        return sum(one.penalty_usd for one in self.periods)
 
     @property
     def change_usd(self) -> float:
@@ -120,7 +128,7 @@ def plan_by_time(
 
     project = load(overrides)
     problem = build_problem(project)
-    require_one_selection(problem, "calendar")
+    _require_cost(problem)
     if problem.may_leave_out or (isinstance(project, MultiWorkflowProject) and project.written is not None):
         raise InputError("`jellybean calendar` does not know sites that differ, nor workflows that may be left out")
     file = read_rate_trace(path, problem)
@@ -156,22 +164,28 @@ def plan_by_time(
     before = chosen[-1] if repeats else chosen[0]
     rows = []
     for number, (period, at) in enumerate(zip(periods, chosen, strict=True)):
-        moved = change(found[before].plan, found[at].plan, prices)
-        rows.append(
-            TimedPlan(
-                period,
-                found[at].plan,
-                found[at].options,
-                costs[number][at],
-                moves[before][at],
-                sum(load.replicas for load in moved.loads),
-            )
-        )
+        own, loads = found[at], change(found[before].plan, found[at].plan, prices).replicas
+        penalty_usd = _penalty_usd(problem, period, own.plan)
+        cost_usd = costs[number][at] - penalty_usd
+        rows.append(TimedPlan(period, own.plan, own.options, cost_usd, moves[before][at], loads, penalty_usd))
         before = at
     peak = len(found) - 1
     bound = sum(period.hours * found[_own(found, period)].plan.certificate.bound for period in periods)
     peak_usd = sum(own[peak] for own in costs) + unused([peak] * len(periods))
     return Calendar(project, file, tuple(rows), repeats, peak_usd, bound, unused(chosen))
+
+
+def _require_cost(problem: Problem) -> None:
+    """InputError for another objective than the cost, by which plans are chosen for periods."""
+    if problem.objective is Objective.COST:
+        return
+    instead = "objective: cost"
+    if problem.objective is Objective.MEAN_ACCURACY:
+        instead += " and the mean accuracy as a target (slo: {accuracy: {mean: 90}}), or a soft one with a penalty"
+    raise InputError(
+        f"`jellybean calendar` chooses plans by their cost, which objective: {problem.objective} does not state: "
+        f"use {instead}"
+    )
 
 
 def _periods(file: RateTraceFile, most: int) -> tuple[Period, ...]:
@@ -213,16 +227,24 @@ def _as_planned(project: AnyProject, plan: Plan) -> Problem:
 
 
 def _cost_usd(problem: Problem, period: Period, candidate: _Candidate, *, timed: bool) -> float:
-    """USD of a period with a plan at the period's rates; inf if it does not meet the targets there.
+    """USD of a period with a plan at the period's rates, with its penalty; inf if it does not meet the targets there.
 
-    With a p99 target (`timed`) a plan does for rates up to those that it was made for, where it was simulated.
+    Requests take the plan's routes in its proportions, also after the losses that it is to bear. With a p99 target
+    (`timed`) a plan does for rates up to those that it was made for, where it was simulated.
     """
     rates = period.rates_per_s
     if timed and any(rate > candidate.rates_per_s[name] * (1 + 1e-9) for name, rate in rates.items()):
         return float("inf")
     sources = tuple(replace(source, rate_per_s=rates[source.name]) for source in problem.sources)
     _, score, wrong = rescore(replace(problem, sources=sources), candidate.plan)
-    return float("inf") if wrong else period.hours * score.cost.total_usd_per_h
+    if wrong:
+        return float("inf")
+    return period.hours * score.cost.total_usd_per_h + _penalty_usd(problem, period, candidate.plan)
+
+
+def _penalty_usd(problem: Problem, period: Period, plan: Plan) -> float:
+    """What a plan's accuracy lacks of a soft target in a period; the accuracy is the same at all rates."""
+    return period.hours * problem.slo.penalty(plan.accuracy)
 
 
 def _own(found: Sequence[_Candidate], period: Period) -> int:

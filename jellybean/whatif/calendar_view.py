@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jellybean.display import formats
+from jellybean.planning.mixing import selection_lines, selections_json
 from jellybean.whatif.calendar import Calendar, TimedPlan
 from jellybean_solver import Plan, to_document
 
@@ -29,7 +30,7 @@ def calendar_text(found: Calendar) -> RenderableType:
             clock(one.period.start_s + found.file.origin_s),
             clock(one.period.end_s + found.file.origin_s),
             ", ".join(f"{name} {formats.rate(rate)}" for name, rate in one.period.rates_per_s.items()),
-            workers(one.plan) if is_new else "as before",
+            "\n".join((workers(one.plan), *selection_lines(one.plan))) if is_new else "as before",
             formats.usd(one.cost_usd / one.period.hours),
             formats.usd(one.cost_usd),
             f"{formats.usd(one.change_usd)}, {formats.count(one.loads, 'load')}" if one.loads else "",
@@ -40,13 +41,15 @@ def calendar_text(found: Calendar) -> RenderableType:
 
 def _headline(found: Calendar) -> str:
     hours = f"{formats.plain(found.file.trace.length_s / 3600.0)} h"
-    total, peak = found.total_usd, found.peak_usd
-    text = f"{formats.count(found.plans, 'plan')} in {hours}: {formats.usd(total)} USD"
+    total, peak = found.total_usd + found.penalty_usd, found.peak_usd
+    text = f"{formats.count(found.plans, 'plan')} in {hours}: {formats.usd(found.total_usd)} USD"
     if found.change_usd:
         text += f", of which changes {formats.usd(found.change_usd)}"
     if found.unused_usd:
         joined = "and" if found.change_usd else "of which"
         text += f", {joined} rests of started units {formats.usd(found.unused_usd)}"
+    if found.penalty_usd:
+        text += f"; with the penalty of a lower accuracy {formats.usd(total)}"
     if peak > total:
         text += f"; one plan for the highest rates: {formats.usd(peak)} ({(peak / total - 1) * 100:.0f} % more)"
     if found.bound_usd > 0:
@@ -79,6 +82,7 @@ def calendar_json(found: Calendar) -> dict[str, Any]:
         "total_usd": found.total_usd,
         "change_usd": found.change_usd,
         "unused_usd": found.unused_usd,
+        **({"penalty_usd": found.penalty_usd} if found.penalty_usd else {}),
         "peak_usd": found.peak_usd,
         "bound_usd": found.bound_usd,
         "repeats": found.repeats,
@@ -92,9 +96,11 @@ def _period_json(found: Calendar, one: TimedPlan) -> Mapping[str, Any]:
         "end_s": one.period.end_s + found.file.origin_s,
         "rates_per_s": dict(one.period.rates_per_s),
         "plan": to_document(one.plan)["hash"],
+        **({"accuracy": one.plan.accuracy, "selections": selections_json(one.plan)} if one.plan.mixes else {}),
         "cost_usd_per_h": one.cost_usd / one.period.hours,
         "cost_usd": one.cost_usd,
         "change_usd": one.change_usd,
+        **({"penalty_usd": one.penalty_usd} if one.penalty_usd else {}),
         "loads": one.loads,
         "command": one.command(found.project.directory),
     }

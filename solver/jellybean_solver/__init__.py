@@ -86,6 +86,11 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "cost_accuracy",
         "cost_rate",
     ),
+    "frontier.mixed_curve": (
+        "MixedCurve",
+        "MixedPoint",
+        "cost_mean_accuracy",
+    ),
     "latency.estimate": (
         "CLOSED_FORM_RATIO",
         "mean_waits_s",
@@ -197,6 +202,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "ACCURACY_TOLERANCE",
         "COST_TOLERANCE",
         "VALUE_TOLERANCE",
+        "Clock",
         "Termination",
         "is_gap_closed",
         "termination_of",

@@ -46,6 +46,9 @@ from jellybean_solver.frontier.curves import CostRate as CostRate
 from jellybean_solver.frontier.curves import Progress as Progress
 from jellybean_solver.frontier.curves import cost_accuracy as cost_accuracy
 from jellybean_solver.frontier.curves import cost_rate as cost_rate
+from jellybean_solver.frontier.mixed_curve import MixedCurve as MixedCurve
+from jellybean_solver.frontier.mixed_curve import MixedPoint as MixedPoint
+from jellybean_solver.frontier.mixed_curve import cost_mean_accuracy as cost_mean_accuracy
 from jellybean_solver.latency.estimate import CLOSED_FORM_RATIO as CLOSED_FORM_RATIO
 from jellybean_solver.latency.estimate import mean_waits_s as mean_waits_s
 from jellybean_solver.latency.estimate import p99_by_workflow as p99_by_workflow
@@ -129,6 +132,7 @@ from jellybean_solver.model.streams import request_streams as request_streams
 from jellybean_solver.outcome import ACCURACY_TOLERANCE as ACCURACY_TOLERANCE
 from jellybean_solver.outcome import COST_TOLERANCE as COST_TOLERANCE
 from jellybean_solver.outcome import VALUE_TOLERANCE as VALUE_TOLERANCE
+from jellybean_solver.outcome import Clock as Clock
 from jellybean_solver.outcome import Termination as Termination
 from jellybean_solver.outcome import is_gap_closed as is_gap_closed
 from jellybean_solver.outcome import termination_of as termination_of

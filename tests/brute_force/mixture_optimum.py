@@ -304,11 +304,14 @@ def _solved(
     cost = np.zeros(len(columns))
     for column, value in goal.items():
         cost[column] = value
-    answer = milp(
-        cost,
-        constraints=LinearConstraint(matrix, [low for _, low, _ in rows], [high for _, _, high in rows]),
-        bounds=(np.zeros(len(columns)), np.array([most for _, most, _ in columns])),
-        integrality=np.array([int(whole) for _, _, whole in columns]),
-        options={"mip_rel_gap": 0.0},
-    )
-    return sign * float(answer.fun) if answer.success else None
+    for presolve in (True, False):  # HiGHS' presolve calls some feasible programs infeasible (HiGHS issues 2432, 3090)
+        answer = milp(
+            cost,
+            constraints=LinearConstraint(matrix, [low for _, low, _ in rows], [high for _, _, high in rows]),
+            bounds=(np.zeros(len(columns)), np.array([most for _, most, _ in columns])),
+            integrality=np.array([int(whole) for _, _, whole in columns]),
+            options={"mip_rel_gap": 0.0, "presolve": presolve},
+        )
+        if answer.success:
+            return sign * float(answer.fun)
+    return None

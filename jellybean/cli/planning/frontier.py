@@ -36,6 +36,7 @@ Scales = Callable[[Problem], Sequence[float]]
         "jellybean frontier my-vqa --rates 0.5x..3x --set slo.accuracy=57 --json",
         "jellybean frontier my-vqa --step 0.5 --plans plans/",
         "jellybean frontier my-vqa --of latency,cost --plot latency.png",
+        "jellybean frontier my-vqa --set 'slo.accuracy={mean: 57}' --points 25",
         "jellybean frontier my-vqa --of accuracy,rate --points 5 --time-limit 2min",
     )
 )
@@ -52,7 +53,14 @@ def frontier(
             "(1min); the other targets hold.",
         ),
     ] = None,
-    points: Annotated[int, typer.Option(min=2, max=50, help="Points of a curve of --of.")] = 7,
+    points: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            max=50,
+            help="Points of a curve of --of (7), and of one of plans that mix variants (15; 7 with a p99 target).",
+        ),
+    ] = None,
     rates: Annotated[
         str | None,
         typer.Option(
@@ -78,8 +86,8 @@ def frontier(
         typer.Option(
             parser=seconds_within(0.01),
             metavar="TIME",
-            help="Seconds per plan (with --of: of the whole curve), or a time such as 2min; the best plan found is "
-            "kept, with its gap.",
+            help="Seconds per plan, or a time such as 2min; the best plan found is kept, with its gap. With --of, and "
+            "for plans that mix variants: of the whole curve (1min).",
         ),
     ] = None,
 ) -> None:
@@ -103,14 +111,16 @@ def frontier(
         _pair(project, pair, points, time_limit, json=json, plans=plans, path=path)
         return
     with progress("frontier") as advance:
-        result = find_frontier(project, rates=scales, step=step, time_limit_s=time_limit, progress=advance)
-    empty = not result.accuracy.corners and (result.rates is None or result.rates.highest_scale is None)
+        result = find_frontier(
+            project, rates=scales, step=step, points=points, time_limit_s=time_limit, progress=advance
+        )
+    empty = not result.points and (result.rates is None or result.rates.highest_scale is None)
     if json:
-        print_json({**to_json(result), **(failure(InfeasibleError(result.accuracy.ended)) if empty else {})})
+        print_json({**to_json(result), **(failure(InfeasibleError(result.ended)) if empty else {})})
     else:
         out.print(frontier_text(result))
     if empty:
-        for reason in result.accuracy.ended:
+        for reason in result.ended:
             errors.print(f"  - {reason}", style=BAD)
         raise typer.Exit(EXIT_INFEASIBLE)
     if plans is not None:
@@ -123,7 +133,7 @@ def frontier(
 def _pair(
     project: Project,
     pair: tuple[Figure, Figure],
-    points: int,
+    points: int | None,
     time_limit: float | None,
     *,
     json: bool,
@@ -131,11 +141,11 @@ def _pair(
     path: Path | None,
 ) -> None:
     """The curve of two figures, written as the options say."""
-    from jellybean.frontier.pairs import LIMIT_S, pair_curve
+    from jellybean.frontier.pairs import LIMIT_S, POINTS, pair_curve
     from jellybean.frontier.pairs_view import pairs_json, pairs_text, save_pairs, save_pairs_plot
 
     with progress("frontier") as advance:
-        curve = pair_curve(project, *pair, limit_s=time_limit or LIMIT_S, points=points, progress=advance)
+        curve = pair_curve(project, *pair, limit_s=time_limit or LIMIT_S, points=points or POINTS, progress=advance)
     if json:
         print_json(pairs_json(curve))
     else:

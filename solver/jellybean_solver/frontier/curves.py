@@ -3,7 +3,7 @@
 Cost over accuracy is an epsilon-constraint sweep: the cheapest plan, then the cheapest plan more accurate than the
 last, until there is none. Every corner of the Pareto frontier is found, because each solve minimises cost over all
 remaining plans. Budget and p99 latency are not constraints of the sweep: they are checked afterwards, so that a point
-that breaks them is marked instead of missing.
+that breaks them is marked instead of missing. Losses are constraints of every solve.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from jellybean_solver.errors import SolverError
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Problem, Slo
+from jellybean_solver.model.problem import Objective, Problem, Slo
 from jellybean_solver.outcome import ACCURACY_TOLERANCE, COST_TOLERANCE, relative_gap
 from jellybean_solver.planning.infeasibility import scaled
 from jellybean_solver.planning.solve import solve
 from jellybean_solver.planning.solver import Solution
 
 LOWEST = -1e9  # percent: an accuracy target that every plan of known accuracy reaches
+HIGHEST_PRECISION = 0.002  # relative: of the highest rate of plans that mix variants, whose programs know no factor
 GROWTH, PROBES = 4.0, 6  # search for the highest feasible rate: growth factor per step, maximum number of steps
 
 Solve = Callable[[Problem], Solution]
@@ -127,14 +128,16 @@ def cost_accuracy(
     problem: Problem,
     *,
     step: float = ACCURACY_TOLERANCE,
+    least: float | None = None,
     solve: Solve = solve,
     check: Check = lambda plan: None,
     progress: Progress = lambda done, total, label: None,
 ) -> CostAccuracy:
-    """The Pareto frontier of cost and accuracy at the problem's rates.
+    """The Pareto frontier of cost and accuracy at the problem's rates, of plans with one selection for all requests.
 
     `step` (percent points) is the least increase of the accuracy target from one solve to the next; a larger one gives
-    fewer corners. The last corner is always found, by bisecting the last step.
+    fewer corners. The last corner is always found, by bisecting the last step. `least`: lowest accuracy of a corner, in
+    percent.
 
     `solve` may have a time limit; gaps then say how far each corner may be from the optimum. `check` returns the reason
     why a plan breaks a limit that the solver does not model (a simulated p99), or None. SolverError if time ends before
@@ -145,12 +148,13 @@ def cost_accuracy(
         return CostAccuracy((), True, ("the profile knows the accuracy of no selection of variants",))
     tell = _Progress(progress, top)
     corners: list[Corner] = []
-    target: float | None = None
+    target = least
     above, kept = math.inf, 0  # an accuracy that no plan reaches; number of corners when that became known
     finished, ended = True, tuple[str, ...]()
     while True:
         last = corners[-1] if corners else None
-        solution, failed = _asked(replace(problem, slo=Slo(accuracy=target)), solve, last)
+        slo = Slo(accuracy=target, survives=problem.slo.survives)
+        solution, failed = _asked(replace(problem, slo=slo, objective=Objective.COST), solve, last)
         if solution is None:
             finished, ended = False, (failed,)
             break
@@ -168,7 +172,7 @@ def cost_accuracy(
         if plan.accuracy is None:
             target = LOWEST
             continue
-        found = Corner(plan, plan.accuracy, _bound(plan))
+        found = Corner(plan, plan.accuracy, bound_usd_per_h(plan))
         if not math.isinf(above):
             del corners[kept:]  # of the corners within the last step, keep only the most accurate
         _add(corners, found)
@@ -177,8 +181,9 @@ def cost_accuracy(
     checked: list[Corner] = []
     for corner in corners:
         tell.checking(len(checked), len(corners), corner)
-        plan = replace(corner.plan, slo=replace(problem.slo, accuracy=corner.accuracy))
-        checked.append(replace(corner, plan=plan, breaches=_breaches(problem, plan, check)))
+        slo = replace(problem.slo, accuracy=corner.accuracy, mean_accuracy=None, penalty_usd_per_h=None)
+        plan = replace(corner.plan, slo=slo)
+        checked.append(replace(corner, plan=plan, breaches=breaches_of(problem, plan, check)))
     tell.done()
     return CostAccuracy(tuple(checked), finished, ended, max(step, ACCURACY_TOLERANCE))
 
@@ -193,13 +198,14 @@ def cost_rate(
 ) -> CostRate:
     """The cheapest plan with all rates multiplied by each of `scales`, and by the highest feasible factor.
 
-    The accuracy target is the problem's. `solve` and `check`: as for `cost_accuracy`. If time ends before a plan is
-    found at a factor, its point is not `finished`.
+    The accuracy targets are the problem's. `solve` and `check`: as for `cost_accuracy`; if plans may mix variants,
+    `solve` is also told the p99 target. If time ends before a plan is found at a factor, its point is not `finished`.
+    The highest factor of plans that mix variants or bear losses is found by bisection, to `HIGHEST_PRECISION`.
     """
     wanted = sorted(set(scales))
     if not wanted or wanted[0] <= 0:
         raise SolverError(f"rates are multiplied by factors above 0, not by {wanted[0] if wanted else 'none'}")
-    asked = replace(problem, slo=Slo(accuracy=problem.slo.accuracy))
+    asked = replace(problem, slo=_targets_by_rate(problem), objective=Objective.COST)
     points: list[RatePoint] = []
     infeasible: RatePoint | None = None
     highest: float | None = None
@@ -215,6 +221,8 @@ def cost_rate(
     if infeasible is None and points[-1].plan is not None:
         infeasible, highest = _beyond(asked, wanted[-1], solve)
     reached = max((point.scale for point in points if point.plan is not None), default=0.0)
+    if asked.is_for_ways:  # what such a solution states of rates is of other plans
+        infeasible, highest = _bisected(asked, reached, infeasible, solve) if reached else (infeasible, None)
     if highest is not None and reached >= highest * (1 - 2 * COST_TOLERANCE):
         highest = reached
     elif highest is not None:
@@ -224,6 +232,12 @@ def cost_rate(
     progress(len(wanted) + 1, len(wanted) + 1, "done")
     ended = infeasible.reasons if infeasible is not None else ("time ended before the highest rate was found",)
     return CostRate(tuple(points), highest, ended)
+
+
+def _targets_by_rate(problem: Problem) -> Slo:
+    """The targets of plans by rate: budget and p99 are checked afterwards; of plans that mix variants, the budget."""
+    slo = replace(problem.slo, budget_usd_per_h=None)
+    return slo if problem.slo.mean_accuracy is not None else Slo(accuracy=slo.accuracy, survives=slo.survives)
 
 
 class _Progress:
@@ -288,19 +302,21 @@ def _add(corners: list[Corner], found: Corner) -> None:
     corners.append(found)
 
 
-def _bound(plan: Plan) -> float:
+def bound_usd_per_h(plan: Plan) -> float:
+    """Lower bound on the cost of every plan for the same targets; with a soft one, that is as accurate as this plan."""
     certificate = plan.certificate
-    return plan.cost.total_usd_per_h if certificate.is_optimal else certificate.bound
+    return plan.cost.total_usd_per_h if certificate.is_optimal else certificate.bound - certificate.penalty_usd_per_h
 
 
 def _checked_point(problem: Problem, point: RatePoint, check: Check) -> RatePoint:
     if point.plan is None:
         return point
     plan = replace(point.plan, slo=problem.slo)
-    return replace(point, plan=plan, breaches=_breaches(scaled(problem, point.scale), plan, check))
+    return replace(point, plan=plan, breaches=breaches_of(scaled(problem, point.scale), plan, check))
 
 
-def _breaches(problem: Problem, plan: Plan, check: Check) -> tuple[str, ...]:
+def breaches_of(problem: Problem, plan: Plan, check: Check) -> tuple[str, ...]:
+    """The budget if the plan breaks it, and what `check` says, as sentences."""
     unseen = check(plan)
     return (*evaluate(problem, plan).breaches, *((unseen,) if unseen is not None else ()))
 
@@ -322,7 +338,7 @@ def _rate_point(problem: Problem, scale: float, solve: Solve) -> tuple[RatePoint
         return RatePoint(scale, None, 0.0, reasons=(str(error),), finished=False), None
     plan = _plan(solution)
     if plan is not None:
-        return RatePoint(scale, plan, _bound(plan)), None
+        return RatePoint(scale, plan, bound_usd_per_h(plan)), None
     why = solution.infeasibility
     nearest = why.nearest_rate_scale if why is not None else None
     point = RatePoint(scale, None, float("inf"), reasons=why.reasons if why is not None else ())
@@ -337,3 +353,17 @@ def _beyond(problem: Problem, scale: float, solve: Solve) -> tuple[RatePoint, fl
         if point.plan is None:
             return point, highest
     return RatePoint(scale, None, 0.0, reasons=(f"even {scale:.4g} x the rates is feasible",), finished=False), None
+
+
+def _bisected(
+    problem: Problem, low: float, beyond: RatePoint | None, solve: Solve
+) -> tuple[RatePoint | None, float | None]:
+    """The lowest infeasible point known and the highest feasible scale, from a feasible one `low`; None if unknown."""
+    if beyond is None or not beyond.finished:
+        return beyond, None
+    while beyond.scale > low * (1.0 + HIGHEST_PRECISION):
+        point, _ = _rate_point(problem, math.sqrt(low * beyond.scale), solve)
+        if not point.finished:
+            return point, None
+        low, beyond = (low, point) if point.plan is None else (point.scale, beyond)
+    return replace(beyond, reasons=(f"{beyond.scale:.4g} x the rates has no plan", *beyond.reasons)), low

@@ -44,6 +44,7 @@ class SolveLimits:
 
     `enough`: the first point with at most this objective ends the run. `quick`: switch off the heuristics that solve
     large sub-MILPs. `tiny`: leave out all that pays for larger programs only: heuristics, symmetry, restarts.
+    `presolve`: reduce the program first.
     """
 
     gap: float = 0.0
@@ -53,6 +54,7 @@ class SolveLimits:
     enough: float = -math.inf
     quick: bool = False
     tiny: bool = False
+    presolve: bool = True
 
 
 NO_LIMITS = SolveLimits()
@@ -197,6 +199,8 @@ class Program:
             options |= dict.fromkeys(DEAR, False)
         if limits.tiny:
             options |= SPARED
+        if not limits.presolve:
+            model.setOptionValue("presolve", "off")
         if limits.most_nodes is not None:
             options["mip_max_nodes"] = limits.most_nodes
         if not relaxed and math.isfinite(limits.enough):

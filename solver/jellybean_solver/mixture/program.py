@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from jellybean_solver.migration.running_plan import RunningPlan
-from jellybean_solver.milp.highs_program import Floats, Program, SolveLimits
+from jellybean_solver.milp.highs_program import Floats, Program, ProgramSolution, SolveLimits
 from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
 from jellybean_solver.mixture.flow_rows import Count, FlowRows, Workers
 from jellybean_solver.mixture.load_rows import LoadRows
@@ -31,6 +32,7 @@ from jellybean_solver.mixture.seats import Goal, Held, HeldSets, Lost, Mixture, 
 from jellybean_solver.mixture.ways import Instance, WayTable
 from jellybean_solver.model.problem import Pool, Sharing
 
+NODES_AGAIN = 500  # of the branch and bound that looks for a point where presolve says that there is none
 HeldByPool = Mapping[str, HeldSets]  # shared pools only
 
 
@@ -75,13 +77,24 @@ class MixProgram:
 
     def solve(self, limits: SolveLimits) -> Mixture | None:
         """The best mixture found; None if none was found, or proven that there is none (`proven`)."""
-        answer = self.program.solve(limits)
+        answer = self._answer(limits)
         self.proven = answer.values is None and answer.bound == math.inf
         self.bound, self.value = answer.bound, answer.value
         if answer.values is None:
             return None
         after = {lost: self._mixture(flow, answer.values, {}) for lost, flow in self.after.items()}
         return self._mixture(self.flow, answer.values, after)
+
+    def _answer(self, limits: SolveLimits) -> ProgramSolution:
+        """The program's answer; that there is none is tried once more without presolve.
+
+        HiGHS' presolve calls some feasible programs infeasible (ERGO-Code/HiGHS issues 2432, 3090).
+        """
+        answer = self.program.solve(limits)
+        if answer.values is None and answer.bound == math.inf:
+            again = self.program.solve(replace(limits, presolve=False, most_nodes=NODES_AGAIN))
+            return answer if again.values is None else again
+        return answer
 
     def _mixture(self, flow: FlowRows, values: Floats, after: Mapping[Lost, Mixture]) -> Mixture:
         ways = tuple(

@@ -198,7 +198,7 @@ class _MixSearch:
             highest = self.best(Goal(True, None, self.goal.budget)).mixture
             if highest is not None:
                 reached = sum(way.accuracy * share for way, share in highest.ways)
-                reason = f"no plan reaches a mean accuracy of {mean:g}; the highest is {reached:.4g}"
+                reason = f"no plan reaches a mean accuracy of {mean:g}; the highest is {reached:.6g}"
                 return Solution("infeasible", None, Infeasibility((reason,), (), reached), self.tried, None)
         slo = replace(self.problem.slo, mean_accuracy=None, survives=())
         single = replace(self.problem, slo=slo, objective=Objective.COST)

@@ -91,7 +91,15 @@ class ModeSearch:
                 self.level_step = self.settings.finer_step
         if judged <= 1.0:
             self._refine(step)
+        elif self.in_time is None:
+            self._judge_fastest()
         return self
+
+    def _judge_fastest(self) -> None:
+        """Let the judge see the fastest plan, even if time ended: it then knows the nearest target of a plan."""
+        known = [step for step in self.steps.values() if step is not None]
+        if known:
+            self._judged(min(known, key=lambda step: step.slowness))
 
     def _refine(self, step: _Step) -> None:
         """Better plans that the coarse simulation puts near the target, on either side: the judge sees the best first.

@@ -103,9 +103,39 @@ def test_explain_tells_which_loss_asks_for_spare_workers(project: Path) -> None:
     assert spare["without"]["delta_usd_per_h"] == pytest.approx(-0.3, abs=0.001)  # a box and a server
 
 
-@pytest.mark.parametrize("command", [("frontier",)])
-def test_commands_that_know_one_selection_only_say_so(project: Path, command: tuple[str, ...]) -> None:
-    done = jellybean(*command, str(project), *MIXED, status=2)
+def test_the_curve_of_mixtures_goes_through_the_plan(project: Path) -> None:
+    planned = json.loads(jellybean("plan", str(project), "--json", *MIXED).stdout)
+    files = ("--plot", str(project / "curve.svg"), "--plans", str(project / "plans"))
+    options = (*files, "--points", "6", "--rates", "1x")
+    told = json.loads(jellybean("frontier", str(project), *MIXED, "--json", *options).stdout)
+    chosen = next(corner for corner in told["corners"] if corner["chosen"])
+    assert chosen["cost_usd_per_h"]["total"] == pytest.approx(planned["cost_usd_per_h"]["total"], rel=1e-4)
+    assert sorted(part["share"] for part in chosen["selections"]) == pytest.approx([0.4, 0.6])
+    assert [corner["accuracy"] for corner in told["corners"]] == sorted(one["accuracy"] for one in told["corners"])
+    assert told["current"]["accuracy"] == pytest.approx(86.0)
+    assert told["rates"]["points"][0]["feasible"]
+    assert "minimum cost by mean accuracy" in (project / "curve.svg").read_text(encoding="utf-8")
+    for path in (project / "plans").iterdir():
+        from_document(json.loads(path.read_text(encoding="utf-8")))
+    text = " ".join(jellybean("frontier", str(project), *MIXED, "--plot", str(project / "curve.png")).stdout.split())
+    assert "cheapest for a mean of 86 60 %: first two 40 %: first five" in text
+    pairs = json.loads(jellybean("frontier", str(project), *MIXED, "--json", "--of", "accuracy,cost").stdout)
+    assert [point["feasible"] for point in pairs["points"]] == [True] * len(pairs["points"])
+
+
+def test_a_calendar_of_mixtures(project: Path) -> None:
+    (project / "day.csv").write_text("time_s,source,rate_per_s\n0,x,5\n36000,x,20\n72000,x,20\n", encoding="utf-8")
+    arguments = (str(project), str(project / "day.csv"), *MIXED)
+    options = ("--plot", str(project / "day.svg"), "--plans", str(project / "plans"))
+    told = json.loads(jellybean("calendar", *arguments, "--json", *options).stdout)
+    low, high = told["periods"]
+    assert low["cost_usd_per_h"] < high["cost_usd_per_h"]
+    assert sorted(part["share"] for part in high["selections"]) == pytest.approx([0.4, 0.6])
+    assert "<svg" in (project / "day.svg").read_text(encoding="utf-8")
+    assert len([*(project / "plans").iterdir()]) == 2
+    assert "60 % of the requests get first two" in " ".join(jellybean("calendar", *arguments).stdout.split())
+
+
     assert "does not know plans that mix variants, which slo.accuracy.mean asks for" in " ".join(done.stderr.split())
 
 

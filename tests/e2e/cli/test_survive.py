@@ -62,12 +62,6 @@ def test_without_a_second_worker_there_is_no_such_plan(project: Path) -> None:
     assert "no plan holds after the loss of any one worker" in " ".join(done.stderr.split())
 
 
-def test_commands_that_do_not_know_it_say_so(project: Path) -> None:
-    for command in ("explain", "frontier"):
-        done = jellybean(command, str(project), *OPTIONS, status=2)
-        assert "does not know plans that bear losses" in " ".join(done.stderr.split())
-
-
 def test_a_running_plan_without_a_spare_is_replaced(project: Path) -> None:
     jellybean("plan", str(project))
     (project / "plan.json").rename(project / "running.json")
@@ -79,3 +73,15 @@ def test_a_running_plan_without_a_spare_is_replaced(project: Path) -> None:
     assert sum(load["replicas"] for load in decision["migration"]["loads"]) == 2
     again = json.loads(jellybean("plan", str(project), "--from", str(project), *start[2:], "--json").stdout)
     assert (again["replan"]["verdict"], again["hash"]) == ("keep", told["hash"])
+
+
+def test_curves_and_calendars_hold_after_a_loss(project: Path) -> None:
+    options = ("--json", "--rates", "1x", "--plot", str(project / "curve.svg"))
+    told = json.loads(jellybean("frontier", str(project), *OPTIONS, *options).stdout)
+    assert [corner["accuracy"] for corner in told["corners"]] == [80.0, 95.0]
+    for corner in told["corners"]:
+        assert corner["cost_usd_per_h"]["compute"] == pytest.approx(2 * 0.1 + 2 * 0.2), "two of each worker"
+    assert told["rates"]["highest_scale"] > 1.0
+    (project / "day.csv").write_text("time_s,source,rate_per_s\n0,x,5\n36000,x,600\n72000,x,5\n", encoding="utf-8")
+    day = json.loads(jellybean("calendar", str(project), str(project / "day.csv"), *OPTIONS, "--json").stdout)
+    assert day["periods"][0]["cost_usd_per_h"] >= 2 * 0.1 + 2 * 0.2

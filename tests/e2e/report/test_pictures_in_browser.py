@@ -11,7 +11,7 @@ import pytest
 from jellybean.display.pictures import STYLE, save_figure
 from jellybean.frontier import NARROW, WIDE, Frontier, save_plot
 from jellybean.frontier.find import Current
-from jellybean.frontier.plot import Layout
+from jellybean.frontier.panel import Layout
 from jellybean.pipeline.collectives.comparison import compare_ways
 from jellybean.pipeline.collectives.plot import save_comparison
 from jellybean.pipeline.layer_parallelism.linear import LinearComparison

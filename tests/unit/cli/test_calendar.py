@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from jellybean.cli import run
+from jellybean.documents import build_problem, load_project
 from jellybean.planning.plan_file import read_document
+from jellybean_solver import evaluate, from_document, losses, plan_after
+from tests.support.scales_project import make_scales_project
 from tests.support.unlike_sites import INFRASTRUCTURE, write_shops
 
 RATES = [2, 2, 2, 10, 30, 30, 10, 2]  # of each of three hours
@@ -105,3 +109,119 @@ def test_rests_of_started_units_count(shop: Path, capsys: pytest.CaptureFixture[
         sum(one["cost_usd"] + one["change_usd"] for one in long["periods"]) + long["unused_usd"]
     )
     assert by_second["total_usd"] < long["total_usd"] <= long["peak_usd"] + 1e-9
+
+
+# -- plans that mix variants or bear losses
+
+EXCLUSIVE = ("workers.box.count=4", "workers.box.sharing=exclusive", "operators.first.batch=1")
+DAY = [(0, 5), (3, 20), (6, 40), (9, 20), (12, 5), (15, 5)]  # hours, requests per second
+START_USD = 0.001
+
+
+@pytest.fixture
+def scales(tmp_path: Path) -> Path:
+    """A box computes `five` (95 %) for 8 requests per second, and `two` (80 %) for many; starting a model costs."""
+    folder = make_scales_project(tmp_path / "scales")
+    for name, before, after in (
+        ("profiles.yaml", "box: 3 ms", "box: 100 ms"),
+        ("infrastructure.yaml", "tiers:", f"migration: {{start: {START_USD} USD}}\ntiers:"),
+    ):
+        text = (folder / name).read_text(encoding="utf-8")
+        assert before in text
+        (folder / name).write_text(text.replace(before, after), encoding="utf-8")
+    rows = "".join(f"{3600 * hour},x,{rate}\n" for hour, rate in DAY)
+    (folder / "day.csv").write_text("time_s,source,rate_per_s\n" + rows, encoding="utf-8")
+    return folder
+
+
+def given(*options: str) -> list[str]:
+    return [part for option in options for part in ("--set", option)]
+
+
+def test_mixtures_follow_the_rates_and_keep_their_mean(scales: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = planned(scales, capsys, *given(*EXCLUSIVE, "slo.accuracy={mean: 86}"))
+    # 5/s: one box of `five`; 20/s: 8/s on one, the rest on another; 40/s: 16/s on two, the rest on another. 0.2 server.
+    periods = found["periods"]
+    assert [one["rates_per_s"]["x"] for one in periods] == [5, 20, 40, 20, 5]
+    assert [one["cost_usd_per_h"] for one in periods] == pytest.approx([0.3, 0.4, 0.5, 0.4, 0.3], abs=5e-3)
+    assert [one.get("accuracy") for one in periods] == pytest.approx([None, 86.0, 86.0, 86.0, None])
+    shares = {part["selection"]["first"]: part["share"] for part in periods[1]["selections"]}
+    assert shares == pytest.approx({"two": 0.6, "five": 0.4})
+    assert [one["loads"] for one in periods] == [0, 1, 1, 0, 0], "a box with the other variant, then one more of `five`"
+    assert found["change_usd"] == pytest.approx(2 * START_USD, abs=1e-6), "downloads cost next to nothing"
+    assert found["bound_usd"] <= found["total_usd"] <= found["peak_usd"]
+
+
+def test_the_cost_of_a_mixture_at_lower_rates_is_that_of_its_routes_in_proportion(
+    scales: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = planned(scales, capsys, *given(*EXCLUSIVE, "slo.accuracy={mean: 86}", "migration.start=100 USD"))
+    assert len({one["plan"] for one in found["periods"]}) == 1
+    assert run(["plan", str(scales), *given(*EXCLUSIVE, "slo.accuracy={mean: 86}", "sources.x.rate=40/s")]) == 0
+    capsys.readouterr()
+    peak = from_document(read_document(scales / "plan.json")[0])
+    for one in found["periods"]:
+        expected = peak.cost.compute_usd_per_h + peak.cost.network_usd_per_h * one["rates_per_s"]["x"] / 40
+        assert one["cost_usd_per_h"] == pytest.approx(expected, rel=1e-6)
+        assert one["accuracy"] == pytest.approx(86.0)
+
+
+def test_a_plan_that_is_not_accurate_enough_serves_no_period(scales: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each plan has just its mean: one for fewer requests has too few boxes, whatever changes cost."""
+    options = (*EXCLUSIVE[1:], "workers.box.count=6", "slo.accuracy={mean: 95}", "migration.start=100 USD")
+    dear = planned(scales, capsys, *given(*options))
+    assert [one["cost_usd_per_h"] for one in dear["periods"]] == pytest.approx([0.7] * 5, abs=5e-3)
+    assert dear["peak_usd"] == pytest.approx(dear["total_usd"])
+
+
+def test_penalties_are_weighed_but_not_paid(scales: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = given(*EXCLUSIVE, "slo.accuracy={mean: 90, penalty: 0.02 USD/h}")
+    found = planned(scales, capsys, *options)
+    periods = found["periods"]
+    # 4 of 15 points on a box of 0.1 USD/h at 20/s; at 40/s a box of `five` would gain only 3 points.
+    assert [one.get("penalty_usd", 0.0) for one in periods] == pytest.approx([0, 0.24, 0.6, 0.24, 0], abs=1e-6)
+    assert [one["cost_usd_per_h"] for one in periods] == pytest.approx([0.3, 0.4, 0.3, 0.4, 0.3], abs=5e-3)
+    assert found["penalty_usd"] == pytest.approx(1.08)
+    assert found["total_usd"] == pytest.approx(sum(one["cost_usd"] + one["change_usd"] for one in periods))
+    assert found["bound_usd"] <= found["total_usd"] + found["penalty_usd"] <= found["peak_usd"] + 1e-9
+    assert run(["calendar", str(scales), str(scales / "day.csv"), *options]) == 0
+    assert "with the penalty of a lower accuracy" in " ".join(capsys.readouterr().out.split())
+
+
+def test_losses_are_borne_in_every_period(scales: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spare = ("workers.server.count=4", "workers.box.count=6", "slo.survive=1 worker")
+    found = planned(scales, capsys, *given(*EXCLUSIVE, *spare, "slo.accuracy={mean: 86}"))
+    costs = [one["cost_usd_per_h"] for one in found["periods"]]
+    assert costs == pytest.approx([0.6, 0.8, 0.9, 0.8, 0.6], abs=5e-3), "a second server, and one box more of each"
+    folder = scales / "plans"
+    arguments = [
+        "calendar",
+        str(scales),
+        str(scales / "day.csv"),
+        *given(*EXCLUSIVE, *spare, "slo.accuracy={mean: 86}"),
+    ]
+    assert run([*arguments, "--plans", str(folder)]) == 0
+    assert "60 % of the requests get first two" in " ".join(capsys.readouterr().out.split())
+    for path in folder.iterdir():
+        plan = from_document(read_document(path)[0])
+        problem = build_problem(load_project(scales, plan.overrides))
+        for loss in losses(plan, plan.slo.survives):
+            left = plan_after(problem, plan, loss)
+            assert left is not None
+            assert not evaluate(replace(problem, slo=replace(problem.slo, survives=())), left).violations
+
+
+def test_a_mixture_in_time_serves_only_rates_up_to_its_own(scales: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    timed = ("slo.latency_p99=400 ms", "sources.x.arrivals=poisson", "migration.start=100 USD")
+    found = planned(scales, capsys, *given(*EXCLUSIVE, "slo.accuracy={mean: 86}", *timed))
+    for one in found["periods"]:
+        assert one["loads"] == 0
+        planned_per_s = float(one["command"].partition("sources.x.rate=")[2].partition("/s")[0])
+        assert planned_per_s >= one["rates_per_s"]["x"], "it was simulated for that rate"
+
+
+def test_another_objective_than_the_cost_is_refused(scales: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for objective in ("mean_accuracy", "rate"):
+        assert run(["calendar", str(scales), str(scales / "day.csv"), *given(f"objective={objective}")]) == 2
+        told = " ".join(capsys.readouterr().err.split())
+        assert f"objective: {objective} does not state: use objective: cost" in told

@@ -15,7 +15,7 @@ from jellybean.errors import JellyBeanError
 from jellybean.frontier import Frontier, frontier_text, save_plans, save_plot, to_json
 from jellybean.frontier.changes import changes
 from jellybean.frontier.find import Current
-from jellybean.frontier.plot import MAX_NUMBERED
+from jellybean.frontier.panel import MAX_NUMBERED
 from jellybean_solver import EndToEnd, Problem, Slo
 from jellybean_solver.frontier.curves import CostAccuracy, cost_accuracy, cost_rate
 from jellybean_solver.model.plan_document import from_document

@@ -13,6 +13,7 @@ from jellybean_solver import (
     Edge,
     EdgeKind,
     Independent,
+    LossKind,
     Objective,
     Plan,
     Problem,
@@ -242,3 +243,20 @@ def test_a_soft_mean_that_no_plan_reaches_has_a_plan() -> None:
     assert solve(replace(asked, slo=Slo(mean_accuracy=95.0))).plan is None
     within = replace(asked, slo=replace(asked.slo, budget_usd_per_h=2.0))
     assert planned(within).cost.total_usd_per_h <= 2.0  # the penalty is no part of the budget
+
+
+def test_a_program_that_presolve_calls_infeasible_is_tried_without_it() -> None:
+    """Five workers are just enough: two that take no time, and of those that need two, one more."""
+    free, busy = ({"box": 0.0}, {"b": 0.0}), ({"box": 0.01}, {})
+    first = operator("a", ["camera"], variant("v0", *free), variant("v1", *free))
+    second = operator("b", ["a"], variant("v0", *busy), variant("v1", {"box": 0.05}, {}))
+    pools = [replace(box(5, price=0.0), sharing=Sharing.EXCLUSIVE)]
+    fanned = tuple(
+        replace(one, inputs=tuple(replace(edge, kind=EdgeKind.FAN_OUT, ratio=2.0) for edge in one.inputs))
+        for one in (first, second)
+    )
+    slo = Slo(survives=(LossKind.WORKER,))
+    asked = replace(problem(*fanned, pools=pools, rate_per_s=25.0, slo=slo), utilisation=0.5)
+    plan = solve(asked).plan
+    assert plan is not None
+    assert len(plan.workers) == 5

@@ -1,0 +1,254 @@
+"""The curve of the least cost over the mean accuracy, for plans that mix variants: the box method.
+
+A plan may have any mean accuracy in a range, so the curve has no corners to enumerate. Between two points the cost lies
+in a box: at most that of the next point, whose plan is accurate enough, and at least the lower bound of the point
+before. The largest box is divided by the cheapest plan for the accuracy in its middle (Hamacher, Pedersen, Ruzika:
+Finding representative systems for discrete bicriterion optimization problems, 2007). From each point on, the most
+accurate plan of nearly its cost is sought too: there a level stretch, which the same workers serve, ends with a jump.
+
+A p99 latency target is a matter of `solve`. The budget is checked afterwards, as on the other curves.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from jellybean_solver.errors import SolverError
+from jellybean_solver.frontier.curves import Check, Progress, Solve, bound_usd_per_h, breaches_of
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import Objective, Problem
+from jellybean_solver.outcome import ACCURACY_TOLERANCE, COST_TOLERANCE, relative_gap
+from jellybean_solver.planning.solve import solve
+
+POINTS = 15  # accuracies that are solved for: with more, the picture does not change to the eye
+EQUAL_COST = 2e-5  # relative: costs closer than this are equal, as programs are solved to half of it
+LEAST_AREA = 5e-4  # of the curve's range in cost times that in accuracy: smaller boxes are not divided
+LEVEL = 0.005  # of the range in cost: a rise that the eye takes for level
+LEAST_GAIN = 0.02  # of the range in accuracy: the shortest level stretch whose end is sought
+LOWEST_MEAN = 0.0  # percent: a mean accuracy that every plan of known accuracy reaches
+
+
+@dataclass(frozen=True, slots=True)
+class MixedPoint:
+    """The cheapest plan found for all mean accuracies from `target` up to its own.
+
+    `bound_usd_per_h`: lower bound on the cost of every plan whose mean accuracy is at least `target`. `breaches`: what
+    the plan breaks, as sentences. The plan's targets are those of the problem, with its own mean accuracy.
+    """
+
+    target: float
+    plan: Plan
+    bound_usd_per_h: float
+    breaches: tuple[str, ...] = ()
+
+    @property
+    def accuracy(self) -> float:
+        """Mean accuracy of all requests, in percent."""
+        return self.plan.accuracy or 0.0
+
+    @property
+    def cost_usd_per_h(self) -> float:
+        return self.plan.cost.total_usd_per_h
+
+    @property
+    def gap(self) -> float:
+        """Relative gap between cost and lower bound; 0 if the plan is proven optimal."""
+        return relative_gap(self.cost_usd_per_h, self.bound_usd_per_h, COST_TOLERANCE)
+
+
+@dataclass(frozen=True, slots=True)
+class MixedCurve:
+    """Points by rising mean accuracy and cost; between two of them the cost lies in the box of their bound and cost.
+
+    `highest_bound`: upper bound on the mean accuracy of every plan, in percent; None if it is unknown. `finished`:
+    False if time ended before all accuracies were solved for. `ended`: why the curve ends, or has no point, as
+    sentences.
+    """
+
+    points: tuple[MixedPoint, ...]
+    highest_bound: float | None
+    finished: bool
+    ended: tuple[str, ...]
+
+    def at_least(self, accuracy: float) -> MixedPoint | None:
+        """The cheapest point that reaches a mean accuracy; None if none does."""
+        return next((point for point in self.points if point.accuracy >= accuracy - ACCURACY_TOLERANCE), None)
+
+
+def cost_mean_accuracy(
+    problem: Problem,
+    *,
+    accuracies: Sequence[float] = (),
+    points: int = POINTS,
+    step: float = 0.0,
+    solve: Solve = solve,
+    check: Check = lambda plan: None,
+    progress: Progress = lambda done, total, label: None,
+) -> MixedCurve:
+    """The least cost over the mean accuracy at the problem's rates, from the cheapest plan to the highest mean.
+
+    `accuracies`: means that get a point of their own if they can be reached. `points`: accuracies to solve for, with
+    both ends. `step` (percent points): narrower boxes are not divided. `solve` raises a SolverError where time ends;
+    the curve then has what was found, and the error is raised if that is nothing. `check`: as for `cost_accuracy`.
+    """
+    sweep = _Sweep(problem, solve, step)
+    progress(0, points, "the cheapest plan")
+    why = sweep.start()
+    if not sweep.points:
+        return MixedCurve((), None, True, why)
+    progress(1, points, "the highest mean accuracy")
+    sweep.finish()
+    sweep.extend(sweep.points[0])
+    for asked in accuracies:
+        if sweep.is_inside(asked):
+            sweep.divide(asked)
+    while sweep.solved < points and (middle := sweep.middle()) is not None:
+        progress(sweep.solved, points, f"mean accuracy {middle:.4g}")
+        sweep.divide(middle)
+    found = tuple(_checked(problem, point, check) for point in sweep.points)
+    progress(points, points, "done")
+    ended = (*sweep.highest_text(), *dict.fromkeys(sweep.late))
+    return MixedCurve(found, sweep.highest_bound, not sweep.late, ended)
+
+
+def _checked(problem: Problem, point: MixedPoint, check: Check) -> MixedPoint:
+    slo = replace(problem.slo, mean_accuracy=point.accuracy, penalty_usd_per_h=None)
+    plan = replace(point.plan, slo=slo)
+    return replace(point, plan=plan, breaches=breaches_of(problem, plan, check))
+
+
+@dataclass
+class _Sweep:
+    """`late`: why accuracies could not be solved for, as sentences; `unknown`: these accuracies."""
+
+    problem: Problem
+    solve: Solve
+    step: float
+    points: list[MixedPoint] = field(default_factory=list)
+    highest_bound: float | None = None
+    solved: int = 0
+    late: list[str] = field(default_factory=list)
+    unknown: list[float] = field(default_factory=list)
+
+    def start(self) -> tuple[str, ...]:
+        """Find the cheapest plan of known accuracy; the reasons if there is none."""
+        self.solved += 1
+        solution = self.solve(self._asked(LOWEST_MEAN))
+        if solution.plan is None:
+            return solution.infeasibility.reasons if solution.infeasibility is not None else ()
+        self.points = [point_of(LOWEST_MEAN, solution.plan)]
+        return ()
+
+    def finish(self) -> None:
+        """Find the highest mean accuracy, and the cheapest plan that has it."""
+        self.solved += 1
+        best = self._most_accurate(None)
+        if best is None or best.accuracy is None:
+            return
+        self.highest_bound = best.certificate.bound
+        found = self._cheapest(best.accuracy)
+        if found is None:  # the plan is there: only its cost may not be the least
+            found = MixedPoint(best.accuracy, best, self.points[0].bound_usd_per_h)
+        self._keep([found])
+
+    def is_inside(self, accuracy: float) -> bool:
+        """True if a mean accuracy is between those of the first and the last point."""
+        return self.points[0].accuracy < accuracy < self.points[-1].accuracy
+
+    def middle(self) -> float | None:
+        """The accuracy in the middle of the largest box; None if all are small, or time ended in them."""
+        height, width = self._range()
+        best, at = LEAST_AREA * height * width, None
+        for one, two in itertools.pairwise(self.points):
+            wide, high = two.target - one.accuracy, two.cost_usd_per_h - one.bound_usd_per_h
+            if wide <= max(self.step, ACCURACY_TOLERANCE) or any(one.accuracy < x < two.target for x in self.unknown):
+                continue
+            if wide * high > best:
+                best, at = wide * high, (one.accuracy + two.target) / 2.0
+        return at
+
+    def divide(self, accuracy: float) -> None:
+        """Solve for a mean accuracy between two points, unless it is one that a point is proven for."""
+        self.solved += 1
+        after = next(point for point in self.points if point.accuracy >= accuracy)
+        if after.target <= accuracy:
+            return
+        late = len(self.late)
+        found = self._cheapest(accuracy)
+        if found is not None:
+            self._keep([found])
+            self.extend(found)
+        elif late == len(self.late):  # none was found where one exists: that of the next point does
+            before = max((p.bound_usd_per_h for p in self.points if p.target <= accuracy), default=0.0)
+            self._keep([replace(after, target=accuracy, bound_usd_per_h=before)])
+        else:
+            self.unknown.append(accuracy)
+
+    def extend(self, point: MixedPoint) -> None:
+        """Find the end of the stretch that costs nearly the same as a point; with a p99 target that takes too long."""
+        height, width = self._range()
+        if self.problem.slo.latency_p99_s is not None or height <= 0.0 or width <= 0.0:
+            return
+        best = self._most_accurate(point.cost_usd_per_h + LEVEL * height)
+        reached = point.accuracy if best is None or best.accuracy is None else best.accuracy
+        is_known = any(one.target <= reached <= one.accuracy for one in self.points)
+        if best is None or is_known or reached <= point.accuracy + LEAST_GAIN * width:
+            return
+        self.solved += 1
+        self._keep([self._cheapest(reached) or MixedPoint(reached, best, point.bound_usd_per_h)])
+
+    def highest_text(self) -> Iterable[str]:
+        """What is known of the highest mean accuracy, as sentences."""
+        if self.highest_bound is not None:
+            last = self.points[-1].accuracy
+            proof = f"; no plan exceeds {self.highest_bound:.6g}" if self.highest_bound > last + 1e-3 else ""
+            yield f"{last:.6g} is the highest mean accuracy found{proof}"
+
+    def _keep(self, found: Sequence[MixedPoint]) -> None:
+        self.points = non_dominated([*self.points, *found])
+
+    def _range(self) -> tuple[float, float]:
+        """Ranges of the cost and of the accuracy."""
+        first, last = self.points[0], self.points[-1]
+        return last.cost_usd_per_h - first.cost_usd_per_h, last.accuracy - first.accuracy
+
+    def _cheapest(self, target: float) -> MixedPoint | None:
+        """The cheapest plan for a mean accuracy; None if none was found."""
+        plan = self._plan(lambda: self._asked(target))
+        return None if plan is None or plan.accuracy is None else point_of(target, plan)
+
+    def _most_accurate(self, budget: float | None) -> Plan | None:
+        slo = replace(self._asked(LOWEST_MEAN).slo, mean_accuracy=None, budget_usd_per_h=budget)
+        return self._plan(lambda: replace(self.problem, objective=Objective.MEAN_ACCURACY, slo=slo))
+
+    def _asked(self, target: float) -> Problem:
+        slo = replace(self.problem.slo, mean_accuracy=target, penalty_usd_per_h=None, budget_usd_per_h=None)
+        return replace(self.problem, objective=Objective.COST, slo=slo)
+
+    def _plan(self, asked: Callable[[], Problem]) -> Plan | None:
+        """The plan of a changed problem; None if there is none, or time ended, which is noted."""
+        try:
+            return self.solve(asked()).plan
+        except SolverError as error:
+            self.late.append(str(error))
+            return None
+
+
+def point_of(target: float, plan: Plan) -> MixedPoint:
+    """The point of a cheapest plan for a mean accuracy."""
+    return MixedPoint(target, plan, min(bound_usd_per_h(plan), plan.cost.total_usd_per_h))
+
+
+def non_dominated(points: Sequence[MixedPoint]) -> list[MixedPoint]:
+    """The points that no other one dominates, by rising accuracy; they take over the targets of those they dominate."""
+    kept: list[MixedPoint] = []
+    for point in sorted(points, key=lambda one: (one.accuracy, -one.cost_usd_per_h)):
+        taken = point
+        while kept and taken.cost_usd_per_h <= kept[-1].cost_usd_per_h + EQUAL_COST * max(1.0, taken.cost_usd_per_h):
+            gone = kept.pop()
+            least = min(taken.bound_usd_per_h, gone.bound_usd_per_h)
+            taken = replace(taken, target=min(taken.target, gone.target), bound_usd_per_h=least)
+        kept.append(taken)
+    return kept
