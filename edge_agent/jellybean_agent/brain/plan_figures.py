@@ -32,14 +32,16 @@ class PlanFigures:
 def read_figures(document: Mapping[str, Any]) -> PlanFigures:
     """The figures of a plan document. KeyError, TypeError or ValueError if one is missing or no number."""
     slo, cost, proof = document["slo"], document["cost"], document["certificate"]
-    is_soft = slo.get("penalty_usd_per_h") is not None  # then the certificate is of cost and penalty together
+    is_soft = slo.get("penalty_usd_per_h") is not None
+    # With a penalty the certificate is of cost and penalties together.
+    has_penalty = is_soft or slo.get("soft_latency_p99_s") is not None
     is_cheapest = proof.get("objective_of", "cost") == "cost"
     return PlanFigures(
         source_rates_per_s={str(source["name"]): float(source["rate_per_s"]) for source in document["sources"]},
         rate_per_s=planned_rate_per_s(document),
         cost_usd_per_h=float(cost["compute_usd_per_h"]) + float(cost["network_usd_per_h"]),
-        bound_usd_per_h=float(proof["bound"]) if is_cheapest and not is_soft else None,
-        gap=float(proof["gap"]) if is_cheapest and not is_soft else None,
+        bound_usd_per_h=float(proof["bound"]) if is_cheapest and not has_penalty else None,
+        gap=float(proof["gap"]) if is_cheapest and not has_penalty else None,
         proof=str(proof["termination"]),
         accuracy=_number(document.get("accuracy")),
         slo_accuracy=_number(slo.get("accuracy")),
