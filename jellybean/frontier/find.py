@@ -14,6 +14,7 @@ from jellybean.planning.cascades import refuse_cascades
 from jellybean.planning.mixing import require_one_selection
 from jellybean.planning.plan_file import PLAN_FILE, load_plan
 from jellybean.planning.predicted_latency import check_latency
+from jellybean.planning.soft_targets import refuse_soft_latency
 from jellybean_solver import (
     ACCURACY_TOLERANCE,
     DEFAULT_GAP,
@@ -87,6 +88,7 @@ def find_frontier(
     `step` as in `cost_accuracy`; `time_limit_s` applies to each solve. SolverError if no plan is found in time.
     """
     refuse_cascades(project, "frontier")
+    refuse_soft_latency(project, "frontier")
     problem, cuts = build_problem(project), build_cuts(project)
     require_one_selection(problem, "frontier")
     scales = rates(problem) if rates is not None else ()

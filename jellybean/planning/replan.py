@@ -15,6 +15,7 @@ from jellybean.planning.plan_file import PLAN_FILE, RUNNING, read_document, writ
 from jellybean.planning.planned import Planned
 from jellybean.planning.predicted_latency import Judged, judged_latency, latency_breach
 from jellybean.planning.project_plan import plan_project, require_plan
+from jellybean.planning.soft_targets import refuse_soft_latency
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import owner_endpoint
 from jellybean_solver import (
@@ -147,6 +148,7 @@ def replan_project(
     own = as_planned(project, before)  # the plan's cascade stays
     problem, cuts, migration = build_problem(own), build_cuts(own), project.infrastructure.migration
     require_one_selection(problem, "plan --from")
+    refuse_soft_latency(own, "plan --from")
     prices = MigrationPrices(migration.start_usd, migration.download_usd_per_gib)
     checks_s: list[float] = []
 

@@ -60,15 +60,12 @@ def with_hard_target(project: Project, p99_s: float) -> Project:
     return load_project(project.directory, (*project.overrides, hard, *options), accept_stale=project.accept_stale)
 
 
-def within_reached_p99(project: Project, planned: Planned) -> Project:
-    """The project with the p99 latency that its plan reaches, or the soft one if that is met, as a hard target.
+def with_planned_p99(project: Project, planned: Planned) -> Project:
+    """The project with the hard p99 target that its plan was found for, instead of the soft one.
 
     Its cheapest plan is the one of least cost and penalty, so that commands that know hard targets alone explain it.
     """
-    stated = stated_soft_target(project)
-    if stated is None or planned.plan is None:
-        return project
-    return with_hard_target(project, max(stated.p99_s, predicted_p99(planned.plan)[""].p99_s))
+    return project if planned.asked_p99_s is None else with_hard_target(project, planned.asked_p99_s)
 
 
 def plan_with_soft_latency(
@@ -82,7 +79,8 @@ def plan_with_soft_latency(
     tries = _Tries(project, plan_one, limit_s, report)
     cheapest = tries.plan(NEVER_LATE_S, CHEAPEST_SHARE)
     if cheapest.plan is None:
-        return replace(cheapest, problem=replace(cheapest.problem, slo=_softened(cheapest.problem.slo, target)))
+        slo = _softened(cheapest.problem.slo, target)
+        return replace(cheapest, problem=replace(cheapest.problem, slo=slo), asked_p99_s=None)
     first = _candidate(cheapest, cheapest.plan)
     tolerance = TOLERANCE if gap is None else gap
     outcome = SoftSearch(target, first, tries.in_time, _least_s(project), tolerance).run()
@@ -107,6 +105,7 @@ class _Tries:
             self.report(self.done + done / max(total, 1e-9), MOST_TARGETS + 1, f"{within}: {label}")
 
         planned = self.plan_one(with_hard_target(self.project, target_s), self.clock.share(share).left(), progress)
+        planned = replace(planned, asked_p99_s=target_s)
         self.done += 1
         cut_short = planned.status == Termination.TIME_LIMIT or planned.plan is None
         self.late = self.late or (cut_short and self.clock.left() is not None)
@@ -170,12 +169,18 @@ def _answer(
         judged=_judged(plan, target),
         cheapest=None if before is None or outcome.best is cheapest else (before, _judged(before, target)),
         best=_text(target, outcome),
+        asked_p99_s=_met_p99_s(target, outcome.best) if outcome.best is cheapest else planned.asked_p99_s,
     )
 
 
 def _soft_plan(project: Project, target: SoftTarget, candidate: Candidate[Planned]) -> Plan | None:
     plan = candidate.found.plan
     return None if plan is None else replace(plan, slo=_softened(plan.slo, target), overrides=project.overrides)
+
+
+def _met_p99_s(target: SoftTarget, cheapest: Candidate[Planned]) -> float:
+    """A hard target that the cheapest plan meets."""
+    return max(target.p99_s, cheapest.p99_s)
 
 
 def _judged(plan: Plan, target: SoftTarget) -> Judged:

@@ -1,7 +1,8 @@
 """The plan of least cost and penalty, where each second of p99 latency above a soft target counts.
 
-Branch and bound over the p99 latency: ranges of it have a lower bound on cost and penalty, and the range of the least
-bound is divided by the cheapest plan for a hard target inside it.
+Branch and bound over the p99 latency: it is divided into ranges by the cheapest plans found for hard targets. Bounds on
+cost often leave queues out and then stay far below what plans in time cost, so ranges are chosen by the estimate that
+no plan for a target costs less than the one found for it. The certificate is of the bounds alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Generic, TypeVar
 
 from jellybean.quantities import DURATION, format_quantity, parse_quantity
 
-TOLERANCE = 0.005  # relative: ranges of p99 that cannot save more are left; 0 asks for a target per step of the curve
+TOLERANCE = 0.005  # relative: ranges of p99 that save no more are left; less asks for more plans in time
 MOST_TARGETS = 10  # each asks for a plan in time, which takes seconds; after these the certificate states the gap
 DIGITS = 4  # of targets that are tried
 
@@ -56,11 +57,15 @@ class SoftTarget:
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Plans whose p99 latency is above `low_s` and at most `high_s`. `open`: a target inside it may be tried."""
+    """Plans whose p99 latency is above `low_s` and at most `high_s`. `open`: a target inside it may be tried.
+
+    `cost_bound`: proven, `estimate`: the cost of the plan found for the least target that was tried above the range.
+    """
 
     low_s: float
     high_s: float
     cost_bound: float
+    estimate: float
     open: bool = True
 
 
@@ -93,10 +98,11 @@ class SoftSearch(Generic[Found]):
         self._refused_s: float | None = None
         self._floor_s = 0.0  # below it no plan was found
         self._out_of_time = False
+        self._known = [cheapest]
         borders = sorted({min(least_s, cheapest.p99_s), *self._inside(least_s, cheapest.p99_s), cheapest.p99_s})
-        bound = cheapest.bound_usd_per_h
-        self._ranges = [_Range(low, high, bound) for low, high in pairwise(borders)]
-        self._ranges.append(_Range(cheapest.p99_s, math.inf, bound, open=False))
+        known = cheapest.bound_usd_per_h, cheapest.cost_usd_per_h
+        self._ranges = [_Range(low, high, *known) for low, high in pairwise(borders)]
+        self._ranges.append(_Range(cheapest.p99_s, math.inf, *known, open=False))
 
     def _inside(self, low_s: float, high_s: float) -> tuple[float, ...]:
         return (self._target.p99_s,) if low_s < self._target.p99_s < high_s else ()
@@ -106,7 +112,7 @@ class SoftSearch(Generic[Found]):
         return candidate.cost_usd_per_h + self._target.penalty(candidate.p99_s)
 
     def run(self) -> SoftOutcome[Found]:
-        """Divide the range of the least bound until none can save more than the tolerance, or targets or time end."""
+        """Divide the most promising range until none can save more than the tolerance, or targets or time end."""
         while len(self._tried) < self._most and not self._out_of_time:
             chosen = self._most_promising()
             if chosen is None:
@@ -119,10 +125,14 @@ class SoftSearch(Generic[Found]):
         return one.cost_bound + self._target.penalty(one.low_s)
 
     def _most_promising(self) -> _Range | None:
-        """The open range of the least bound; None if that saves too little."""
+        """The open range of the least estimate of cost and penalty; None if that saves too little."""
         worth_trying = self.value(self.best) * (1.0 - self._tolerance)
-        ranges = [one for one in self._ranges if one.open and self._bound(one) < worth_trying]
-        return min(ranges, key=lambda one: (self._bound(one), one.low_s), default=None)
+
+        def estimate(one: _Range) -> float:
+            return one.estimate + self._target.penalty(one.low_s)
+
+        ranges = [one for one in self._ranges if one.open and estimate(one) < worth_trying]
+        return min(ranges, key=lambda one: (estimate(one), one.low_s), default=None)
 
     def _divide(self, chosen: _Range) -> None:
         """Try a target inside the range, and replace it by what is known below and above the target."""
@@ -164,12 +174,19 @@ class SoftSearch(Generic[Found]):
         self._ranges = [replace(one, open=one.open and one.high_s > self._floor_s) for one in self._ranges]
 
     def _accept(self, target_s: float, candidate: Candidate[Found]) -> None:
-        """Raise the bounds below the target; between the plan's p99 and the target no plan costs less than it."""
+        """Raise bounds and estimates below the target, and close what the plan found for it answers."""
         p99_s = min(candidate.p99_s, target_s)
         self._split_at(p99_s)
-        bound, done_s = candidate.bound_usd_per_h, max(self._target.p99_s, self._floor_s)
+        self._known.append(candidate)
+        cost = min(one.cost_usd_per_h for one in self._known if one.p99_s <= target_s or one is candidate)
+        done_s = max(self._target.p99_s, self._floor_s)
         self._ranges = [
-            replace(one, cost_bound=max(bound, one.cost_bound), open=one.open and done_s < one.high_s <= p99_s)
+            replace(
+                one,
+                cost_bound=max(candidate.bound_usd_per_h, one.cost_bound),
+                estimate=max(cost, one.estimate),
+                open=one.open and done_s < one.high_s <= p99_s,
+            )
             if one.high_s <= target_s
             else one
             for one in self._ranges

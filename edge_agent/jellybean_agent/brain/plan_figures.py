@@ -26,6 +26,7 @@ class PlanFigures:
     slo_budget_usd_per_h: float | None
     is_stale: bool  # it was planned with stale profiles
     slo_mean_accuracy: float | None = None
+    has_soft_latency: bool = False  # its p99 latency is soft: it may exceed the target, and no alert says so
     overrides: tuple[str, ...] = ()  # values PATH=VALUE by which the documents were changed for it
 
 
@@ -34,7 +35,8 @@ def read_figures(document: Mapping[str, Any]) -> PlanFigures:
     slo, cost, proof = document["slo"], document["cost"], document["certificate"]
     is_soft = slo.get("penalty_usd_per_h") is not None
     # With a penalty the certificate is of cost and penalties together.
-    has_penalty = is_soft or slo.get("soft_latency_p99_s") is not None
+    has_soft_latency = slo.get("soft_latency_p99_s") is not None
+    has_penalty = is_soft or has_soft_latency
     is_cheapest = proof.get("objective_of", "cost") == "cost"
     return PlanFigures(
         source_rates_per_s={str(source["name"]): float(source["rate_per_s"]) for source in document["sources"]},
@@ -46,6 +48,7 @@ def read_figures(document: Mapping[str, Any]) -> PlanFigures:
         accuracy=_number(document.get("accuracy")),
         slo_accuracy=_number(slo.get("accuracy")),
         slo_mean_accuracy=None if is_soft else _number(slo.get("mean_accuracy")),
+        has_soft_latency=has_soft_latency,
         slo_latency_p99_s=_number(slo.get("latency_p99_s")),
         slo_budget_usd_per_h=_number(slo.get("budget_usd_per_h")),
         is_stale=bool(document.get("stale_profiles")),
