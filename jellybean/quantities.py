@@ -150,7 +150,9 @@ def parse_price_of_time(value: object) -> float:
     length = length.strip()
     usd_per_h = parse_quantity(PRICE_PER_H, price)
     length_s = parse_quantity(DURATION, f"1 {length}" if length in DURATION.units else length)
-    found = usd_per_h / length_s if length_s > 0 else math.inf
+    if length_s <= 0:
+        raise InvalidValueError(f"{quoted(length)} is no length of time", _PRICE_OF_TIME_HINT)
+    found = usd_per_h / length_s
     if not math.isfinite(found):
         raise InvalidValueError(f"{quoted(value)} is too large", _PRICE_OF_TIME_HINT)
     return found

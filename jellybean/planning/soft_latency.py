@@ -139,8 +139,12 @@ def _least_s(project: Project) -> float:
 
 def _softened(slo: Slo, target: SoftTarget) -> Slo:
     """The targets with the soft p99 latency instead of a hard one."""
-    soft = {"soft_latency_p99_s": target.p99_s, "latency_penalty_usd_per_h_per_s": target.usd_per_h_per_s}
-    return replace(slo, latency_p99_s=None, **soft)
+    return replace(
+        slo,
+        latency_p99_s=None,
+        soft_latency_p99_s=target.p99_s,
+        latency_penalty_usd_per_h_per_s=target.usd_per_h_per_s,
+    )
 
 
 def _answer(
