@@ -54,8 +54,13 @@ class QuantityKind:
     @property
     def pattern(self) -> str:
         """ECMAScript regular expression of the accepted texts, for JSON Schema."""
+        return rf"^\s*(?:{_NUMBER})\s*{self.unit_pattern}\s*$"
+
+    @property
+    def unit_pattern(self) -> str:
+        """ECMAScript regular expression of the units."""
         units = "|".join(re.escape(unit).replace("/", r"\/") for unit in self.units)
-        return rf"^\s*(?:{_NUMBER})\s*(?:{units})\s*$"
+        return rf"(?:{units})"
 
 
 DURATION = QuantityKind(
@@ -113,6 +118,9 @@ PRICE_PER_GIB = QuantityKind(
     ("USD/GiB", "USD/GB", "USD/TB"),
 )
 PRICE_OF_TIME = "price per hour for a length of time"
+PRICE_OF_TIME_PATTERN = (
+    rf"^\s*(?:{_NUMBER})\s*{PRICE_PER_H.unit_pattern}\s+per\s+(?:{_NUMBER})?\s*{DURATION.unit_pattern}\s*$"
+)
 _PRICE_OF_TIME_HINT = "write for example 0.02 USD/h per 10 ms"
 PERCENT = QuantityKind("percentage", {"%": 0.01}, "%", "3 %", ("%",), ("%",))
 # Used to recognise a unit of the wrong kind. Without PRICE: "USD" alone more often means a price per hour or GiB.
@@ -144,10 +152,10 @@ def parse_price_of_time(value: object) -> float:
     """Parse a price per hour for a length of time, `0.02 USD/h per 10 ms`, to USD per hour per second."""
     if not isinstance(value, str):
         raise InvalidValueError(f"{describe_value(value)} is not a {PRICE_OF_TIME}", _PRICE_OF_TIME_HINT)
-    price, per, length = value.partition(" per ") if len(value) <= _MAX_CHARACTERS else ("", "", "")
-    if not per:
+    price, *lengths = re.split(r"\s+per\s+", value.strip()) if len(value) <= _MAX_CHARACTERS else [value]
+    if len(lengths) != 1:
         raise InvalidValueError(f"{quoted(value)} does not say per how much time", _PRICE_OF_TIME_HINT)
-    length = length.strip()
+    length = lengths[0]
     usd_per_h = parse_quantity(PRICE_PER_H, price)
     length_s = parse_quantity(DURATION, f"1 {length}" if length in DURATION.units else length)
     if length_s <= 0:

@@ -170,7 +170,7 @@ def _price_of_time_text(value: float, info: SerializationInfo) -> str:
 
 _PRICE_OF_TIME_SCHEMA: dict[str, Any] = {
     "type": "string",
-    "pattern": r"^[^a-zA-Z]+USD\/[a-z]+ per\s+[0-9.eE+-]*\s*[a-zµμ]+\s*$",
+    "pattern": quantities.PRICE_OF_TIME_PATTERN,
     "examples": ["0.02 USD/h per 10 ms"],
     "description": "A price per hour for a length of time, for example 0.02 USD/h per 10 ms.",
 }

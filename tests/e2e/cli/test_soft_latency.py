@@ -57,7 +57,7 @@ def test_a_soft_p99_latency_is_weighed_and_told_by_all_commands(project: Path) -
 
 def test_a_trace_is_not_broken_by_a_soft_target(project: Path) -> None:
     trace = project / "trace.csv"
-    trace.write_text("time_s,x\n0,20\n60,21\n120,20\n180,0\n", encoding="utf-8")
+    trace.write_text("time_s,source,rate_per_s\n0,x,20\n60,x,21\n120,x,20\n180,x,0\n", encoding="utf-8")
     done = jellybean("plan", str(project), "--check", str(trace), "--json")
     told = json.loads(done.stdout)
     assert told["verdict"] == "holds"
