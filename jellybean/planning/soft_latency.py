@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from jellybean.display import formats
-from jellybean.documents import Project, build_cuts, build_problem, load_project
+from jellybean.documents import Project, build_cuts, build_problem
 from jellybean.errors import InputError
 from jellybean.planning.planned import Planned
 from jellybean.planning.predicted_latency import Judged, predicted_p99
@@ -54,10 +54,18 @@ def stated_soft_target(project: Project) -> SoftTarget | None:
 
 
 def with_hard_target(project: Project, p99_s: float) -> Project:
-    """The project with a hard p99 target instead of its soft one."""
-    options = ("slo.soft_latency_p99=null", "slo.latency_penalty=null")
-    hard = f"slo.latency_p99={format_quantity(DURATION, p99_s)}"
-    return load_project(project.directory, (*project.overrides, hard, *options), accept_stale=project.accept_stale)
+    """The project with a hard p99 target instead of its soft one, as an option of it and of its alternatives.
+
+    The documents are not read again: those of a Workflow resource have no files of models.
+    """
+    hard = {"latency_p99_s": p99_s, "soft_latency_p99_s": None, "latency_penalty_usd_per_h_per_s": None}
+    slo = project.workflow.slo.model_copy(update=hard)
+    return replace(
+        project,
+        workflow=project.workflow.model_copy(update={"slo": slo}),
+        alternatives=tuple(with_hard_target(one, p99_s) for one in project.alternatives),
+        overrides=(*project.overrides, f"slo.latency_p99={format_quantity(DURATION, p99_s)}"),
+    )
 
 
 def with_planned_p99(project: Project, planned: Planned) -> Project:
