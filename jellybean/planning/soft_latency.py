@@ -18,7 +18,7 @@ from jellybean.planning.soft_search import (
     MOST_TARGETS,
     TOLERANCE,
     Candidate,
-    NotFound,
+    NoPlan,
     SoftOutcome,
     SoftSearch,
     SoftTarget,
@@ -119,16 +119,16 @@ class _Tries:
         self.late = self.late or (cut_short and self.clock.left() is not None)
         return planned
 
-    def in_time(self, target_s: float) -> Candidate[Planned] | NotFound:
+    def in_time(self, target_s: float) -> Candidate[Planned] | NoPlan:
         """Implements `PlanInTime`."""
         left_s = self.clock.left()
         if left_s is not None and left_s < LEAST_S:
-            return NotFound(out_of_time=True)
+            return NoPlan(out_of_time=True)
         try:
             planned = self.plan(target_s, TARGET_SHARE)
         except OutOfTimeError:
-            return NotFound(out_of_time=True)
-        return NotFound(planned.nearest_p99_s) if planned.plan is None else _candidate(planned, planned.plan)
+            return NoPlan(out_of_time=True)
+        return NoPlan(planned.nearest_p99_s) if planned.plan is None else _candidate(planned, planned.plan)
 
 
 def _candidate(planned: Planned, plan: Plan) -> Candidate[Planned]:
@@ -162,7 +162,7 @@ def _answer(
     cheapest: Candidate[Planned],
 ) -> Planned:
     """The best plan with the soft target, and the certificate of cost and penalty together."""
-    planned = outcome.best.found
+    planned = outcome.best.planned
     soft = _soft_plan(project, target, outcome.best)
     if soft is None:
         return planned
@@ -186,7 +186,7 @@ def _answer(
 
 
 def _soft_plan(project: Project, target: SoftTarget, candidate: Candidate[Planned]) -> Plan | None:
-    plan = candidate.found.plan
+    plan = candidate.planned.plan
     return None if plan is None else replace(plan, slo=_softened(plan.slo, target), overrides=project.overrides)
 
 

@@ -19,28 +19,28 @@ TOLERANCE = 0.005  # relative: ranges of p99 that save no more are left; less as
 MOST_TARGETS = 10  # each asks for a plan in time, which takes seconds; after these the certificate states the gap
 DIGITS = 4  # of targets that are tried
 
-Found = TypeVar("Found")
+PlannedT = TypeVar("PlannedT")
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate(Generic[Found]):
+class Candidate(Generic[PlannedT]):
     """A plan, its cost, its p99 latency, and a lower bound on the cost of all plans for the target it was made for."""
 
     cost_usd_per_h: float
     bound_usd_per_h: float
     p99_s: float
-    found: Found
+    planned: PlannedT
 
 
 @dataclass(frozen=True, slots=True)
-class NotFound:
+class NoPlan:
     """No plan for a target. `nearest_s`: the least p99 latency that one was found for; `out_of_time`: time ended."""
 
     nearest_s: float | None = None
     out_of_time: bool = False
 
 
-PlanInTime = Callable[[float], "Candidate[Found] | NotFound"]  # the cheapest plan for a hard p99 target in seconds
+PlanInTime = Callable[[float], "Candidate[PlannedT] | NoPlan"]  # the cheapest plan for a hard p99 target in seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +70,24 @@ class _Range:
 
 
 @dataclass(frozen=True, slots=True)
-class SoftOutcome(Generic[Found]):
+class SoftOutcome(Generic[PlannedT]):
     """The best candidate, with a lower bound on cost and penalty of every plan, and the targets that were tried."""
 
-    best: Candidate[Found]
+    best: Candidate[PlannedT]
     bound_usd_per_h: float
     tried_s: tuple[float, ...]
     refused_s: float | None  # highest target that no plan was found for
     out_of_time: bool
 
 
-class SoftSearch(Generic[Found]):
+class SoftSearch(Generic[PlannedT]):
     """The search from the cheapest plan of all on. `least_s`: proven to be below every plan's p99 latency."""
 
     def __init__(
         self,
         target: SoftTarget,
-        cheapest: Candidate[Found],
-        plan_in_time: PlanInTime[Found],
+        cheapest: Candidate[PlannedT],
+        plan_in_time: PlanInTime[PlannedT],
         least_s: float = 0.0,
         tolerance: float = TOLERANCE,
         most: int = MOST_TARGETS,
@@ -107,11 +107,11 @@ class SoftSearch(Generic[Found]):
     def _inside(self, low_s: float, high_s: float) -> tuple[float, ...]:
         return (self._target.p99_s,) if low_s < self._target.p99_s < high_s else ()
 
-    def value(self, candidate: Candidate[Found]) -> float:
+    def value(self, candidate: Candidate[PlannedT]) -> float:
         """Cost and penalty of a candidate in USD per hour."""
         return candidate.cost_usd_per_h + self._target.penalty(candidate.p99_s)
 
-    def run(self) -> SoftOutcome[Found]:
+    def run(self) -> SoftOutcome[PlannedT]:
         """Divide the most promising range until none can save more than the tolerance, or targets or time end."""
         while len(self._tried) < self._most and not self._out_of_time:
             chosen = self._most_promising()
@@ -142,11 +142,11 @@ class SoftSearch(Generic[Found]):
             return
         self._tried.append(target_s)
         tried = self._plan(target_s)
-        if isinstance(tried, NotFound) and tried.out_of_time:
+        if isinstance(tried, NoPlan) and tried.out_of_time:
             self._out_of_time = True
             return
         self._split_at(target_s)
-        if isinstance(tried, NotFound):
+        if isinstance(tried, NoPlan):
             self._refuse(target_s, tried.nearest_s)
         else:
             self._accept(target_s, tried)
@@ -173,7 +173,7 @@ class SoftSearch(Generic[Found]):
         self._floor_s = max(self._floor_s, target_s, nearest_s or 0.0)
         self._ranges = [replace(one, open=one.open and one.high_s > self._floor_s) for one in self._ranges]
 
-    def _accept(self, target_s: float, candidate: Candidate[Found]) -> None:
+    def _accept(self, target_s: float, candidate: Candidate[PlannedT]) -> None:
         """Raise bounds and estimates below the target, and close what the plan found for it answers."""
         p99_s = min(candidate.p99_s, target_s)
         self._split_at(p99_s)

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jellybean.planning.soft_search import Candidate, NotFound, SoftOutcome, SoftSearch, SoftTarget
+from jellybean.planning.soft_search import Candidate, NoPlan, SoftOutcome, SoftSearch, SoftTarget
 
 STEPS = [(1.0, 0.5), (1.5, 0.4), (2.0, 0.32), (4.0, 0.25)]  # USD per hour and p99 latency of each plan there is
 
 
 def planner(
     steps: Sequence[tuple[float, float]], proven: float = 1.0, *, tells_nearest: bool = True
-) -> Callable[[float], Candidate[float] | NotFound]:
+) -> Callable[[float], Candidate[float] | NoPlan]:
     """Plans for a target; each bound is a part `proven` of the cost."""
 
-    def plan(target_s: float) -> Candidate[float] | NotFound:
+    def plan(target_s: float) -> Candidate[float] | NoPlan:
         in_time = [(cost, p99_s) for cost, p99_s in steps if p99_s <= target_s]
         if not in_time:
-            return NotFound(min(p99_s for _, p99_s in steps) if tells_nearest else None)
+            return NoPlan(min(p99_s for _, p99_s in steps) if tells_nearest else None)
         cost, p99_s = min(in_time)
         return Candidate(cost, proven * cost, p99_s, cost)
 
@@ -48,37 +48,37 @@ def run(
 def test_time_is_bought_while_it_is_worth_its_price(usd_per_h_per_s: float, cost: float) -> None:
     target = SoftTarget(0.25, usd_per_h_per_s)
     found = run(target)
-    assert found.best.found == cost
+    assert found.best.planned == cost
     assert found.bound_usd_per_h == pytest.approx(cost + target.penalty(found.best.p99_s), rel=1e-3)
     assert found.bound_usd_per_h <= cost + target.penalty(found.best.p99_s)
 
 
 def test_a_cheapest_plan_that_meets_the_target_needs_no_other() -> None:
     found = run(SoftTarget(0.6, 1.0))
-    assert (found.best.found, found.bound_usd_per_h, found.tried_s) == (1.0, 1.0, ())
+    assert (found.best.planned, found.bound_usd_per_h, found.tried_s) == (1.0, 1.0, ())
 
 
 def test_a_small_penalty_needs_no_other_plan_either() -> None:
     found = run(SoftTarget(0.3, 0.01), tolerance=0.005)
-    assert (found.best.found, found.bound_usd_per_h, found.tried_s) == (1.0, 1.0, ())
+    assert (found.best.planned, found.bound_usd_per_h, found.tried_s) == (1.0, 1.0, ())
 
 
 def test_the_soft_target_itself_is_tried() -> None:
     found = run(SoftTarget(0.33, 100.0))
     assert 0.33 in found.tried_s
-    assert (found.best.found, found.bound_usd_per_h) == (2.0, pytest.approx(2.0))
+    assert (found.best.planned, found.bound_usd_per_h) == (2.0, pytest.approx(2.0))
 
 
 def test_a_target_that_no_plan_meets_leads_to_the_nearest_one() -> None:
     found = run(SoftTarget(0.1, 1000.0))
-    assert (found.best.found, found.refused_s) == (4.0, 0.1)
+    assert (found.best.planned, found.refused_s) == (4.0, 0.1)
     assert found.tried_s[:2] == (0.1, 0.25) and min(found.tried_s[2:]) > 0.25  # nothing where no plan was found
     assert found.bound_usd_per_h == 4.0  # for that there is none is not proven
 
 
 def test_what_is_proven_to_be_too_fast_is_left_out() -> None:
     found = run(SoftTarget(0.1, 1000.0), least_s=0.25)
-    assert found.best.found == 4.0
+    assert found.best.planned == 4.0
     assert min(found.tried_s) > 0.25 - 1e-9
     assert found.bound_usd_per_h >= 1.0 + 150.0
 
@@ -94,13 +94,13 @@ def test_the_number_of_targets_is_limited() -> None:
 def test_what_was_found_before_time_ended_stands() -> None:
     calls: list[float] = []
 
-    def plan(target_s: float) -> Candidate[float] | NotFound:
+    def plan(target_s: float) -> Candidate[float] | NoPlan:
         calls.append(target_s)
-        return planner(STEPS)(target_s) if len(calls) < 3 else NotFound(out_of_time=True)
+        return planner(STEPS)(target_s) if len(calls) < 3 else NoPlan(out_of_time=True)
 
     found = SoftSearch(SoftTarget(0.25, 20.0), Candidate(1.0, 1.0, 0.5, 1.0), plan, tolerance=0.0).run()
     assert found.out_of_time and len(calls) == 3
-    assert found.best.found in {1.5, 2.0, 4.0}
+    assert found.best.planned in {1.5, 2.0, 4.0}
     assert found.bound_usd_per_h <= 2.0 + 20.0 * 0.07
 
 
