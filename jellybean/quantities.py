@@ -54,8 +54,13 @@ class QuantityKind:
     @property
     def pattern(self) -> str:
         """ECMAScript regular expression of the accepted texts, for JSON Schema."""
+        return rf"^\s*(?:{_NUMBER})\s*{self.unit_pattern}\s*$"
+
+    @property
+    def unit_pattern(self) -> str:
+        """ECMAScript regular expression of the units."""
         units = "|".join(re.escape(unit).replace("/", r"\/") for unit in self.units)
-        return rf"^\s*(?:{_NUMBER})\s*(?:{units})\s*$"
+        return rf"(?:{units})"
 
 
 DURATION = QuantityKind(
@@ -112,6 +117,11 @@ PRICE_PER_GIB = QuantityKind(
     ("USD/GiB",),
     ("USD/GiB", "USD/GB", "USD/TB"),
 )
+PRICE_OF_TIME = "price per hour for a length of time"
+PRICE_OF_TIME_PATTERN = (
+    rf"^\s*(?:{_NUMBER})\s*{PRICE_PER_H.unit_pattern}\s+per\s+(?:{_NUMBER})?\s*{DURATION.unit_pattern}\s*$"
+)
+_PRICE_OF_TIME_HINT = "write for example 0.02 USD/h per 10 ms"
 PERCENT = QuantityKind("percentage", {"%": 0.01}, "%", "3 %", ("%",), ("%",))
 # Used to recognise a unit of the wrong kind. Without PRICE: "USD" alone more often means a price per hour or GiB.
 WITH_DISTINCT_UNITS = (DURATION, SIZE, BANDWIDTH, RATE, PRICE_PER_H, PRICE_PER_GIB, PERCENT)
@@ -136,6 +146,29 @@ def parse_quantity(kind: QuantityKind, value: object) -> float:
     if unit not in kind.units:
         raise InvalidValueError(f"{quoted(value)} does not have the unit of a {kind.name}", _unit_hint(kind, unit))
     return _checked(kind, value, float(sign + number) * kind.units[unit])
+
+
+def parse_price_of_time(value: object) -> float:
+    """Parse a price per hour for a length of time, `0.02 USD/h per 10 ms`, to USD per hour per second."""
+    if not isinstance(value, str):
+        raise InvalidValueError(f"{describe_value(value)} is not a {PRICE_OF_TIME}", _PRICE_OF_TIME_HINT)
+    price, *lengths = re.split(r"\s+per\s+", value.strip()) if len(value) <= _MAX_CHARACTERS else [value]
+    if len(lengths) != 1:
+        raise InvalidValueError(f"{quoted(value)} does not say per how much time", _PRICE_OF_TIME_HINT)
+    length = lengths[0]
+    usd_per_h = parse_quantity(PRICE_PER_H, price)
+    length_s = parse_quantity(DURATION, f"1 {length}" if length in DURATION.units else length)
+    if length_s <= 0:
+        raise InvalidValueError(f"{quoted(length)} is no length of time", _PRICE_OF_TIME_HINT)
+    found = usd_per_h / length_s
+    if not math.isfinite(found):
+        raise InvalidValueError(f"{quoted(value)} is too large", _PRICE_OF_TIME_HINT)
+    return found
+
+
+def format_price_of_time(usd_per_h_per_s: float, digits: int | None = None) -> str:
+    """Format a price per hour for a length of time: per second, so that parsing returns the same value."""
+    return f"{format_quantity(PRICE_PER_H, usd_per_h_per_s, digits)} per s"
 
 
 def parse_fraction(value: object) -> float:

@@ -14,6 +14,7 @@ from jellybean.frontier.mixed import mixed_curves
 from jellybean.planning.cascades import refuse_cascades
 from jellybean.planning.plan_file import PLAN_FILE, load_plan
 from jellybean.planning.predicted_latency import check_latency
+from jellybean.planning.soft_targets import refuse_soft_latency
 from jellybean_solver import (
     ACCURACY_TOLERANCE,
     DEFAULT_GAP,
@@ -112,6 +113,7 @@ def find_frontier(
     mean, the limit is that of all curves, and `points` are solved for. SolverError if no plan is found in time.
     """
     refuse_cascades(project, "frontier")
+    refuse_soft_latency(project, "frontier")
     problem, cuts = build_problem(project), build_cuts(project)
     scales = rates(problem) if rates is not None else ()
     started = time.perf_counter()

@@ -21,6 +21,7 @@ from jellybean.planning.planned import Planned
 from jellybean.planning.predicted_latency import predicted_p99
 from jellybean.planning.project_plan import plan_project
 from jellybean.planning.searched_objectives import DIGITS, TINY_S, scaled_rate_options
+from jellybean.planning.soft_targets import refuse_soft_latency
 from jellybean.quantities import DURATION, RATE, format_quantity, rounded_up
 from jellybean_solver import (
     DEFAULT_GAP,
@@ -105,6 +106,7 @@ def pair_curve(
 ) -> PairCurve:
     """The curve, within about `limit_s` seconds; targets of the two figures are left out, the others hold."""
     refuse_cascades(project, "frontier")
+    refuse_soft_latency(project, "frontier")
     started, clock = time.perf_counter(), limited(limit_s, time.monotonic)
     search = _Search(project, x, y)
     values = list(search.values(points, limit_s / 4.0))

@@ -160,7 +160,7 @@ class Reconciler:
         if self._decided is not None and self._decided[0] == key:
             return self._decided[1]
         limit_s = own.replan.time_limit_s
-        if running is None:
+        if running is None or laid.project.workflow.slo.soft_latency_p99_s is not None:  # re-planning knows no penalty
             plan = require_plan(plan_project(laid.project, compare=False, time_limit_s=limit_s))
             decision = _Decision(plan, plan, "Planned")
         else:

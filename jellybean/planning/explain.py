@@ -15,6 +15,7 @@ from jellybean.planning.cascades import as_planned
 from jellybean.planning.predicted_latency import Judged, judged_so_far, simulated_figures
 from jellybean.planning.project_plan import best_of_equal_cost, plan_project, settle
 from jellybean.planning.simulation import SEEDS
+from jellybean.planning.soft_latency import stated_soft_target, with_planned_p99
 from jellybean.quantities import (
     BANDWIDTH,
     DURATION,
@@ -67,6 +68,7 @@ class Explained:
     explain_s: float
     cuts: tuple[PlannedCut, ...] = ()  # the plan's cut models; all compared plans have the same cuts
     time_limit_s: float | None = None
+    soft_as_s: float | None = None  # the hard p99 target that a soft one is explained as
 
     @property
     def enough_s(self) -> float | None:
@@ -104,7 +106,8 @@ class Explained:
                 item["settings"] = list(self.settings(requirement, relaxation.value)) if relaxation.helps else []
         latency = self.judged.to_list() if self.judged is not None else None
         cuts = [asdict(cut) for cut in self.cuts]
-        return {**document, "latency_p99": latency, "cuts": cuts, "explain_s": self.explain_s}
+        soft = {} if self.soft_as_s is None else {"soft_latency_p99_as_s": self.soft_as_s}
+        return {**document, "latency_p99": latency, **soft, "cuts": cuts, "explain_s": self.explain_s}
 
     @property
     def judged(self) -> Judged | None:
@@ -132,10 +135,11 @@ def explain_project(
     unknown names.
     """
     started = time.perf_counter()
-    if isinstance(project, Project) and project.alternatives:  # the plan's cascade is taken as given
-        half_s = None if time_limit_s is None else time_limit_s / 2
-        project = as_planned(project, plan_project(project, time_limit_s=half_s, compare=False).plan)
+    is_soft = isinstance(project, Project) and stated_soft_target(project) is not None
+    project = _with_choices_of_plan(project, time_limit_s)
+    overrides = project.overrides if is_soft else overrides
     problem, cuts = build_problem(project), build_cuts(project)
+    soft_as_s = problem.slo.latency_p99_s if is_soft else None
     given: tuple[PlannedCut, ...] = ()
     if cuts:
         first_s = None if time_limit_s is None else time_limit_s / 2
@@ -160,11 +164,20 @@ def explain_project(
 
     def explained(explanation: Explanation) -> Explained:
         explain_s = time.perf_counter() - explaining
-        return Explained(problem, explanation, locator.locate(explanation), explain_s, given, time_limit_s)
+        return Explained(problem, explanation, locator.locate(explanation), explain_s, given, time_limit_s, soft_as_s)
 
     explanation = explain(problem, questions, settings, lambda found, part: publish(explained(found), part))
     progress(explanation.solves, explanation.solves, "done")
     return explained(explanation)
+
+
+def _with_choices_of_plan(project: AnyProject, time_limit_s: float | None) -> AnyProject:
+    """The project with its plan's cascade, and instead of a soft p99 latency the one that its plan reaches."""
+    if not isinstance(project, Project) or not (project.alternatives or stated_soft_target(project)):
+        return project
+    half_s = None if time_limit_s is None else time_limit_s / 2
+    planned = plan_project(project, time_limit_s=half_s, compare=False)
+    return as_planned(with_planned_p99(project, planned), planned.plan)
 
 
 def _simulated_p99_s(plan: Plan, seed: int) -> dict[str, float]:

@@ -170,6 +170,16 @@ class Judged:
         return max(self.p99[name].p99_s / target_s for name, target_s in self.targets_s.items())
 
     @property
+    def is_soft(self) -> bool:
+        """True if the target is a soft one, which may be exceeded."""
+        return self.plan.slo.soft_latency_p99_s is not None
+
+    @property
+    def penalty_usd_per_h(self) -> float:
+        """What the p99 latency counts where it exceeds a soft target."""
+        return sum(self.plan.slo.latency_penalty(p99.p99_s) for p99 in self.p99.values())
+
+    @property
     def text(self) -> str:
         """The missed target with the largest excess; empty if all are met. Runs a simulation without queues."""
         return "" if self.kept else _breach_text(self)
@@ -188,6 +198,7 @@ class Judged:
                 "closed_form_s": closed[name],
                 "closed_form_over_simulated": {"lowest": low, "highest": high},
                 "target_s": self.targets_s[name],
+                **({"penalty_usd_per_h": self.penalty_usd_per_h} if self.is_soft else {}),
             }
             for name, p99 in self.p99.items()
         ]

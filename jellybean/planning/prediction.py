@@ -42,6 +42,7 @@ def predict(
         "cost_usd_per_h": plan.cost.total_usd_per_h,
         "accuracy": plan.accuracy,
         **_figures(results, predicted_of_all(results)),
+        **_penalty(plan, p99),
         "highest_rate_per_s": highest,
         "utilisation": {
             name: median(result.utilisation[name] for result in results) for name in results[0].utilisation
@@ -51,6 +52,13 @@ def predict(
         "seed": seed,
         "rate_scale": rate_scale,
     }
+
+
+def _penalty(plan: Plan, p99: Mapping[str, PredictedLatency]) -> Mapping[str, float]:
+    """What the p99 latency counts where it exceeds a soft target; empty without one."""
+    if plan.slo.soft_latency_p99_s is None:
+        return {}
+    return {"latency_penalty_usd_per_h": sum(plan.slo.latency_penalty(own.p99_s) for own in p99.values())}
 
 
 def _figures(samples: Sequence[RequestFigures], latency: PredictedLatency) -> Mapping[str, float]:

@@ -25,6 +25,7 @@ from jellybean.planning.predicted_latency import (
 from jellybean.planning.searched_objectives import Outcome, best_options, with_options
 from jellybean.planning.simulated_deadline import InTime, cost_of, in_time
 from jellybean.planning.simulation_judge import SAME
+from jellybean.planning.soft_latency import plan_with_soft_latency, stated_soft_target
 from jellybean_solver import (
     DEFAULT_GAP,
     VALUE_TOLERANCE,
@@ -58,6 +59,7 @@ SEARCH_SHARE = 0.6  # of the time limit, for the highest rates or least latency:
 SEARCHED = (Objective.RATE, Objective.LATENCY)  # objectives that are found by asking for many plans
 
 Progress = Callable[[float, float, str], None]  # progress callback with the arguments done, total, label
+_PlanOfMany = Callable[[Project, float | None, float | None, bool, Progress], Planned]
 
 
 def plan_project(
@@ -73,16 +75,8 @@ def plan_project(
     `compare`: also solve the baselines, each within a quarter of the time limit, or 5 seconds without one.
     """
     report = progress or (lambda done, total, label: None)
-    if isinstance(project, Project) and project.workflow.objective in SEARCHED:
-        return _plan_for_objective(project, gap, time_limit_s, compare, report)
-    if isinstance(project, Project) and project.alternatives:
-        clock = limited(time_limit_s, time.monotonic)
-
-        def plan_one(one: Project, compare_it: bool, part: float, progress: Progress) -> Planned:
-            limit_s = clock.share(part).left()
-            return plan_project(one, gap=gap, time_limit_s=limit_s, compare=compare_it, progress=progress)
-
-        return best_of_candidates(project, plan_one, compare, report)
+    if isinstance(project, Project) and (plan_of_many := _of_many_plans(project)) is not None:
+        return plan_of_many(project, gap, time_limit_s, compare, report)
     report(0, 100, "cheapest plan")
     problem, cuts = build_problem(project), build_cuts(project)
     started = time.perf_counter()
@@ -131,6 +125,39 @@ def plan_project(
     )
 
 
+def _of_many_plans(project: Project) -> _PlanOfMany | None:
+    """How a project is planned that asks for several plans and takes the best of them; None if one search does."""
+    if project.workflow.objective in SEARCHED:
+        return _plan_for_objective
+    if stated_soft_target(project) is not None:
+        return _plan_with_soft_latency
+    return _best_candidate if project.alternatives else None
+
+
+def _best_candidate(
+    project: Project, gap: float | None, time_limit_s: float | None, compare: bool, report: Progress
+) -> Planned:
+    """The best of the plans without cascades, and with each."""
+    clock = limited(time_limit_s, time.monotonic)
+
+    def plan_one(one: Project, compare_it: bool, part: float, progress: Progress) -> Planned:
+        limit_s = clock.share(part).left()
+        return plan_project(one, gap=gap, time_limit_s=limit_s, compare=compare_it, progress=progress)
+
+    return best_of_candidates(project, plan_one, compare, report)
+
+
+def _plan_with_soft_latency(
+    project: Project, gap: float | None, time_limit_s: float | None, compare: bool, report: Progress
+) -> Planned:
+    """The plan of least cost and penalty; the rules that plans are compared with know no penalty."""
+
+    def plan_one(one: Project, limit_s: float | None, progress: Progress) -> Planned:
+        return plan_project(one, gap=gap, time_limit_s=limit_s, compare=False, progress=progress)
+
+    return plan_with_soft_latency(project, plan_one, gap, time_limit_s, report)
+
+
 def _plan_for_objective(
     project: Project, gap: float | None, time_limit_s: float | None, compare: bool, report: Progress
 ) -> Planned:
@@ -160,9 +187,9 @@ def _plan_for_objective(
 def _baselines(problem: Problem, gap: float, time_limit_s: float) -> tuple[Baseline, ...]:
     """The baselines. Those of a plan that may mix variants give every request one selection, of the mean accuracy.
 
-    None where the accuracy is maximised or soft, or the plan bears losses: they are rules for a low cost.
+    None where the accuracy is maximised or a target soft, or the plan bears losses: they are rules for a low cost.
     """
-    if problem.objective is not Objective.COST or problem.slo.survives or problem.slo.penalty_usd_per_h is not None:
+    if problem.objective is not Objective.COST or problem.slo.survives or problem.slo.is_soft:
         return ()
     solved: tuple[Baseline, ...] = ()
     if problem.may_mix:

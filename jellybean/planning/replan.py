@@ -16,6 +16,7 @@ from jellybean.planning.predicted_latency import Judged, judged_latency, latency
 from jellybean.planning.project_plan import plan_project, require_plan
 from jellybean.planning.simulated_deadline import breach_after_loss
 from jellybean.planning.simulation_judge import multiple_of_target
+from jellybean.planning.soft_targets import refuse_soft_latency
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import owner_endpoint
 from jellybean_solver import (
@@ -149,6 +150,7 @@ def replan_project(
     document, before = named_plan(project.directory, named)
     own = as_planned(project, before)  # the plan's cascade stays
     problem, cuts, migration = build_problem(own), build_cuts(own), project.infrastructure.migration
+    refuse_soft_latency(own, "plan --from")
     prices = MigrationPrices(migration.start_usd, migration.download_usd_per_gib)
     checks_s: list[float] = []
 

@@ -184,6 +184,16 @@ def judge(slo: Slo, predicted: Mapping[str, Any], measured: Mapping[str, Any]) -
     return tuple(verdicts)
 
 
+def soft_latency_text(slo: Slo, item: Comparison) -> str:
+    """The soft p99 target with what the measured or else the predicted p99 counts above it; empty without one."""
+    p99_s = item.predicted if item.measured is None else item.measured
+    if item.metric != "latency_p99_s" or slo.soft_latency_p99_s is None or p99_s is None:
+        return ""
+    penalty = slo.latency_penalty(p99_s)
+    counts = f": counts {formats.usd(penalty)} USD/h" if penalty else ""
+    return f"soft {formats.duration(slo.soft_latency_p99_s)}{counts}"
+
+
 def drift(benches: Sequence[StoreRow]) -> tuple[Drift, ...]:
     """Compare a plan's newest measurement with the median of the earlier ones; empty for fewer than two rows."""
     if len(benches) < 2:

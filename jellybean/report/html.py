@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 from jellybean.display import formats, palette
 from jellybean.ledger.amounts import amount_text
 from jellybean.report import views
-from jellybean.report.comparison import METRIC_BY_KEY
+from jellybean.report.comparison import METRIC_BY_KEY, soft_latency_text
 from jellybean.report.drawing import gauges, topology
 from jellybean.report.plan_view import cut_lines, hop_lines, option_lines, proof, stale_lines, where
 from jellybean.report.report import Report
@@ -49,6 +49,7 @@ def render_html(report: Report, served: Served | None = None) -> str:
         batches=any(placement.batch > 1 for placement in plan.placements),
         metrics=METRIC_BY_KEY,
         cards=[report.comparison(key) for key in _CARDS],
+        soft_latency=soft_latency_text(plan.slo, report.comparison("latency_p99_s")),
         targets={slo.metric: slo for slo in report.slos},
         drawings=[topology.draw(report, shape) for shape in (topology.WIDE, topology.NARROW)],
         bar_width=gauges.BAR_WIDTH,

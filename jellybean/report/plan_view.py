@@ -17,6 +17,7 @@ from jellybean.documents import override_options
 from jellybean.planning.cascades import cascade_lines
 from jellybean.planning.mixing import selection_lines, spread_lines
 from jellybean.planning.predicted_latency import Judged
+from jellybean.planning.soft_targets import planned_late_p99_s, planned_latency_penalty
 from jellybean.report.workflows_summary import MOST_NAMED, admission_lines, is_summarised, noun, stays_text, summary
 from jellybean_solver import (
     CLOSED_FORM_RATIO,
@@ -86,16 +87,25 @@ def p99_lines(judged: Judged) -> Iterator[str]:
     shown = nearest[:MOST_NAMED] if is_summarised(judged.plan) else list(judged.p99)
     for name in shown:
         p99 = judged.p99[name]
-        of, target = f" of {name}" if name else "", formats.duration(judged.targets_s[name])
+        of, target = f" of {name}" if name else "", _target_text(judged, name)
         made = formats.count(p99.simulations, "simulation")
         made += "" if p99.complete else ", no more for lack of time"
         estimate = f"closed form {formats.duration(closed[name])}, known to be {low:g} to {high:g} times the simulated"
         yield (
-            f"p99 latency{of} {formats.interval(p99.p99_s, p99.low_s, p99.high_s)} <= {target} ({made}; "
+            f"p99 latency{of} {formats.interval(p99.p99_s, p99.low_s, p99.high_s)} {target} ({made}; "
             f"{estimate if math.isfinite(closed[name]) else 'no closed form: a queue has no spare capacity'})"
         )
     if len(shown) < len(judged.p99):
         yield f"the other {formats.count(len(judged.p99) - len(shown), noun(judged.plan))}: further below their targets"
+
+
+def _target_text(judged: Judged, name: str) -> str:
+    """The p99 target of a workflow; a soft one with what the p99 counts where it exceeds it."""
+    target = formats.duration(judged.targets_s[name])
+    if not judged.is_soft:
+        return f"<= {target}"
+    counts = formats.usd(judged.penalty_usd_per_h)
+    return f"<= {target}, soft" if judged.kept else f"> {target}, soft: counts {counts} USD/h"
 
 
 def stale_lines(plan: Plan) -> tuple[str, ...]:
@@ -172,6 +182,10 @@ def plan_line(plan: Plan, solve_s: float | None = None) -> Text:
             text.append(f" >= {formats.plain(plan.slo.accuracy_of_plan)}")
         if penalty := plan.slo.penalty(plan.accuracy):
             text.append(f" (soft target {formats.plain(plan.slo.mean_accuracy)}: counts {formats.usd(penalty)} USD/h)")
+    if (p99_s := planned_late_p99_s(plan)) is not None:
+        counts = formats.usd(planned_latency_penalty(plan))
+        target = formats.duration(plan.slo.soft_latency_p99_s)
+        text.append(f", p99 latency {formats.duration(p99_s)} (soft target {target}: counts {counts} USD/h)")
     text.append(f", {proof(plan)}")
     if solve_s is not None:
         text.append(f" in {solve_s:.2f} s")

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, LOAD, WARN
-from jellybean.report.comparison import METRIC_BY_KEY, Comparison, ComparisonVerdict, SloState
+from jellybean.report.comparison import METRIC_BY_KEY, Comparison, ComparisonVerdict, SloState, soft_latency_text
 from jellybean.report.headline import HeadlineLevel
 from jellybean.report.plan_view import plan_text
 from jellybean.report.report import Report, WorkflowUse
@@ -101,7 +101,7 @@ def _figures(report: Report, *, intervals: bool) -> Table:
     targets = {slo.metric: slo for slo in report.slos}
     for item in report.comparisons:
         metric = METRIC_BY_KEY[item.metric]
-        target = ""
+        target = soft_latency_text(report.plan.slo, item)
         if (slo := targets.get(item.metric)) is not None:
             state = slo.measured_state if slo.measured_state is not SloState.UNKNOWN else slo.predicted_state
             target = f"{'<=' if metric.lower_is_better else '>='} {metric.show(slo.target)} {state.value}"

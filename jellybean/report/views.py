@@ -84,7 +84,8 @@ def latency_chart(report: Report) -> Chart | None:
     values = [value for item in items for value in (item.predicted, item.measured) if value is not None]
     if not values:
         return None
-    target = report.plan.slo.latency_p99_s
+    slo = report.plan.slo
+    target, word = (slo.latency_p99_s, "target") if slo.soft_latency_p99_s is None else (slo.soft_latency_p99_s, "soft")
     shown = target if target is not None and target <= 4 * max(values) else None
     scale = round_up(max([*values, shown] if shown is not None else values))
     rows: list[BarRow] = []
@@ -96,7 +97,7 @@ def latency_chart(report: Report) -> Chart | None:
                 rows.append(
                     BarRow(name, word, formats.duration(value), (Part(0.0, 100 * value / scale, word, ""),), marks)
                 )
-    targets = [Tick(100 * shown / scale, f"target {formats.duration(shown)}")] if shown is not None else []
+    targets = [Tick(100 * shown / scale, f"{word} {formats.duration(shown)}")] if shown is not None else []
     return Chart(tuple(rows), axis(targets, (Tick(0.0, "0"), Tick(100.0, formats.axis_duration(scale)))))
 
 

@@ -20,6 +20,7 @@ from jellybean.documents.rate_trace import RateTraceFile, read_rate_trace
 from jellybean.errors import InfeasibleError, InputError
 from jellybean.planning.cascades import as_planned
 from jellybean.planning.project_plan import plan_project
+from jellybean.planning.soft_targets import refuse_soft_latency
 from jellybean.whatif.billing import improved, unused_usd
 from jellybean.whatif.rate_options import rate_options
 from jellybean_solver import (
@@ -129,6 +130,7 @@ def plan_by_time(
     project = load(overrides)
     problem = build_problem(project)
     _require_cost(problem)
+    refuse_soft_latency(project, "calendar")
     if problem.may_leave_out or (isinstance(project, MultiWorkflowProject) and project.written is not None):
         raise InputError("`jellybean calendar` does not know sites that differ, nor workflows that may be left out")
     file = read_rate_trace(path, problem)

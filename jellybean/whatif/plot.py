@@ -80,10 +80,11 @@ def _latency(check: TraceCheck, axes: Any, unit_s: float) -> None:
     """Draw p50 and p99 latency on a logarithmic axis, because latency under overload grows by orders of magnitude."""
     _stairs(check.replay.intervals, axes, unit_s, lambda i: i.latency_p50_s, SERIES[0], "p50")
     _stairs(check.replay.intervals, axes, unit_s, lambda i: i.latency_p99_s, SERIES[1], "p99")
-    target_s = check.plan.slo.latency_p99_s
+    slo = check.plan.slo
+    target_s, soft = (slo.latency_p99_s, "") if slo.soft_latency_p99_s is None else (slo.soft_latency_p99_s, "soft ")
     if target_s is not None:
         axes.axhline(target_s, **LIMIT)
-        label_beside(axes, target_s, f"p99 target\n{formats.duration(target_s)}")
+        label_beside(axes, target_s, f"{soft}p99 target\n{formats.duration(target_s)}")
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     axes.set_ylim(low, high * (high / low) ** 0.05)

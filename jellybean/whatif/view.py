@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -46,6 +47,7 @@ def check_json(check: TraceCheck) -> dict[str, Any]:
         "requests": replay.requests,
         "simulated_share": replay.share,
         "breaks": [_from_origin(item, origin) for item in replay.breaks],
+        **({} if (penalty := _penalties(check)) is None else {"latency_penalty_usd_per_h": penalty}),
         "intervals": [_from_origin(interval, origin) for interval in replay.intervals],
         "hint": None if check.hint is None else dataclasses.asdict(check.hint),
     }
@@ -80,6 +82,10 @@ def _describe_break(check: TraceCheck, item: TargetBreach) -> str:
 def _notes(check: TraceCheck) -> list[str]:
     replay = check.replay
     notes = [f"{replay.requests:,} requests in {formats.duration(replay.length_s)}, seed {replay.seed}"]
+    if (penalty := _penalties(check)) is not None:
+        target = formats.duration(check.plan.slo.soft_latency_p99_s)
+        highest, mean = formats.usd(penalty["highest"]), formats.usd(penalty["mean"])
+        notes.append(f"soft p99 target {target}: counts up to {highest} USD/h, {mean} USD/h in the mean")
     if replay.share < 1:
         notes.append(
             f"the trace is too long to simulate every request: where no worker or link is near its limit, only the "
@@ -87,6 +93,16 @@ def _notes(check: TraceCheck) -> list[str]:
             f"{formats.duration(replay.length_s)} in total); offered, answered and backlog are of the simulated time"
         )
     return notes
+
+
+def _penalties(check: TraceCheck) -> dict[str, float] | None:
+    """What the p99 of intervals counts above a soft target, at most and in the mean of the time; None without one."""
+    slo, intervals = check.plan.slo, check.replay.intervals
+    if slo.soft_latency_p99_s is None:
+        return None
+    own = [0.0 if math.isnan(i.latency_p99_s) else slo.latency_penalty(i.latency_p99_s) for i in intervals]
+    lengths_s = [interval.end_s - interval.start_s for interval in intervals]
+    return {"highest": max(own), "mean": sum(map(operator.mul, own, lengths_s)) / sum(lengths_s)}
 
 
 def _table(check: TraceCheck) -> Table:

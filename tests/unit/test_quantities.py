@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jellybean import quantities
-from jellybean.quantities import InvalidValueError, did_you_mean_file, format_quantity, parse_quantity
+from jellybean.quantities import (
+    PRICE_OF_TIME_PATTERN,
+    InvalidValueError,
+    did_you_mean_file,
+    format_price_of_time,
+    format_quantity,
+    parse_price_of_time,
+    parse_quantity,
+)
 
 
 @pytest.mark.parametrize(
@@ -152,3 +161,23 @@ def test_formatted_in_a_readable_unit(kind: quantities.QuantityKind, value: floa
 )
 def test_a_file_that_was_probably_meant_keeps_its_folder(path: str, siblings: tuple[str, ...], meant: str) -> None:
     assert did_you_mean_file(path, siblings) == (f"did you mean {meant!r}?" if meant else "")
+
+
+@pytest.mark.parametrize(
+    ("text", "usd_per_h_per_s"),
+    [("0.02 USD/h per 10 ms", 2.0), ("2 USD/h per s", 2.0), ("1e-3 USD/h  per  ms", 1.0), ("48 USD/d per 1 s", 2.0)],
+)
+def test_a_price_of_time_is_per_any_length_of_time(text: str, usd_per_h_per_s: float) -> None:
+    assert parse_price_of_time(text) == pytest.approx(usd_per_h_per_s)
+    assert re.fullmatch(PRICE_OF_TIME_PATTERN, text)
+    assert parse_price_of_time(format_price_of_time(usd_per_h_per_s)) == usd_per_h_per_s
+    assert re.fullmatch(PRICE_OF_TIME_PATTERN, format_price_of_time(usd_per_h_per_s))
+
+
+@pytest.mark.parametrize(
+    "text", ["", " per ", "1 USD/h per s per s", "1 USD/h per", "USD/h per s", "1 per s", "x" * 200]
+)
+def test_what_is_no_price_of_time_is_told(text: str) -> None:
+    with pytest.raises(InvalidValueError):
+        parse_price_of_time(text)
+    assert not re.fullmatch(PRICE_OF_TIME_PATTERN, text)

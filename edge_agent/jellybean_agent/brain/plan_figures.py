@@ -26,24 +26,29 @@ class PlanFigures:
     slo_budget_usd_per_h: float | None
     is_stale: bool  # it was planned with stale profiles
     slo_mean_accuracy: float | None = None
+    has_soft_latency: bool = False  # its p99 latency is soft: it may exceed the target, and no alert says so
     overrides: tuple[str, ...] = ()  # values PATH=VALUE by which the documents were changed for it
 
 
 def read_figures(document: Mapping[str, Any]) -> PlanFigures:
     """The figures of a plan document. KeyError, TypeError or ValueError if one is missing or no number."""
     slo, cost, proof = document["slo"], document["cost"], document["certificate"]
-    is_soft = slo.get("penalty_usd_per_h") is not None  # then the certificate is of cost and penalty together
+    is_soft = slo.get("penalty_usd_per_h") is not None
+    # With a penalty the certificate is of cost and penalties together.
+    has_soft_latency = slo.get("soft_latency_p99_s") is not None
+    has_penalty = is_soft or has_soft_latency
     is_cheapest = proof.get("objective_of", "cost") == "cost"
     return PlanFigures(
         source_rates_per_s={str(source["name"]): float(source["rate_per_s"]) for source in document["sources"]},
         rate_per_s=planned_rate_per_s(document),
         cost_usd_per_h=float(cost["compute_usd_per_h"]) + float(cost["network_usd_per_h"]),
-        bound_usd_per_h=float(proof["bound"]) if is_cheapest and not is_soft else None,
-        gap=float(proof["gap"]) if is_cheapest and not is_soft else None,
+        bound_usd_per_h=float(proof["bound"]) if is_cheapest and not has_penalty else None,
+        gap=float(proof["gap"]) if is_cheapest and not has_penalty else None,
         proof=str(proof["termination"]),
         accuracy=_number(document.get("accuracy")),
         slo_accuracy=_number(slo.get("accuracy")),
         slo_mean_accuracy=None if is_soft else _number(slo.get("mean_accuracy")),
+        has_soft_latency=has_soft_latency,
         slo_latency_p99_s=_number(slo.get("latency_p99_s")),
         slo_budget_usd_per_h=_number(slo.get("budget_usd_per_h")),
         is_stale=bool(document.get("stale_profiles")),

@@ -166,6 +166,9 @@ def _simulation_table(plan: Plan, record: dict[str, Any]) -> Table:
         table.add_row("highest sustained rate", f"{record['highest_rate_per_s']:.1f} /s")
     for share in ("p50", "p90", "p99"):
         table.add_row(f"latency {share}", _latency(record, share))
+    if plan.slo.soft_latency_p99_s is not None:
+        target = formats.duration(plan.slo.soft_latency_p99_s)
+        table.add_row(f"penalty, p99 above {target}", f"{formats.usd(record['latency_penalty_usd_per_h'])} USD/h")
     if plan.workflows and record.get("highest_rate_per_s"):
         first = plan.sources[0]
         times = record["highest_rate_per_s"] / (first.rate_per_s * plan.sites.get(first.tier, 1))

@@ -16,7 +16,8 @@ from jellybean_solver import Variant, whole_stream_times
 
 def utilisation_of(workflow: WorkflowDocument, infrastructure: InfrastructureDocument) -> float:
     """The highest planned utilisation of a workflow's workers."""
-    return infrastructure.limits.highest_utilisation(in_time=workflow.slo.latency_p99_s is not None)
+    stated = (workflow.slo.latency_p99_s, workflow.slo.soft_latency_p99_s)
+    return infrastructure.limits.highest_utilisation(in_time=any(target_s is not None for target_s in stated))
 
 
 def with_whole_streams(

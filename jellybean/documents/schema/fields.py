@@ -158,6 +158,22 @@ def _speed(value: object) -> float:
     return quantities.parse_number("speed", value, "0.1 or 10 %")
 
 
+def _price_of_time(value: object, info: ValidationInfo) -> float:
+    if from_document(info) or isinstance(value, str):
+        return quantities.parse_price_of_time(value)
+    return quantities.parse_number(quantities.PRICE_OF_TIME, value, "a number in USD per hour per second")
+
+
+def _price_of_time_text(value: float, info: SerializationInfo) -> str:
+    return quantities.format_price_of_time(value, digits_of(info))
+
+
+_PRICE_OF_TIME_SCHEMA: dict[str, Any] = {
+    "type": "string",
+    "pattern": quantities.PRICE_OF_TIME_PATTERN,
+    "examples": ["0.02 USD/h per 10 ms"],
+    "description": "A price per hour for a length of time, for example 0.02 USD/h per 10 ms.",
+}
 _PERCENT_SCHEMA: dict[str, Any] = {
     "anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^\s*-?[0-9.]+\s*%\s*$"}],
     "examples": [56.0],
@@ -208,6 +224,12 @@ PricePerHour = Annotated[
     _parser(PRICE_PER_H),
     _formatter(PRICE_PER_H),
     WithJsonSchema(schema_of(PRICE_PER_H)),
+]
+PriceOfTime = Annotated[
+    float,
+    BeforeValidator(_price_of_time),
+    PlainSerializer(_price_of_time_text, return_type=str, when_used="json"),
+    WithJsonSchema(_PRICE_OF_TIME_SCHEMA),
 ]
 PricePerGib = Annotated[
     float,

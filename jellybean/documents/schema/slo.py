@@ -1,4 +1,4 @@
-"""The targets of a workflow: accuracy, p99 latency, budget, and what may be lost."""
+"""The targets of a workflow, hard and soft: accuracy, p99 latency, budget, and what may be lost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
-from jellybean.documents.schema.fields import DocumentModel, Duration, Percent, PricePerHour
+from jellybean.documents.schema.fields import DocumentModel, Duration, Percent, PriceOfTime, PricePerHour
 from jellybean.quantities import InvalidValueError, describe_value, quoted
 from jellybean_solver import LossKind
 
@@ -37,6 +37,31 @@ def _with_soft_mean(value: dict[str, Any]) -> dict[str, Any]:
             "write accuracy: {mean: 90, penalty: 0.2 USD/h}",
         )
     return value
+
+
+_SOFT_LATENCY = "write latency_p99: {target: 300 ms, penalty: 0.02 USD/h per 10 ms}"
+
+
+def _expand_latency(value: Any) -> Any:
+    """Expand the long form `latency_p99: {target: 300 ms, penalty: 0.02 USD/h per 10 ms}` into a soft target."""
+    if not isinstance(value, dict) or not isinstance(value.get("latency_p99"), dict):
+        return value
+    stated = value["latency_p99"]
+    unknown = sorted(str(key) for key in stated if key not in ("target", "penalty"))
+    if unknown or not stated:
+        raise InvalidValueError(
+            f"latency_p99 takes target and penalty{f', not {quoted(unknown[0])}' if unknown else ''}",
+            f"{_SOFT_LATENCY}, or latency_p99: 300 ms for a hard target",
+            keys=("latency_p99",),
+        )
+    if any(value.get(key) is not None for key in ("soft_latency_p99", "latency_penalty")):
+        raise InvalidValueError(
+            "the soft p99 latency is stated twice",
+            "keep latency_p99: {target: ..., penalty: ...}",
+            keys=("latency_p99",),
+        )
+    rest = {key: item for key, item in value.items() if key != "latency_p99"}
+    return {**rest, "soft_latency_p99": stated.get("target"), "latency_penalty": stated.get("penalty")}
 
 
 _LOSSES = {f"1 {kind}": kind for kind in LossKind}
@@ -87,6 +112,20 @@ class SloSpec(DocumentModel):
     latency_p99_s: Duration | None = Field(
         default=None, alias="latency_p99", gt=0, description="99 % of requests are answered within this time."
     )
+    soft_latency_p99_s: Duration | None = Field(
+        default=None,
+        alias="soft_latency_p99",
+        gt=0,
+        description="A p99 latency above which the latency penalty counts, which plans weigh against their cost. Also "
+        "written as latency_p99: {target: 300 ms, penalty: 0.02 USD/h per 10 ms}.",
+    )
+    latency_penalty_usd_per_h_per_s: PriceOfTime | None = Field(
+        default=None,
+        alias="latency_penalty",
+        gt=0,
+        description="What each time by which the predicted p99 latency exceeds the soft one counts: "
+        "0.02 USD/h per 10 ms.",
+    )
     budget_usd_per_h: PricePerHour | None = Field(default=None, alias="budget", description="Highest cost.")
     survives: Losses = Field(
         default=(),
@@ -98,4 +137,21 @@ class SloSpec(DocumentModel):
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, value: Any) -> Any:
-        return _expand_accuracy(value)
+        return _expand_accuracy(_expand_latency(value))
+
+    @model_validator(mode="after")
+    def _check_soft_latency(self) -> SloSpec:
+        target_s, penalty = self.soft_latency_p99_s, self.latency_penalty_usd_per_h_per_s
+        if target_s is None and penalty is None:
+            return self
+        if penalty is None:
+            hint = f"{_SOFT_LATENCY}; or latency_p99: 300 ms for a hard target"
+            raise InvalidValueError("a soft p99 latency has no penalty", hint, keys=("latency_p99",))
+        if target_s is None:
+            raise InvalidValueError("the latency penalty has no target", _SOFT_LATENCY, keys=("latency_p99",))
+        if self.latency_p99_s is not None:
+            raise InvalidValueError("the p99 latency is either hard or soft", _SOFT_LATENCY, keys=("latency_p99",))
+        if self.survives:
+            hint = "remove survive, or write latency_p99: 300 ms, which holds after each loss"
+            raise InvalidValueError("a soft p99 latency is not known together with losses", hint, keys=("survive",))
+        return self

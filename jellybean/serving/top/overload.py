@@ -105,7 +105,8 @@ def replan_command(directory: Path, figures: PlanFigures, ratio: float) -> str:
     kept = [text for text in figures.overrides if _path(text) not in rates]
     settings = [f"{path}={_rounded_up(rate)}" for path, rate in rates.items()]
     options = override_options([*kept, *settings, *_other_targets(directory, figures)])
-    return f"jellybean plan {shlex.quote(str(directory))} --from running{options}{' --stale' * figures.is_stale}"
+    start = "" if figures.has_soft_latency else " --from running"  # which does not know soft p99 latencies
+    return f"jellybean plan {shlex.quote(str(directory))}{start}{options}{' --stale' * figures.is_stale}"
 
 
 def _path(override: str) -> str:
@@ -127,7 +128,7 @@ def _other_targets(directory: Path, figures: PlanFigures) -> Iterator[str]:
         yield f"slo.accuracy={_or_null(figures.slo_accuracy, '{:g}')}"
     if figures.slo_mean_accuracy != slo.mean_accuracy:
         yield f"slo.mean_accuracy={_or_null(figures.slo_mean_accuracy, '{:g}')}"
-    if figures.slo_latency_p99_s != slo.latency_p99_s:
+    if not figures.has_soft_latency and figures.slo_latency_p99_s != slo.latency_p99_s:
         value = figures.slo_latency_p99_s
         yield f"slo.latency_p99={'null' if value is None else format_quantity(DURATION, value)}"
     if figures.slo_budget_usd_per_h != slo.budget_usd_per_h:

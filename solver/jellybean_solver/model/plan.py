@@ -47,7 +47,7 @@ class Certificate:
 
     `objective_of`: what was optimised; with MEAN_ACCURACY the two are percent, and the bound is an upper one.
     `forgone_usd_per_h`: what the workflows that are left out are worth. `penalty_usd_per_h`: for an accuracy below a
-    soft target. Both are parts of objective and bound.
+    soft target and a p99 latency above one. Both are parts of objective and bound.
     `keeps`: number of workflows whose workers and routes were given; the bound is of the plans that leave them so, and
     that use no worker of which they leave less than 2 %.
     """

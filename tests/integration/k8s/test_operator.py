@@ -122,6 +122,14 @@ def test_a_change_is_planned_anew_where_it_is_worth_it(operated: Callable[..., O
     assert all(found.status["served"] in name for name in found.target.names("StatefulSet"))
 
 
+def test_a_soft_p99_latency_is_planned_anew_after_a_change(operated: Callable[..., Operated]) -> None:
+    soft = {"accuracy": 80, "soft_latency_p99": "5 s", "latency_penalty": "0.001 USD/h per 10 ms"}
+    found = operated(slo=soft)
+    assert found.look()[CONDITION_PLANNED]["reason"] == "Planned"
+    assert found.look(set_to("sources", "strip", "rate", to="9/s"))[CONDITION_PLANNED]["reason"] == "Planned"
+    assert found.look()[CONDITION_READY]["status"] == "True"
+
+
 def test_a_budget_that_cannot_be_kept_fails_closed(operated: Callable[..., Operated]) -> None:
     found = operated(slo={"accuracy": 80, "budget": "0.05 USD/h"})
     conditions = found.look()

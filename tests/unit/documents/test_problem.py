@@ -387,6 +387,65 @@ def test_a_penalty_makes_a_mean_accuracy_soft(folder: Path) -> None:
             loaded(folder, wrong)
 
 
+def test_a_penalty_makes_a_p99_latency_soft(folder: Path) -> None:
+    slo = build_problem(loaded(folder, "slo.latency_p99={target: 300 ms, penalty: 0.02 USD/h per 10 ms}")).slo
+    assert (slo.latency_p99_s, slo.soft_latency_p99_s, slo.latency_penalty_usd_per_h_per_s) == (None, 0.3, 2.0)
+    assert slo.is_soft and slo.latency_penalty(0.25) == 0.0
+    assert slo.latency_penalty(0.4) == pytest.approx(0.2)
+    flat = ("slo.latency_p99=null", "slo.soft_latency_p99=300 ms", "slo.latency_penalty=2 USD/h per s")
+    assert build_problem(loaded(folder, *flat)).slo == slo
+    assert build_problem(loaded(folder, "slo.latency_p99={target: 1 s, penalty: 0.5 USD/d per ms}")).slo.is_soft
+    hard = build_problem(loaded(folder, "slo.latency_p99={target: 1 s, penalty: 1 USD/h per s}", "slo.latency_p99=2 s"))
+    assert (hard.slo.latency_p99_s, hard.slo.is_soft) == (2.0, False)
+
+
+def test_workers_may_be_as_busy_for_a_soft_p99_as_for_a_hard_one(folder: Path) -> None:
+    soft = "slo.latency_p99={target: 1 s, penalty: 1 USD/h per s}"
+    assert build_problem(loaded(folder, "limits.utilisation=auto", soft)).utilisation == 0.95
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("latency_p99={target: 300 ms}", "a soft p99 latency has no penalty; write latency_p99: {target: 300 ms"),
+        ("latency_p99={penalty: 1 USD/h per s}", "the latency penalty has no target"),
+        ("latency_p99={}", "latency_p99 takes target and penalty"),
+        ("latency_p99={mean: 300 ms, penalty: 1 USD/h per s}", "latency_p99 takes target and penalty, not 'mean'"),
+        ("latency_p99={target: 300, penalty: 1 USD/h per s}", "300 has no unit"),
+        ("latency_p99={target: 0 s, penalty: 1 USD/h per s}", "greater than 0|above 0"),
+        ("latency_p99={target: 1 s, penalty: 0 USD/h per s}", "greater than 0|above 0"),
+        ("latency_p99={target: 1 s, penalty: 0.02 USD/h}", "does not say per how much time .*; write for example 0.02"),
+        ("latency_p99={target: 1 s, penalty: 0.02}", "is not a price per hour for a length of time"),
+        ("latency_p99={target: 1 s, penalty: [1]}", "a list is not a price per hour for a length of time"),
+        ("latency_p99={target: 1 s, penalty: 1 USD per s}", "'1 USD' does not have the unit of a price per hour"),
+        ("latency_p99={target: 1 s, penalty: 1 USD/h per GiB}", "'1 GiB'|'GiB' is not a duration"),
+        ("latency_p99={target: 1 s, penalty: 1 USD/h per 0 s}", "'0 s' is no length of time"),
+        ("latency_p99={target: 1 s, penalty: -1 USD/h per s}", "must not be negative"),
+        ("latency_penalty=1 USD/h per s", "the latency penalty has no target"),
+        ("soft_latency_p99=300 ms", "a soft p99 latency has no penalty"),
+    ],
+)
+def test_what_a_soft_p99_latency_lacks_is_told(folder: Path, wrong: str, said: str) -> None:
+    with pytest.raises(DocumentError, match=said):
+        loaded(folder, "slo.latency_p99=null", f"slo.{wrong}")
+
+
+def test_what_a_soft_p99_latency_cannot_stand_beside_is_told(folder: Path) -> None:
+    soft = "slo.latency_p99={target: 300 ms, penalty: 1 USD/h per s}"
+    for other, said in (
+        ("slo.survive=1 worker", "not known together with losses"),
+        ("objective=rate", "weighed against the cost, but the objective is rate"),
+        ("objective=latency", "weighed against the cost, but the objective is latency"),
+        ("objective=mean_accuracy", "but the objective is mean_accuracy"),
+        ("slo.soft_latency_p99=1 s", "the soft p99 latency is stated twice"),
+    ):
+        with pytest.raises(DocumentError, match=said):
+            loaded(folder, soft, other)
+    flat = ("slo.latency_p99=1 s", "slo.soft_latency_p99=300 ms", "slo.latency_penalty=2 USD/h per s")
+    with pytest.raises(DocumentError, match="the p99 latency is either hard or soft"):
+        loaded(folder, *flat)
+
+
 def test_a_spare_worker_is_asked_for_in_words(folder: Path) -> None:
     assert build_problem(loaded(folder)).slo.survives == ()
     assert build_problem(loaded(folder, "slo.survive=1 worker")).slo.survives == (LossKind.WORKER,)

@@ -236,6 +236,12 @@ def test_a_file_that_is_not_text_is_told(shops: Path) -> None:
         ("infrastructure.yaml", "{store: ", "{cloud: ", "no source is in cloud; write sites: {store: ...}"),
         ("workflow.yaml", "accuracy: 80", "accuracy: {mean: 80}", "slo: a mean accuracy may mix variants, which sites"),
         ("workflow.yaml", "accuracy: 80", "survive: 1 worker", "slo.survive: the plan bears losses, which sites"),
+        (
+            "workflow.yaml",
+            "accuracy: 80",
+            "latency_p99: {target: 1 s, penalty: 1 USD/h per s}",
+            "slo.latency_p99: the p99 latency is soft, which sites",
+        ),
         ("workflow.yaml", "slo:", "objective: rate\nslo:", "objective: the objective is rate, which sites that differ"),
         ("workflow.yaml", "large]", "large], cuts: 2", "operators.detect.cuts: its models may be cut, which sites"),
     ],

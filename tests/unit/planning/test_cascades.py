@@ -37,6 +37,15 @@ def test_the_least_latency_is_sought_among_cascades_too(folder: Path) -> None:
     assert planned_cascades(planned.plan)
 
 
+@pytest.mark.nightly
+def test_a_soft_p99_latency_is_weighed_with_cascades_too(folder: Path) -> None:
+    soft = "slo.latency_p99={target: 10 ms, penalty: 0.1 USD/h per s}"
+    planned = plan_project(load_project(folder, [*ONLY_THE_CASCADE, soft]))
+    assert planned.plan is not None and planned_cascades(planned.plan)
+    assert planned.plan.certificate.penalty_usd_per_h > 0.0
+    assert planned.best.endswith("for 10.0 ms no plan was found")
+
+
 def test_a_time_limit_is_for_all_candidates(folder: Path) -> None:
     planned = plan_project(load_project(folder, [*ONLY_THE_CASCADE]), time_limit_s=30.0)
     assert planned.status == "optimal"

@@ -1,0 +1,78 @@
+"""A soft p99 latency on the command line: what `plan` and the commands after it say about its penalty."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import jellybean
+from tests.support.scales_project import make_scales_project
+
+SOFT = "{target: 60 ms, penalty: 0.003 USD/h per 10 ms}"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A box, which takes 40 ms a request, and another one are worth the time that they save; a third is not."""
+    folder = make_scales_project(tmp_path / "scales")
+    for name, before, after in (
+        ("workflow.yaml", "arrivals: periodic", "arrivals: poisson"),
+        ("infrastructure.yaml", "count: 1, price: 0.1", "count: 6, price: 0.1"),
+        ("infrastructure.yaml", "links:", "limits: {utilisation: 0.95}\nlinks:"),
+        ("profiles.yaml", "latency: {box: 1 ms}", "latency: {box: 40 ms}"),
+        ("profiles.yaml", "latency: {box: 3 ms}", "latency: {box: 45 ms}"),
+    ):
+        file = folder / name
+        text = file.read_text(encoding="utf-8")
+        assert before in text
+        file.write_text(text.replace(before, after), encoding="utf-8")
+    with (folder / "workflow.yaml").open("a", encoding="utf-8") as file:
+        file.write(f"slo: {{latency_p99: {SOFT}}}\n")
+    return folder
+
+
+def test_a_soft_p99_latency_is_weighed_and_told_by_all_commands(project: Path) -> None:
+    told = json.loads(jellybean("plan", str(project), "--json").stdout)
+    proof = told["certificate"]
+    assert proof["penalty"] == pytest.approx(proof["objective"] - told["cost_usd_per_h"]["total"])
+    assert proof["bound"] <= proof["objective"]
+    (reached,) = told["latency_p99"]["reached"]
+    assert reached["penalty_usd_per_h"] == pytest.approx(0.3 * (reached["simulated_s"] - 0.06))
+    assert reached["target_s"] == 0.06
+
+    text = " ".join(jellybean("plan", str(project)).stdout.split())
+    assert "(soft target 60.0 ms: counts 0.11 USD/h)" in text and "with the penalty" in text
+    assert "> 60.0 ms, soft: counts 0.11 USD/h" in text
+    assert "least cost and penalty of the cheapest plans without and with" in text
+
+    simulated = jellybean("simulate", str(project))
+    assert "penalty, p99 above 60.0 ms" in simulated.stdout and "planned again" not in simulated.stderr
+    page = project / "report.html"
+    report = " ".join(jellybean("report", str(project), "--html", str(page)).stdout.split())
+    assert "soft 60.0 ms: counts 0.11 USD/h" in report and "broken" not in report
+    assert "soft 60.0 ms: counts 0.11 USD/h" in page.read_text(encoding="utf-8")
+
+
+def test_a_trace_is_not_broken_by_a_soft_target(project: Path) -> None:
+    trace = project / "trace.csv"
+    trace.write_text("time_s,source,rate_per_s\n0,x,20\n60,x,21\n120,x,20\n180,x,0\n", encoding="utf-8")
+    done = jellybean("plan", str(project), "--check", str(trace), "--json")
+    told = json.loads(done.stdout)
+    assert told["verdict"] == "holds"
+    assert 0.0 < told["latency_penalty_usd_per_h"]["mean"] <= told["latency_penalty_usd_per_h"]["highest"]
+    assert "soft p99 target 60.0 ms: counts up to" in jellybean("plan", str(project), "--check", str(trace)).stdout
+
+
+def test_commands_that_do_not_know_it_say_so(project: Path) -> None:
+    jellybean("plan", str(project), "--set", "slo.latency_p99={target: 2 s, penalty: 1 USD/h per s}")
+    for command in (("plan", str(project), "--from", str(project)), ("frontier", str(project))):
+        done = jellybean(*command, status=2)
+        assert "does not know soft p99 latencies; with a hard one: --set 'slo.latency_p99=60 ms'" in done.stderr
+
+
+def test_a_penalty_without_a_time_is_an_error_with_its_place(project: Path) -> None:
+    done = jellybean("plan", str(project), "--set", "slo.latency_p99={target: 60 ms, penalty: 1 USD/h}", status=2)
+    assert "'1 USD/h' does not say per how much time" in done.stderr
+    assert "write for example 0.02 USD/h per 10 ms" in done.stderr

@@ -1,0 +1,150 @@
+"""Plans of projects with a soft p99 latency, compared with those for a grid of hard targets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jellybean.documents import Project, build_problem, load_project
+from jellybean.errors import InputError
+from jellybean.planning.explain import explain_project
+from jellybean.planning.plan_file import current_plan, load_plan, save_plan
+from jellybean.planning.planned import Planned
+from jellybean.planning.predicted_latency import predicted_p99
+from jellybean.planning.project_plan import plan_project
+from jellybean.planning.replan import replan_project
+from jellybean.planning.soft_latency import stated_soft_target, with_hard_target
+from jellybean.planning.soft_search import TOLERANCE
+from jellybean.planning.soft_targets import planned_late_p99_s, planned_latency_penalty
+from jellybean_solver import OutOfTimeError, Termination, from_document, to_document
+from tests.support.scales_project import make_scales_project
+
+QUEUES = (  # 1 box has a p99 of 0.4 s, 2 have 0.09 s, 3 have 0.06 s, and 4 have 0.04 s
+    "sources.x.arrivals=poisson",
+    "workers.box.count=6",
+    "limits.utilisation=0.95",
+    "profiles.operators.first.two.latency.box=40 ms",
+    "profiles.operators.first.five.latency.box=45 ms",
+)
+MIXED = ("slo.accuracy={mean: 85}", "profiles.operators.first.five.latency.box=60 ms")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_scales_project(tmp_path_factory.mktemp("soft") / "scales")
+
+
+def soft(folder: Path, penalty: str, *options: str, target: str = "60 ms") -> Project:
+    return load_project(folder, [*QUEUES, f"slo.latency_p99={{target: {target}, penalty: {penalty}}}", *options])
+
+
+def value(planned: Planned, project: Project) -> float:
+    """Cost of a plan, with the penalties that the project states."""
+    assert planned.plan is not None
+    slo = build_problem(project).slo
+    late = slo.latency_penalty(predicted_p99(planned.plan)[""].p99_s)
+    return planned.plan.cost.total_usd_per_h + late + slo.penalty(planned.plan.accuracy)
+
+
+@pytest.mark.parametrize(
+    ("penalty", "options"),
+    [
+        ("0.1 USD/h per s", ()),
+        ("0.3 USD/h per s", ()),
+        ("10 USD/h per s", ()),
+        pytest.param("3 USD/h per s", (), marks=pytest.mark.nightly),
+        pytest.param("1 USD/h per s", MIXED, marks=pytest.mark.nightly),
+        pytest.param("1 USD/h per s", ("slo.accuracy={mean: 90, penalty: 0.02 USD/h}",), marks=pytest.mark.nightly),
+    ],
+)
+def test_no_plan_for_a_hard_target_is_better(folder: Path, penalty: str, options: tuple[str, ...]) -> None:
+    asked = soft(folder, penalty, *options)
+    planned = plan_project(asked)
+    assert planned.plan is not None and planned.solution.certificate == planned.plan.certificate
+    proof = planned.plan.certificate
+    assert proof.objective == pytest.approx(value(planned, asked))
+    assert proof.objective - proof.penalty_usd_per_h == pytest.approx(planned.plan.cost.total_usd_per_h)
+    for target_s in (0.03, 0.045, 0.06, 0.065, 0.08, 0.1, 0.2, 0.5):
+        other = plan_project(with_hard_target(asked, target_s), compare=False)
+        if other.plan is not None:
+            assert proof.bound <= value(other, asked) * (1 + 1e-9)
+            assert proof.objective <= value(other, asked) / (1 - TOLERANCE)
+
+
+def test_the_plan_states_its_targets_and_stays_current(folder: Path) -> None:
+    asked = soft(folder, "0.3 USD/h per s")
+    planned = plan_project(asked)
+    plan = planned.plan
+    assert plan is not None
+    assert plan.slo == build_problem(asked).slo and plan.slo.latency_p99_s is None
+    assert plan.overrides == asked.overrides
+    assert from_document(to_document(plan)) == plan
+    p99_s = predicted_p99(plan)[""].p99_s
+    assert planned_late_p99_s(plan) == pytest.approx(p99_s)
+    assert planned_latency_penalty(plan) == pytest.approx(0.3 * (p99_s - 0.06))
+    assert planned.judged is not None and planned.judged.is_soft
+    (reached,) = planned.judged.to_list()
+    assert reached["penalty_usd_per_h"] == pytest.approx(planned_latency_penalty(plan))
+    save_plan(asked, planned)
+    assert current_plan(asked) == (load_plan(folder), "")
+    other, why = current_plan(soft(folder, "0.1 USD/h per s"), writes=False)
+    assert "is the plan for --set" in why and other.slo.latency_penalty_usd_per_h_per_s == 0.1
+
+
+def test_a_target_that_the_cheapest_plan_meets_costs_one_search(folder: Path) -> None:
+    steps: list[str] = []
+    asked = soft(folder, "1 USD/h per ms", target="2 s")
+    planned = plan_project(asked, progress=lambda done, total, label: steps.append(label))
+    plan = planned.plan
+    assert plan is not None and plan.certificate.is_optimal
+    assert (plan.certificate.penalty_usd_per_h, planned.best, planned.cheapest) == (0.0, "", None)
+    assert planned_late_p99_s(plan) is None
+    assert {label.partition(":")[0] for label in steps} == {"cheapest plan", "done"}
+    assert planned.asked_p99_s == 2.0
+
+
+def test_without_any_plan_the_reasons_are_told(folder: Path) -> None:
+    planned = plan_project(soft(folder, "1 USD/h per s", "slo.accuracy=99"))
+    assert planned.plan is None and "the target is 99" in planned.reasons[0]
+    assert planned.problem.slo.is_soft
+
+
+def test_a_time_limit_is_for_all_targets(folder: Path) -> None:
+    asked = soft(folder, "0.3 USD/h per s")
+    planned = plan_project(asked, time_limit_s=4.0)
+    assert planned.plan is not None and planned.solve_s < 8.0
+    assert planned.plan.certificate.termination in {Termination.TIME_LIMIT, Termination.GAP}
+    with pytest.raises(OutOfTimeError):
+        plan_project(asked, time_limit_s=1e-9)
+
+
+@pytest.mark.nightly
+def test_the_explained_plan_is_the_planned_one(folder: Path) -> None:
+    asked = soft(folder, "0.3 USD/h per s")
+    planned = plan_project(asked)
+    explained = explain_project(asked, asked.overrides)
+    plan = explained.explanation.plan
+    assert plan is not None and planned.plan is not None
+    assert plan.cost == planned.plan.cost
+    assert explained.soft_as_s == planned.asked_p99_s
+    assert explained.to_dict()["soft_latency_p99_as_s"] == planned.asked_p99_s
+
+
+def test_what_knows_no_soft_target_says_so(folder: Path) -> None:
+    asked = soft(folder, "0.3 USD/h per s")
+    planned = plan_project(asked)
+    save_plan(asked, planned)
+    with pytest.raises(InputError, match=r"does not know soft p99 latencies; .*--set 'slo.latency_p99=60 ms'"):
+        replan_project(asked, str(folder), horizon_h=1.0)
+
+
+def test_only_soft_targets_are_soft(folder: Path) -> None:
+    assert stated_soft_target(load_project(folder, ["slo.latency_p99=1 s"])) is None
+    hard = with_hard_target(soft(folder, "1 USD/h per s"), 0.5)
+    assert stated_soft_target(hard) is None and hard.workflow.slo.latency_p99_s == 0.5
+    problem = build_problem(hard)
+    assert replace(problem.slo, latency_p99_s=None) == replace(
+        build_problem(soft(folder, "1 USD/h per s")).slo, soft_latency_p99_s=None, latency_penalty_usd_per_h_per_s=None
+    )
