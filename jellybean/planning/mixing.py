@@ -1,4 +1,4 @@
-"""Plans that mix variants: which commands know them, and what their selections are as text."""
+"""Plans that mix variants: what their selections are as text and as JSON values."""
 
 from __future__ import annotations
 
@@ -6,20 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jellybean.display import formats
-from jellybean.errors import InputError
-from jellybean_solver import Objective, Plan, Problem, selection_shares
-
-
-def require_one_selection(problem: Problem, command: str) -> None:
-    """InputError if plans of a problem may mix variants or bear losses, which `command` does not know."""
-    if problem.slo.survives:
-        raise InputError(f"`jellybean {command}` does not know plans that bear losses: `--set slo.survive=null`")
-    if problem.may_mix:
-        asked = "slo.accuracy.mean" if problem.slo.mean_accuracy is not None else "objective: mean_accuracy"
-        raise InputError(
-            f"`jellybean {command}` does not know plans that mix variants, which {asked} asks for; state the accuracy "
-            "of every request instead (slo: {accuracy: 90})"
-        )
+from jellybean_solver import Objective, Plan, selection_shares
 
 
 def selection_lines(plan: Plan) -> Iterator[str]:

@@ -45,8 +45,8 @@ class PythonView:
 class OperatorView:
     """An operator with its selected variant: a model file, a Python function, or neither if it cannot be served.
 
-    `depth`: number of fan-outs that are open at the operator. `rows`: downstream -> the model output with the number of
-    rows of each request of a batch, for an operator that fans out in batches; else empty.
+    `depth`: number of fan-outs that are open at the operator. `ports`: name the outputs that count the rows of each
+    request of a batch, for an operator that fans out in batches.
     """
 
     name: str
@@ -62,7 +62,7 @@ class OperatorView:
     state: Mapping[str, str] = field(
         default_factory=dict
     )  # model input -> model output that it takes from the chunk before
-    rows: Mapping[str, str] = field(default_factory=dict)
+    ports: PortNames = field(default_factory=PortNames)
 
     @property
     def code_sha256(self) -> str | None:
@@ -429,9 +429,7 @@ def _operator(
     state = {str(given): str(taken) for given, taken in item.get("state", ())}
     if state and depth:
         raise ValueError(f"a state by stream of {name}, which is below a fan-out")
-    fanned = [edge["downstream"] for edge in readers if edge["kind"] == "fan_out"]
-    rows = {down: counter for down in fanned if (counter := ports.counter_of(sent.get(down, ""))) is not None}
-    return OperatorView(name, item["variant"], wiring, depth, path, sha256, sent, python, files, fed, state, rows)
+    return OperatorView(name, item["variant"], wiring, depth, path, sha256, sent, python, files, fed, state, ports)
 
 
 def _port_names(item: Mapping[str, Any]) -> PortNames:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -86,12 +86,25 @@ def _one_result_each(operator: OperatorView, items: Sequence[WorkItem], results:
 
 
 def _split_result(operator: OperatorView, items: Sequence[WorkItem], result: RunResult) -> RunDone:
-    rows = {
-        downstream: _rows_of_each(counter, result.outputs, len(items)) for downstream, counter in operator.rows.items()
-    }
+    rows = dict(_rows(operator, result.outputs, len(items)))
     outputs = split_batch(_by_downstream(operator, result.outputs), len(items), rows)
     states = split_batch(_states(operator, result.outputs), len(items))
     return RunDone([*map(TensorOutputs, outputs)], [len(items)], result.busy_s, result.late_s, states)
+
+
+def _rows(operator: OperatorView, outputs: Mapping[str, Array], items: int) -> Iterator[tuple[str, Sequence[int]]]:
+    """Downstream of a fan-out -> the number of rows of each item in it. PermanentError if the model counts none."""
+    first = next(iter(outputs))
+    for downstream, kind in operator.wiring.outputs:
+        if kind == "fan_out":
+            name = operator.output_names.get(downstream, first)
+            counter = operator.ports.counter_of(name)
+            if counter is None:
+                raise PermanentError(
+                    f"output {name} fans out to {downstream}, but no output counts its rows of each of the {items} "
+                    "requests in the run: take batch sizes above 1 out of the model's profile and plan again"
+                )
+            yield downstream, _rows_of_each(counter, outputs, items)
 
 
 def _rows_of_each(counter: str, outputs: Mapping[str, Array], items: int) -> Sequence[int]:

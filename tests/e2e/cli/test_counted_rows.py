@@ -12,7 +12,11 @@ import pytest
 from jellybean.documents import load_project
 from jellybean.errors import DocumentError
 from jellybean.serving.client import Client
-from jellybean_solver import from_document
+from jellybean_agent.brain.messages import WorkItem
+from jellybean_agent.brain.plan_view import plan_view
+from jellybean_agent.process.model_loading import ModelSettings, load_executors
+from jellybean_agent.worker.run_outputs import run_items
+from jellybean_solver import Plan, from_document, to_document
 from tests.support.command_line import jellybean
 from tests.support.tiny_models import counted_positives, scale
 
@@ -55,6 +59,14 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
+def sizes_of_a_run(project: Path, plan: Plan) -> list[int]:
+    """The rows that a run gives to each of three requests which have three rows together."""
+    view = plan_view(to_document(plan))
+    executor = load_executors(view, view.serving[0], ModelSettings(project))["keep"]
+    items = [WorkItem(number, f"r{number}", 0, (), (ROWS[row][None],)) for number, row in enumerate((0, 1, 3))]
+    return [outputs.rows("double") for outputs in run_items(view.operators["keep"], executor, items).outputs]
+
+
 @pytest.mark.parametrize("rows", ["counts", "{y: counts}"])
 def test_requests_share_runs_and_get_their_own_rows(project: Path, rows: str) -> None:
     path = project / "workflow.yaml"
@@ -67,6 +79,7 @@ def test_requests_share_runs_and_get_their_own_rows(project: Path, rows: str) ->
     jellybean("plan", str(project), "--set", latency)
     plan = from_document(json.loads((project / "plan.json").read_text(encoding="utf-8")))
     assert plan.operator_by_name["keep"].batch["box"] > 1
+    assert sizes_of_a_run(project, plan) == [2, 0, 1]
     jellybean("up", str(project), "--detach")
     try:
         with Client.of(project) as client, ThreadPoolExecutor(8) as threads:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from pathlib import Path
 
@@ -13,15 +11,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from jellybean import query
-from jellybean.ledger.ledger import Ledger, ledger_url
-from jellybean.ledger.questions import By, cost
+from jellybean.ledger.questions import By
 from jellybean.serving.client import Client
 from jellybean.serving.endpoint import owner_endpoint
 from jellybean.serving.local import replace_plan
 from jellybean.serving.local.running import down
-from jellybean.serving.run_state import read_state
 from jellybean_solver.model.problem import Link
 from tests.support.command_line import jellybean
+from tests.support.killed_run import kill, lines
 from tests.support.steady_load import SteadyLoad
 from tests.support.tiny_models import chain
 from tests.support.waiting import wait_until
@@ -35,41 +32,12 @@ LINK = Link("edge", "cloud", USD_PER_GIB, None, 0.001)
 MESSAGE_BYTES = 16.0
 
 
-def pid(directory: Path, name: str) -> int:
-    state = read_state(directory)
-    assert state is not None
-    return next(process.pid for process in state.processes if process.name == name)
-
-
-def kill(directory: Path, client: Client, name: str) -> None:
-    """Kill a process, and wait until all are ready again."""
-    killed = pid(directory, name)
-    os.kill(killed, signal.SIGKILL)
-    wait_until(lambda: pid(directory, name) != killed)
-    wait_until(lambda: is_ready(client))
-
-
-def is_ready(client: Client) -> bool:
-    try:
-        return client.status().state == "ready"
-    except Exception:  # noqa: BLE001 - the gateway is away
-        return False
-
-
 def cost_so_far(directory: Path) -> float:
     """What the gateway says that the run has cost."""
     with Client.at(owner_endpoint(directory)) as owner:
         families = list(text_string_to_metric_families(owner.metrics()))
     samples = [sample for family in families for sample in family.samples]
     return sum(sample.value for sample in samples if sample.name == "jellybean_gateway_cost_usd_total")
-
-
-def lines(directory: Path, by: By) -> dict[str, tuple[float, int, int]]:
-    """Name -> USD, done, failed."""
-    ledger = Ledger(ledger_url(directory))
-    found = {line.name: (line.usd, line.done or 0, line.failed or 0) for line in cost(ledger, by)}
-    ledger.close()
-    return found
 
 
 def test_the_ledger_of_a_run_in_which_everything_is_killed(tmp_path: Path, start) -> None:
@@ -103,7 +71,7 @@ def test_the_ledger_of_a_run_in_which_everything_is_killed(tmp_path: Path, start
     by_operator = lines(tmp_path, By.OPERATOR)
     assert by_operator.keys() == {"double", "triple"}
     assert answered <= by_operator["double"][1] <= 1.2 * load.sent  # with retries; no worker's count is lost or doubled
-    assert lines(tmp_path, By.LINK)["edge -> cloud"][0] == pytest.approx(traffic, rel=0.05)
+    assert traffic * (1 - 1e-9) <= lines(tmp_path, By.LINK)["edge -> cloud"][0] <= 1.2 * traffic  # with retries
     assert len(lines(tmp_path, By.PLAN)) == 2
     told = json.loads(jellybean("history", str(tmp_path), "--json").stdout)
     restart = "gateway started again"
