@@ -72,39 +72,37 @@ def _headline(report: Report) -> Text:
 
 @dataclass(frozen=True, slots=True)
 class _Figures:
-    """Table of predicted and measured figures, with intervals where the terminal is wide enough, otherwise below it."""
+    """Table of predicted and measured figures; intervals and targets are below it where the terminal is too narrow."""
 
     report: Report
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        whole = _indented(_figures(self.report, intervals=True))
-        if Measurement.get(console, options.update(max_width=UNBOUNDED), whole).maximum <= options.max_width:
-            yield whole
-            return
-        yield _indented(_figures(self.report, intervals=False))
+        for intervals, targets in ((True, True), (False, True), (False, False)):
+            table = _indented(_figures(self.report, intervals=intervals, targets=targets))
+            if Measurement.get(console, options.update(max_width=UNBOUNDED), table).maximum <= options.max_width:
+                break
+        yield table
         for item in self.report.comparisons:
-            if item.predicted_between is not None:
-                yield Text(f"  {METRIC_BY_KEY[item.metric].label} predicted: {item.shown_prediction}", "dim")
+            label = METRIC_BY_KEY[item.metric].label
+            if not intervals and item.predicted_between is not None:
+                yield Text(f"  {label} predicted: {item.shown_prediction}", "dim")
+            if not targets and (target := _target(self.report, item)):
+                yield Text(f"  {label}: ", "dim").append_text(target)
 
 
 def _indented(part: RenderableType) -> Padding:
     return Padding(part, (0, 0, 0, 2), expand=False)
 
 
-def _figures(report: Report, *, intervals: bool) -> Table:
+def _figures(report: Report, *, intervals: bool, targets: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("figure", no_wrap=True)
     for heading in ("predicted", "measured", "ratio", "tolerance"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    table.add_column("target", no_wrap=intervals)
-    targets = {slo.metric: slo for slo in report.slos}
+    for heading in ("verdict", "target")[: 2 if targets else 1]:
+        table.add_column(heading, no_wrap=True)
     for item in report.comparisons:
         metric = METRIC_BY_KEY[item.metric]
-        target = soft_latency_text(report.plan.slo, item)
-        if (slo := targets.get(item.metric)) is not None:
-            state = slo.measured_state if slo.measured_state is not SloState.UNKNOWN else slo.predicted_state
-            target = f"{'<=' if metric.lower_is_better else '>='} {metric.show(slo.target)} {state.value}"
         table.add_row(
             metric.label + (f" ({metric.unit})" if metric.unit in {"USD/h", "%"} else ""),
             item.shown_prediction if intervals else metric.show(item.predicted),
@@ -112,9 +110,19 @@ def _figures(report: Report, *, intervals: bool) -> Table:
             formats.MISSING if item.ratio is None else f"{item.ratio:.2f}",
             item.shown_tolerance,
             _verdict(item),
-            Text(target, BAD if target.endswith("broken") else ""),
+            *([_target(report, item)] if targets else []),
         )
     return table
+
+
+def _target(report: Report, item: Comparison) -> Text:
+    """The target of a figure and whether it is met; empty without one."""
+    metric, found = METRIC_BY_KEY[item.metric], soft_latency_text(report.plan.slo, item)
+    slo = next((slo for slo in report.slos if slo.metric == item.metric), None)
+    if slo is not None:
+        state = slo.measured_state if slo.measured_state is not SloState.UNKNOWN else slo.predicted_state
+        found = f"{'<=' if metric.lower_is_better else '>='} {metric.show(slo.target)} {state.value}"
+    return Text(found, BAD if found.endswith("broken") else "")
 
 
 def _costs(report: Report) -> Table:

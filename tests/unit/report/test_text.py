@@ -127,8 +127,10 @@ def test_the_interval_of_a_prediction_is_in_the_table_where_the_terminal_is_wide
     figures = ["188", "ms", "1.25", "±", "50", "%", "within", "<=", "800", "ms", "met"]
     interval_words = ["151", "ms", "(149", "to", "153)"]
     assert p99[80] == [
-        ["Latency", "p99", "151", "ms", *figures[:7]], ["Latency", "p99", "predicted:", *interval_words]
-    ]  # fmt: skip
+        ["Latency", "p99", "151", "ms", *figures[:7]],
+        ["Latency", "p99", "predicted:", *interval_words],
+        ["Latency", "p99:", *figures[7:]],
+    ]
     assert p99[110] == [["Latency", "p99", *interval_words, *figures]]
     assert max(map(len, tables[80])) <= 80
 

@@ -226,9 +226,10 @@ def test_an_operator_that_counts_its_rows_fans_out_in_batches() -> None:
         split["service"] = {**split["service"], "edge": times}
         return plan_format.with_header({**body, "operators": [split, *body["operators"][1:]]})
 
-    assert plan_view(batched("counts")).operators["split"].rows == {"each": "counts"}
+    assert plan_view(batched("counts")).operators["split"].ports.counter_of("crops") == "counts"
     by_output = plan_view(batched(None, {"crops": "how_many"}))
-    assert by_output.operators["split"].rows == {}  # the edge sends another output
+    assert by_output.operators["split"].ports.counter_of("crops") == "how_many"
+    assert by_output.operators["split"].ports.counter_of("frames") is None
     assert by_output.workers["edge-1"].batches["split"] == 4
     assert plan_view(batched("counts")).workers["edge-1"].batches["split"] == 4
     with pytest.raises(PlanViewError, match="batches of 4 of split, which gathers or fans out"):
