@@ -45,6 +45,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     ),
     "errors": (
         "AgentError",
+        "CountersError",
         "InvalidInputError",
         "ModelError",
         "PermanentError",
@@ -177,6 +178,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "stays_inside_folder",
         "write_private_file",
     ),
+    "telemetry.live_counters": ("LiveCounters",),
     "telemetry.logs": (
         "LOG_VARIABLES",
         "add_log_options",

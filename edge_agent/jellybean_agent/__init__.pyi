@@ -22,6 +22,7 @@ from jellybean_agent.brain.wiring import OperatorWiring as OperatorWiring
 from jellybean_agent.enrolment.join_token import TOKEN_SECRET_BYTES as TOKEN_SECRET_BYTES
 from jellybean_agent.enrolment.join_token import JoinToken as JoinToken
 from jellybean_agent.errors import AgentError as AgentError
+from jellybean_agent.errors import CountersError as CountersError
 from jellybean_agent.errors import InvalidInputError as InvalidInputError
 from jellybean_agent.errors import ModelError as ModelError
 from jellybean_agent.errors import PermanentError as PermanentError
@@ -129,6 +130,7 @@ from jellybean_agent.system.protocol_version import protocol_metadata as protoco
 from jellybean_agent.system.protocol_version import protocol_mismatch as protocol_mismatch
 from jellybean_agent.system.share import SHARE_KINDS as SHARE_KINDS
 from jellybean_agent.system.share import Share as Share
+from jellybean_agent.telemetry.live_counters import LiveCounters as LiveCounters
 from jellybean_agent.telemetry.logs import LOG_VARIABLES as LOG_VARIABLES
 from jellybean_agent.telemetry.logs import add_log_options as add_log_options
 from jellybean_agent.telemetry.logs import configure_logging as configure_logging

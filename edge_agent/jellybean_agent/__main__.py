@@ -101,6 +101,7 @@ async def _joined(joining: dict[str, object], given: dict[str, object], pool: Mo
     files = {"plan": found.folder / "plan.json", "peers": found.folder / "peers.json", "root": found.models}
     listen = given["listen"] or f"0.0.0.0:{str(own).rpartition(':')[2]}"
     ours = {"worker": found.worker.name, "tls": found.tls, "listen": listen, "emulate": False}
+    ours["counters"] = given["counters"] or found.folder / "counters"
     allow_python = cast(frozenset[str], given["allow_python"])
     every_s = float(str(joining["plan_every_s"]))
     stop = termination_event()
@@ -173,6 +174,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--metrics-host", default="127.0.0.1", help="where Prometheus metrics are served")
     parser.add_argument("--metrics-port", type=int, default=0, help="port of Prometheus metrics (0: off)")
+    parser.add_argument("--counters", type=Path, help="a file that keeps its counters over restarts of the process")
     parser.add_argument("--health-port", type=int, default=0, help="grpc.health.v1 without TLS, for probes (0: off)")
     parser.add_argument("--in-process", action="store_true", help="run models in the agent's process: a crash ends it")
     parser.add_argument("--max-run-s", type=float, default=RUN_LIMIT_S, help="seconds after which a run is ended")

@@ -45,6 +45,10 @@ class PlanViewError(PermanentError):
     """The plan document or another input of the process (address, certificate, token) is invalid."""
 
 
+class CountersError(PermanentError):
+    """Counters cannot be kept in their file: another process counts there, or the disk is full."""
+
+
 class StatusError(AgentError):
     """A refused or failed call, with the gRPC status to report."""
 

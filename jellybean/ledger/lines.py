@@ -94,7 +94,7 @@ def interval(before: Reading, now: Reading) -> Interval:
     """What happened from one reading to the next.
 
     The plans of `before` cost money until `now`, as a reading is taken whenever one begins or ends; between two runs
-    nothing does. A counter of a process that was started again counts from 0.
+    nothing does. A counter that has begun again counts from 0.
     """
     seconds = now.at.seconds_since(before.at) if now.run == before.run else 0.0
     plans = {plan.hash: plan for plan in before.plans}
@@ -154,7 +154,7 @@ def _parts(amounts: Mapping[str, float]) -> dict[str, float]:
 def _sent_lines(before: Reading, now: Reading, plans: Mapping[str, BilledPlan]) -> Iterator[SentLine]:
     for key, sent in now.sent.items():
         last = before.sent.get(key)
-        since = 0.0 if last is None or _restarted(sent.sent_bytes, sent, last.sent_bytes, last) else last.sent_bytes
+        since = 0.0 if last is None or _began_again(sent.sent_bytes, sent, last.sent_bytes, last) else last.sent_bytes
         count, plan = sent.sent_bytes - since, plans.get(key.plan)
         if count > 0:
             price = 0.0 if plan is None else plan.usd_per_gib.get((key.tier, key.to_tier), 0.0)
@@ -182,14 +182,15 @@ def _request_lines(
 
 def _less(work: Work, last: Work | None) -> Work:
     """The work since the last reading."""
-    if last is None or _restarted(work.busy_s, work, last.busy_s, last) or work.completed < last.completed:
+    if last is None or _began_again(work.completed, work, last.completed, last):
         return work
     failed = max(0.0, work.failed - last.failed)
-    return Work(work.completed - last.completed, failed, work.busy_s - last.busy_s, work.started)
+    busy_s = max(0.0, work.busy_s - last.busy_s)  # a run that a kill ended may be in the last reading
+    return Work(work.completed - last.completed, failed, busy_s, work.started)
 
 
-def _restarted(value: float, now: Work | Sent, last_value: float, last: Work | Sent) -> bool:
-    """True if the counting process was started again since the last reading."""
+def _began_again(value: float, now: Work | Sent, last_value: float, last: Work | Sent) -> bool:
+    """True if the counter has begun again since the last reading."""
     return value < last_value or now.started != last.started
 
 

@@ -77,7 +77,7 @@ class WorkKey:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Counters of one operator on one worker since its process started at `started` (any mark of that start)."""
+    """Counters of one operator on one worker since they began at `started` (any mark of that time)."""
 
     completed: float
     failed: float
@@ -99,7 +99,7 @@ class SentKey:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Bytes sent since the sender's process started."""
+    """Bytes sent since the sender's counter began at `started`."""
 
     sent_bytes: float
     started: str = ""

@@ -1,6 +1,7 @@
 """A second process for simulations, once they have taken longer in this one than a process takes to start.
 
-It gets a plan and a seed by a pipe and sends back the figures, the same as those made here. It ends with this process.
+It gets a plan and a seed by a pipe and sends back the figures, the same as those made here. It ends with this process,
+and when nothing was asked for a while: a command may go on to serve.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import atexit
 import math
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from jellybean.planning.simulation import simulate_plan
 from jellybean_solver import Plan, SimulationResult
 
 START_AFTER_S = 1.0  # of simulations in this process; a process takes a third of that to start
+IDLE_S = 30.0  # after which it ends
 
 Simulated = tuple[SimulationResult, bool]  # the result, and whether it is whole
 Targets = Mapping[str, float] | None  # workflow -> p99 target in seconds, at which a simulation may end; None: never
@@ -38,11 +41,15 @@ def simulated(plan: Plan, seed: int, targets_s: Targets) -> Simulated:
 class SecondProcess:
     """Simulates every other seed of a plan in a process of its own, where there is a processor for it.
 
-    Threads that find it busy, forked processes, and all once it has failed, simulate in their own process.
+    Threads that find it busy, and forked processes, simulate in their own process; so do all where none can be started.
     """
 
-    def __init__(self, start_after_s: float = START_AFTER_S) -> None:
-        """`start_after_s`: seconds of simulations in this process after which the other one is started."""
+    def __init__(self, start_after_s: float = START_AFTER_S, idle_s: float = IDLE_S) -> None:
+        """`start_after_s`: seconds of simulations in this process after which the other one is started (again).
+
+        `idle_s`: seconds after which it ends if nothing is asked.
+        """
+        self._start_after_s, self._idle_s = start_after_s, idle_s
         self._left_s, self._owner = start_after_s, os.getpid()
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -76,24 +83,30 @@ class SecondProcess:
         try:
             _send(process.stdin, (plan, theirs[0], targets_s))
             found = self._here(plan, mine, targets_s)
-            return [found, pickle.load(process.stdout)]
-        except (OSError, EOFError):  # it was killed
+            answer = pickle.load(process.stdout)
+        except (OSError, EOFError, pickle.UnpicklingError):  # it has ended, or was killed
             self.close()
             return [self._here(plan, seed, targets_s) for seed in seeds]
         except BaseException:  # its answer would be taken for that of another request
             self.close()
             raise
+        if isinstance(answer, Exception):
+            raise answer
+        return [found, answer]
 
     def _start(self) -> None:
         self._left_s = math.inf
         if self._owner == os.getpid() and processors() > 1:
-            command = [sys.executable, "-P", "-m", __name__]
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            atexit.register(self.close)
+            command = [sys.executable, "-P", "-m", __name__, str(self._idle_s)]
+            with suppress(OSError):  # without it all is simulated here
+                self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                atexit.register(self.close)
 
     def close(self) -> None:
-        """End the other process, if there is one; none is started again."""
+        """End the other process, if there is one. It is started again after as many simulations as the first time."""
         process, self._process = self._process, None
+        self._left_s = self._start_after_s
+        atexit.unregister(self.close)
         if process is not None and self._owner == os.getpid():
             process.kill()
             for pipe in (process.stdin, process.stdout):
@@ -113,18 +126,25 @@ def _send(pipe: IO[bytes], value: object) -> None:
     pipe.flush()
 
 
-def _serve(requests: IO[bytes], answers: IO[bytes]) -> None:
-    """Simulate what is asked for until the other process ends."""
-    while True:
+def _serve(requests: IO[bytes], answers: IO[bytes], idle_s: float) -> None:
+    """Simulate what is asked for until the other process ends, or asks nothing for `idle_s`.
+
+    It asks once at a time, so that no buffer holds a question while this process waits for one.
+    """
+    while select.select([requests], [], [], idle_s)[0]:
         try:
             plan, seed, targets_s = pickle.load(requests)
         except EOFError:
             return
-        _send(answers, simulated(plan, seed, targets_s))
+        try:
+            answer: Simulated | Exception = simulated(plan, seed, targets_s)
+        except Exception as error:  # noqa: BLE001 - it is raised in the process that asked
+            answer = error
+        _send(answers, answer)
 
 
 SIMULATIONS = SecondProcess()  # of all plans that this process asks about
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of Ctrl-C: the process that asked ends, and this one with it
-    _serve(sys.stdin.buffer, sys.stdout.buffer)
+    _serve(sys.stdin.buffer, sys.stdout.buffer, float(sys.argv[1]))

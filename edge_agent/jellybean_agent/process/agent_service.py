@@ -25,6 +25,7 @@ from jellybean_agent.tensors.tensors import decode_tensor, encode_tensor, tensor
 from jellybean_agent.transport.channels import Transport
 from jellybean_agent.transport.inboxes import Inboxes, agent_service_handler
 from jellybean_agent.transport.peers import Peer, PeerSettings
+from jellybean_agent.worker.counters import WorkerCounters
 from jellybean_agent.worker.driver import Driver
 from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_agent.worker.request_tracer import RequestTracer
@@ -49,6 +50,7 @@ class AgentService:
         transport: Transport,
         models: ModelSettings,
         spans: SpanFactory | None = None,
+        counters: WorkerCounters | None = None,
     ) -> None:
         self._models, self._spans = models, spans
         self.view, self.worker, self._addresses, self._links = view, worker, addresses, links
@@ -60,7 +62,8 @@ class AgentService:
         self._inboxes: Inboxes | None = None
         self._began = time.monotonic()
         self._machine = machine_message(worker.device)
-        self.metrics = AgentCollector(view, worker, lambda: self.driver, transport.certificate)
+        self._counters = counters or WorkerCounters(worker.operators)
+        self.metrics = AgentCollector(view, worker, self._counters, lambda: self.driver, transport.certificate)
         self.health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]
 
     async def load(self) -> None:
@@ -73,7 +76,7 @@ class AgentService:
                 settings = PeerSettings(own, self._transport, resends=name == GATEWAY)
                 self._peers[name] = Peer(name, address, settings, on_lost=self._lost).start()
         worker, tracer = self.worker.name, self._tracer()
-        self.driver = Driver(self.view, worker, self.executors, self._peers, self._links, tracer)
+        self.driver = Driver(self.view, worker, self.executors, self._peers, self._links, tracer, self._counters)
         self.driver.start()
         self._inboxes = Inboxes(
             self.driver.receive, lambda: self.driver is not None and self.driver.is_full, splits_tensors=True

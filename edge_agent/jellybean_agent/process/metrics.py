@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from jellybean_agent.brain.plan_view import PlanView, WorkerView
 from jellybean_agent.errors import PlanViewError, describe_error
 from jellybean_agent.security.certificates import CertificateFolder
+from jellybean_agent.worker.counters import WorkerCounters
 from jellybean_agent.worker.driver import Driver
 
 _LABELS = ("operator", "variant", "worker")
@@ -29,10 +30,12 @@ class AgentCollector(Collector):
         self,
         view: PlanView,
         worker: WorkerView,
+        counters: WorkerCounters,
         driver: Callable[[], Driver | None],
         certificate: CertificateFolder | None = None,
     ) -> None:
         self._view, self._worker, self._driver, self._certificate = view, worker, driver, certificate
+        self._counters = counters
         self._began_s, self._began_unix_s = time.monotonic(), time.time()
         self._busy_s: dict[str, float] = {}  # operator -> what was reported last; a counter never decreases
 
@@ -44,11 +47,13 @@ class AgentCollector(Collector):
             device = GaugeMetricFamily("jellybean_device", "1: on which its models run.", labels=("worker", "device"))
             device.add_metric((self._worker.name, str(self._worker.device)), 1)
             yield device
-        began = GaugeMetricFamily(
-            "jellybean_started_timestamp_seconds", "When the process started.", labels=("worker",)
-        )
-        began.add_metric((self._worker.name,), self._began_unix_s)
-        yield began
+        for name, text, unix_s in (
+            ("jellybean_started_timestamp_seconds", "When the process started.", self._began_unix_s),
+            ("jellybean_counted_since_timestamp_seconds", "When its counters began.", self._counters.since_unix_s),
+        ):
+            began = GaugeMetricFamily(name, text, labels=("worker",))
+            began.add_metric((self._worker.name,), unix_s)
+            yield began
         yield from self._of_the_plan()
         yield from certificate_metrics(self._worker.name, self._certificate)
 

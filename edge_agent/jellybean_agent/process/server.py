@@ -36,6 +36,7 @@ from jellybean_agent.system.malloc import keep_freed_memory
 from jellybean_agent.telemetry.tracing import make_span_factory
 from jellybean_agent.transport.channels import CONNECTION_LIFETIME_S, Transport, make_transport
 from jellybean_agent.transport.streams import DELIVER_METHOD
+from jellybean_agent.worker.counters import WorkerCounters
 from jellybean_agent.worker.emulated_links import EmulatedLinks
 
 LOG = logging.getLogger("jellybean.agent")
@@ -63,6 +64,7 @@ class Options:
     in_process: bool = False
     max_run_s: float = RUN_LIMIT_S
     model_memory_mib: int | None = None
+    counters: Path | None = None  # file of counters, which outlive the process
     allow_python: frozenset[str] = frozenset()  # functions that may run besides the built-in steps
 
 
@@ -90,7 +92,8 @@ async def serve(options: Options, pool: ModelProcessPool | None = None, stop: as
         model_process = None if pool is None else ModelProcess(pool, run_limit_s=options.max_run_s)
         models = ModelSettings(options.root, model_process, options.allow_python)
         spans = make_span_factory("jellybean-agent", worker.name, view.name, os.environ)
-        service = AgentService(view, worker, addresses, links, transport, models, spans)
+        counters = WorkerCounters(worker.operators, options.counters, view.hash)
+        service = AgentService(view, worker, addresses, links, transport, models, spans, counters)
         measurements = Measurements(
             service,
             options.root,
@@ -119,6 +122,7 @@ async def serve(options: Options, pool: ModelProcessPool | None = None, stop: as
             await stop_health()
             await server.stop(0.5)
             measurements.close()
+            counters.close()
     if pool_died():
         raise TransientError(POOL_DIED)
 

@@ -65,7 +65,9 @@ class Driver:
         peers: Mapping[str, Peer],
         links: EmulatedLinks,
         tracer: RequestTracer | None = None,
+        counters: WorkerCounters | None = None,
     ) -> None:
+        """`counters`: those that its runs are counted in; by default they begin now."""
         self._view, self._worker = view, view.workers[worker]
         self._tracer = tracer or NoTracer()
         wiring = {name: view.operators[name].wiring for name in self._worker.operators}
@@ -75,7 +77,7 @@ class Driver:
         self._lock = threading.Lock()  # protects the brain, which the event loop and the executor thread use
         self._loop = asyncio.get_running_loop()
         self._calls = DirectCalls()
-        self.counters = WorkerCounters(wiring)
+        self.counters = counters or WorkerCounters(wiring)
         self.on_capacity: Callable[[], None] = _nothing  # called after runs while the queue is short
         self._outbox = Outbox(view, self._worker, peers, links, self.counters, self._tracer)
         stateful = {name: view.operators[name].state for name in self._worker.operators if view.operators[name].state}

@@ -40,7 +40,7 @@ class Outbox:
         due_s = 0.0
         if worker != GATEWAY and (tier := self._view.workers[worker].tier) != self._worker.tier:
             due_s = self._links.reserve(self._worker.tier, tier, len(data))
-            self._counters.link_bytes[message.upstream, tier] += len(data)
+            self._counters.sent(message.upstream, tier, len(data))
         self._peers[worker].put(wire, due_s, message.until, data)
 
     def report_failure(

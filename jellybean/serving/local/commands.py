@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jellybean.errors import InputError
 from jellybean.folders import LEDGER_FILE, state_folder
@@ -91,6 +92,7 @@ def agent_command(
 ) -> list[str]:
     """The command line of one worker's agent; model paths start at `directory`, and its Python modules are found."""
     arguments = [f"--worker={worker}", f"--listen={address}", f"--root={directory}", f"--python-path={directory}"]
+    arguments.append(f"--counters={plan_folder / quote(worker, safe='')}.counters")
     arguments += [f"{ALLOW_PYTHON_FLAG}={function}" for function in sorted(allow_python)]
     return [*PYTHON, "jellybean_agent", *_plan_arguments(plan_folder), *arguments]
 

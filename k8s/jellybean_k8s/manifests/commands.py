@@ -29,6 +29,7 @@ def agent(deployed: DeployedPlan, group: WorkerGroup, models_bytes: int) -> Comm
         f"--model-memory-mib={max(1, models_bytes // MIB)}",
         f"--metrics-host={_EVERYWHERE}",
         f"--metrics-port={METRICS_PORT}",
+        f"--counters={RUN}/counters",
         *(f"--allow-python={function}" for function in deployed.settings.allow_python),
     )
 

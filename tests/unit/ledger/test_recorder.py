@@ -11,14 +11,13 @@ import pytest
 
 from jellybean.ledger.columns import COLUMNS
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.live_counters import LiveCounters
 from jellybean.ledger.questions import By, all_events, cost
 from jellybean.ledger.readings import Moment
 from jellybean.serving.gateway.accounting.recorder import Recorder
 from jellybean.serving.gateway.accounting.serving_log import ServingLog
 from jellybean.serving.gateway.plans.cost_so_far import CostAccount
 from jellybean.serving.outcomes import OutcomeKind
-from jellybean_agent import PlanView, plan_view
+from jellybean_agent import LiveCounters, PlanView, plan_view
 from tests.support.tiny_models import chain
 
 

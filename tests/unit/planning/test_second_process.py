@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -44,10 +46,36 @@ def test_none_is_started_before_it_is_worth_it() -> None:
     assert pair.at_once == 1
 
 
-def test_a_killed_one_loses_nothing_and_is_not_started_again(both: SecondProcess) -> None:
-    os.kill(_pid(both), signal.SIGKILL)
-    assert both.simulate(PLAN, [1, 2], None) == [simulated(PLAN, seed, None) for seed in (1, 2)]
-    assert both.at_once == 1
+def test_a_killed_one_loses_nothing_and_is_started_again_where_it_is_worth_it(both: SecondProcess) -> None:
+    for _ in range(2):
+        os.kill(_pid(both), signal.SIGKILL)
+        assert both.simulate(PLAN, [1, 2], None) == [simulated(PLAN, seed, None) for seed in (1, 2)]
+        assert both.at_once == 1
+        both.simulate(PLAN, [3], None)
+        assert both.at_once == 2
+
+
+def test_it_answers_with_an_error_and_goes_on(both: SecondProcess) -> None:
+    nowhere = replace(PLAN, sources=())
+    with pytest.raises(Exception) as here:
+        simulated(nowhere, 2, None)
+    process = both._process
+    assert process is not None and process.stdin is not None and process.stdout is not None
+    pickle.dump((nowhere, 2, None), process.stdin)
+    process.stdin.flush()
+    assert isinstance(pickle.load(process.stdout), type(here.value))
+    assert both.simulate(PLAN, [3, 4], None) == [simulated(PLAN, seed, None) for seed in (3, 4)]
+    assert both._process is process
+
+
+def test_it_ends_when_nothing_is_asked() -> None:
+    pair = SecondProcess(start_after_s=0.0, idle_s=0.2)
+    pair.simulate(PLAN, [0], None)
+    process = pair._process
+    assert process is not None
+    assert process.wait(timeout=30) == 0
+    assert pair.simulate(PLAN, [1, 2], None) == [simulated(PLAN, seed, None) for seed in (1, 2)]
+    pair.close()
 
 
 def test_after_an_interrupt_no_answer_is_taken_for_another(

@@ -21,13 +21,12 @@ from jellybean.ledger.columns import COLUMNS
 from jellybean.ledger.compaction import compact
 from jellybean.ledger.errors import LedgerError
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.live_counters import LiveCounters
 from jellybean.ledger.questions import run_cost
 from jellybean.ledger.readings import BilledPlan, BilledWorker, Moment, Reading, Sent, SentKey, Work, WorkKey
 from jellybean.serving.gateway.accounting.answer_log import AnswerLog
 from jellybean.serving.gateway.accounting.serving_log import ServingLog
 from jellybean.serving.gateway.plans.current_plan import CurrentPlan
-from jellybean_agent import PlanView, WorkerView
+from jellybean_agent import LiveCounters, PlanView, WorkerView
 
 LOG = logging.getLogger("jellybean.gateway")
 INTERVAL_S = 10.0
@@ -38,7 +37,7 @@ _COUNTERS = {
     "jellybean_failures_total": "failed",
     "jellybean_busy_seconds_total": "busy_s",
 }
-_BYTES, _STARTED = "jellybean_link_bytes_total", "jellybean_started_timestamp_seconds"
+_BYTES, _SINCE = "jellybean_link_bytes_total", "jellybean_counted_since_timestamp_seconds"
 
 
 WorkCounters = Mapping[WorkKey, Work]
@@ -204,7 +203,7 @@ def _counters_of_worker(plan: str, text: bytes) -> tuple[WorkCounters, SentCount
     counts: dict[WorkKey, dict[str, float]] = defaultdict(dict)
     sent: dict[SentKey, float] = {}
     for name, labels, value in _samples(text):
-        if name == _STARTED:
+        if name == _SINCE:
             started = repr(value)
             continue
         operator, variant, worker = labels["operator"], labels["variant"], labels["worker"]
@@ -221,7 +220,7 @@ def _counters_of_worker(plan: str, text: bytes) -> tuple[WorkCounters, SentCount
 
 def _samples(text: bytes) -> Iterator[tuple[str, Mapping[str, str], float]]:
     """The samples that the ledger needs; the others are not parsed."""
-    needed = tuple(name.encode() for name in (*_COUNTERS, _BYTES, _STARTED))
+    needed = tuple(name.encode() for name in (*_COUNTERS, _BYTES, _SINCE))
     lines = b"\n".join(line for line in text.splitlines() if line.startswith(needed)) + b"\n"
     for family in text_string_to_metric_families(lines.decode()):
         for sample in family.samples:

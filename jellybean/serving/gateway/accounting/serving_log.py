@@ -14,10 +14,9 @@ from jellybean.ledger.columns import (
     LOST,
     RECEIVED,
 )
-from jellybean.ledger.live_counters import LiveCounters
 from jellybean.ledger.readings import Counts, RequestKey, Sent, SentKey
 from jellybean.serving.outcomes import OutcomeKind
-from jellybean_agent import parse_identity
+from jellybean_agent import LiveCounters, parse_identity
 
 _CLIENT, _SOURCE = "client", "source"  # what a row is about
 _BYTES = 0  # column of a source's row

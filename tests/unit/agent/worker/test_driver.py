@@ -41,7 +41,7 @@ from tests.unit.agent.worker.one_operator import Gated, view_of
 
 def scrape(view: PlanView, driver: Driver) -> str:
     registry = CollectorRegistry()
-    registry.register(AgentCollector(view, view.workers["edge-1"], lambda: driver))
+    registry.register(AgentCollector(view, view.workers["edge-1"], driver.counters, lambda: driver))
     return generate_latest(registry).decode()
 
 
@@ -155,7 +155,7 @@ def test_a_run_under_way_counts_as_busy_and_the_counter_never_decreases(tmp_path
         with EmulatedLinks(view.links, tmp_path / "links") as links:
             driver = Driver(view, "edge-1", {"double": executor}, {GATEWAY: gateway}, links)
             registry = CollectorRegistry()
-            registry.register(AgentCollector(view, view.workers["edge-1"], lambda: driver))
+            registry.register(AgentCollector(view, view.workers["edge-1"], driver.counters, lambda: driver))
             driver.start()
             call = asyncio.create_task(driver.call_operator("double", [np.ones((1, 4), np.float32)], 20.0))
             while not sum(driver.busy_s().values()):

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.ledger import live_counters
-from jellybean.ledger.errors import LedgerError
-from jellybean.ledger.live_counters import KEY_BYTES, MAX_ROWS, LiveCounters
+from jellybean_agent.errors import CountersError
+from jellybean_agent.telemetry import live_counters
+from jellybean_agent.telemetry.live_counters import KEY_BYTES, LiveCounters
 
 COUNT_FOR_EVER = """
 import sys
 from pathlib import Path
-from jellybean.ledger.live_counters import LiveCounters
+from jellybean_agent.telemetry.live_counters import LiveCounters
 
 counters = LiveCounters(Path(sys.argv[1]), 3)
 row = counters.row(("a", "b"))
@@ -46,7 +46,7 @@ def test_nothing_is_lost_when_the_process_is_killed(tmp_path: Path) -> None:
             assert key == ("a", "b")
             assert first >= told * round_ if round_ == 1 else first > told
             assert second == 0
-            assert third in (5 * first, 5 * (first - 1))
+            assert third in [5 * (first - lost) for lost in range(round_ + 1)]  # a kill may come between the two
 
 
 def test_rows_have_keys_and_stay(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_rows_have_keys_and_stay(tmp_path: Path) -> None:
 
 
 def test_a_file_has_one_process_and_one_layout(tmp_path: Path) -> None:
-    with LiveCounters(tmp_path / "live", 2), pytest.raises(LedgerError, match="another process counts there"):
+    with LiveCounters(tmp_path / "live", 2), pytest.raises(CountersError, match="another process counts there"):
         LiveCounters(tmp_path / "live", 2)
     for name, content in (("live", None), ("text", b"not counters"), ("key", None)):
         path = tmp_path / name
@@ -75,17 +75,15 @@ def test_a_file_has_one_process_and_one_layout(tmp_path: Path) -> None:
         with LiveCounters(path, 3) as counters:
             assert list(counters.readings()) == []
         assert len(list(tmp_path.glob(f"{name}.damaged-*"))) == 1
-    with pytest.raises(LedgerError, match="requests cannot be counted there"):
+    with pytest.raises(CountersError, match="nothing can be counted there"):
         LiveCounters(tmp_path / "no folder" / "live", 3)
 
 
-def test_what_has_no_row_is_counted_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with LiveCounters(tmp_path / "live", 1) as counters:
+def test_what_has_no_row_is_counted_together(tmp_path: Path) -> None:
+    with LiveCounters(tmp_path / "live", 1, most_rows=2 + live_counters._OVERFLOWS) as counters:
         counters.row(("x" * KEY_BYTES,))[0] += 1
         assert dict(counters.readings()) == {(): (1,)}
-        monkeypatch.setattr(live_counters, "MAX_ROWS", 2 + live_counters._OVERFLOWS)
         for name in "abcd":
             counters.row((name,))[0] += 1
         counters.row(("source", "x"), ("source", ""))[0] += 7
         assert dict(counters.readings()) == {(): (4,), ("a",): (1,), ("source", ""): (7,)}
-    assert MAX_ROWS > 1000

@@ -17,13 +17,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from jellybean.ledger.errors import LedgerError
+from jellybean_agent.errors import CountersError
 
 Key = tuple[str, ...]
-LOG = logging.getLogger("jellybean.gateway")
+LOG = logging.getLogger("jellybean.counters")
 
 KEY_BYTES = 512  # of a row's key as JSON
-MAX_ROWS = 4096
+MAX_ROWS = 4096  # unless stated otherwise
 _OVERFLOWS = 8  # rows that are left for overflow keys
 _WORD = 8
 _MAGIC = b"JBLIVE1\n"
@@ -35,18 +35,18 @@ _ROWS_AT = 2  # index of the number of rows, in words
 class LiveCounters:
     """Rows of counters by key, in one file of one process at a time."""
 
-    def __init__(self, path: Path, columns: int) -> None:
-        """Open or create the file. LedgerError if another process has it open, or if the disk has no room for it.
+    def __init__(self, path: Path, columns: int, most_rows: int = MAX_ROWS) -> None:
+        """Open or create the file. CountersError if another process has it open, or if the disk has no room for it.
 
-        A file that is damaged, or has other columns, is moved away first.
+        A file that is damaged, or has other columns or more rows, is moved away first.
         """
-        self.path = path
+        self.path, self._most_rows = path, most_rows
         self._columns = columns
         self._row_bytes = KEY_BYTES + columns * _WORD
         try:
             self._file = self._opened(path)
         except OSError as error:
-            raise LedgerError(f"{path}: {error.strerror}: requests cannot be counted there") from error
+            raise CountersError(f"{path}: {error.strerror}: nothing can be counted there") from error
         self._words = memoryview(self._map).cast("q")
         self.mark = self._map[_HEADER.size - 16 : _HEADER.size].hex()  # identifies the file: a new one counts from 0
         self._rows: dict[Key, memoryview] = {}
@@ -69,7 +69,7 @@ class LiveCounters:
                 os.close(file)
                 raise
             os.close(file)
-        raise LedgerError(f"{path} cannot be replaced")
+        raise CountersError(f"{path} cannot be replaced")
 
     def _fits(self, file: int) -> bool:
         """True for a new file, and for one of these columns whose keys can be read."""
@@ -79,7 +79,7 @@ class LiveCounters:
         if len(header) < _HEADER.size or _HEADER.unpack(header)[:2] != (_MAGIC, self._columns):
             return False
         rows = _HEADER.unpack(header)[2]
-        return 0 <= rows <= MAX_ROWS and all(self._has_key(file, number) for number in range(rows))
+        return 0 <= rows <= self._most_rows and all(self._has_key(file, number) for number in range(rows))
 
     def _has_key(self, file: int, number: int) -> bool:
         text = os.pread(file, KEY_BYTES, _HEADER_BYTES + number * self._row_bytes)
@@ -92,13 +92,13 @@ class LiveCounters:
     def row(self, key: Key, overflow: Key = ()) -> memoryview:
         """The counters of a key, all 0 at first.
 
-        Once there are nearly `MAX_ROWS`, and for a key that is too long, those of `overflow`.
+        Once there are nearly as many as the file holds, and for a key that is too long, those of `overflow`.
         """
         found = self._rows.get(key)
         if found is not None:
             return found
         text = json.dumps(key).encode()
-        if key != overflow and (len(text) > KEY_BYTES - _WORD or len(self._rows) >= MAX_ROWS - _OVERFLOWS):
+        if key != overflow and (len(text) > KEY_BYTES - _WORD or len(self._rows) >= self._most_rows - _OVERFLOWS):
             return self.row(overflow, overflow)
         number = len(self._rows)
         at = _HEADER_BYTES + number * self._row_bytes
@@ -131,7 +131,7 @@ class LiveCounters:
         self.close()
 
     def _mapped(self, file: int) -> mmap.mmap:
-        size, is_new = _HEADER_BYTES + MAX_ROWS * self._row_bytes, not os.pread(file, _HEADER.size, 0)
+        size, is_new = _HEADER_BYTES + self._most_rows * self._row_bytes, not os.pread(file, _HEADER.size, 0)
         os.posix_fallocate(file, 0, size)
         mapped = mmap.mmap(file, size)
         if is_new:
@@ -152,4 +152,4 @@ def _lock(file: int, path: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise LedgerError(f"{path}: another process counts there; a ledger has one gateway") from error
+        raise CountersError(f"{path}: another process counts there") from error
