@@ -1,4 +1,4 @@
-"""Finds what left its prediction while a plan was served: rates, times and children, in the ledger's intervals.
+"""Finds what left its prediction while a plan was served: rates, times, children and inputs, in the ledger's intervals.
 
 Each figure has two cumulative sums (CUSUM, Page 1954) of by how many standard errors it lies above or below what was
 predicted and tolerated. A sum that reaches `ALARM` is told, with the last time that it was 0, since when the figure is
@@ -20,9 +20,10 @@ _OVERSHOOT = 1.166  # of a sum at the end of an interval, in Siegmund's formula
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A figure in one interval: its mean over `count` observations, each with a standard deviation of `spread` x mean.
+    """A figure in one interval: its mean over `count` observations, each with a standard deviation of `spread` units.
 
-    `low`, `high`: what is predicted, without tolerance; the same unless it depends on the load.
+    `low`, `high`: what is predicted, without tolerance; the same unless it depends on the load. `unit`: what distances
+    from it are in; None: the prediction itself. `tolerance`: in units; None: that of the watch.
     """
 
     name: str
@@ -33,20 +34,27 @@ class Observation:
     low: float
     high: float
     spread: float = 1.0
+    unit: float | None = None
+    tolerance: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Drifted:
-    """A figure that is off. `ratio`: its mean since `since_s` over the prediction; `once_in_s`: how often by chance."""
+    """A figure that is off since `since_s`. `distance`: from its prediction; `once_in_s`: how often by chance.
+
+    `is_relative`: the distance is a part of the prediction; else in units of the observations.
+    """
 
     name: str
     since_s: float
-    ratio: float
+    distance: float
     once_in_s: float
+    is_relative: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        """The figure as JSON values."""
-        return {"name": self.name, "since_s": self.since_s, "ratio": self.ratio, "by_chance_once_in_s": self.once_in_s}
+        """The figure as JSON values; the distance as `ratio` to the prediction, or in `standard_deviations`."""
+        figure = {"ratio": 1 + self.distance} if self.is_relative else {"standard_deviations": self.distance}
+        return {"name": self.name, "since_s": self.since_s, **figure, "by_chance_once_in_s": self.once_in_s}
 
 
 @dataclass(slots=True)
@@ -56,23 +64,24 @@ class _Sum:
     value: float = 0.0
     since_s: float = 0.0
     weight: float = 0.0
-    ratios: float = 0.0
+    distances: float = 0.0
     seconds: float = 0.0
     intervals: int = 0
 
-    def add(self, excess: float, ratio: float, seen: Observation) -> None:
+    def add(self, excess: float, distance: float, seen: Observation) -> None:
         """Add an interval's excess in standard errors."""
         if self.value == 0.0:
-            self.since_s, self.weight, self.ratios, self.seconds, self.intervals = seen.at_s, 0.0, 0.0, 0.0, 0
+            self.since_s, self.weight, self.distances, self.seconds, self.intervals = seen.at_s, 0.0, 0.0, 0.0, 0
         self.value = max(0.0, self.value + excess - SLACK)
         self.weight += seen.count
-        self.ratios += ratio * seen.count
+        self.distances += distance * seen.count
         self.seconds += seen.seconds
         self.intervals += 1
 
 
 @dataclass(slots=True)
 class _Watch:
+    is_relative: bool
     above: _Sum = field(default_factory=_Sum)
     below: _Sum = field(default_factory=_Sum)
 
@@ -86,13 +95,16 @@ class DriftWatch:
 
     def see(self, seen: Observation) -> None:
         """Take a figure of one interval; one without observations says nothing."""
-        if seen.count <= 0 or seen.low <= 0:
+        is_relative = seen.unit is None
+        if seen.count <= 0 or (is_relative and seen.low <= 0):
             return
-        watch = self._watches.setdefault(seen.name, _Watch())
+        watch = self._watches.setdefault(seen.name, _Watch(is_relative))
+        tolerance = self._tolerance if seen.tolerance is None else seen.tolerance
         error = seen.spread / math.sqrt(seen.count)
-        above, below = seen.mean / seen.high, seen.mean / seen.low
-        watch.above.add((above - (1 + self._tolerance)) / error, above, seen)
-        watch.below.add(((1 - self._tolerance) - below) / error, below, seen)
+        above = (seen.mean - seen.high) / (seen.unit or seen.high)
+        below = (seen.mean - seen.low) / (seen.unit or seen.low)
+        watch.above.add((above - tolerance) / error, above, seen)
+        watch.below.add((-below - tolerance) / error, below, seen)
 
     def see_all(self, observations: Iterable[Observation]) -> DriftWatch:
         """Take many."""
@@ -111,7 +123,7 @@ class DriftWatch:
             for one in (watch.above, watch.below):
                 if one.value >= ALARM:
                     once = _intervals_by_chance(one.value) * one.seconds / one.intervals
-                    yield Drifted(name, one.since_s, one.ratios / one.weight, once)
+                    yield Drifted(name, one.since_s, one.distances / one.weight, once, watch.is_relative)
 
 
 def _intervals_by_chance(value: float) -> float:

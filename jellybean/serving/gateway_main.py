@@ -205,7 +205,7 @@ async def _start(gateway: Gateway, recorder: Recorder | None, started: AsyncExit
 
 async def _end(recorder: Recorder, gateway: Gateway) -> None:
     """Close the ledger; calls that still arrive are not counted any more."""
-    gateway.counters.log = gateway.on_answer = None
+    gateway.counters.log = gateway.on_answer = gateway.on_inputs = None
     await recorder.end(has_kept=gateway.status().kept > 0)
 
 
@@ -218,7 +218,7 @@ async def _recorder(options: argparse.Namespace, gateway: Gateway) -> Recorder |
     recorder = open_recorder(options.ledger, options.live, options.ledger_run, gateway.plans)
     recorder.lose(Counter(await gateway.kept_callers()))
     gateway.counters.log = recorder.log
-    gateway.on_answer = recorder.answers.keep
+    gateway.on_answer, gateway.on_inputs = recorder.answers.keep, recorder.inputs.see
     return recorder
 
 

@@ -9,16 +9,20 @@ from pathlib import Path
 import typer
 from rich.table import Table
 
-from jellybean.cli.console import EXIT_MISSED, out, print_json, say
+from jellybean.bench.heldout import read_array
+from jellybean.cli.console import EXIT_MISSED, out, print_json, say, warn
 from jellybean.cli.serving.cost import parse_time
 from jellybean.display import formats
-from jellybean.errors import InputError
+from jellybean.documents import load_project
+from jellybean.errors import InputError, JellyBeanError
 from jellybean.ledger.ledger import opened_ledger
 from jellybean.ledger.questions import Span, last_plan
 from jellybean.report import Store
 from jellybean.report.advice import HASH_DIGITS
 from jellybean.report.drift_watch import Drifted, DriftWatch
 from jellybean.report.served_figures import observations
+from jellybean.report.served_inputs import input_observations
+from jellybean_agent import Array
 from jellybean_solver import from_document
 
 _YEAR_S = 365.25 * 86_400.0
@@ -35,6 +39,7 @@ def show_drift(directory: Path, url: str | None, since: str, *, json: bool) -> N
         if snapshot is None:
             raise InputError(f"the plan that was served last, {plan_hash[:HASH_DIGITS]}, is not in the report store")
         seen = observations(ledger, from_document(snapshot.document), plan_hash, span)
+        seen += input_observations(ledger, _held_out(directory), plan_hash, span)
     drifted = DriftWatch().see_all(seen).drifted
     if json:
         items = [one.to_json() for one in drifted]
@@ -48,14 +53,35 @@ def show_drift(directory: Path, url: str | None, since: str, *, json: bool) -> N
         raise typer.Exit(EXIT_MISSED)
 
 
+def _held_out(directory: Path) -> dict[str, Array]:
+    """Source -> held-out requests of the project in a folder; without sources that have none."""
+    try:
+        project = load_project(directory, profiles=False, files=False)
+    except JellyBeanError:
+        return {}  # a folder with a plan alone
+    sources = project.workflow.sources
+    found = {name: source.inputs for name, source in sources.items() if source.inputs is not None}
+    rows: dict[str, Array] = {}
+    for name, reference in found.items():
+        try:
+            rows[name] = read_array(directory, reference)
+        except JellyBeanError as error:
+            warn(f"the inputs of {name} cannot be compared: {error}")
+    return rows
+
+
 def _table(drifted: Sequence[Drifted]) -> Table:
     table = Table("what", title="not as predicted", title_justify="left")
-    for name in ("of its prediction", "since (UTC)", "by chance once in"):
+    for name in ("beside its prediction", "since (UTC)", "by chance once in"):
         table.add_column(name, justify="right")
     for one in drifted:
         since = datetime.datetime.fromtimestamp(one.since_s, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
-        table.add_row(one.name, f"{one.ratio:.2f} times", since, _rarely(one.once_in_s))
+        table.add_row(one.name, _distance(one), since, _rarely(one.once_in_s))
     return table
+
+
+def _distance(one: Drifted) -> str:
+    return f"{1 + one.distance:.2f} times" if one.is_relative else f"{one.distance:+.1f} standard deviations"
 
 
 def _rarely(seconds: float) -> str:

@@ -40,6 +40,7 @@ _NO_SPOOL = "a source has `deliver: eventually`, this gateway has no file to kee
 
 
 OnAnswer = Callable[[Key, Attempt | None, Tensors], None]
+OnInputs = Callable[[PlanView, Inputs], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class Gateway:
         self._settings, self._tracer = settings, tracer or NoTracer()
         self.counters = RequestCounters()
         self.on_answer: OnAnswer | None = None  # gets each answer to a request with an id
+        self.on_inputs: OnInputs | None = None  # gets the inputs of each request that is accepted
         self.changed = asyncio.Event()  # set whenever `unavailable_reason` may have changed
         self._admission = Admission(settings.max_in_flight)
         self._requests = InFlightRequests(
@@ -175,7 +177,7 @@ class Gateway:
         limit_s = answer_limit_s(min(self._settings.timeout_s, time_left_s if time_left_s is not None else math.inf))
         is_admitted = outcome is None
         if is_admitted:
-            self._admission.add(own, size)
+            self._accept(own, size, inputs)
             outcome = Outcome(grpc.StatusCode.CANCELLED, "the client cancelled")
         try:
             if is_admitted:
@@ -222,7 +224,7 @@ class Gateway:
             self.counters.count(outcome, time.monotonic() - began, client)
             on_finished(outcome, {})
             return None
-        self._admission.add(own, size)
+        self._accept(own, size, inputs)
 
         def finish(outcome: Outcome | None, outputs: Tensors) -> None:
             self._admission.remove(own, size, answered=outcome is None)
@@ -234,6 +236,11 @@ class Gateway:
         request: Request | None = None  # no request is answered before `submit` returns
         request = self._requests.submit(inputs, time_left_s, key.id, trace, finish)
         return request
+
+    def _accept(self, key: Key | None, size: int, inputs: Inputs) -> None:
+        self._admission.add(key, size)
+        if self.on_inputs is not None:
+            self.on_inputs(self.view, inputs)
 
     def _refusal(self, inputs: Inputs, key: Key | None, size: int, *, are_checked: bool) -> Outcome | None:
         if self.state in ("draining", "starting"):

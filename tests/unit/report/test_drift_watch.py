@@ -72,7 +72,7 @@ def test_what_changes_is_named_within_a_minute(change: dict[str, float], name: s
     assert first is not None
     assert first <= 60.0
     found = next(one for one in watch.drifted if one.name == name)
-    assert found.ratio == pytest.approx(ratio, rel=0.25)
+    assert 1 + found.distance == pytest.approx(ratio, rel=0.25)
     assert 3500.0 <= found.since_s <= 3660.0
     assert found.once_in_s > 86_400.0
 
