@@ -79,6 +79,29 @@ def test_json_has_shares_bounds_and_the_curve_of_one_selection(scales: Path) -> 
     assert document["rates"]["points"][0]["selections"] == chosen["selections"]
 
 
+def test_the_step_is_told(scales: Path) -> None:
+    told = to_json(find_frontier(load_project(scales, MEAN), step=2.0))
+    assert told["step"] == 2.0
+    assert to_json(found(scales, *MEAN))["step"] is None
+
+
+def test_the_most_accurate_plan_is_not_called_the_cheapest_for_a_mean(scales: Path) -> None:
+    text = " ".join(text_of(found(scales, *EXCLUSIVE, "objective=mean_accuracy", "slo.accuracy={mean: 82}")).split())
+    assert "cheapest for a mean" not in text
+    assert "the plan of `jellybean plan`: the most accurate" in text
+
+
+def test_no_point_is_chosen_where_plan_finds_none(scales: Path) -> None:
+    unmet = ("slo.accuracy={mean: 84}", "slo.latency_p99=90 ms")  # `five` alone takes 100 ms
+    for objective in ("cost", "mean_accuracy"):
+        curve = found(scales, *EXCLUSIVE, f"objective={objective}", *unmet, points=3)
+        assert curve.points, "the plan without `five` is in time"
+        assert curve.chosen is None
+        assert not any(corner["chosen"] for corner in to_json(curve)["corners"])
+        assert all(curve.ended)
+        assert curve.ended
+
+
 def test_the_point_of_a_soft_target_and_of_an_objective_is_the_plan_of_plan(scales: Path) -> None:
     soft = found(scales, *EXCLUSIVE, "slo.accuracy={mean: 90, penalty: 0.02 USD/h}")
     best = found(scales, *EXCLUSIVE, "objective=mean_accuracy", "slo.budget=0.45 USD/h")
