@@ -277,3 +277,27 @@ def test_a_mixture_that_is_too_slow_names_the_nearest_target_and_the_objective_f
     best = plan_project(load_project(scales, (*options, "objective=latency")), compare=False)
     assert best.plan is not None
     assert best.plan.slo.latency_p99_s == pytest.approx(refused.nearest_p99_s, rel=0.01)
+
+
+FIVE_IS_LATE = (*EXCLUSIVE, "workers.box.count=2", "objective=mean_accuracy")  # 86 % without a p99 target; 100 ms
+
+
+def test_the_most_accurate_plan_in_time_leaves_a_slow_variant_out(scales: Path) -> None:
+    planned = plan_project(load_project(scales, (*FIVE_IS_LATE, "slo.latency_p99=90 ms")), compare=False).plan
+    assert planned is not None
+    assert planned.accuracy == 80.0
+    assert planned.certificate.bound == pytest.approx(86.0, abs=0.02)
+    assert max(one.p99_s for one in predicted_p99(planned).values()) <= 0.09
+    curve = found(scales, *FIVE_IS_LATE, "slo.latency_p99=90 ms", points=3)
+    assert curve.chosen is not None
+    assert curve.chosen.accuracy == 80.0
+    assert "80 is the highest mean accuracy found; no plan exceeds 86" in curve.ended[0]
+
+
+def test_the_nearest_target_of_the_most_accurate_plan_is_that_of_the_fastest_variants(scales: Path) -> None:
+    refused = plan_project(load_project(scales, (*FIVE_IS_LATE, "slo.latency_p99=1.5 ms")), compare=False)
+    assert refused.plan is None
+    assert refused.nearest_p99_s == pytest.approx(0.002, abs=1e-4), "1 ms on the box, 1 ms on the server"
+    assert "nearest found: slo.latency_p99=2.00" in refused.reasons[-1]
+    nearest = f"slo.latency_p99={1e3 * refused.nearest_p99_s:.6g} ms"
+    assert plan_project(load_project(scales, (*FIVE_IS_LATE, nearest)), compare=False).plan is not None
