@@ -123,10 +123,9 @@ def find_frontier(
         return check_with_losses(problem, plan)
 
     if problem.may_mix:
-        also = None if found is None else found[0]
         curves = mixed_curves(
-            problem, cuts, scales=scales, points=points, step=step, limit_s=time_limit_s, also=also, check=check,
-            progress=progress,
+            problem, cuts, scales=scales, points=points, step=step, limit_s=time_limit_s,
+            current_accuracy=None if found is None else found[0], check=check, progress=progress,
         )  # fmt: skip
         elapsed_s = time.perf_counter() - started
         current = _current(found, curves.mixed)

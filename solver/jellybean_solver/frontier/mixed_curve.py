@@ -101,7 +101,7 @@ def cost_mean_accuracy(
         return MixedCurve((), None, True, why, step)
     progress(1, points, "the highest mean accuracy")
     sweep.finish()
-    sweep.extend(sweep.points[0])
+    sweep.find_stretch_end(sweep.points[0])
     for asked in accuracies:
         if sweep.is_inside(asked):
             sweep.divide(asked)
@@ -187,14 +187,14 @@ class _Sweep:
         found = self._cheapest(accuracy)
         if found is not None:
             self._keep([found])
-            self.extend(found)
+            self.find_stretch_end(found)
         elif late == len(self.late):  # none was found where one exists: that of the next point does
             before = max((p.bound_usd_per_h for p in self.points if p.target <= accuracy), default=0.0)
             self._keep([replace(after, target=accuracy, bound_usd_per_h=before)])
         else:
             self.unknown.append(accuracy)
 
-    def extend(self, point: MixedPoint) -> None:
+    def find_stretch_end(self, point: MixedPoint) -> None:
         """Find the end of the stretch that costs nearly the same as a point; with a p99 target that takes too long."""
         height, width = self._range()
         if self.problem.slo.latency_p99_s is not None or height <= 0.0 or width <= 0.0:
