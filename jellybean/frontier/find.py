@@ -59,7 +59,7 @@ class Frontier:
 
     `notes`: why the current plan is not shown, if so. `elapsed_s` includes the simulations. If plans may mix variants,
     `mixed` is their curve, and `accuracy` that of plans with one selection for all requests, to compare with; `wanted`
-    is then the mean accuracy of the plan that `jellybean plan` chooses.
+    is then the mean accuracy of the plan that `jellybean plan` chooses, None if it finds none.
     """
 
     problem: Problem
@@ -82,15 +82,15 @@ class Frontier:
         return self.accuracy.ended if self.mixed is None else self.mixed.ended
 
     @property
-    def target(self) -> float | None:
-        """The accuracy of the plan that `jellybean plan` chooses; None if any will do."""
-        return self.problem.slo.accuracy if self.mixed is None else self.wanted
-
-    @property
     def cheapest(self) -> Corner | MixedPoint | None:
-        """The cheapest point that meets the accuracy target, even if it misses other targets; None if there is none."""
-        curve, target = self.mixed or self.accuracy, self.target
-        return curve.at_least(target) if target is not None else next(iter(self.points), None)
+        """The cheapest point that meets the accuracy target, even if it misses other targets; None if there is none.
+
+        Of mixtures the one with the mean accuracy of the plan that `jellybean plan` chooses.
+        """
+        if self.mixed is not None:
+            return None if self.wanted is None else self.mixed.at_least(self.wanted)
+        target = self.problem.slo.accuracy
+        return self.accuracy.at_least(target) if target is not None else next(iter(self.points), None)
 
     @property
     def chosen(self) -> Corner | MixedPoint | None:
@@ -123,10 +123,9 @@ def find_frontier(
         return check_with_losses(problem, plan)
 
     if problem.may_mix:
-        also = None if found is None else found[0]
         curves = mixed_curves(
-            problem, cuts, scales=scales, points=points, step=step, limit_s=time_limit_s, also=also, check=check,
-            progress=progress,
+            problem, cuts, scales=scales, points=points, step=step, limit_s=time_limit_s,
+            current_accuracy=None if found is None else found[0], check=check, progress=progress,
         )  # fmt: skip
         elapsed_s = time.perf_counter() - started
         current = _current(found, curves.mixed)

@@ -93,11 +93,11 @@ def mixed_curves(
     points: int | None = None,
     step: float = 0.0,
     limit_s: float | None = None,
-    also: float | None = None,
+    current_accuracy: float | None = None,
     check: Callable[[Plan], str | None] = check_latency,
     progress: Progress = lambda done, total, label: None,
 ) -> MixedCurves:
-    """The curves, within about `limit_s` seconds. `also`: a mean accuracy that gets a point of its own.
+    """The curves, within about `limit_s` seconds. `current_accuracy`: of the current plan; it gets a point of its own.
 
     `points`: accuracies that are solved for; `step`: percent points between two of them at least.
     """
@@ -105,7 +105,7 @@ def mixed_curves(
     count = points or (POINTS if problem.slo.latency_p99_s is None else TIMED_POINTS)
     curve = TimedSolver(cuts, clock.share(BESIDE_RATES_SHARE if scales else CURVE_SHARE), 2 * count)
     wanted = wanted_accuracy(problem, curve)
-    accuracies = [one for one in (wanted, also) if one is not None]
+    accuracies = [one for one in (wanted, current_accuracy) if one is not None]
     mixed = cost_mean_accuracy(
         problem, accuracies=accuracies, points=count, step=step, solve=curve, check=check, progress=progress
     )

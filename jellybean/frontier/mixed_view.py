@@ -14,7 +14,7 @@ from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD
 from jellybean.frontier.find import Frontier
 from jellybean.planning.mixing import selections_json
-from jellybean_solver import CostAccuracy, MixedCurve, MixedPoint, Plan, selection_shares
+from jellybean_solver import CostAccuracy, MixedCurve, MixedPoint, Objective, Plan, selection_shares
 
 PROVEN = 5e-5  # relative: a gap that no figure shows; programs of mixtures end within a part of it
 MOST_SELECTIONS = 4  # lines per point in the table; JSON has all
@@ -73,13 +73,15 @@ def _described(frontier: Frontier, point: MixedPoint, varied: Sequence[str]) -> 
 
 
 def chosen_text(frontier: Frontier, point: MixedPoint) -> Iterator[str]:
-    """That a point is the cheapest one for the target, or what `jellybean plan` weighs out."""
+    """That a point is the cheapest one for the target, the most accurate one, or what a soft target weighs out."""
     if point is not frontier.cheapest:
         return
-    target = frontier.problem.slo.hard_mean
-    text = "the plan of `jellybean plan`" if target is None else f"cheapest for a mean of {formats.plain(target)}"
-    if frontier.target is None:
-        text = "cheapest"
+    slo = frontier.problem.slo
+    text = "the plan of `jellybean plan`"
+    if frontier.problem.objective is Objective.MEAN_ACCURACY:
+        text += ": the most accurate" + ("" if slo.budget_usd_per_h is None else " within the budget")
+    elif slo.hard_mean is not None:
+        text = f"cheapest for a mean of {formats.plain(slo.hard_mean)}"
     yield text + ("" if point is frontier.chosen else " (`jellybean plan` finds one that meets all targets)")
 
 

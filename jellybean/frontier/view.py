@@ -49,6 +49,7 @@ def to_json(frontier: Frontier) -> dict[str, Any]:
     """The curves as JSON values; plans are given by hash, selection and placements."""
     slo, current, chosen, points = frontier.problem.slo, frontier.current, frontier.chosen, frontier.points
     curve, mixed = frontier.accuracy, frontier.mixed
+    step = curve.step if mixed is None else mixed.step
     return {
         "name": frontier.problem.name,
         "slo": json_values(slo),
@@ -66,7 +67,7 @@ def to_json(frontier: Frontier) -> dict[str, Any]:
         **({} if mixed is None else {"highest_bound": mixed.highest_bound, "one_selection": single_json(curve)}),
         "exact": curve.exact if mixed is None else False,
         "finished": curve.finished if mixed is None else mixed.finished,
-        "step": None if curve.step <= ACCURACY_TOLERANCE or mixed is not None else curve.step,
+        "step": step if step > ACCURACY_TOLERANCE else None,
         "ended": list(frontier.ended),
         "rates": None if frontier.rates is None else _rates_json(frontier.problem, frontier.rates),
         "current": None if current is None else json_values(current),

@@ -84,7 +84,8 @@ class NearestLatency:
     def run(self) -> Nearest:
         """Narrow the range, then minimise the cost at its upper end.
 
-        The descent of plans that mix variants ends at the fastest one that it knows: there is nothing to narrow.
+        A search of mixtures that finds none in time lets the judge see its fastest plan, and one without slow variants:
+        there is nothing to narrow.
         """
         if not self.problem.may_mix:
             self._narrow()

@@ -59,7 +59,7 @@ SEARCH_SHARE = 0.6  # of the time limit, for the highest rates or least latency:
 SEARCHED = (Objective.RATE, Objective.LATENCY)  # objectives that are found by asking for many plans
 
 Progress = Callable[[float, float, str], None]  # progress callback with the arguments done, total, label
-_PlanOfMany = Callable[[Project, float | None, float | None, bool, Progress], Planned]
+_Planner = Callable[[Project, float | None, float | None, bool, Progress], Planned]
 
 
 def plan_project(
@@ -75,8 +75,8 @@ def plan_project(
     `compare`: also solve the baselines, each within a quarter of the time limit, or 5 seconds without one.
     """
     report = progress or (lambda done, total, label: None)
-    if isinstance(project, Project) and (plan_of_many := _of_many_plans(project)) is not None:
-        return plan_of_many(project, gap, time_limit_s, compare, report)
+    if isinstance(project, Project) and (planner := _planner_of(project)) is not None:
+        return planner(project, gap, time_limit_s, compare, report)
     report(0, 100, "cheapest plan")
     problem, cuts = build_problem(project), build_cuts(project)
     started = time.perf_counter()
@@ -125,7 +125,7 @@ def plan_project(
     )
 
 
-def _of_many_plans(project: Project) -> _PlanOfMany | None:
+def _planner_of(project: Project) -> _Planner | None:
     """How a project is planned that asks for several plans and takes the best of them; None if one search does."""
     if project.workflow.objective in SEARCHED:
         return _plan_for_objective

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -141,40 +141,59 @@ def plan_by_time(
         project.infrastructure.migration.start_usd, project.infrastructure.migration.download_usd_per_gib
     )
     timed = deadline_s(problem) is not None
-    costs = [
+    costs_usd = [
         [_cost_usd(own, period, one, timed=timed) for own, one in zip(problems, found, strict=True)]
         for period in periods
     ]
-    moves = [[change(one.plan, two.plan, prices).total_usd for two in found] for one in found]
-    total, chosen = cheapest_sequence(costs, moves, repeats=repeats)
-    if not chosen or total == float("inf"):
-        raise InfeasibleError(("no plan does for one of the periods, although each has one by itself",))
+    changes_usd = [[change(one.plan, two.plan, prices).total_usd for two in found] for one in found]
     billing_s = {name: pool.billing_s for name, pool in project.infrastructure.workers.items() if pool.billing_s}
-
-    def unused(sequence: Sequence[int]) -> float:
-        return unused_usd(periods, [found[at].plan for at in sequence], billing_s, repeats=repeats)
-
-    if billing_s:
-
-        def total_usd(sequence: Sequence[int]) -> float:
-            own = sum(costs[number][at] for number, at in enumerate(sequence))
-            before = sequence[-1:] if repeats else sequence[:1]
-            steps = itertools.pairwise((*before, *sequence))
-            return own + sum(moves[one][two] for one, two in steps) + unused(sequence)
-
-        chosen = tuple(improved(chosen, total_usd, len(found)))
-    before = chosen[-1] if repeats else chosen[0]
+    costs = _SequenceCosts(periods, [one.plan for one in found], costs_usd, changes_usd, billing_s, repeats)
+    chosen = costs.cheapest()
     rows = []
-    for number, (period, at) in enumerate(zip(periods, chosen, strict=True)):
-        own, loads = found[at], change(found[before].plan, found[at].plan, prices).replicas
+    for number, (before, at) in enumerate(costs.steps(chosen)):
+        period, own, loads = periods[number], found[at], change(found[before].plan, found[at].plan, prices).replicas
         penalty_usd = _penalty_usd(problem, period, own.plan)
-        cost_usd = costs[number][at] - penalty_usd
-        rows.append(TimedPlan(period, own.plan, own.options, cost_usd, moves[before][at], loads, penalty_usd))
-        before = at
-    peak = len(found) - 1
+        cost_usd = costs_usd[number][at] - penalty_usd
+        rows.append(TimedPlan(period, own.plan, own.options, cost_usd, changes_usd[before][at], loads, penalty_usd))
     bound = sum(period.hours * found[_own(found, period)].plan.certificate.bound for period in periods)
-    peak_usd = sum(own[peak] for own in costs) + unused([peak] * len(periods))
-    return Calendar(project, file, tuple(rows), repeats, peak_usd, bound, unused(chosen))
+    peak_usd = costs.total_usd([len(found) - 1] * len(periods))
+    return Calendar(project, file, tuple(rows), repeats, peak_usd, bound, costs.unused_usd(chosen))
+
+
+@dataclass(frozen=True, slots=True)
+class _SequenceCosts:
+    """What sequences of plans cost, each the indices of the periods' plans.
+
+    `costs_usd`: by period and plan; `changes_usd`: from one plan to another; `billing_s`: pool -> unit of its billing.
+    """
+
+    periods: Sequence[Period]
+    plans: Sequence[Plan]
+    costs_usd: Sequence[Sequence[float]]
+    changes_usd: Sequence[Sequence[float]]
+    billing_s: Mapping[str, float]
+    repeats: bool
+
+    def cheapest(self) -> Sequence[int]:
+        """The cheapest sequence found. InfeasibleError if each one has a period that its plan does not do for."""
+        total, chosen = cheapest_sequence(self.costs_usd, self.changes_usd, repeats=self.repeats)
+        if not chosen or total == float("inf"):
+            raise InfeasibleError(("no plan does for one of the periods, although each has one by itself",))
+        return improved(chosen, self.total_usd, len(self.plans)) if self.billing_s else chosen
+
+    def steps(self, sequence: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """The plan before each period, and that of the period. Before the first is the last, if periods repeat."""
+        return itertools.pairwise((sequence[-1 if self.repeats else 0], *sequence))
+
+    def total_usd(self, sequence: Sequence[int]) -> float:
+        """USD of the periods, of the changes between them, and of what is unused."""
+        own = sum(costs[at] for costs, at in zip(self.costs_usd, sequence, strict=True))
+        changes = sum(self.changes_usd[before][at] for before, at in self.steps(sequence))
+        return own + changes + self.unused_usd(sequence)
+
+    def unused_usd(self, sequence: Sequence[int]) -> float:
+        """USD for the rest of units of billing that workers are stopped in."""
+        return unused_usd(self.periods, [self.plans[at] for at in sequence], self.billing_s, repeats=self.repeats)
 
 
 def _require_cost(problem: Problem) -> None:

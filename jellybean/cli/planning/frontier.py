@@ -21,12 +21,56 @@ from jellybean_solver import Problem
 
 if TYPE_CHECKING:
     from jellybean.documents import Project
+    from jellybean.frontier import Frontier
     from jellybean.frontier.pairs import Figure
 
 RANGE_POINTS = 8  # number of rates in FROM..TO
 MAX_RATES = 200
 
 Scales = Callable[[Problem], Sequence[float]]
+
+Pair = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TWO",
+        help="A curve of any two of cost, accuracy, latency (p99) and rate: latency,cost. Within --time-limit "
+        "(1min); the other targets hold.",
+    ),
+]
+Points = Annotated[
+    int | None,
+    typer.Option(
+        min=2,
+        max=50,
+        help="Points of a curve of --of (7), and of one of plans that mix variants (15; 7 with a p99 target).",
+    ),
+]
+Rates = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RATES",
+        help="Also compute cost by rate: requests per second of the first source (10,20,40 or 10..80), or "
+        "multiples of the documents' rates (0.5x,1x,2x or 0.5x..3x). All sources are scaled together.",
+    ),
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Picture (.svg, .png, .pdf); DIR/frontier.svg by default, none with --json."),
+]
+Narrow = Annotated[bool, typer.Option("--narrow", help="Picture for a phone, with the key below the plot.")]
+PlanFolder = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the plan of each point to this folder.")]
+Step = Annotated[
+    float, typer.Option(min=0, help="Smallest increase in accuracy between two points, in percentage points.")
+]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(
+        parser=seconds_within(0.01),
+        metavar="TIME",
+        help="Seconds per plan, or a time such as 2min; the best plan found is kept, with its gap. With --of, and "
+        "for plans that mix variants: of the whole curve (1min).",
+    ),
+]
 
 
 @app.command(
@@ -45,58 +89,19 @@ def frontier(
     overrides: Overrides = None,
     json: Json = False,
     stale: Stale = False,
-    of: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TWO",
-            help="A curve of any two of cost, accuracy, latency (p99) and rate: latency,cost. Within --time-limit "
-            "(1min); the other targets hold.",
-        ),
-    ] = None,
-    points: Annotated[
-        int | None,
-        typer.Option(
-            min=2,
-            max=50,
-            help="Points of a curve of --of (7), and of one of plans that mix variants (15; 7 with a p99 target).",
-        ),
-    ] = None,
-    rates: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RATES",
-            help="Also compute cost by rate: requests per second of the first source (10,20,40 or 10..80), or "
-            "multiples of "
-            "the documents' rates (0.5x,1x,2x or 0.5x..3x). All sources are scaled together.",
-        ),
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Picture (.svg, .png, .pdf); DIR/frontier.svg by default, none with --json."),
-    ] = None,
-    narrow: Annotated[bool, typer.Option("--narrow", help="Picture for a phone, with the key below the plot.")] = False,
-    plans: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write the plan of each point to this folder.")
-    ] = None,
-    step: Annotated[
-        float, typer.Option(min=0, help="Smallest increase in accuracy between two points, in percentage points.")
-    ] = 0.0,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(
-            parser=seconds_within(0.01),
-            metavar="TIME",
-            help="Seconds per plan, or a time such as 2min; the best plan found is kept, with its gap. With --of, and "
-            "for plans that mix variants: of the whole curve (1min).",
-        ),
-    ] = None,
+    of: Pair = None,
+    points: Points = None,
+    rates: Rates = None,
+    plot: Plot = None,
+    narrow: Narrow = False,
+    plans: PlanFolder = None,
+    step: Step = 0.0,
+    time_limit: TimeLimit = None,
 ) -> None:
     """Compute the Pareto frontier of cost and accuracy, with the cheapest plan of each point; writes a picture.
 
     With `--of` that of two other figures.
     """
-    from jellybean.frontier import NARROW, WIDE, find_frontier, frontier_text, save_plans, save_plot, to_json
-
     if not math.isfinite(step):
         raise typer.BadParameter(f"--step {step} must be finite, e.g. --step 0.5")
     scales = None if rates is None else parse_rates(rates)
@@ -110,10 +115,19 @@ def frontier(
     if pair is not None:
         _pair(project, pair, points, time_limit, json=json, plans=plans, path=path)
         return
+    from jellybean.frontier import find_frontier
+
     with progress("frontier") as advance:
         result = find_frontier(
             project, rates=scales, step=step, points=points, time_limit_s=time_limit, progress=advance
         )
+    _write(result, json=json, plans=plans, path=path, narrow=narrow)
+
+
+def _write(result: Frontier, *, json: bool, plans: Path | None, path: Path | None, narrow: bool) -> None:
+    """Write the curves as the options say. Exit with EXIT_INFEASIBLE if they have no point."""
+    from jellybean.frontier import NARROW, WIDE, frontier_text, save_plans, save_plot, to_json
+
     empty = not result.points and (result.rates is None or result.rates.highest_scale is None)
     if json:
         print_json({**to_json(result), **(failure(InfeasibleError(result.ended)) if empty else {})})

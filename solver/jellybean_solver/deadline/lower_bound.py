@@ -6,6 +6,8 @@ Both assume zero queueing delay. The latency bound needs no program, so an impos
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 from jellybean_solver.demand.demand import Network
@@ -60,6 +62,17 @@ def least_latency_s(problem: Problem) -> float:
             out_s = min(completed_s[name].values(), default=math.inf) + 2.0 * problem.hop_s
             least_s = max(least_s, out_s / share)
     return least_s
+
+
+def least_latency_by_variant(problem: Problem) -> Mapping[tuple[str, str], float]:
+    """The lower bound of `least_latency_s` for plans in which all requests get a variant: (operator, variant) -> it."""
+    found: dict[tuple[str, str], float] = {}
+    for number, operator in enumerate(problem.operators):
+        for variant in operator.variants:
+            operators = list(problem.operators)
+            operators[number] = replace(operator, variants=(variant,))
+            found[operator.name, variant.name] = least_latency_s(replace(problem, operators=tuple(operators)))
+    return found
 
 
 def least_cost_in_time(problem: Problem, deadline_s: float, first: Plan, limits: SearchLimits) -> float:

@@ -12,7 +12,7 @@ stands for several. On the sample prices are improved, too, so that all workflow
 from __future__ import annotations
 
 import math
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,7 @@ from jellybean_solver.decomposition.split import Split
 from jellybean_solver.decomposition.union import Relaxation, relaxation
 from jellybean_solver.decomposition.whole_workers import WholeWorkers
 from jellybean_solver.decomposition.work import Tell, Work
+from jellybean_solver.milp.interruptible_run import solver_threads
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.outcome import Clock, termination_of
 
@@ -72,7 +73,7 @@ def decompose(
         return Decomposed(None, forgone, forgone, Prices.listed(split), 0, left_out=tuple(every))
     weight = len(every) / len(sample)
     relaxed = relaxation(split, tuple(programs.values()), weight)
-    with ThreadPoolExecutor(settings.threads) as pool:
+    with solver_threads(settings.threads) as pool:
         if len(sample) == len(every):
             return _few(effort, pool, programs, relaxed)
         return _many(effort, pool, programs, weight, relaxed.prices)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.model.evaluate import evaluate
@@ -147,45 +147,81 @@ def cost_accuracy(
     if top is None:
         return CostAccuracy((), True, ("the profile knows the accuracy of no selection of variants",))
     tell = _Progress(progress, top)
-    corners: list[Corner] = []
-    target = least
-    above, kept = math.inf, 0  # an accuracy that no plan reaches; number of corners when that became known
-    finished, ended = True, tuple[str, ...]()
-    while True:
-        last = corners[-1] if corners else None
-        slo = Slo(accuracy=target, survives=problem.slo.survives)
-        solution, failed = _asked(replace(problem, slo=slo, objective=Objective.COST), solve, last)
-        if solution is None:
-            finished, ended = False, (failed,)
-            break
-        plan = _plan(solution)
-        if plan is None and last is not None and target is not None:
-            kept = len(corners) if math.isinf(above) else kept
-            above, asked = target, target
-            target = _skipped(solution, last, asked)
-            if target is not None:
-                continue
-            target = asked
-        if plan is None:
-            ended = _why_it_ends(solution, last, target, top)
-            break
-        if plan.accuracy is None:
-            target = LOWEST
-            continue
-        found = Corner(plan, plan.accuracy, bound_usd_per_h(plan))
-        if not math.isinf(above):
-            del corners[kept:]  # of the corners within the last step, keep only the most accurate
-        _add(corners, found)
-        target = found.accuracy + max(ACCURACY_TOLERANCE, min(step, (above - found.accuracy) / 2.0))
-        tell.reached(found)
+    sweep = _CornerSweep(problem, solve, step, top, tell, least)
+    sweep.run()
     checked: list[Corner] = []
-    for corner in corners:
-        tell.checking(len(checked), len(corners), corner)
+    for corner in sweep.corners:
+        tell.checking(len(checked), len(sweep.corners), corner)
         slo = replace(problem.slo, accuracy=corner.accuracy, mean_accuracy=None, penalty_usd_per_h=None)
         plan = replace(corner.plan, slo=slo)
         checked.append(replace(corner, plan=plan, breaches=breaches_of(problem, plan, check)))
     tell.done()
-    return CostAccuracy(tuple(checked), finished, ended, max(step, ACCURACY_TOLERANCE))
+    return CostAccuracy(tuple(checked), sweep.finished, sweep.ended, max(step, ACCURACY_TOLERANCE))
+
+
+@dataclass
+class _CornerSweep:
+    """Finds the corners by rising accuracy. `top`: upper bound on the accuracy of every selection.
+
+    `target`: the accuracy that the next plan must reach. `above`: an accuracy that no plan reaches; `kept`: number of
+    corners when that became known, after which the last step is bisected. `finished`, `ended`: as of the curve.
+    """
+
+    problem: Problem
+    solve: Solve
+    step: float
+    top: float
+    tell: _Progress
+    target: float | None
+    corners: list[Corner] = field(default_factory=list)
+    above: float = math.inf
+    kept: int = 0
+    finished: bool = True
+    ended: tuple[str, ...] = ()
+
+    @property
+    def last(self) -> Corner | None:
+        return self.corners[-1] if self.corners else None
+
+    def run(self) -> None:
+        """Solve for higher and higher targets until there is no plan, or time ends."""
+        is_over = False
+        while not is_over:
+            slo = Slo(accuracy=self.target, survives=self.problem.slo.survives)
+            asked = replace(self.problem, slo=slo, objective=Objective.COST)
+            solution, failed = _asked(asked, self.solve, self.last)
+            if solution is None:
+                self.finished, self.ended = False, (failed,)
+                return
+            plan = _plan(solution)
+            if plan is None:
+                is_over = not self._bisect(solution)
+            elif plan.accuracy is None:
+                self.target = LOWEST
+            else:
+                self._keep(plan, plan.accuracy)
+
+    def _bisect(self, solution: Solution) -> bool:
+        """Lower the target, which has no plan, to one above the last corner; False if no plan can lie between."""
+        last, asked = self.last, self.target
+        if last is not None and asked is not None:
+            self.kept = len(self.corners) if math.isinf(self.above) else self.kept
+            self.above = asked
+            between = _skipped(solution, last, asked)
+            if between is not None:
+                self.target = between
+                return True
+        self.ended = _why_it_ends(solution, last, asked, self.top)
+        return False
+
+    def _keep(self, plan: Plan, accuracy: float) -> None:
+        """Add the corner of a plan, and raise the target above it."""
+        found = Corner(plan, accuracy, bound_usd_per_h(plan))
+        if not math.isinf(self.above):
+            del self.corners[self.kept :]  # of the corners within the last step, keep only the most accurate
+        _add(self.corners, found)
+        self.target = accuracy + max(ACCURACY_TOLERANCE, min(self.step, (self.above - accuracy) / 2.0))
+        self.tell.reached(found)
 
 
 def cost_rate(

@@ -63,14 +63,15 @@ class MixedCurve:
     """Points by rising mean accuracy and cost; between two of them the cost lies in the box of their bound and cost.
 
     `highest_bound`: upper bound on the mean accuracy of every plan, in percent; None if it is unknown. `finished`:
-    False if time ended before all accuracies were solved for. `ended`: why the curve ends, or has no point, as
-    sentences.
+    False if time ended before all accuracies were solved for, or no plan of the highest mean was found. `ended`: why
+    the curve ends, or has no point, as sentences. `step`: narrower boxes were not divided, percent points.
     """
 
     points: tuple[MixedPoint, ...]
     highest_bound: float | None
     finished: bool
     ended: tuple[str, ...]
+    step: float = 0.0
 
     def at_least(self, accuracy: float) -> MixedPoint | None:
         """The cheapest point that reaches a mean accuracy; None if none does."""
@@ -97,10 +98,10 @@ def cost_mean_accuracy(
     progress(0, points, "the cheapest plan")
     why = sweep.start()
     if not sweep.points:
-        return MixedCurve((), None, True, why)
+        return MixedCurve((), None, True, why, step)
     progress(1, points, "the highest mean accuracy")
     sweep.finish()
-    sweep.extend(sweep.points[0])
+    sweep.find_stretch_end(sweep.points[0])
     for asked in accuracies:
         if sweep.is_inside(asked):
             sweep.divide(asked)
@@ -110,7 +111,7 @@ def cost_mean_accuracy(
     found = tuple(_checked(problem, point, check) for point in sweep.points)
     progress(points, points, "done")
     ended = (*sweep.highest_text(), *dict.fromkeys(sweep.late))
-    return MixedCurve(found, sweep.highest_bound, not sweep.late, ended)
+    return MixedCurve(found, sweep.highest_bound, not sweep.late, ended, step)
 
 
 def _checked(problem: Problem, point: MixedPoint, check: Check) -> MixedPoint:
@@ -142,10 +143,17 @@ class _Sweep:
         return ()
 
     def finish(self) -> None:
-        """Find the highest mean accuracy, and the cheapest plan that has it."""
+        """Find the highest mean accuracy, and the cheapest plan that has it.
+
+        The search under a p99 target is a heuristic: it may find no plan although the first point has one.
+        """
         self.solved += 1
+        late = len(self.late)
         best = self._most_accurate(None)
         if best is None or best.accuracy is None:
+            if late == len(self.late):
+                known = f"nothing is known above {self.points[-1].accuracy:.6g}"
+                self.late.append(f"{known}: no plan of the highest mean accuracy was found")
             return
         self.highest_bound = best.certificate.bound
         found = self._cheapest(best.accuracy)
@@ -179,14 +187,14 @@ class _Sweep:
         found = self._cheapest(accuracy)
         if found is not None:
             self._keep([found])
-            self.extend(found)
+            self.find_stretch_end(found)
         elif late == len(self.late):  # none was found where one exists: that of the next point does
             before = max((p.bound_usd_per_h for p in self.points if p.target <= accuracy), default=0.0)
             self._keep([replace(after, target=accuracy, bound_usd_per_h=before)])
         else:
             self.unknown.append(accuracy)
 
-    def extend(self, point: MixedPoint) -> None:
+    def find_stretch_end(self, point: MixedPoint) -> None:
         """Find the end of the stretch that costs nearly the same as a point; with a p99 target that takes too long."""
         height, width = self._range()
         if self.problem.slo.latency_p99_s is not None or height <= 0.0 or width <= 0.0:

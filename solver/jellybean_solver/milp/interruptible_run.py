@@ -1,12 +1,16 @@
 """Runs HiGHS so that a signal stops it.
 
 Python handles signals between the bytecodes of its main thread, which has none while it is inside HiGHS: Ctrl-C would
-wait for the end of the solve. So HiGHS runs in a thread of its own, for which the main thread waits.
+wait for the end of the solve. So HiGHS runs in a thread of its own, for which the main thread waits. Where the main
+thread waits for a pool of threads that run HiGHS (`solver_threads`), an exception there stops all their runs.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import highspy
@@ -15,18 +19,80 @@ PATIENCE_S = 0.5  # longest wait for a stopped run to end
 CALLBACKS = (highspy.cb.HighsCallbackType.kCallbackMipInterrupt, highspy.cb.HighsCallbackType.kCallbackSimplexInterrupt)
 
 
+class StoppedRunError(Exception):
+    """The thread that waited for this run has ended it."""
+
+
+class _Runs:
+    """The runs of HiGHS in the threads of one pool. `idle`: set while there is none."""
+
+    def __init__(self) -> None:
+        self._lock, self._models, self._stopped = threading.Lock(), list[highspy.Highs](), False
+        self.idle = threading.Event()
+        self.idle.set()
+
+    def attach(self) -> None:
+        """Count the runs of this thread among these."""
+        _local.runs = self
+
+    def run(self, model: highspy.Highs) -> None:
+        """Run a model. StoppedRunError if the runs are stopped."""
+        _prepare(model)
+        with self._lock:
+            if self._stopped:
+                raise StoppedRunError
+            self._models.append(model)
+            self.idle.clear()
+        try:
+            model.run()
+        finally:
+            with self._lock:
+                self._models = [one for one in self._models if one is not model]
+                if not self._models:
+                    self.idle.set()
+        if self._stopped:
+            raise StoppedRunError
+
+    def stop(self) -> None:
+        """Interrupt all runs, and refuse others."""
+        with self._lock:
+            self._stopped = True
+            for model in self._models:
+                _stop(model)
+
+
+_local = threading.local()  # `runs`: those that the thread's runs belong to
+
+
+@contextmanager
+def solver_threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    """A pool of threads for runs of HiGHS. An exception in the block, such as that of Ctrl-C, stops them all."""
+    runs = _Runs()
+    pool = ThreadPoolExecutor(count, initializer=runs.attach)
+    try:
+        yield pool
+    except BaseException:
+        runs.stop()
+        pool.shutdown(wait=False, cancel_futures=True)
+        runs.idle.wait(PATIENCE_S)
+        raise
+    pool.shutdown()
+
+
 def run_interruptibly(model: highspy.Highs) -> None:
     """Run a model. An exception in the main thread, such as that of Ctrl-C, stops HiGHS and is raised at once.
 
-    HiGHS stops after a node or some simplex iterations. In other threads, which get no signals, it just runs.
+    HiGHS stops after a node or some simplex iterations. In threads of `solver_threads` it stops with their pool; in
+    others, which get no signals, it just runs.
     """
     if threading.current_thread() is not threading.main_thread():
-        model.run()
+        runs: _Runs | None = getattr(_local, "runs", None)
+        if runs is None:
+            model.run()
+        else:
+            runs.run(model)
         return
-    for event in (model.cbMipInterrupt, model.cbSimplexInterrupt):
-        event.subscribe(_interrupt)
-    for callback in CALLBACKS:  # each call takes the interpreter lock, so they are off until they are needed
-        model.stopCallback(callback)
+    _prepare(model)
     ended = (
         threading.Event()
     )  # waited for in place of `join`: an interrupted join takes the thread for ended (Python 3.11)
@@ -45,13 +111,25 @@ def run_interruptibly(model: highspy.Highs) -> None:
     try:
         ended.wait()
     except BaseException:
-        for callback in CALLBACKS:
-            model.startCallback(callback)
+        _stop(model)
         ended.wait(PATIENCE_S)
         raise
     thread.join()
     if failures:
         raise failures[0]
+
+
+def _prepare(model: highspy.Highs) -> None:
+    """Let `_stop` interrupt a run. Callbacks take the interpreter lock, so they are off until they are needed."""
+    for event in (model.cbMipInterrupt, model.cbSimplexInterrupt):
+        event.subscribe(_interrupt)
+    for callback in CALLBACKS:
+        model.stopCallback(callback)
+
+
+def _stop(model: highspy.Highs) -> None:
+    for callback in CALLBACKS:
+        model.startCallback(callback)
 
 
 def _interrupt(event: Any) -> None:

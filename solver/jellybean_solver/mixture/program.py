@@ -68,7 +68,7 @@ class MixProgram:
         self.flow = FlowRows(self.program, table, workers, mean, None, lacking)
         self.after = {lost: FlowRows(self.program, table, workers, mean, lost, lacking) for lost in losses}
         if losses and is_soft and mean is not None:
-            self._lack_as_always(mean, lacking)
+            self._limit_shortfall_after_losses(mean, lacking)
         self.counts, self.lacking = counts, lacking
         loads = () if running is None else self._loads(running, workers, held or {})
         self._goal([*loads, *([lacking] if is_soft else [])])
@@ -157,7 +157,7 @@ class MixProgram:
             for row, numbers in zip(rows, by_selection.values(), strict=True):
                 self.program.fill([row] * len(numbers), flow.taken[numbers], 1.0)
 
-    def _lack_as_always(self, mean: float, lacking: int) -> None:
+    def _limit_shortfall_after_losses(self, mean: float, lacking: int) -> None:
         """Rows: if anything is lacking of the mean accuracy, the first flow lacks as much.
 
         Else a plan could pay the penalty for a loss only, whose requests would get less than its usual accuracy.

@@ -5,9 +5,12 @@ From a running plan on, the cost includes that of migration, spread over the hor
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
+from jellybean_solver.deadline.lower_bound import LATENCY_TOLERANCE, least_latency_by_variant
 from jellybean_solver.deadline.search import Deadline, Judge
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT, AssignmentSettings
@@ -29,10 +32,13 @@ from jellybean_solver.model.spreading import identical_workers
 from jellybean_solver.outcome import Clock, Termination, termination_of
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.mode_search import ModeSearch
+from jellybean_solver.planning.one_selection import best_of_one_selection
 from jellybean_solver.planning.solver import Solution, cheapest_solution
 
 WITHIN_BUDGET = 4  # programs, as rehearsals, 0.01 % of the requests, cost little
 MIX_GAP = 1e-5  # relative, unless one is stated: of the cost, or of what the accuracy lacks of 100 %
+
+SolveOne = Callable[[Problem], Solution]  # the cheapest plan in time of a problem that does not mix variants
 
 
 def solve_mixed(
@@ -42,13 +48,14 @@ def solve_mixed(
     gap: float | None,
     limit: Clock,
     explained: bool,
+    solve_one: SolveOne,
     running: RunningPlan | None = None,
     assignment: AssignmentSettings = DEFAULT_ASSIGNMENT,
 ) -> Solution:
     """The best plan of a problem that may mix variants, or why there is none. SolverError if time ends before any.
 
-    With a `running` plan its cost includes migration, as do the certificate's figures; `assignment` limits the matching
-    of workers.
+    `solve_one`: solves a problem under the same `deadline` and `limit`. With a `running` plan its cost includes
+    migration, as do the certificate's figures; `assignment` limits the matching of workers.
     """
     if problem.workflows:
         raise SolverError("several workflows cannot mix variants: plan each with a mean accuracy alone")
@@ -62,7 +69,7 @@ def solve_mixed(
         return search.refused(explained=explained)
     if deadline is None:
         return search.solution(first)
-    return search.solve_in_time(first, deadline)
+    return search.solve_in_time(first, deadline, solve_one)
 
 
 def _judge_of_losses(problem: Problem, deadline: Deadline) -> Judge:
@@ -148,6 +155,10 @@ class _MixSearch:
 
     def _plan(self, mixture: Mixture) -> Plan:
         draft = self._draft(mixture)
+        return self._scored(draft)
+
+    def _scored(self, draft: Plan) -> Plan:
+        """The plan with its cost and accuracy. SolverError if it contradicts the problem."""
         evaluation = evaluate(self.problem, draft)
         if evaluation.violations:
             complaints = "; ".join(evaluation.violations)
@@ -218,15 +229,62 @@ class _MixSearch:
 
     # -- under a p99 target
 
-    def solve_in_time(self, first: Plan, deadline: Deadline) -> Solution:
+    def solve_in_time(self, first: Plan, deadline: Deadline, solve_one: SolveOne) -> Solution:
         """The best plan found that meets a p99 target; `first` is the best one without it."""
-        found = ModeSearch(self.problem, self.propose, self.value, deadline, self.limit).run(first)
+        found = self._descent(deadline).run(first)
+        plan, least_slowness = found.in_time, found.least_slowness
+        if plan is None and (fewer := self._without_slow_variants(deadline.p99_s)) is not None:
+            search, start = fewer
+            found = search._descent(deadline).run(start)
+            self.tried = search.tried
+            plan, least_slowness = found.in_time, min(least_slowness, found.least_slowness)
+        if plan is None and self.problem.may_mix:
+            plan = self._of_one_selection(deadline, solve_one)
         late = self.limit.left() == 0.0
-        if found.in_time is not None:
-            return self.solution(found.in_time, late=late)
+        if plan is not None:
+            return self.solution(plan, late=late)
         if late:
             raise OutOfTimeError("no plan that keeps the p99 latency was found in the time allowed; allow more time")
         reason = f"no plan was found that keeps a p99 latency of {duration_text(deadline.p99_s)}"
-        fastest_s = deadline.p99_s * found.least_slowness if math.isfinite(found.least_slowness) else None
+        fastest_s = deadline.p99_s * least_slowness if math.isfinite(least_slowness) else None
         refused = Infeasibility((reason,), (), None, None, first, fastest_s, self.bound)
         return Solution("infeasible", None, refused, self.tried, None)
+
+    def _descent(self, deadline: Deadline) -> ModeSearch:
+        return ModeSearch(self.problem, self.propose, self.value, deadline, self.limit)
+
+    def _without_slow_variants(self, p99_s: float) -> tuple[_MixSearch, Plan] | None:
+        """A search without the variants that are late even with zero queueing delay, and its best plan at any p99.
+
+        If no mixture is left, some of them are allowed, the fastest first: then the judge sees how fast plans can be.
+        None if all variants are, so that the search would be the same.
+        """
+        used, least_s = {instance for instance, _ in self.table.busy}, least_latency_by_variant(self.problem)
+        longer = {seconds for instance, seconds in least_s.items() if instance in used and seconds > p99_s}
+        for allowed_s in (p99_s, *sorted(longer)):
+            kept = {instance for instance in used if least_s[instance] <= allowed_s * (1.0 + LATENCY_TOLERANCE)}
+            if kept == used or self.limit.left() == 0.0:
+                return None
+            search = copy.copy(self)
+            search.table = self.table.using(kept)
+            plan = search.propose(NO_LIMITS)
+            if plan is not None:
+                return search, plan
+        return None
+
+    def _of_one_selection(self, deadline: Deadline, solve_one: SolveOne) -> Plan | None:
+        """The best plan found in time that gives all requests the same selection; None if there is none."""
+
+        def plan_one(asked: Problem) -> Plan | None:
+            try:
+                solution = solve_one(asked)
+            except OutOfTimeError:
+                return None
+            self.tried += solution.selections_tried
+            if solution.plan is None:
+                return None
+            plan = self._scored(replace(solution.plan, slo=self.problem.slo))
+            judge = deadline.judge or (lambda one: latency(one).slowest_s / deadline.p99_s)
+            return None if plan.spread and judge(plan) > 1.0 else plan  # spread children queue elsewhere
+
+        return best_of_one_selection(self.problem, [way.accuracy for way in self.table.ways], plan_one, self.value)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
 from jellybean_solver.deadline.search import Deadline
 from jellybean_solver.latency.estimate import latency
+from jellybean_solver.milp.interruptible_run import solver_threads
 from jellybean_solver.mixture.modes import NO_LIMITS, Modes
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
@@ -201,7 +201,7 @@ class ModeSearch:
     def _found(self, candidates: Sequence[Modes], below: float = math.inf) -> list[_Step]:
         """The steps of modes whose plans have a value up to `below`, each planned once, some at the same time."""
         wanted = [modes for modes in dict.fromkeys(candidates) if not self._is_known(modes, below)]
-        with ThreadPoolExecutor(self.settings.threads) as pool:  # HiGHS lets other threads run
+        with solver_threads(self.settings.threads) as pool:  # HiGHS lets other threads run
             for modes, plan in zip(wanted, pool.map(lambda modes: self._plan(modes, below), wanted), strict=True):
                 if plan is not None:
                     self.steps[modes] = _Step(modes, plan, self.value(plan), self._coarse)

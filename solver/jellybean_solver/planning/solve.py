@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from jellybean_solver.deadline.fleet_proposals import FleetProposals
 from jellybean_solver.deadline.link_headroom import HeadroomSearch
@@ -82,7 +83,8 @@ def solve_with(problem: Problem, options: SolveOptions) -> Solution:
     limit, explained = limited(options.time_limit_s, options.clock), options.explained
     gap, deadline = options.gap, options.deadline
     if problem.is_for_ways:
-        return solve_mixed(problem, deadline, gap=gap, limit=limit, explained=explained)
+        solve_one = partial(solve_within, options, limit)
+        return solve_mixed(problem, deadline, gap=gap, limit=limit, explained=explained, solve_one=solve_one)
     if problem.may_leave_out and deadline is not None:
         raise SolverError(
             "workflows with a worth, which may be left out, cannot have p99 targets beside them yet: state one of both"
@@ -102,6 +104,11 @@ def solve_with(problem: Problem, options: SolveOptions) -> Solution:
     if has_many_places(Network(problem)) and not problem.varying:
         return search.solve_fleet(explained=explained)
     return search.solve(explained=explained)
+
+
+def solve_within(options: SolveOptions, limit: Clock, problem: Problem) -> Solution:
+    """As `solve_with`, in the time that is left, and without reasons if there is no plan."""
+    return solve_with(problem, replace(options, time_limit_s=limit.left(), explained=False))
 
 
 def _many_in_time(problem: Problem, cheapest: Solution, options: SolveOptions, limit: Clock) -> Solution:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 
 from jellybean_solver.deadline.search import Deadline
 from jellybean_solver.demand.demand import Network
@@ -29,7 +30,7 @@ from jellybean_solver.planning.cut_problem import Cuts, choices, cut_problem, pr
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.many_workflows import has_many_workflows, solve_many
 from jellybean_solver.planning.mixed import solve_mixed
-from jellybean_solver.planning.solve import solve
+from jellybean_solver.planning.solve import SolveOptions, solve, solve_within
 from jellybean_solver.planning.solver import Solution, cheapest, finish, limited, nothing_found
 from jellybean_solver.replanning.rescore import rescore
 from jellybean_solver.replanning.settings import LEAST_SAVED_SHARE
@@ -241,6 +242,7 @@ def _beside_mixture(
             gap=gap,
             limit=limit,
             explained=True,
+            solve_one=partial(solve_within, SolveOptions(gap, None, search.clock, deadline=search.deadline), limit),
             running=start,
             assignment=search.assignment,
         )

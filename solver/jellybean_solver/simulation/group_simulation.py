@@ -43,6 +43,7 @@ class _Request:
     offset: float
     missing: float
     waiting: dict[tuple[str, str], float] = field(default_factory=dict)
+    gathered: dict[tuple[str, str], float] = field(default_factory=dict)
     opened: dict[str, float] = field(default_factory=dict)  # operator that gathers -> children not there yet
 
 
@@ -191,17 +192,20 @@ class GroupSimulation:
         ready = sent
         if kind is EdgeKind.GATHER:
             ready = self._gathered(name, upstream, request, sent)
-        elif self.inputs[name] > 1:
-            ready = self._joined(name, upstream, request, sent)
+        if kind is EdgeKind.FAN_OUT and sent == 0:
+            self._answer(request, len(self._below[name]))
+            for gather, last in (key for key, opener in self._opener.items() if opener == name):
+                at = self.stations[self.plan.routes[request.route].workers[gather]]
+                self._enqueue(at, gather, last, request, 1)
+        self._enqueue(station, name, upstream, request, ready)
+
+    def _enqueue(self, station: _Station, name: str, upstream: str, request: _Request, ready: int) -> None:
+        """Add inputs of an operator from one upstream to its queue, those of a join once they are complete."""
+        if ready and self.inputs[name] > 1:
+            ready = self._joined(name, upstream, request, ready)
         if ready:
             station.servers[name].queue.append((self.now, request, ready))
             self._start(station)
-        elif kind is EdgeKind.FAN_OUT and sent == 0:
-            self._answer(request, len(self._below[name]))
-            for gather in (gather for gather, opener in self._opener.items() if opener == name):
-                at = self.stations[self.plan.routes[request.route].workers[gather]]
-                at.servers[gather].queue.append((self.now, request, 1))
-                self._start(at)
 
     def _joined(self, name: str, upstream: str, request: _Request, sent: int) -> int:
         """How many requests of a join are complete now that these have come from one upstream."""
@@ -217,23 +221,23 @@ class GroupSimulation:
     def _gathered(self, name: str, upstream: str, request: _Request, sent: int) -> int:
         """1 once all children of the fan-out that a gather closes are there."""
         key = name, upstream
-        request.waiting[key] = request.waiting.get(key, 0.0) + sent
-        opened = self._opener[name]
-        return int(request.waiting[key] >= request.opened.get(opened, 0.0) and bool(sent))
+        request.gathered[key] = request.gathered.get(key, 0.0) + sent
+        opened = self._opener[key]
+        return int(request.gathered[key] >= request.opened.get(opened, 0.0) and bool(sent))
 
     @cached_property
-    def _opener(self) -> Mapping[str, str]:
-        """Operator that gathers -> the first operator below the fan-out that it closes."""
+    def _opener(self) -> Mapping[tuple[str, str], str]:
+        """(operator, upstream that it gathers from) -> the first operator below the fan-out that is closed."""
         openers: dict[str, tuple[str, ...]] = {}
-        found: dict[str, str] = {}
+        found: dict[tuple[str, str], str] = {}
         for operator in self.plan.operators:
-            edge = operator.inputs[0]
-            levels = openers.get(edge.upstream, ())
-            if edge.kind is EdgeKind.FAN_OUT:
-                levels = (*levels, operator.name)
-            elif edge.kind is EdgeKind.GATHER and levels:
-                found[operator.name], levels = levels[-1], levels[:-1]
-            openers[operator.name] = levels
+            for edge in reversed(operator.inputs):  # all inputs of a join are below the same fan-outs
+                levels = openers.get(edge.upstream, ())
+                if edge.kind is EdgeKind.FAN_OUT:
+                    levels = (*levels, operator.name)
+                elif edge.kind is EdgeKind.GATHER and levels:
+                    found[operator.name, edge.upstream], levels = levels[-1], levels[:-1]
+                openers[operator.name] = levels
         return found
 
     def _start(self, station: _Station) -> None:

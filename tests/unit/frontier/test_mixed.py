@@ -79,6 +79,29 @@ def test_json_has_shares_bounds_and_the_curve_of_one_selection(scales: Path) -> 
     assert document["rates"]["points"][0]["selections"] == chosen["selections"]
 
 
+def test_the_step_is_told(scales: Path) -> None:
+    told = to_json(find_frontier(load_project(scales, MEAN), step=2.0))
+    assert told["step"] == 2.0
+    assert to_json(found(scales, *MEAN))["step"] is None
+
+
+def test_the_most_accurate_plan_is_not_called_the_cheapest_for_a_mean(scales: Path) -> None:
+    text = " ".join(text_of(found(scales, *EXCLUSIVE, "objective=mean_accuracy", "slo.accuracy={mean: 82}")).split())
+    assert "cheapest for a mean" not in text
+    assert "the plan of `jellybean plan`: the most accurate" in text
+
+
+def test_no_point_is_chosen_where_plan_finds_none(scales: Path) -> None:
+    unmet = ("slo.accuracy={mean: 84}", "slo.latency_p99=90 ms")  # `five` alone takes 100 ms
+    for objective in ("cost", "mean_accuracy"):
+        curve = found(scales, *EXCLUSIVE, f"objective={objective}", *unmet, points=3)
+        assert curve.points, "the plan without `five` is in time"
+        assert curve.chosen is None
+        assert not any(corner["chosen"] for corner in to_json(curve)["corners"])
+        assert all(curve.ended)
+        assert curve.ended
+
+
 def test_the_point_of_a_soft_target_and_of_an_objective_is_the_plan_of_plan(scales: Path) -> None:
     soft = found(scales, *EXCLUSIVE, "slo.accuracy={mean: 90, penalty: 0.02 USD/h}")
     best = found(scales, *EXCLUSIVE, "objective=mean_accuracy", "slo.budget=0.45 USD/h")
@@ -254,3 +277,27 @@ def test_a_mixture_that_is_too_slow_names_the_nearest_target_and_the_objective_f
     best = plan_project(load_project(scales, (*options, "objective=latency")), compare=False)
     assert best.plan is not None
     assert best.plan.slo.latency_p99_s == pytest.approx(refused.nearest_p99_s, rel=0.01)
+
+
+FIVE_IS_LATE = (*EXCLUSIVE, "workers.box.count=2", "objective=mean_accuracy")  # 86 % without a p99 target; 100 ms
+
+
+def test_the_most_accurate_plan_in_time_leaves_a_slow_variant_out(scales: Path) -> None:
+    planned = plan_project(load_project(scales, (*FIVE_IS_LATE, "slo.latency_p99=90 ms")), compare=False).plan
+    assert planned is not None
+    assert planned.accuracy == 80.0
+    assert planned.certificate.bound == pytest.approx(86.0, abs=0.02)
+    assert max(one.p99_s for one in predicted_p99(planned).values()) <= 0.09
+    curve = found(scales, *FIVE_IS_LATE, "slo.latency_p99=90 ms", points=3)
+    assert curve.chosen is not None
+    assert curve.chosen.accuracy == 80.0
+    assert "80 is the highest mean accuracy found; no plan exceeds 86" in curve.ended[0]
+
+
+def test_the_nearest_target_of_the_most_accurate_plan_is_that_of_the_fastest_variants(scales: Path) -> None:
+    refused = plan_project(load_project(scales, (*FIVE_IS_LATE, "slo.latency_p99=1.5 ms")), compare=False)
+    assert refused.plan is None
+    assert refused.nearest_p99_s == pytest.approx(0.002, abs=1e-4), "1 ms on the box, 1 ms on the server"
+    assert "nearest found: slo.latency_p99=2.00" in refused.reasons[-1]
+    nearest = f"slo.latency_p99={1e3 * refused.nearest_p99_s:.6g} ms"
+    assert plan_project(load_project(scales, (*FIVE_IS_LATE, nearest)), compare=False).plan is not None

@@ -46,6 +46,18 @@ def joined() -> Plan:
     return _solved(replace(problem(split, left, right, meet, pools=[box(2), gpu(2)], rate_per_s=20.0), utilisation=0.8))
 
 
+def gathering_join(ratio: float = 4.0) -> Plan:
+    """What a fan-out put in, beside the children that it made; a quarter of a child is none for most requests."""
+    cut = Variant("only", {"box": {1: ServiceTime(0.03, 0.03)}}, {"read": 100.0, "meet": 100.0})
+    read = operator(
+        "read", [Edge("cut", "read", EdgeKind.FAN_OUT, ratio)], Variant("only", {"gpu": BATCHES}, {"meet": 10.0})
+    )
+    inputs = ["cut", Edge("read", "meet", EdgeKind.GATHER, 1.0 / ratio)]
+    meet = operator("meet", inputs, variant("only", {"gpu": 0.001}))
+    cutting = operator("cut", ["camera"], cut)
+    return _solved(replace(problem(cutting, read, meet, pools=[box(1), gpu(2)], rate_per_s=15.0), utilisation=0.8))
+
+
 def _solved(asked: object) -> Plan:
     plan = solve(asked).plan  # type: ignore[arg-type]
     assert plan is not None
@@ -54,8 +66,8 @@ def _solved(asked: object) -> Plan:
 
 @pytest.mark.parametrize(
     "plan",
-    [chain(0.6), chain(0.9), fanned(False), fanned(True), joined()],
-    ids=["chain", "busy chain", "fan-out", "gather", "join"],
+    [chain(0.6), chain(0.9), fanned(False), fanned(True), joined(), gathering_join()],
+    ids=["chain", "busy chain", "fan-out", "gather", "join", "join that gathers"],
 )
 def test_its_p99_is_near_that_of_the_exact_one(plan: Plan) -> None:
     exact_s = sorted(simulate_plan(plan, seed=seed).latency_p99_s for seed in range(3))[1]
@@ -64,7 +76,7 @@ def test_its_p99_is_near_that_of_the_exact_one(plan: Plan) -> None:
 
 
 def test_every_request_is_answered_once() -> None:
-    for plan in (chain(0.6), fanned(False), fanned(True), joined()):
+    for plan in (chain(0.6), fanned(False), fanned(True), joined(), gathering_join(), gathering_join(0.25)):
         simulation = GroupSimulation(plan, requests=300)
         assert simulation.p99_s() > 0
         assert 250 <= len(simulation.latencies) <= 350

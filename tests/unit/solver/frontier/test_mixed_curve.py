@@ -145,6 +145,17 @@ def test_a_search_that_misses_a_plan_takes_that_of_a_higher_accuracy() -> None:
     assert curve.points[1].bound_usd_per_h == pytest.approx(1.0), "nothing better is proven"
 
 
+def test_a_curve_whose_highest_mean_is_not_found_is_not_finished() -> None:
+    def blind(asked: Problem) -> Solution:
+        found = solve(asked)
+        return replace(found, plan=None) if asked.objective is Objective.MEAN_ACCURACY else found
+
+    curve = cost_mean_accuracy(case(), solve=blind)
+    assert [point.accuracy for point in curve.points] == [80.0]
+    assert not curve.finished
+    assert curve.ended == ("nothing is known above 80: no plan of the highest mean accuracy was found",)
+
+
 def test_corners_of_one_selection_hold_after_losses() -> None:
     asked = case(slo=Slo(survives=(LossKind.WORKER,)))
     curve = cost_accuracy(asked)

@@ -8,11 +8,18 @@ import sys
 
 import pytest
 
+from tests.support.paths import ROOT
+
 STARTS = """
 import random, signal, sys, threading, time
 import numpy as np
 from jellybean_solver.milp.highs_program import Program
+from jellybean_solver import Deadline, EndToEnd, Slo, solve
+from jellybean_solver.milp.interruptible_run import solver_threads
 from jellybean_solver.milp.pulp_program import PulpProgram
+from jellybean_solver.outcome import Clock
+from jellybean_solver.planning.mode_search import ModeSearch
+from tests.support.small_problems import box, operator, problem, variant
 
 signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
 draw = random.Random(1)
@@ -40,6 +47,26 @@ def pulp():
     program.solve(integer=True, time_limit_s=None)
 
 
+def pool():
+    with solver_threads(2) as threads:
+        for _ in threads.map(lambda _: arrays(), range(4)):
+            pass
+
+
+def descent():
+    # The search of mixtures under a p99 target plans in threads.
+    slo = Slo(mean_accuracy=90.0)
+    step = operator("o", ["camera"], variant("low", {"box": 0.02}), variant("high", {"box": 0.1}))
+    asked = problem(step, pools=[box(5)], accuracy=EndToEnd(("o",), {("low",): 80.0, ("high",): 95.0}), slo=slo)
+    first = solve(asked).plan
+
+    def propose(modes, below):
+        arrays()
+        return first
+
+    ModeSearch(asked, propose, lambda plan: 1.0, Deadline(0.05), Clock()).run(first)
+
+
 def announce():
     time.sleep(1.0)  # past presolve
     print("running", flush=True)
@@ -47,16 +74,26 @@ def announce():
 
 threading.Thread(target=announce, daemon=True).start()
 try:
-    {solve}()
+    {call}()
 except KeyboardInterrupt:
     sys.exit(130)
 """
 
 
-@pytest.mark.parametrize(("solve", "number", "status"), [("arrays", "SIGINT", 130), ("pulp", "SIGTERM", 143)])
-def test_a_signal_stops_a_solve(solve: str, number: str, status: int) -> None:
-    code = STARTS.replace("{solve}", solve)
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+@pytest.mark.parametrize(
+    ("call", "number", "status"),
+    [
+        ("arrays", "SIGINT", 130),
+        ("pulp", "SIGTERM", 143),
+        ("pool", "SIGTERM", 143),
+        ("pool", "SIGINT", 130),
+        ("descent", "SIGINT", 130),
+    ],
+)
+def test_a_signal_stops_a_solve(call: str, number: str, status: int) -> None:
+    code = STARTS.replace("{call}", call)
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
             assert process.stdout is not None and process.stdout.readline() == "running\n"
             process.send_signal(getattr(signal, number))
