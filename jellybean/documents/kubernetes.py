@@ -21,7 +21,9 @@ from jellybean_k8s import (
     MIB,
     SITE_LABEL,
     TIER_LABEL,
+    DeployError,
     DeploymentSettings,
+    LedgerDatabase,
     ModelSource,
     PoolSettings,
 )
@@ -79,6 +81,14 @@ def _gpu(text: str) -> str:
         raise InvalidValueError(
             f"{quoted(text)} is not a known GPU vendor", f"{known}, or a resource such as vendor.example/gpu"
         )
+    return text
+
+
+def _ledger_url(text: str) -> str:
+    try:
+        LedgerDatabase(text)
+    except DeployError as error:
+        raise InvalidValueError(str(error), "postgresql+psycopg://USER@HOST/NAME, and secret: NAME") from error
     return text
 
 
@@ -146,6 +156,13 @@ class PoolSpec(DocumentModel):
     autoscale: bool = Field(default=False, description="Scale workers in under low load.")
 
 
+class LedgerSpec(DocumentModel):
+    """The database in which the gateway writes what serving costs."""
+
+    url: Annotated[str, AfterValidator(_ledger_url)] = Field(description="postgresql+psycopg://USER@HOST/NAME")
+    secret: Name | None = Field(default=None, description="Secret with the password under its key `password`.")
+
+
 class GatewaySpec(DocumentModel):
     """Pod settings of the gateway."""
 
@@ -155,6 +172,7 @@ class GatewaySpec(DocumentModel):
     spool: Name | None = Field(
         default=None, description="PersistentVolumeClaim for requests of sources with `deliver: eventually`."
     )
+    ledger: LedgerSpec | None = Field(default=None, description="Where it writes what serving costs.")
 
 
 class KubernetesDocument(DocumentModel):
@@ -227,6 +245,7 @@ def deployment_settings(document: KubernetesDocument) -> DeploymentSettings:
         gateway_cpu=gateway.cpu,
         gateway_memory_bytes=gateway.memory_bytes,
         gateway_spool=gateway.spool,
+        gateway_ledger=None if gateway.ledger is None else LedgerDatabase(gateway.ledger.url, gateway.ledger.secret),
         image_pull_secrets=document.images.pull_secrets,
         allow_python=document.allow_python,
         drain_s=document.drain_s,

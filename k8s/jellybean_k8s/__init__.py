@@ -64,6 +64,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     "manifests.settings": (
         "GPU_RESOURCES",
         "MIB",
+        "LedgerDatabase",
         "ModelSource",
         "PoolSettings",
         "DeploymentSettings",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jellybean_k8s.manifests.deployed_plan import AGENT_PORT, CLIENT_PORT, HEALTH_PORT, METRICS_PORT, DeployedPlan
-from jellybean_k8s.manifests.settings import MIB
+from jellybean_k8s.manifests.settings import MIB, LedgerDatabase
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
 from jellybean_k8s.names import MAX_LABEL_LENGTH, dns_name
 
 FILES, MODELS, RUN, SECRETS = "/etc/jellybean", "/models", "/run/jellybean", "/etc/jellybean-tls"
 SPOOL = "/var/lib/jellybean"
+POD_NAME = "POD_NAME"  # environment variable
 NUMBER = "WORKER_NUMBER"  # environment variable with the pod's ordinal
 _TLS = f"{RUN}/tls"
 _EVERYWHERE = "0.0.0.0"
@@ -42,7 +43,15 @@ def gateway(deployed: DeployedPlan) -> Command:
         f"--host={_EVERYWHERE}",
         f"--port={CLIENT_PORT}",
         *([f"--spool={SPOOL}/spool.db"] if deployed.spools else []),
+        *_ledger(deployed.settings.gateway_ledger),
     )
+
+
+def _ledger(database: LedgerDatabase | None) -> Sequence[str]:
+    """Options of the ledger. Each pod is a run of its own: time without a gateway is not billed."""
+    if database is None:
+        return ()
+    return (f"--ledger={database.url}", f"--live={RUN}/ledger.live", f"--ledger-run=$({POD_NAME})")
 
 
 def _common(deployed: DeployedPlan) -> tuple[str, ...]:

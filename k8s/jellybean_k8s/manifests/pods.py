@@ -15,7 +15,7 @@ from jellybean_k8s.manifests.deployed_plan import (
     DeployedPlan,
 )
 from jellybean_k8s.manifests.devices import agent_image, gpu_resource, gpu_taints
-from jellybean_k8s.manifests.settings import MIB
+from jellybean_k8s.manifests.settings import MIB, LedgerDatabase
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
 from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER, OWN_PREFIX, label_value
 from jellybean_k8s.objects import KubeObject
@@ -100,6 +100,8 @@ def gateway_template(deployed: DeployedPlan) -> KubeObject:
     resources = _resources(settings.gateway_cpu, memory, memory)
     gateway = _container("gateway", settings.gateway_image, commands.gateway(deployed), ports, resources)
     gateway |= {"volumeMounts": _mounts(), **_probes(settings.start_s, loads=False)}
+    if settings.gateway_ledger is not None:
+        gateway["env"] = _ledger_env(settings.gateway_ledger)
     gateway["lifecycle"] = _pre_stop(settings.pre_stop_s)
     prepare = _prepare(settings.gateway_image, commands.prepare(deployed, None)) | {"volumeMounts": _mounts()}
     spec = _pod(deployed, [prepare], [gateway], tier)
@@ -164,6 +166,14 @@ def _container(
 def _prepare(image: str, command: tuple[Sequence[str], Sequence[str]]) -> KubeObject:
     """The init container. It has the pod's own image, so that a node pulls no second one."""
     return _container("prepare", image, command, {}, _resources(0.1, 64 * MIB, 256 * MIB))
+
+
+def _ledger_env(database: LedgerDatabase) -> list[KubeObject]:
+    name = {"name": commands.POD_NAME, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    if database.secret is None:
+        return [name]
+    password = {"secretKeyRef": {"name": database.secret, "key": "password"}}
+    return [name, {"name": "PGPASSWORD", "valueFrom": password}]
 
 
 def _worker_number_env(group: WorkerGroup) -> list[KubeObject]:

@@ -62,6 +62,25 @@ class PoolSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerDatabase:
+    """The database in which gateways write what serving costs.
+
+    `url`: with a user, without a password. `secret`: its key `password` is the password.
+    """
+
+    url: str
+    secret: str | None = None
+
+    def __post_init__(self) -> None:
+        """DeployError unless pods can use it: a file in a pod would be lost with it."""
+        scheme, _, rest = self.url.partition("://")
+        if scheme != "postgresql+psycopg" or not rest:
+            raise DeployError(f"the ledger of pods is a database, postgresql+psycopg://USER@HOST/NAME, not {self.url}")
+        if ":" in rest.partition("/")[0].rpartition("@")[0]:
+            raise DeployError("who sees a pod sees a password in the ledger's URL: put it into a Secret, and name that")
+
+
+@dataclass(frozen=True, slots=True)
 class DeploymentSettings:
     """Settings of a deployment.
 
@@ -84,6 +103,7 @@ class DeploymentSettings:
     gateway_cpu: float = 1.0
     gateway_memory_bytes: float = 512 * MIB
     gateway_spool: str | None = None  # PersistentVolumeClaim for requests that are kept until they are answered
+    gateway_ledger: LedgerDatabase | None = None
     image_pull_secrets: tuple[str, ...] = ()
     allow_python: tuple[str, ...] = ()
     drain_s: float = 30.0

@@ -1,4 +1,4 @@
-"""`images.agent` in kubernetes.yaml: one image for the CPU, or one for each execution provider."""
+"""kubernetes.yaml: an image of agents for the CPU, or one for each execution provider; the ledger of gateways."""
 
 from __future__ import annotations
 
@@ -47,3 +47,15 @@ def test_images_are_read_by_provider_and_written_in_their_short_form(
 def test_what_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(DocumentError, match=problem):
         load_kubernetes(written(tmp_path, text))
+
+
+def test_the_ledger_of_a_gateway_is_a_database(tmp_path: Path) -> None:
+    path = written(tmp_path, "a:1") / "kubernetes.yaml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text + "gateway: {ledger: {url: postgresql+psycopg://me@db/x, secret: own}}\n", encoding="utf-8")
+    database = load_settings(tmp_path).gateway_ledger
+    assert database is not None
+    assert (database.url, database.secret) == ("postgresql+psycopg://me@db/x", "own")
+    path.write_text(text + "gateway: {ledger: {url: ledger.db}}\n", encoding="utf-8")
+    with pytest.raises(DocumentError, match=r"gateway\.ledger\.url: the ledger of pods is a database.*not ledger\.db"):
+        load_settings(tmp_path)

@@ -19,7 +19,7 @@ from jellybean.documents import load_project
 from jellybean.planning.project_plan import plan_project
 from jellybean_agent import Share, plan_view
 from jellybean_agent.execution.python_code import BUILTIN_STEPS_MODULE
-from jellybean_k8s import DeployError, DeploymentSettings, ModelSource, PoolSettings, render
+from jellybean_k8s import DeployError, DeploymentSettings, LedgerDatabase, ModelSource, PoolSettings, render
 from jellybean_k8s.manifests.deployed_plan import DeployedPlan
 from jellybean_k8s.manifests.kustomize import kustomize_base
 from jellybean_k8s.manifests.settings import OWN_STEPS
@@ -304,6 +304,23 @@ def test_requests_that_are_kept_need_a_volume(plan: Plan) -> None:
     gateway = find(objects, "Deployment")["spec"]["template"]["spec"]
     assert "--spool=/var/lib/jellybean/spool.db" in gateway["containers"][0]["args"]
     assert gateway["volumes"][-1]["persistentVolumeClaim"]["claimName"] == "kept"
+
+
+def test_a_ledger_is_a_database_whose_password_is_a_secret(plan: Plan) -> None:
+    database = LedgerDatabase("postgresql+psycopg://jellybean@db.example/ledger", "ledger")
+    objects = render(plan, dataclasses.replace(SETTINGS, gateway_ledger=database))
+    assert complaints(objects) == schema_complaints(objects) == []
+    (gateway,) = find(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert f"--ledger={database.url}" in gateway["args"]
+    assert "--ledger-run=$(POD_NAME)" in gateway["args"]
+    assert {item["name"]: item["valueFrom"] for item in gateway["env"]} == {
+        "POD_NAME": {"fieldRef": {"fieldPath": "metadata.name"}},
+        "PGPASSWORD": {"secretKeyRef": {"name": "ledger", "key": "password"}},
+    }
+    with pytest.raises(DeployError, match="a Secret"):
+        LedgerDatabase("postgresql+psycopg://jellybean:pass@db.example/ledger")
+    with pytest.raises(DeployError, match=r"not sqlite:///ledger\.db"):
+        LedgerDatabase("sqlite:///ledger.db")
 
 
 def test_unknown_tiers_are_refused(plan: Plan) -> None:
