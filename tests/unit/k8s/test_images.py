@@ -105,6 +105,9 @@ def test_what_an_image_installs_runs_alone(name: str, extra: str, tmp_path: Path
         env=environment,
     )
     assert done.returncode == 0, done.stderr
+    if name == "gateway":  # what it imports for a ledger only
+        command = [python, "-P", "-c", "import psycopg, jellybean.serving.gateway.accounting.recorder"]
+        subprocess.run(command, check=True, cwd=tmp_path, env=environment)
 
 
 def _plain(package: str) -> str:
