@@ -63,8 +63,8 @@ def serve(project: Path, seconds: float, request: Callable[[], np.ndarray]) -> l
 
 
 def test_shifted_inputs_are_named(project: Path) -> None:
-    assert serve(project, 12.0, lambda: values(1)) == []
-    (shifted,) = serve(project, 12.0, lambda: values(1, shift=2.0))
+    assert serve(project, 5.0, lambda: values(1)) == []
+    (shifted,) = serve(project, 5.0, lambda: values(1, shift=2.0))
     assert shifted["name"] == "mean of x"
     assert shifted["standard_deviations"] == pytest.approx(4.0, rel=0.2)  # the mean of four values varies by a half
     text = " ".join(jellybean("report", str(project), "--drift", status=5).stdout.split())
@@ -72,6 +72,6 @@ def test_shifted_inputs_are_named(project: Path) -> None:
 
 
 def test_inputs_of_more_contrast_are_named(project: Path) -> None:
-    changed = serve(project, 12.0, lambda: values(1, factor=4.0))[0]  # the surest; their means vary more, too
+    changed = serve(project, 5.0, lambda: values(1, factor=4.0))[0]  # the surest; their means vary more, too
     assert changed["name"] == "spread of x"
     assert changed["standard_deviations"] > 3.0
