@@ -28,6 +28,7 @@ QUEUES = (  # 1 box has a p99 of 0.4 s, 2 have 0.09 s, 3 have 0.06 s, and 4 have
     "profiles.operators.first.two.latency.box=40 ms",
     "profiles.operators.first.five.latency.box=45 ms",
 )
+TIGHTER = ("limits.utilisation=0.45",)
 MIXED = ("slo.accuracy={mean: 85}", "profiles.operators.first.five.latency.box=60 ms")
 
 
@@ -71,6 +72,22 @@ def test_no_plan_for_a_hard_target_is_better(folder: Path, penalty: str, options
         if other.plan is not None:
             assert proof.bound <= value(other, asked) * (1 + 1e-9)
             assert proof.objective <= value(other, asked) / (1 - TOLERANCE)
+
+
+def test_what_few_requests_visit_proves_nothing(folder: Path) -> None:
+    """One request of 200 takes half a second more: no plan's p99 latency depends on it."""
+    rare = (
+        "operators.triple.inputs=[{from: first, ratio: 0.005}]",
+        "profiles.operators.triple.three.latency.server=500 ms",
+    )
+    asked = soft(folder, "0.03 USD/h per 10 ms", *rare)
+    planned, tighter = plan_project(asked), plan_project(soft(folder, "0.03 USD/h per 10 ms", *rare, *TIGHTER))
+    assert planned.plan is not None and tighter.plan is not None
+    proof, other = planned.plan.certificate, tighter.plan.certificate
+    assert proof.bound <= other.objective
+    assert proof.objective <= other.objective * (1 + TOLERANCE)
+    hard = plan_project(load_project(folder, [*QUEUES, *rare, *TIGHTER, "slo.latency_p99=100 ms"]))
+    assert hard.plan is not None and hard.plan.cost.total_usd_per_h < 0.45
 
 
 def test_the_plan_states_its_targets_and_stays_current(folder: Path) -> None:
