@@ -8,7 +8,6 @@ errors, or is as accurate and saves enough.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -24,7 +23,7 @@ from jellybean_solver.mixture.seats import TIE
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.outcome import Clock
-from jellybean_solver.planning.cut_models import least_usd_per_h
+from jellybean_solver.planning.cut_models import least_usd_per_h, refuse_mean_accuracy
 from jellybean_solver.planning.cut_problem import Cuts, choices, cut_problem, problem_as_planned
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.many_workflows import has_many_workflows, solve_many
@@ -310,6 +309,7 @@ def replan_cut(
     problem: Problem, cuts: Cuts, before: Plan, settings: ReplanSettings, search: SearchSettings = SearchSettings()
 ) -> Replanned:
     """As `replan`, over all choices of model cuts. `search.instead` is called only for the running plan's cuts."""
+    refuse_mean_accuracy(problem, cuts)
     limit = limited(search.time_limit_s, search.clock)
     own = problem_as_planned(problem, cuts, before)
     decision = replan(own, before, settings, replace(search, time_limit_s=limit.left()))
@@ -317,7 +317,7 @@ def replan_cut(
     others = [one for one in (cut_problem(problem, choice) for choice in choices(cuts)) if one != own]
     for least, number in sorted((least_usd_per_h(one), number) for number, one in enumerate(others)):
         least_usd = least * settings.horizon_h
-        if not decision.maximises_accuracy and decision.best_usd is not None and least_usd >= decision.best_usd:
+        if decision.best_usd is not None and least_usd >= decision.best_usd:
             break  # its lower bound is not below the incumbent
         try:
             found = replan(others[number], before, settings, replace(search, time_limit_s=limit.left()))
@@ -329,20 +329,11 @@ def replan_cut(
 
 
 def _cheaper(decision: Replanned, found: Replanned) -> Replanned:
-    """The decision, replaced by `found` (for another choice of cuts) if the change found there is better."""
+    """The decision, replaced by `found` (for another choice of cuts) if the change found there costs less."""
     tried, bound_usd = decision.tried + found.tried, min(decision.bound_usd, found.bound_usd)
-    bounds = [one.accuracy_bound for one in (decision, found) if one.accuracy_bound is not None]
-    known = replace(decision, tried=tried, bound_usd=bound_usd, accuracy_bound=max(bounds, default=None))
-    if _rank(found) >= _rank(decision):
+    known = replace(decision, tried=tried, bound_usd=bound_usd)
+    if found.best_usd is None or (decision.best_usd is not None and found.best_usd >= decision.best_usd):
         return known
     taken = replace(known, best=found.best, migration=found.migration, refused=found.refused, infeasibility=None)
     verdict = Verdict.REPLACE if taken.broken or is_worthwhile(taken) else Verdict.KEEP
     return replace(taken, verdict=verdict)
-
-
-def _rank(found: Replanned) -> tuple[float, float]:
-    """Of better changes the lower one."""
-    if found.best is None or found.best_usd is None:
-        return math.inf, math.inf
-    lacking = 100.0 - (found.best.accuracy or 0.0) if found.maximises_accuracy else 0.0
-    return lacking, found.best_usd

@@ -13,11 +13,13 @@ from jellybean.planning.after_losses import breach_after_loss, plans_after_losse
 from jellybean_solver import (
     EndToEnd,
     LossKind,
+    Objective,
     Problem,
     ReplanSettings,
     SearchSettings,
     ServiceTime,
     Sharing,
+    SolverError,
     Variant,
     evaluate,
     replan_cut,
@@ -171,6 +173,21 @@ def test_plans_of_cut_models_are_judged_after_each_loss(drawn: tuple[Problem, Cu
         assert "without " in (breach_after_loss(problem, cuts, tight) or "")
     check = SearchSettings(check=lambda one: breach_after_loss(problem, cuts, one))
     assert replan_cut(problem, cuts, plan, ReplanSettings(), check).broken == ()
+
+
+@settings(max_examples=5, deadline=None)
+@given(cut_problems(), st.sampled_from((Slo(mean_accuracy=90.0), Slo(mean_accuracy=90.0, penalty_usd_per_h=0.1), None)))
+def test_mean_accuracies_are_refused(drawn: tuple[Problem, Cuts], slo: Slo | None) -> None:
+    """Choices of cuts are compared by their cost, which is not what such plans are the best in."""
+    problem, cuts = drawn
+    assume(cuts)
+    plan = solve(replace(problem, slo=Slo())).plan
+    asked = replace(problem, objective=Objective.MEAN_ACCURACY) if slo is None else replace(problem, slo=slo)
+    with pytest.raises(SolverError, match="plan without cuts of o"):
+        solve_cut(asked, cuts)
+    if plan is not None:
+        with pytest.raises(SolverError, match="plan without cuts of o"):
+            replan_cut(asked, cuts, plan, ReplanSettings())
 
 
 def test_a_head_has_a_name_of_its_own() -> None:
