@@ -20,7 +20,6 @@ from jellybean.planning.soft_targets import refuse_soft_latency
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import owner_endpoint
 from jellybean_solver import (
-    DEFAULT_GAP,
     Cuts,
     Deadline,
     MigrationPrices,
@@ -139,7 +138,7 @@ def replan_project(
     named: str,
     *,
     horizon_h: float,
-    gap: float = DEFAULT_GAP,
+    gap: float | None = None,
     time_limit_s: float | None = None,
     progress: Callable[[float, float, str], None] = lambda done, total, label: None,
 ) -> ReplanResult:

@@ -62,12 +62,14 @@ class ReplanSettings:
 class SearchSettings:
     """Options of the search, as for `solve`. A time limit needs a clock, for example time.monotonic.
 
+    `gap`: the relative gap at which it stops; None: that of the kind of problem (`DEFAULT_GAP` for one of one workflow
+    whose plans do not mix variants).
     `check` returns the reason why a plan breaks a target that this search does not model (a simulated p99), or None.
     `instead` returns a plan that meets that target, found without regard to migration, or None. `deadline`: the p99
     target of plans that mix variants or bear losses, whose search models it and minimises migration under it.
     """
 
-    gap: float = DEFAULT_GAP
+    gap: float | None = None
     time_limit_s: float | None = None
     clock: Callable[[], float] | None = None
     assignment: AssignmentSettings = DEFAULT_ASSIGNMENT
@@ -188,11 +190,11 @@ def replan(
         return _beside_new(problem, kept, start, search, limit)
     if problem.is_for_ways:
         return _beside_mixture(problem, kept, start, search, limit)
-    budget = problem.slo.budget_usd_per_h
+    budget, gap = problem.slo.budget_usd_per_h, DEFAULT_GAP if search.gap is None else search.gap
     outcome = cheapest(
         Fleet(network, search.assignment),
         problem.accuracy_target,
-        gap=search.gap,
+        gap=gap,
         clock=limit,
         running=start,
         budget=float("inf") if budget is None else budget,
@@ -204,7 +206,7 @@ def replan(
             return kept
         if not outcome.is_conclusive:
             raise nothing_found(outcome)
-        why = solve(problem, gap=search.gap, time_limit_s=limit.left(), clock=search.clock).infeasibility
+        why = solve(problem, gap=gap, time_limit_s=limit.left(), clock=search.clock).infeasibility
         return replace(kept, verdict=Verdict.NONE, infeasibility=why)
     best, score = finish(network, outcome, start)
     if score.complaints:
@@ -218,9 +220,8 @@ def _beside_new(
     problem: Problem, kept: Replanned, start: RunningPlan, search: SearchSettings, limit: Clock
 ) -> Replanned:
     """The running plan of many workflows beside a new one, whose migration is computed, not minimised."""
-    gap = None if search.gap == DEFAULT_GAP else search.gap
     try:
-        solution = solve_many(problem, gap, limit, explained=True)
+        solution = solve_many(problem, search.gap, limit, explained=True)
     except OutOfTimeError:
         if kept.broken:
             raise
@@ -232,12 +233,11 @@ def _beside_mixture(
     problem: Problem, kept: Replanned, start: RunningPlan, search: SearchSettings, limit: Clock
 ) -> Replanned:
     """The running plan beside the best one that mixes variants or bears losses, migration minimised with its cost."""
-    gap = None if search.gap == DEFAULT_GAP else search.gap
     try:
         solution = solve_mixed(
             problem,
             search.deadline,
-            gap=gap,
+            gap=search.gap,
             limit=limit,
             explained=True,
             running=start,
