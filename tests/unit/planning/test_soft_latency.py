@@ -16,7 +16,7 @@ from jellybean.planning.predicted_latency import predicted_p99
 from jellybean.planning.project_plan import plan_project
 from jellybean.planning.replan import replan_project
 from jellybean.planning.soft_latency import stated_soft_target, with_hard_target
-from jellybean.planning.soft_search import TOLERANCE
+from jellybean.planning.soft_search import TOLERANCE, SoftTarget
 from jellybean.planning.soft_targets import planned_late_p99_s, planned_latency_penalty
 from jellybean_solver import OutOfTimeError, Termination, from_document, to_document
 from tests.support.scales_project import make_scales_project
@@ -155,6 +155,19 @@ def test_what_knows_no_soft_target_says_so(folder: Path) -> None:
     save_plan(asked, planned)
     with pytest.raises(InputError, match=r"does not know soft p99 latencies; .*--set 'slo.latency_p99=60 ms'"):
         replan_project(asked, str(folder), horizon_h=1.0)
+
+
+def test_options_replace_the_long_form(folder: Path) -> None:
+    long_form = ("slo.soft_latency_p99=60 ms", "slo.latency_penalty=1 USD/h per s")
+    stated = load_project(folder, [*QUEUES, "slo={soft_latency_p99: 60 ms, latency_penalty: 1 USD/h per s}"])
+    assert stated_soft_target(stated) == SoftTarget(0.06, 1.0)
+    hard = with_hard_target(stated, 0.5)
+    read = load_project(folder, hard.overrides).workflow.slo
+    assert read == hard.workflow.slo and read.latency_p99_s == 0.5
+    assert stated_soft_target(load_project(folder, [*stated.overrides, "slo.latency_p99=null"])) is None
+    other = load_project(folder, [*stated.overrides, "slo.latency_p99={target: 1 s, penalty: 2 USD/h per s}"])
+    assert stated_soft_target(other) == SoftTarget(1.0, 2.0)
+    assert stated_soft_target(load_project(folder, ["slo.latency_p99=null", *long_form])) == SoftTarget(0.06, 1.0)
 
 
 def test_only_soft_targets_are_soft(folder: Path) -> None:
