@@ -169,7 +169,7 @@ def with_ratios(draw: st.DrawFn, problem: Problem) -> Problem:
     for operator in problem.operators:
         fans_out = any(e.kind is EdgeKind.FAN_OUT and e.upstream == operator.name for e in problem.edges)
         wanted = fans_out and len(operator.variants) > 1 and draw(st.integers(0, 3)) > 0
-        if wanted and _joins_agree(problem, {*varying, operator.name}):
+        if wanted and joins_agree(problem, {*varying, operator.name}):
             varying.append(operator.name)
 
     def varied(operator: Operator) -> Operator:
@@ -208,7 +208,7 @@ def mixed_problems(draw: st.DrawFn) -> Problem:
     return replace(problem, slo=replace(problem.slo, budget_usd_per_h=budget))
 
 
-def _joins_agree(problem: Problem, varying: set[str]) -> bool:
+def joins_agree(problem: Problem, varying: set[str]) -> bool:
     """Whether every join's inputs come from the same fan-outs, as far as their ratios may vary."""
     levels: dict[str, tuple[str | float, ...]] = {source.name: () for source in problem.sources}
     for operator in problem.operators:

@@ -3,7 +3,8 @@
 A path addresses all documents of a project: its first key determines the document (`operators` belongs to the
 workflow), and `workflow.`, `infrastructure.` or `profiles.` may precede it. An item of a list is addressed by its index
 from 0; the index after the last adds one. Values are parsed as YAML; `null` removes a key or an item. Problems that an
-override causes are reported with the option as their location.
+override causes are reported with the option as their location. A target that has a long form in keys of its own
+(`_LONG_FORMS`) is replaced with them.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ SECTIONS = {
     "profiles": ("machine", "runs", "hop", "accuracy", "provenance", "kind", "operators", "cascades"),
 }
 _NULL_TEXTS = {"", "null", "~"}
+_LONG_FORMS: Mapping[DocPath, tuple[str, ...]] = {  # path -> keys beside it
+    ("slo", "latency_p99"): ("soft_latency_p99", "latency_penalty")
+}
 _OPTIONAL_LISTS = {("links",)}
 _OPTIONAL_MAPS = {
     *(("slo",), ("admission",), ("limits",), ("migration",), ("machine",), ("sites",)),
@@ -195,6 +199,9 @@ def _assign(tree: Tree, parts: list[str], value: Any, option: str, text: str) ->
             tree.keys[*at, key] = tree.values[*at, key] = Mark(option)
         at = (*at, key)
         if last:
+            for other in _LONG_FORMS.get(at, ()):
+                holder.pop(other, None)
+                _forget_marks(tree, (*at[:-1], other))
             _set_value(tree, holder, at, value, option)
             return None
         holder, parts = holder[key], rest

@@ -11,6 +11,7 @@ from pathlib import Path
 from jellybean.documents import Project, build_cuts, build_problem
 from jellybean.errors import JellyBeanError
 from jellybean.frontier.mixed import mixed_curves
+from jellybean.planning.after_losses import breach_after_loss
 from jellybean.planning.cascades import refuse_cascades
 from jellybean.planning.plan_file import PLAN_FILE, load_plan
 from jellybean.planning.predicted_latency import check_latency
@@ -33,8 +34,6 @@ from jellybean_solver import (
     cost_accuracy,
     cost_rate,
     evaluate,
-    judged_losses,
-    plan_after,
     problem_as_planned,
     solve_cut,
     to_document,
@@ -120,7 +119,7 @@ def find_frontier(
     found, notes = _evaluated(project.directory, problem, cuts)
 
     def check(plan: Plan) -> str | None:
-        return check_with_losses(problem, plan)
+        return check_latency(plan) or breach_after_loss(problem, cuts, plan)
 
     if problem.may_mix:
         curves = mixed_curves(
@@ -143,20 +142,6 @@ def find_frontier(
         by_rate = cost_rate(problem, scales, solve=limited, check=check, progress=progress)
     elapsed_s = time.perf_counter() - started
     return Frontier(problem, accuracy, by_rate, _current(found, accuracy), notes, elapsed_s)
-
-
-def check_with_losses(problem: Problem, plan: Plan) -> str | None:
-    """As `check_latency`, also after each loss that the plan is asked to bear."""
-    late = check_latency(plan)
-    if late is not None or plan.slo.latency_p99_s is None:
-        return late
-    served = replace(problem, sources=plan.sources)
-    for loss in judged_losses(plan):
-        left = plan_after(served, plan, loss)
-        late = None if left is None else check_latency(replace(left, slo=plan.slo))
-        if late is not None:
-            return f"without {loss}: {late}"
-    return None
 
 
 def save_plans(frontier: Frontier, folder: Path) -> tuple[Path, ...]:

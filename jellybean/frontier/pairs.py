@@ -16,6 +16,7 @@ from enum import StrEnum
 from jellybean.documents import Project, build_cuts, build_problem, load_project
 from jellybean.errors import InputError
 from jellybean.frontier.mixed import TimedSolver
+from jellybean.planning.after_losses import plans_after_losses
 from jellybean.planning.cascades import refuse_cascades
 from jellybean.planning.planned import Planned
 from jellybean.planning.predicted_latency import predicted_p99
@@ -31,10 +32,7 @@ from jellybean_solver import (
     SolverError,
     cost_accuracy,
     cost_mean_accuracy,
-    judged_losses,
     limited,
-    plan_after,
-    problem_as_planned,
     solve_cut,
 )
 
@@ -206,19 +204,11 @@ class _Search:
         cheapest = self._planned((), limit_s).plan
         if cheapest is None:
             raise SolverError("no plan was found without a p99 target; `jellybean explain` says why")
-        slow = max(_p99_s(one) for one in self._after_losses(cheapest))
+        after = (left for _, left in plans_after_losses(self.problem, self.cuts, cheapest) if left is not None)
+        slow = max(map(_p99_s, (cheapest, *after)))
         out_of_reach = f"{TARGETS[Figure.LATENCY]}={format_quantity(DURATION, TINY_S)}"
         fast = min(slow, self._planned((out_of_reach,), limit_s).nearest_p99_s or UNKNOWN_SHARE * slow)
         yield from dict.fromkeys(fast * (slow / fast) ** (number / (count - 1)) for number in range(count))
-
-    def _after_losses(self, plan: Plan) -> Iterator[Plan]:
-        """The plan, and what is left of it after each loss that it bears."""
-        yield plan
-        problem = problem_as_planned(self.problem, self.cuts, plan)
-        for loss in judged_losses(plan):
-            left = plan_after(problem, plan, loss)
-            if left is not None:
-                yield left
 
     def text(self, value: float) -> str:
         """A value of the fixed figure as in an option."""

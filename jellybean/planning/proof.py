@@ -16,7 +16,10 @@ def unproven(plan: Plan) -> str | None:
             "all are planned anew, they may cost less"
         )
     limited = proof.termination == Termination.TIME_LIMIT
+    counted = "cost and penalty" if plan.slo.is_soft else "cost"
     why = "the search reached its time limit" if limited else "the search stopped at this gap"
     if proof.bound <= 0:
-        return f"no lower bound on the cost was proven: {why}"
+        return f"no lower bound on the {counted} was proven: {why}"
+    if plan.slo.is_soft:
+        return f"cost and penalty of the optimum may be up to {proof.gap:.2%} less than those of this plan: {why}"
     return f"the optimum may cost up to {proof.gap:.2%} less than this plan: {why}"

@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from jellybean.documents import AnyProject, build_cuts, build_problem, require_folder
+from jellybean.planning.after_losses import breach_after_loss
 from jellybean.planning.cascades import as_planned
 from jellybean.planning.plan_file import PLAN_FILE, RUNNING, read_document, write_plan
 from jellybean.planning.planned import Planned
 from jellybean.planning.predicted_latency import Judged, judged_latency, latency_breach
 from jellybean.planning.project_plan import plan_project, require_plan
-from jellybean.planning.simulated_deadline import breach_after_loss
 from jellybean.planning.simulation_judge import multiple_of_target
 from jellybean.planning.soft_targets import refuse_soft_latency
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import owner_endpoint
 from jellybean_solver import (
-    DEFAULT_GAP,
     Cuts,
     Deadline,
     MigrationPrices,
@@ -139,7 +138,7 @@ def replan_project(
     named: str,
     *,
     horizon_h: float,
-    gap: float = DEFAULT_GAP,
+    gap: float | None = None,
     time_limit_s: float | None = None,
     progress: Callable[[float, float, str], None] = lambda done, total, label: None,
 ) -> ReplanResult:
@@ -158,7 +157,7 @@ def replan_project(
         progress(2 * len(checks_s), 3, "p99 latency")
         started = time.perf_counter()
         breach = latency_breach(plan)
-        text = breach.text if breach is not None else breach_after_loss(problem, plan)
+        text = breach.text if breach is not None else breach_after_loss(problem, cuts, plan)
         checks_s.append(time.perf_counter() - started)
         progress(1, 3, "best change")
         return text

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from jellybean.display import formats
+from jellybean.planning.after_losses import breach_after_loss
 from jellybean.planning.nearest_latency import Nearest, NearestLatency
 from jellybean.planning.predicted_latency import (
     FAR,
     Judged,
     judged_latency,
     judged_so_far,
-    latency_breach,
     latency_targets,
     quick_judgement,
 )
@@ -34,10 +34,8 @@ from jellybean_solver import (
     deadline_s,
     deadline_shares,
     has_many_workflows,
-    judged_losses,
     least_latency_s,
     limited,
-    plan_after,
 )
 
 
@@ -80,7 +78,7 @@ def in_time(
         return InTime(solution, reasons)
     judge_plan = judged_latency if thorough else partial(quick_judgement, most=1, whole=True)
     quick = quick_judgement(solution.plan, far=FAR, whole=True) if thorough else judge_plan(solution.plan)
-    if quick is None or (quick.kept and breach_after_loss(problem, solution.plan) is None):
+    if quick is None or (quick.kept and breach_after_loss(problem, cuts, solution.plan) is None):
         return InTime(solution, reasons, judged=judge_plan(solution.plan))
     clock = limited(time_limit_s, time.monotonic)
     judge = SimulationJudge(deadline_shares(problem), quick)
@@ -116,17 +114,6 @@ def in_time(
         return InTime(meeting, judged=judged_latency(found.plan), cheapest=(solution.plan, late))
     refusals = (_lateness(judged_so_far(solution.plan) or quick), *reasons, _named(problem, cuts, judge, found))
     return InTime(solution, refusals, latency_targets(found.plan).get(""), found.plan, quick)
-
-
-def breach_after_loss(problem: Problem, plan: Plan) -> str | None:
-    """The p99 target that the plan would miss after a loss that it is asked to bear, in words; None if it keeps all."""
-    for loss in judged_losses(plan):
-        left = plan_after(problem, plan, loss)
-        if left is None:
-            return f"without {loss} no request is answered"
-        if (breach := latency_breach(left)) is not None:
-            return f"without {loss}: {breach.text}"
-    return None
 
 
 def _certified(cheapest: Solution, nearest: Nearest) -> Solution:

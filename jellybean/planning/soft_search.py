@@ -81,7 +81,10 @@ class SoftOutcome(Generic[PlannedT]):
 
 
 class SoftSearch(Generic[PlannedT]):
-    """The search from the cheapest plan of all on. `least_s`: proven to be below every plan's p99 latency."""
+    """The search from the cheapest plan of all on. `least_s`: proven to be below every plan's p99 latency.
+
+    A plan that is faster refutes `least_s`: then nothing is known of plans below it.
+    """
 
     def __init__(
         self,
@@ -99,7 +102,8 @@ class SoftSearch(Generic[PlannedT]):
         self._floor_s = 0.0  # below it no plan was found
         self._out_of_time = False
         self._known = [cheapest]
-        borders = sorted({min(least_s, cheapest.p99_s), *self._inside(least_s, cheapest.p99_s), cheapest.p99_s})
+        least_s = 0.0 if cheapest.p99_s < least_s else least_s
+        borders = sorted({least_s, *self._inside(least_s, cheapest.p99_s), cheapest.p99_s})
         known = cheapest.bound_usd_per_h, cheapest.cost_usd_per_h
         self._ranges = [_Range(low, high, *known) for low, high in pairwise(borders)]
         self._ranges.append(_Range(cheapest.p99_s, math.inf, *known, open=False))
@@ -176,6 +180,9 @@ class SoftSearch(Generic[PlannedT]):
     def _accept(self, target_s: float, candidate: Candidate[PlannedT]) -> None:
         """Raise bounds and estimates below the target, and close what the plan found for it answers."""
         p99_s = min(candidate.p99_s, target_s)
+        lowest = self._ranges[0]
+        if p99_s < lowest.low_s:
+            self._ranges[0] = replace(lowest, low_s=0.0)
         self._split_at(p99_s)
         self._known.append(candidate)
         cost = min(one.cost_usd_per_h for one in self._known if one.p99_s <= target_s or one is candidate)

@@ -123,6 +123,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "link_uses",
     ),
     "model.loss": (
+        "Loss",
         "judged_losses",
         "losses",
         "plan_after",

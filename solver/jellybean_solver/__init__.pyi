@@ -71,6 +71,7 @@ from jellybean_solver.model.flows import Flow as Flow
 from jellybean_solver.model.flows import LinkUse as LinkUse
 from jellybean_solver.model.flows import flows as flows
 from jellybean_solver.model.flows import link_uses as link_uses
+from jellybean_solver.model.loss import Loss as Loss
 from jellybean_solver.model.loss import judged_losses as judged_losses
 from jellybean_solver.model.loss import losses as losses
 from jellybean_solver.model.loss import plan_after as plan_after

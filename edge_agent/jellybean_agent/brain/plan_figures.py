@@ -25,7 +25,8 @@ class PlanFigures:
     slo_latency_p99_s: float | None
     slo_budget_usd_per_h: float | None
     is_stale: bool  # it was planned with stale profiles
-    slo_mean_accuracy: float | None = None
+    slo_mean_accuracy: float | None = None  # None also if it is soft
+    has_soft_mean: bool = False  # its mean accuracy is soft: it may be below the target, which counts a penalty
     has_soft_latency: bool = False  # its p99 latency is soft: it may exceed the target, and no alert says so
     overrides: tuple[str, ...] = ()  # values PATH=VALUE by which the documents were changed for it
 
@@ -33,10 +34,10 @@ class PlanFigures:
 def read_figures(document: Mapping[str, Any]) -> PlanFigures:
     """The figures of a plan document. KeyError, TypeError or ValueError if one is missing or no number."""
     slo, cost, proof = document["slo"], document["cost"], document["certificate"]
-    is_soft = slo.get("penalty_usd_per_h") is not None
+    has_soft_mean = slo.get("penalty_usd_per_h") is not None
     # With a penalty the certificate is of cost and penalties together.
     has_soft_latency = slo.get("soft_latency_p99_s") is not None
-    has_penalty = is_soft or has_soft_latency
+    has_penalty = has_soft_mean or has_soft_latency
     is_cheapest = proof.get("objective_of", "cost") == "cost"
     return PlanFigures(
         source_rates_per_s={str(source["name"]): float(source["rate_per_s"]) for source in document["sources"]},
@@ -47,7 +48,8 @@ def read_figures(document: Mapping[str, Any]) -> PlanFigures:
         proof=str(proof["termination"]),
         accuracy=_number(document.get("accuracy")),
         slo_accuracy=_number(slo.get("accuracy")),
-        slo_mean_accuracy=None if is_soft else _number(slo.get("mean_accuracy")),
+        slo_mean_accuracy=None if has_soft_mean else _number(slo.get("mean_accuracy")),
+        has_soft_mean=has_soft_mean,
         has_soft_latency=has_soft_latency,
         slo_latency_p99_s=_number(slo.get("latency_p99_s")),
         slo_budget_usd_per_h=_number(slo.get("budget_usd_per_h")),

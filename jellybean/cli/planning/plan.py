@@ -44,7 +44,7 @@ from jellybean.planning.proof import unproven
 from jellybean.report import plan_text, reserved_text
 from jellybean.report.records import record_prediction
 from jellybean.report.workflows_summary import MOST_NAMED, is_summarised
-from jellybean_solver import DEFAULT_GAP, Plan, to_document
+from jellybean_solver import Plan, to_document
 
 
 @app.command(
@@ -99,9 +99,8 @@ def plan(
             _plan(written, stale=stale, gap=gap, time_limit_s=time_limit, json=json)
         else:
             hours = horizon_hours(horizon or DEFAULT_HORIZON)
-            replan_gap = DEFAULT_GAP if gap is None else gap
             project = open_any_project(directory, written.overrides, stale=stale, shows_times=True)
-            run_replan(project, start, written, horizon_h=hours, gap=replan_gap, time_limit_s=time_limit, json=json)
+            run_replan(project, start, written, horizon_h=hours, gap=gap, time_limit_s=time_limit, json=json)
     except OutOfTimeError as error:
         raise OutOfTimeError("\n".join(filter(None, (str(error), kept_plan(directory, outdated=False))))) from error
 

@@ -21,7 +21,7 @@ def run_replan(
     output: PlanOutput,
     *,
     horizon_h: float,
-    gap: float,
+    gap: float | None,
     time_limit_s: float | None,
     json: bool,
 ) -> None:

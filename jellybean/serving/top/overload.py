@@ -126,7 +126,7 @@ def _other_targets(directory: Path, figures: PlanFigures) -> Iterator[str]:
         return
     if figures.slo_accuracy != slo.accuracy:
         yield f"slo.accuracy={_or_null(figures.slo_accuracy, '{:g}')}"
-    if figures.slo_mean_accuracy != slo.mean_accuracy:
+    if not figures.has_soft_mean and figures.slo_mean_accuracy != slo.mean_accuracy:
         yield f"slo.mean_accuracy={_or_null(figures.slo_mean_accuracy, '{:g}')}"
     if not figures.has_soft_latency and figures.slo_latency_p99_s != slo.latency_p99_s:
         value = figures.slo_latency_p99_s

@@ -1,6 +1,7 @@
 """Lower bounds on the latency of any plan, and on the cost of plans that meet a p99 latency target.
 
-Both assume zero queueing delay. The latency bound needs no program, so an impossible target is refused before a search.
+Both assume zero queueing delay, and count what more than 1 % of the requests visit (guaranteed_jobs.py). The latency
+bound needs no program, so an impossible target is refused before a search.
 """
 
 from __future__ import annotations
@@ -18,14 +19,11 @@ from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.fleet.proposal import propose
 from jellybean_solver.fleet.relaxation import Relaxation
 from jellybean_solver.fleet.settings import SearchLimits
-from jellybean_solver.joint.unqueued_times import modes
-from jellybean_solver.latency.plan_arrivals import jobs_at_once
+from jellybean_solver.latency.guaranteed_jobs import guaranteed_jobs, least_link_s, least_run_s
 from jellybean_solver.model.critical_path import earliest_completion_times
 from jellybean_solver.model.deadline_shares import deadline_share
-from jellybean_solver.model.flows import link_s
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Edge, Problem, Variant
-from jellybean_solver.model.streams import visits_per_request
 from jellybean_solver.model.variant_ratios import plain
 from jellybean_solver.outcome import ACCURACY_SLACK
 
@@ -33,25 +31,24 @@ LATENCY_TOLERANCE = 1e-6  # relative: a bound exceeds a deadline only if it is a
 
 
 def least_latency_s(problem: Problem) -> float:
-    """A lower bound in seconds on `latency.Latency.unqueued_s` of every plan, over its shares of the deadline.
+    """A lower bound in seconds on the p99 latency of every plan, over its shares of the deadline.
 
-    Shares: see `deadline_shares.py`. A relaxation: each edge chooses variants and tiers independently, among the
-    variants with which the accuracy target can be reached.
+    It is one on `latency.Latency.unqueued_s`, too. Shares: see `deadline_shares.py`. A relaxation: each edge chooses
+    variants and tiers independently, among the variants with which the accuracy target can be reached.
     """
-    network, visits = Network(problem), visits_per_request(problem)
+    network, jobs = Network(problem), guaranteed_jobs(problem)
     fastest_s: dict[str, dict[str, float]] = {}
     for operator in problem.operators:
         by_tier = fastest_s[operator.name] = {}
         for variant in filter(partial(_accurate, problem, operator.name), operator.variants):
-            for mode in modes(network, operator.name, variant.name, visits[operator.name]):
-                tier = network.tier_of[mode.pool]
-                by_tier[tier] = min(mode.job_s, by_tier.get(tier, math.inf))
+            for pool in network.demand({operator.name: variant.name}).workers[operator.name]:
+                tier, times = network.tier_of[pool], problem.times(operator.name, variant, pool)
+                by_tier[tier] = min(least_run_s(times, jobs[operator.name]), by_tier.get(tier, math.inf))
 
     def transfer_s(edge: Edge, upstream_tier: str, downstream_tier: str) -> float:
         if not problem.can_flow(upstream_tier, downstream_tier):
             return math.inf
-        sent_bytes = jobs_at_once(visits[edge.downstream]) * _least_message_bytes(problem, edge)
-        return link_s(problem, (upstream_tier, downstream_tier), sent_bytes)
+        return least_link_s(problem, edge, (upstream_tier, downstream_tier), _least_message_bytes(problem, edge), jobs)
 
     sources = {source.name: source.tier for source in problem.sources}
     completed_s = earliest_completion_times(problem.operators, fastest_s, transfer_s, sources)
@@ -78,8 +75,9 @@ def least_latency_by_variant(problem: Problem) -> Mapping[tuple[str, str], float
 def least_cost_in_time(problem: Problem, deadline_s: float, first: Plan, limits: SearchLimits) -> float:
     """Lower bound in USD per hour on plans whose unqueued latency is within a deadline; inf if there are none.
 
-    From the exact MILP (fleet/exact_milp.py) with the deadline on the mean unqueued delay of all requests; for large
-    problems from the relaxation of the joint LP. 0 (no bound) if the cheapest plan `first` meets that deadline.
+    From the exact MILP (fleet/exact_milp.py) with the deadline on the mean unqueued delay of all requests, so that it
+    holds for plans whose routes all are in time; for large problems from the relaxation of the joint LP. 0 (no bound)
+    if the cheapest plan `first` meets that deadline.
     """
     problem = plain(problem)
     pace, target = Pace(deadline_s - 2.0 * problem.hop_s), problem.accuracy_target

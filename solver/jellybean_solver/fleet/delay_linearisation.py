@@ -3,14 +3,15 @@
     t[o]   completion time of operator o: mean seconds over all requests, at most the deadline less the hops
     t[o] >= t[u] + sum_{c, k} seconds[c, k] y[c, k] + sum_{c, t} link_s[(u, o), c, t] g[(u, o), c, t]  (edges u -> o)
 
-With zero queueing delay the rows hold for every plan that meets the deadline (`Latency.meets` requires it even of the
-slowest workers and links used), so lower bounds stay valid. With queueing delay (`queued_s`) they are a heuristic that
-leads to plans which meet it.
+With zero queueing delay the rows count what more than 1 % of the requests visit (guaranteed_jobs.py), and hold for
+every plan all of whose routes meet the deadline, so lower bounds stay valid. With queueing delay (`queued_s`) they are
+a heuristic that leads to plans which meet it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet.worker_classes import WorkerClasses
 from jellybean_solver.latency.batching import BatchInput, batch_sizes, service_of, utilisation_in_batches
-from jellybean_solver.latency.estimate import unqueued_s
+from jellybean_solver.latency.guaranteed_jobs import guaranteed_jobs, least_link_s, least_run_s
 from jellybean_solver.latency.plan_arrivals import jobs_at_once
 from jellybean_solver.latency.queues import Traffic, WorkStream, service_log_mgf, service_variance, station
 from jellybean_solver.latency.route_table import RouteTable
@@ -39,12 +40,13 @@ class Pace:
     """A deadline for the delay rows.
 
     `left_s`: seconds that the deadline leaves for all but hops. `theta`: Chernoff parameter of estimate.py in 1/s; 0
-    for zero queueing delay. `known`: cached seconds of (operator, variant, pool).
+    for zero queueing delay. `known`: cached seconds of (operator, variant, pool); `jobs`: cached jobs by operator.
     """
 
     left_s: float
     theta: float = 0.0
     known: dict[tuple[str, str, str], float] = field(default_factory=dict, compare=False)
+    jobs: dict[str, float] = field(default_factory=dict, compare=False)
 
     def seconds(self, network: Network, kinds: WorkerClasses) -> Floats:
         """Seconds of one request by choice (row) and worker class (column); inf where the choice cannot run."""
@@ -61,17 +63,30 @@ class Pace:
         key = name, variant, pool
         if key not in self.known:
             times = problem.times(name, problem.operator_by_name[name].variant(variant), pool)
-            together = jobs_at_once(visits_per_request(problem)[name])
+            jobs = self._jobs(problem)[name]
             self.known[key] = (
-                queued_s(times, together, problem.utilisation, self.theta)
-                if self.theta > 0
-                else unqueued_s(times, max(times), together)
+                queued_s(times, jobs, problem.utilisation, self.theta) if self.theta > 0 else least_run_s(times, jobs)
             )
         return self.known[key]
 
+    def sending_s(self, problem: Problem, edge: Edge, tiers: tuple[str, str], message_bytes: float) -> float:
+        """Seconds that the messages of one request on an edge take between two tiers."""
+        jobs = self._jobs(problem)
+        if self.theta > 0:
+            return link_s(problem, tiers, message_bytes * jobs[edge.downstream])
+        return least_link_s(problem, edge, tiers, message_bytes, jobs)
+
+    def _jobs(self, problem: Problem) -> Mapping[str, float]:
+        """Jobs of one request by operator: all that come at once, or with zero queueing delay the guaranteed ones."""
+        if not self.jobs and self.theta > 0:
+            self.jobs.update({name: jobs_at_once(visits) for name, visits in visits_per_request(problem).items()})
+        elif not self.jobs:
+            self.jobs.update(guaranteed_jobs(problem))
+        return self.jobs
+
     def of_plan(self, problem: Problem, plan: Plan) -> float:
         """The least `left_s` in seconds under which the rows allow the plan."""
-        table, visits = RouteTable(plan), visits_per_request(problem)
+        table = RouteTable(plan)
         sources = {source.name: source.message_bytes for source in problem.sources}
 
         def mean_run_s(name: str) -> float:
@@ -85,7 +100,7 @@ class Pace:
             if sent is None:
                 sent = plan.operator_by_name[edge.upstream].message_bytes[edge.downstream]
             pairs, each = table.crossings(edge)
-            times = np.array([link_s(problem, pair, sent * jobs_at_once(visits[edge.downstream])) for pair in pairs])
+            times = np.array([self.sending_s(problem, edge, pair, sent) for pair in pairs])
             return float(table.weight @ times[each])
 
         ready = completion_times(problem.operators, mean_run_s, mean_link_s)

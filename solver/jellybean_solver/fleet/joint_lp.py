@@ -34,11 +34,8 @@ from jellybean_solver.fleet.integer_counts import FEW, IntegerCounts
 from jellybean_solver.fleet.worker_classes import Choice, Mask, worker_classes
 from jellybean_solver.joint.accuracy_rows import add_accuracy
 from jellybean_solver.joint.flow_rows import add_flows
-from jellybean_solver.latency.plan_arrivals import jobs_at_once
 from jellybean_solver.milp.highs_program import Floats, Indices, Program
 from jellybean_solver.model.deadline_shares import deadline_share
-from jellybean_solver.model.flows import link_s
-from jellybean_solver.model.streams import visits_per_request
 from jellybean_solver.outcome import Selection
 
 USED = 1e-6  # fraction of requests: smaller values are rounding errors
@@ -226,7 +223,7 @@ class JointLp:
 
     def _deadline(self, pace: Pace) -> None:
         """Add the rows of delay_linearisation.py; each workflow has its share of the deadline (deadline_shares.py)."""
-        problem, visits = self.network.problem, visits_per_request(self.network.problem)
+        problem = self.network.problem
         self.seconds, self.left_s = pace.seconds(self.network, self.kinds), pace.left_s
         shares = [deadline_share(problem, name) for name in self.network.names]
         self.share = np.array([share if share is not None else 0.0 for share in shares])
@@ -242,21 +239,18 @@ class JointLp:
                 inputs = {}
             rows = self.program.add_rows(-math.inf, 0.0, len(inputs))
             self.program.fill(rows, [column[name]] * len(rows), -1.0)
-            for row, upstream in zip(rows.tolist(), inputs, strict=True):
+            for row, (upstream, edge) in zip(rows.tolist(), inputs.items(), strict=True):
                 terms = [] if upstream not in column else [(column[upstream], 1.0)]
                 for index, variant in choices.get(upstream, []):
                     message_bytes = problem.operator_by_name[upstream].variant(variant).message_bytes[name]
-                    sent = message_bytes * jobs_at_once(visits[name])
                     flows = self.messages[(upstream, name), index]
-                    terms += [(g, link_s(problem, tiers, sent)) for tiers, g in flows.items()]
+                    terms += [(g, pace.sending_s(problem, edge, tiers, message_bytes)) for tiers, g in flows.items()]
                 source = problem.source_by_name.get(upstream)
                 if source is not None:
                     for tier in self.tiers:
                         brought = self.flows.marginal.get((name, tier), ())
                         if brought and tier != source.tier:
-                            time = link_s(
-                                problem, (source.tier, tier), source.message_bytes * jobs_at_once(visits[name])
-                            )
+                            time = pace.sending_s(problem, edge, (source.tier, tier), source.message_bytes)
                             terms += [(f, time) for f in brought]
                 self.program.fill([row] * len(terms), [c for c, _ in terms], [time for _, time in terms])
             timed.append(rows)

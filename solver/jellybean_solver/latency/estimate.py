@@ -8,19 +8,22 @@ batch delay, every request is taken to wait for all of it.
 Times along a route add up as logarithms of moment generating functions. By Chernoff's bound P(L > t) <= min over theta
 of M(theta) exp(-theta t). At 1 %, the true tail is smaller than the bound by a factor of 7 if it is normal and of 12 if
 exponential; the factor here is `TIGHTNESS`, as waits are dependent. A burst of requests is the same burst all along a
-route, so it counts once, where its wait is longest. `benchmarks/latency.py` compares the result with the simulator.
+route, so it counts once, where its wait is longest. Operators that few requests visit (`PlanArrivals.rare`) are left
+out if that gives less; these requests then count as above the p99. `benchmarks/latency.py` compares the result with the
+simulator.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from jellybean_solver.latency.batching import service_of
+from jellybean_solver.latency.plan_arrivals import NOTHING, Rare
 from jellybean_solver.latency.plan_batches import rounded_key
 from jellybean_solver.latency.queues import service_log_mgf, wait_log_mgf
 from jellybean_solver.latency.stations import Stations
@@ -28,7 +31,7 @@ from jellybean_solver.milp.highs_program import Floats, Indices
 from jellybean_solver.model.critical_path import completion_times
 from jellybean_solver.model.deadline_shares import deadline_shares
 from jellybean_solver.model.flows import link_s
-from jellybean_solver.model.plan import Plan, PlannedWorker
+from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
 from jellybean_solver.model.problem import Arrivals, Edge, Times
 
 TIGHTNESS = 4.0  # fitted, as the constants of `queues.py`, on plans that are not in the benchmark
@@ -62,12 +65,15 @@ class Latency:
 
 def latency(plan: Plan) -> Latency:
     """Predicted latency of a plan's requests at its rates; inf if a queue is unstable."""
-    return _Estimate(plan).latency()
+    estimates = _estimates(plan)
+    p99_s, shares = _least_p99_s(estimates), deadline_shares(plan)
+    slowest_s = max(p99_s[workflow] / share for workflow, share in shares.items())
+    return Latency(slowest_s, min(one.unqueued_s() for one in estimates))
 
 
 def p99_by_workflow(plan: Plan) -> Mapping[str, float]:
     """Predicted p99 latency in seconds by workflow with a deadline; a single workflow has the name ""."""
-    return _Estimate(plan).p99_by_workflow()
+    return _least_p99_s(_estimates(plan))
 
 
 def mean_waits_s(plan: Plan) -> Mapping[str, float]:
@@ -106,9 +112,10 @@ class _Bursts:
 class _Estimate:
     """The estimate for one plan. Arrays have one row per route and one column per theta, unless stated."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.stations = Stations(plan)
+    def __init__(self, stations: Stations, rare: Rare = NOTHING) -> None:
+        """`rare`: the operators that are left out."""
+        self.plan = plan = stations.plan
+        self.stations, self.rare = stations, rare
         self.arrivals, self.batches = self.stations.arrivals, self.stations.batches
         self.table, self.streams, self.stream = self.arrivals.table, self.arrivals.streams, self.arrivals.stream_of
         self.beside = self._beside()
@@ -120,14 +127,13 @@ class _Estimate:
         loads, mean_waits_s = np.array([queue.load for queue in own]), np.array([queue.wait_s for queue in own])
         self.waits = wait_log_mgf(loads[:, None], mean_waits_s[:, None], self.theta)  # per worker
 
-    def latency(self) -> Latency:
-        p99_s, ready_s, unqueued_s = self.p99_by_workflow(), self._unqueued_s(), 0.0
-        own = deadline_shares(self.plan)
+    def unqueued_s(self) -> float:
+        """See `Latency`."""
+        ready_s, slowest_s, own = self._unqueued_s(), 0.0, deadline_shares(self.plan)
         for stream in self.streams:
             if stream.workflow in own:
-                slowest_s = max(ready_s[name] for name in stream.operators)
-                unqueued_s = max(unqueued_s, slowest_s / own[stream.workflow])
-        return Latency(max(p99_s[workflow] / share for workflow, share in own.items()), unqueued_s)
+                slowest_s = max(slowest_s, max(ready_s[name] for name in stream.operators) / own[stream.workflow])
+        return slowest_s
 
     def p99_by_workflow(self) -> Mapping[str, float]:
         reached, delays_s = self._reached(), self._delays_s()
@@ -137,7 +143,8 @@ class _Estimate:
             total = sum(stream.rate_per_s for stream in streams)
             weights = [self.table.weight * stream.rate_per_s / total for stream in streams]
             slowest = [np.maximum.reduce([reached[name] for name in stream.sinks]) for stream in streams]
-            own_s = _quantile(self.theta, np.concatenate(weights), np.concatenate(slowest))
+            allowed = 1.0 - QUANTILE - self.rare.shares.get(workflow, 0.0)
+            own_s = _quantile(self.theta, np.concatenate(weights), np.concatenate(slowest), allowed)
             delay_s = max(delays_s[name] for stream in streams for name in stream.sinks)
             found[workflow] = own_s + delay_s
         return found
@@ -146,10 +153,14 @@ class _Estimate:
         """Per operator the seconds until its output reaches the gateway, unqueued, on the slowest pools and links."""
 
         def slowest_run_s(name: str) -> float:
+            if name in self.rare.operators:
+                return 0.0
             variants, jobs = self.plan.operator_by_name[name].variants, self.arrivals.jobs(name)
             return max(unqueued_s(one.service[pool], one.batch[pool], jobs) for one in variants for pool in one.service)
 
         def slowest_link_s(edge: Edge) -> float:
+            if self._is_rare(edge):
+                return 0.0
             size = self.arrivals.sent_bytes(edge)
             return max(link_s(self.plan, pair, size) for pair in self.table.crossings(edge)[0])
 
@@ -161,6 +172,8 @@ class _Estimate:
         """Per operator the largest sum of batch delays on a path to it, in seconds."""
 
         def own_s(name: str) -> float:
+            if name in self.rare.operators:
+                return 0.0
             variants = self.plan.operator_by_name[name].variants
             batched = any(max(one.batch.values(), default=1) > 1 for one in variants)
             return variants[0].batch_delay_s if batched else 0.0
@@ -174,13 +187,20 @@ class _Estimate:
         hop, start = self.theta * self.plan.hop_s, np.zeros((len(self.table.weight), len(self.theta)))
         for operator in self.plan.operators:
             name, at = operator.name, self.table.at[operator.name]
-            begins, burst = start, self._met(name)
+            if name in self.rare.operators:
+                reached[name] = np.maximum.reduce([reached.get(edge.upstream, start) for edge in operator.inputs])
+                bursts[name] = self._bursts(operator, bursts)
+                continue
+            begins, burst = start, self._met(name).or_else(self._bursts(operator, bursts))
             for edge in operator.inputs:
+                if self._is_rare(edge):
+                    begins = np.maximum(begins, reached.get(edge.upstream, start))
+                    continue
                 comes, mean_waits_s = self._crossing(edge)
                 moves = np.ones(len(at), bool) if edge.upstream not in reached else self.table.at[edge.upstream] != at
                 comes = comes + np.where(moves[:, None], hop, 0.0)
                 begins = np.maximum(begins, comes + reached.get(edge.upstream, start))
-                burst = burst.or_else(mean_waits_s).or_else(bursts.get(edge.upstream, mean_waits_s))
+                burst = burst.or_else(mean_waits_s)
             for other in self.beside[name]:
                 together = self.table.at[other] == at
                 if together.any():
@@ -190,6 +210,18 @@ class _Estimate:
             bursts[name] = replace(burst, shared_s=burst.shared_s + shared_s)
         sinks = [name for stream in self.streams for name in stream.sinks]
         return {name: reached[name] + hop + bursts[name].log_mgf(self.theta) for name in sinks}
+
+    def _is_rare(self, edge: Edge) -> bool:
+        """True for an edge whose messages are left out."""
+        return edge.upstream in self.rare.operators or edge.downstream in self.rare.operators
+
+    def _bursts(self, operator: PlannedOperator, known: Mapping[str, _Bursts]) -> _Bursts:
+        """The wait for bursts of the operators above."""
+        none = np.zeros(len(self.table.weight))
+        found = _Bursts(none, none, none)
+        for edge in operator.inputs:
+            found = found.or_else(known.get(edge.upstream, found))
+        return found
 
     def _met(self, name: str) -> _Bursts:
         """Wait for bursts at an operator's worker, less the wait for its next run, which is counted separately.
@@ -212,7 +244,8 @@ class _Estimate:
 
     def _mates(self, name: str) -> list[str]:
         """Operators of the same request stream as this one, itself included."""
-        return [other for other in self.table.at if self.stream[other] == self.stream[name]]
+        counted = (other for other in self.table.at if other not in self.rare.operators)
+        return [other for other in counted if self.stream[other] == self.stream[name]]
 
     @cached_property
     def _queues(self) -> tuple[Floats, Floats]:
@@ -300,14 +333,27 @@ class _Estimate:
             direct = [edge.upstream for edge in operator.inputs if edge.upstream in above]
             found[operator.name] = tuple(above)
             above[operator.name] = frozenset(direct).union(*(above[name] for name in direct))
-            others = (n for n in found[operator.name] if n not in above[operator.name])
+            skipped = above[operator.name] | self.rare.operators
+            others = (n for n in found[operator.name] if n not in skipped)
             found[operator.name] = tuple(n for n in others if self.stream[n] == self.stream[operator.name])
         return found
 
 
-def _quantile(theta: Floats, weights: Floats, logs: Floats) -> float:
-    """The latency that a share 1 - QUANTILE of requests exceeds, by bisection on the sum of the routes' tail bounds."""
-    allowed = 1.0 - QUANTILE
+def _estimates(plan: Plan) -> Sequence[_Estimate]:
+    """The estimate of all operators and, if there are rare ones, that without them."""
+    stations = Stations(plan)
+    rare = stations.arrivals.rare
+    return [_Estimate(stations), *([_Estimate(stations, rare)] if rare.operators else [])]
+
+
+def _least_p99_s(estimates: Sequence[_Estimate]) -> Mapping[str, float]:
+    """Workflow -> the least of its p99 latencies."""
+    found = [one.p99_by_workflow() for one in estimates]
+    return {workflow: min(one[workflow] for one in found) for workflow in found[0]}
+
+
+def _quantile(theta: Floats, weights: Floats, logs: Floats, allowed: float) -> float:
+    """The latency that a share `allowed` of requests exceeds, by bisection on the sum of the routes' tail bounds."""
 
     def beyond(time: float) -> float:
         bound = np.exp(np.minimum(np.min(logs - theta * time, axis=1), 0.0))

@@ -8,8 +8,24 @@ from functools import cached_property
 
 from jellybean_solver.latency.route_table import RouteTable
 from jellybean_solver.model.plan import Plan, PlannedWorker
-from jellybean_solver.model.problem import Arrivals, Edge, Source
+from jellybean_solver.model.problem import Arrivals, Edge, EdgeKind, Source
 from jellybean_solver.model.streams import RequestStream, request_streams, visits_per_request
+
+RARE_SHARE = 0.005  # most requests of a workflow that visit its rare operators: half of the 1 % above the p99 latency
+
+
+@dataclass(frozen=True, slots=True)
+class Rare:
+    """Operators behind fan-outs that have children for so few requests that the p99 latency may leave them out.
+
+    `shares`: workflow -> share of its requests that visit any of them, at most.
+    """
+
+    operators: frozenset[str]
+    shares: Mapping[str, float]
+
+
+NOTHING = Rare(frozenset(), {})
 
 
 def jobs_at_once(visits_per_request: float) -> float:
@@ -60,6 +76,27 @@ class PlanArrivals:
     def is_periodic(self) -> bool:
         """True if no stream has random arrivals and no tier has several sites."""
         return not any(self.source_roughness) and not self.plan.sites
+
+    @cached_property
+    def rare(self) -> Rare:
+        """The rare operators. At most as many requests visit one as it has jobs per request (Markov's inequality)."""
+        shares = {stream.workflow: 0.0 for stream in self.streams}
+        edges = [edge for operator in self.plan.operators for edge in operator.inputs]
+        fan_outs = [edge for edge in edges if edge.kind is EdgeKind.FAN_OUT]
+        rare: set[tuple[str, str]] = set()
+        for edge in sorted(fan_outs, key=lambda edge: self.visits[edge.downstream]):
+            workflow, share = self.streams[self.stream_of[edge.downstream]].workflow, self.visits[edge.downstream]
+            if shares[workflow] + share <= RARE_SHARE:
+                shares[workflow] += share
+                rare.add((edge.upstream, edge.downstream))
+        inside: dict[str, tuple[bool, ...]] = {}  # operator -> by open fan-out, whether that is rare
+        for operator in self.plan.operators:
+            edge = operator.inputs[0]
+            open_ones = inside.get(edge.upstream, ())
+            if edge.kind is EdgeKind.FAN_OUT:
+                open_ones = (*open_ones, (edge.upstream, edge.downstream) in rare)
+            inside[operator.name] = open_ones[:-1] if edge.kind is EdgeKind.GATHER else open_ones
+        return Rare(frozenset(name for name, open_ones in inside.items() if any(open_ones)), shares)
 
     def stream_rate_per_s(self, name: str) -> float:
         """Requests per second, in all sites, of the stream that an operator answers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 from jellybean_solver.model.problem import ServiceTime, Times
@@ -89,6 +89,21 @@ def child_count(ratio: float, level: float, shares: Sequence[float] = ()) -> int
         return len(shares) - 1
     whole = int(ratio)
     return whole + (level < ratio - whole)
+
+
+def child_distribution(ratio: float, shares: Sequence[float] = ()) -> Mapping[int, float]:
+    """Number of child requests -> its probability, as `child_count` draws it; without numbers that never occur."""
+    mean, total = sum(count * share for count, share in enumerate(shares)), sum(shares)
+    if shares and abs(mean - ratio) <= SAME_RATIO * ratio and total > 0.0:
+        return {count: share / total for count, share in enumerate(shares) if share > 0.0}
+    whole = int(ratio)
+    part = ratio - whole
+    return {whole: 1.0 - part, whole + 1: part} if part > 0.0 else {whole: 1.0}
+
+
+def least_s(service: ServiceTime) -> float:
+    """The least seconds that `service_sampler` draws for a batch of a profiled size."""
+    return min((seconds for _, seconds in quantile_points(service)), default=service.mean_s)
 
 
 def _extended(quantiles: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from jellybean_solver.demand.demand import Network
-from jellybean_solver.errors import OutOfTimeError
+from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import VALUE_TOLERANCE, Termination, termination_of
@@ -25,6 +25,7 @@ def solve_cut(problem: Problem, cuts: Cuts, options: SolveOptions = SolveOptions
     """As `solve`, over all choices of cuts; if there is no plan, the reasons are those of the problem without cuts."""
     if not any(cuts.values()):
         return solve_with(problem, options)
+    refuse_mean_accuracy(problem, cuts)
     limit = limited(options.time_limit_s, options.clock)
 
     def solved(candidate: Problem, *, explained: bool = False) -> Solution:
@@ -44,6 +45,16 @@ def solve_cut(problem: Problem, cuts: Cuts, options: SolveOptions = SolveOptions
     note = f"that is with all models whole; with one cut in two, none of {len(candidates) - 1} ways gives a plan either"
     why = replace(why, reasons=(*why.reasons, note), least_usd_per_h=union.bound)
     return replace(whole, infeasibility=why, selections_tried=union.tried + whole.selections_tried)
+
+
+def refuse_mean_accuracy(problem: Problem, cuts: Cuts) -> None:
+    """SolverError if plans may mix variants: choices of cuts are compared by cost, without accuracies and penalties."""
+    if problem.may_mix and any(cuts.values()):
+        names = ", ".join(name for name, found in cuts.items() if found)
+        raise SolverError(
+            f"plans for a mean accuracy do not cut models: plan without cuts of {names}, or with an accuracy of every "
+            "request"
+        )
 
 
 class _Union:

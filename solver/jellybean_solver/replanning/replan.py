@@ -8,7 +8,6 @@ errors, or is as accurate and saves enough.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -25,7 +24,7 @@ from jellybean_solver.mixture.seats import TIE
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.outcome import Clock
-from jellybean_solver.planning.cut_models import least_usd_per_h
+from jellybean_solver.planning.cut_models import least_usd_per_h, refuse_mean_accuracy
 from jellybean_solver.planning.cut_problem import Cuts, choices, cut_problem, problem_as_planned
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.many_workflows import has_many_workflows, solve_many
@@ -64,12 +63,14 @@ class ReplanSettings:
 class SearchSettings:
     """Options of the search, as for `solve`. A time limit needs a clock, for example time.monotonic.
 
+    `gap`: the relative gap at which it stops; None: that of the kind of problem (`DEFAULT_GAP` for one of one workflow
+    whose plans do not mix variants).
     `check` returns the reason why a plan breaks a target that this search does not model (a simulated p99), or None.
     `instead` returns a plan that meets that target, found without regard to migration, or None. `deadline`: the p99
     target of plans that mix variants or bear losses, whose search models it and minimises migration under it.
     """
 
-    gap: float = DEFAULT_GAP
+    gap: float | None = None
     time_limit_s: float | None = None
     clock: Callable[[], float] | None = None
     assignment: AssignmentSettings = DEFAULT_ASSIGNMENT
@@ -190,11 +191,11 @@ def replan(
         return _beside_new(problem, kept, start, search, limit)
     if problem.is_for_ways:
         return _beside_mixture(problem, kept, start, search, limit)
-    budget = problem.slo.budget_usd_per_h
+    budget, gap = problem.slo.budget_usd_per_h, DEFAULT_GAP if search.gap is None else search.gap
     outcome = cheapest(
         Fleet(network, search.assignment),
         problem.accuracy_target,
-        gap=search.gap,
+        gap=gap,
         clock=limit,
         running=start,
         budget=float("inf") if budget is None else budget,
@@ -206,7 +207,7 @@ def replan(
             return kept
         if not outcome.is_conclusive:
             raise nothing_found(outcome)
-        why = solve(problem, gap=search.gap, time_limit_s=limit.left(), clock=search.clock).infeasibility
+        why = solve(problem, gap=gap, time_limit_s=limit.left(), clock=search.clock).infeasibility
         return replace(kept, verdict=Verdict.NONE, infeasibility=why)
     best, score = finish(network, outcome, start)
     if score.complaints:
@@ -220,9 +221,8 @@ def _beside_new(
     problem: Problem, kept: Replanned, start: RunningPlan, search: SearchSettings, limit: Clock
 ) -> Replanned:
     """The running plan of many workflows beside a new one, whose migration is computed, not minimised."""
-    gap = None if search.gap == DEFAULT_GAP else search.gap
     try:
-        solution = solve_many(problem, gap, limit, explained=True)
+        solution = solve_many(problem, search.gap, limit, explained=True)
     except OutOfTimeError:
         if kept.broken:
             raise
@@ -234,12 +234,11 @@ def _beside_mixture(
     problem: Problem, kept: Replanned, start: RunningPlan, search: SearchSettings, limit: Clock
 ) -> Replanned:
     """The running plan beside the best one that mixes variants or bears losses, migration minimised with its cost."""
-    gap = None if search.gap == DEFAULT_GAP else search.gap
     try:
         solution = solve_mixed(
             problem,
             search.deadline,
-            gap=gap,
+            gap=search.gap,
             limit=limit,
             explained=True,
             solve_one=partial(solve_within, SolveOptions(gap, None, search.clock, deadline=search.deadline), limit),
@@ -312,6 +311,7 @@ def replan_cut(
     problem: Problem, cuts: Cuts, before: Plan, settings: ReplanSettings, search: SearchSettings = SearchSettings()
 ) -> Replanned:
     """As `replan`, over all choices of model cuts. `search.instead` is called only for the running plan's cuts."""
+    refuse_mean_accuracy(problem, cuts)
     limit = limited(search.time_limit_s, search.clock)
     own = problem_as_planned(problem, cuts, before)
     decision = replan(own, before, settings, replace(search, time_limit_s=limit.left()))
@@ -319,7 +319,7 @@ def replan_cut(
     others = [one for one in (cut_problem(problem, choice) for choice in choices(cuts)) if one != own]
     for least, number in sorted((least_usd_per_h(one), number) for number, one in enumerate(others)):
         least_usd = least * settings.horizon_h
-        if not decision.maximises_accuracy and decision.best_usd is not None and least_usd >= decision.best_usd:
+        if decision.best_usd is not None and least_usd >= decision.best_usd:
             break  # its lower bound is not below the incumbent
         try:
             found = replan(others[number], before, settings, replace(search, time_limit_s=limit.left()))
@@ -331,20 +331,11 @@ def replan_cut(
 
 
 def _cheaper(decision: Replanned, found: Replanned) -> Replanned:
-    """The decision, replaced by `found` (for another choice of cuts) if the change found there is better."""
+    """The decision, replaced by `found` (for another choice of cuts) if the change found there costs less."""
     tried, bound_usd = decision.tried + found.tried, min(decision.bound_usd, found.bound_usd)
-    bounds = [one.accuracy_bound for one in (decision, found) if one.accuracy_bound is not None]
-    known = replace(decision, tried=tried, bound_usd=bound_usd, accuracy_bound=max(bounds, default=None))
-    if _rank(found) >= _rank(decision):
+    known = replace(decision, tried=tried, bound_usd=bound_usd)
+    if found.best_usd is None or (decision.best_usd is not None and found.best_usd >= decision.best_usd):
         return known
     taken = replace(known, best=found.best, migration=found.migration, refused=found.refused, infeasibility=None)
     verdict = Verdict.REPLACE if taken.broken or is_worthwhile(taken) else Verdict.KEEP
     return replace(taken, verdict=verdict)
-
-
-def _rank(found: Replanned) -> tuple[float, float]:
-    """Of better changes the lower one."""
-    if found.best is None or found.best_usd is None:
-        return math.inf, math.inf
-    lacking = 100.0 - (found.best.accuracy or 0.0) if found.maximises_accuracy else 0.0
-    return lacking, found.best_usd

@@ -72,6 +72,23 @@ def test_commands_that_do_not_know_it_say_so(project: Path) -> None:
         assert "does not know soft p99 latencies; with a hard one: --set 'slo.latency_p99=60 ms'" in done.stderr
 
 
+def test_an_option_replaces_the_long_form_too(project: Path) -> None:
+    """The form that Workflow resources have."""
+    file = project / "workflow.yaml"
+    text = file.read_text(encoding="utf-8")
+    long_form = "slo: {soft_latency_p99: 60 ms, latency_penalty: 0.003 USD/h per 10 ms}"
+    assert f"slo: {{latency_p99: {SOFT}}}" in text
+    file.write_text(text.replace(f"slo: {{latency_p99: {SOFT}}}", long_form), encoding="utf-8")
+    advised = jellybean("frontier", str(project), status=2).stderr
+    assert "--set 'slo.latency_p99=60 ms'" in advised
+    told = json.loads(jellybean("plan", str(project), "--set", "slo.latency_p99=60 ms", "--json").stdout)
+    (reached,) = told["latency_p99"]["reached"]
+    assert reached["target_s"] == 0.06 and "penalty_usd_per_h" not in reached
+    assert json.loads(jellybean("plan", str(project), "--set", "slo.latency_p99=null", "--json").stdout)[
+        "certificate"
+    ].get("penalty", 0.0) == pytest.approx(0.0)
+
+
 def test_a_penalty_without_a_time_is_an_error_with_its_place(project: Path) -> None:
     done = jellybean("plan", str(project), "--set", "slo.latency_p99={target: 60 ms, penalty: 1 USD/h}", status=2)
     assert "'1 USD/h' does not say per how much time" in done.stderr

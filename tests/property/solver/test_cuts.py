@@ -6,10 +6,25 @@ import os
 from dataclasses import replace
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver import EndToEnd, Problem, ServiceTime, Variant, evaluate
+from jellybean.planning.after_losses import breach_after_loss, plans_after_losses
+from jellybean_solver import (
+    EndToEnd,
+    LossKind,
+    Objective,
+    Problem,
+    ReplanSettings,
+    SearchSettings,
+    ServiceTime,
+    Sharing,
+    SolverError,
+    Variant,
+    evaluate,
+    replan_cut,
+)
+from jellybean_solver.latency.estimate import latency
 from jellybean_solver.model.model_ref import ModelRef
 from jellybean_solver.model.multi_workflow import combine_workflows
 from jellybean_solver.model.plan_document import from_document, to_document
@@ -137,6 +152,42 @@ def test_one_of_several_workflows_is_cut_as_alone(drawn: tuple[Problem, Cuts]) -
         known = qualified_cuts("one", {name: (cut,) for name, cut in choice.items()})
         found = cut_problem(both, {name: cut for name, (cut,) in known.items()})
         assert found == combine_workflows("both", {"one": cut_problem(problem, choice), "two": other})
+
+
+@settings(max_examples=50 if NIGHTLY else 8, deadline=None)
+@given(cut_problems())
+def test_plans_of_cut_models_are_judged_after_each_loss(drawn: tuple[Problem, Cuts]) -> None:
+    problem, cuts = drawn
+    pools = tuple(replace(pool, count=4, sharing=Sharing.SHARED, memory_bytes=None) for pool in problem.pools)
+    sources = tuple(replace(source, rate_per_s=0.1) for source in problem.sources)
+    problem = replace(problem, pools=pools, sources=sources, slo=Slo(survives=(LossKind.WORKER,)))
+    *_, every = choices(cuts)
+    plan = solve(cut_problem(problem, every)).plan
+    assume(plan is not None and every)
+    assert plan is not None
+    assert breach_after_loss(problem, cuts, plan) is None, "it has no p99 target"
+    for _, left in plans_after_losses(problem, cuts, plan):
+        assert left is not None and head_name(next(iter(every))) in left.operator_by_name
+    tight = replace(plan, slo=replace(plan.slo, latency_p99_s=1e-6))
+    if latency(plan).unqueued_s > 1e-3:
+        assert "without " in (breach_after_loss(problem, cuts, tight) or "")
+    check = SearchSettings(check=lambda one: breach_after_loss(problem, cuts, one))
+    assert replan_cut(problem, cuts, plan, ReplanSettings(), check).broken == ()
+
+
+@settings(max_examples=5, deadline=None)
+@given(cut_problems(), st.sampled_from((Slo(mean_accuracy=90.0), Slo(mean_accuracy=90.0, penalty_usd_per_h=0.1), None)))
+def test_mean_accuracies_are_refused(drawn: tuple[Problem, Cuts], slo: Slo | None) -> None:
+    """Choices of cuts are compared by their cost, which is not what such plans are the best in."""
+    problem, cuts = drawn
+    assume(cuts)
+    plan = solve(replace(problem, slo=Slo())).plan
+    asked = replace(problem, objective=Objective.MEAN_ACCURACY) if slo is None else replace(problem, slo=slo)
+    with pytest.raises(SolverError, match="plan without cuts of o"):
+        solve_cut(asked, cuts)
+    if plan is not None:
+        with pytest.raises(SolverError, match="plan without cuts of o"):
+            replan_cut(asked, cuts, plan, ReplanSettings())
 
 
 def test_a_head_has_a_name_of_its_own() -> None:

@@ -13,7 +13,7 @@ from hypothesis import event, given, settings
 
 from benchmarks.unlike.sites import unlike_sites
 from benchmarks.unlike.workflows import many_workflows
-from jellybean_solver import Problem, evaluate
+from jellybean_solver import DEFAULT_GAP, Problem, evaluate
 from jellybean_solver.decomposition.alike_bounds import AlikeBounds
 from jellybean_solver.decomposition.alike_parts import alike_parts
 from jellybean_solver.decomposition.alike_program import AlikeProgram
@@ -187,6 +187,9 @@ def test_a_running_plan_is_kept_unless_a_new_one_saves_enough() -> None:
     assert same.verdict is Verdict.KEEP
     assert same.broken == ()
     assert same.bound_usd <= same.running_usd
+    exact = replan(problem, plan, ReplanSettings(least_saved_share=0.3), SearchSettings(gap=DEFAULT_GAP))
+    assert exact.best is not None
+    assert exact.best.certificate.gap <= DEFAULT_GAP, "the gap that is stated, even if it is another one's default"
     quiet = scaled(problem, 0.3)
     fewer = replan(quiet, plan, ReplanSettings(), loose)
     assert fewer.verdict is Verdict.REPLACE

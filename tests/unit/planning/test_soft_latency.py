@@ -16,7 +16,7 @@ from jellybean.planning.predicted_latency import predicted_p99
 from jellybean.planning.project_plan import plan_project
 from jellybean.planning.replan import replan_project
 from jellybean.planning.soft_latency import stated_soft_target, with_hard_target
-from jellybean.planning.soft_search import TOLERANCE
+from jellybean.planning.soft_search import TOLERANCE, SoftTarget
 from jellybean.planning.soft_targets import planned_late_p99_s, planned_latency_penalty
 from jellybean_solver import OutOfTimeError, Termination, from_document, to_document
 from tests.support.scales_project import make_scales_project
@@ -28,6 +28,7 @@ QUEUES = (  # 1 box has a p99 of 0.4 s, 2 have 0.09 s, 3 have 0.06 s, and 4 have
     "profiles.operators.first.two.latency.box=40 ms",
     "profiles.operators.first.five.latency.box=45 ms",
 )
+TIGHTER = ("limits.utilisation=0.45",)
 MIXED = ("slo.accuracy={mean: 85}", "profiles.operators.first.five.latency.box=60 ms")
 
 
@@ -71,6 +72,22 @@ def test_no_plan_for_a_hard_target_is_better(folder: Path, penalty: str, options
         if other.plan is not None:
             assert proof.bound <= value(other, asked) * (1 + 1e-9)
             assert proof.objective <= value(other, asked) / (1 - TOLERANCE)
+
+
+def test_what_few_requests_visit_proves_nothing(folder: Path) -> None:
+    """One request of 200 takes half a second more: no plan's p99 latency depends on it."""
+    rare = (
+        "operators.triple.inputs=[{from: first, ratio: 0.005}]",
+        "profiles.operators.triple.three.latency.server=500 ms",
+    )
+    asked = soft(folder, "0.03 USD/h per 10 ms", *rare)
+    planned, tighter = plan_project(asked), plan_project(soft(folder, "0.03 USD/h per 10 ms", *rare, *TIGHTER))
+    assert planned.plan is not None and tighter.plan is not None
+    proof, other = planned.plan.certificate, tighter.plan.certificate
+    assert proof.bound <= other.objective
+    assert proof.objective <= other.objective * (1 + TOLERANCE)
+    hard = plan_project(load_project(folder, [*QUEUES, *rare, *TIGHTER, "slo.latency_p99=100 ms"]))
+    assert hard.plan is not None and hard.plan.cost.total_usd_per_h < 0.45
 
 
 def test_the_plan_states_its_targets_and_stays_current(folder: Path) -> None:
@@ -138,6 +155,19 @@ def test_what_knows_no_soft_target_says_so(folder: Path) -> None:
     save_plan(asked, planned)
     with pytest.raises(InputError, match=r"does not know soft p99 latencies; .*--set 'slo.latency_p99=60 ms'"):
         replan_project(asked, str(folder), horizon_h=1.0)
+
+
+def test_options_replace_the_long_form(folder: Path) -> None:
+    long_form = ("slo.soft_latency_p99=60 ms", "slo.latency_penalty=1 USD/h per s")
+    stated = load_project(folder, [*QUEUES, "slo={soft_latency_p99: 60 ms, latency_penalty: 1 USD/h per s}"])
+    assert stated_soft_target(stated) == SoftTarget(0.06, 1.0)
+    hard = with_hard_target(stated, 0.5)
+    read = load_project(folder, hard.overrides).workflow.slo
+    assert read == hard.workflow.slo and read.latency_p99_s == 0.5
+    assert stated_soft_target(load_project(folder, [*stated.overrides, "slo.latency_p99=null"])) is None
+    other = load_project(folder, [*stated.overrides, "slo.latency_p99={target: 1 s, penalty: 2 USD/h per s}"])
+    assert stated_soft_target(other) == SoftTarget(1.0, 2.0)
+    assert stated_soft_target(load_project(folder, ["slo.latency_p99=null", *long_form])) == SoftTarget(0.06, 1.0)
 
 
 def test_only_soft_targets_are_soft(folder: Path) -> None:

@@ -83,6 +83,13 @@ def test_what_is_proven_to_be_too_fast_is_left_out() -> None:
     assert found.bound_usd_per_h >= 1.0 + 150.0
 
 
+@pytest.mark.parametrize("least_s", [0.3, 0.45, 0.9])
+def test_a_plan_below_what_was_proven_refutes_it(least_s: float) -> None:
+    found = run(SoftTarget(0.1, 30.0), least_s=least_s)
+    least = min(cost + 30.0 * (p99_s - 0.1) for cost, p99_s in STEPS if p99_s == 0.5 or least_s < 0.45)
+    assert found.bound_usd_per_h <= min(least, found.best.cost_usd_per_h + 30.0 * (found.best.p99_s - 0.1))
+
+
 def test_the_number_of_targets_is_limited() -> None:
     plan = planner([(1.0 + number, 1.0 - number / 100) for number in range(90)], proven=0.5)
     cheapest = plan(math.inf)

@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from jellybean.documents import load_project
+from jellybean.planning.project_plan import plan_project
 from jellybean.serving.gateway.requests.counters import RequestCounters
 from jellybean.serving.outcomes import Outcome, OutcomeKind
 from jellybean.serving.top.alerts import OFFERED_PER_S, RULES
@@ -18,6 +19,7 @@ from jellybean_agent import PlanFigures, plan_view
 from jellybean_solver import to_document
 from tests import report_plans
 from tests.support.paths import EXAMPLES
+from tests.support.scales_project import make_scales_project
 
 CALM = Load(10.0, 10.0, 10.0, late_per_s=0.0, shed_per_s=0.0, p99_s=1.0, target_p99_s=3.0)
 DIGITS = EXAMPLES / "digits"
@@ -112,6 +114,19 @@ def test_the_command_plans_for_the_offered_rate_and_the_targets_of_the_running_p
 
     spaced = tmp_path / "my digits"
     assert shlex.split(replan_command(spaced, figures, 2.0))[2] == str(spaced)  # which has no documents
+
+
+@pytest.mark.parametrize("soft", ["slo.accuracy={mean: 90, penalty: 0.1 USD/h}", "slo.mean_accuracy=90"])
+def test_the_command_for_a_plan_with_a_soft_mean_accuracy_is_one_that_works(tmp_path: Path, soft: str) -> None:
+    options = [soft, *(["slo.penalty=0.1 USD/h"] if soft == "slo.mean_accuracy=90" else [])]
+    folder = make_scales_project(tmp_path / "scales")
+    planned = plan_project(load_project(folder, options), compare=False)
+    assert planned.plan is not None and planned.plan.slo.is_soft
+    figures = plan_view(to_document(planned.plan)).figures
+    words = shlex.split(replan_command(folder, figures, 2.0))
+    settings = [word for word, before in zip(words[1:], words, strict=False) if before == "--set"]
+    assert settings == [*options, "sources.x.rate=40/s"]
+    assert load_project(folder, settings).workflow.slo.penalty_usd_per_h == pytest.approx(0.1)
 
 
 def test_the_planned_rate_is_that_of_all_sites() -> None:
