@@ -25,6 +25,7 @@ from jellybean_solver import (
     Certificate,
     Cuts,
     Deadline,
+    Objective,
     Plan,
     Problem,
     Solution,
@@ -110,18 +111,25 @@ def in_time(
     search = NearestLatency(problem, cuts, solution.plan, judge, gap, clock.left(), second_half)
     found = search.run()
     if found.targeted is problem:
-        late, meeting = judged_latency(solution.plan) or quick, _certified(solution, found)
+        late, meeting = judged_latency(solution.plan) or quick, _certified(problem, solution, found)
         return InTime(meeting, judged=judged_latency(found.plan), cheapest=(solution.plan, late))
     refusals = (_lateness(judged_so_far(solution.plan) or quick), *reasons, _named(problem, cuts, judge, found))
     return InTime(solution, refusals, latency_targets(found.plan).get(""), found.plan, quick)
 
 
-def _certified(cheapest: Solution, nearest: Nearest) -> Solution:
-    """The solution with a plan that meets the targets and was found while its p99, not its cost, was minimised."""
-    cost, proof = cost_of(nearest.plan), cheapest.certificate
-    bound = 0.0 if proof is None else min(cost, proof.bound)
-    certificate = Certificate.of(cost, bound, Termination.TIME_LIMIT if nearest.ended_by else Termination.GAP)
-    plan = replace(nearest.plan, certificate=certificate)
+def _certified(problem: Problem, cheapest: Solution, nearest: Nearest) -> Solution:
+    """The solution with a plan that meets the targets and was found while its p99, not its value, was minimised."""
+    plan, proof = nearest.plan, cheapest.certificate
+    ended = Termination.TIME_LIMIT if nearest.ended_by else Termination.GAP
+    if problem.objective is Objective.MEAN_ACCURACY:
+        reached = plan.accuracy or 0.0
+        certificate = Certificate.of_accuracy(reached, 100.0 if proof is None else max(reached, proof.bound), ended)
+    else:
+        penalty = problem.slo.penalty(plan.accuracy)
+        value = cost_of(plan) + penalty
+        bound = 0.0 if proof is None else min(value, proof.bound)
+        certificate = replace(Certificate.of(value, bound, ended), penalty_usd_per_h=penalty)
+    plan = replace(plan, certificate=certificate)
     return replace(cheapest, status=certificate.termination, plan=plan, certificate=certificate)
 
 

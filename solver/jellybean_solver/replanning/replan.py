@@ -241,7 +241,9 @@ def _beside_mixture(
             gap=search.gap,
             limit=limit,
             explained=True,
-            solve_one=partial(solve_within, SolveOptions(gap, None, search.clock, deadline=search.deadline), limit),
+            solve_one=partial(
+                solve_within, SolveOptions(search.gap, None, search.clock, deadline=search.deadline), limit
+            ),
             running=start,
             assignment=search.assignment,
         )
