@@ -234,6 +234,7 @@ def _beside_mixture(
     problem: Problem, kept: Replanned, start: RunningPlan, search: SearchSettings, limit: Clock
 ) -> Replanned:
     """The running plan beside the best one that mixes variants or bears losses, migration minimised with its cost."""
+    options = SolveOptions(search.gap, None, search.clock, deadline=search.deadline)
     try:
         solution = solve_mixed(
             problem,
@@ -241,9 +242,7 @@ def _beside_mixture(
             gap=search.gap,
             limit=limit,
             explained=True,
-            solve_one=partial(
-                solve_within, SolveOptions(search.gap, None, search.clock, deadline=search.deadline), limit
-            ),
+            solve_one=partial(solve_within, options, limit),
             running=start,
             assignment=search.assignment,
         )

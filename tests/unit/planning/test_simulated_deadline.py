@@ -8,8 +8,8 @@ import pytest
 
 from jellybean.planning import nearest_latency
 from jellybean.planning.predicted_latency import judged_latency, latency_breach
-from jellybean.planning.simulated_deadline import in_time
-from jellybean_solver import Arrivals, Problem, Slo, evaluate, solve
+from jellybean.planning.simulated_deadline import _certified, in_time
+from jellybean_solver import Arrivals, Certificate, Objective, Problem, Slo, Termination, evaluate, solve
 from tests.support.small_problems import box, operator, problem, variant
 
 
@@ -52,6 +52,18 @@ def test_where_no_plan_is_in_time_the_nearest_target_is_named() -> None:
     assert found.fastest is not None
     judged = judged_latency(replace(found.fastest, slo=Slo(latency_p99_s=found.nearest_p99_s)))
     assert judged is not None and judged.kept
+
+
+def test_a_plan_whose_p99_was_minimised_has_the_proof_of_its_objective() -> None:
+    asked = replace(_asked(0.35), objective=Objective.MEAN_ACCURACY)
+    cheapest = solve(_asked(0.35))
+    assert cheapest.plan is not None
+    proof = Certificate.of_accuracy(90.0, 95.0, Termination.GAP)
+    nearest = nearest_latency.Nearest(replace(cheapest.plan, accuracy=80.0), asked, 0.0, "time")
+    certificate = _certified(asked, replace(cheapest, certificate=proof), nearest).certificate
+    assert certificate is not None
+    assert (certificate.objective, certificate.bound) == (80.0, 95.0)
+    assert certificate.termination is Termination.TIME_LIMIT
 
 
 def _skewed(p99_s: float) -> Problem:
