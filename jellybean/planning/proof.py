@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jellybean_solver import Plan, Termination
+from jellybean_solver import Objective, Plan, Termination
 
 
 def unproven(plan: Plan) -> str | None:
@@ -18,6 +18,8 @@ def unproven(plan: Plan) -> str | None:
     limited = proof.termination == Termination.TIME_LIMIT
     counted = "cost and penalty" if plan.slo.is_soft else "cost"
     why = "the search reached its time limit" if limited else "the search stopped at this gap"
+    if proof.objective_of is Objective.MEAN_ACCURACY:
+        return f"a mean accuracy up to {proof.bound - proof.objective:.2f} points higher may be possible: {why}"
     if proof.bound <= 0:
         return f"no lower bound on the {counted} was proven: {why}"
     if plan.slo.is_soft:

@@ -27,3 +27,9 @@ def test_with_a_soft_target_the_gap_is_of_cost_and_penalty(slo: Slo) -> None:
     nothing = replace(plan, slo=slo, certificate=Certificate.of(1.0, 0.0, Termination.TIME_LIMIT))
     assert unproven(nothing) == "no lower bound on the cost and penalty was proven: the search reached its time limit"
     assert unproven(replace(plan, certificate=Certificate.of(1.0, 1.0, Termination.OPTIMAL))) is None
+
+
+def test_with_the_accuracy_as_objective_the_gap_is_in_points() -> None:
+    proof = Certificate.of_accuracy(89.64, 90.44, Termination.GAP)
+    text = unproven(replace(report_plans.one_worker(), certificate=proof))
+    assert text == "a mean accuracy up to 0.80 points higher may be possible: the search stopped at this gap"
