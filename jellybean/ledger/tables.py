@@ -109,19 +109,21 @@ answers = Table(  # of requests to which clients gave an id, so that labels may 
     Index("ledger_answers_id", "id"),
     Index("ledger_answers_at", "at_s"),
 )
-inputs = Table(  # what the values of requests were like, so that another kind of input is seen
-    "ledger_inputs",
+values = Table(  # what the values of requests and answers were like, so that another kind is seen
+    "ledger_values",
     METADATA,
     Column("number", _NUMBER, primary_key=True, autoincrement=True),
     Column("begin_s", Float(53), nullable=False),  # Unix time
     Column("seconds", Float(53), nullable=False),
     Column("workflow", String(128), nullable=False),
     Column("plan", String(64), nullable=False),
-    Column("source", String(128), nullable=False),
-    Column("figure", String(16), nullable=False),  # an `InputFigure`
+    Column("port", String(16), nullable=False),  # a `Port`
+    Column("name", String(128), nullable=False),  # of the source, or of the operator that answers
+    Column("figure", String(16), nullable=False),  # a `Figure` of a tensor
     Column("requests", _NUMBER, nullable=False),  # a sample of them
     Column("mean", Float(53), nullable=False),  # of the figure over these requests
-    Index("ledger_inputs_begin", "begin_s"),
+    Column("deviation", Float(53), nullable=False),
+    Index("ledger_values_begin", "begin_s"),
 )
 cursor = Table(  # the last reading: what was counted up to it is in the lines
     "ledger_cursor",

@@ -205,7 +205,7 @@ async def _start(gateway: Gateway, recorder: Recorder | None, started: AsyncExit
 
 async def _end(recorder: Recorder, gateway: Gateway) -> None:
     """Close the ledger; calls that still arrive are not counted any more."""
-    gateway.counters.log = gateway.on_answer = gateway.on_inputs = None
+    gateway.counters.log = gateway.on_answer = gateway.on_inputs = gateway.on_outputs = None
     await recorder.end(has_kept=gateway.status().kept > 0)
 
 
@@ -213,12 +213,15 @@ async def _recorder(options: argparse.Namespace, gateway: Gateway) -> Recorder |
     """Counts what the gateway serves and writes it to the ledger; None without `--ledger`."""
     if not options.ledger:
         return None
-    from jellybean.serving.gateway.accounting.recorder import open_recorder  # needs SQLAlchemy
+    from jellybean.ledger.value_figures import Port  # needs SQLAlchemy
+    from jellybean.serving.gateway.accounting.recorder import open_recorder
 
     recorder = open_recorder(options.ledger, options.live, options.ledger_run, gateway.plans)
     recorder.lose(Counter(await gateway.kept_callers()))
     gateway.counters.log = recorder.log
-    gateway.on_answer, gateway.on_inputs = recorder.answers.keep, recorder.inputs.see
+    gateway.on_answer = recorder.answers.keep
+    gateway.on_inputs = lambda view, inputs: recorder.values.see(view, Port.SOURCE, inputs)
+    gateway.on_outputs = lambda view, outputs: recorder.values.see(view, Port.ANSWER, outputs)
     return recorder
 
 

@@ -21,7 +21,7 @@ from jellybean.report import Store
 from jellybean.report.advice import HASH_DIGITS
 from jellybean.report.drift_watch import Drifted, DriftWatch
 from jellybean.report.served_figures import observations
-from jellybean.report.served_inputs import input_observations
+from jellybean.report.served_values import value_observations
 from jellybean_agent import Array
 from jellybean_solver import from_document
 
@@ -39,7 +39,7 @@ def show_drift(directory: Path, url: str | None, since: str, *, json: bool) -> N
         if snapshot is None:
             raise InputError(f"the plan that was served last, {plan_hash[:HASH_DIGITS]}, is not in the report store")
         seen = observations(ledger, from_document(snapshot.document), plan_hash, span)
-        seen += input_observations(ledger, _held_out(directory), plan_hash, span)
+        seen += value_observations(ledger, _held_out(directory), plan_hash, span)
     drifted = DriftWatch().see_all(seen).drifted
     if json:
         items = [one.to_json() for one in drifted]

@@ -28,7 +28,7 @@ from jellybean.serving.gateway.tracing import NOT_TRACED, NoTracer, RequestTrace
 from jellybean.serving.outcomes import Outcome, OutcomeKind, Result, Tensors
 from jellybean.serving.spool.delivery import Key
 from jellybean.serving.spool.spool import Spool
-from jellybean_agent import AgentError, EmulatedLinks, PlanView, StatusError, status_of
+from jellybean_agent import AgentError, EmulatedLinks, PlanView, RawTensor, StatusError, status_of
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2
 
@@ -40,7 +40,7 @@ _NO_SPOOL = "a source has `deliver: eventually`, this gateway has no file to kee
 
 
 OnAnswer = Callable[[Key, Attempt | None, Tensors], None]
-OnInputs = Callable[[PlanView, Inputs], None]
+OnTensors = Callable[[PlanView, Mapping[str, agent_pb2.Tensor | RawTensor]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,8 @@ class Gateway:
         self._settings, self._tracer = settings, tracer or NoTracer()
         self.counters = RequestCounters()
         self.on_answer: OnAnswer | None = None  # gets each answer to a request with an id
-        self.on_inputs: OnInputs | None = None  # gets the inputs of each request that is accepted
+        self.on_inputs: OnTensors | None = None  # gets the inputs of each request that is accepted
+        self.on_outputs: OnTensors | None = None  # gets each answer
         self.changed = asyncio.Event()  # set whenever `unavailable_reason` may have changed
         self._admission = Admission(settings.max_in_flight)
         self._requests = InFlightRequests(
@@ -192,6 +193,8 @@ class Gateway:
             self.counters.count(outcome, time.monotonic() - began, key.caller)
         if outcome is not None:
             log_failure(outcome, key.id, trace)
+        elif self.on_outputs is not None:
+            self.on_outputs(self.view, outputs)
         return outcome, outputs
 
     def _refuse(self, outcome: Outcome, key: Key, trace: RequestTrace) -> Result:
@@ -229,8 +232,8 @@ class Gateway:
         def finish(outcome: Outcome | None, outputs: Tensors) -> None:
             self._admission.remove(own, size, answered=outcome is None)
             self.counters.count(outcome, time.monotonic() - began, client)
-            if outcome is None and own is not None and self.on_answer is not None and request is not None:
-                self.on_answer(own, request.answered_by, outputs)
+            if outcome is None and request is not None:
+                self._answered(own, request.answered_by, outputs)
             on_finished(outcome, outputs)
 
         request: Request | None = None  # no request is answered before `submit` returns
@@ -241,6 +244,12 @@ class Gateway:
         self._admission.add(key, size)
         if self.on_inputs is not None:
             self.on_inputs(self.view, inputs)
+
+    def _answered(self, key: Key | None, attempt: Attempt | None, outputs: Tensors) -> None:
+        if self.on_outputs is not None:
+            self.on_outputs(self.view if attempt is None else attempt.plan.view, outputs)
+        if key is not None and self.on_answer is not None:
+            self.on_answer(key, attempt, outputs)
 
     def _refusal(self, inputs: Inputs, key: Key | None, size: int, *, are_checked: bool) -> Outcome | None:
         if self.state in ("draining", "starting"):

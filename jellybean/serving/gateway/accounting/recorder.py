@@ -20,13 +20,13 @@ from jellybean.ledger.answers import keep_answers
 from jellybean.ledger.columns import COLUMNS
 from jellybean.ledger.compaction import compact
 from jellybean.ledger.errors import LedgerError
-from jellybean.ledger.input_figures import keep_inputs
 from jellybean.ledger.ledger import Ledger
 from jellybean.ledger.questions import run_cost
 from jellybean.ledger.readings import BilledPlan, BilledWorker, Moment, Reading, Sent, SentKey, Work, WorkKey
+from jellybean.ledger.value_figures import keep_values
 from jellybean.serving.gateway.accounting.answer_log import AnswerLog
-from jellybean.serving.gateway.accounting.input_log import InputLog
 from jellybean.serving.gateway.accounting.serving_log import ServingLog
+from jellybean.serving.gateway.accounting.value_log import ValueLog
 from jellybean.serving.gateway.plans.current_plan import CurrentPlan
 from jellybean_agent import LiveCounters, PlanView, WorkerView
 
@@ -54,7 +54,7 @@ class Recorder:
     ) -> None:
         """`run`: which start of serving this is."""
         self.log = log
-        self.answers, self.inputs = AnswerLog(), InputLog()
+        self.answers, self.values = AnswerLog(), ValueLog()
         self._ledger, self._run, self._plans, self._interval_s = ledger, run, plans, interval_s
         self._changed = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -147,7 +147,7 @@ class Recorder:
                 self._paid_usd = (self._paid_usd[0] + found.workers_usd, self._paid_usd[1] + found.links_usd)
             self._unwritten.pop(0)
         self._keep_answers(now.unix_s)
-        self._keep_inputs(now.unix_s)
+        self._keep_values(now.unix_s)
         if now.boot_s - self._compacted_s > _COMPACT_S:
             self._compacted_s = now.boot_s
             compact(self._ledger, now.unix_s)
@@ -160,12 +160,12 @@ class Recorder:
             self.answers.give_back(answers)
             raise
 
-    def _keep_inputs(self, now_unix_s: float) -> None:
-        lines = self.inputs.take()
+    def _keep_values(self, now_unix_s: float) -> None:
+        lines = self.values.take()
         try:
-            keep_inputs(self._ledger, lines, now_unix_s)
+            keep_values(self._ledger, lines, now_unix_s)
         except LedgerError:
-            self.inputs.give_back(lines)
+            self.values.give_back(lines)
             raise
 
     def _reading(self, serving: PlanView, views: Sequence[PlanView], work: WorkCounters, sent: SentCounters) -> Reading:

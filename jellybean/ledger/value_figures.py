@@ -1,4 +1,4 @@
-"""What the values of a source's requests are like, in two figures for each, and their means by interval."""
+"""What the values of requests and answers are like, in two figures for each tensor, and their means by interval."""
 
 from __future__ import annotations
 
@@ -18,51 +18,63 @@ KEPT_S = 14 * 86_400.0
 MOST_VALUES = 4096  # of a tensor: more say hardly more, and would take time of the gateway
 
 
-class InputFigure(StrEnum):
-    """A figure of one request's tensor."""
+class Port(StrEnum):
+    """Where a tensor passes the gateway."""
+
+    SOURCE = "source"
+    ANSWER = "answer"
+
+
+class Figure(StrEnum):
+    """A figure of one tensor."""
 
     MEAN = "mean"
     SPREAD = "spread"  # standard deviation of its values
 
 
 @dataclass(frozen=True, slots=True)
-class InputLine:
-    """The mean of a figure over some requests of an interval."""
+class ValueLine:
+    """A figure over some requests of an interval: its mean, and its standard deviation from request to request.
+
+    `name`: of the source, or of the operator that answers.
+    """
 
     begin_s: float
     seconds: float
     workflow: str
     plan: str
-    source: str
-    figure: InputFigure
+    port: Port
+    name: str
+    figure: Figure
     requests: int
     mean: float
+    deviation: float
 
 
-def figures_of(tensor: Array) -> dict[InputFigure, float]:
+def figures_of(tensor: Array) -> dict[Figure, float]:
     """The figures of a tensor, from at most `MOST_VALUES` of its finite values; empty if it has none."""
     flat = tensor.reshape(-1)
     values = flat[:: max(1, -(-flat.size // MOST_VALUES))].astype(np.float64)
     values = values[np.isfinite(values)]
     if not values.size:
         return {}
-    return {InputFigure.MEAN: float(values.mean()), InputFigure.SPREAD: float(values.std())}
+    return {Figure.MEAN: float(values.mean()), Figure.SPREAD: float(values.std())}
 
 
-def keep_inputs(ledger: Ledger, lines: Sequence[InputLine], now_unix_s: float) -> None:
+def keep_values(ledger: Ledger, lines: Sequence[ValueLine], now_unix_s: float) -> None:
     """Add lines, and remove those of long ago."""
-    table = tables.inputs
+    table = tables.values
     with ledger.changing() as connection:
         if lines:
             connection.execute(insert(table), [asdict(line) for line in lines])
         connection.execute(delete(table).where(table.c.begin_s < now_unix_s - KEPT_S))
 
 
-def input_lines(ledger: Ledger, plan: str, span: Span = Span()) -> list[InputLine]:
+def value_lines(ledger: Ledger, plan: str, span: Span = Span()) -> list[ValueLine]:
     """The lines of a plan in the order of time."""
-    table = tables.inputs
+    table = tables.values
     columns = [column for column in table.c if column.name != "number"]
     query = span.of(select(*columns).where(table.c.plan == plan), table).order_by(table.c.begin_s, table.c.number)
     with ledger.reading() as connection:
         rows = connection.execute(query).all()
-    return [InputLine(**{**row._mapping, "figure": InputFigure(row.figure)}) for row in rows]
+    return [ValueLine(**{**row._mapping, "port": Port(row.port), "figure": Figure(row.figure)}) for row in rows]

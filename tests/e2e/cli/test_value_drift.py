@@ -1,4 +1,4 @@
-"""Inputs that are unlike the held-out ones are named, whatever the models answer."""
+"""Inputs that are unlike the held-out ones are named, and answers unlike those before."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jellybean.ledger.ledger import opened_ledger
+from jellybean.ledger.questions import last_plan
+from jellybean.ledger.value_figures import Figure, Port, value_lines
 from jellybean.serving.client import Client
 from tests.support.command_line import jellybean
 from tests.support.tiny_models import scale
@@ -67,6 +70,12 @@ def test_shifted_inputs_are_named(project: Path) -> None:
     (shifted,) = serve(project, 5.0, lambda: values(1, shift=2.0))
     assert shifted["name"] == "mean of x"
     assert shifted["standard_deviations"] == pytest.approx(4.0, rel=0.2)  # the mean of four values varies by a half
+    with opened_ledger(project, None) as ledger:
+        assert ledger is not None
+        lines = value_lines(ledger, last_plan(ledger) or "")
+    assert {(line.port, line.name) for line in lines} == {(Port.SOURCE, "x"), (Port.ANSWER, "double")}
+    double = [line for line in lines if line.name == "double" and line.figure is Figure.MEAN][-1]
+    assert double.mean == pytest.approx(4.0, abs=0.8)  # twice the shift
     text = " ".join(jellybean("report", str(project), "--drift", status=5).stdout.split())
     assert "mean of x" in text and "standard deviations" in text
 
