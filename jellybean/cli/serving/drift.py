@@ -73,7 +73,7 @@ def _held_out(directory: Path) -> dict[str, Array]:
 def _table(drifted: Sequence[Drifted]) -> Table:
     table = Table("what", title="not as predicted", title_justify="left")
     for name in ("beside its prediction", "since (UTC)", "by chance once in"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for one in drifted:
         since = datetime.datetime.fromtimestamp(one.since_s, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
         table.add_row(one.name, _distance(one), since, _rarely(one.once_in_s))
@@ -81,7 +81,7 @@ def _table(drifted: Sequence[Drifted]) -> Table:
 
 
 def _distance(one: Drifted) -> str:
-    return f"{1 + one.distance:.2f} times" if one.is_relative else f"{one.distance:+.1f} standard deviations"
+    return f"{1 + one.distance:.2f} times" if one.is_relative else f"{one.distance:+.1f} std. dev."
 
 
 def _rarely(seconds: float) -> str:

@@ -77,7 +77,7 @@ def test_shifted_inputs_are_named(project: Path) -> None:
     double = [line for line in lines if line.name == "double" and line.figure is Figure.MEAN][-1]
     assert double.mean == pytest.approx(4.0, abs=0.8)  # twice the shift
     text = " ".join(jellybean("report", str(project), "--drift", status=5).stdout.split())
-    assert "mean of x" in text and "standard deviations" in text
+    assert "mean of x" in text and "std. dev." in text
 
 
 def test_inputs_of_more_contrast_are_named(project: Path) -> None:

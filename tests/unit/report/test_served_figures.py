@@ -75,7 +75,7 @@ def test_twice_the_requests_are_named_and_nothing_else(tmp_path: Path) -> None:
     ledger = serve(tmp_path / "ledger.db", plan, 12, rate=2.0)
     (found,) = DriftWatch().see_all(observations(ledger, plan, HASH)).drifted
     assert found.name == "rate of requests"
-    assert found.ratio == pytest.approx(2.0, rel=0.1)
+    assert found.distance == pytest.approx(1.0, abs=0.2)
     assert observations(ledger, plan, "another plan") == []
     ledger.close()
 
