@@ -328,6 +328,7 @@ class Gateway:
             await asyncio.sleep(0.01)
         if self._kept is not None:
             self._kept.release()
+        await self.plans.read_for_the_last_time()  # who asked for the drain may end the workers as soon as this returns
         return self._requests.count
 
     def expect(self, view: PlanView, addresses: Mapping[str, str]) -> None:

@@ -145,7 +145,7 @@ class CurrentPlan:
             await _ready(plan, timeout_s, plan.workers.keys() - self.served.workers.keys())
             on_new_ready()
             await _ready(plan, began_s + timeout_s - time.monotonic(), plan.workers.keys())
-            await self._read_for_the_last_time(self.served)  # its workers may be ended as soon as this returns
+            await self.read_for_the_last_time()  # its workers may be ended as soon as this returns
         except BaseException:
             self._end_costs(plan)
             await plan.close()
@@ -156,6 +156,10 @@ class CurrentPlan:
         self.retire(self.served)
         self.served = plan
         self._on_change()
+
+    async def read_for_the_last_time(self) -> None:
+        """Bill the bytes that the served plan has sent until now; the workers may be ended then."""
+        await self._read_for_the_last_time(self.served)
 
     async def _read_for_the_last_time(self, plan: ServedPlan) -> None:
         texts = await self.read(plan)

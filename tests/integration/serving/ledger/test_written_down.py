@@ -106,3 +106,16 @@ def test_between_two_runs_nothing_costs_and_both_are_shown(
     text = jellybean("cost", str(tmp_path), "--by", "client", "--csv").stdout.splitlines()
     assert text[0] == "client,usd,workers_usd,traffic_usd,answered,failed"
     assert sum(int(line.split(",")[-2]) for line in text[1:]) == 6
+
+
+def test_what_workers_did_is_written_before_a_drain_ends(tmp_path: Path, start) -> None:
+    start(tmp_path, chain(tmp_path, links=[LINK]), detach=True)
+    with Client.of(tmp_path) as client:
+        wait_until(lambda: client.status().state == "ready")
+        for _ in range(20):
+            client.infer({"x": np.ones((1, 4), np.float32)})
+    with Client.at(owner_endpoint(tmp_path)) as owner:
+        assert owner.drain(5.0) == 0
+    assert lines(tmp_path, By.OPERATOR)["double"][1] == 20  # the workers may end now
+    down(tmp_path, timeout_s=5.0)
+    assert lines(tmp_path, By.OPERATOR)["double"][1] == 20
