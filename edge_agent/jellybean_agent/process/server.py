@@ -36,7 +36,7 @@ from jellybean_agent.system.malloc import keep_freed_memory
 from jellybean_agent.telemetry.tracing import make_span_factory
 from jellybean_agent.transport.channels import CONNECTION_LIFETIME_S, Transport, make_transport
 from jellybean_agent.transport.streams import DELIVER_METHOD
-from jellybean_agent.worker.counters import WorkerCounters
+from jellybean_agent.worker.counters import kept_if_possible
 from jellybean_agent.worker.emulated_links import EmulatedLinks
 
 LOG = logging.getLogger("jellybean.agent")
@@ -92,7 +92,7 @@ async def serve(options: Options, pool: ModelProcessPool | None = None, stop: as
         model_process = None if pool is None else ModelProcess(pool, run_limit_s=options.max_run_s)
         models = ModelSettings(options.root, model_process, options.allow_python)
         spans = make_span_factory("jellybean-agent", worker.name, view.name, os.environ)
-        counters = WorkerCounters(worker.operators, options.counters, view.hash)
+        counters = kept_if_possible(worker.operators, options.counters, view.hash)
         service = AgentService(view, worker, addresses, links, transport, models, spans, counters)
         measurements = Measurements(
             service,

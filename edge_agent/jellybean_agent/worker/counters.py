@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import glob
+import logging
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from jellybean_agent.brain.messages import RunOperator
+from jellybean_agent.errors import CountersError
 from jellybean_agent.telemetry.live_counters import LiveCounters
 from jellybean_agent.worker.run_outputs import RunDone, is_direct_call
 
+LOG = logging.getLogger("jellybean.agent")
 MAX_ROWS = 1024  # operators, and pairs of operator and tier, whose counters are kept
 _COLUMNS = 3  # of an operator: completed, failed, nanoseconds of runs; of an operator and a tier: bytes
 _RUNS, _BYTES = "runs", "bytes"  # what a row is about
@@ -105,9 +109,20 @@ class WorkerCounters:
             self._kept.row((_BYTES, operator, tier), _OTHERS)[0] = self.link_bytes[operator, tier]
 
 
+def kept_if_possible(operators: Iterable[str], kept: Path | None, plan: str) -> WorkerCounters:
+    """Counters in a file, or in the process alone where the file cannot be used: a full disk must not end serving."""
+    names = tuple(operators)
+    try:
+        return WorkerCounters(names, kept, plan)
+    except CountersError as error:
+        LOG.warning("%s: if this process is killed, the ledger misses what it counted since the last interval", error)
+        return WorkerCounters(names)
+
+
 def _file_of_plan(kept: Path, plan: str) -> LiveCounters:
     own = kept.with_name(f"{kept.name}-{plan[:16]}")
     for other in kept.parent.glob(f"{glob.escape(kept.name)}-*"):
         if other != own and ".damaged-" not in other.name:
-            other.unlink(missing_ok=True)
+            with suppress(OSError):  # it only takes space
+                other.unlink()
     return LiveCounters(own, _COLUMNS, MAX_ROWS)

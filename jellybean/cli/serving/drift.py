@@ -71,8 +71,9 @@ def _held_out(directory: Path) -> dict[str, Array]:
 
 
 def _table(drifted: Sequence[Drifted]) -> Table:
-    table = Table("what", title="not as predicted", title_justify="left")
-    for name in ("beside its prediction", "since (UTC)", "by chance once in"):
+    table = Table(title="not as predicted", title_justify="left")
+    table.add_column("what", overflow="fold")
+    for name in ("difference", "since (UTC)", "once by chance in"):
         table.add_column(name, justify="right", no_wrap=True)
     for one in drifted:
         since = datetime.datetime.fromtimestamp(one.since_s, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")

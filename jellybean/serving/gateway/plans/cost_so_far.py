@@ -3,7 +3,7 @@
 Without a ledger it begins with the gateway's process; with one it goes on from what the ledger has of the run.
 
 Workers cost their price while their plan is served; while one plan replaces another, both do. Links cost the bytes
-sent, as reported by workers: bytes that a worker sent between its last report and its death are not counted.
+sent, as reported by workers; a worker that is killed goes on counting where it ended if a file keeps its counters.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class CostAccount:
     def report(self, plan: Billed, texts: Iterable[bytes], asked_s: float) -> None:
         """Add the workers' metrics (Prometheus' text format), requested at `asked_s` (monotonic seconds).
 
-        A counter below its last value was reset by a restart. A report that overlaps a newer one is ignored: its
+        A counter below its last value has begun again. A report that overlaps a newer one is ignored: its
         counters may be older.
         """
         bill = self._bills.get(plan)

@@ -10,7 +10,7 @@ import pytest
 
 from jellybean_agent.brain.messages import RunOperator, WorkItem
 from jellybean_agent.errors import CountersError
-from jellybean_agent.worker.counters import MAX_ROWS, WorkerCounters
+from jellybean_agent.worker.counters import MAX_ROWS, WorkerCounters, kept_if_possible
 from jellybean_agent.worker.run_outputs import RunDone, TensorOutputs
 
 
@@ -65,3 +65,13 @@ def test_what_there_is_no_row_for_is_counted_but_not_kept(tmp_path: Path) -> Non
         counters.close()
     assert counters.failed["o0"] == 2
     assert counters.failed[names[-1]] == 1
+
+
+def test_without_a_usable_file_it_counts_all_the_same_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    counters = kept_if_possible(["double"], tmp_path / "no folder" / "counters", "plan")
+    counters.run_done(run("a"), RunDone([TensorOutputs({})], [1], 0.25, 0.0))
+    counters.close()
+    assert counters.completed == {"double": 1}
+    assert "nothing can be counted there: if this process is killed, the ledger misses" in caplog.text
