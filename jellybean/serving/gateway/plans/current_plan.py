@@ -14,6 +14,7 @@ from jellybean.serving.gateway.plans.cost_so_far import CostAccount
 from jellybean.serving.gateway.plans.served_plan import OnSent, ServedPlan
 from jellybean_agent import EmulatedLinks, PlanView, StatusError, Transport
 
+RETIRE_WAIT_S = 2.0  # for requests in flight on a replaced plan, whose workers may be ended then
 _POLL_S = 0.02
 OnRead = Callable[[Mapping[str, Sequence[bytes]]], Awaitable[None]]  # gets hash of a plan -> its workers' metrics
 
@@ -132,9 +133,10 @@ class CurrentPlan:
     ) -> None:
         """Serve new requests by another plan, which is expected, once its workers are ready.
 
-        Requests in flight finish on the old plan. StatusError, and the old plan stays, if not within `timeout_s`.
-        `on_new_ready` is called once the workers that the old plan does not use are ready: until then no worker that
-        both use needs to leave the old one.
+        Requests in flight finish on the old plan. StatusError, and the old plan stays, if not within `timeout_s`. When
+        this returns, the counters of the old plan's workers are read, and these may be ended. `on_new_ready` is called
+        once the workers that the old plan does not use are ready: until then no worker that both use needs to leave the
+        old one.
         """
         self._replacing = True
         emulated = (EmulatedLinks(view.links, links) if self._network.emulate else EmulatedLinks((), None)).open()
@@ -145,7 +147,7 @@ class CurrentPlan:
             await _ready(plan, timeout_s, plan.workers.keys() - self.served.workers.keys())
             on_new_ready()
             await _ready(plan, began_s + timeout_s - time.monotonic(), plan.workers.keys())
-            await self.read_for_the_last_time()  # its workers may be ended as soon as this returns
+            await self.read_for_the_last_time()  # requests in flight may last longer than the wait below
         except BaseException:
             self._end_costs(plan)
             await plan.close()
@@ -153,9 +155,11 @@ class CurrentPlan:
             raise
         finally:
             self._replacing = False
-        self.retire(self.served)
+        retiring = self.retire(self.served)
         self.served = plan
         self._on_change()
+        left_s = max(0.0, began_s + timeout_s - time.monotonic())
+        await asyncio.wait([retiring], timeout=min(RETIRE_WAIT_S, left_s))  # what it served meanwhile is read then
 
     async def read_for_the_last_time(self) -> None:
         """Bill the bytes that the served plan has sent until now; the workers may be ended then."""
@@ -166,9 +170,10 @@ class CurrentPlan:
         if self.on_read is not None:
             await self.on_read({plan.view.hash: texts})
 
-    def retire(self, plan: ServedPlan) -> None:
+    def retire(self, plan: ServedPlan) -> asyncio.Task[None]:
         """Close a plan's streams once its last attempt has ended."""
         self._retiring[plan] = asyncio.create_task(self._retire(plan))
+        return self._retiring[plan]
 
     async def _retire(self, plan: ServedPlan) -> None:
         while plan.has_attempts:
