@@ -28,17 +28,20 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "PlanFigures",
         "planned_rate_per_s",
     ),
+    "brain.plan_reading": (
+        "plan_view",
+        "read_plan",
+    ),
     "brain.plan_view": (
         "PlanView",
         "WorkerView",
-        "plan_view",
-        "read_plan",
     ),
     "brain.route_table": ("RouteTable",),
     "brain.sites": (
         "SiteRoutes",
         "Sites",
     ),
+    "brain.workflow_views": ("workflow_views",),
     "enrolment.join_token": (
         "TOKEN_SECRET_BYTES",
         "JoinToken",

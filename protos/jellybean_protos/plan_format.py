@@ -31,10 +31,16 @@ READABLE_VERSIONS = (
     7,
 )  # 2: one site per tier, one workflow; 1, which lacks batch sizes, is not readable
 HEADER_KEYS = frozenset({"kind", "version", "hash"})
+WORKFLOW_SEPARATOR = "/"  # between a workflow's name and an operator's or source's, if there are several workflows
 
 
 class PlanFormatError(ValueError):
     """A document is not a plan, has an unsupported version, or was changed after it was written (wrong hash)."""
+
+
+def qualified_name(workflow: str, name: str) -> str:
+    """The name of a source or operator of one of several workflows."""
+    return f"{workflow}{WORKFLOW_SEPARATOR}{name}"
 
 
 def canonical_json(value: Any) -> str:

@@ -1,35 +1,22 @@
-"""The parts of a plan document that workers and the gateway need: operators, workers, links and routes.
+"""The parts of a plan that workers and the gateway need: operators, workers, links and routes.
 
-Reads the plan document's JSON, so that a device needs no solver; `plan_format` checks kind, version and content hash.
-If a tier of the plan stands for several identical sites, the view lists the workers, links and routes of each site,
-and each site is a tier of its own.
+plan_reading.py makes them of a plan document. If a tier of the plan stands for several identical sites, the view lists
+the workers, links and routes of each site, and each site is a tier of its own.
 """
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, cast
 
-from jellybean_agent.brain.messages import GATEWAY
-from jellybean_agent.brain.plan_figures import PlanFigures, read_figures
+from jellybean_agent.brain.plan_figures import PlanFigures
 from jellybean_agent.brain.route_table import Group, RouteTable
-from jellybean_agent.brain.sites import SiteRoutes, Sites
 from jellybean_agent.brain.wiring import EdgeKind, OperatorWiring
-from jellybean_agent.errors import PlanViewError, describe_error
 from jellybean_agent.system.device import CPU, Device
 from jellybean_agent.tensors.ports import PortNames
 from jellybean_protos import plan_format
 
-MAX_PLAN_BYTES = 64 * 2**20
-_LITTLE = 1e-6  # shares that differ from 1 by less are rounded
-
 Fallback = tuple[frozenset[int], tuple[float, ...]]  # numbers of the routes that a loss closes; all weights then
-
-_KINDS = ("each", "fan_out", "gather")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +103,10 @@ class PlanView:
 
     `operators`: with the first variant of each; where workers run different variants, `seen_by` gives those of one
     worker. `others`: operator -> its further variants.
+
+    `workflows`: names of the workflows if the plan has several; a route then covers one or more of them. The view of
+    one of them (workflow_views.py) has its name in `workflow`, its operators under their own names, and its routes:
+    `route_numbers` are theirs among the `plan_routes` of the plan.
     """
 
     name: str
@@ -133,6 +124,41 @@ class PlanView:
     others: Mapping[str, tuple[OperatorView, ...]] = field(default_factory=dict)
     groups: Mapping[tuple[str, str], Group] = field(default_factory=dict)  # as in `RouteTable`
     fallbacks: tuple[Fallback, ...] = ()
+    workflows: tuple[str, ...] = ()
+    workflow: str = ""
+    route_numbers: tuple[int, ...] = ()
+    plan_routes: int = 0
+
+    @property
+    def served_name(self) -> str:
+        """What clients call it: the workflow, of several, or else the plan."""
+        return self.workflow or self.name
+
+    @property
+    def identity(self) -> str:
+        """The workflow in the certificates of its gateway and clients: of several workflows, PLAN/WORKFLOW."""
+        return plan_format.qualified_name(self.name, self.workflow) if self.workflow else self.name
+
+    def qualified(self, name: str) -> str:
+        """What workers call a source or operator of this view."""
+        return plan_format.qualified_name(self.workflow, name) if self.workflow else name
+
+    def own_name(self, name: str) -> str:
+        """The name in this view of what workers call `name`."""
+        return name.removeprefix(self.qualified(""))
+
+    def owns(self, name: str) -> bool:
+        """True if what workers call `name` is a source or operator of this view's workflow."""
+        return name.startswith(self.qualified(""))
+
+    def plan_route(self, number: int) -> int:
+        """The number that workers give to one of this view's routes."""
+        if not self.workflow:
+            return number
+        place, route = divmod(self.table.plain(number), len(self.weights))
+        found = place * self.plan_routes + self.route_numbers[route]
+        spreads = number >= len(self.routes)
+        return found + (len(self.routes) // len(self.weights)) * self.plan_routes if spreads else found
 
     @property
     def table(self) -> RouteTable:
@@ -185,271 +211,3 @@ class PlanView:
         edges = operator.wiring.outputs if operator else self.source_outputs[upstream]
         opens = any(name == downstream and kind == "fan_out" for name, kind in edges)
         return (operator.depth if operator else 0) + opens
-
-
-def read_plan(path: Path) -> PlanView:
-    """The view of a plan file. PlanViewError if it cannot be read, or kind, version or hash are wrong."""
-    try:
-        if path.stat().st_size > MAX_PLAN_BYTES:
-            raise PlanViewError(f"{path}: above {MAX_PLAN_BYTES} bytes; a plan is smaller")
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise PlanViewError(f"{path}: {describe_error(error)}") from error
-    except (ValueError, RecursionError) as error:
-        raise PlanViewError(f"{path}: not JSON: {error}") from error
-    return plan_view(document)
-
-
-def plan_view(document: Any) -> PlanView:
-    """The view of a plan document. PlanViewError unless kind, version and hash are right."""
-    try:
-        plan_format.body_of(document, "this agent")
-    except plan_format.PlanFormatError as error:
-        raise PlanViewError(str(error)) from error
-    try:
-        view = _parse(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise PlanViewError(f"not a plan: {type(error).__name__} {error}") from error
-    _check_routes(view)
-    return _in_sites(view, document.get("sites", {}))
-
-
-def _parse(document: Mapping[str, Any]) -> PlanView:
-    sources = {item["name"]: item["tier"] for item in document["sources"]}
-    routes = tuple({str(op): str(worker) for op, worker in item["workers"].items()} for item in document["routes"])
-    items = {item["name"]: item for item in document["operators"]}
-    operators, others = _operators(document["operators"], frozenset(sources))
-    workers = {item["name"]: _worker(item, operators, items, routes) for item in document["workers"]}
-    outputs = {
-        source: tuple((op.name, kind) for op in operators.values() for up, kind in op.wiring.inputs if up == source)
-        for source in sources
-    }
-    links = tuple(
-        LinkView(
-            item["upstream_tier"],
-            item["downstream_tier"],
-            item["bandwidth_bytes_per_s"],
-            float(item["latency_s"]),
-            float(item.get("price_usd_per_gib", 0.0)),
-        )
-        for item in document["links"]
-    )
-    weights = tuple(float(item["weight"]) for item in document["routes"])
-    name, hash_ = document["name"], document["hash"]
-    periodic = all(item.get("arrivals") == "periodic" for item in document["sources"])
-    eventually = any(item.get("deliver") == "eventually" for item in document["sources"])
-    return PlanView(
-        name=name,
-        hash=hash_,
-        tiers_at=(sources,),
-        source_outputs=outputs,
-        operators=operators,
-        workers=workers,
-        routes=routes,
-        weights=weights,
-        links=links,
-        figures=read_figures(document),
-        periodic=periodic,
-        eventually=eventually,
-        others=others,
-        groups=_groups(document.get("spread", {}), operators, workers),
-        fallbacks=_fallbacks(document.get("fallbacks", ()), len(routes)),
-    )
-
-
-def _fallbacks(items: Sequence[Mapping[str, Any]], routes: int) -> tuple[Fallback, ...]:
-    """The fallbacks, those that close the fewest routes first. ValueError unless weights are shares of open routes."""
-    fallbacks: list[Fallback] = []
-    for item in items:
-        closes, weights = frozenset(map(int, item["closes"])), tuple(map(float, item["weights"]))
-        is_share = not weights or (min(weights) >= 0 and abs(sum(weights) - 1.0) <= _LITTLE and len(weights) == routes)
-        if not is_share or any(weights[number] for number in closes if weights):
-            raise ValueError("a fallback does not share the requests out over the routes that are left")
-        fallbacks.append((closes, weights))
-    return tuple(sorted(fallbacks, key=lambda fallback: len(fallback[0])))
-
-
-def _groups(
-    spread: Mapping[str, Any], operators: Mapping[str, OperatorView], workers: Mapping[str, WorkerView]
-) -> dict[tuple[str, str], Group]:
-    """(operator, worker) -> the group round which children go. ValueError for a group that cannot be one."""
-    found: dict[tuple[str, str], Group] = {}
-    for operator, groups in spread.items():
-        for group in groups:
-            names = tuple(str(name) for name in group)
-            own = operators[operator].depth > 0 and all(operator in workers[name].operators for name in names)
-            if not own or len({workers[name].tier for name in names}) != 1 or len(set(names)) != len(names):
-                raise ValueError(f"children of {operator} spread over {', '.join(names)}")
-            found |= dict.fromkeys(((str(operator), name) for name in names), names)
-    return found
-
-
-def _in_sites(view: PlanView, counts: Mapping[str, int]) -> PlanView:
-    """The view with each site of a tier as a tier of its own."""
-    sites = Sites({str(tier): int(count) for tier, count in counts.items()})
-    if sites.most == 1:
-        return view
-    if view.groups:
-        raise PlanViewError("a plan of several sites spreads no children")
-    tier_of = {name: worker.tier for name, worker in view.workers.items()}
-    workers = {
-        name: replace(worker, name=name, tier=sites.tier_name(worker.tier, site))
-        for worker in view.workers.values()
-        for site in sites.of(worker.tier)
-        for name in [sites.worker_name(worker.tier, worker.name, site)]
-    }
-    links = {
-        ends: replace(link, upstream_tier=ends[0], downstream_tier=ends[1])
-        for link in view.links
-        for place in range(sites.most)
-        for ends in [(sites.name_at(link.upstream_tier, place), sites.name_at(link.downstream_tier, place))]
-    }
-    sources = view.tiers_at[0].items()
-    tiers_at = tuple({name: sites.name_at(tier, place) for name, tier in sources} for place in range(sites.most))
-    routes = SiteRoutes(view.routes, tier_of, sites)
-    return replace(view, tiers_at=tiers_at, workers=workers, routes=routes, links=tuple(links.values()))
-
-
-def _worker(
-    item: Mapping[str, Any],
-    operators: Mapping[str, OperatorView],
-    items: Mapping[str, Mapping[str, Any]],
-    routes: tuple[Mapping[str, str], ...],
-) -> WorkerView:
-    """A worker. `items`: operator -> its part of the document."""
-    pool, own = item["pool"], tuple(op for op in operators if any(route.get(op) == item["name"] for route in routes))
-    chosen = {str(op): str(variant) for op, variant in item.get("variants", {}).items()}
-    here = {op: _variant_item(items[op], chosen.get(op)) for op in own}
-    sizes = {op: int(here[op]["batch"][pool]) for op in own}
-    for op, size in sizes.items():
-        wiring = operators[op].wiring
-        names = _port_names((here[op].get("model") or {}).get("ports") or {})
-        fans_out = "fan_out" in (kind for _, kind in wiring.outputs)
-        alone = not names.can_batch(fans_out=fans_out, gathers="gather" in (kind for _, kind in wiring.inputs))
-        if size < 1 or (size > 1 and alone):
-            raise ValueError(f"batches of {size} of {op}" + (", which gathers or fans out" if alone else ""))
-    delays = {op: float(here[op].get("batch_delay_s", 0.0)) for op in own}
-    waits = {op: delays[op] for op in own if delays[op] and sizes[op] > 1}
-    if not all(0 <= wait_s < math.inf for wait_s in waits.values()):
-        raise ValueError(f"delays of {waits}")
-    service = {op: here[op]["service"][pool] for op in own}
-    emulated = float(item.get("speed", 1.0)) != 1.0
-    times_s = {op: _device_s(op, service[op]) for op in own} if emulated else None
-    loads = {op: _load(float(item["rates_per_s"].get(op, 0.0)), service[op], sizes[op]) for op in own}
-    price = float(item["price_usd_per_h"])
-    taken = {op: float(here[op].get("device_memory_bytes", {}).get(pool, 0.0)) for op in own}
-    device, memory = _device(item), _device_memory(item, taken)
-    return WorkerView(
-        item["name"], item["tier"], own, sizes, times_s, loads, price, waits, device, memory, variants=chosen
-    )
-
-
-def _variant_item(item: Mapping[str, Any], variant: str | None) -> Mapping[str, Any]:
-    """The part of the document on one variant of an operator: the operator's own part, or one of `others` in it."""
-    if variant is None:
-        return item
-    for one in (item, *item.get("others", ())):
-        if one["variant"] == variant:
-            return cast(Mapping[str, Any], one)
-    raise ValueError(f"variant {variant} of {item['name']}")
-
-
-def _device_memory(item: Mapping[str, Any], taken: Mapping[str, float]) -> dict[str, float]:
-    """Operator -> its share of the memory of the worker's device, in proportion to what its model takes (`taken`).
-
-    All shares together are the device's memory, and each is at least what the model took when it was measured.
-    """
-    limit, total = item.get("device_memory_bytes"), sum(taken.values())
-    if limit is None or not total:
-        return {}
-    if not all(0 <= size < math.inf for size in (float(limit), *taken.values())):
-        raise ValueError(f"device memory of {limit}, of which models take {taken}")
-    return {name: float(limit) * size / total for name, size in taken.items() if size}
-
-
-def _device(item: Mapping[str, Any]) -> Device:
-    options = tuple((str(name), str(value)) for name, value in item.get("device_options", ()))
-    return Device(str(item.get("device", CPU.name)), options)
-
-
-def _load(rate_per_s: float, times: Mapping[str, Mapping[str, float]], batch: int) -> float:
-    """Fraction of a worker's time that is busy at this rate and batch size. `times`: profile by batch size as text."""
-    size = batch if str(batch) in times else 1
-    return rate_per_s * float(times[str(size)]["mean_s"]) / size
-
-
-def _device_s(operator: str, times: Mapping[str, Mapping[str, float]]) -> dict[int, float]:
-    found = {int(size): float(time["mean_s"]) for size, time in times.items()}
-    if 1 not in found or not all(size >= 1 and 0 <= time_s < math.inf for size, time_s in found.items()):
-        raise ValueError(f"times of {operator}: {found}")
-    return found
-
-
-def _operators(
-    items: list[Mapping[str, Any]], sources: frozenset[str]
-) -> tuple[dict[str, OperatorView], dict[str, tuple[OperatorView, ...]]]:
-    """The operators, which the document lists in topological order, and the further variants of those that have any."""
-    readers: dict[str, list[Mapping[str, Any]]] = {item["name"]: [] for item in items}  # the edges out of each
-    for item in items:
-        for edge in item["inputs"]:
-            upstream = edge["upstream"]
-            if edge["kind"] not in _KINDS or (upstream not in readers and upstream not in sources):
-                raise ValueError(f"edge {upstream} -> {item['name']}")
-            if upstream in readers:
-                readers[upstream].append({**edge, "downstream": item["name"]})
-    depths = dict.fromkeys(sources, 0)
-    found: dict[str, OperatorView] = {}
-    others: dict[str, tuple[OperatorView, ...]] = {}
-    for item in items:
-        name = item["name"]
-        inputs = tuple((edge["upstream"], cast(EdgeKind, edge["kind"])) for edge in item["inputs"])
-        levels = {depths[up] + {"each": 0, "fan_out": 1, "gather": -1}[kind] for up, kind in inputs}
-        if len(levels) != 1 or min(levels) < 0:
-            raise ValueError(f"the inputs of {name} are not at one level of fan-out")
-        depths[name] = levels.pop()
-        found[name] = _operator(item, inputs, readers[name], depths[name])
-        if further := item.get("others", ()):
-            others[name] = tuple(_operator(one, inputs, readers[name], depths[name]) for one in further)
-    return found, others
-
-
-def _operator(
-    item: Mapping[str, Any], inputs: tuple[tuple[str, EdgeKind], ...], readers: list[Mapping[str, Any]], depth: int
-) -> OperatorView:
-    """An operator with one variant. `item`: its part of the document; `readers`: the edges out of it."""
-    name, model = item["name"], item.get("model") or {}
-    ports = _port_names(model.get("ports") or {})
-    wiring = OperatorWiring(inputs, tuple((edge["downstream"], cast(EdgeKind, edge["kind"])) for edge in readers))
-    outputs = {edge["downstream"]: ports.output_of(edge.get("output")) for edge in readers}
-    path, sha256, python = model.get("path"), model.get("sha256"), _python(model.get("python"))
-    sent = {down: one for down, one in (outputs or {GATEWAY: ports.output}).items() if one}
-    fed = ports.input_by_upstream(upstream for upstream, _ in inputs)
-    parts = model.get("files") or ([{"path": path, "sha256": sha256}] if path and sha256 else [])
-    files = tuple((str(part["path"]), str(part["sha256"])) for part in parts)
-    state = {str(given): str(taken) for given, taken in item.get("state", ())}
-    if state and depth:
-        raise ValueError(f"a state by stream of {name}, which is below a fan-out")
-    return OperatorView(name, item["variant"], wiring, depth, path, sha256, sent, python, files, fed, state, ports)
-
-
-def _port_names(item: Mapping[str, Any]) -> PortNames:
-    names, outputs = dict(item.get("inputs", {})), dict(item.get("outputs", {}))
-    rows_of, gathered_rows = dict(item.get("rows_of", {})), dict(item.get("gathered_rows", {}))
-    return PortNames(names, item.get("output"), outputs, item.get("rows"), rows_of, gathered_rows)
-
-
-def _python(item: Mapping[str, Any] | None) -> PythonView | None:
-    if item is None:
-        return None
-    return PythonView(str(item["function"]), str(item["arguments"]), str(item["module_sha256"]))
-
-
-def _check_routes(view: PlanView) -> None:
-    if not view.routes:
-        raise PlanViewError("the plan has no route: nothing could be served")
-    for index, route in enumerate(view.routes):
-        if set(route) != set(view.operators):
-            raise PlanViewError(f"route {index} of the plan does not say where each operator runs")
-        unknown = sorted(set(route.values()) - set(view.workers) | {w for w in route.values() if w == GATEWAY})
-        if unknown:
-            raise PlanViewError(f"route {index} of the plan names unknown workers: {', '.join(unknown)}")

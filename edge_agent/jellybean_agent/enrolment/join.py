@@ -20,7 +20,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from jellybean_agent.brain.plan_view import PlanView, WorkerView, plan_view
+from jellybean_agent.brain.plan_reading import plan_view
+from jellybean_agent.brain.plan_view import PlanView, WorkerView
 from jellybean_agent.enrolment.join_token import JoinToken, parse_token
 from jellybean_agent.enrolment.model_download import download, fetch_beside, partial_file, remove_partial_files
 from jellybean_agent.enrolment.retries import RETRY_S, describe_call_error, is_refusal, retried

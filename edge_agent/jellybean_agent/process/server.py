@@ -16,7 +16,8 @@ from typing import Any
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from jellybean_agent.brain.plan_view import PlanView, read_plan
+from jellybean_agent.brain.plan_reading import read_plan
+from jellybean_agent.brain.plan_view import PlanView
 from jellybean_agent.errors import PlanViewError, TransientError
 from jellybean_agent.execution.model_process import RUN_LIMIT_S, ModelProcess
 from jellybean_agent.execution.process_pool import POOL_DIED, ModelProcessPool

@@ -11,13 +11,16 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
+from jellybean_protos import plan_format
 from jellybean_solver.errors import SolverError
 from jellybean_solver.model.accuracy import AccuracyModel
 from jellybean_solver.model.model_ref import ModelRef
 
 GIB = 2**30
 CPU = "cpu"  # device of a worker for which no other is stated
-WORKFLOW_SEPARATOR = "/"  # between a workflow's name and an operator's or source's, if there are several workflows
+WORKFLOW_SEPARATOR = (
+    plan_format.WORKFLOW_SEPARATOR
+)  # between a workflow's name and an operator's or source's, if there are several workflows
 LEAST_BATCH_SAVING = 0.02  # fraction of the time per request that a larger batch must save; less is measurement noise
 
 
@@ -270,7 +273,7 @@ class Slo:
 
 def qualified_name(workflow: str, name: str) -> str:
     """The name of a source or operator of one of several workflows."""
-    return f"{workflow}{WORKFLOW_SEPARATOR}{name}"
+    return plan_format.qualified_name(workflow, name)
 
 
 @dataclass(frozen=True, slots=True)

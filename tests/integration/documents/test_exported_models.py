@@ -26,7 +26,7 @@ from jellybean.pipeline.onnx_split import find_layers
 from jellybean.profiler.flow import Flow
 from jellybean.profiler.project import workload_of
 from jellybean_agent.brain.messages import WorkItem
-from jellybean_agent.brain.plan_view import plan_view
+from jellybean_agent.brain.plan_reading import plan_view
 from jellybean_agent.execution.model_files import file_sha256
 from jellybean_agent.process.model_loading import ModelSettings, load_executors
 from jellybean_agent.worker.run_outputs import run_items

@@ -17,7 +17,8 @@ from jellybean.serving.gateway_main import open_spool
 from jellybean.serving.outcomes import Outcome, OutcomeKind
 from jellybean.serving.spool.delivery import DeliverySettings, Key, OnFinal, SpoolDelivery
 from jellybean.serving.spool.spool import Spool
-from jellybean_agent.brain.plan_view import PlanView, plan_view
+from jellybean_agent.brain.plan_reading import plan_view
+from jellybean_agent.brain.plan_view import PlanView
 from jellybean_agent.errors import StatusError
 from jellybean_agent.transport.channels import Transport
 from jellybean_agent.worker.emulated_links import EmulatedLinks

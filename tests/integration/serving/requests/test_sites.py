@@ -13,7 +13,7 @@ from jellybean.bench.target import LoadSettings, Target
 from jellybean.serving.client import Client
 from jellybean.serving.gateway.plans.route_choice import SiteRouteDrawer
 from jellybean.serving.local.running import Running
-from jellybean_agent.brain.plan_view import plan_view
+from jellybean_agent.brain.plan_reading import plan_view
 from jellybean_solver.model.problem import Arrivals, Link
 from tests.support.tiny_models import chain
 

@@ -28,7 +28,7 @@ from jellybean.serving.enrolment.rollout import PlanOffer, PlanRollout
 from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.plans.current_plan import WorkerNetwork
 from jellybean.serving.gateway.service import GatewayService
-from jellybean_agent.brain.plan_view import plan_view
+from jellybean_agent.brain.plan_reading import plan_view
 from jellybean_agent.enrolment import join, model_download
 from jellybean_agent.enrolment.join_token import JoinToken
 from jellybean_agent.errors import StatusError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jellybean_agent.brain.plan_view import plan_view, read_plan
+from jellybean_agent.brain.plan_reading import plan_view, read_plan
 from jellybean_agent.errors import PlanViewError
 from jellybean_protos import plan_format
 from jellybean_solver.model import plan_document

@@ -14,7 +14,8 @@ from cryptography import x509
 
 from jellybean.serving.enrolment.authority import Authority, open_authority
 from jellybean_agent import steps
-from jellybean_agent.brain.plan_view import PythonView, plan_view
+from jellybean_agent.brain.plan_reading import plan_view
+from jellybean_agent.brain.plan_view import PythonView
 from jellybean_agent.enrolment import join
 from jellybean_agent.errors import ModelError
 from jellybean_agent.execution.model_files import file_sha256

@@ -18,7 +18,8 @@ from onnx import helper
 from prometheus_client import CollectorRegistry, generate_latest
 
 from jellybean_agent.brain.messages import GATEWAY, RunOperator, WorkItem
-from jellybean_agent.brain.plan_view import PlanView, PythonView, plan_view
+from jellybean_agent.brain.plan_reading import plan_view
+from jellybean_agent.brain.plan_view import PlanView, PythonView
 from jellybean_agent.errors import RefusedValuesError, StatusError, status_of
 from jellybean_agent.execution.executor import Executor, RunResult
 from jellybean_agent.process.metrics import AgentCollector

@@ -9,7 +9,7 @@ import pytest
 
 from jellybean.planning.simulation import simulate_plan
 from jellybean_agent.brain import route_table
-from jellybean_agent.brain.plan_view import plan_view
+from jellybean_agent.brain.plan_reading import plan_view
 from jellybean_agent.brain.route_table import RouteTable
 from jellybean_agent.errors import PlanViewError
 from jellybean_solver.model.evaluate import evaluate
