@@ -206,6 +206,7 @@ def brains(plan: Plan, *, fair_queueing_from: int = FAIR_QUEUEING_FROM) -> Mappi
                 delays=_delays(plan, worker),
                 shares=_loads(plan, worker),
                 fair_queueing_from=fair_queueing_from,
+                workflows={name: plan.workflow_of(name) for name in plan.operator_by_name} if plan.workflows else {},
             ),
         )
         for worker in plan.workers

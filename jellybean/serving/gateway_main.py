@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +22,14 @@ from jellybean.ledger.errors import LedgerError
 from jellybean.serving.enrolment.rollout import PlanOffer, PlanRollout
 from jellybean.serving.gateway.fast_infer import FastWorkflow
 from jellybean.serving.gateway.gateway import MAX_IN_FLIGHT, TIMEOUT_S, Gateway, GatewaySettings
-from jellybean.serving.gateway.metrics import GatewayCollector
+from jellybean.serving.gateway.gateways import Gateways
+from jellybean.serving.gateway.metrics import GatewaysCollector, worker_metrics
 from jellybean.serving.gateway.plans.current_plan import WorkerNetwork
 from jellybean.serving.gateway.plans.replaced_plan import ReplacedPlan
 from jellybean.serving.gateway.requests.hedging import Hedge
+from jellybean.serving.gateway.served_workflow import ServedWorkflow
 from jellybean.serving.gateway.service import GatewayService
-from jellybean.serving.gateway.workflow_model import Workflow
+from jellybean.serving.gateway.workflow_model import WorkflowModels
 from jellybean.serving.outcomes import Outcome
 from jellybean.serving.run_state import mark_drained, state_path
 from jellybean.serving.spool.spool import Spool
@@ -64,6 +68,7 @@ from jellybean_agent import (
     status_of,
     termination_event,
     watch_expiry,
+    workflow_views,
 )
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
@@ -83,50 +88,52 @@ async def serve(options: argparse.Namespace) -> None:
     """
     on_replaced = _use_replaced_plan(options)
     view = read_plan(options.plan)
+    views = workflow_views(json.loads(options.plan.read_bytes()))
     me = (Role.GATEWAY, GATEWAY)
     transport = make_transport(view.name, me, options.tls, insecure=options.insecure, renew_s=options.renew_s)
     addresses, stop = read_peer_addresses(options.peers, transport), termination_event()
-    with EmulatedLinks(() if options.no_emulation else view.links, options.links) as links:
-        known = set(view.workers)
-        spans = make_span_factory("jellybean-gateway", "gateway", view.name, os.environ)
-        policy = Policy(view.name, known, plain=Role.CLIENT)
-        workers = transport.server(Policy(view.name, known), _on_call(spans))
-        clients = transport.server(policy, _on_call(spans))
-        transport.bind(workers, options.listen or addresses[GATEWAY])
-        address = _bind_clients(options, transport, clients) or addresses[GATEWAY]
-        network = WorkerNetwork(transport, known, emulate=not options.no_emulation)
-        gateway = _gateway(options, spans, view, addresses, links, network)
-        rollout = PlanRollout(PlanOffer(view, options.plan.read_bytes(), addresses))
-        end = end_of_run(options.run, stop)
-        service, workflow = GatewayService(gateway, transport, rollout, on_replaced, end), Workflow(gateway)
-        healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
-        _add_deliver(workers, gateway)
-        for server in (workers, clients):
-            _add_client_services(server, gateway, service, workflow, healthy, traced=spans is not None)
-        http_at, inference = (options.host, options.http_port), _inference(gateway, workflow)
-        async with _http(inference, http_at, transport, policy, traced=spans is not None), AsyncExitStack() as started:
-            started.push_async_callback(workers.stop, 0.1)
-            started.push_async_callback(clients.stop, 1.0)
-            await set_health(healthy, serving=False)
-            started.push_async_callback(await serve_health(options.health_port, healthy))
-            started.push_async_callback(_close_spans, spans)
-            await _start(gateway, await _recorder(options, gateway), started)
-            health_task = asyncio.create_task(_update_health(gateway, healthy))
-            started.callback(health_task.cancel)
-            enrolment = await _enrolment(options, rollout, transport, workers, gateway)
-            if enrolment is not None:
-                started.push_async_callback(enrolment.stop, 0.5)
-            collector = GatewayCollector(gateway, _worker_metrics(options, gateway), transport.certificate)
-            stop_metrics = serve_metrics(("127.0.0.1", options.metrics_port), collector)
-            if stop_metrics is not None:
-                started.callback(stop_metrics)
-            await workers.start()
-            await clients.start()
-            _announce(options.address_file, address)
-            async with running_task(watch_expiry(transport.certificate)):
-                await stop.wait()
-            left = await gateway.drain(options.drain_s)
-            LOG.info("drained, %d requests left", left)
+    known = set(view.workers)
+    spans = make_span_factory("jellybean-gateway", "gateway", view.name, os.environ)
+    policy = Policy(view.name, known, plain=Role.CLIENT)
+    workers = transport.server(Policy(view.name, known), _on_call(spans))
+    clients = transport.server(policy, _on_call(spans))
+    transport.bind(workers, options.listen or addresses[GATEWAY])
+    address = _bind_clients(options, transport, clients) or addresses[GATEWAY]
+    network = WorkerNetwork(transport, known, emulate=not options.no_emulation)
+    gateways = Gateways(view, network, partial(_workflow, options, spans, network))
+    await gateways.add(views, addresses, options.links)
+    rollout = PlanRollout(PlanOffer(view, options.plan.read_bytes(), addresses))
+    end = end_of_run(options.run, stop)
+    service, models = GatewayService(gateways, transport, rollout, on_replaced, end), WorkflowModels(gateways)
+    healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
+    _add_deliver(workers, gateways)
+    for server in (workers, clients):
+        _add_client_services(server, gateways, service, models, healthy, traced=spans is not None)
+    http_at, inference = (options.host, options.http_port), _inference(gateways, models)
+    async with _http(inference, http_at, transport, policy, traced=spans is not None), AsyncExitStack() as started:
+        started.push_async_callback(workers.stop, 0.1)
+        started.push_async_callback(clients.stop, 1.0)
+        await set_health(healthy, serving=False)
+        started.push_async_callback(await serve_health(options.health_port, healthy))
+        started.push_async_callback(_close_spans, spans)
+        started.push_async_callback(gateways.close)
+        gateways.start()
+        health_task = asyncio.create_task(_update_health(gateways, healthy))
+        started.callback(health_task.cancel)
+        enrolment = await _enrolment(options, rollout, transport, workers, gateways)
+        if enrolment is not None:
+            started.push_async_callback(enrolment.stop, 0.5)
+        collector = GatewaysCollector(gateways, _worker_metrics(options, gateways), transport.certificate)
+        stop_metrics = serve_metrics(("127.0.0.1", options.metrics_port), collector)
+        if stop_metrics is not None:
+            started.callback(stop_metrics)
+        await workers.start()
+        await clients.start()
+        _announce(options.address_file, address)
+        async with running_task(watch_expiry(transport.certificate)):
+            await stop.wait()
+        left = await gateways.drain(options.drain_s)
+        LOG.info("drained, %d requests left", left)
 
 
 def _bind_clients(options: argparse.Namespace, transport: Transport, clients: RpcServer) -> str:
@@ -166,47 +173,38 @@ def end_of_run(run: Path | None, stop: asyncio.Event) -> Callable[[], Awaitable[
     return end
 
 
-def _worker_metrics(options: argparse.Namespace, gateway: Gateway) -> Callable[[], Sequence[bytes]]:
+def _worker_metrics(options: argparse.Namespace, gateways: Gateways) -> Callable[[], Sequence[bytes]]:
     """A function that fetches all workers' metrics, for the scrape thread; returns none without `--worker-metrics`."""
     loop = asyncio.get_running_loop()
     if not options.worker_metrics:
         return tuple
-    return lambda: asyncio.run_coroutine_threadsafe(gateway.plans.worker_metrics(), loop).result(_SCRAPE_S)
+    return lambda: asyncio.run_coroutine_threadsafe(worker_metrics(tuple(gateways)), loop).result(_SCRAPE_S)
 
 
-def _gateway(
+async def _workflow(
     options: argparse.Namespace,
     spans: SpanFactory | None,
-    view: PlanView,
-    addresses: dict[str, str],
-    links: EmulatedLinks,
     network: WorkerNetwork,
-) -> Gateway:
+    view: PlanView,
+    addresses: Mapping[str, str],
+    links_file: Path | None,
+) -> ServedWorkflow:
+    """The gateway of a workflow, with the ledger's files and the spool of its own."""
     settings = GatewaySettings(options.max_in_hand, options.timeout_s, options.hedge_after)
-    spool = open_spool(options.spool, view)
+    spool = open_spool(_own_file(options.spool, view), view)
+    links = EmulatedLinks(view.links if network.emulate else (), links_file).open()
     tracer = None
     if spans is not None:
         from jellybean.serving.gateway.spans import SpanTracer  # OpenTelemetry only where traces are configured
 
         tracer = SpanTracer(spans)
-    return Gateway(view, addresses, links, network, settings, spool=spool, tracer=tracer)
+    gateway = Gateway(view, addresses, links, network, settings, spool=spool, tracer=tracer)
+    return ServedWorkflow(gateway, await _recorder(options, gateway))
 
 
-async def _start(gateway: Gateway, recorder: Recorder | None, started: AsyncExitStack) -> None:
-    """Start to serve and to write the ledger, whose last interval is written while the workers still answer."""
-    if recorder is not None:
-        started.push_async_callback(_end, recorder, gateway)
-    gateway.start()
-    started.push_async_callback(gateway.close)
-    if recorder is not None:
-        recorder.start()
-        started.push_async_callback(recorder.close)
-
-
-async def _end(recorder: Recorder, gateway: Gateway) -> None:
-    """Close the ledger; calls that still arrive are not counted any more."""
-    gateway.counters.log = gateway.on_answer = gateway.on_inputs = gateway.on_outputs = None
-    await recorder.end(has_kept=gateway.status().kept > 0)
+def _own_file(path: Path | None, view: PlanView) -> Path | None:
+    """The file of a workflow, of several, beside those of the others."""
+    return path if path is None or not view.workflow else path.with_stem(f"{path.stem}-{view.workflow}")
 
 
 async def _recorder(options: argparse.Namespace, gateway: Gateway) -> Recorder | None:
@@ -216,7 +214,9 @@ async def _recorder(options: argparse.Namespace, gateway: Gateway) -> Recorder |
     from jellybean.ledger.value_figures import Port  # needs SQLAlchemy
     from jellybean.serving.gateway.accounting.recorder import open_recorder
 
-    recorder = open_recorder(options.ledger, options.live, options.ledger_run, gateway.plans)
+    if (live := _own_file(options.live, gateway.view)) is None:
+        raise PlanViewError("--ledger needs --live: the file of the counters since its last interval")
+    recorder = open_recorder(options.ledger, live, options.ledger_run, gateway.plans)
     recorder.lose(Counter(await gateway.kept_callers()))
     gateway.counters.log = recorder.log
     gateway.on_answer = recorder.answers.keep
@@ -251,7 +251,7 @@ def open_spool(path: Path | None, view: PlanView) -> Spool | None:
 
 
 async def _enrolment(
-    options: argparse.Namespace, rollout: PlanRollout, transport: Transport, workers: RpcServer, gateway: Gateway
+    options: argparse.Namespace, rollout: PlanRollout, transport: Transport, workers: RpcServer, gateways: Gateways
 ) -> RpcServer | None:
     """Serve enrolment at `--enrol`: tokens at a port of its own, everything else on the workers' server."""
     if options.enrol is None:
@@ -262,35 +262,47 @@ async def _enrolment(
 
     files = EnrolmentFiles(options.ca, options.tokens, options.root)
     life_s = options.certificate_hours * 3600.0
-    enrolment = Enrolment(rollout, files, life_s, gateway.plans.block)
+    enrolment = Enrolment(rollout, files, life_s, gateways.block)
     add_enrolment(workers, enrolment)
     return await serve_enrolment(enrolment, transport, options.enrol)
 
 
-def _add_deliver(server: RpcServer, gateway: Gateway) -> None:
+def _add_deliver(server: RpcServer, gateways: Gateways) -> None:
     """Add the stream on which workers send answers."""
-    inboxes = Inboxes(gateway.receive, lambda: False)
+    inboxes = Inboxes(gateways.receive, lambda _: False)
     server.add_generic_rpc_handlers((agent_service_handler(),))
     server.add_raw_stream(DELIVER_METHOD, inboxes.deliver_raw)
 
 
 def _add_client_services(
-    server: RpcServer, gateway: Gateway, service: GatewayService, workflow: Workflow, healthy: Any, *, traced: bool
+    server: RpcServer,
+    gateways: Gateways,
+    service: GatewayService,
+    models: WorkflowModels,
+    healthy: Any,
+    *,
+    traced: bool,
 ) -> None:
     """Everything that clients may call; the policy restricts the owner's calls, such as Drain."""
     gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)  # type: ignore[no-untyped-call]
-    server.add_generic_rpc_handlers((_inference(gateway, workflow).handler(),))
+    server.add_generic_rpc_handlers((_inference(gateways, models).handler(),))
     if not traced:  # the fast path does not store trace headers
-        server.add_raw(MODEL_INFER_METHOD, FastWorkflow(gateway, workflow))
+        server.add_raw(MODEL_INFER_METHOD, FastWorkflow(gateways, models))
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     add_reflection(server, "jellybean.gateway.v1.Gateway")
 
 
-def _inference(gateway: Gateway, workflow: Workflow) -> InferenceService:
-    """The Open Inference Protocol over the workflow; requests that it refuses itself are counted too."""
-    return InferenceService(
-        workflow, lambda error: gateway.counters.count_refused(Outcome(status_of(error), str(error)), current_caller())
-    )
+def _inference(gateways: Gateways, models: WorkflowModels) -> InferenceService:
+    """The Open Inference Protocol over the workflows; requests that it refuses itself are counted too.
+
+    With several workflows they are not: which one was meant is part of what was wrong.
+    """
+
+    def count(error: AgentError) -> None:
+        if len(gateways.names) == 1:
+            gateways.first.counters.count_refused(Outcome(status_of(error), str(error)), current_caller())
+
+    return InferenceService(models, count)
 
 
 def _http(
@@ -304,12 +316,12 @@ def _http(
     return serve_http(inference, at, transport, policy, traced=traced)
 
 
-async def _update_health(gateway: Gateway, servicer: Any) -> None:
+async def _update_health(gateways: Gateways, servicer: Any) -> None:
     """Update the health service for ever: serving while a new request would reach a worker."""
     while True:
-        await set_health(servicer, serving=not gateway.unavailable_reason)
-        await gateway.changed.wait()
-        gateway.changed.clear()
+        await set_health(servicer, serving=gateways.is_available)
+        await gateways.changed.wait()
+        gateways.changed.clear()
 
 
 def _announce(path: Path | None, address: str) -> None:

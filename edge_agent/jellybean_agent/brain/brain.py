@@ -95,6 +95,10 @@ class Brain:
         """Number of queued items; those of the run in progress do not count."""
         return len(self._queue)
 
+    def queued_of(self, workflow: str) -> int:
+        """Number of queued items of a workflow; of all if there is only one."""
+        return self._queue.length_of(workflow) if workflow else len(self._queue)
+
     def queued_by_operator(self) -> dict[str, int]:
         """Operator -> number of its queued items, without those of the run in progress."""
         return self._queue.lengths()
@@ -117,7 +121,7 @@ class Brain:
         """
         self._now = now
         out: list[Instruction] = []
-        refusal = self._join.refusal(message)
+        refusal = self._join.refusal(message) or self._misrouted(message)
         if refusal is None:
             self._accept(message, out)
             self._release(message.request)
@@ -128,6 +132,12 @@ class Brain:
         if not more:
             self._start(out)
         return out
+
+    def _misrouted(self, message: EdgeMessage) -> str | None:
+        """Why the route of a message is none of its workflow's, of several; None if it is."""
+        if self._routes.covers(message.route, message.downstream):
+            return None
+        return f"route {message.route} does not lead to {message.downstream!r}: it is of another workflow"
 
     def start(self, now: float = 0.0) -> Sequence[Instruction]:
         """Start a run, if an item is due and none is in progress."""

@@ -296,16 +296,12 @@ def _check_routes(view: PlanView) -> None:
         raise PlanViewError("the plan has no route: nothing could be served")
     of_workflow: dict[str, set[str]] = {}
     for name in view.operators:
-        of_workflow.setdefault(_workflow_of(view, name), set()).add(name)
+        of_workflow.setdefault(view.workflow_of(name), set()).add(name)
     for index, route in enumerate(view.routes):
-        covered = {_workflow_of(view, name) for name in route} if view.workflows else {""}
+        covered = {view.workflow_of(name) for name in route}
         wanted: set[str] = set().union(*(of_workflow.get(name, {name}) for name in covered))
         if not route or set(route) != wanted:
             raise PlanViewError(f"route {index} of the plan does not say where each operator runs")
         unknown = sorted(set(route.values()) - set(view.workers) | {w for w in route.values() if w == GATEWAY})
         if unknown:
             raise PlanViewError(f"route {index} of the plan names unknown workers: {', '.join(unknown)}")
-
-
-def _workflow_of(view: PlanView, name: str) -> str:
-    return name.partition(plan_format.WORKFLOW_SEPARATOR)[0] if view.workflows else ""

@@ -171,6 +171,10 @@ class PlanView:
         for name, operator in self.operators.items():
             yield from (operator, *self.others.get(name, ()))
 
+    def workflow_of(self, operator: str) -> str:
+        """The workflow of an operator, of several in this view; empty if there is only one."""
+        return operator.partition(plan_format.WORKFLOW_SEPARATOR)[0] if self.workflows else ""
+
     def seen_by(self, worker: str) -> PlanView:
         """The view with the variants that a worker runs; the same view for a worker that the plan does not have."""
         own = self.workers[worker].variants if worker in self.workers else {}

@@ -46,6 +46,10 @@ class RouteTable:
         """The number of the same route with spread children; unchanged if the plan spreads none."""
         return number + len(self.routes) if self.groups and number < len(self.routes) else number
 
+    def covers(self, number: int, operator: str) -> bool:
+        """True if requests on this route visit an operator: of several workflows, only those of its own do."""
+        return operator in self.routes[self.plain(number)]
+
     def worker(self, number: int, operator: str, path: FanOutPath, request: str) -> str:
         """The worker that runs an operator for a request, or for its child at `path` (for a gather, its parent's)."""
         if number < len(self.routes):

@@ -1,7 +1,8 @@
 """The queues of work items, one per operator, and the choice of the next batch to run.
 
 First come, first served over all operators. While many items are queued, operators take turns by their planned load
-(fair queueing), so that one overloaded operator does not delay the others. A batch has items of one operator, at most
+(fair queueing), so that one overloaded operator does not delay the others. Operators of several workflows always do: a
+workflow's requests do not wait for those that another has too many of. A batch has items of one operator, at most
 as many as its batch size; an operator with a batch delay waits at most that long for a full batch. Retried items of a
 failed batch, and direct calls, are not batched with pipeline items.
 """
@@ -13,11 +14,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from jellybean_agent.brain.fair_turns import FairTurns
 from jellybean_agent.brain.messages import DIRECT_CALL_ROUTE, Instruction, RequestExpired, WakeAt, WorkItem
 from jellybean_agent.brain.request_state import RequestState
 
 FAIR_QUEUEING_FROM = 32  # number of queued items from which operators take turns
-_MIN_SHARE = 0.01  # least share, as a fraction of their sum: an operator with planned load 0 must not starve
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +27,23 @@ class BatchPolicy:
 
     `batch_sizes`: most items per run; default 1. `delays`: longest seconds that the first item of a batch waits for
     others; default 0. `shares`: planned fraction of the worker's time, for fair queueing, which applies from
-    `fair_queueing_from` queued items on; below, items are served in order of arrival.
+    `fair_queueing_from` queued items on; below, items are served in order of arrival. `workflows`: the workflow of each
+    operator, if there are several: these take turns from the first item on.
     """
 
     batch_sizes: Mapping[str, int] = field(default_factory=dict)
     delays: Mapping[str, float] = field(default_factory=dict)
     shares: Mapping[str, float] = field(default_factory=dict)
     fair_queueing_from: int = FAIR_QUEUEING_FROM
+    workflows: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def workflow_shares(self) -> dict[str, float]:
+        """Workflow -> planned fraction of the worker's time."""
+        found: dict[str, float] = dict.fromkeys(self.workflows.values(), 0.0)
+        for operator, workflow in self.workflows.items():
+            found[workflow] += self.shares.get(operator, 0.0)
+        return found
 
 
 class RunQueue:
@@ -52,8 +63,9 @@ class RunQueue:
     ) -> None:
         self._batch_sizes, self._delays = policy.batch_sizes, policy.delays
         self._fair_from = policy.fair_queueing_from
-        least = sum(policy.shares.values()) * _MIN_SHARE
-        self._shares = {operator: max(share, least) for operator, share in policy.shares.items()} if least else {}
+        self._turns = FairTurns(policy.shares) if any(policy.shares.values()) else None  # of operators
+        self._workflows = policy.workflows
+        self._workflow_turns = FairTurns(policy.workflow_shares)
         self._requests, self._drop = requests, drop
         # Invariant: each queue is in ascending order of item numbers, so items of a failed batch come first.
         self._queues: dict[str, OrderedDict[int, WorkItem]] = {operator: OrderedDict() for operator in operators}
@@ -61,11 +73,14 @@ class RunQueue:
         self._retried: set[int] = set()  # those of `_unbatched` that were in a failed batch
         self._ready_since: dict[int, float] = {}  # item of an operator with a delay -> when it was queued
         self._wake_at: float | None = None  # time of the pending WakeAt
-        self._virtual_times: dict[str, float] = {}  # operator with queued items -> seconds used, divided by its share
         self.direct_call_batches: dict[str, int] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
+
+    def length_of(self, workflow: str) -> int:
+        """Number of queued items of a workflow, of several."""
+        return sum(len(queue) for operator, queue in self._queues.items() if self._workflows.get(operator) == workflow)
 
     def lengths(self) -> dict[str, int]:
         """Operator -> number of its queued items."""
@@ -127,24 +142,38 @@ class RunQueue:
         return operator, items
 
     def charge(self, operator: str, run_time: float) -> None:
-        """Add a finished run, which took `run_time`, to its operator's virtual time (fair queueing)."""
-        if operator in self._virtual_times:
-            self._virtual_times[operator] += run_time / self._shares[operator]
+        """Count a finished run, which took `run_time`, for the next turns."""
+        if self._turns is not None:
+            self._turns.charge(operator, run_time)
+        if self._workflows:
+            self._workflow_turns.charge(self._workflows[operator], run_time)
 
     def _next_turn(self, heads: list[tuple[int, str]]) -> tuple[int, str]:
         """Choose from `heads`, the (item number, operator) at the front of each queue, whose turn it is.
 
-        The oldest item, or, while many items are queued, that of the operator with the least virtual time.
-
-        A new queue starts at the current virtual time, so an overloaded operator delays the others by one run at most.
+        The oldest item, or, while many items are queued, that of the operator whose turn it is; of several workflows,
+        among those of the workflow whose turn it is.
         """
-        if len(heads) == 1 or not self._shares or len(self) < self._fair_from:
-            self._virtual_times.clear()
+        queued = len(self)
+        if self._workflows:
+            workflow = self._next_workflow(heads)
+            heads = [head for head in heads if self._workflows[head[1]] == workflow]
+            queued = self.length_of(workflow)
+        if self._turns is None:
             return heads[0]
-        known = self._virtual_times
-        current = min((known[operator] for _, operator in heads if operator in known), default=0.0)
-        self._virtual_times = {operator: known.get(operator, current) for _, operator in heads}
-        return min(heads, key=lambda head: (self._virtual_times[head[1]], head[0]))
+        if len(heads) == 1 or queued < self._fair_from:
+            self._turns.reset()
+            return heads[0]
+        return self._turns.choose(heads)
+
+    def _next_workflow(self, heads: list[tuple[int, str]]) -> str:
+        oldest: dict[str, int] = {}
+        for number, operator in heads:
+            oldest.setdefault(self._workflows[operator], number)
+        if len(oldest) == 1:
+            self._workflow_turns.reset()
+            return next(iter(oldest))
+        return self._workflow_turns.choose([(number, workflow) for workflow, number in oldest.items()])[1]
 
     def _take_unbatched(self, operator: str, next_other: float) -> list[WorkItem]:
         """Remove and return the first item; if it is a direct call, with the direct calls directly behind it.

@@ -24,6 +24,7 @@ from jellybean_agent.system.protocol_version import PROTOCOL_VERSION
 from jellybean_agent.tensors.tensors import decode_tensor, encode_tensor, tensor_spec
 from jellybean_agent.transport.channels import Transport
 from jellybean_agent.transport.inboxes import Inboxes, agent_service_handler
+from jellybean_agent.transport.lanes import PeerLanes
 from jellybean_agent.transport.peers import Peer, PeerSettings
 from jellybean_agent.worker.counters import WorkerCounters
 from jellybean_agent.worker.driver import Driver
@@ -58,7 +59,7 @@ class AgentService:
         self.state = "loading"
         self.driver: Driver | None = None
         self.executors: Mapping[str, Executor] = {}
-        self._peers: dict[str, Peer] = {}
+        self._peers: dict[str, Peer | PeerLanes] = {}
         self._inboxes: Inboxes | None = None
         self._began = time.monotonic()
         self._machine = machine_message(worker.device)
@@ -73,17 +74,25 @@ class AgentService:
         own = self.worker.name
         for name, address in self._addresses.items():
             if name != own:
-                settings = PeerSettings(own, self._transport, resends=name == GATEWAY)
-                self._peers[name] = Peer(name, address, settings, on_lost=self._lost).start()
+                self._peers[name] = self._peer(name, address).start()
         worker, tracer = self.worker.name, self._tracer()
         self.driver = Driver(self.view, worker, self.executors, self._peers, self._links, tracer, self._counters)
         self.driver.start()
         self._inboxes = Inboxes(
-            self.driver.receive, lambda: self.driver is not None and self.driver.is_full, splits_tensors=True
+            self.driver.receive,
+            lambda workflow: self.driver is not None and self.driver.is_full(workflow),
+            splits_tensors=True,
         )
         self.driver.on_capacity = self._inboxes.has_capacity
         self.state = "ready"
         await set_health(self.health, serving=True)
+
+    def _peer(self, name: str, address: str) -> Peer | PeerLanes:
+        """The sending end to another process."""
+        settings = PeerSettings(self.worker.name, self._transport, resends=name == GATEWAY)
+        if name == GATEWAY or not self.view.workflows:
+            return Peer(name, address, settings, on_lost=self._lost)
+        return PeerLanes(name, address, settings, self.view.workflows, on_lost=self._lost)
 
     def _tracer(self) -> RequestTracer | None:
         """The tracer if traces are configured, else None; OpenTelemetry is imported only then."""

@@ -20,9 +20,11 @@ import grpc
 
 from jellybean_agent.errors import StatusError
 from jellybean_agent.system.protocol_version import PROTOCOL_VERSION_KEY, protocol_mismatch, stated_protocol
+from jellybean_protos.plan_format import WORKFLOW_SEPARATOR
 
 SCHEME = "jellybean://"
 SENDER_KEY = "jellybean-sender"
+WORKFLOW_KEY = "jellybean-workflow"  # of a stream's messages, if the plan has several
 _TLS_DOMAIN = ".jellybean.internal"
 _SAN, _SECURITY = "x509_subject_alternative_name", "transport_security_type"
 
@@ -38,11 +40,24 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One agent, gateway, client or admin of a workflow. The gateway's name is empty, as in messages."""
+    """One agent, gateway, client or admin of a workflow. The gateway's name is empty, as in messages.
+
+    `workflow`: the name of the plan; of a client that may call only one of a plan's workflows, PLAN/WORKFLOW.
+    """
 
     workflow: str
     role: Role
     name: str = ""
+
+    @property
+    def plan(self) -> str:
+        """The plan whose processes it may call."""
+        return self.workflow.partition(WORKFLOW_SEPARATOR)[0]
+
+    @property
+    def own_workflow(self) -> str:
+        """The only one of the plan's workflows that it may call; empty: all."""
+        return self.workflow.partition(WORKFLOW_SEPARATOR)[2]
 
     @property
     def uri(self) -> str:
@@ -180,7 +195,7 @@ class Policy:
         return found[0].role is not Role.AGENT
 
     def _check(self, method: str, caller: Identity, context: Any) -> None:
-        if caller.workflow != self.workflow:
+        if caller.plan != self.workflow or (caller.own_workflow and caller.role is not Role.CLIENT):
             raise _denied(f"{caller} is of workflow {caller.workflow}, this is {self.workflow}")
         self._check_role(method, caller)
         if caller.role is Role.AGENT and caller.name not in self.workers and method not in _WAITING:

@@ -108,7 +108,7 @@ class Transport:
         """The identity that a worker, or the gateway, must prove, and the certificate to show it; without TLS None."""
         if self.certificate is None:
             return None, None
-        workflow = self.certificate.current().identity.workflow
+        workflow = self.certificate.current().identity.plan
         return Identity(workflow, Role.AGENT if worker != GATEWAY else Role.GATEWAY, worker), self.certificate
 
     def stream_tls(self, worker: str) -> tuple[ssl.SSLContext, str] | None:

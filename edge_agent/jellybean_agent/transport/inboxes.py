@@ -1,14 +1,16 @@
 """The receiving end of Deliver streams: hands messages over, and grants credit.
 
 Credit also acknowledges messages, and is the heartbeat of this process, sent at least every half second. A full
-receiver grants no credit (backpressure). A run never waits for credit from other workers, so a cycle of full workers
-cannot deadlock; the gateway's limit of requests in flight bounds the memory.
+receiver grants no credit (backpressure); of several workflows each has streams of its own and is full by itself. A run
+never waits for credit from other workers, so a cycle of full workers cannot deadlock; the gateway's limit of requests
+in flight bounds the memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -16,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, status_of
 from jellybean_agent.rpc.calls import RpcCall, StreamReceiver
-from jellybean_agent.security.identity import SENDER_KEY
+from jellybean_agent.security.identity import SENDER_KEY, WORKFLOW_KEY
 from jellybean_agent.transport.message_wire import Data, split_message
 from jellybean_protos.agent.v1 import agent_pb2
 
@@ -29,11 +31,19 @@ SendCredit = Callable[[agent_pb2.Credit], None]
 EndStream = Callable[[AgentError], None]
 
 
+@dataclass(frozen=True, slots=True)
+class StreamSource:
+    """Where a stream comes from: the process that sends, and the workflow of its messages if there are several."""
+
+    sender: str
+    workflow: str = ""
+
+
 class _Inbox:
     """One incoming stream, from `start` to `close`. `send_credit` sends credit, `end_stream` ends it with an error."""
 
-    def __init__(self, inboxes: Inboxes, sender: str, send_credit: SendCredit, end_stream: EndStream) -> None:
-        self._inboxes, self.sender = inboxes, sender
+    def __init__(self, inboxes: Inboxes, source: StreamSource, send_credit: SendCredit, end_stream: EndStream) -> None:
+        self._inboxes, self.source = inboxes, source
         self._send_credit, self._end_stream = send_credit, end_stream
         self._owed, self._granted = INITIAL_CREDIT, 0  # credit still to be granted; credit granted and not used
         self._loop = asyncio.get_running_loop()
@@ -60,8 +70,11 @@ class _Inbox:
         if self._granted < 0:
             raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, "there was no credit for the message")
         self._inboxes.receive(message, *data)
-        if self._owed >= _CREDIT_LOT and not self._inboxes.is_full():
+        if self._owed >= _CREDIT_LOT and not self._is_full():
             self.grant()
+
+    def _is_full(self) -> bool:
+        return self._inboxes.is_full(self.source.workflow)
 
     def has_capacity(self) -> None:
         """The receiver is no longer full: grant the owed credit of this stream."""
@@ -80,7 +93,7 @@ class _Inbox:
         """Send a heartbeat unless credit was sent since the last check; one timer serves many messages."""
         left_s = self._sent_s + HEARTBEAT_S - self._loop.time()
         if left_s <= 0:
-            self.grant(owed=not self._inboxes.is_full())
+            self.grant(owed=not self._is_full())
             left_s = HEARTBEAT_S
         self.heartbeat = self._loop.call_later(left_s, self._beat)
 
@@ -94,9 +107,9 @@ class _Inbox:
 class _RawDeliver:
     """A Deliver stream of `RpcServer`, served without an asyncio task."""
 
-    def __init__(self, inboxes: Inboxes, sender: str, call: RpcCall) -> None:
+    def __init__(self, inboxes: Inboxes, source: StreamSource, call: RpcCall) -> None:
         self._call = call
-        self._inbox = inboxes.open(sender, self._send_credit, lambda error: call.end(status_of(error), str(error)))
+        self._inbox = inboxes.open(source, self._send_credit, lambda error: call.end(status_of(error), str(error)))
         call.add_done_callback(lambda _: self._inbox.close())
         self.receive = self._inbox.receive
 
@@ -132,8 +145,9 @@ class Inboxes:
     """
 
     def __init__(
-        self, receive: Callable[..., None], is_full: Callable[[], bool], *, splits_tensors: bool = False
+        self, receive: Callable[..., None], is_full: Callable[[str], bool], *, splits_tensors: bool = False
     ) -> None:
+        """`is_full(workflow)`: True if no more messages of it are wanted for now; empty where there is only one."""
         self.splits_tensors = splits_tensors
         self.receive, self.is_full = receive, is_full
         self.is_draining = False
@@ -141,12 +155,13 @@ class Inboxes:
 
     def senders(self) -> frozenset[str]:
         """The processes that have a stream open."""
-        return frozenset(inbox.sender for inbox in self._open)
+        return frozenset(inbox.source.sender for inbox in self._open)
 
-    def has_capacity(self) -> None:
-        """The receiver is no longer full: grant the owed credit."""
+    def has_capacity(self, workflow: str = "") -> None:
+        """The receiver is no longer full for a workflow: grant the owed credit."""
         for inbox in list(self._open):
-            inbox.has_capacity()
+            if inbox.source.workflow == workflow:
+                inbox.has_capacity()
 
     def announce_draining(self) -> None:
         """Tell every sender that this process is about to shut down."""
@@ -157,17 +172,17 @@ class Inboxes:
     def deliver_raw(self, call: RpcCall) -> StreamReceiver | None:
         """Serve a Deliver stream without a task; for `RpcServer.add_raw_stream`."""
         try:
-            return _RawDeliver(self, _sender(call), call)
+            return _RawDeliver(self, _source(call), call)
         except StatusError as error:
             call.end(error.status, str(error))
             return None
 
-    def open(self, sender: str, send_credit: SendCredit, end_stream: EndStream) -> _Inbox:
+    def open(self, source: StreamSource, send_credit: SendCredit, end_stream: EndStream) -> _Inbox:
         """Open a new stream. StatusError when its sender has too many."""
-        if sum(sender == other.sender for other in self._open) >= MAX_STREAMS:
-            reason = f"{MAX_STREAMS} streams of {sender[:60]!r} are open, which is the most"
+        if sum(source == other.source for other in self._open) >= MAX_STREAMS:
+            reason = f"{MAX_STREAMS} streams of {source.sender[:60]!r} are open, which is the most"
             raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
-        inbox = _Inbox(self, sender, send_credit, end_stream)
+        inbox = _Inbox(self, source, send_credit, end_stream)
         self._open[inbox] = None
         inbox.start()
         return inbox
@@ -177,5 +192,6 @@ class Inboxes:
         self._open.pop(inbox, None)
 
 
-def _sender(context: Any) -> str:
-    return str(next((value for key, value in context.invocation_metadata() or () if key == SENDER_KEY), "?"))
+def _source(context: Any) -> StreamSource:
+    metadata = dict(context.invocation_metadata() or ())
+    return StreamSource(str(metadata.get(SENDER_KEY, "?")), str(metadata.get(WORKFLOW_KEY, "")))

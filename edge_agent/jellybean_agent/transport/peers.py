@@ -49,7 +49,8 @@ class PeerSettings:
     `sender`: the name of this process. `eager`: keep the stream open, and reconnect after a loss (the gateway's view of
     a worker); else it is opened when there is something to send. `resends`: after a loss, send unacknowledged messages
     again as long as they are in time, which the receiver must tolerate (a worker's view of the gateway). `silent_s`: a
-    receiver that sends no heartbeat for longer counts as lost.
+    receiver that sends no heartbeat for longer counts as lost. `workflow`: of the messages, if the plan has several,
+    for each of which credit is granted apart.
     """
 
     sender: str
@@ -57,6 +58,7 @@ class PeerSettings:
     eager: bool = False
     resends: bool = False
     silent_s: float = SILENT_S
+    workflow: str = ""
 
 
 class Peer:
@@ -72,7 +74,7 @@ class Peer:
         self.name = name
         self.connected = False
         self.expired = 0  # messages whose deadline passed before they could be sent
-        self._receiver = Receiver(name, address, settings.sender)
+        self._receiver = Receiver(name, address, settings.sender, settings.workflow)
         self._settings = settings
         self._on_lost, self._on_credit = on_lost, on_credit
         self._queue = OutgoingQueue()

@@ -17,7 +17,7 @@ from jellybean_agent.errors import AgentError, TransientError
 from jellybean_agent.rpc.tls.stream import TlsStream
 from jellybean_agent.rpc.unix_socket_client import UnixSocketRpcUnsupportedError
 from jellybean_agent.rpc.unix_socket_stream import UnixSocketStream
-from jellybean_agent.security.identity import SENDER_KEY
+from jellybean_agent.security.identity import SENDER_KEY, WORKFLOW_KEY
 from jellybean_agent.system.protocol_version import protocol_metadata
 from jellybean_agent.transport.channels import Transport
 from jellybean_agent.transport.message_wire import message_parts
@@ -60,11 +60,15 @@ class DeliverCall(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """The process at the receiving end of a stream, and the name of this (sending) process."""
+    """The process at the receiving end of a stream, and the name of this (sending) process.
+
+    `workflow`: of the stream's messages, if the plan has several.
+    """
 
     name: str
     address: str
     sender: str
+    workflow: str = ""
 
 
 def open_deliver_call(
@@ -75,7 +79,9 @@ def open_deliver_call(
     `by_own_protocol`: instead of gRPC, on Unix sockets and over TLS. A call to a server without it ends with
     UnixSocketRpcUnsupportedError, and nothing has been sent.
     """
-    metadata = ((SENDER_KEY, receiver.sender), *protocol_metadata())
+    metadata: tuple[tuple[str, str], ...] = ((SENDER_KEY, receiver.sender), *protocol_metadata())
+    if receiver.workflow:
+        metadata += ((WORKFLOW_KEY, receiver.workflow),)
     address = transport.check(receiver.address)
     if by_own_protocol and address.startswith("unix:"):
         path = address.removeprefix("unix:")

@@ -35,6 +35,7 @@ from jellybean_agent.errors import (
 )
 from jellybean_agent.execution.executor import Executor
 from jellybean_agent.tensors.tensors import Array
+from jellybean_agent.transport.lanes import PeerLanes
 from jellybean_agent.transport.message_wire import Data
 from jellybean_agent.transport.peers import Peer
 from jellybean_agent.worker.counters import WorkerCounters
@@ -62,7 +63,7 @@ class Driver:
         view: PlanView,
         worker: str,
         executors: Mapping[str, Executor],
-        peers: Mapping[str, Peer],
+        peers: Mapping[str, Peer | PeerLanes],
         links: EmulatedLinks,
         tracer: RequestTracer | None = None,
         counters: WorkerCounters | None = None,
@@ -71,14 +72,16 @@ class Driver:
         self._view, self._worker = view, view.workers[worker]
         self._tracer = tracer or NoTracer()
         wiring = {name: view.operators[name].wiring for name in self._worker.operators}
-        policy = BatchPolicy(self._worker.batches, self._worker.delays, self._worker.loads)
+        workflows = {name: view.workflow_of(name) for name in wiring} if view.workflows else {}
+        policy = BatchPolicy(self._worker.batches, self._worker.delays, self._worker.loads, workflows=workflows)
+        self._workflows = tuple(dict.fromkeys(workflows.values())) or ("",)
         self._brain = Brain(worker, wiring, view.table, policy, MemoryLimits(MAX_REQUESTS))
         self._full = max(_FULL_QUEUE, 2 * max(self._worker.batches.values(), default=1))
         self._lock = threading.Lock()  # protects the brain, which the event loop and the executor thread use
         self._loop = asyncio.get_running_loop()
         self._calls = DirectCalls()
         self.counters = counters or WorkerCounters(wiring)
-        self.on_capacity: Callable[[], None] = _nothing  # called after runs while the queue is short
+        self.on_capacity: Callable[[str], None] = _nothing  # called after runs for workflows whose queue is short
         self._outbox = Outbox(view, self._worker, peers, links, self.counters, self._tracer)
         stateful = {name: view.operators[name].state for name in self._worker.operators if view.operators[name].state}
         self.states = StreamStates(
@@ -98,10 +101,12 @@ class Driver:
         self._loop.call_soon_threadsafe(self._stop_expiry)
         self._runner.stop()
 
-    @property
-    def is_full(self) -> bool:
-        """True if the queue is so long that senders get no further credit (backpressure)."""
-        return self.queued >= self._full
+    def is_full(self, workflow: str = "") -> bool:
+        """True if a workflow's queue is so long that senders get no further credit for it (backpressure).
+
+        `workflow`: empty: all requests together, direct calls included.
+        """
+        return (self._brain.queued_of(workflow) if workflow else self.queued) >= self._full
 
     @property
     def queued(self) -> int:
@@ -153,7 +158,7 @@ class Driver:
 
     def begin_call(self, operator: str, inputs: Sequence[Array], on_outputs: OnOutputs) -> str:
         """Like `call_operator`, but returns the call's request id at once. StatusError if overloaded."""
-        if len(self._calls) >= MAX_DIRECT_CALLS or self.is_full:
+        if len(self._calls) >= MAX_DIRECT_CALLS or self.is_full():
             reason = f"overloaded: {self.queued} requests wait, {len(self._calls)} for single operators; try later"
             raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
         request = self._calls.add(operator, inputs, on_outputs)
@@ -259,8 +264,9 @@ class Driver:
         """Answer direct calls and carry out the brain's instructions after a run. In the event loop."""
         self._calls.answer(after.outputs)
         self._act(after.instructions, after.status)
-        if self._brain.queued <= self._full // 2:
-            self.on_capacity()
+        for workflow in self._workflows:
+            if self._brain.queued_of(workflow) <= self._full // 2:
+                self.on_capacity(workflow)
 
     # -- instructions of the brain ------------------------------------------------------------------------------------
 
@@ -318,7 +324,7 @@ class Driver:
             self._expiry.cancel()
 
 
-def _nothing() -> None:
+def _nothing(_workflow: str) -> None:
     pass
 
 

@@ -10,6 +10,7 @@ import grpc
 from jellybean_agent.brain.messages import GATEWAY, EdgeMessage
 from jellybean_agent.brain.plan_view import PlanView, WorkerView
 from jellybean_agent.telemetry.logs import log_fields
+from jellybean_agent.transport.lanes import PeerLanes
 from jellybean_agent.transport.peers import Peer
 from jellybean_agent.worker.counters import WorkerCounters
 from jellybean_agent.worker.emulated_links import EmulatedLinks
@@ -26,7 +27,7 @@ class Outbox:
         self,
         view: PlanView,
         worker: WorkerView,
-        peers: Mapping[str, Peer],
+        peers: Mapping[str, Peer | PeerLanes],
         links: EmulatedLinks,
         counters: WorkerCounters,
         tracer: RequestTracer,

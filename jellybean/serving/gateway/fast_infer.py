@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import grpc
 
-from jellybean.serving.gateway.gateway import Gateway
+from jellybean.serving.gateway.gateways import Gateways
 from jellybean.serving.gateway.plans.source_messages import check_inputs
-from jellybean.serving.gateway.workflow_model import Workflow
+from jellybean.serving.gateway.workflow_model import WorkflowModels
 from jellybean.serving.outcomes import Outcome, Tensors
 from jellybean.serving.spool.delivery import Key
 from jellybean_agent import (
@@ -17,6 +17,7 @@ from jellybean_agent import (
     RawTensor,
     RequestEnvelope,
     RpcCall,
+    StatusError,
     caller_uri,
     describe_error,
     shortest_timeout_s,
@@ -28,23 +29,31 @@ _MIN_VIEW_BYTES = 2**16  # smaller tensors are copied: a view keeps the whole me
 class FastWorkflow(FastInfer):
     """Starts requests of known shape without parsing tensors; not those of streams, or that may be kept on disk."""
 
-    def __init__(self, gateway: Gateway, workflow: Workflow) -> None:
-        super().__init__(workflow)
-        self._gateway = gateway
+    def __init__(self, gateways: Gateways, models: WorkflowModels) -> None:
+        super().__init__(models)
+        self._gateways = gateways
         self._plan = ""  # hash of the plan that the known envelopes were checked against
 
     def __call__(self, call: RpcCall, data: memoryview) -> bool:
-        view = self._gateway.view
-        if self._plan != view.hash:
+        plan = self._gateways.view.hash
+        if self._plan != plan:
             self._known.clear()
-            self._plan = view.hash
-        return not view.eventually and not view.stateful and super().__call__(call, data)
+            self._plan = plan
+        return super().__call__(call, data)
 
     def _checked(self, model: str, inputs: Tensors) -> Sequence[str]:
-        check_inputs(self._gateway.view, self._gateway.signature, inputs)
+        gateway = self._gateways.of(model)
+        check_inputs(gateway.view, gateway.signature, inputs)
         return tuple(inputs)
 
     def _begin(self, call: RpcCall, known: RequestEnvelope, own_id: bytes, tensors: Sequence[memoryview]) -> bool:
+        caller = caller_uri(call)
+        try:
+            gateway = self._gateways.of(known.model, caller)
+        except StatusError:
+            return False
+        if gateway.view.eventually or gateway.view.stateful:
+            return False
         inputs = {
             slot.name: RawTensor(
                 slot.dtype.name, slot.shape, tensor if len(tensor) >= _MIN_VIEW_BYTES else bytes(tensor)
@@ -60,10 +69,9 @@ class FastWorkflow(FastInfer):
                 _reply(call, known, own_id, outputs)
 
         time_left_s = shortest_timeout_s(call.time_remaining(), known.timeout_s)
-        key = Key(caller_uri(call), "")
-        request = self._gateway.submit(inputs, time_left_s, key, finish, are_checked=True)
+        request = gateway.submit(inputs, time_left_s, Key(caller, ""), finish, are_checked=True)
         if request is not None and not request.is_over:
-            call.on_cancel = lambda: self._gateway.cancel(request)
+            call.on_cancel = lambda: gateway.cancel(request)
         return True
 
 

@@ -35,6 +35,7 @@ from jellybean_protos.gateway.v1 import gateway_pb2
 LOG = logging.getLogger("jellybean.gateway")
 MAX_IN_FLIGHT = 1024
 TIMEOUT_S = 60.0
+_POLL_S = 0.01
 _DRAINING = "the gateway is draining"
 _NO_SPOOL = "a source has `deliver: eventually`, this gateway has no file to keep requests in: give --spool"
 
@@ -95,7 +96,7 @@ class Gateway:
         if spool is not None:
             is_open, current = lambda: not self.unavailable_reason, lambda: self.plans.served
             self._kept = KeptRequests(spool, self._requests, current, is_open, self.counters, self._tracer)
-        self._draining = False
+        self._draining, self._why_draining = False, "the gateway is draining: it takes no new requests"
         self._drain_until_s = math.inf
 
     def start(self) -> None:
@@ -268,6 +269,11 @@ class Gateway:
         """End a request whose client is gone."""
         self._requests.cancel(request)
 
+    @property
+    def key_prefix(self) -> str:
+        """What the keys of its attempts begin with, in messages of workers."""
+        return self._requests.key_prefix
+
     def receive(self, message: agent_pb2.Message) -> None:
         """Take an output or a failure from a worker."""
         self._requests.receive(message)
@@ -292,7 +298,7 @@ class Gateway:
         """Why a new request would not reach a worker now; empty when it would."""
         state = self.state
         if state == "draining":
-            return "the gateway is draining: it takes no new requests"
+            return self._why_draining
         if state == "starting":
             return f"still starting: {self.plans.served.starting_reason}"
         return self.plans.served.no_route_reason
@@ -301,7 +307,7 @@ class Gateway:
         """State of the gateway and its workers, and counters of the requests since its start."""
         workers, counters = self.plans.served.workers, self.counters
         return gateway_pb2.StatusResponse(
-            workflow=self.view.name,
+            workflow=self.view.served_name,
             plan=self.view.hash,
             state=self.state,
             workers={name: worker.state for name, worker in workers.items()},
@@ -325,15 +331,24 @@ class Gateway:
         self.changed.set()
         self._drain_until_s = min(self._drain_until_s, time.monotonic() + timeout_s)  # the soonest of several calls
         while (self._requests.count or self._streams.waiting) and time.monotonic() < self._drain_until_s:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(_POLL_S)
         if self._kept is not None:
             self._kept.release()
         await self.plans.read_for_the_last_time()  # who asked for the drain may end the workers as soon as this returns
         return self._requests.count
 
-    def expect(self, view: PlanView, addresses: Mapping[str, str]) -> None:
-        """Accept calls of the workers of a plan that is to replace this one. StatusError if it cannot be served."""
+    def require_replaceable_by(self, view: PlanView) -> None:
+        """StatusError unless this workflow can be served by another plan's part for it."""
         lacks_spool = view.eventually and self._kept is None
         if self._draining or lacks_spool:
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, _DRAINING if self._draining else _NO_SPOOL)
-        self.plans.expect(view, addresses)
+
+    def leave_out(self) -> None:
+        """Refuse new requests, as the plan that has taken over does not serve this workflow."""
+        self._draining, self._why_draining = True, "the plan that is served now leaves this workflow out"
+        self.changed.set()
+
+    async def finished(self) -> None:
+        """Wait until no request is in flight."""
+        while self._requests.count or self._streams.waiting:
+            await asyncio.sleep(_POLL_S)

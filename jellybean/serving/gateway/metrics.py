@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from jellybean.ledger.columns import LATENCY_BOUNDS_S
 from jellybean.serving.gateway.gateway import Gateway
+from jellybean.serving.gateway.workflow_metrics import own_metrics
 from jellybean_agent import CertificateFolder, PlanView, certificate_metrics, link_byte_metrics, metrics_text
 
 
-class GatewayCollector(Collector):
-    """Requests by outcome, latencies, retries, requests in flight, worker states, cost; and the workers' own metrics.
+async def worker_metrics(gateways: Sequence[Gateway]) -> list[bytes]:
+    """Metrics of every worker of these workflows that answers, each once, in Prometheus' text format.
+
+    Of one of several workflows only its own operators, by its own names.
+    """
+    texts: dict[str, bytes] = {}
+    for gateway in gateways:
+        texts |= await gateway.plans.worker_metrics()
+    if len(gateways) == 1:
+        return [own_metrics(gateways[0].view, text) for text in texts.values()]
+    return list(texts.values())
+
+
+class GatewaysCollector(Collector):
+    """Metrics of the workflows of a gateway, with a label `workflow` if there are several; and the workers' own.
 
     `workers()`: metrics of each worker in Prometheus' text format; none where workers are scraped themselves.
     `certificate`: the gateway's own, None: it has none.
@@ -24,11 +39,37 @@ class GatewayCollector(Collector):
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateways: Iterable[Gateway],
         workers: Callable[[], Sequence[bytes]] = tuple,
         certificate: CertificateFolder | None = None,
     ) -> None:
-        self._gateway, self._workers, self._certificate = gateway, workers, certificate
+        self._gateways, self._workers, self._certificate = gateways, workers, certificate
+
+    def collect(self) -> Iterator[Metric]:
+        texts = self._workers()  # before the cost, which they update
+        families: dict[str, Metric] = {}
+        gateways = tuple(self._gateways)
+        for gateway in gateways:
+            for family in GatewayCollector(gateway).collect():
+                if len(gateways) > 1:
+                    family.samples = [_of_workflow(gateway.view.served_name, sample) for sample in family.samples]
+                known = families.setdefault(family.name, family)
+                if known is not family:
+                    known.samples += family.samples
+        yield from families.values()
+        own = metrics_text(_Certificate(self._certificate))  # the workers have the same metrics
+        yield from merged([own, *texts])
+
+
+def _of_workflow(workflow: str, sample: Sample) -> Sample:
+    return sample._replace(labels={"workflow": workflow, **sample.labels})
+
+
+class GatewayCollector(Collector):
+    """Of one workflow: requests by outcome, latencies, retries, requests in flight, worker states, cost."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
 
     def collect(self) -> Iterator[Metric]:
         status, counters = self._gateway.status(), self._gateway.counters
@@ -62,15 +103,12 @@ class GatewayCollector(Collector):
         yield from link_byte_metrics(
             "jellybean_gateway", labels, list(plans.served.bytes_sent.items()), plans.served.view
         )
-        texts = self._workers()  # before the cost, which they update
         cost = CounterMetricFamily("jellybean_gateway_cost_usd", "Of all plans since the start.", labels=("of",))
         cost.add_metric(("workers",), plans.costs.workers_usd)
         cost.add_metric(("links",), plans.costs.links_usd)
         yield cost
         text, price = "Of the workers of all plans that are served.", plans.costs.price_usd_per_h
         yield GaugeMetricFamily("jellybean_gateway_price_usd_per_h", text, value=price)
-        own = metrics_text(_Certificate(self._certificate))  # the workers have the same metrics
-        yield from merged([own, *texts])
 
     def _latency(self) -> Metric:
         counters = self._gateway.counters
@@ -94,7 +132,7 @@ def plan_metrics(view: PlanView) -> Iterator[Metric]:
     """What the plan was made for, and what it costs; a target that the plan does not have has no metric."""
     plan = view.figures
     info = GaugeMetricFamily("jellybean_plan_info", "The plan that is served.", labels=("workflow", "plan", "proof"))
-    info.add_metric((view.name, view.hash, plan.proof), 1)
+    info.add_metric((view.served_name, view.hash, plan.proof), 1)
     yield info
     for name, text, value in (
         ("plan_requests_per_second", "Rate that the plan was made for.", plan.rate_per_s),

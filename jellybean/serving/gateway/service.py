@@ -13,19 +13,21 @@ from typing import Any
 import grpc
 
 from jellybean.serving.enrolment.rollout import PlanOffer, PlanRollout
-from jellybean.serving.gateway.gateway import Gateway
-from jellybean.serving.gateway.metrics import GatewayCollector
+from jellybean.serving.gateway.gateways import Gateways, own_workflow
+from jellybean.serving.gateway.metrics import GatewaysCollector, worker_metrics
 from jellybean.serving.gateway.streams.streams import StreamChunk
 from jellybean.serving.spool.delivery import Key
 from jellybean_agent import (
     GATEWAY,
     AgentError,
+    StatusError,
     Transport,
     caller_uri,
     check_answer_size,
     metrics_text,
     plan_view,
     status_of,
+    workflow_views,
 )
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2
@@ -46,13 +48,13 @@ class GatewayService:
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateways: Gateways,
         transport: Transport,
         rollout: PlanRollout,
         on_replaced: Callable[[gateway_pb2.ReplaceRequest], None] = lambda request: None,
         on_stop: Callable[[], Awaitable[None]] = _no_end,
     ) -> None:
-        self._gateway, self._transport, self._rollout = gateway, transport, rollout
+        self._gateways, self._transport, self._rollout = gateways, transport, rollout
         self._on_replaced, self._on_stop = on_replaced, on_stop
         self._ends = set[asyncio.Task[None]]()  # one for each Stop under way
 
@@ -61,7 +63,11 @@ class GatewayService:
         caller = caller_uri(context)
         time_left_s = context.time_remaining()
         chunk = _chunk_of(request, caller) if request.HasField("stream") else None
-        outcome, outputs = await self._gateway.infer(request.inputs, time_left_s, request.request_id, caller, chunk)
+        try:
+            gateway = self._gateways.of(request.workflow, caller)
+        except StatusError as error:
+            await context.abort(error.status, str(error))
+        outcome, outputs = await gateway.infer(request.inputs, time_left_s, request.request_id, caller, chunk)
         if outcome is not None and outcome.kept:
             return gateway_pb2.InferResponse(request_id=outcome.kept, kept=True)
         if outcome is not None:
@@ -74,19 +80,30 @@ class GatewayService:
             response.outputs[sink].CopyFrom(tensor)
         return response
 
-    async def Status(self, _request: gateway_pb2.StatusRequest, _context: Any) -> gateway_pb2.StatusResponse:
-        return self._gateway.status()
+    async def Status(self, request: gateway_pb2.StatusRequest, context: Any) -> gateway_pb2.StatusResponse:
+        caller = caller_uri(context)
+        if not request.workflow and not own_workflow(caller):
+            return self._gateways.status()
+        try:
+            return self._gateways.of(request.workflow, caller).status()
+        except StatusError as error:
+            await context.abort(error.status, str(error))
+            raise
 
-    async def Metrics(self, _request: agent_pb2.MetricsRequest, _context: Any) -> agent_pb2.MetricsResponse:
-        workers = await self._gateway.plans.worker_metrics()
-        collector = GatewayCollector(self._gateway, lambda: workers, self._transport.certificate)
+    async def Metrics(self, request: agent_pb2.MetricsRequest, context: Any) -> agent_pb2.MetricsResponse:
+        try:
+            gateways = (self._gateways.of(request.workflow),) if request.workflow else tuple(self._gateways)
+        except StatusError as error:
+            await context.abort(error.status, str(error))
+        workers = await worker_metrics(gateways)
+        collector = GatewaysCollector(gateways, lambda: workers, self._transport.certificate)
         return agent_pb2.MetricsResponse(text=metrics_text(collector))
 
     async def Drain(self, request: agent_pb2.DrainRequest, _context: Any) -> agent_pb2.DrainResponse:
-        return agent_pb2.DrainResponse(left=await self._gateway.drain(request.timeout_s))
+        return agent_pb2.DrainResponse(left=await self._gateways.drain(request.timeout_s))
 
     async def Stop(self, request: agent_pb2.DrainRequest, _context: Any) -> agent_pb2.DrainResponse:
-        drain = asyncio.create_task(self._gateway.drain(request.timeout_s))
+        drain = asyncio.create_task(self._gateways.drain(request.timeout_s))
         end = asyncio.create_task(self._end_after(drain))
         self._ends.add(end)  # the event loop itself keeps no reference
         end.add_done_callback(self._ends.discard)
@@ -104,16 +121,17 @@ class GatewayService:
     async def Replace(self, request: gateway_pb2.ReplaceRequest, context: Any) -> gateway_pb2.ReplaceResponse:
         before = self._rollout.served
         try:
-            view = plan_view(json.loads(request.plan))
+            document = json.loads(request.plan)
+            view, views = plan_view(document), workflow_views(document)
             given = {name: self._transport.check(address) for name, address in request.peers.items()}
             addresses = {**before.addresses, **given, GATEWAY: before.addresses[GATEWAY]}
             is_local = context.peer().startswith("unix:")  # only the same machine may name a path to write here
             links = Path(request.links) if is_local and request.links else None
-            self._gateway.expect(view, addresses)
+            self._gateways.expect(view, views, addresses)
             await self._rollout.replace(
                 PlanOffer(view, request.plan, addresses),
                 request.timeout_s,
-                partial(self._gateway.plans.replace, view, addresses, links),
+                partial(self._gateways.replace, view, views, addresses, links),
                 partial(self._on_replaced, gateway_pb2.ReplaceRequest(plan=request.plan, peers=addresses)),
             )
         except AgentError as error:

@@ -55,7 +55,7 @@ class SpanTracer:
         self._spans = spans
 
     def begin(self, name: str, view: PlanView, request_id: str, *, has_client: bool) -> RequestTrace:
-        attributes = {"workflow": view.name, "plan": view.hash[:12]}
+        attributes = {"workflow": view.served_name, "plan": view.hash[:12]}
         parent = parent_context_of_call() if has_client else None
         span = self._spans.begin(name, parent, attributes, kind=SpanKind.SERVER)
         if span is None:

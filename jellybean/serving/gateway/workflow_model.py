@@ -1,6 +1,6 @@
-"""The workflow that a gateway serves, as one model of the Open Inference Protocol: sources are inputs, sinks outputs.
+"""The workflows that a gateway serves, each a model of the Open Inference Protocol: sources are inputs, sinks outputs.
 
-The model's version is the start of the plan's hash, so a replacement of the plan is a new version.
+A model's version is the start of the plan's hash, so a replacement of the plan is a new version.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jellybean.serving.gateway.gateway import Gateway
+from jellybean.serving.gateway.gateways import Gateways, own_workflow
 from jellybean.serving.gateway.streams.streams import StreamChunk
 from jellybean.serving.spool.delivery import Key
 from jellybean_agent import GATEWAY, ModelCounters, Sequence, ServedModel, StatusError, TensorPort, current_caller
@@ -18,25 +19,68 @@ VERSION_DIGITS = 12  # digits of the plan's hash shown to users
 _Described = tuple[str, tuple[TensorPort, ...], tuple[TensorPort, ...]]  # hash of a plan, inputs, outputs
 
 
-class Workflow:
-    """The one model of a gateway."""
+class WorkflowModels:
+    """The models of a gateway, by the names of the workflows."""
 
     name = "jellybean-gateway"
+
+    def __init__(self, gateways: Gateways) -> None:
+        self._gateways = gateways
+        self._models: dict[Gateway, _WorkflowModel] = {}
+
+    @property
+    def is_ready(self) -> bool:
+        return self._gateways.is_available
+
+    def models(self) -> Mapping[str, ServedModel]:
+        """All models; to a client whose certificate is of one workflow, that one."""
+        own = own_workflow(current_caller())
+        self._models = {gateway: self._models.get(gateway) or _WorkflowModel(gateway) for gateway in self._gateways}
+        found = (model.model() for model in self._models.values())
+        return {model.name: model for model in found if own in ("", model.name)}
+
+    def figures(self, model: str) -> ModelCounters:
+        counters = self._gateways.of(model).counters
+        seconds = counters.answered_s, counters.failed_s
+        return ModelCounters(
+            counters.answered, counters.failed, counters.answered, None, *seconds, counters.last_unix_s
+        )
+
+    async def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, agent_pb2.Tensor],
+        timeout_s: float | None,
+        sequence: Sequence | None = None,
+    ) -> Mapping[str, agent_pb2.Tensor]:
+        """Answer a request. The protocol's ids are the client's own and need not be unique, so they are not used."""
+        chunk = None
+        if sequence is not None:
+            chunk = StreamChunk(Key("", sequence.id), begins=sequence.start, ends=sequence.end)
+        caller = current_caller()
+        gateway = self._gateways.of(model, caller)
+        outcome, outputs = await gateway.infer(inputs, timeout_s, caller=caller, chunk=chunk)
+        if outcome is not None:
+            error = StatusError(outcome.status, outcome.reason)
+            error.is_logged = True  # by the gateway
+            raise error
+        return outputs
+
+
+class _WorkflowModel:
+    """A workflow as a model."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._described: _Described | None = None
 
-    @property
-    def is_ready(self) -> bool:
-        return not self._gateway.unavailable_reason
-
-    def models(self) -> Mapping[str, ServedModel]:
+    def model(self) -> ServedModel:
+        """What is known of it now."""
         view, reason = self._gateway.view, self._gateway.unavailable_reason
         if self._described is None or self._described[0] != view.hash:
             self._described = self._describe()
         _, inputs, outputs = self._described or ("", None, None)
-        return {view.name: ServedModel(view.name, view.hash[:VERSION_DIGITS], PLATFORM, reason, inputs, outputs)}
+        return ServedModel(view.served_name, view.hash[:VERSION_DIGITS], PLATFORM, reason, inputs, outputs)
 
     def _describe(self) -> _Described | None:
         """Inputs and outputs of the current plan; None until workers have described all models at sources and sinks."""
@@ -69,28 +113,3 @@ class Workflow:
         spec = signature.outputs[GATEWAY]
         shape = tuple(spec.shape)
         return TensorPort(sink, spec.dtype, (-1, *shape[1:]) if self._gateway.view.operators[sink].depth else shape)
-
-    def figures(self, model: str) -> ModelCounters:
-        counters = self._gateway.counters
-        seconds = counters.answered_s, counters.failed_s
-        return ModelCounters(
-            counters.answered, counters.failed, counters.answered, None, *seconds, counters.last_unix_s
-        )
-
-    async def infer(
-        self,
-        model: str,
-        inputs: Mapping[str, agent_pb2.Tensor],
-        timeout_s: float | None,
-        sequence: Sequence | None = None,
-    ) -> Mapping[str, agent_pb2.Tensor]:
-        """Answer a request. The protocol's ids are the client's own and need not be unique, so they are not used."""
-        chunk = None
-        if sequence is not None:
-            chunk = StreamChunk(Key("", sequence.id), begins=sequence.start, ends=sequence.end)
-        outcome, outputs = await self._gateway.infer(inputs, timeout_s, caller=current_caller(), chunk=chunk)
-        if outcome is not None:
-            error = StatusError(outcome.status, outcome.reason)
-            error.is_logged = True  # by the gateway
-            raise error
-        return outputs

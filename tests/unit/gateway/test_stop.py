@@ -14,6 +14,7 @@ from jellybean.serving.gateway.service import GatewayService
 from jellybean.serving.gateway_main import end_of_run
 from jellybean_agent import EmulatedLinks, Transport, plan_view
 from jellybean_protos.agent.v1 import agent_pb2
+from tests.one_gateway import gateways_of
 from tests.support.tiny_models import make_plan, scale
 
 LIMIT_S = 20.0
@@ -27,9 +28,10 @@ def test_a_caller_that_is_cancelled_during_the_drain_does_not_keep_the_process_f
         stop, context = asyncio.Event(), None
         transport, peers = Transport(view.name, insecure=True), {"": "127.0.0.1:9", "edge-1": "127.0.0.1:1"}
         with EmulatedLinks((), None) as links:
-            gateway = Gateway(view, peers, links, WorkerNetwork(transport, set(), emulate=False))
+            network = WorkerNetwork(transport, set(), emulate=False)
+            gateway = Gateway(view, peers, links, network)
             rollout = PlanRollout(PlanOffer(view, b"", peers))
-            service = GatewayService(gateway, transport, rollout, on_stop=end_of_run(None, stop))
+            service = GatewayService(gateways_of(gateway, network), transport, rollout, on_stop=end_of_run(None, stop))
             gateway.start()
             trace = gateway._tracer.begin("request", view, "", has_client=True)
             waiting = gateway._requests.submit(

@@ -27,8 +27,8 @@ class Served:
 
     view: PlanView
 
-    async def metrics(self) -> list[bytes]:
-        return []
+    async def metrics(self) -> dict[str, bytes]:
+        return {}
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Plans:
     served: Served
     costs: CostAccount = field(default_factory=CostAccount)
 
-    async def read(self, plan: Served) -> list[bytes]:
+    async def read(self, plan: Served) -> dict[str, bytes]:
         return await plan.metrics()
 
     @property

@@ -19,6 +19,7 @@ from jellybean.serving.gateway.service import GatewayService
 from jellybean.serving.run_state import GATEWAY_NAME, ProcessState, RunState, write_state
 from jellybean_agent import EmulatedLinks, Transport, plan_view
 from jellybean_protos.gateway.v1 import gateway_pb2_grpc
+from tests.one_gateway import gateways_of
 from tests.support.tiny_models import make_plan, scale
 
 
@@ -33,9 +34,12 @@ def test_the_gateway_says_which_plan_is_served(tmp_path: Path) -> None:
     async def notes() -> list[str]:
         with EmulatedLinks((), None) as links:
             transport = Transport(view.name, insecure=True)
-            gateway = Gateway(view, {"": address}, links, WorkerNetwork(transport, set(), emulate=False))
+            network = WorkerNetwork(transport, set(), emulate=False)
+            gateway = Gateway(view, {"": address}, links, network)
             server = grpc.aio.server()
-            service = GatewayService(gateway, transport, PlanRollout(PlanOffer(view, b"", {"": address})))
+            service = GatewayService(
+                gateways_of(gateway, network), transport, PlanRollout(PlanOffer(view, b"", {"": address}))
+            )
             gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)  # type: ignore[no-untyped-call]
             server.add_insecure_port(address)
             await server.start()

@@ -17,7 +17,9 @@ class Plan:
 
     def __init__(self, usd_per_h: float) -> None:
         link = SimpleNamespace(upstream_tier="edge", downstream_tier="cloud", price_usd_per_gib=BYTES_PER_GIB / 1e6)
-        self.view = SimpleNamespace(serving=(SimpleNamespace(price_usd_per_h=usd_per_h),), links=(link,))
+        self.view = SimpleNamespace(
+            serving=(SimpleNamespace(price_usd_per_h=usd_per_h),), links=(link,), qualified=lambda name: name
+        )
         self.bytes_sent: dict[tuple[str, str, str], int] = {}
 
 

@@ -24,6 +24,7 @@ from jellybean_agent.transport.channels import Transport
 from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_solver.model.problem import Deliver
+from tests.one_gateway import gateways_of
 from tests.support.tiny_models import make_plan
 from tests.support.waiting import wait_until_async
 
@@ -126,11 +127,13 @@ def test_a_plan_that_takes_over_keeps_requests_or_is_refused(tmp_path: Path) -> 
     async def refused(spool: Spool | None) -> tuple[str, Outcome | None, Outcome | None]:
         transport = Transport("tiny", None, insecure=True)
         links = EmulatedLinks(in_time.links, tmp_path / "links").open()
-        gateway = Gateway(in_time, addresses, links, WorkerNetwork(transport, set()), spool=spool)
+        network = WorkerNetwork(transport, set())
+        gateway = Gateway(in_time, addresses, links, network, spool=spool)
         gateway.start()
+        gateways, views = gateways_of(gateway, network), {kept.name: kept}
         with pytest.raises(StatusError) as caught:
-            gateway.expect(kept, addresses)
-            await gateway.plans.replace(kept, addresses, tmp_path / "links", 0.1)
+            gateways.expect(kept, views, addresses)
+            await gateways.replace(kept, views, addresses, tmp_path / "links", 0.1)
         asked, _ = await gateway.infer({}, 0.1, "of the plan before")
         long, _ = await gateway.infer({}, 0.1, "i" * 257)
         await gateway.close()

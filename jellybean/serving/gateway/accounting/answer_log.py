@@ -34,7 +34,7 @@ class AnswerLog:
                 client_name(key.caller),
                 key.id,
                 time.time(),
-                view.name,
+                view.served_name,
                 view.hash,
                 selection_text(view, view.routes[route]),
                 site_name(view, route),

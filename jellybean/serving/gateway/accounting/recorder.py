@@ -112,9 +112,13 @@ class Recorder:
         """
         async with self._writing:
             billed = {plan.view.hash: plan for plan in self._plans.billed}
-            texts = {plan: read[plan] if plan in read else await self._plans.read(one) for plan, one in billed.items()}
-            counts = await asyncio.to_thread(_counters, texts)  # thousands of lines in a large fleet
-            reading = self._reading(self._plans.served.view, [plan.view for plan in billed.values()], *counts)
+            texts = {
+                plan: read[plan] if plan in read else list((await self._plans.read(one)).values())
+                for plan, one in billed.items()
+            }
+            views = [plan.view for plan in billed.values()]
+            counts = await asyncio.to_thread(_counters, views, texts)  # thousands of lines in a large fleet
+            reading = self._reading(self._plans.served.view, views, *counts)
             seen_usd = self._plans.costs.seen_usd
             reading = replace(reading, is_first=not self._has_read, is_last=is_last, note=self._note())
             self._has_read = True
@@ -185,7 +189,7 @@ class Recorder:
 def billed_plan(view: PlanView) -> BilledPlan:
     """What a plan pays for."""
     prices = {(link.upstream_tier, link.downstream_tier): link.price_usd_per_gib for link in view.links}
-    return BilledPlan(view.hash, view.name, tuple(_billed_worker(view, one) for one in view.serving), prices)
+    return BilledPlan(view.hash, view.served_name, tuple(_billed_worker(view, one) for one in view.serving), prices)
 
 
 def _billed_worker(view: PlanView, worker: WorkerView) -> BilledWorker:
@@ -196,20 +200,23 @@ def _billed_worker(view: PlanView, worker: WorkerView) -> BilledWorker:
     return BilledWorker(worker.name, tier, site, worker.price_usd_per_h, loads, variants)
 
 
-def _counters(texts: Mapping[str, Iterable[bytes]]) -> tuple[WorkCounters, SentCounters]:
+def _counters(views: Iterable[PlanView], texts: Mapping[str, Iterable[bytes]]) -> tuple[WorkCounters, SentCounters]:
     """Counters of the workers that answered. `texts`: plan -> the metrics of each."""
     work: dict[WorkKey, Work] = {}
     sent: dict[SentKey, Sent] = {}
-    for plan, of_plan in texts.items():
-        for text in of_plan:
-            own_work, own_sent = _counters_of_worker(plan, text)
+    for view in views:
+        for text in texts[view.hash]:
+            own_work, own_sent = _counters_of_worker(view, text)
             work.update(own_work)
             sent.update(own_sent)
     return work, sent
 
 
-def _counters_of_worker(plan: str, text: bytes) -> tuple[WorkCounters, SentCounters]:
-    """Counters of work and bytes in a worker's metrics (Prometheus' text format)."""
+def _counters_of_worker(view: PlanView, text: bytes) -> tuple[WorkCounters, SentCounters]:
+    """Counters of a plan's work and bytes in a worker's metrics (Prometheus' text format).
+
+    Of several workflows, only those of the plan view's own, by its own names.
+    """
     started = ""
     counts: dict[WorkKey, dict[str, float]] = defaultdict(dict)
     sent: dict[SentKey, float] = {}
@@ -217,7 +224,10 @@ def _counters_of_worker(plan: str, text: bytes) -> tuple[WorkCounters, SentCount
         if name == _SINCE:
             started = repr(value)
             continue
-        operator, variant, worker = labels["operator"], labels["variant"], labels["worker"]
+        if not view.owns(labels["operator"]):
+            continue
+        plan, operator = view.hash, view.own_name(labels["operator"])
+        variant, worker = labels["variant"], labels["worker"]
         if name == _BYTES:
             sent[SentKey(plan, operator, variant, worker, labels["tier"], labels["to_tier"])] = value
         else:
@@ -242,7 +252,7 @@ def open_recorder(url: str, live: Path, run: str, plans: CurrentPlan) -> Recorde
     """The recorder of a gateway's plans. LedgerError if the database or the file of counters cannot be used."""
     gateway = hashlib.sha256(f"{socket.gethostname()} {live.resolve()}".encode()).hexdigest()
     ledger = Ledger(url, gateway)
-    log = ServingLog(LiveCounters(live, COLUMNS), plans.served.view.name)
+    log = ServingLog(LiveCounters(live, COLUMNS), plans.served.view.served_name)
     recorder = Recorder(ledger, log, run, plans)
     plans.log_bytes(log.sent)
     plans.on_billed = recorder.plans_changed

@@ -41,7 +41,7 @@ class ValueLog:
                 continue  # the model's worker refuses it
             with self._lock:
                 for figure, value in figures.items():
-                    total = self._sums[view.name, view.hash, port, name, figure]
+                    total = self._sums[view.served_name, view.hash, port, name, figure]
                     total[0] += 1
                     total[1] += value
                     total[2] += value * value

@@ -82,7 +82,9 @@ class CostAccount:
         if bill is None or asked_s < bill.reported_s:
             return
         bill.reported_s = self._clock()
-        for line in (line for text in texts for line in text.splitlines() if line.startswith(_COST)):
+        own = f'operator="{plan.view.qualified("")}'.encode()  # of several workflows, others pay for theirs
+        lines = (line for text in texts for line in text.splitlines() if line.startswith(_COST) and own in line)
+        for line in lines:
             labels, _, number = line.rpartition(b" ")
             value, before = float(number), bill.counters.get(labels, 0.0)
             bill.links_usd += value - before if value >= before else value

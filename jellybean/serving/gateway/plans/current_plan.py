@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
-
 from jellybean.serving.gateway.plans.cost_so_far import CostAccount
 from jellybean.serving.gateway.plans.served_plan import OnSent, ServedPlan
-from jellybean_agent import EmulatedLinks, PlanView, StatusError, Transport
+from jellybean_agent import EmulatedLinks, PlanView, Transport
 
-RETIRE_WAIT_S = 2.0  # for requests in flight on a replaced plan, whose workers may be ended then
 _POLL_S = 0.02
 OnRead = Callable[[Mapping[str, Sequence[bytes]]], Awaitable[None]]  # gets hash of a plan -> its workers' metrics
 
@@ -46,7 +43,6 @@ class CurrentPlan:
     ) -> None:
         self._network, self._on_change, self._on_worker_lost = network, on_change, on_worker_lost
         self._retiring: dict[ServedPlan, asyncio.Task[None]] = {}
-        self._replacing = False
         self.costs = CostAccount()
         self.billed: tuple[ServedPlan, ...] = ()  # plans that cost money now
         self.on_billed: Callable[[], None] | None = None  # called when they change
@@ -90,76 +86,48 @@ class CurrentPlan:
             task.cancel()
             await plan.close()
         await self.served.close()
+        self.served.links.close()
 
     def block(self, worker: str, reason: str) -> None:
         """Note why the box of a worker of the plan that is served cannot become ready; empty: no such reason."""
         self.served.block(worker, reason)
 
-    async def worker_metrics(self) -> list[bytes]:
-        """Metrics of every worker that answers, each in Prometheus' text format; their link costs are billed."""
+    async def worker_metrics(self) -> dict[str, bytes]:
+        """Metrics of every worker that answers, in Prometheus' text format; their link costs are billed."""
         return await self.read(self.served)
 
-    async def read(self, plan: ServedPlan) -> list[bytes]:
+    async def read(self, plan: ServedPlan) -> dict[str, bytes]:
         """Metrics of a plan's workers that answer; their link costs are billed."""
         asked_s = time.monotonic()
         texts = await plan.metrics()
-        self.costs.report(plan, texts, asked_s)
+        self.costs.report(plan, texts.values(), asked_s)
         return texts
 
-    def expect(self, view: PlanView, addresses: Mapping[str, str]) -> None:
-        """Accept calls of a plan's workers from now on.
+    def prepare(self, view: PlanView, addresses: Mapping[str, str], links: Path | None) -> ServedPlan:
+        """Connect to the workers of a plan that is to replace this one; it costs money from now on.
 
-        StatusError if it is another workflow's, an address is missing, or a plan is being replaced.
+        `links`: file with the state of its emulated links.
         """
-        reason = ""
-        missing = [worker.name for worker in view.serving if worker.name not in addresses]
-        if self._replacing:
-            reason = "the gateway is replacing its plan already: try again later"
-        elif view.name != self.served.view.name:
-            reason = f"the gateway serves {self.served.view.name}, the plan is of {view.name}"
-        elif missing:
-            reason = f"no address of {missing[0]}"
-        if reason:
-            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
-        self._network.known.update(worker.name for worker in view.serving)
-
-    async def replace(
-        self,
-        view: PlanView,
-        addresses: Mapping[str, str],
-        links: Path | None,
-        timeout_s: float,
-        on_new_ready: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Serve new requests by another plan, which is expected, once its workers are ready.
-
-        Requests in flight finish on the old plan. StatusError, and the old plan stays, if not within `timeout_s`. When
-        this returns, the counters of the old plan's workers are read, and these may be ended. `on_new_ready` is called
-        once the workers that the old plan does not use are ready: until then no worker that both use needs to leave the
-        old one.
-        """
-        self._replacing = True
         emulated = (EmulatedLinks(view.links, links) if self._network.emulate else EmulatedLinks((), None)).open()
         plan = self._served_plan(view, addresses, emulated)
         self._start(plan)
-        try:
-            began_s = time.monotonic()
-            await _ready(plan, timeout_s, plan.workers.keys() - self.served.workers.keys())
-            on_new_ready()
-            await _ready(plan, began_s + timeout_s - time.monotonic(), plan.workers.keys())
-            await self.read_for_the_last_time()  # requests in flight may last longer than the wait below
-        except BaseException:
-            self._end_costs(plan)
-            await plan.close()
-            emulated.close()
-            raise
-        finally:
-            self._replacing = False
+        return plan
+
+    async def abandon(self, plan: ServedPlan) -> None:
+        """Leave a prepared plan again."""
+        self._end_costs(plan)
+        await plan.close()
+        plan.links.close()
+
+    def switch(self, plan: ServedPlan) -> asyncio.Task[None]:
+        """Serve new requests by a prepared plan; requests in flight finish on the old one.
+
+        Returns the task that retires the old one: when it is done, its workers' counters are read.
+        """
         retiring = self.retire(self.served)
         self.served = plan
         self._on_change()
-        left_s = max(0.0, began_s + timeout_s - time.monotonic())
-        await asyncio.wait([retiring], timeout=min(RETIRE_WAIT_S, left_s))  # what it served meanwhile is read then
+        return retiring
 
     async def read_for_the_last_time(self) -> None:
         """Bill the bytes that the served plan has sent until now; the workers may be ended then."""
@@ -168,7 +136,7 @@ class CurrentPlan:
     async def _read_for_the_last_time(self, plan: ServedPlan) -> None:
         texts = await self.read(plan)
         if self.on_read is not None:
-            await self.on_read({plan.view.hash: texts})
+            await self.on_read({plan.view.hash: list(texts.values())})
 
     def retire(self, plan: ServedPlan) -> asyncio.Task[None]:
         """Close a plan's streams once its last attempt has ended."""
@@ -183,16 +151,3 @@ class CurrentPlan:
         await plan.close()
         plan.links.close()
         del self._retiring[plan]
-
-
-async def _ready(plan: ServedPlan, timeout_s: float, names: Collection[str]) -> None:
-    """Wait until these workers of the plan are ready. StatusError at the timeout."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            while any(plan.workers[name].state != "ready" for name in names):
-                await asyncio.sleep(_POLL_S)
-    except TimeoutError as error:
-        waiting = {name: worker.why for name, worker in plan.workers.items() if name in names}
-        reasons = [f"{name} ({reason})" for name, reason in waiting.items() if reason]
-        late = f"not ready within {round(timeout_s, 1):g} s: {', '.join(reasons) or plan.starting_workers}"
-        raise StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, late) from error

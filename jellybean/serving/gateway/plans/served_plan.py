@@ -1,5 +1,8 @@
 """A plan that a gateway serves: the state of each worker, the open routes, and a stream of messages to each worker.
 
+Of a plan of several workflows, it is the part of one of them. Workers know its operators by their names in the whole
+plan, all other modules of the gateway by the workflow's own.
+
 New attempts avoid a worker that drains, is gone or does not answer, until it has described itself again.
 """
 
@@ -84,7 +87,7 @@ class ServedPlan:
 
     def start(self) -> None:
         """Connect to every worker, and again whenever a stream breaks."""
-        settings = PeerSettings(GATEWAY, self._transport, eager=True)
+        settings = PeerSettings(GATEWAY, self._transport, eager=True, workflow=self.view.workflow)
         for name in self.workers:
             peer = Peer(name, self._addresses[name], settings, on_lost=self._on_lost, on_credit=self._on_credit)
             self._peers[name] = peer.start()
@@ -142,8 +145,8 @@ class ServedPlan:
         """Inputs and outputs of an operator's model, from any worker that runs it; None before one has said so."""
         return next((w.signatures[operator] for w in self.workers.values() if operator in w.signatures), None)
 
-    async def metrics(self) -> list[bytes]:
-        """Metrics of every worker that answers, each in Prometheus' text format."""
+    async def metrics(self) -> dict[str, bytes]:
+        """Metrics of every worker that answers, in Prometheus' text format."""
 
         async def metrics_of(name: str) -> bytes:
             async with self._transport.channel(self._addresses[name], name) as channel:
@@ -153,7 +156,7 @@ class ServedPlan:
 
         ready = [name for name, worker in self.workers.items() if worker.state in ("ready", "draining")]
         found = await asyncio.gather(*map(metrics_of, ready), return_exceptions=True)
-        return [text for text in found if isinstance(text, bytes)]
+        return {name: text for name, text in zip(ready, found, strict=True) if isinstance(text, bytes)}
 
     async def call_state(self, method: str, name: str, state: agent_pb2.StreamState) -> agent_pb2.StreamState:
         """Have a worker read or write the state of a stream. StatusError when it does not."""
@@ -162,6 +165,7 @@ class ServedPlan:
         if name not in self._channels:
             self._channels[name] = self._transport.channel(self._addresses[name], name)
         stub = agent_pb2_grpc.AgentStub(self._channels[name])  # type: ignore[no-untyped-call]
+        state.operator = self.view.qualified(state.operator)
         try:
             call = getattr(stub, method)(state, timeout=_STATE_S, metadata=protocol_metadata())
             answer: agent_pb2.StreamState = await call
@@ -216,14 +220,15 @@ class ServedPlan:
         """Start an attempt: send the sources' tensors to the first workers of the route."""
         for name in self.workers_on(route):
             self._attempts[name] += 1
+        number = self.view.plan_route(route)
         for source, outputs in self.view.source_outputs.items():
             for operator, edge_kind in outputs:
                 for path, tensor in source_messages(inputs[source], edge_kind):
                     message = agent_pb2.Message(
                         request_id=key,
-                        route=route,
-                        upstream=source,
-                        downstream=operator,
+                        route=number,
+                        upstream=self.view.qualified(source),
+                        downstream=self.view.qualified(operator),
                         path=path,
                         tensor=None if tensor is None else agent_pb2.Tensor(dtype=tensor.dtype, shape=tensor.shape),
                         plan=self.view.hash,
@@ -285,10 +290,24 @@ class ServedPlan:
             worker.reason = reason
             LOG.warning("%s: %s", name, reason)
             return
-        worker.signatures = dict(status.signatures)
+        worker.signatures = self._own_signatures(status.signatures)
         worker.state, worker.reason, worker.blocked = "ready", "", ""
         LOG.info("%s is ready", name)
         self._on_routes_changed()
+
+    def _own_signatures(self, found: Mapping[str, agent_pb2.Signature]) -> dict[str, agent_pb2.Signature]:
+        """Signatures of the models of this workflow, of several, by the names that it has for its operators."""
+        if not self.view.workflow:
+            return dict(found)
+        own = self.view.own_name
+        return {
+            own(operator): agent_pb2.Signature(
+                inputs={own(upstream): spec for upstream, spec in one.inputs.items()},
+                outputs={own(downstream): spec for downstream, spec in one.outputs.items()},
+            )
+            for operator, one in found.items()
+            if self.view.owns(operator)
+        }
 
     async def _status_of(self, name: str, worker: Worker) -> agent_pb2.AgentStatus | None:
         """Ask a worker for its status, a few times; None if it never answers, with the reason set on `worker`."""

@@ -74,6 +74,11 @@ class InFlightRequests:
         self._budget = RetryBudget(max_in_flight, RETRY_SHARE)
 
     @property
+    def key_prefix(self) -> str:
+        """What the keys of all its attempts begin with."""
+        return self._key_prefix
+
+    @property
     def count(self) -> int:
         """Requests in flight."""
         return len(self._requests)
@@ -288,8 +293,8 @@ class InFlightRequests:
         self._tracer.received(message)
         if message.HasField("failure"):
             self._receive_failure(attempt, message.failure)
-        elif message.upstream in attempt.answers:
-            self._receive_output(attempt, message)
+        elif (sink := attempt.plan.view.own_name(message.upstream)) in attempt.answers:
+            self._receive_output(attempt, sink, message)
 
     def _receive_failure(self, attempt: Attempt, failure: agent_pb2.Failure) -> None:
         reason = f"worker {failure.worker}, operator {failure.operator}: {failure.reason}"
@@ -302,15 +307,15 @@ class InFlightRequests:
         else:
             self._finish(attempt.request, Outcome(status, reason))
 
-    def _receive_output(self, attempt: Attempt, message: agent_pb2.Message) -> None:
+    def _receive_output(self, attempt: Attempt, sink: str, message: agent_pb2.Message) -> None:
         try:
-            path = read_fan_out_path(message, attempt.plan.view.operators[message.upstream].depth)
+            path = read_fan_out_path(message, attempt.plan.view.operators[sink].depth)
         except InvalidInputError as error:
-            reason = f"answer of {message.upstream}: {error}"
+            reason = f"answer of {sink}: {error}"
             self._finish(attempt.request, Outcome(grpc.StatusCode.INTERNAL, reason))
             return
-        if attempt.answers[message.upstream].add(path, message.tensor):
-            attempt.missing.discard(message.upstream)
+        if attempt.answers[sink].add(path, message.tensor):
+            attempt.missing.discard(sink)
         if not attempt.missing:
             self._finish(attempt.request, attempt)
 

@@ -218,8 +218,10 @@ class Signature(_message.Message):
     def __init__(self, inputs: _Optional[_Mapping[str, TensorSpec]] = ..., outputs: _Optional[_Mapping[str, TensorSpec]] = ...) -> None: ...
 
 class MetricsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("workflow",)
+    WORKFLOW_FIELD_NUMBER: _ClassVar[int]
+    workflow: str
+    def __init__(self, workflow: _Optional[str] = ...) -> None: ...
 
 class MetricsResponse(_message.Message):
     __slots__ = ("text",)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from jellybean_protos.agent.v1 import agent_pb2 as jellybean__protos_dot_agent_dot_v1_dot_agent__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)jellybean_protos/gateway/v1/gateway.proto\x12\x14jellybean.gateway.v1\x1a%jellybean_protos/agent/v1/agent.proto\"\r\n\x0bPlanRequest\"\x1c\n\x0cPlanResponse\x12\x0c\n\x04plan\x18\x01 \x01(\x0c\"\xdb\x01\n\x0cInferRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12>\n\x06inputs\x18\x02 \x03(\x0b\x32..jellybean.gateway.v1.InferRequest.InputsEntry\x12,\n\x06stream\x18\x03 \x01(\x0b\x32\x1c.jellybean.gateway.v1.Stream\x1aI\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.jellybean.agent.v1.Tensor:\x02\x38\x01\"A\n\x06Stream\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06\x62\x65gins\x18\x02 \x01(\x08\x12\x0c\n\x04\x65nds\x18\x03 \x01(\x08\x12\r\n\x05\x63hunk\x18\x04 \x01(\x04\"\xc0\x01\n\rInferResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x41\n\x07outputs\x18\x02 \x03(\x0b\x32\x30.jellybean.gateway.v1.InferResponse.OutputsEntry\x12\x0c\n\x04kept\x18\x03 \x01(\x08\x1aJ\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.jellybean.agent.v1.Tensor:\x02\x38\x01\"\xae\x01\n\x0eReplaceRequest\x12\x0c\n\x04plan\x18\x01 \x01(\x0c\x12>\n\x05peers\x18\x02 \x03(\x0b\x32/.jellybean.gateway.v1.ReplaceRequest.PeersEntry\x12\r\n\x05links\x18\x03 \x01(\t\x12\x11\n\ttimeout_s\x18\x04 \x01(\x01\x1a,\n\nPeersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"!\n\x0fReplaceResponse\x12\x0e\n\x06\x62\x65\x66ore\x18\x01 \x01(\t\"\x0f\n\rStatusRequest\"\xeb\x03\n\x0eStatusResponse\x12\x10\n\x08workflow\x18\x01 \x01(\t\x12\x0c\n\x04plan\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x42\n\x07workers\x18\x04 \x03(\x0b\x32\x31.jellybean.gateway.v1.StatusResponse.WorkersEntry\x12\x18\n\x10requests_in_hand\x18\x05 \x01(\x04\x12\x10\n\x08\x61nswered\x18\x06 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x07 \x01(\x04\x12\x42\n\x07reasons\x18\x08 \x03(\x0b\x32\x31.jellybean.gateway.v1.StatusResponse.ReasonsEntry\x12\x0f\n\x07refused\x18\t \x01(\x04\x12\x0f\n\x07\x65xpired\x18\n \x01(\x04\x12\x0f\n\x07retried\x18\x0b \x01(\x04\x12\x0f\n\x07waiting\x18\x0c \x01(\x04\x12\x10\n\x08left_out\x18\r \x01(\x04\x12\x0c\n\x04kept\x18\x0e \x01(\x04\x12\x12\n\nkept_bytes\x18\x0f \x01(\x04\x12\x0e\n\x06hedged\x18\x10 \x01(\x04\x1a.\n\x0cWorkersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cReasonsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\xc6\x04\n\x07Gateway\x12P\n\x05Infer\x12\".jellybean.gateway.v1.InferRequest\x1a#.jellybean.gateway.v1.InferResponse\x12S\n\x06Status\x12#.jellybean.gateway.v1.StatusRequest\x1a$.jellybean.gateway.v1.StatusResponse\x12R\n\x07Metrics\x12\".jellybean.agent.v1.MetricsRequest\x1a#.jellybean.agent.v1.MetricsResponse\x12V\n\x07Replace\x12$.jellybean.gateway.v1.ReplaceRequest\x1a%.jellybean.gateway.v1.ReplaceResponse\x12L\n\x05\x44rain\x12 .jellybean.agent.v1.DrainRequest\x1a!.jellybean.agent.v1.DrainResponse\x12K\n\x04Stop\x12 .jellybean.agent.v1.DrainRequest\x1a!.jellybean.agent.v1.DrainResponse\x12M\n\x04Plan\x12!.jellybean.gateway.v1.PlanRequest\x1a\".jellybean.gateway.v1.PlanResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)jellybean_protos/gateway/v1/gateway.proto\x12\x14jellybean.gateway.v1\x1a%jellybean_protos/agent/v1/agent.proto\"\r\n\x0bPlanRequest\"\x1c\n\x0cPlanResponse\x12\x0c\n\x04plan\x18\x01 \x01(\x0c\"\xed\x01\n\x0cInferRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12>\n\x06inputs\x18\x02 \x03(\x0b\x32..jellybean.gateway.v1.InferRequest.InputsEntry\x12,\n\x06stream\x18\x03 \x01(\x0b\x32\x1c.jellybean.gateway.v1.Stream\x12\x10\n\x08workflow\x18\x04 \x01(\t\x1aI\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.jellybean.agent.v1.Tensor:\x02\x38\x01\"A\n\x06Stream\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06\x62\x65gins\x18\x02 \x01(\x08\x12\x0c\n\x04\x65nds\x18\x03 \x01(\x08\x12\r\n\x05\x63hunk\x18\x04 \x01(\x04\"\xc0\x01\n\rInferResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x41\n\x07outputs\x18\x02 \x03(\x0b\x32\x30.jellybean.gateway.v1.InferResponse.OutputsEntry\x12\x0c\n\x04kept\x18\x03 \x01(\x08\x1aJ\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.jellybean.agent.v1.Tensor:\x02\x38\x01\"\xae\x01\n\x0eReplaceRequest\x12\x0c\n\x04plan\x18\x01 \x01(\x0c\x12>\n\x05peers\x18\x02 \x03(\x0b\x32/.jellybean.gateway.v1.ReplaceRequest.PeersEntry\x12\r\n\x05links\x18\x03 \x01(\t\x12\x11\n\ttimeout_s\x18\x04 \x01(\x01\x1a,\n\nPeersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"!\n\x0fReplaceResponse\x12\x0e\n\x06\x62\x65\x66ore\x18\x01 \x01(\t\"!\n\rStatusRequest\x12\x10\n\x08workflow\x18\x01 \x01(\t\"\xfe\x03\n\x0eStatusResponse\x12\x10\n\x08workflow\x18\x01 \x01(\t\x12\x0c\n\x04plan\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x42\n\x07workers\x18\x04 \x03(\x0b\x32\x31.jellybean.gateway.v1.StatusResponse.WorkersEntry\x12\x18\n\x10requests_in_hand\x18\x05 \x01(\x04\x12\x10\n\x08\x61nswered\x18\x06 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x07 \x01(\x04\x12\x42\n\x07reasons\x18\x08 \x03(\x0b\x32\x31.jellybean.gateway.v1.StatusResponse.ReasonsEntry\x12\x0f\n\x07refused\x18\t \x01(\x04\x12\x0f\n\x07\x65xpired\x18\n \x01(\x04\x12\x0f\n\x07retried\x18\x0b \x01(\x04\x12\x0f\n\x07waiting\x18\x0c \x01(\x04\x12\x10\n\x08left_out\x18\r \x01(\x04\x12\x0c\n\x04kept\x18\x0e \x01(\x04\x12\x12\n\nkept_bytes\x18\x0f \x01(\x04\x12\x0e\n\x06hedged\x18\x10 \x01(\x04\x12\x11\n\tworkflows\x18\x11 \x03(\t\x1a.\n\x0cWorkersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cReasonsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\xc6\x04\n\x07Gateway\x12P\n\x05Infer\x12\".jellybean.gateway.v1.InferRequest\x1a#.jellybean.gateway.v1.InferResponse\x12S\n\x06Status\x12#.jellybean.gateway.v1.StatusRequest\x1a$.jellybean.gateway.v1.StatusResponse\x12R\n\x07Metrics\x12\".jellybean.agent.v1.MetricsRequest\x1a#.jellybean.agent.v1.MetricsResponse\x12V\n\x07Replace\x12$.jellybean.gateway.v1.ReplaceRequest\x1a%.jellybean.gateway.v1.ReplaceResponse\x12L\n\x05\x44rain\x12 .jellybean.agent.v1.DrainRequest\x1a!.jellybean.agent.v1.DrainResponse\x12K\n\x04Stop\x12 .jellybean.agent.v1.DrainRequest\x1a!.jellybean.agent.v1.DrainResponse\x12M\n\x04Plan\x12!.jellybean.gateway.v1.PlanRequest\x1a\".jellybean.gateway.v1.PlanResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,29 +47,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PLANRESPONSE']._serialized_start=121
   _globals['_PLANRESPONSE']._serialized_end=149
   _globals['_INFERREQUEST']._serialized_start=152
-  _globals['_INFERREQUEST']._serialized_end=371
-  _globals['_INFERREQUEST_INPUTSENTRY']._serialized_start=298
-  _globals['_INFERREQUEST_INPUTSENTRY']._serialized_end=371
-  _globals['_STREAM']._serialized_start=373
-  _globals['_STREAM']._serialized_end=438
-  _globals['_INFERRESPONSE']._serialized_start=441
-  _globals['_INFERRESPONSE']._serialized_end=633
-  _globals['_INFERRESPONSE_OUTPUTSENTRY']._serialized_start=559
-  _globals['_INFERRESPONSE_OUTPUTSENTRY']._serialized_end=633
-  _globals['_REPLACEREQUEST']._serialized_start=636
-  _globals['_REPLACEREQUEST']._serialized_end=810
-  _globals['_REPLACEREQUEST_PEERSENTRY']._serialized_start=766
-  _globals['_REPLACEREQUEST_PEERSENTRY']._serialized_end=810
-  _globals['_REPLACERESPONSE']._serialized_start=812
-  _globals['_REPLACERESPONSE']._serialized_end=845
-  _globals['_STATUSREQUEST']._serialized_start=847
-  _globals['_STATUSREQUEST']._serialized_end=862
-  _globals['_STATUSRESPONSE']._serialized_start=865
-  _globals['_STATUSRESPONSE']._serialized_end=1356
-  _globals['_STATUSRESPONSE_WORKERSENTRY']._serialized_start=1262
-  _globals['_STATUSRESPONSE_WORKERSENTRY']._serialized_end=1308
-  _globals['_STATUSRESPONSE_REASONSENTRY']._serialized_start=1310
-  _globals['_STATUSRESPONSE_REASONSENTRY']._serialized_end=1356
-  _globals['_GATEWAY']._serialized_start=1359
-  _globals['_GATEWAY']._serialized_end=1941
+  _globals['_INFERREQUEST']._serialized_end=389
+  _globals['_INFERREQUEST_INPUTSENTRY']._serialized_start=316
+  _globals['_INFERREQUEST_INPUTSENTRY']._serialized_end=389
+  _globals['_STREAM']._serialized_start=391
+  _globals['_STREAM']._serialized_end=456
+  _globals['_INFERRESPONSE']._serialized_start=459
+  _globals['_INFERRESPONSE']._serialized_end=651
+  _globals['_INFERRESPONSE_OUTPUTSENTRY']._serialized_start=577
+  _globals['_INFERRESPONSE_OUTPUTSENTRY']._serialized_end=651
+  _globals['_REPLACEREQUEST']._serialized_start=654
+  _globals['_REPLACEREQUEST']._serialized_end=828
+  _globals['_REPLACEREQUEST_PEERSENTRY']._serialized_start=784
+  _globals['_REPLACEREQUEST_PEERSENTRY']._serialized_end=828
+  _globals['_REPLACERESPONSE']._serialized_start=830
+  _globals['_REPLACERESPONSE']._serialized_end=863
+  _globals['_STATUSREQUEST']._serialized_start=865
+  _globals['_STATUSREQUEST']._serialized_end=898
+  _globals['_STATUSRESPONSE']._serialized_start=901
+  _globals['_STATUSRESPONSE']._serialized_end=1411
+  _globals['_STATUSRESPONSE_WORKERSENTRY']._serialized_start=1317
+  _globals['_STATUSRESPONSE_WORKERSENTRY']._serialized_end=1363
+  _globals['_STATUSRESPONSE_REASONSENTRY']._serialized_start=1365
+  _globals['_STATUSRESPONSE_REASONSENTRY']._serialized_end=1411
+  _globals['_GATEWAY']._serialized_start=1414
+  _globals['_GATEWAY']._serialized_end=1996
 # @@protoc_insertion_point(module_scope)

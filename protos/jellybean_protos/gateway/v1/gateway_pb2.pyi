@@ -2,7 +2,7 @@ from jellybean_protos.agent.v1 import agent_pb2 as _agent_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -18,7 +18,7 @@ class PlanResponse(_message.Message):
     def __init__(self, plan: _Optional[bytes] = ...) -> None: ...
 
 class InferRequest(_message.Message):
-    __slots__ = ("request_id", "inputs", "stream")
+    __slots__ = ("request_id", "inputs", "stream", "workflow")
     class InputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -29,10 +29,12 @@ class InferRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
+    WORKFLOW_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     inputs: _containers.MessageMap[str, _agent_pb2.Tensor]
     stream: Stream
-    def __init__(self, request_id: _Optional[str] = ..., inputs: _Optional[_Mapping[str, _agent_pb2.Tensor]] = ..., stream: _Optional[_Union[Stream, _Mapping]] = ...) -> None: ...
+    workflow: str
+    def __init__(self, request_id: _Optional[str] = ..., inputs: _Optional[_Mapping[str, _agent_pb2.Tensor]] = ..., stream: _Optional[_Union[Stream, _Mapping]] = ..., workflow: _Optional[str] = ...) -> None: ...
 
 class Stream(_message.Message):
     __slots__ = ("id", "begins", "ends", "chunk")
@@ -89,11 +91,13 @@ class ReplaceResponse(_message.Message):
     def __init__(self, before: _Optional[str] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("workflow",)
+    WORKFLOW_FIELD_NUMBER: _ClassVar[int]
+    workflow: str
+    def __init__(self, workflow: _Optional[str] = ...) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("workflow", "plan", "state", "workers", "requests_in_hand", "answered", "failed", "reasons", "refused", "expired", "retried", "waiting", "left_out", "kept", "kept_bytes", "hedged")
+    __slots__ = ("workflow", "plan", "state", "workers", "requests_in_hand", "answered", "failed", "reasons", "refused", "expired", "retried", "waiting", "left_out", "kept", "kept_bytes", "hedged", "workflows")
     class WorkersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +128,7 @@ class StatusResponse(_message.Message):
     KEPT_FIELD_NUMBER: _ClassVar[int]
     KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
     HEDGED_FIELD_NUMBER: _ClassVar[int]
+    WORKFLOWS_FIELD_NUMBER: _ClassVar[int]
     workflow: str
     plan: str
     state: str
@@ -140,4 +145,5 @@ class StatusResponse(_message.Message):
     kept: int
     kept_bytes: int
     hedged: int
-    def __init__(self, workflow: _Optional[str] = ..., plan: _Optional[str] = ..., state: _Optional[str] = ..., workers: _Optional[_Mapping[str, str]] = ..., requests_in_hand: _Optional[int] = ..., answered: _Optional[int] = ..., failed: _Optional[int] = ..., reasons: _Optional[_Mapping[str, str]] = ..., refused: _Optional[int] = ..., expired: _Optional[int] = ..., retried: _Optional[int] = ..., waiting: _Optional[int] = ..., left_out: _Optional[int] = ..., kept: _Optional[int] = ..., kept_bytes: _Optional[int] = ..., hedged: _Optional[int] = ...) -> None: ...
+    workflows: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, workflow: _Optional[str] = ..., plan: _Optional[str] = ..., state: _Optional[str] = ..., workers: _Optional[_Mapping[str, str]] = ..., requests_in_hand: _Optional[int] = ..., answered: _Optional[int] = ..., failed: _Optional[int] = ..., reasons: _Optional[_Mapping[str, str]] = ..., refused: _Optional[int] = ..., expired: _Optional[int] = ..., retried: _Optional[int] = ..., waiting: _Optional[int] = ..., left_out: _Optional[int] = ..., kept: _Optional[int] = ..., kept_bytes: _Optional[int] = ..., hedged: _Optional[int] = ..., workflows: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -40,6 +40,7 @@ from jellybean_agent.transport.channels import CHANNEL_OPTIONS, Transport
 from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_protos.enrol.v1 import enrol_pb2, enrol_pb2_grpc
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
+from tests.one_gateway import gateways_of
 from tests.support.tiny_models import chain
 from tests.support.waiting import wait_until_async
 
@@ -347,9 +348,10 @@ def test_only_the_own_socket_names_a_file_of_links(tmp_path: Path, address: str,
 
     async def replaced_plan() -> None:
         emulated, transport = EmulatedLinks((), None).open(), Transport(view.name, insecure=True)
-        gateway = Gateway(view, peers, emulated, WorkerNetwork(transport, set(), emulate))
+        network = WorkerNetwork(transport, set(), emulate)
+        gateway = Gateway(view, peers, emulated, network)
         rollout = PlanRollout(PlanOffer(view, b"", {**peers, "": "127.0.0.1:9"}))
-        service = GatewayService(gateway, transport, rollout, replaced.append)
+        service = GatewayService(gateways_of(gateway, network), transport, rollout, replaced.append)
         server = grpc.aio.server()
         gateway_pb2_grpc.add_GatewayServicer_to_server(service, server)  # type: ignore[no-untyped-call]
         at = f"unix:{tmp_path / 's'}" if address == "unix" else "127.0.0.1:0"

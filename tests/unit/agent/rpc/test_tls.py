@@ -343,7 +343,7 @@ def test_our_own_protocol_over_tls_has_streams_only_and_asks_the_policy_first(tm
         metadata = b'{"%s": "alice", "jellybean-protocol": "2"}' % SENDER_KEY.encode()
         opening = frames.HEAD.pack(0.0, len(method), len(metadata)) + method + metadata
         server.add_generic_rpc_handlers((agent_service_handler(),))
-        server.add_raw_stream(DELIVER_METHOD, Inboxes(lambda *_: None, lambda: False).deliver_raw)
+        server.add_raw_stream(DELIVER_METHOD, Inboxes(lambda *_: None, lambda _: False).deliver_raw)
         reader, writer = await connected(link, context)
         writer.write(frames.FRAME.pack(len(opening) + 5, 1, frames.OPEN) + opening)
         answer = await read_until(reader, b"may not call")

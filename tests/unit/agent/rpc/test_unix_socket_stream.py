@@ -35,7 +35,7 @@ class Receiver:
     def __init__(self, folder: Path, link: str = "unix") -> None:
         self.got: Received = []
         self.is_full = False
-        self.inboxes = Inboxes(self._take, lambda: self.is_full)
+        self.inboxes = Inboxes(self._take, lambda _: self.is_full)
         ours, self.theirs = transports(folder) if link == "tls" else (PLAIN, PLAIN)
         self.server: RpcServer = ours.server(Policy("w", ("a-1",)))
         self.server.add_generic_rpc_handlers((agent_service_handler(),))

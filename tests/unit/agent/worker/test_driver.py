@@ -56,7 +56,7 @@ def answered(
 
     async def all_of_them() -> tuple[list[agent_pb2.Message], WorkerCounters, str]:
         answers: asyncio.Queue[agent_pb2.Message] = asyncio.Queue()
-        inboxes = Inboxes(answers.put_nowait, lambda: False)
+        inboxes = Inboxes(answers.put_nowait, lambda _: False)
         server = make_server(OpenPolicy())
         server.add_generic_rpc_handlers((agent_service_handler(),))
         server.add_raw_stream(DELIVER_METHOD, inboxes.deliver_raw)

@@ -27,7 +27,13 @@ class Plan:
 
     def __init__(self, *sinks: str, depth: int = 0) -> None:
         operators = {sink: SimpleNamespace(depth=depth) for sink in sinks}
-        self.view = SimpleNamespace(sinks=sinks, source_outputs={"x": []}, routes=[{"o": "w"}], operators=operators)
+        self.view = SimpleNamespace(
+            sinks=sinks,
+            source_outputs={"x": []},
+            routes=[{"o": "w"}],
+            operators=operators,
+            own_name=lambda name: name,
+        )
 
     def draw(self) -> int:
         return 0

@@ -1,0 +1,239 @@
+"""The workflows that a gateway process serves, each with its own limits, targets, routes, counters and clients.
+
+They share the workers and a plan, which all of them replace at once. A flood of one is shed at its own limit of
+requests in flight, and workers share their time out among workflows as planned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import grpc
+
+from jellybean.serving.gateway.gateway import Gateway
+from jellybean.serving.gateway.plans.current_plan import WorkerNetwork
+from jellybean.serving.gateway.plans.replacement import PreparedPlan, await_ready, switch_together
+from jellybean.serving.gateway.served_workflow import ServedWorkflow
+from jellybean_agent import PlanView, StatusError, parse_identity
+from jellybean_protos.agent.v1 import agent_pb2
+from jellybean_protos.gateway.v1 import gateway_pb2
+
+Make = Callable[[PlanView, Mapping[str, str], Path | None], Awaitable[ServedWorkflow]]
+Views = Mapping[str, PlanView]  # by workflow, as of `workflow_views`
+_SUMS = (
+    *("requests_in_hand", "answered", "failed", "refused", "expired", "retried", "waiting", "left_out", "kept"),
+    *("kept_bytes", "hedged"),
+)
+_WORST = ("ready", "starting", "draining", "gone")  # states of a worker, the worst last
+
+
+class Gateways:
+    """One gateway for each workflow of the plan that is served; of a plan of one workflow, one."""
+
+    def __init__(self, view: PlanView, network: WorkerNetwork, make: Make) -> None:
+        """`view`: of the whole plan. `make`: makes a workflow's gateway of its view, the addresses of the workers, and
+        the file of the emulated links.
+        """
+        self.view = view
+        self.changed = asyncio.Event()  # set whenever requests of a workflow may be served again, or no longer
+        self._network, self._make = network, make
+        self._served: dict[str, ServedWorkflow] = {}  # by workflow
+        self._leaving: dict[ServedWorkflow, asyncio.Task[None]] = {}
+        self._replacing = False
+
+    async def add(self, views: Views, addresses: Mapping[str, str], links: Path | None) -> None:
+        """Make the gateways of these workflows."""
+        for view in views.values():
+            self.adopt(await self._make(view, addresses, links))
+
+    def adopt(self, served: ServedWorkflow) -> None:
+        """Serve a workflow whose gateway is made already."""
+        served.gateway.changed = self.changed
+        self._served[served.gateway.view.served_name] = served
+
+    def start(self) -> None:
+        """Connect to the workers."""
+        for served in self._served.values():
+            served.start()
+
+    async def close(self) -> None:
+        """Fail the requests in flight, and write the last intervals of the ledger."""
+        for task in self._leaving.values():
+            task.cancel()
+        async with AsyncExitStack() as stack:  # closes all, whatever fails
+            for served in (*self._served.values(), *self._leaving):
+                stack.push_async_callback(served.close)
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The workflows."""
+        return tuple(self._served)
+
+    def __iter__(self) -> Iterator[Gateway]:
+        return (served.gateway for served in self._served.values())
+
+    @property
+    def first(self) -> Gateway:
+        """Of a plan of one workflow, its gateway."""
+        return next(iter(self))
+
+    def of(self, workflow: str, caller: str = "") -> Gateway:
+        """The gateway of a workflow. `caller`: URI of the caller's identity; empty: it may call any.
+
+        `workflow` empty: the only one, or that in the caller's certificate. StatusError if there is no such workflow
+        here, it is not said which, or the caller's certificate is of another one.
+        """
+        own = own_workflow(caller)
+        wanted = workflow or own or (self.names[0] if len(self._served) == 1 else "")
+        served = self._served.get(wanted)
+        if own and wanted != own:
+            reason = f"the certificate is of workflow {own} only, not of {wanted[:60]!r}"
+            raise StatusError(grpc.StatusCode.PERMISSION_DENIED, reason)
+        if served is None and not wanted:
+            reason = f"this gateway serves {', '.join(self.names)}: say which workflow (`--workflow NAME`)"
+            raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, reason)
+        if served is None:
+            reason = f"no workflow {wanted[:60]!r} is served here, but {', '.join(self.names) or 'none'}"
+            raise StatusError(grpc.StatusCode.NOT_FOUND, reason)
+        return served.gateway
+
+    def receive(self, message: agent_pb2.Message) -> None:
+        """Take an output or a failure from a worker, for the workflow whose attempt it is of."""
+        prefix = message.request_id.partition("-")[0]
+        for served in (*self._served.values(), *self._leaving):
+            if served.gateway.key_prefix == prefix:
+                served.gateway.receive(message)
+                return
+
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_available(self) -> bool:
+        """True if requests of a workflow would reach a worker now."""
+        return any(not gateway.unavailable_reason for gateway in self)
+
+    def status(self) -> gateway_pb2.StatusResponse:
+        """State and counters of all workflows together."""
+        parts = [gateway.status() for gateway in self]
+        if not self.view.workflows:
+            return parts[0]
+        found = gateway_pb2.StatusResponse(workflow=self.view.name, plan=self.view.hash, state=_state(parts))
+        found.workflows.extend(self.names)
+        for part in parts:
+            for name, state in part.workers.items():
+                found.workers[name] = max(state, found.workers.get(name, state), key=_WORST.index)
+                if name in part.reasons:
+                    found.reasons[name] = part.reasons[name]
+        for figure in _SUMS:
+            setattr(found, figure, sum(getattr(part, figure) for part in parts))
+        return found
+
+    def block(self, worker: str, reason: str) -> None:
+        """Note why the box of a worker cannot become ready; empty: no such reason."""
+        for gateway in self:
+            gateway.plans.block(worker, reason)
+
+    async def drain(self, timeout_s: float) -> int:
+        """Refuse new requests and wait for those in flight; returns the number left. Timeout 0: do not wait."""
+        return sum(await asyncio.gather(*(gateway.drain(timeout_s) for gateway in self)))
+
+    # -- another plan -------------------------------------------------------------------------------------------------
+
+    def expect(self, view: PlanView, views: Views, addresses: Mapping[str, str]) -> None:
+        """Accept calls of a plan's workers from now on. StatusError if it cannot replace the one that is served."""
+        missing = [worker.name for worker in view.serving if worker.name not in addresses]
+        reason = ""
+        if self._replacing:
+            reason = "the gateway is replacing its plan already: try again later"
+        elif view.name != self.view.name:
+            reason = f"the gateway serves {self.view.name}, the plan is of {view.name}"
+        elif bool(view.workflows) != bool(self.view.workflows):
+            reason = "a plan of one workflow cannot replace one of several, nor the reverse: stop it and start anew"
+        elif missing:
+            reason = f"no address of {missing[0]}"
+        if reason:
+            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
+        for name, served in self._served.items():
+            if name in views:
+                served.gateway.require_replaceable_by(views[name])
+        self._network.known.update(worker.name for worker in view.serving)
+
+    async def replace(
+        self,
+        view: PlanView,
+        views: Views,
+        addresses: Mapping[str, str],
+        links: Path | None,
+        timeout_s: float,
+        on_new_ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Serve new requests by another plan, which is expected, once its workers are ready for all workflows.
+
+        Requests in flight finish on the old plan. StatusError, and the old plan stays, if not within `timeout_s`.
+        `on_new_ready`: as of `await_ready`. Workflows that the old plan left out are served from then on, those that
+        the new one leaves out are refused.
+        """
+        self._replacing = True
+        until_s = time.monotonic() + timeout_s
+        before = {name for gateway in self for name in gateway.plans.served.workers}
+        prepared: list[PreparedPlan] = []
+        arriving: dict[str, ServedWorkflow] = {}
+        try:
+            for name, own in views.items():
+                if name in self._served:
+                    plans = self._served[name].gateway.plans
+                    prepared.append(PreparedPlan(plans, plans.prepare(own, addresses, links)))
+                else:
+                    arriving[name] = await self._make(own, addresses, links)
+                    arriving[name].start()
+            plans_of = [one.plan for one in prepared] + [new.gateway.plans.served for new in arriving.values()]
+            await await_ready(plans_of, until_s, before, on_new_ready)
+            for served in self._served.values():  # requests in flight may last longer than the wait below
+                await served.gateway.plans.read_for_the_last_time()
+        except BaseException:
+            for one in prepared:
+                await one.plans.abandon(one.plan)
+            for new in arriving.values():
+                await new.close()
+            raise
+        finally:
+            self._replacing = False
+        self._take_over(view, views, arriving)
+        await switch_together(prepared, until_s)
+
+    def _take_over(self, view: PlanView, views: Views, arriving: Mapping[str, ServedWorkflow]) -> None:
+        """Serve the workflows of a plan; what other workflows have in flight finishes."""
+        self.view = view
+        for name in [name for name in self._served if name not in views]:
+            served = self._served.pop(name)
+            served.gateway.leave_out()
+            self._leaving[served] = asyncio.create_task(self._leave(served))
+        for served in arriving.values():
+            self.adopt(served)
+        self.changed.set()
+
+    async def _leave(self, served: ServedWorkflow) -> None:
+        await served.gateway.finished()
+        await served.close()
+        del self._leaving[served]
+
+
+def own_workflow(caller: str) -> str:
+    """The workflow, of a plan's several, that a caller's certificate is limited to; empty: none, or no certificate."""
+    identity = parse_identity(caller) if caller else None
+    return "" if identity is None else identity.own_workflow
+
+
+def _state(parts: list[gateway_pb2.StatusResponse]) -> str:
+    """One of: starting, ready, degraded, draining."""
+    states = {part.state for part in parts}
+    for state in ("draining", "starting"):
+        if state in states:
+            return state
+    return "ready" if states == {"ready"} else "degraded"

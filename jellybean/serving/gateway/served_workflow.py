@@ -1,0 +1,35 @@
+"""One workflow that a gateway process serves: its requests, and the ledger of what they cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jellybean.serving.gateway.gateway import Gateway
+
+if TYPE_CHECKING:
+    from jellybean.serving.gateway.accounting.recorder import Recorder
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServedWorkflow:
+    """A gateway of one workflow, from `start` to `close`. `recorder`: writes its ledger; None: none is written."""
+
+    gateway: Gateway
+    recorder: Recorder | None = None
+
+    def start(self) -> None:
+        """Serve, and write the ledger."""
+        self.gateway.start()
+        if self.recorder is not None:
+            self.recorder.start()
+
+    async def close(self) -> None:
+        """End; the last interval is written while the workers still answer."""
+        if self.recorder is not None:
+            await self.recorder.close()
+        await self.gateway.close()
+        if self.recorder is not None:  # calls that still arrive are not counted any more
+            gateway = self.gateway
+            gateway.counters.log = gateway.on_answer = gateway.on_inputs = gateway.on_outputs = None
+            await self.recorder.end(has_kept=gateway.status().kept > 0)
