@@ -41,7 +41,10 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "SiteRoutes",
         "Sites",
     ),
-    "brain.workflow_views": ("workflow_views",),
+    "brain.workflow_views": (
+        "plan_part",
+        "workflow_views",
+    ),
     "enrolment.join_token": (
         "TOKEN_SECRET_BYTES",
         "JoinToken",

@@ -19,6 +19,7 @@ from jellybean_agent.brain.run_queue import BatchPolicy as BatchPolicy
 from jellybean_agent.brain.sites import SiteRoutes as SiteRoutes
 from jellybean_agent.brain.sites import Sites as Sites
 from jellybean_agent.brain.wiring import OperatorWiring as OperatorWiring
+from jellybean_agent.brain.workflow_views import plan_part as plan_part
 from jellybean_agent.brain.workflow_views import workflow_views as workflow_views
 from jellybean_agent.enrolment.join_token import TOKEN_SECRET_BYTES as TOKEN_SECRET_BYTES
 from jellybean_agent.enrolment.join_token import JoinToken as JoinToken

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jellybean.bench.heldout import held_out
@@ -27,18 +28,23 @@ def bench(
     seed: int = 0,
     progress: Progress = no_progress,
     endpoint: Endpoint | None = None,
+    served_in: Path | None = None,
+    workflow: str = "",
 ) -> BenchResult:
     """Measure the project's running plan under the rate that it was made for, times `rate_scale`.
 
     `warmup_s`: before what counts; by default as `Target.warm_up_s`. `endpoint`: a gateway elsewhere that serves it.
+    `workflow`: which one of several the project is, and `served_in`: the folder of all of them.
     """
-    target = Target.of(project.directory, held_out(project), endpoint)
+    target = Target.of(served_in or project.directory, held_out(project), endpoint, workflow)
     warmup_s = target.warm_up_s if warmup_s is None else warmup_s
     settings = LoadSettings(duration_s, warmup_s, seed, all_rows=rate_scale <= 1.0)
     rate_per_s = rate_scale * target.planned_per_s
     result = target.measure(rate_per_s, settings, progress)
-    due_s = target.due_s(rate_per_s, settings)
-    result = replace(result, ranges=sampling_ranges(_simulated(target, result), due_s, warmup_s, duration_s, progress))
+    if not workflow:  # its neighbours are not simulated
+        due_s = target.due_s(rate_per_s, settings)
+        ranges = sampling_ranges(_simulated(target, result), due_s, warmup_s, duration_s, progress)
+        result = replace(result, ranges=ranges)
     return _with_stale_accuracy(result, project, target)
 
 
@@ -50,14 +56,17 @@ def saturate(
     window_s: float | None = None,
     progress: Progress = no_progress,
     endpoint: Endpoint | None = None,
+    served_in: Path | None = None,
+    workflow: str = "",
 ) -> BenchResult:
     """Measure the highest sustained rate of the project's running plan, by bisection.
 
-    `start_rate_per_s`: first guess, for example the simulator's; the planned rate by default. `endpoint`: as `bench`.
+    `start_rate_per_s`: first guess, for example the simulator's; the planned rate by default. The other
+    arguments are as of `bench`; other workflows have no load meanwhile.
     """
-    target = Target.of(project.directory, held_out(project), endpoint)
+    target = Target.of(served_in or project.directory, held_out(project), endpoint, workflow)
     result = target.saturate(start_rate_per_s, seed=seed, window_s=window_s, progress=progress)
-    if result.highest_rate_per_s is not None:
+    if result.highest_rate_per_s is not None and not workflow:
         ranges = highest_rate_range(_simulated(target, result), result.duration_s, result.highest_rate_per_s)
         result = replace(result, ranges=ranges)
     return _with_stale_accuracy(result, project, target)

@@ -72,6 +72,10 @@ class Meters(Protocol):
     def view(self) -> PlanView: ...
     @property
     def endpoint(self) -> Endpoint: ...
+    @property
+    def is_emulated(self) -> bool:
+        """True if the devices of the workers are emulated: they are processes of this machine."""
+        ...
 
     async def read(self) -> Reading:
         """All counters now. ServingError if the plan was stopped or replaced: they would then mix two plans."""
@@ -93,6 +97,10 @@ class RunMeters:
     @property
     def endpoint(self) -> Endpoint:
         return Endpoint(self.state.gateway_address)
+
+    @property
+    def is_emulated(self) -> bool:
+        return True
 
     async def read(self) -> Reading:
         self.require_served()
@@ -139,21 +147,23 @@ class RunMeters:
 
 @dataclass(slots=True)
 class GatewayMeters:
-    """Counters that a gateway reports, of itself and of its workers on other machines."""
+    """Counters that a gateway reports, of itself and of its workers; of several workflows, those of one."""
 
     endpoint: Endpoint
     view: PlanView
+    is_emulated: bool = False
     _first: gateway_pb2.StatusResponse | None = dataclasses.field(default=None, init=False)
     _last: gateway_pb2.StatusResponse | None = dataclasses.field(default=None, init=False)
 
     async def read(self) -> Reading:
         async with self.endpoint.transport().channel(self.endpoint.address) as channel:
             stub: Any = gateway_pb2_grpc.GatewayStub(channel)  # type: ignore[no-untyped-call]
+            workflow = self.endpoint.workflow
             options = {"timeout": _METRICS_S, "metadata": protocol_metadata()}
             try:
-                status = await stub.Status(gateway_pb2.StatusRequest(), **options)
+                status = await stub.Status(gateway_pb2.StatusRequest(workflow=workflow), **options)
                 at_s = time.monotonic()
-                metrics = await stub.Metrics(agent_pb2.MetricsRequest(), **options)
+                metrics = await stub.Metrics(agent_pb2.MetricsRequest(workflow=workflow), **options)
             except grpc.aio.AioRpcError as error:
                 reason = error.details() or error.code().name
                 raise ServingError(f"the gateway does not report its workers' counters: {reason}") from error
@@ -188,6 +198,6 @@ class GatewayMeters:
 
 def _served_no_more(view: PlanView, why: str) -> ServingError:
     return ServingError(
-        f"{view.name}: the plan that is measured ({view.hash[:12]}) is served no more: {why}"
+        f"{view.served_name}: the plan that is measured ({view.hash[:12]}) is served no more: {why}"
         "; nothing was stored: measure again, while nothing changes"
     )

@@ -10,10 +10,10 @@ import dataclasses
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import grpc
 import numpy as np
@@ -33,7 +33,7 @@ from jellybean.serving.endpoint import Endpoint, owner_endpoint
 from jellybean.serving.errors import ServingError
 from jellybean.serving.outcomes import OutcomeKind, outcome_kind
 from jellybean.serving.run_state import running_state
-from jellybean_agent import Array, decode_tensor, plan_view
+from jellybean_agent import Array, PlanView, decode_tensor, plan_part, plan_view, workflow_views
 from jellybean_protos.gateway.v1 import gateway_pb2
 from jellybean_solver import (
     RATE_TOLERANCE,
@@ -99,19 +99,31 @@ class Target:
         self.labelled_sink = _labelled_sink(self.view.sinks, data)
         self.slow_latency_s = slow_latency_s(plan)
         self._streams = _stream_rows(plan, data)
-        self._requests = [request_of(data.request(row)).SerializeToString() for row in range(data.rows)]
+        workflow = self.view.workflow
+        self._requests = [
+            request_of(data.request(row), workflow=workflow).SerializeToString() for row in range(data.rows)
+        ]
 
     @classmethod
-    def of(cls, directory: Path, data: HeldOut, endpoint: Endpoint | None = None) -> Self:
-        """The plan that a gateway serves, by default that of the project's run. NotRunningError if nothing is up."""
+    def of(cls, directory: Path, data: HeldOut, endpoint: Endpoint | None = None, workflow: str = "") -> Self:
+        """The plan that a gateway serves, by default that of the project's run; of several workflows one of them.
+
+        NotRunningError if nothing is up, ServingError if the plan has no such workflow.
+        """
         directory = directory.resolve()
         state = running_state(directory) if endpoint is None else None
-        _require_started(endpoint or owner_endpoint(directory))
-        served = served_document(endpoint or owner_endpoint(directory))
+        called = replace(endpoint or owner_endpoint(directory), workflow=workflow)
+        _require_started(called)
+        served = served_document(called)
+        is_emulated = state is not None and not state.peers
+        if workflow:
+            view = _part_view(served, workflow)
+            plan = from_document(plan_part(served, workflow))
+            return cls(GatewayMeters(called, view, is_emulated=is_emulated), plan, data)
         plan, view = from_document(served), plan_view(served)
-        if state is not None and not state.peers:
+        if state is not None and is_emulated:
             return cls(RunMeters(directory, state, view), plan, data)
-        return cls(GatewayMeters(endpoint or owner_endpoint(directory), view), plan, data)
+        return cls(GatewayMeters(called, view), plan, data)
 
     @property
     def planned_per_s(self) -> float:
@@ -232,7 +244,7 @@ class Target:
         counts = Counts(len(samples), len(answered), in_time, len(failed), sustained)
         return BenchResult(
             plan=self.view.hash,
-            workflow=self.view.name,
+            workflow=self.view.served_name,
             seed=settings.seed,
             rate_per_s=rate_per_s,
             duration_s=settings.duration_s,
@@ -261,7 +273,7 @@ class Target:
             answered_in_window=in_window,
             answered_later=sum(sample.finished_s >= end_s for sample in answered),
             warmup_s=settings.warmup_s,
-            joined=isinstance(self.meters, GatewayMeters),
+            joined=not self.meters.is_emulated,
             answers=shown_answers(self.data, judged),
         )
 
@@ -416,6 +428,14 @@ def _labelled_sink(sinks: Sequence[str], data: HeldOut) -> str:
             f"{', '.join(sinks)}: plan and apply again first"
         )
     return data.labels_of
+
+
+def _part_view(document: Mapping[str, Any], workflow: str) -> PlanView:
+    """The view of one of the workflows of a plan that is served. ServingError if it has none of this name."""
+    views = workflow_views(document)
+    if workflow not in views:
+        raise ServingError(f"the plan that is served has no workflow {workflow}, but {', '.join(views)}")
+    return views[workflow]
 
 
 def _stream_rows(plan: Plan, data: HeldOut) -> StreamRows | None:

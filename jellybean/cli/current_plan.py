@@ -19,9 +19,7 @@ def next_commands(directory: Path, plan: Plan) -> str:
     """Text with the next commands after a new plan, ready to copy: `apply` if a plan is served now, otherwise `up`."""
     arguments = f"{shlex.quote(str(directory))}{plan_options(plan)}"
     follow_up, allowed = "apply" if _is_running(directory) else "up", options_for_plan(plan)
-    if (
-        plan.workflows or operators_without_model(plan) or independent_streams_text(plan)
-    ):  # such a plan cannot be served on this machine
+    if operators_without_model(plan) or independent_streams_text(plan):  # such a plan cannot be served on this machine
         if plan.mixes or plan.slo.survives:  # nor can `explain` explain it
             return f"jellybean simulate {arguments}"
         follow_up, allowed = "explain", ""

@@ -149,7 +149,8 @@ def unservable_reasons(project: AnyProject) -> dict[Path, str]:
     return {folder: reason for folder, reason in reasons.items() if reason}
 
 
-def require_servable(project: Project) -> None:
-    """JellyBeanError if the workflow cannot be served, whatever the plan."""
-    for reason in unservable_reasons(project).values():
-        raise JellyBeanError(f"{project.workflow.name}: {reason}")
+def require_servable(project: AnyProject) -> None:
+    """JellyBeanError if a workflow cannot be served, whatever the plan."""
+    parts = {part.directory: name for name, part in written_projects(project).items()}
+    for directory, reason in unservable_reasons(project).items():
+        raise JellyBeanError(f"{parts.get(directory, directory)}: {reason}")

@@ -125,6 +125,11 @@ class SloVerdict:
     measured: float | None
     measured_state: SloState
 
+    @property
+    def state(self) -> SloState:
+        """Whether the target is met, as measured, or as predicted while nothing was measured."""
+        return self.predicted_state if self.measured is None else self.measured_state
+
 
 @dataclass(frozen=True, slots=True)
 class Drift:

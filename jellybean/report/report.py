@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -56,12 +56,18 @@ class ReportedBaseline:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowUse:
-    """One workflow of a plan for several: its share of the cost, predicted figures and targets."""
+    """One workflow of a plan for several: its share of the cost, predicted and measured figures, and targets."""
 
     name: str
     cost: Cost
     predicted: Mapping[str, float]  # keys: accuracy, throughput_per_s, latency_p50_s, latency_p90_s, latency_p99_s
     slos: tuple[SloVerdict, ...]
+    comparisons: tuple[Comparison, ...] = ()
+
+    @property
+    def measured(self) -> Mapping[str, float]:
+        """Measured figures, by the keys of `predicted`."""
+        return {one.metric: one.measured for one in self.comparisons if one.measured is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +166,13 @@ def build_report(store: Store, plan_hash: str | None = None) -> Report:
         raise JellyBeanError(f"{store.project} has no plan to report yet; run: jellybean plan {store.project}")
     plan = from_document(snapshot.document)
     predicted = _predicted(plan, snapshot)
-    measured = _measured(snapshot)
-    comparisons = compare(predicted, measured)
-    slos = judge(plan.slo, predicted, measured)
     rows = store.history(snapshot.plan_hash)
     benches = [row for row in rows if row.kind == "bench"]
+    measured = _measured_together(plan, benches) if plan.workflows else _measured(snapshot)
+    comparisons = compare(predicted, measured)
+    slos = judge(plan.slo, predicted, measured)
     advice = tuple(find_advice(snapshot, plan, store))
-    workflows = tuple(_workflows(plan, snapshot))
+    workflows = tuple(_workflows(plan, snapshot, benches))
     workers = worker_uses(plan, snapshot)
     headline = make_headline(
         Judgement(
@@ -190,7 +196,7 @@ def build_report(store: Store, plan_hash: str | None = None) -> Report:
         slos=slos,
         breakdown=break_down(plan),
         workers=workers,
-        drift=drift(benches),
+        drift=() if plan.workflows else drift(benches),
         runs=tuple(_run(row) for row in rows if row.kind not in {"plan", "prediction"}),
         baselines=_baselines(snapshot.planning.record),
         planning=snapshot.planning.record,
@@ -201,14 +207,38 @@ def build_report(store: Store, plan_hash: str | None = None) -> Report:
     )
 
 
-def _workflows(plan: Plan, snapshot: Snapshot) -> Iterator[WorkflowUse]:
-    """Planned and simulated figures of each workflow of a plan for several workflows."""
+def _workflows(plan: Plan, snapshot: Snapshot, benches: Sequence[StoreRow]) -> Iterator[WorkflowUse]:
+    """Planned, simulated and measured figures of each workflow of a plan for several workflows."""
     record = snapshot.prediction.record if snapshot.prediction is not None else {}
     simulated, planned = record.get("workflows") or {}, _planned_latencies_s(snapshot)
     for workflow in plan.workflows:
         known = {"accuracy": workflow.accuracy, **planned.get(workflow.name, {}), **simulated.get(workflow.name, {})}
+        known["cost_usd_per_h"] = workflow.cost.total_usd_per_h
         predicted = {key: value for key in _PREDICTED if (value := figure(known, key)) is not None}
-        yield WorkflowUse(workflow.name, workflow.cost, predicted, judge(workflow.slo, predicted, {}))
+        predicted["throughput_per_s"] = _rate_per_s(plan, workflow.name)
+        measured = _figures_of(_latest_of(benches, workflow.name))
+        slos, comparisons = judge(workflow.slo, predicted, measured), compare(predicted, measured)
+        yield WorkflowUse(workflow.name, workflow.cost, predicted, slos, comparisons)
+
+
+def _rate_per_s(plan: Plan, workflow: str) -> float:
+    """Requests per second that a workflow was planned for."""
+    return sum(stream.rate_per_s for stream in request_streams(plan) if stream.workflow == workflow)
+
+
+def _latest_of(benches: Sequence[StoreRow], workflow: str) -> Record:
+    """The latest measurement of a workflow; empty if there is none."""
+    return next((row.record for row in reversed(benches) if row.record.get("workflow") == workflow), {})
+
+
+def _measured_together(plan: Plan, benches: Sequence[StoreRow]) -> dict[str, Any]:
+    """What can be summed over all workflows, if each was measured."""
+    parts = [_figures_of(_latest_of(benches, workflow.name)) for workflow in plan.workflows]
+    return {
+        key: sum(part[key] for part in parts)
+        for key in ("cost_usd_per_h", "throughput_per_s")
+        if all(key in part for part in parts)
+    }
 
 
 def _predicted(plan: Plan, snapshot: Snapshot) -> dict[str, float]:
@@ -246,7 +276,7 @@ def _planned_latencies_s(snapshot: Snapshot) -> Mapping[str, Mapping[str, float]
 
 
 def _promised_per_s(plan: Plan, document: Record) -> float:
-    """Requests per second that the plan was made for; of several workflows, which are not served together, the sum."""
+    """Requests per second that the plan was made for; of several workflows the sum."""
     if plan.workflows:
         return sum(stream.rate_per_s for stream in request_streams(plan))
     return planned_rate_per_s(document)
@@ -255,14 +285,16 @@ def _promised_per_s(plan: Plan, document: Record) -> float:
 def _measured(snapshot: Snapshot) -> dict[str, Any]:
     """Figures measured by `bench` at the declared rates, and the highest rate from `bench --saturate`."""
     bench = _bench_record(snapshot)
-    measured: dict[str, Any] = {
-        key: value for key in (*METRIC_BY_KEY, ACCURACY_MARGIN) if (value := figure(bench, key)) is not None
-    }
+    measured = _figures_of(bench)
     saturate = snapshot.saturate.record if snapshot.saturate is not None else {}
     measured[RANGES] = {**(bench.get(RANGES) or {}), **(saturate.get(RANGES) or {})}
     if (highest := figure(saturate, "highest_rate_per_s")) is not None:
         measured["highest_rate_per_s"] = highest
     return measured
+
+
+def _figures_of(bench: Record) -> dict[str, Any]:
+    return {key: value for key in (*METRIC_BY_KEY, ACCURACY_MARGIN) if (value := figure(bench, key)) is not None}
 
 
 def _bench_record(snapshot: Snapshot) -> Record:

@@ -29,7 +29,7 @@ from jellybean.report.workflows_summary import (
 )
 
 BAR_CELLS = 16
-WORKFLOW_FIGURES = ("accuracy", "throughput_per_s", "latency_p50_s", "latency_p99_s")
+WORKFLOW_FIGURES = ("cost_usd_per_h", "accuracy", "throughput_per_s", "latency_p50_s", "latency_p99_s")
 MAX_WORKERS = 12
 UNBOUNDED = 10_000  # characters; more than any row of the table has
 DEVIATIONS = (ComparisonVerdict.HIGHER, ComparisonVerdict.LOWER)
@@ -163,23 +163,36 @@ def _shown_workflows(report: Report) -> list[WorkflowUse]:
 
 
 def _workflows(report: Report) -> Table:
-    """Table of predicted figures and targets by workflow."""
+    """Table of predicted and measured figures and targets by workflow."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("workflow", overflow="fold")
+    is_measured = any(own.measured for own in report.workflows)
+    if is_measured:
+        table.add_column("")
     for key in WORKFLOW_FIGURES:
         table.add_column(METRIC_BY_KEY[key].label, justify="right", no_wrap=True)
     table.add_column("targets")
     for own in _shown_workflows(report):
         targets = [
-            f"{metric.label} {'<=' if metric.lower_is_better else '>='} {metric.show(slo.target)} "
-            f"{slo.predicted_state.value}"
+            f"{metric.label} {'<=' if metric.lower_is_better else '>='} {metric.show(slo.target)} {slo.state.value}"
             for slo in own.slos
             for metric in [METRIC_BY_KEY[slo.metric]]
         ]
-        broken = any(slo.predicted_state is SloState.BROKEN for slo in own.slos)
+        broken = any(slo.state is SloState.BROKEN for slo in own.slos)
         figures = [METRIC_BY_KEY[key].show(own.predicted.get(key)) for key in WORKFLOW_FIGURES]
-        table.add_row(Text(own.name), *figures, Text(", ".join(targets), BAD if broken else ""))
+        kind = [Text("predicted", "dim")] if is_measured else []
+        table.add_row(Text(own.name), *kind, *figures, Text(", ".join(targets), BAD if broken else ""))
+        if is_measured:
+            table.add_row("", Text("measured", "dim"), *_measured_figures(own), "")
     return table
+
+
+def _measured_figures(own: WorkflowUse) -> Iterator[Text]:
+    """Measured figures of a workflow; those outside the tolerance of the prediction are marked."""
+    found = {one.metric: one for one in own.comparisons}
+    for key in WORKFLOW_FIGURES:
+        is_off = found[key].verdict in DEVIATIONS
+        yield Text(METRIC_BY_KEY[key].show(found[key].measured), WARN if is_off else "")
 
 
 def _verdict(item: Comparison) -> Text:

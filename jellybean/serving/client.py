@@ -64,11 +64,14 @@ class Client:
     """Calls a gateway; thread-safe, connects at the first call. Close it, or use it as a context manager.
 
     `tls`: folder of the client's certificate, without which only gateways on this machine can be called. A certificate
-    that is replaced there is used from then on. `timeout_s`: time limit of a call that gives none.
+    that is replaced there is used from then on. `timeout_s`: time limit of a call that gives none. `workflow`: which
+    one it calls, if the gateway serves several; by default that of its certificate.
     """
 
-    def __init__(self, address: str, *, timeout_s: float = TIMEOUT_S, tls: Path | str | None = None) -> None:
-        self.address, self._timeout_s = address, timeout_s
+    def __init__(
+        self, address: str, *, timeout_s: float = TIMEOUT_S, tls: Path | str | None = None, workflow: str = ""
+    ) -> None:
+        self.address, self.workflow, self._timeout_s = address, workflow, timeout_s
         self._directory: Path | None = None  # project that the gateway runs for on this machine
         self._lock = threading.Lock()  # held while connections are opened
         self._channel: grpc.Channel | None = None
@@ -101,20 +104,20 @@ class Client:
             return self._stub
 
     @classmethod
-    def of(cls, directory: Path | str, *, timeout_s: float = TIMEOUT_S) -> Self:
+    def of(cls, directory: Path | str, *, timeout_s: float = TIMEOUT_S, workflow: str = "") -> Self:
         """A client of a project's run on this machine. NotRunningError when nothing is up.
 
         The error of a request names the processes of the run that are started again and again, with the reason.
         """
         path = Path(directory).resolve()
-        client = cls(running_state(path).gateway_address, timeout_s=timeout_s)
+        client = cls(running_state(path).gateway_address, timeout_s=timeout_s, workflow=workflow)
         client._directory = path
         return client
 
     @classmethod
     def at(cls, endpoint: Endpoint, *, timeout_s: float = TIMEOUT_S) -> Self:
         """A client of a gateway's owner."""
-        return cls(endpoint.address, timeout_s=timeout_s, tls=endpoint.tls)
+        return cls(endpoint.address, timeout_s=timeout_s, tls=endpoint.tls, workflow=endpoint.workflow)
 
     def infer(
         self,
@@ -131,11 +134,11 @@ class Client:
         repeatedly under one id: it is answered once. `headers`: W3C trace context.
         `chunk`: the request's place in a stream, where an operator keeps a state.
         """
-        return self._answer(request_of(inputs, request_id, chunk), timeout_s, headers)
+        return self._answer(request_of(inputs, request_id, chunk, self.workflow), timeout_s, headers)
 
     def answer(self, request_id: str, *, timeout_s: float | None = None) -> dict[str, Array]:
         """Wait up to `timeout_s` for the answer of a kept request; KeptError if there is none yet."""
-        return self._answer(gateway_pb2.InferRequest(request_id=request_id), timeout_s)
+        return self._answer(gateway_pb2.InferRequest(request_id=request_id, workflow=self.workflow), timeout_s)
 
     def _answer(
         self, request: gateway_pb2.InferRequest, timeout_s: float | None, headers: Mapping[str, str] | None = None
@@ -148,12 +151,14 @@ class Client:
 
     def status(self) -> gateway_pb2.StatusResponse:
         """State of the gateway and its workers, and its request counters."""
-        status: gateway_pb2.StatusResponse = self._call("Status", gateway_pb2.StatusRequest(), None)
+        status: gateway_pb2.StatusResponse = self._call(
+            "Status", gateway_pb2.StatusRequest(workflow=self.workflow), None
+        )
         return status
 
     def metrics(self) -> str:
         """Metrics of the gateway and its workers in Prometheus' text format. For the run's owner only, as `drain`."""
-        return str(self._call("Metrics", agent_pb2.MetricsRequest(), None).text.decode())
+        return str(self._call("Metrics", agent_pb2.MetricsRequest(workflow=self.workflow), None).text.decode())
 
     def drain(self, timeout_s: float) -> int:
         """Have the gateway refuse new requests and finish those in flight; returns the number left at the timeout.
@@ -261,13 +266,15 @@ def served_document(endpoint: Endpoint) -> dict[str, Any]:
     return found
 
 
-def request_of(inputs: Mapping[str, Any], request_id: str = "", chunk: Chunk | None = None) -> gateway_pb2.InferRequest:
+def request_of(
+    inputs: Mapping[str, Any], request_id: str = "", chunk: Chunk | None = None, workflow: str = ""
+) -> gateway_pb2.InferRequest:
     """A request as a message. RequestError when a value cannot be a tensor."""
     try:
         tensors = {name: encode_tensor(np.asarray(value)) for name, value in inputs.items()}
     except AgentError as error:
         raise RequestError(grpc.StatusCode.INVALID_ARGUMENT.name, str(error)) from error
-    request = gateway_pb2.InferRequest(request_id=request_id, inputs=tensors)
+    request = gateway_pb2.InferRequest(request_id=request_id, inputs=tensors, workflow=workflow)
     if chunk is not None:
         stream = gateway_pb2.Stream(id=chunk.stream, begins=chunk.begins, ends=chunk.ends, chunk=chunk.number)
         request.stream.CopyFrom(stream)

@@ -25,10 +25,14 @@ _ADMINS = Path("certs", "admin")
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address of a gateway: its owner's socket, or HOST:PORT with the folder of an admin's certificate (`tls`)."""
+    """The address of a gateway: its owner's socket, or HOST:PORT with the folder of an admin's certificate (`tls`).
+
+    `workflow`: which one is meant, if it serves several; empty: all of them.
+    """
 
     address: str
     tls: Path | None = None
+    workflow: str = ""
 
     def transport(self) -> Transport:
         """The transport of calls to the gateway."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from jellybean_agent.brain.plan_reading import plan_view, view_of_part
 from jellybean_agent.brain.plan_view import PlanView
+from jellybean_protos import plan_format
 from jellybean_protos.plan_format import qualified_name
 
 _Item = Mapping[str, Any]
@@ -27,6 +28,17 @@ def workflow_views(document: Any) -> Mapping[str, PlanView]:
     if not whole.workflows:
         return {whole.name: whole}
     return {name: _view(document, name) for name in whole.workflows}
+
+
+def plan_part(document: Mapping[str, Any], workflow: str) -> dict[str, Any]:
+    """A plan document of one of a plan's workflows, as if it were served alone by its parts of the workers.
+
+    Its hash is another than that of the plan that is served. KeyError if the plan has no such workflow.
+    """
+    if workflow not in [item["name"] for item in document["workflows"]]:
+        raise KeyError(workflow)
+    part, _ = _part(document, workflow)
+    return plan_format.with_header({key: part[key] for key in part if key not in plan_format.HEADER_KEYS})
 
 
 def _view(document: _Item, workflow: str) -> PlanView:
@@ -46,6 +58,7 @@ def _part(document: _Item, workflow: str) -> tuple[dict[str, Any], tuple[int, ..
         (number, {**route, "workers": names.keys(route["workers"])}) for number, route in enumerate(document["routes"])
     ]
     routes = [(number, route) for number, route in routes if route["workers"]]
+    used = {worker for _, route in routes for worker in route["workers"].values()}
     part = {
         **document,
         "slo": own["slo"],
@@ -54,7 +67,7 @@ def _part(document: _Item, workflow: str) -> tuple[dict[str, Any], tuple[int, ..
         "workflows": [],
         "sources": [names.named(item) for item in names.items(document["sources"])],
         "operators": [_operator(item, names) for item in names.items(document["operators"])],
-        "workers": [_worker(item, operators, names) for item in document["workers"]],
+        "workers": [_worker(item, operators, names) for item in document["workers"] if item["name"] in used],
         "routes": [route for _, route in routes],
         "spread": names.keys(document.get("spread", {})),
     }
@@ -87,7 +100,12 @@ class _Names:
 
 def _operator(item: _Item, names: _Names) -> dict[str, Any]:
     found = names.named(item)
-    found["inputs"] = [{**edge, "upstream": names.own(edge["upstream"])} for edge in item["inputs"]]
+    found["inputs"] = [
+        {**edge, "upstream": names.own(edge["upstream"]), "downstream": found["name"]} for edge in item["inputs"]
+    ]
+    for table in ("message_bytes", "ratios"):  # by downstream
+        if item.get(table):
+            found[table] = {names.own(name): value for name, value in item[table].items()}
     if ports := (item.get("model") or {}).get("ports"):
         inputs = {names.own(upstream): name for upstream, name in ports.get("inputs", {}).items()}
         found["model"] = {**item["model"], "ports": {**ports, "inputs": inputs}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,12 @@ AdminTls = Annotated[
 ]
 
 
+OfWorkflow = Annotated[
+    str,
+    typer.Option("--workflow", metavar="NAME", help="Which workflow, if the project has several."),
+]
+
+
 def check_settings(settings: LaunchSettings | JoinedSettings) -> None:
     """BadParameter for options of a run that exclude each other, before anything is planned."""
     from jellybean.serving.errors import SettingsError
@@ -31,7 +38,7 @@ def check_settings(settings: LaunchSettings | JoinedSettings) -> None:
         raise typer.BadParameter(str(error)) from error
 
 
-def given_endpoint(directory: Path, gateway: str | None, tls: Path | None) -> Endpoint | None:
+def given_endpoint(directory: Path, gateway: str | None, tls: Path | None, workflow: str = "") -> Endpoint | None:
     """The gateway of `--gateway`; None if it is not given. CertificateError for a missing or invalid certificate."""
     if gateway is None:
         if tls is not None:
@@ -39,4 +46,4 @@ def given_endpoint(directory: Path, gateway: str | None, tls: Path | None) -> En
         return None
     from jellybean.serving.endpoint import remote_endpoint
 
-    return remote_endpoint(directory, gateway, tls)
+    return replace(remote_endpoint(directory, gateway, tls), workflow=workflow)

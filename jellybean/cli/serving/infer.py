@@ -11,7 +11,7 @@ import typer
 from jellybean.cli.app import Directory, Json, Overrides, app, example
 from jellybean.cli.console import out, print_json, progress
 from jellybean.cli.documents import check_project
-from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
+from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, OfWorkflow, given_endpoint
 from jellybean.cli.serving.request_inputs import (
     input_values,
     parse_inputs,
@@ -30,6 +30,7 @@ from jellybean.tensor_files import Array
         "jellybean infer my-flow --input rows=batch.npy --rows",
         "jellybean infer my-listen --input chunk=my-listen/samples/voice.npy --rows --stream me",
         "jellybean infer my-ocr --input picture=bytes:my-ocr/samples/receipt.jpg --text",
+        "jellybean infer my-two --workflow digits --input strip=strip.png",
         "jellybean infer my-flow --input 'meta=[0.5, 12]' --input 'flags=uint8:[1, 0]'",
     )
 )
@@ -54,6 +55,7 @@ def infer(
         ),
     ] = "",
     text: Annotated[bool, typer.Option("--text", help="Answers are text, UTF-8 bytes as uint8: print it.")] = False,
+    workflow: OfWorkflow = "",
     overrides: Overrides = None,
     gateway: GatewayAt = None,
     tls: AdminTls = None,
@@ -67,8 +69,11 @@ def infer(
     tensors = parse_inputs(inputs)
     requests = list(requests_by_row(tensors)) if rows else [tensors]
     answers: list[dict[str, Array]] = []
-    endpoint = given_endpoint(directory, gateway, tls)
-    with Client.at(endpoint) if endpoint else Client.of(directory) as client, progress("infer") as advance:
+    endpoint = given_endpoint(directory, gateway, tls, workflow)
+    with (
+        Client.at(endpoint) if endpoint else Client.of(directory, workflow=workflow) as client,
+        progress("infer") as advance,
+    ):
         for number, request in enumerate(requests):
             advance(number, len(requests), f"request {number + 1}")
             chunk = Chunk(stream, begins=number == 0, ends=number == len(requests) - 1) if stream else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -30,13 +30,15 @@ from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.documents import check_project
 from jellybean.cli.init import Example, copy_example
 from jellybean.cli.projects import open_project, options_of_plan
+from jellybean.cli.serving.bench_workflows import measure_workflows, parse_rate_scales
 from jellybean.cli.serving.cost import LedgerAt
 from jellybean.cli.serving.drift import show_drift
-from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
+from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, OfWorkflow, given_endpoint
 from jellybean.cli.times import seconds_within
 from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, WARN
 from jellybean.documents import Project, load_project
+from jellybean.documents.layout import holds_several_workflows
 from jellybean.ledger.ledger import opened_ledger
 from jellybean.planning.plan_file import RUNNING
 from jellybean.planning.prediction import predict
@@ -55,7 +57,10 @@ from jellybean_solver import from_document
 
 @app.command(
     epilog=example(
-        "jellybean bench my-digits", "jellybean bench my-digits --saturate", "jellybean bench my-digits --json"
+        "jellybean bench my-digits",
+        "jellybean bench my-digits --saturate",
+        "jellybean bench my-digits --json",
+        "jellybean bench my-two --workflow digits --saturate",
     )
 )
 def bench(
@@ -72,48 +77,79 @@ def bench(
             help="Time of load, in seconds or with a unit; 30 s by default, 15 per window with --saturate.",
         ),
     ] = None,
-    rate_scale: Annotated[float, typer.Option(min=0.001, max=1000, help="Multiply all sources' rates.")] = 1.0,
+    rate_scale: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FACTOR", help="Multiply all rates; NAME=FACTOR: those of one of several workflows."),
+    ] = None,
     saturate: Annotated[bool, typer.Option("--saturate", help="Find the highest sustained rate.")] = False,
+    workflow: OfWorkflow = "",
     gateway: GatewayAt = None,
     tls: AdminTls = None,
 ) -> None:
     """Measure the running plan with held-out inputs, at the rate that it was made for, or at that of --set.
 
+    Of several workflows all are measured at the same time.
+
     Exit status 4 if it is overloaded, 5 if it keeps up but misses a target.
     """
-    endpoint = given_endpoint(directory, gateway, tls)
-    if saturate and rate_scale != 1.0:
+    endpoint, scales = given_endpoint(directory, gateway, tls), parse_rate_scales(rate_scale or ())
+    if saturate and scales:
         raise typer.BadParameter("--saturate and --rate-scale exclude each other")
-    result = measure(
-        directory,
-        overrides or (),
-        seed=seed,
-        duration_s=duration,
-        rate_scale=rate_scale,
-        saturate=saturate,
-        endpoint=endpoint,
-    )
-    if json:
-        print_json(result.to_json())
+    if not holds_several_workflows(directory):
+        if workflow or scales.keys() - {""}:
+            raise typer.BadParameter(f"{directory} has one workflow: leave its name out")
+        results: tuple[BenchResult, ...] = (
+            measure(
+                directory,
+                overrides or (),
+                seed=seed,
+                duration_s=duration,
+                rate_scale=scales.get("", 1.0),
+                saturate=saturate,
+                endpoint=endpoint,
+            ),
+        )
     else:
+        results = measure_workflows(
+            directory,
+            overrides or (),
+            workflow=workflow,
+            seed=seed,
+            duration_s=duration,
+            rate_scales=scales,
+            saturate=saturate,
+            endpoint=endpoint,
+        )
+    if json:
+        parts = {result.workflow: result.to_json() for result in results}
+        print_json({"workflows": parts} if holds_several_workflows(directory) else results[0].to_json())
+    else:
+        _show(results, scales)
+    newest = Store.of(directory).latest()
+    if newest is not None and newest.plan_hash != results[0].plan:
+        named = f"--plan {results[0].plan[:HASH_DIGITS]}"
+        say(f"the plan that is served is not the newest one; its report: jellybean report {directory} {named}")
+    if not all(result.sustained for result in results):
+        raise typer.Exit(EXIT_OVERLOAD)
+    if any(result.breaches for result in results):
+        raise typer.Exit(EXIT_MISSED)
+
+
+def _show(results: Sequence[BenchResult], scales: Mapping[str, float]) -> None:
+    """The measurements as tables, with their verdicts."""
+    for result in results:
         out.print(bench_table(result))
-        errors.print(result.verdict, style=GOOD if result.sustained else f"bold {BAD}")
+        of = f"{result.workflow}: " if len(results) > 1 else ""
+        errors.print(f"{of}{result.verdict}", style=GOOD if result.sustained else f"bold {BAD}")
         for breach in result.breaches:
             if breach not in result.caveats:  # which `measure` has printed
-                warn(breach)
-        if rate_scale != 1.0:
-            say(
-                f"measured at {rate_scale:g} times the planned rate; `jellybean report` shows only "
-                "measurements at the planned rate"
-            )
-    newest = Store.of(directory).latest()
-    if newest is not None and newest.plan_hash != result.plan:
-        named = f"--plan {result.plan[:HASH_DIGITS]}"
-        say(f"the plan that is served is not the newest one; its report: jellybean report {directory} {named}")
-    if not result.sustained:
-        raise typer.Exit(EXIT_OVERLOAD)
-    if result.breaches:
-        raise typer.Exit(EXIT_MISSED)
+                warn(f"{of}{breach}")
+    if any(factor != 1.0 for factor in scales.values()):
+        times = ", ".join(f"{factor:g}{f' ({name})' if name else ''}" for name, factor in scales.items())
+        say(
+            f"measured at {times} times the planned rate; `jellybean report` shows only "
+            "measurements at the planned rate"
+        )
 
 
 @app.command(

@@ -24,14 +24,12 @@ from jellybean.cli.app import (
 )
 from jellybean.cli.console import EXIT_FAILURE, out, print_json, progress
 from jellybean.cli.documents import check_project
-from jellybean.cli.projects import open_project, planned_options
+from jellybean.cli.projects import open_any_project, planned_options
 from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, check_settings, given_endpoint
 from jellybean.cli.serving.servable import MAX_WORKERS, servable, worker_count
 from jellybean.cli.serving.watch import run_json, watch
 from jellybean.display.terminal import GOOD
-from jellybean.documents import Project
-from jellybean.documents.layout import holds_several_workflows, workflow_folders
-from jellybean.errors import InputError
+from jellybean.documents import AnyProject
 from jellybean.serving.run_state import GATEWAY_NAME, is_serving_joined
 from jellybean_solver import to_document
 
@@ -76,12 +74,6 @@ def up(
     """
     from jellybean.serving.local.settings import LaunchSettings
 
-    if holds_several_workflows(directory):
-        one = next(iter(workflow_folders(directory).values()))
-        raise InputError(
-            f"{directory}: several workflows can be planned and simulated together, but not served yet; "
-            f"to serve one of them with its own plan: jellybean up {one}"
-        )
     if log_format is not None:
         os.environ["JELLYBEAN_LOG"] = log_format  # inherited by all processes, including restarted ones
     settings = LaunchSettings(
@@ -96,11 +88,11 @@ def up(
     )
     check_settings(settings)
     with planned_options(directory, overrides) as options:
-        project = open_project(directory, options, stale=stale, shows_times=True)
+        project = open_any_project(directory, options, stale=stale, shows_times=True)
     start(project, settings, detach=detach, json=json)
 
 
-def start(project: Project, settings: LaunchSettings, *, detach: bool, json: bool = False) -> None:
+def start(project: AnyProject, settings: LaunchSettings, *, detach: bool, json: bool = False) -> None:
     """Start the plan's processes; blocks unless detached."""
     from jellybean.serving.local import launcher
     from jellybean.serving.local import running as running_module
@@ -111,7 +103,8 @@ def start(project: Project, settings: LaunchSettings, *, detach: bool, json: boo
     scheme = "https" if settings.tls else "http"
     http = f" and {scheme}://127.0.0.1:{settings.http_port}" if settings.http_port else ""
     at = f" on {running.state.clients_address}" if settings.port is not None else ""
-    serving = f"serving {plan.name}{at}{http} with {worker_count(workers)}"
+    what = f"{plan.name} ({', '.join(one.name for one in plan.workflows)})" if plan.workflows else plan.name
+    serving = f"serving {what}{at}{http} with {worker_count(workers)}"
     names = [process.name for process in running.state.processes if process.name != GATEWAY_NAME]
     with running_module.stopped_on_failure(running):
         found = run_json(running, settings, host="127.0.0.1") | {"workers": dict.fromkeys(names, "ready")}
@@ -153,7 +146,7 @@ def apply(
     if peers is not None and endpoint is None:
         raise typer.BadParameter("--peers belongs to --gateway: of a gateway here, its own file is read again")
     with planned_options(directory, overrides) as options:
-        project = open_project(directory, options, stale=stale)
+        project = open_any_project(directory, options, stale=stale)
     if endpoint is None:  # nothing is written unless a plan is served
         replace_plan.require_replaceable(directory)
     else:

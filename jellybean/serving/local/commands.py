@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from jellybean.documents.layout import WORKFLOWS_FOLDER
 from jellybean.errors import InputError
 from jellybean.folders import LEDGER_FILE, state_folder
 from jellybean.serving.errors import DeviceError, SettingsError
@@ -69,6 +70,19 @@ def require_allowed(view: PlanView, allow_python: frozenset[str]) -> None:
             raise SettingsError(f"{operator.name}/{operator.variant}: {why}")
 
 
+def require_own_modules(view: PlanView) -> None:
+    """SettingsError if workflows have different modules of one name, of which an agent would find only the first."""
+    found: dict[str, dict[str, str]] = {}
+    for operator in view.variants if view.workflows else ():
+        if operator.python is not None:
+            module = operator.python.function.partition(":")[0]
+            found.setdefault(module, {})[operator.python.sha256] = view.workflow_of(operator.name)
+    for module, workflows in found.items():
+        if len(workflows) > 1:
+            names = " and ".join(workflows.values())
+            raise SettingsError(f"{names} have different modules {module}.py: give one of them another name")
+
+
 def require_devices(view: PlanView) -> None:
     """DeviceError if models cannot run here on the device of a worker; tried in a process of its own.
 
@@ -88,10 +102,19 @@ def require_devices(view: PlanView) -> None:
 
 
 def agent_command(
-    directory: Path, plan_folder: Path, worker: str, address: str, allow_python: frozenset[str] = frozenset()
+    directory: Path,
+    plan_folder: Path,
+    worker: str,
+    address: str,
+    allow_python: frozenset[str] = frozenset(),
+    workflows: Sequence[str] = (),
 ) -> list[str]:
-    """The command line of one worker's agent; model paths start at `directory`, and its Python modules are found."""
+    """The command line of one worker's agent; model paths start at `directory`, and its Python modules are found.
+
+    `workflows`: of the plan, if it has several: their modules are in their folders.
+    """
     arguments = [f"--worker={worker}", f"--listen={address}", f"--root={directory}", f"--python-path={directory}"]
+    arguments += [f"--python-path={directory / WORKFLOWS_FOLDER / name}" for name in workflows]
     arguments.append(f"--counters={plan_folder / quote(worker, safe='')}.counters")
     arguments += [f"{ALLOW_PYTHON_FLAG}={function}" for function in sorted(allow_python)]
     return [*PYTHON, "jellybean_agent", *_plan_arguments(plan_folder), *arguments]

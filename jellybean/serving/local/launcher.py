@@ -33,6 +33,7 @@ from jellybean.serving.local.commands import (
     remote_addresses,
     require_allowed,
     require_devices,
+    require_own_modules,
     write_plan,
 )
 from jellybean.serving.local.processes import Child, describe_end, process_state, spawn, stop
@@ -76,6 +77,7 @@ def up(
         with usable_certificates(directory):
             make_transport(view.name, (Role.GATEWAY, GATEWAY), settings.tls, insecure=False)
     require_allowed(view, settings.allow_python)
+    require_own_modules(view)
     require_devices(view)
 
     def begin(launch: _Launch) -> None:
@@ -179,7 +181,8 @@ class _Launch:
         write_plan(self._plan_folder, document, addresses)
         for worker in self._view.serving:
             address = addresses[worker.name]
-            command = agent_command(self._directory, self._plan_folder, worker.name, address, allow_python)
+            workflows = self._view.workflows
+            command = agent_command(self._directory, self._plan_folder, worker.name, address, allow_python, workflows)
             self._start(worker.name, command, address)
 
     def write_plan(self, document: Mapping[str, Any], addresses: Mapping[str, str]) -> None:

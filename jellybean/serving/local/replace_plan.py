@@ -29,6 +29,7 @@ from jellybean.serving.local.commands import (
     local_addresses,
     remote_addresses,
     require_allowed,
+    require_own_modules,
     write_plan,
 )
 from jellybean.serving.local.processes import Child, describe_end, process_state, spawn, stop
@@ -87,6 +88,7 @@ def apply(
         state = running_state(directory)
         if not state.peers:
             require_allowed(view, allow_python)
+            require_own_modules(view)
         if _served_plan(directory) == view.hash:
             return False
         _use_log_settings_of(state)
@@ -211,7 +213,8 @@ class _NewPlan:
         write_plan(self._folder, document, self._addresses)
         for worker in () if self._state.peers else self._view.serving:
             address = self._addresses[worker.name]
-            command = agent_command(self._directory, self._folder, worker.name, address, self._allow_python)
+            workflows = self._view.workflows
+            command = agent_command(self._directory, self._folder, worker.name, address, self._allow_python, workflows)
             log = self._log(worker.name)
             with signals_held():
                 self._children[worker.name] = child = spawn(command, self._directory, log, append=True)
