@@ -143,7 +143,7 @@ def _add(connection: Connection, found: Interval) -> None:
     times = {"begin_s": found.begin_unix_s, "end_s": found.end_unix_s}
     made = connection.execute(insert(tables.intervals).values(**row, **times).returning(tables.intervals.c.id))
     common = {"interval": made.scalar_one(), "begin_s": int(found.begin_unix_s)}
-    workflow = found.requests[0].key.workflow if found.requests else ""
+    workflow = found.workflow
     for table, rows in (
         (tables.work, _work_rows(found, workflow)),
         (tables.sent, _sent_rows(found, workflow)),

@@ -78,6 +78,7 @@ class Interval:
     work: tuple[WorkLine, ...]
     sent: tuple[SentLine, ...]
     requests: tuple[RequestLine, ...]
+    workflow: str = ""
 
     @property
     def workers_usd(self) -> float:
@@ -102,17 +103,22 @@ def interval(before: Reading, now: Reading) -> Interval:
     sent = tuple(_sent_lines(before, now, {**plans, **{plan.hash: plan for plan in now.plans}}))
     usd = _usd(work, sent)
     last = before.requests if before.counted == now.counted else {}
-    requests = tuple(_request_lines(last, now.requests, usd, _workflow(before)))
+    workflow = _workflow(before, now)
+    requests = tuple(_request_lines(last, now.requests, usd, workflow))
     begin_s = now.at.unix_s - seconds  # by the clock at the end: a clock that was set does not stretch an interval
-    return Interval(before.run, before.serving, begin_s, now.at.unix_s, seconds, work, sent, requests)
+    return Interval(before.run, before.serving, begin_s, now.at.unix_s, seconds, work, sent, requests, workflow)
 
 
 def _usd(work: tuple[WorkLine, ...], sent: tuple[SentLine, ...]) -> float:
     return math.fsum([*(line.usd for line in work), *(line.usd for line in sent)])
 
 
-def _workflow(reading: Reading) -> str:
-    return next((plan.workflow for plan in reading.plans if plan.hash == reading.serving), "")
+def _workflow(before: Reading, now: Reading) -> str:
+    """The workflow that is served; empty if nothing says so."""
+    plans = (*(plan for plan in before.plans if plan.hash == before.serving), *now.plans)
+    return next(
+        (plan.workflow for plan in plans), next((key.workflow for key in (*now.requests, *before.requests)), "")
+    )
 
 
 def _work_lines(before: Reading, now: Reading, seconds: float) -> Iterator[WorkLine]:

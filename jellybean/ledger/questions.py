@@ -6,7 +6,7 @@ import datetime
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import accumulate
 from typing import Any
@@ -94,19 +94,24 @@ def _by_client(connection: Connection, span: Span) -> list[CostLine]:
 
 def _by_column(connection: Connection, by: By, span: Span) -> list[CostLine]:
     """By a column of the lines of work and of bytes."""
-    found: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
+    by_workflow: dict[tuple[tuple[str, ...], str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
     for number, table, done, failed in (
         (0, tables.work, tables.work.c.completed, tables.work.c.failed),
         (1, tables.sent, None, None),
     ):
-        own = _keys(by, table)
+        of_workflow = [table.c.workflow] if by in (By.OPERATOR, By.VARIANT) else []
+        own = [*of_workflow, *_keys(by, table)]
         amounts = [func.sum(table.c.usd), *(func.sum(one) for one in (done, failed) if one is not None)]
         query = span.of(select(*own, *amounts), table).group_by(*own)
         for row in connection.execute(query):
-            line = found[_name(by, row[: len(own)])]
+            line = by_workflow[tuple(row[: len(of_workflow)]), _name(by, row[len(of_workflow) : len(own)])]
             line[number] += row[len(own)]
             for place, value in enumerate(row[len(own) + 1 :]):
                 line[2 + place] += value
+    several = len({workflow for workflow, _ in by_workflow}) > 1
+    found: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
+    for (workflow, name), amounts_of in by_workflow.items():
+        found["/".join((*workflow, name)) if several else name] = amounts_of
     if by in (By.DAY, By.HOUR, By.WORKFLOW, By.PLAN):
         _count_requests(connection, by, span, found)
     without = by is By.LINK
@@ -130,6 +135,7 @@ def _count_requests(connection: Connection, by: By, span: Span, found: dict[str,
         line[3] += float(row[-1])
 
 
+_SAME_EVENTS, _SAME_S = 100, 60.0  # how far back what other gateways wrote of the same event is looked for
 _SECONDS = {By.DAY: 86_400, By.HOUR: 3_600}
 _TIMES = {By.DAY: "%Y-%m-%d", By.HOUR: "%Y-%m-%d %H:00"}
 _WORK_COLUMNS: Mapping[By, tuple[str, ...]] = {
@@ -255,15 +261,15 @@ def timeline(ledger: Ledger, piece_s: int, span: Span = Span()) -> tuple[Timelin
     )
 
 
-def run_cost(ledger: Ledger, run: str) -> tuple[float, float]:
-    """What a run has cost up to its last interval: USD for workers, and for bytes over links."""
+def run_cost(ledger: Ledger, run: str, workflow: str) -> tuple[float, float]:
+    """What a workflow has cost in a run up to its last interval: USD for workers, and for bytes over links."""
     intervals = tables.intervals
     with ledger.reading() as connection:
         workers, links = (
             connection.execute(
                 select(func.coalesce(func.sum(table.c.usd), 0.0))
                 .join(intervals, intervals.c.id == table.c.interval)
-                .where(intervals.c.run == run)
+                .where(intervals.c.run == run, table.c.workflow == workflow)
             ).scalar_one()
             for table in (tables.work, tables.sent)
         )
@@ -286,4 +292,16 @@ def all_events(ledger: Ledger) -> tuple[Event, ...]:
     query = select(columns.at_s, columns.run, columns.kind, columns.plan, columns.note).order_by(columns.id)
     with ledger.reading() as connection:
         rows = connection.execute(query).all()
-    return tuple(Event(at_s, run, EventKind(kind), plan, note) for at_s, run, kind, plan, note in rows)
+    found: list[Event] = []
+    for at_s, run, kind, plan, note in rows:
+        event = Event(at_s, run, EventKind(kind), plan, note)
+        if not any(_is_same(event, other) for other in found[-_SAME_EVENTS:]):
+            found.append(event)
+    return tuple(found)
+
+
+def _is_same(one: Event, other: Event) -> bool:
+    """True for what the gateways of several workflows write of one event."""
+    return abs(one.at_unix_s - other.at_unix_s) < _SAME_S and replace(one, at_unix_s=0.0) == replace(
+        other, at_unix_s=0.0
+    )

@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 from jellybean.folders import STATE_FOLDER, state_folder
 from jellybean_agent import describe_error, planned_rate_per_s
 from jellybean_protos import plan_format
+from jellybean_protos.plan_format import qualified_name
 from jellybean_solver import JellyBeanError
 
 SCHEMA_VERSION = 1
@@ -281,9 +282,17 @@ def _kind(record: Record, plan: Record) -> MeasurementKind:
     if record.get("highest_rate_per_s") is not None:
         return "saturate"
     offered = record.get("rate_per_s")
-    if offered is None or not plan.get("sources") or math.isclose(offered, planned_rate_per_s(plan), rel_tol=SAME_RATE):
+    if offered is None or not plan.get("sources"):
         return "bench"
-    return "scaled"
+    return "bench" if math.isclose(offered, _planned_per_s(record, plan), rel_tol=SAME_RATE) else "scaled"
+
+
+def _planned_per_s(record: Record, plan: Record) -> float:
+    """Requests per second that a plan was made for; of several workflows, those of the one that was measured."""
+    if not plan.get("workflows"):
+        return planned_rate_per_s(plan)
+    own = qualified_name(str(record.get("workflow", "")), "")
+    return planned_rate_per_s({**plan, "sources": [one for one in plan["sources"] if one["name"].startswith(own)]})
 
 
 def _row(values: tuple[RowKind, str, str, float]) -> StoreRow:

@@ -144,7 +144,7 @@ class Recorder:
     def _write_all(self, now: Moment) -> None:
         """Write what is not written yet. LedgerError if the database cannot be used."""
         if self._paid_usd is None:
-            self._paid_usd = run_cost(self._ledger, self._run)
+            self._paid_usd = run_cost(self._ledger, self._run, self._plans.served.view.served_name)
         while self._unwritten:
             found = self._ledger.write(self._unwritten[0])
             if found is not None and found.run == self._run:
