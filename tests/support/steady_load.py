@@ -20,9 +20,14 @@ class SteadyLoad:
     """`with SteadyLoad(address, rate_per_s) as load: ...`; then `check()` says what became of every request.
 
     Requests leave when they are due, whatever became of earlier ones. `factor`: what the workflow multiplies by.
+    `workflow`: which one, of several.
     """
 
-    def __init__(self, address: str, rate_per_s: float, *, factor: float = 2.0, timeout_s: float = 20.0) -> None:
+    def __init__(
+        self, address: str, rate_per_s: float, *, factor: float = 2.0, timeout_s: float = 20.0, workflow: str = ""
+    ) -> None:
+        self._workflow = workflow
+        self.latencies_s: list[float] = []  # of the requests that were answered rightly
         self._address, self._rate_per_s, self._factor, self._timeout_s = address, rate_per_s, factor, timeout_s
         self._stop = threading.Event()
         self._run = uuid.uuid4().hex
@@ -33,7 +38,7 @@ class SteadyLoad:
         self.wrong: list[Any] = []
 
     def __enter__(self) -> Self:
-        self._client = Client(self._address, timeout_s=self._timeout_s)
+        self._client = Client(self._address, timeout_s=self._timeout_s, workflow=self._workflow)
         self._pool = ThreadPoolExecutor(64)
         self._sender = threading.Thread(target=self._send)
         self._sender.start()
@@ -57,7 +62,7 @@ class SteadyLoad:
 
     def _one(self, number: int) -> None:
         value = np.array([[number % 4096, 1, 2, 3]], np.float32)
-        outcome = "OK"
+        outcome, began_s = "OK", time.monotonic()
         try:
             (answer,) = self._client.infer({"x": value}, request_id=f"{self._run}-{number}").values()
             if not np.array_equal(answer, value * self._factor):
@@ -67,6 +72,8 @@ class SteadyLoad:
             outcome = str(error)
         with self._lock:
             self.outcomes[outcome] += 1
+            if outcome == "OK":
+                self.latencies_s.append(time.monotonic() - began_s)
             self.ended.add(number)
 
     def check(self) -> None:

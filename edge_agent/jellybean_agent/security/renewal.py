@@ -52,15 +52,20 @@ def renewal_command(root: Path, identity: Identity, directory: Path | None = Non
 
 
 def _root(folder: Path, identity: Identity) -> Path:
-    """The folder in which `jellybean certs` made a process's folder: ROOT/gateway, or ROOT/ROLE/NAME."""
+    """The folder in which `jellybean certs` made a process's folder: ROOT/gateway, or ROOT/ROLE/NAME.
+
+    That of a client of one of several workflows is ROOT/client/WORKFLOW/NAME.
+    """
     folder = folder.absolute()
-    return folder.parent if identity.role is Role.GATEWAY else folder.parent.parent
+    if identity.role is Role.GATEWAY:
+        return folder.parent
+    return folder.parent.parent.parent if identity.own_workflow else folder.parent.parent
 
 
 def _name_option(identity: Identity) -> str:
     """The option of `jellybean certs` for a client or an admin; empty for what it makes in any case."""
-    usual = _NAMED.get(identity.role, identity.name)
-    return "" if identity.name == usual else f" --{identity.role.value} {shlex.quote(identity.name)}"
+    name = "/".join(filter(None, (identity.own_workflow, identity.name)))
+    return "" if name == _NAMED.get(identity.role, name) else f" --{identity.role.value} {shlex.quote(name)}"
 
 
 def utc_minute(unix_s: float) -> str:

@@ -13,7 +13,7 @@ import typer
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import out, print_json, say
 from jellybean.cli.current_plan import load_current_plan
-from jellybean.cli.projects import open_project, planned_options
+from jellybean.cli.projects import open_any_project, planned_options
 from jellybean.display.terminal import GOOD
 from jellybean.errors import InputError, JellyBeanError
 from jellybean.folders import state_folder
@@ -26,6 +26,7 @@ from jellybean_agent import (
     stays_inside_folder,
     utc_minute,
 )
+from jellybean_protos.plan_format import qualified_name
 from jellybean_solver import to_document
 
 if TYPE_CHECKING:
@@ -35,7 +36,11 @@ _GATEWAY = "gateway"  # folder of its certificate
 
 
 @app.command(
-    epilog=example("jellybean certs my-digits --host gateway.example", "jellybean certs my-digits --client alice")
+    epilog=example(
+        "jellybean certs my-digits --host gateway.example",
+        "jellybean certs my-digits --client alice",
+        "jellybean certs my-two --client digits/bob",
+    )
 )
 def certs(
     directory: Directory,
@@ -49,7 +54,11 @@ def certs(
         typer.Option("--host", help="DNS name or IP address of the gateway; by default as before. May be repeated."),
     ] = None,
     clients: Annotated[
-        list[str] | None, typer.Option("--client", help="Client that may send requests. May be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--client",
+            help="Client that may send requests; WORKFLOW/NAME: only to that one of several. May be repeated.",
+        ),
     ] = None,
     admins: Annotated[
         list[str] | None, typer.Option("--admin", help="Client that may also drain. May be repeated.")
@@ -70,7 +79,7 @@ def certs(
     except ImportError as error:
         raise JellyBeanError("certificates need cryptography: pip install 'jellybean-serving[agent]'") from error
     with planned_options(directory, overrides) as options:
-        project = open_project(directory, options, stale=stale)
+        project = open_any_project(directory, options, stale=stale)
     view = plan_view(to_document(load_current_plan(project, what_if=bool(overrides))))
     folder = out_folder or state_folder(project.directory) / "certs"
     is_first = not (folder / "ca" / PRIVATE_KEY_FILE).exists()
@@ -110,10 +119,24 @@ def _identities(view: PlanView, clients: Sequence[str], admins: Sequence[str]) -
     """Path of a certificate's folder -> whose it is: clients, admins, the workers of the plan, and the gateway."""
     from jellybean_agent import Identity, Role
 
-    named = [*((Role.CLIENT, name) for name in clients), *((Role.ADMIN, name) for name in admins)]
+    named = [(Role.ADMIN, name) for name in admins]
     named += [(Role.AGENT, worker.name) for worker in view.serving]
-    found = {f"{role.value}/{name}": Identity(view.name, role, name) for role, name in named}
+    found = {f"client/{name}": _client(view, name) for name in clients}
+    found |= {f"{role.value}/{name}": Identity(view.name, role, name) for role, name in named}
     return {**found, _GATEWAY: Identity(view.name, Role.GATEWAY)}
+
+
+def _client(view: PlanView, text: str) -> Identity:
+    """The identity of a client, of several workflows perhaps only of one. InputError if there is none of this name."""
+    from jellybean_agent import Identity, Role
+
+    workflow, separator, name = text.rpartition("/")
+    if not separator:
+        return Identity(view.name, Role.CLIENT, text)
+    if workflow not in view.workflows:
+        known = f"has {', '.join(view.workflows)}" if view.workflows else "is of one workflow: give the name alone"
+        raise InputError(f"--client {text}: the plan has no workflow {workflow!r}; it {known}")
+    return Identity(qualified_name(view.name, workflow), Role.CLIENT, name)
 
 
 def _tell_left_alone(folder: Path, kept: Mapping[str, Credentials], directory: Path) -> None:
@@ -129,10 +152,11 @@ def _left_alone(folder: Path, made: Collection[str]) -> dict[str, Credentials]:
     """Path in the folder -> credentials, of clients and admins of earlier calls that were not made this time."""
     found = {}
     for role in ("client", "admin"):
-        for path in sorted((folder / role).glob("*")):
-            if f"{role}/{path.name}" not in made:
+        for path in sorted([*(folder / role).glob("*"), *(folder / role).glob("*/*")]):
+            name = path.relative_to(folder).as_posix()
+            if name not in made:
                 with contextlib.suppress(AgentError):  # no certificate, or a damaged one
-                    found[f"{role}/{path.name}"] = read_credentials(path)
+                    found[name] = read_credentials(path)
     return found
 
 
