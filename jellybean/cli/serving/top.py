@@ -13,7 +13,7 @@ from rich.text import Text
 
 from jellybean.cli.app import Directory, Json, app, example
 from jellybean.cli.console import out, print_json
-from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
+from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, OfWorkflow, given_endpoint
 from jellybean.display.terminal import BAD
 from jellybean.errors import JellyBeanError
 from jellybean.serving.top.alerts import alert_groups, alert_rules
@@ -38,6 +38,7 @@ def top(
         ),
     ] = None,
     interval: Annotated[float, typer.Option(min=0.2, max=60.0, help="Seconds between updates.")] = 1.0,
+    workflow: OfWorkflow = "",
     gateway: GatewayAt = None,
     tls: AdminTls = None,
     json: Json = False,
@@ -46,7 +47,7 @@ def top(
     from jellybean.serving.top.top import Scrape, Watcher, top_of
     from jellybean.serving.top.view import render
 
-    watcher = Watcher(directory, given_endpoint(directory, gateway, tls))
+    watcher = Watcher(directory, given_endpoint(directory, gateway, tls), workflow)
     scrapes: deque[Scrape] = deque([watcher.scrape()])
     if once or json or not out.is_terminal:
         time.sleep(window or _ONCE_WINDOW_S)

@@ -72,14 +72,19 @@ class Overload:
     command: str | None
 
 
-def find_overload(load: Load, figures: PlanFigures | None, directory: Path | None) -> Overload | None:
-    """The overload in a window; None if there is none. `directory`: the project, for the command."""
+def find_overload(
+    load: Load, figures: PlanFigures | None, directory: Path | None, workflow: str = ""
+) -> Overload | None:
+    """The overload in a window; None if there is none. `directory`: the project, for the command.
+
+    `workflow`: which one of several the figures are of.
+    """
     reasons = tuple(_reasons(load))
     if not reasons:
         return None
     command = None
     if load.is_above_plan and figures is not None and directory is not None:
-        command = replan_command(directory, figures, load.ratio)
+        command = replan_command(directory, figures, load.ratio, workflow)
     return Overload(reasons, load.is_above_plan, command)
 
 
@@ -99,12 +104,16 @@ def seconds(value_s: float) -> str:
     return format_quantity(DURATION, value_s, digits=3)
 
 
-def replan_command(directory: Path, figures: PlanFigures, ratio: float) -> str:
-    """The command that re-plans the running plan for `ratio` times its rates, with its targets and other options."""
-    rates = {f"sources.{name}.rate": rate * ratio for name, rate in figures.source_rates_per_s.items()}
+def replan_command(directory: Path, figures: PlanFigures, ratio: float, workflow: str = "") -> str:
+    """The command that re-plans the running plan for `ratio` times its rates, with its targets and other options.
+
+    `workflow`: the only one of several whose rates grow; targets of several are those of the documents and options.
+    """
+    own = f"{workflow}." if workflow else ""
+    rates = {f"{own}sources.{name}.rate": rate * ratio for name, rate in figures.source_rates_per_s.items()}
     kept = [text for text in figures.overrides if _path(text) not in rates]
     settings = [f"{path}={_rounded_up(rate)}" for path, rate in rates.items()]
-    options = override_options([*kept, *settings, *_other_targets(directory, figures)])
+    options = override_options([*kept, *settings, *(() if workflow else _other_targets(directory, figures))])
     start = "" if figures.has_soft_latency else " --from running"  # which does not know soft p99 latencies
     return f"jellybean plan {shlex.quote(str(directory))}{start}{options}{' --stale' * figures.is_stale}"
 

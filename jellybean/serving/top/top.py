@@ -6,8 +6,9 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -16,7 +17,7 @@ from jellybean.serving.endpoint import Endpoint, owner_endpoint
 from jellybean.serving.outcomes import OutcomeKind
 from jellybean.serving.run_state import failing, read_state
 from jellybean.serving.top.overload import Load, Overload, find_overload
-from jellybean_agent import EXPIRING_SHARE, PlanFigures, PlanView, WorkerView, plan_view
+from jellybean_agent import EXPIRING_SHARE, PlanFigures, PlanView, WorkerView, plan_view, workflow_views
 
 _ASK_S = 5.0
 _REQUESTS = "jellybean_gateway_requests_total"  # by outcome
@@ -25,7 +26,11 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """All metrics of a run at one moment. `at_s`: CLOCK_MONOTONIC."""
+    """All metrics of a run at one moment. `at_s`: CLOCK_MONOTONIC.
+
+    `workflows`: the figures of each, if there are several, whose metrics have their name as a label. `one_of_several`:
+    it is of one of them.
+    """
 
     at_s: float
     samples: Mapping[str, Mapping[Labels, float]]  # name -> labels -> value
@@ -39,6 +44,20 @@ class Scrape:
     directory: Path | None = None
     failing: tuple[str, ...] = ()  # processes that are started again and again, with the reason
     at_unix_s: float = field(default_factory=time.time)
+    workflows: Mapping[str, PlanFigures] = field(default_factory=dict)
+    one_of_several: bool = False
+
+    def of_workflow(self, name: str) -> Scrape:
+        """The part of one of several workflows: the gateway's metrics of it."""
+        samples = {
+            metric: own
+            for metric, found in self.samples.items()
+            if (own := {_without(labels): value for labels, value in found.items() if ("workflow", name) in labels})
+        }
+        figures = self.workflows.get(name)
+        return replace(
+            self, samples=samples, workflow=name, figures=figures, workflows={}, workers={}, one_of_several=True
+        )
 
     def of(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
         """Samples of a metric, as (labels, value)."""
@@ -48,6 +67,11 @@ class Scrape:
     def total(self, name: str) -> float:
         """Sum of a metric over its labels."""
         return sum(self.samples.get(name, {}).values())
+
+
+def _without(labels: Labels) -> Labels:
+    """The labels without that of the workflow."""
+    return tuple(label for label in labels if label[0] != "workflow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,22 +152,27 @@ class Top:
     operators: tuple[OperatorRow, ...]
     links: tuple[LinkRow, ...]
     expiring: tuple[ExpiringCertificate, ...] = ()
+    workflows: tuple[Top, ...] = ()  # each, if there are several; latencies, targets and overload are then only theirs
 
 
 class Watcher:
     """Scrapes a gateway and its workers, across replacements of its plan; by default that of the project's run."""
 
-    def __init__(self, directory: Path, endpoint: Endpoint | None = None) -> None:
+    def __init__(self, directory: Path, endpoint: Endpoint | None = None, workflow: str = "") -> None:
+        """`workflow`: the only one, of several, that is watched."""
         self._named, self._directory, self._endpoint = directory, directory.resolve(), endpoint
+        self._workflow = workflow
         self._view: PlanView | None = None
+        self._figures: Mapping[str, PlanFigures] = {}  # by workflow, if there are several
 
     def scrape(self) -> Scrape:
         """All metrics now. NotRunningError when nothing is up, RequestError when the gateway does not answer."""
-        with Client.at(self._endpoint or owner_endpoint(self._directory), timeout_s=_ASK_S) as client:
+        endpoint = replace(self._endpoint or owner_endpoint(self._directory), workflow=self._workflow)
+        with Client.at(endpoint, timeout_s=_ASK_S) as client:
             status = client.status()
             samples = parse(client.metrics())
             if self._view is None or self._view.hash != status.plan:
-                self._view = plan_view(json.loads(client.plan()))
+                self._view, self._figures = self._read(json.loads(client.plan()))
         run = read_state(self._directory) if self._endpoint is None else None
         return Scrape(
             time.monotonic(),
@@ -157,7 +186,16 @@ class Watcher:
             figures=self._view.figures,
             directory=self._named if self._endpoint is None else None,  # the command for overload re-plans a run here
             failing=() if run is None else failing(run),
+            workflows=self._figures,
+            one_of_several=bool(self._workflow),
         )
+
+    def _read(self, document: Mapping[str, Any]) -> tuple[PlanView, Mapping[str, PlanFigures]]:
+        """The view of the plan, or of the workflow that is watched; and if there are several, the figures of each."""
+        whole, views = plan_view(document), workflow_views(document)
+        if self._workflow and whole.workflows:
+            return views[self._workflow], {}
+        return whole, {name: view.figures for name, view in views.items()} if whole.workflows else {}
 
 
 def parse(text: str) -> dict[str, dict[Labels, float]]:
@@ -173,6 +211,7 @@ def top_of(before: Scrape, now: Scrape) -> Top:
     """Rates between two scrapes, and the state at the second."""
     span_s = max(now.at_s - before.at_s, 1e-9)
     increase = _Increase(before, now)
+    each = tuple(top_of(before.of_workflow(name), now.of_workflow(name)) for name in now.workflows)
     gateway = {name: int(now.total(f"jellybean_gateway_{name}")) for name in ("in_hand", "waiting")}
     totals = {name: int(now.total(f"jellybean_gateway_{name}_total")) for name in ("retries", "left_out")}
     network = "jellybean_network_cost_usd_total", "jellybean_gateway_network_cost_usd_total"
@@ -182,7 +221,7 @@ def top_of(before: Scrape, now: Scrape) -> Top:
     buckets = sorted(
         (float(labels["le"]), count) for labels, count in increase.of("jellybean_gateway_latency_seconds_bucket")
     )
-    load = _load(now, increase, per_s, quantile(buckets, 0.99), span_s)
+    load = _load(now, increase, per_s, None if each else quantile(buckets, 0.99), span_s)
     return Top(
         workflow=now.workflow,
         plan=now.plan,
@@ -192,10 +231,12 @@ def top_of(before: Scrape, now: Scrape) -> Top:
         planned_per_s=load.planned_per_s,
         answered_per_s=per_s.get(OutcomeKind.ANSWERED, 0.0),
         failed_per_s=sum(per_s.values()) - per_s.get(OutcomeKind.ANSWERED, 0.0),
-        latency_p50_s=quantile(buckets, 0.5),
+        latency_p50_s=None if each else quantile(buckets, 0.5),
         latency_p99_s=load.p99_s,
-        target_p99_s=load.target_p99_s,
-        overload=find_overload(load, now.figures, now.directory),
+        target_p99_s=None if each else load.target_p99_s,
+        overload=None
+        if each
+        else find_overload(load, now.figures, now.directory, now.workflow if now.one_of_several else ""),
         failing=now.failing,
         **gateway,
         outcomes_per_s={kind: per_s.get(kind, 0.0) for kind in OutcomeKind},
@@ -208,6 +249,7 @@ def top_of(before: Scrape, now: Scrape) -> Top:
         operators=tuple(_operators(now, increase, span_s)),
         links=tuple(_links(now, increase, span_s)),
         expiring=tuple(_expiring(now)),
+        workflows=each,
     )
 
 

@@ -26,8 +26,11 @@ _HIGHLIGHT = 0.1  # busy fraction above the planned one that is highlighted
 
 def render(top: Top, *, fold: bool = True) -> RenderableType:
     """All tables, as rich prints them. `fold`: break a long command at the screen's edge, where it cannot be copied."""
-    parts: list[RenderableType] = [_header(top), _requests(top)]
-    parts += _overload(top.overload, fold=fold) if top.overload is not None else []
+    parts: list[RenderableType] = [_header(top)]
+    parts.append(_workflows(top) if top.workflows else _requests(top))
+    for one in top.workflows or (top,):
+        of = Text(f"{one.workflow}: ", "bold") if top.workflows else Text()
+        parts += [of, *_overload(one.overload, fold=fold)] if one.overload is not None else []
     parts += [Text(sentence, f"bold {BAD}") for sentence in top.failing]
     parts += map(_expiring, top.expiring)
     parts += [Text(f"{row.worker} is {row.state}: {row.reason}", WARN) for row in top.workers if row.reason]
@@ -52,6 +55,38 @@ def _header(top: Top) -> Text:
     found = Text.assemble((top.workflow, "bold"), f"  plan {top.plan[:12]}  ", (top.state, _STATES.get(top.state, "")))
     found.append(f"\n{formats.usd(top.usd_per_h)} USD/h", "bold")
     return found.append(f" (network {formats.usd(top.network_usd_per_h)}), {top.so_far_usd:.6f} USD so far")
+
+
+def _workflows(top: Top) -> Table:
+    """A row for each workflow: what is offered beside what was planned, and how it goes."""
+    table = _table(
+        "workflow",
+        ">planned/s",
+        ">offered/s",
+        ">answered/s",
+        ">failed/s",
+        ">p50",
+        ">p99",
+        ">target",
+        ">USD/h",
+        narrow=False,
+    )
+    for one in top.workflows:
+        is_late = (
+            one.target_p99_s is not None and one.latency_p99_s is not None and one.latency_p99_s > one.target_p99_s
+        )
+        table.add_row(
+            Text(one.workflow, "bold"),
+            f"{one.planned_per_s:g}",
+            Text(f"{one.offered_per_s:.1f}", WARN if one.overload is not None else ""),
+            f"{one.answered_per_s:.1f}",
+            Text(f"{one.failed_per_s:.1f}", BAD if one.failed_per_s else ""),
+            _ms(one.latency_p50_s),
+            Text(_ms(one.latency_p99_s), WARN if is_late else ""),
+            "" if one.target_p99_s is None else seconds(one.target_p99_s),
+            formats.usd(one.usd_per_h),
+        )
+    return table
 
 
 def _requests(top: Top) -> Text:
