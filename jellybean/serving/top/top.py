@@ -47,6 +47,11 @@ class Scrape:
     workflows: Mapping[str, PlanFigures] = field(default_factory=dict)
     one_of_several: bool = False
 
+    @property
+    def own_workflow(self) -> str:
+        """Its workflow, if it is of one of several."""
+        return self.workflow if self.one_of_several else ""
+
     def of_workflow(self, name: str) -> Scrape:
         """The part of one of several workflows: the gateway's metrics of it."""
         samples = {
@@ -234,9 +239,7 @@ def top_of(before: Scrape, now: Scrape) -> Top:
         latency_p50_s=None if each else quantile(buckets, 0.5),
         latency_p99_s=load.p99_s,
         target_p99_s=None if each else load.target_p99_s,
-        overload=None
-        if each
-        else find_overload(load, now.figures, now.directory, now.workflow if now.one_of_several else ""),
+        overload=None if each else find_overload(load, now.figures, now.directory, now.own_workflow),
         failing=now.failing,
         **gateway,
         outcomes_per_s={kind: per_s.get(kind, 0.0) for kind in OutcomeKind},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from rich import box
@@ -59,22 +60,10 @@ def _header(top: Top) -> Text:
 
 def _workflows(top: Top) -> Table:
     """A row for each workflow: what is offered beside what was planned, and how it goes."""
-    table = _table(
-        "workflow",
-        ">planned/s",
-        ">offered/s",
-        ">answered/s",
-        ">failed/s",
-        ">p50",
-        ">p99",
-        ">target",
-        ">USD/h",
-        narrow=False,
-    )
+    columns = (">planned/s", ">offered/s", ">answered/s", ">failed/s", ">p50", ">p99", ">target", ">USD/h")
+    table = _table("workflow", *columns, narrow=False)
     for one in top.workflows:
-        is_late = (
-            one.target_p99_s is not None and one.latency_p99_s is not None and one.latency_p99_s > one.target_p99_s
-        )
+        is_late = (one.latency_p99_s or 0.0) > (one.target_p99_s or math.inf)
         table.add_row(
             Text(one.workflow, "bold"),
             f"{one.planned_per_s:g}",
