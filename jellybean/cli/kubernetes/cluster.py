@@ -14,9 +14,9 @@ from rich.table import Table
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import EXIT_FAILURE, out, print_json, progress, say
 from jellybean.cli.current_plan import load_current_plan
-from jellybean.cli.projects import open_project, planned_options, require_servable
+from jellybean.cli.projects import open_any_project, planned_options, require_servable
 from jellybean.display.terminal import BAD, GOOD
-from jellybean.documents import Project, load_project
+from jellybean.documents import AnyProject, Project, load_any_project
 from jellybean.errors import JellyBeanError
 from jellybean.folders import state_folder
 
@@ -75,7 +75,7 @@ def deploy(
 ) -> None:
     """Deploy the plan to Kubernetes. A running plan is replaced without downtime. Can be run again at any time."""
     with planned_options(directory, overrides) as plan_overrides:
-        project = open_project(directory, plan_overrides, stale=stale)
+        project = open_any_project(directory, plan_overrides, stale=stale)
     require_servable(project)
     cluster = connect_to(kubeconfig, context, namespace)
     from jellybean_k8s import deploy as deploy_plan
@@ -173,13 +173,13 @@ def show_changes(directory: Path, kubeconfig: Path | None, context: str | None, 
     """Print what deploying a project would change (server-side dry run); typer.Exit(1) if it would change anything."""
     cluster = connect_to(kubeconfig, context, namespace)
     with planned_options(directory, None) as options:
-        project = open_project(directory, options, stale=True)
+        project = open_any_project(directory, options, stale=True)
     deployed, objects = _render_objects(project, cluster, None, what_if=False)
     _show_changes(cluster, deployed, objects, force=False)
 
 
 def _render_objects(
-    project: Project, cluster: Cluster, certs: Path | None, *, what_if: bool
+    project: AnyProject, cluster: Cluster, certs: Path | None, *, what_if: bool
 ) -> tuple[DeployedPlan, tuple[Any, ...]]:
     """The project's plan and all its objects, including certificate secrets if certificates exist."""
     from jellybean_k8s import certificate_secrets, render
@@ -191,7 +191,7 @@ def _render_objects(
     return deployed, (*secrets, *render(deployed.plan, deployed.settings, service_monitor=monitored))
 
 
-def _deployed(project: Project, *, what_if: bool) -> DeployedPlan:
+def _deployed(project: AnyProject, *, what_if: bool) -> DeployedPlan:
     from jellybean.documents.kubernetes import load_settings
     from jellybean_k8s import DeployedPlan
 
@@ -204,8 +204,9 @@ def _name(directory: Path, overrides: list[str] | None) -> str:
     from jellybean.documents.kubernetes import load_settings
     from jellybean_k8s import app_name
 
-    project = load_project(directory, overrides or (), profiles=False)
-    return app_name(load_settings(project.directory), project.workflow.name)
+    project = load_any_project(directory, overrides or (), profiles=False)
+    name = project.workflow.name if isinstance(project, Project) else project.name
+    return app_name(load_settings(project.directory), name)
 
 
 def _options(wait: bool, timeout_s: float, **more: Any) -> DeployOptions:

@@ -11,8 +11,8 @@ import typer
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, checked_folder, example
 from jellybean.cli.console import out, print_json
 from jellybean.cli.current_plan import load_current_plan
-from jellybean.cli.projects import open_project, planned_options, require_servable
-from jellybean.documents import Project
+from jellybean.cli.projects import open_any_project, open_project, planned_options, require_servable
+from jellybean.documents import AnyProject, Project
 
 if TYPE_CHECKING:
     from jellybean_k8s import Objects
@@ -48,13 +48,13 @@ def render(
         return
     if resource:
         with planned_options(directory, overrides) as options:
-            project = open_project(directory, options, stale=stale)
-        _print_object(_resource(project), json=json)
+            one = open_project(directory, options, stale=stale)
+        _print_object(_resource(one), json=json)
         return
     if kustomize is not None:
         checked_folder("--kustomize", kustomize)
     with planned_options(directory, overrides) as options:
-        project = open_project(directory, options, stale=stale)
+        project = open_any_project(directory, options, stale=stale)
     objects = render_objects(project, service_monitor=service_monitor, what_if=bool(overrides))
     if kustomize is None:
         if json:
@@ -89,7 +89,7 @@ def _resource(project: Project) -> dict[str, Any]:
     return to_resource(project, load_kubernetes(project.directory))
 
 
-def render_objects(project: Project, *, service_monitor: bool, what_if: bool) -> Objects:
+def render_objects(project: AnyProject, *, service_monitor: bool, what_if: bool) -> Objects:
     """Render the Kubernetes objects of a project's plan."""
     from jellybean.documents.kubernetes import load_settings
     from jellybean_k8s import render as render_plan

@@ -47,7 +47,7 @@ class Pod:
         if option in _PORTS:
             return f"{option}={value.replace(str(_PORTS[option]), str(self.ports[_PORTS[option]]))}"
         for mount in ("/etc/jellybean-tls", "/etc/jellybean", "/run/jellybean", "/models"):
-            if mount in text and "://" not in text:
+            if text.startswith(mount) or f"={mount}" in text:
                 return text.replace(mount, str(self.folder / mount.strip("/").replace("/", "-")), 1)
         return text
 

@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import http.server
 import threading
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from jellybean.planning.plan_file import load_plan
 from jellybean.serving.client import Client
 from jellybean_k8s import DeploymentSettings, ModelSource, render
 from jellybean_solver.model.plan_document import from_document
 from tests.integration.k8s.pods_here import cluster_here
+from tests.support.command_line import jellybean
 from tests.support.tiny_models import chain
+from tests.support.two_scales import FACTORS, make_two_scales
 from tests.support.waiting import wait_until
+
+
+@contextlib.contextmanager
+def serving_files(folder: Path) -> Iterator[str]:
+    """The URL of a web server with a folder's files."""
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    handler.func.log_message = lambda *_: None  # type: ignore[attr-defined]
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 def test_the_commands_of_rendered_pods_serve_a_request_and_drain(tmp_path: Path) -> None:
     store = tmp_path / "store"
     plan = from_document(chain(store))
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(store))
-    handler.func.log_message = lambda *_: None  # type: ignore[attr-defined]
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        settings = DeploymentSettings(
-            {"cpu": "agent"}, "gateway", ModelSource(url=f"http://127.0.0.1:{server.server_port}"), drain_s=5
-        )
+    with serving_files(store) as url:
+        settings = DeploymentSettings({"cpu": "agent"}, "gateway", ModelSource(url=url), drain_s=5)
         with cluster_here(tmp_path / "pods", plan.name, render(plan, settings)) as cluster:
             gateway = next(pod for pod in cluster.pods if pod.name.endswith("-gateway"))
             agents = [pod for pod in cluster.pods if pod is not gateway]
@@ -49,4 +60,22 @@ def test_the_commands_of_rendered_pods_serve_a_request_and_drain(tmp_path: Path)
                 pod.process.terminate()
             grace = gateway.spec["terminationGracePeriodSeconds"]
             assert [pod.process.wait(grace) for pod in cluster.pods if pod.process] == [0, 0, 0]
-        server.shutdown()
+
+
+def test_pods_of_several_workflows_serve_each_under_its_name(tmp_path: Path) -> None:
+    folder = make_two_scales(tmp_path / "two")
+    jellybean("plan", str(folder))
+    plan = load_plan(folder)
+    with serving_files(folder) as url:
+        settings = DeploymentSettings({"cpu": "agent"}, "gateway", ModelSource(url=url), drain_s=5)
+        with cluster_here(tmp_path / "pods", plan.name, render(plan, settings)) as cluster:
+            for pod in cluster.pods:
+                cluster.start(pod)
+            wait_until(lambda: all(pod.probe("readinessProbe") for pod in cluster.pods))
+            gateway = next(pod for pod in cluster.pods if pod.name.endswith("-gateway"))
+            address, row = f"127.0.0.1:{gateway.ports[8001]}", np.array([[1, 2, 3, 4]], np.float32)
+            for name, factor in FACTORS.items():
+                with Client(address, tls=cluster.client_certificate(), workflow=name) as client:
+                    (answer,) = client.infer({"x": row}).values()
+                    assert client.status().answered == 1
+                assert np.array_equal(answer, row * factor)
