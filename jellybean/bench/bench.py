@@ -41,10 +41,9 @@ def bench(
     settings = LoadSettings(duration_s, warmup_s, seed, all_rows=rate_scale <= 1.0)
     rate_per_s = rate_scale * target.planned_per_s
     result = target.measure(rate_per_s, settings, progress)
-    if not workflow:  # its neighbours are not simulated
-        due_s = target.due_s(rate_per_s, settings)
-        ranges = sampling_ranges(_simulated(target, result), due_s, warmup_s, duration_s, progress)
-        result = replace(result, ranges=ranges)
+    due_s = target.due_s(rate_per_s, settings)
+    ranges = sampling_ranges(_simulated(target, result), due_s, warmup_s, duration_s, progress, workflow)
+    result = replace(result, ranges=ranges)
     return _with_stale_accuracy(result, project, target)
 
 
@@ -73,8 +72,8 @@ def saturate(
 
 
 def _simulated(target: Target, result: BenchResult) -> Plan:
-    """The plan as it was measured: boxes that joined emulate nothing."""
-    return target.plan if result.joined else as_emulated(target.plan)
+    """The whole plan as it was measured: boxes that joined emulate nothing."""
+    return target.served if result.joined else as_emulated(target.served)
 
 
 def _with_stale_accuracy(result: BenchResult, project: Project, target: Target) -> BenchResult:

@@ -12,7 +12,15 @@ from random import Random
 
 from jellybean.bench.window import Progress
 from jellybean.planning.simulation import brains, sustained_rate
-from jellybean_solver import Plan, PlannedOperator, RequestStream, SimulationSettings, request_streams, simulate
+from jellybean_solver import (
+    Plan,
+    PlannedOperator,
+    RequestStream,
+    SimulationSettings,
+    arrival_times,
+    request_streams,
+    simulate,
+)
 
 SIMULATIONS = 20  # of which the lowest and the highest figure count: about nine in ten further ones lie between
 SEARCHES = 10  # the same of a search for the highest rate, each of several simulations
@@ -27,23 +35,28 @@ def sampling_ranges(
     warmup_s: float,
     duration_s: float,
     progress: Progress = lambda done, total, label: None,
+    workflow: str = "",
 ) -> Mapping[str, tuple[float, float]]:
     """Figure -> its least and greatest value in simulations with requests due at `due_s` seconds.
 
+    `workflow`: the one that was measured of a plan of several; the others' requests arrive at their planned rates.
     Service times and children differ between the simulations. Empty where the arrivals of a measurement are not those
-    of the plan's one stream of requests: with sites, streams with a state, or several workflows.
+    of the plan's one stream of requests, or of that workflow: with sites, or streams with a state.
     """
-    if not _is_one_stream(plan) or not 0 < len(due_s) <= MOST_REQUESTS:
+    if not _is_one_stream(plan, workflow) or not 0 < len(due_s) <= MOST_REQUESTS:
         return {}
 
-    def times(_stream: RequestStream, _rng: Random, _phase: float) -> Iterator[float]:
-        return iter(due_s)
+    def times(stream: RequestStream, rng: Random, phase: float) -> Iterator[float]:
+        if stream.workflow == workflow:
+            return iter(due_s)
+        return arrival_times([(warmup_s + duration_s, stream.rate_per_s)], stream.arrivals, rng, phase)
 
     results = [
         simulate(plan, brains, SimulationSettings(duration_s, seed, warmup_s), times=times)
         for seed in range(SIMULATIONS)
     ]
-    figures = {key: [getattr(result, key) for result in results] for key in FIGURES}
+    own = [result.workflows[workflow] if workflow else result for result in results]
+    figures = {key: [getattr(result, key) for result in own] for key in FIGURES}
     return {key: (min(values), max(values)) for key, values in figures.items()}
 
 
@@ -73,7 +86,8 @@ def as_emulated(plan: Plan) -> Plan:
     return replace(plan, operators=tuple(map(constant, plan.operators)))
 
 
-def _is_one_stream(plan: Plan) -> bool:
-    """True if a measurement's arrivals are those of the plan's one stream of requests."""
+def _is_one_stream(plan: Plan, workflow: str = "") -> bool:
+    """True if a measurement's arrivals are those of the one stream of requests of the plan, or of a workflow of it."""
     has_state = any(operator.state for operator in plan.operators)
-    return len(request_streams(plan)) == 1 and not plan.sites and not has_state
+    streams = [stream for stream in request_streams(plan) if stream.workflow == workflow]
+    return len(streams) == 1 and not plan.sites and not has_state

@@ -87,8 +87,12 @@ class LoadSettings:
 class Target:
     """A running plan and the held-out requests to send it."""
 
-    def __init__(self, meters: Meters, plan: Plan, data: HeldOut) -> None:
-        """ServingError if the held-out requests do not fit the plan: other sources, or no answer for the labels."""
+    def __init__(self, meters: Meters, plan: Plan, data: HeldOut, served: Plan | None = None) -> None:
+        """`served`: the whole plan, if `plan` is the part of one of its workflows.
+
+        ServingError if the held-out requests do not fit the plan: other sources, or no answer for the labels.
+        """
+        self.served = served or plan
         self.meters, self.plan, self.data = meters, plan, data
         self.view = meters.view
         if (needed := {source.name for source in plan.sources}) != data.inputs.keys():
@@ -119,7 +123,7 @@ class Target:
         if workflow:
             view = _part_view(served, workflow)
             plan = from_document(plan_part(served, workflow))
-            return cls(GatewayMeters(called, view, is_emulated=is_emulated), plan, data)
+            return cls(GatewayMeters(called, view, is_emulated=is_emulated), plan, data, from_document(served))
         plan, view = from_document(served), plan_view(served)
         if state is not None and is_emulated:
             return cls(RunMeters(directory, state, view), plan, data)

@@ -50,6 +50,6 @@ def test_a_refusal_is_said_in_options_of_the_command_line(
         raise error
 
     project = make_scales_project(tmp_path / "scales")
-    monkeypatch.setattr(Client, "of", lambda _directory: Client("unix:none"))
+    monkeypatch.setattr(Client, "of", lambda _directory, workflow: Client("unix:none"))
     monkeypatch.setattr(Client, "infer", refused)
     assert said in " ".join(jellybean("infer", str(project), *options, status=2).stderr.split())
