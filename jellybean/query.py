@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from jellybean.ledger.ledger import opened_ledger
-from jellybean.ledger.questions import By, Span, all_events
+from jellybean.ledger.questions import By, all_events
 from jellybean.ledger.questions import cost as cost_lines
 from jellybean.ledger.questions import served as served_lines
+from jellybean.ledger.span import Span
 from jellybean.report import Store
 from jellybean.report.history import history as history_of
 

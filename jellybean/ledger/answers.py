@@ -16,7 +16,8 @@ from sqlalchemy import ColumnElement, Select, delete, func, insert, select, upda
 from jellybean.ledger import tables
 from jellybean.ledger.errors import LedgerError
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.questions import Span, day_or_hour
+from jellybean.ledger.questions import day_or_hour
+from jellybean.ledger.span import Span
 
 MAX_ANSWER_BYTES = 4096  # of all sinks together: larger answers are not kept
 KEPT_S = 30 * 86_400.0  # answers without a label are kept as long
@@ -112,7 +113,7 @@ def served_accuracy(ledger: Ledger, workflow: str, by: LabelledBy, span: Span = 
     query = _of_span(_grouped(by), span).where(tables.answers.c.workflow == workflow)
     with ledger.reading() as connection:
         rows = connection.execute(query).all()
-    found = [_accuracy(str(name if by not in _TIMES else day_or_hour(by.value, name)), *sums) for name, *sums in rows]
+    found = [accuracy_of(str(name if by not in _TIMES else day_or_hour(by.value, name)), *sums) for name, *sums in rows]
     return tuple(sorted(found, key=lambda line: line.name))
 
 
@@ -140,13 +141,12 @@ def _grouped(by: LabelledBy) -> Select[Any]:
 
 
 def _of_span(query: Select[Any], span: Span) -> Select[Any]:
-    columns = tables.answers.c
-    if math.isfinite(span.since_s):
-        query = query.where(columns.at_s >= span.since_s)
-    return query.where(columns.at_s < span.until_s) if math.isfinite(span.until_s) else query
+    query = span.over_time(query, tables.answers, "at_s")
+    return query.where(tables.answers.c.plan == span.plan) if span.plan else query
 
 
-def _accuracy(name: str, labels: int, right: float | None) -> ServedAccuracy:
+def accuracy_of(name: str, labels: int, right: float | None) -> ServedAccuracy:
+    """The share of `labels` that is right, with its interval; nan from 0 to 100 without labels."""
     if not labels or right is None:
         return ServedAccuracy(name, 0, math.nan, 0.0, 100.0)
     low, high = wilson(right / labels, labels)

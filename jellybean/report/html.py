@@ -24,6 +24,7 @@ from jellybean.report.drawing import gauges, topology
 from jellybean.report.plan_view import cut_lines, hop_lines, option_lines, proof, stale_lines, where
 from jellybean.report.report import Report
 from jellybean.report.served import Served
+from jellybean.report.served_table import served_rows
 from jellybean.report.utilisation import TOLERANCE
 from jellybean.serving.outcomes import outcome_text
 
@@ -40,6 +41,7 @@ def render_html(report: Report, served: Served | None = None) -> str:
     return _environment().get_template("report.html.j2").render(
         report=report,
         served=served,
+        served_rows=[] if served is None else list(served_rows(served)),
         plan=plan,
         style=style,
         policy=policy,

@@ -16,7 +16,8 @@ from jellybean.display import formats
 from jellybean.documents import load_project
 from jellybean.errors import InputError, JellyBeanError
 from jellybean.ledger.ledger import opened_ledger
-from jellybean.ledger.questions import Span, last_plan
+from jellybean.ledger.questions import last_plan
+from jellybean.ledger.span import Span
 from jellybean.report import Store
 from jellybean.report.advice import HASH_DIGITS
 from jellybean.report.drift_watch import Drifted, DriftWatch

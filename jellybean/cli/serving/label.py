@@ -17,7 +17,7 @@ from jellybean.documents import load_project
 from jellybean.errors import InputError
 from jellybean.ledger.answers import LabelledBy, ServedAccuracy, served_accuracy, waiting_answers
 from jellybean.ledger.ledger import opened_ledger
-from jellybean.ledger.questions import Span
+from jellybean.ledger.span import Span
 from jellybean.report import Store
 from jellybean.report.store import Snapshot
 
