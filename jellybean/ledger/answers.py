@@ -21,6 +21,7 @@ from jellybean.ledger.span import Span
 
 MAX_ANSWER_BYTES = 4096  # of all sinks together: larger answers are not kept
 KEPT_S = 30 * 86_400.0  # answers without a label are kept as long
+MOST_WAITING = 1_000_000  # of all that were kept, the last so many wait: with small answers some 300 MB
 Z95 = 1.959964  # 97.5 % quantile of the normal distribution
 
 
@@ -61,13 +62,19 @@ class ServedAccuracy:
     high: float
 
 
-def keep_answers(ledger: Ledger, answers: Sequence[KeptAnswer], now_unix_s: float) -> None:
-    """Add answers, and remove those whose labels never came."""
+def keep_answers(
+    ledger: Ledger, answers: Sequence[KeptAnswer], now_unix_s: float, most_waiting: int = MOST_WAITING
+) -> None:
+    """Add answers, and remove those whose labels never came: the old ones, and all but the last `most_waiting`."""
     table = tables.answers
+    waiting = delete(table).where(table.c.correct.is_(None))
     with ledger.changing() as connection:
         if answers:
             connection.execute(insert(table), [asdict(answer) for answer in answers])
-        connection.execute(delete(table).where(table.c.at_s < now_unix_s - KEPT_S, table.c.correct.is_(None)))
+        connection.execute(waiting.where(table.c.at_s < now_unix_s - KEPT_S))
+        newest = connection.execute(select(func.max(table.c.number))).scalar()
+        if newest is not None and newest > most_waiting:
+            connection.execute(waiting.where(table.c.number <= newest - most_waiting))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +87,11 @@ class AnswerName:
 
 
 def label_answer(ledger: Ledger, name: AnswerName, judge: Callable[[bytes], float], now_s: float) -> float:
-    """Judge the newest answer to the request with this id by `judge` (serialised outputs -> 0 to 1); its verdict.
+    """Judge the answer to the request with this id by `judge` (serialised outputs -> 0 to 1); its verdict.
 
-    LedgerError if there is none, if it was labelled before, or if several clients used the id and none is named.
+    LedgerError if there is none, if it was labelled before, or if it cannot be told which answer the label is for: if
+    several clients used the id and none is named, or one client used it several times. The latest of these is no better
+    a guess than the others, and a wrong one would be a wrong accuracy.
     """
     columns = tables.answers.c
     query = select(columns.number, columns.client, columns.outputs)
@@ -94,16 +103,21 @@ def label_answer(ledger: Ledger, name: AnswerName, judge: Callable[[bytes], floa
         if not rows:
             raise LedgerError(
                 f"no answer to a request {name.id!r} is kept: only requests with an id are, with answers of at most "
-                f"{MAX_ANSWER_BYTES} bytes, for {KEPT_S / 86_400:.0f} days"
+                f"{MAX_ANSWER_BYTES} bytes, for {KEPT_S / 86_400:.0f} days, the last {MOST_WAITING:,} at most"
             )
         if len(clients := {row.client for row in rows}) > 1:
             named = ", ".join(one or "(no certificate)" for one in sorted(clients))
             raise LedgerError(f"several clients sent a request {name.id!r}: {named}; say which one with --client")
-        newest = rows[0]
-        if newest.outputs is None:
+        waiting = [row for row in rows if row.outputs is not None]
+        if not waiting:
             raise LedgerError(f"request {name.id!r} has its label already")
-        correct = judge(newest.outputs)
-        own = update(tables.answers).where(columns.number == newest.number)
+        if len(waiting) > 1:
+            raise LedgerError(
+                f"{len(waiting)} answers to requests {name.id!r} of one client wait for a label, and which one this "
+                "label is for cannot be told: give each request an id of its own"
+            )
+        correct = judge(waiting[0].outputs)
+        own = update(tables.answers).where(columns.number == waiting[0].number)
         connection.execute(own.values(correct=correct, labelled_s=now_s, outputs=None))
     return correct
 

@@ -117,6 +117,9 @@ class Ledger:
             return
         with self._engine.begin() as connection:
             tables.METADATA.create_all(connection)
+            for table in tables.METADATA.sorted_tables:
+                for index in table.indexes:
+                    index.create(connection, checkfirst=True)  # a ledger of an earlier version may lack it
             known = connection.execute(select(tables.version.c.version)).scalar()
             if known is None:
                 connection.execute(insert(tables.version).values(version=tables.VERSION))

@@ -60,8 +60,11 @@ class FastWorkflow(FastInfer):
                 _reply(call, known, own_id, outputs)
 
         time_left_s = shortest_timeout_s(call.time_remaining(), known.timeout_s)
-        key = Key(caller_uri(call), "")
-        request = self._gateway.submit(inputs, time_left_s, key, finish, are_checked=True)
+        caller = caller_uri(call)
+        answer_key = Key(caller, own_id.decode()) if own_id else None
+        request = self._gateway.submit(
+            inputs, time_left_s, Key(caller, ""), finish, are_checked=True, answer_key=answer_key
+        )
         if request is not None and not request.is_over:
             call.on_cancel = lambda: self._gateway.cancel(request)
         return True

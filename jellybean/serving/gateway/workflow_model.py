@@ -83,12 +83,15 @@ class Workflow:
         inputs: Mapping[str, agent_pb2.Tensor],
         timeout_s: float | None,
         sequence: Sequence | None = None,
+        request_id: str = "",
     ) -> Mapping[str, agent_pb2.Tensor]:
-        """Answer a request. The protocol's ids are the client's own and need not be unique, so they are not used."""
-        chunk = None
+        """Answer a request. The protocol's ids need not be unique, so they only name the answer, for its label."""
+        chunk, caller = None, current_caller()
         if sequence is not None:
-            chunk = StreamChunk(Key("", sequence.id), begins=sequence.start, ends=sequence.end)
-        outcome, outputs = await self._gateway.infer(inputs, timeout_s, caller=current_caller(), chunk=chunk)
+            chunk = StreamChunk(Key(caller, sequence.id), begins=sequence.start, ends=sequence.end)
+        outcome, outputs = await self._gateway.infer(
+            inputs, timeout_s, caller=caller, chunk=chunk, answer_id=request_id
+        )
         if outcome is not None:
             error = StatusError(outcome.status, outcome.reason)
             error.is_logged = True  # by the gateway
