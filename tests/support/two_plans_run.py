@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from jellybean.ledger.answers import AnswerName as Name
@@ -16,15 +16,15 @@ CHANGE, BOTH, END = 20, 4, 40  # numbers of the interval: the other plan serves;
 CHANGED_S = BEGIN_S + CHANGE * PIECE_S
 
 
-def write_two_plans(ledger: Ledger, first: str, second: str) -> float:
+def write_two_plans(ledger: Ledger, first: str, second: str, clients: Sequence[str] = ("ann", "bob")) -> float:
     """Write the run of the plans with these hashes; Unix time of its end."""
-    for reading in _readings(first, second):
+    for reading in _readings(first, second, clients):
         ledger.write(reading)
     return BEGIN_S + END * PIECE_S
 
 
-def _readings(first: str, second: str) -> Iterator[Reading]:
-    serving, plans = Serving(), {name: replace(PLAN, hash=name) for name in (first, second)}
+def _readings(first: str, second: str, clients: Sequence[str]) -> Iterator[Reading]:
+    serving, plans = Serving(clients=clients), {name: replace(PLAN, hash=name) for name in (first, second)}
     for number in range(END + 1):
         both = (plans[first], plans[second])
         up = both[:1] if number < CHANGE else both if number < CHANGE + BOTH else both[1:]
