@@ -22,6 +22,7 @@ from jellybean.ledger.events import events
 from jellybean.ledger.lines import Interval, interval, latencies
 from jellybean.ledger.reading_document import reading_from_text, reading_to_text
 from jellybean.ledger.readings import Reading
+from jellybean.ledger.views import add_missing_views
 
 _LOCK_TIMEOUT_S = 10.0
 
@@ -62,7 +63,7 @@ class Ledger:
         It is opened, and its tables are created, when it is used first, as a server may be away for a while. `gateway`:
         who writes; only needed to write. LedgerError if the URL is none.
         """
-        self._gateway, self._is_open = gateway, False
+        self._gateway, self._is_open, self._is_complete = gateway, False, False
         with _explained(url):
             self._engine = _engine(url)
 
@@ -109,6 +110,7 @@ class Ledger:
         """A connection in a transaction. LedgerError as of `reading`."""
         with _explained(self._engine.url):
             self._open()
+            self._complete()
             with self._engine.begin() as connection:
                 yield connection
 
@@ -117,9 +119,6 @@ class Ledger:
             return
         with self._engine.begin() as connection:
             tables.METADATA.create_all(connection)
-            for table in tables.METADATA.sorted_tables:
-                for index in table.indexes:
-                    index.create(connection, checkfirst=True)  # a ledger of an earlier version may lack it
             known = connection.execute(select(tables.version.c.version)).scalar()
             if known is None:
                 connection.execute(insert(tables.version).values(version=tables.VERSION))
@@ -127,6 +126,17 @@ class Ledger:
                 versions = f"has version {known} of its tables, this JellyBean knows {tables.VERSION}"
                 raise LedgerError(f"ledger {self._engine.url} {versions}: update JellyBean")
         self._is_open = True
+
+    def _complete(self) -> None:
+        """Add indices and views that a ledger of an earlier version lacks; who only reads may not be allowed to."""
+        if self._is_complete:
+            return
+        with self._engine.begin() as connection:
+            for table in tables.METADATA.sorted_tables:
+                for index in table.indexes:
+                    index.create(connection, checkfirst=True)
+            add_missing_views(connection)
+        self._is_complete = True
 
 
 def _add_events(connection: Connection, before: Reading | None, now: Reading) -> None:

@@ -73,6 +73,7 @@ def test_a_ledger_of_an_earlier_version_gets_the_index(tmp_path: Path) -> None:
         connection.execute(text("DROP INDEX ledger_answers_waiting"))
     ledger.close()
     ledger = Ledger(path)
+    keep_answers(ledger, [answer("2")], 1.0)
     with ledger.reading() as connection:
         names = {index["name"] for index in inspect(connection).get_indexes("ledger_answers")}
     ledger.close()
