@@ -1,8 +1,8 @@
 """What serving cost and how it went, for notebooks: tables of a project's ledger and report store.
 
 Every function returns a pandas DataFrame where pandas is installed, otherwise a list with a dict for each row. Times
-are Unix times in seconds. `span` restricts a question to a time and a plan: `Span(since_s, until_s, plan)`. `ledger` is
-the URL of a database, if it is not the project's own file.
+are Unix times in seconds. `span` restricts a question to a time and a plan: `Span(since_s, until_s, plan=...)`.
+`ledger` is the URL of a database, if it is not the project's own file.
 """
 
 from __future__ import annotations

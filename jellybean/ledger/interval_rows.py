@@ -48,4 +48,7 @@ def interval_rows(ledger: Ledger, span: Span = Span()) -> tuple[IntervalRow, ...
     query = span.of(query, intervals).order_by(columns.begin_s, columns.id)
     with ledger.reading() as connection:
         rows = connection.execute(query).all()
-    return tuple(IntervalRow(*row[:6], float(row[6]), *map(int, row[7:])) for row in rows)
+    return tuple(
+        IntervalRow(begin_s, end_s, length, run, plan, paid_s, float(usd), int(received), int(answered), int(lost))
+        for begin_s, end_s, length, run, plan, paid_s, usd, received, answered, lost in rows
+    )

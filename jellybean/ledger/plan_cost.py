@@ -37,21 +37,23 @@ def plan_pieces(connection: Connection, piece_s: int, span: Span) -> Mapping[int
 
 def plan_usd_by_client(connection: Connection, span: Span) -> Mapping[str, float]:
     """Client -> its part of the plan's cost: in each interval, as it shared the cost of all plans that were up."""
-    own = union_all(
-        *(span.of(select(table.c.interval, table.c.usd), table) for table in (tables.work, tables.sent))
-    ).subquery()
+    lines: list[Select[Any]] = []
+    for table in (tables.work, tables.sent):
+        query: Select[Any] = select(table.c.interval, table.c.usd)
+        lines.append(span.of(query, table))
+    own = union_all(*lines).subquery()
     plan = select(own.c.interval, func.sum(own.c.usd).label("usd")).group_by(own.c.interval).subquery()
     requests = tables.requests
     total = span.over_time(select(requests.c.interval, func.sum(requests.c.usd).label("usd")), requests)
     paid = total.group_by(requests.c.interval).subquery()
-    query = (
+    parts = (
         select(requests.c.client, func.sum(requests.c.usd * plan.c.usd / paid.c.usd))
         .join(plan, plan.c.interval == requests.c.interval)
         .join(paid, paid.c.interval == requests.c.interval)
         .where(paid.c.usd > 0)
         .group_by(requests.c.client)
     )
-    return {str(client): float(usd) for client, usd in connection.execute(query)}
+    return {str(client): float(usd) for client, usd in connection.execute(parts)}
 
 
 def served_seconds(ledger: Ledger, span: Span) -> Mapping[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Select, Table
@@ -15,7 +15,7 @@ class Span:
 
     since_s: float = -math.inf
     until_s: float = math.inf
-    plan: str = ""
+    plan: str = field(default="", kw_only=True)
 
     def of(self, query: Select[Any], table: Table) -> Select[Any]:
         """The query about this span only, by a table with `begin_s` and `plan`."""

@@ -92,7 +92,8 @@ class Served:
 
     def to_json(self) -> dict[str, Any]:
         """The figures as JSON values; times are Unix times. The curves are `timeline` and `accuracy_over_time`."""
-        predicted = None if self.predicted is None else asdict(self.predicted)
+        plan = self.predicted
+        predicted = None if plan is None else asdict(plan) | {"usd_per_thousand": plan.usd_per_thousand}
         return {
             "since_unix_s": self.since_unix_s,
             "until_unix_s": self.until_unix_s,
@@ -104,7 +105,7 @@ class Served:
             "answered": self.answered,
             "failed": self.failed,
             "accuracy": {line.name: _accuracy(line) for line in self.accuracy},
-            "predicted": predicted and predicted | {"usd_per_thousand": self.predicted.usd_per_thousand},
+            "predicted": predicted,
             "operators": [asdict(line) for line in self.operators],
             "clients": [asdict(line) for line in self.clients],
             "plans": self.plans,

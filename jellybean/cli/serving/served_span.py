@@ -38,7 +38,7 @@ def asked_span(between: tuple[str, str] | None, plan_hash: str, now_unix_s: floa
     since_s, until_s = (parse_time(text) for text in between)
     if since_s >= until_s:
         raise typer.BadParameter(f"--between {between[0]} {between[1]} ends before it begins: write the earlier first")
-    return Span(since_s, until_s, plan_hash)
+    return Span(since_s, until_s, plan=plan_hash)
 
 
 def ask_served(ledger: Ledger | None, directory: Path, report: Report, span: Span) -> Served | None:

@@ -59,7 +59,7 @@ def test_a_client_pays_for_the_replaced_plan_by_the_requests_that_it_sent_then(l
     """In each interval, clients share each plan's cost as they share that of both."""
     both = Span(CHANGED_S, CHANGED_S + BOTH * PIECE_S)
     shares = {line.name: line.usd for line in cost(ledger, By.CLIENT, both)}
-    parts = [cost(ledger, By.CLIENT, Span(both.since_s, both.until_s, span.plan)) for span in (FIRST, SECOND)]
+    parts = [cost(ledger, By.CLIENT, Span(both.since_s, both.until_s, plan=span.plan)) for span in (FIRST, SECOND)]
     together = {
         line.name: sum(own.usd for lines in parts for own in lines if own.name == line.name) for line in parts[1]
     }
