@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, select, update
+from sqlalchemy import URL, Connection, Engine, create_engine, event, func, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from jellybean.folders import LEDGER_FILE, STATE_FOLDER
@@ -25,6 +25,7 @@ from jellybean.ledger.readings import Reading
 from jellybean.ledger.views import add_missing_views
 
 _LOCK_TIMEOUT_S = 10.0
+_COMPLETING = 7_240_911  # number of a lock in PostgreSQL
 
 
 def ledger_url(directory: Path) -> str:
@@ -132,6 +133,8 @@ class Ledger:
         if self._is_complete:
             return
         with self._engine.begin() as connection:
+            if connection.dialect.name == "postgresql":  # one gateway at a time
+                connection.execute(select(func.pg_advisory_xact_lock(_COMPLETING)))
             for table in tables.METADATA.sorted_tables:
                 for index in table.indexes:
                     index.create(connection, checkfirst=True)

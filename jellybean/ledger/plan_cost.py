@@ -29,8 +29,8 @@ def plan_pieces(connection: Connection, piece_s: int, span: Span) -> Mapping[int
         usd[int(number)] += amount
     sent = tables.sent
     piece = sent.c.begin_s // piece_s
-    query = select(piece, func.sum(sent.c.usd))
-    for number, amount in connection.execute(span.of(query, sent).group_by(piece)):
+    traffic: Select[Any] = select(piece, func.sum(sent.c.usd))
+    for number, amount in connection.execute(span.of(traffic, sent).group_by(piece)):
         usd[int(number)] += amount
     return {number: (paid_s[number], usd[number]) for number in usd}
 

@@ -14,7 +14,6 @@ from sqlalchemy import Connection, inspect, text
 
 from jellybean.ledger.columns import KINDS, LATENCY_BOUNDS_S
 
-_LOCK = 7_240_911  # of PostgreSQL: one gateway at a time makes what is missing
 _FAILED = " + ".join(kind for kind in KINDS if kind != "answered")
 _BOUNDS = " ".join(f"WHEN {bucket} THEN {bound_s}" for bucket, bound_s in enumerate(LATENCY_BOUNDS_S))
 
@@ -129,11 +128,7 @@ VIEWS = (
 def add_missing_views(connection: Connection) -> None:
     """Make the views that a database has not; a gateway of an earlier version made none."""
     is_sqlite = connection.dialect.name == "sqlite"
-    if set(inspect(connection).get_view_names()) >= {view.name for view in VIEWS}:
-        return
-    if not is_sqlite:
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-    known = set(inspect(connection).get_view_names())  # another gateway may have made them meanwhile
+    known = set(inspect(connection).get_view_names())
     for view in VIEWS:
         if view.name not in known:
             never = "IF NOT EXISTS " if is_sqlite else ""

@@ -32,8 +32,11 @@ MAX_RUNS = 8  # measurements in the list
 _CARDS = ("cost_usd_per_h", "accuracy", "throughput_per_s", "highest_rate_per_s", "latency_p50_s", "latency_p99_s")
 
 
-def render_html(report: Report, served: Served | None = None) -> str:
-    """Render a self-contained page; the output is deterministic. `served`: from the ledger, if there is one."""
+def render_html(report: Report, served: Served | None = None, nothing_served: str = "") -> str:
+    """Render a self-contained page; the output is deterministic. `served`: from the ledger, if there is one.
+
+    `nothing_served`: what the page says instead, where it was asked for and there is nothing.
+    """
     style, policy = _style()
     plan = report.plan
     keys = views.operator_keys(report)
@@ -41,6 +44,7 @@ def render_html(report: Report, served: Served | None = None) -> str:
     return _environment().get_template("report.html.j2").render(
         report=report,
         served=served,
+        nothing_served=nothing_served,
         served_rows=[] if served is None else list(served_rows(served)),
         plan=plan,
         style=style,

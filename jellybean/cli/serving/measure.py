@@ -33,7 +33,7 @@ from jellybean.cli.projects import open_project, options_of_plan
 from jellybean.cli.serving.cost import LedgerAt
 from jellybean.cli.serving.drift import show_drift
 from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
-from jellybean.cli.serving.served_span import Between, ask_served, asked_span, say_nothing_served
+from jellybean.cli.serving.served_span import Between, ask_served, asked_span, nothing_served, print_served
 from jellybean.cli.times import seconds_within
 from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, WARN
@@ -45,7 +45,6 @@ from jellybean.planning.replan import named_plan
 from jellybean.report import Store, build_report, render_html, to_table
 from jellybean.report.advice import HASH_DIGITS
 from jellybean.report.records import predicted_rate_per_s, record_measurement, record_once, record_prediction
-from jellybean.report.served_table import served_table
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import Endpoint, owner_endpoint
 from jellybean.serving.errors import ServingError
@@ -174,19 +173,17 @@ def report(
     span = asked_span(between, "" if plan is None else built.plan_hash, time.time())
     with opened_ledger(directory, ledger) as opened:
         history = ask_served(opened, directory, built, span)
+    nothing = nothing_served(span, between) if history is None else ""
     if json:
-        asked_for = {"served": None} if between is not None or plan is not None else {}
+        asked_for = {"served": None} if nothing else {}
         print_json(built.to_json() | (asked_for if history is None else {"served": history.to_json()}))
         if html is None:
             return
     else:
         out.print(to_table(built))
-        if history is not None:
-            out.print(served_table(history))
-        else:
-            say_nothing_served(span, between)
+        print_served(history, nothing, directory)
     path = html or directory / ("report.html" if plan is None else f"report-{built.plan_hash[:HASH_DIGITS]}.html")
-    path.write_text(render_html(built, history), encoding="utf-8")
+    path.write_text(render_html(built, history, nothing), encoding="utf-8")
     if not json:
         out.print(f"report: {path.resolve()}", soft_wrap=True)
 

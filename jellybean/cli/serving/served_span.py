@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from jellybean.cli.console import say
+from jellybean.cli.console import out, say
 from jellybean.cli.serving.cost import parse_time
 from jellybean.ledger.ledger import Ledger
 from jellybean.ledger.plan_cost import served_seconds
@@ -17,6 +16,7 @@ from jellybean.report import Report, Store
 from jellybean.report.advice import HASH_DIGITS
 from jellybean.report.served import Served, ServedQuestion, last_days, served
 from jellybean.report.served_prediction import planned_figures
+from jellybean.report.served_table import served_table
 
 Between = Annotated[
     tuple[str, str] | None,
@@ -51,10 +51,17 @@ def ask_served(ledger: Ledger | None, directory: Path, report: Report, span: Spa
     return served(ledger, ServedQuestion(span, names, planned))
 
 
-def say_nothing_served(span: Span, between: tuple[str, str] | None) -> None:
-    """Say that nothing was served in a span that was asked for."""
+def nothing_served(span: Span, between: tuple[str, str] | None) -> str:
+    """That nothing was served in a span that was asked for; empty if none was."""
     whose = f"plan {span.plan[:HASH_DIGITS]} served nothing" if span.plan else "nothing was served"
     if between is not None:
-        say(f"{whose} from {between[0]} to {between[1]}; `jellybean history` shows when what was served")
-    elif math.isinf(span.since_s):
-        say(f"{whose} yet")
+        return f"{whose} from {between[0]} to {between[1]}"
+    return f"{whose} yet" if span.plan else ""
+
+
+def print_served(served: Served | None, nothing: str, directory: Path) -> None:
+    """Print what was served, or that nothing was where it was asked for."""
+    if served is not None:
+        out.print(served_table(served))
+    elif nothing:
+        say(f"{nothing}; see `jellybean history {directory}`")

@@ -114,7 +114,8 @@ def test_errors_and_empty_spans_are_told(project: tuple[Path, str, str]) -> None
     told = jellybean("report", str(folder), "--drift", "--between", "2d", "1d", status=2)
     assert "--drift and --between exclude each other" in told.stderr
     told = jellybean("report", str(folder), "--between", "2001-01-01", "2001-01-02")
-    assert "nothing was served from 2001-01-01 to 2001-01-02" in told.stderr
+    assert "nothing was served from 2001-01-01 to 2001-01-02; see `jellybean history" in told.stderr
+    assert "Nothing was served from 2001-01-01 to 2001-01-02." in (folder / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_plan_that_the_store_lacks_leaves_the_prediction_open(project: tuple[Path, str, str]) -> None:
