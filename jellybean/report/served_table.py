@@ -24,7 +24,7 @@ def served_table(served: Served) -> RenderableType:
     """Answers, failures, cost and accuracy by labels of a span; below it the plans that took over."""
     whose = f"plan {served.plan[:HASH_DIGITS]}, " if served.plan else ""
     title = f"served: {whose}{_moment(served.since_unix_s)} to {_moment(served.until_unix_s)} UTC"
-    table = Table("figure", title=title, title_justify="left")
+    table = Table("figure")
     for name in ("predicted", "served"):
         table.add_column(name, justify="right")
     for row in served_rows(served):
@@ -35,7 +35,7 @@ def served_table(served: Served) -> RenderableType:
     ]
     if len(served.changes) > MOST_CHANGES:
         changes.insert(0, Text(f"{served.plans} plans took over, at last:"))
-    return Padding(Group(table, *changes), (1, 0, 0, 2))
+    return Padding(Group(Text(title, "italic"), table, *changes), (1, 0, 0, 2))  # a table's own title is as narrow
 
 
 def served_rows(served: Served) -> Iterator[Row]:
