@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import random
+import sqlite3
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,58 +15,78 @@ import psutil
 
 from benchmarks.harness.registry import benchmark
 from benchmarks.harness.result import Result, Table, Topic
+from benchmarks.ledger_made_up import BEGIN_S, DAY_S, FleetShape, MadeUpFleet, keep_labelled, plan_hash
+from benchmarks.ledger_questions import REPEATS, all_questions, seconds_of
 from benchmarks.overhead.load import Connect, measure
 from benchmarks.stages import chain_client, chain_project
-from jellybean.ledger.columns import COLUMNS, KINDS, LATENCIES, RECEIVED
 from jellybean.ledger.compaction import compact
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.questions import By, cost
-from jellybean.ledger.readings import BilledPlan, BilledWorker, Moment, Reading, RequestKey, Work, WorkKey
 from jellybean.serving.local import launcher
 from jellybean.serving.local.settings import NO_LEDGER, LaunchSettings
 from jellybean.serving.run_state import GATEWAY_NAME
 from jellybean_solver import to_document
 
 CLIENTS, ROUNDS, SLICE_S, WARMUP_S = 8, 20, 3.0, 0.3
-DAY_S, BEGIN_S = 86_400.0, 20_000 * 86_400.0
-YEAR_INTERVAL_S, OPERATORS, WORKERS = 300.0, 100, 20
+YEAR_INTERVAL_S, OPERATORS, WORKERS, PER_YEAR_INTERVAL = 300.0, 100, 20, 300
 MILLION_INTERVAL_S, PER_INTERVAL = 10.0, 500
+ANSWERS = 200_000  # kept in a year, every second one with its label
+REQUEST_ID = "order-17"
+MESSAGE_ROWS = 1  # requests and answers of 1 KiB, which are small enough to be kept
 
 
 @benchmark
 def ledger(smoke: bool) -> Result:
-    """Two gateways, with and without a ledger, measured in turn; a year and a million requests, written and asked."""
+    """Gateways with and without a ledger, measured in turn; a year and a million requests, written and asked."""
     rounds, slice_s = (1, 0.5) if smoke else (ROUNDS, SLICE_S)
     with _up("") as with_ledger, _up(NO_LEDGER) as without:
         pairs = [_pair(with_ledger, without, slice_s, reverse=bool(number % 2)) for number in range(rounds)]
-    rows = [
-        _row("requests per second", [(one.per_s, other.per_s) for one, other in pairs], "{:,.0f}/s"),
-        _row("CPU time of the gateway per request", [(one.cpu_us, other.cpu_us) for one, other in pairs], "{:.1f} us"),
-    ]
-    days = 2 if smoke else 365
+        with_ids = with_ledger.with_ids
+        kept = [_pair(with_ids, with_ledger, slice_s, reverse=bool(number % 2)) for number in range(rounds)]
+    speeds = [*_speed_rows(pairs, "ledger"), *_speed_rows(kept, "ids")]
+    year = _year(2 if smoke else 365, 2_000 if smoke else ANSWERS)
+    million = _million(50_000 if smoke else 1_000_000)
     return Result(
         title="The ledger",
         topic=Topic.SERVING,
-        method=f"Requests per second: one stage, {CLIENTS} closed-loop clients, medians of {rounds} alternating slices "
-        f"of {slice_s:g} s. Space and questions: made-up readings, written and added up as a gateway does.",
-        reference="the same gateway without a ledger; for space and time what an SRE would put up with: 20 MB, 1 s.",
+        method=f"Requests per second: one stage, requests and answers of 1 KiB, {CLIENTS} closed-loop clients, medians "
+        f"of {rounds} alternating slices of {slice_s:g} s; the share is the median of the pairs', in brackets its "
+        "quartiles. Space and questions: made-up readings, a new plan each week, written and added up as a gateway "
+        f"does; medians of {REPEATS} times.",
+        reference="the same gateway without a ledger, or the same requests without an id; for space and time what an "
+        "SRE would put up with: 20 MB, 1 s.",
         tables=(
-            Table.of(("", "with the ledger", "without", "share"), rows, "Speed"),
+            Table.of(("", "with", "without", "share"), speeds, "Speed"),
             Table.of(
-                ("ledger", "lines as written", "size", "slowest question", "of all kinds"),
-                [_year(days), _million(50_000 if smoke else 1_000_000)],
-                "Space and questions",
+                ("ledger", "lines as written", "time to write an interval", "size"),
+                [year.space_row, million.space_row],
+                "Space",
             ),
+            Table.of(("question", "slowest", "of all kinds"), _question_rows(year.asked), f"Questions: {year.label}"),
+        ),
+        notes=(
+            f"The size of the year is with {year.answers:,} kept answers, {year.bytes_per_answer:.0f} bytes each; an "
+            "answer without an id is not kept.",
+            "A question's time is without that of starting `jellybean`, about a second.",
         ),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Gateway:
-    """A gateway that is up: its process, and connections to it."""
+    """A gateway that is up: its process, and connections to it; `ids`: whose requests have one."""
 
     process: psutil.Process
-    connect: Connect
+    port: int
+    request_id: str = ""
+
+    @property
+    def connect(self) -> Connect:
+        return chain_client(self.port, rows=MESSAGE_ROWS, request_id=self.request_id)
+
+    @property
+    def with_ids(self) -> _Gateway:
+        """The same gateway, for requests whose answers are kept."""
+        return _Gateway(self.process, self.port, REQUEST_ID)
 
     def cpu_s(self) -> float:
         """CPU time that it has used."""
@@ -97,95 +117,111 @@ def _speed(gateway: _Gateway, slice_s: float) -> _Speed:
     return _Speed(found.rate_per_s, 1e6 * (gateway.cpu_s() - before_s) / requests)
 
 
+def _speed_rows(pairs: Sequence[tuple[_Speed, _Speed]], what: str) -> list[list[str]]:
+    """The rows of pairs with and without something."""
+    return [
+        _row(f"requests per second ({what})", [(one.per_s, other.per_s) for one, other in pairs], "{:,.0f}/s"),
+        _row(f"gateway's CPU per request ({what})", [(one.cpu_us, other.cpu_us) for one, other in pairs], "{:.1f} us"),
+    ]
+
+
 def _row(label: str, pairs: Sequence[tuple[float, float]], show: str) -> list[str]:
     medians = [show.format(statistics.median(column)) for column in zip(*pairs, strict=True)]
-    return [label, *medians, f"{100 * statistics.median(one / other for one, other in pairs):.1f} %"]
+    shares = [100 * one / other for one, other in pairs]
+    low, middle, high = statistics.quantiles(shares, n=4) if len(shares) > 1 else 3 * shares
+    return [label, *medians, f"{middle:.1f} % ({low:.1f} to {high:.1f})"]
 
 
 @contextlib.contextmanager
 def _up(url: str) -> Iterator[_Gateway]:
     """A running plan of one stage with the ledger at `url`."""
-    with chain_project((1,), None) as (folder, plan):
+    with chain_project((1,), None, MESSAGE_ROWS) as (folder, plan):
         settings = LaunchSettings(port=0, insecure=True, ledger=url)
         running = launcher.up(folder, to_document(plan), settings)
         try:
             (pid,) = [one.pid for one in running.state.processes if one.name == GATEWAY_NAME]
-            port = int(running.state.clients_address.rpartition(":")[2])
-            yield _Gateway(psutil.Process(pid), chain_client(port))
+            yield _Gateway(psutil.Process(pid), int(running.state.clients_address.rpartition(":")[2]))
         finally:
             running.down()
 
 
-def _year(days: int) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A ledger that was written: lines, seconds per interval, bytes, and question -> seconds."""
+
+    label: str
+    lines: int
+    interval_s: float
+    size: int
+    asked: Mapping[str, float]
+    answers: int = 0
+    bytes_per_answer: float = 0.0
+
+    @property
+    def space_row(self) -> list[str]:
+        return [self.label, f"{self.lines:,}", f"{1e3 * self.interval_s:.1f} ms", f"{self.size / 1e6:.1f} MB"]
+
+
+def _year(days: int, answers: int) -> _Written:
     """Intervals of five minutes of 100 operators on 20 workers."""
     label = f"{days} days, {OPERATORS} operators, an interval each {YEAR_INTERVAL_S:g} s"
-    return _written(label, int(days * DAY_S / YEAR_INTERVAL_S), YEAR_INTERVAL_S, _Fleet(OPERATORS, WORKERS), 300)
+    intervals, fleet = int(days * DAY_S / YEAR_INTERVAL_S), MadeUpFleet(FleetShape(OPERATORS, WORKERS))
+    return _written(label, intervals, YEAR_INTERVAL_S, fleet, PER_YEAR_INTERVAL, answers)
 
 
-def _million(requests: int) -> list[str]:
+def _million(requests: int) -> _Written:
     """So many requests at 50 per second, an interval each ten seconds, of three operators."""
     label = (
         f"{requests:,} requests at {PER_INTERVAL / MILLION_INTERVAL_S:g}/s, an interval each {MILLION_INTERVAL_S:g} s"
     )
-    return _written(label, requests // PER_INTERVAL, MILLION_INTERVAL_S, _Fleet(3, 3), PER_INTERVAL)
+    fleet = MadeUpFleet(FleetShape(3, 3))
+    return _written(label, requests // PER_INTERVAL, MILLION_INTERVAL_S, fleet, PER_INTERVAL, 0)
 
 
-def _written(label: str, intervals: int, seconds: float, fleet: _Fleet, requests: int) -> list[str]:
+def _written(
+    label: str, intervals: int, interval_s: float, fleet: MadeUpFleet, requests: int, answers: int
+) -> _Written:
+    """Write so many intervals and add them up as a gateway does, once a day."""
+    a_day = int(DAY_S / interval_s)
     with tempfile.TemporaryDirectory(prefix="jellybean-ledger-") as name:
-        path, lines = Path(name) / "ledger.db", 0
-        opened = Ledger(f"sqlite:///{path}", "gateway")
+        opened, lines, writing_s = Ledger(str(Path(name) / "ledger.db"), "gateway"), 0, 0.0
         for number in range(intervals + 1):
-            reading = fleet.read(number * seconds, requests)
+            reading = fleet.read(number * interval_s, requests)
+            began = time.perf_counter()
             found = opened.write(reading)
-            lines += 0 if found is None else len(found.work) + len(found.requests)
-            if number % 288 == 0:
+            writing_s += time.perf_counter() - began
+            lines += 0 if found is None else len(found.work) + len(found.sent) + len(found.requests)
+            if number % a_day == 0:
                 compact(opened, reading.at.unix_s)
         compact(opened, reading.at.unix_s)
-        asked = {by: _seconds(opened, by) for by in By}
+        before = _size(name)
+        if answers:
+            keep_labelled(opened, answers, intervals * interval_s)
+        now_s, middle = BEGIN_S + intervals * interval_s, plan_hash(intervals * interval_s / 2)
+        asked = {text: seconds_of(opened, ask) for text, ask in all_questions(now_s, middle).items()}
         opened.close()
-        size = sum(file.stat().st_size for file in Path(name).iterdir())
-    slowest = max(asked, key=asked.__getitem__)
-    total_s = sum(asked.values())
-    return [label, f"{lines:,}", f"{size / 1e6:.1f} MB", f"{asked[slowest]:.2f} s (by {slowest})", f"{total_s:.2f} s"]
+        size = _size(name)
+    each = (size - before) / answers if answers else 0.0
+    return _Written(label, lines, writing_s / intervals, size, asked, answers, each)
 
 
-def _seconds(opened: Ledger, by: By) -> float:
-    began = time.perf_counter()
-    cost(opened, by)
-    return time.perf_counter() - began
+def _size(folder: str) -> int:
+    """Bytes of a ledger's files, once what is in the write-ahead log is in the database."""
+    with contextlib.closing(sqlite3.connect(Path(folder) / "ledger.db")) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return sum(file.stat().st_size for file in Path(folder).iterdir() if not file.name.endswith("-shm"))
 
 
-class _Fleet:
-    """Counters that grow by chance."""
-
-    def __init__(self, operators: int, workers: int) -> None:
-        self._rng = random.Random(0)
-        names = [f"operator-{number}" for number in range(operators)]
-        self._keys = [WorkKey("0" * 64, name, "v", f"box-{place % workers}") for place, name in enumerate(names)]
-        own = {
-            f"box-{number}": [key for key in self._keys if key.worker == f"box-{number}"] for number in range(workers)
-        }
-        billed = (
-            BilledWorker(
-                name, "edge", "", 0.1, {key.operator: 0.1 for key in keys}, {key.operator: "v" for key in keys}
-            )
-            for name, keys in own.items()
-        )
-        self._plan = BilledPlan("0" * 64, "flow", tuple(billed), {})
-        self._done = 0
-        self._rows = {RequestKey("flow", name): [0] * COLUMNS for name in ("ann", "bob", "carol")}
-
-    def read(self, at_s: float, requests: int) -> Reading:
-        """The reading at so many seconds after the begin; since the last one so many requests were answered."""
-        self._done += requests
-        for _ in range(requests):
-            row = self._rows[RequestKey("flow", self._rng.choice(("ann", "bob", "carol")))]
-            row[RECEIVED] += 1
-            row[KINDS["answered"]] += 1
-            row[LATENCIES + min(45, int(self._rng.lognormvariate(2.5, 0.3)))] += 1
-        work = {
-            key: Work(float(self._done), 0.0, 0.01 * self._done + index, "s") for index, key in enumerate(self._keys)
-        }
-        counts = {key: tuple(row) for key, row in self._rows.items()}
-        moment = Moment(BEGIN_S + at_s, at_s, "boot")
-        return Reading(moment, "run", (self._plan,), "0" * 64, work, {}, counts, "file")
+def _question_rows(asked: Mapping[str, float]) -> list[list[str]]:
+    """The slowest question of each command, and the sum of all of its questions."""
+    commands: dict[str, list[str]] = {}
+    for text in asked:
+        commands.setdefault(text.partition(" ")[0].partition("(")[0], []).append(text)
+    rows = []
+    for command, texts in commands.items():
+        slowest = max(texts, key=asked.__getitem__)
+        option = slowest.removeprefix(command).strip()
+        shown = f"{asked[slowest]:.3f} s" + (f" ({option})" if option and option[0] != "(" else f" {option}".rstrip())
+        rows.append([f"`{command}`, {len(texts)} kinds" if len(texts) > 1 else f"`{command}`", shown,
+                     f"{sum(asked[text] for text in texts):.3f} s"])  # fmt: skip
+    return rows

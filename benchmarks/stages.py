@@ -103,27 +103,27 @@ def _up_with_tls(counts: tuple[int, ...], wait_s: float | None) -> Iterator[Conn
 
 
 @contextlib.contextmanager
-def chain_project(counts: tuple[int, ...], wait_s: float | None) -> Iterator[tuple[Path, Plan]]:
-    """A folder with the models of a chain, and its plan."""
+def chain_project(counts: tuple[int, ...], wait_s: float | None, rows: int = ROWS) -> Iterator[tuple[Path, Plan]]:
+    """A folder with the models of a chain, for messages of so many rows, and its plan."""
     with tempfile.TemporaryDirectory(prefix="jellybean-stages-") as name:
-        models = [_products(Path(name) / f"{count}-{at}.onnx", count) for at, count in enumerate(counts)]
+        models = [_products(Path(name) / f"{count}-{at}.onnx", count, rows) for at, count in enumerate(counts)]
         yield Path(name), chain("row", models, rate_per_s=1.0 / (wait_s or 0.02), device_s=wait_s)
 
 
-def chain_client(port: int, tls: ClientTls | None = None) -> Connect:
-    request = pb.ModelInferRequest(model_name="row")
-    request.inputs.add(name=SOURCE, datatype="FP32", shape=[1, ROWS, SIZE])
-    request.raw_input_contents.append(np.ones((1, ROWS, SIZE), np.float32).tobytes())
+def chain_client(port: int, tls: ClientTls | None = None, rows: int = ROWS, request_id: str = "") -> Connect:
+    request = pb.ModelInferRequest(model_name="row", id=request_id)
+    request.inputs.add(name=SOURCE, datatype="FP32", shape=[1, rows, SIZE])
+    request.raw_input_contents.append(np.ones((1, rows, SIZE), np.float32).tobytes())
     message = request.SerializeToString()
     return lambda: Grpc(("127.0.0.1", port), "/inference.GRPCInferenceService/ModelInfer", message, b"", tls)
 
 
-def _products(path: Path, count: int) -> Path:
+def _products(path: Path, count: int, rows: int) -> Path:
     """A model that is a chain of matrix products; its output has the shape of its input."""
     weight = numpy_helper.from_array(np.eye(SIZE, dtype=np.float32), "w")
     names = ["x", *(f"h{index}" for index in range(count - 1)), "y"]
     nodes = [helper.make_node("MatMul", [given, "w"], [found]) for given, found in itertools.pairwise(names)]
-    ports = [helper.make_tensor_value_info(port, TensorProto.FLOAT, ["n", ROWS, SIZE]) for port in ("x", "y")]
+    ports = [helper.make_tensor_value_info(port, TensorProto.FLOAT, ["n", rows, SIZE]) for port in ("x", "y")]
     graph = helper.make_graph(nodes, "products", ports[:1], ports[1:], [weight])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     path.write_bytes(model.SerializeToString())

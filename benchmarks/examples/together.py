@@ -59,15 +59,16 @@ def served_together(smoke: bool) -> Result:
     }
     total = told["cost_usd_per_h"]["total"]
     rows = list(_rows(report, planned, {line["workflow"]: line["usd"] / hours for line in paid["lines"]}))
+    names = [key.removesuffix("_s").replace("_", " ") for key in METRICS]
     return Result(
         title="Two workflows served on one fleet",
         topic=Topic.PREDICTION,
-        method=f"digits at 10/s and ocr at 1/s on nine workers of three kinds, planned together and served by one gateway "
-        f"for {seconds} s; then each while the other is offered {FLOOD} times its rate.",
-        reference="the simulator's prediction of both together; the cost in the ledger beside the plan's; each planned alone "
-        "on the same fleet.",
+        method="digits at 10/s and ocr at 1/s on nine workers of three kinds, planned together and served by one "
+        f"gateway for {seconds} s; then each while the other is offered {FLOOD} times its rate.",
+        reference="the simulator's prediction of both together; the cost in the ledger beside the plan's; each planned "
+        "alone on the same fleet.",
         tables=(
-            Table.of(("workflow", *(key.removesuffix("_s").replace("_", " ") for key in METRICS), "USD/h"), rows, "Served"),
+            Table.of(("workflow", *names, "USD/h"), rows, "Served"),
             Table.of(("workflow", "neighbour", "sent", "answered", "p99", "target"), floods, "Flooded"),
         ),
         notes=(

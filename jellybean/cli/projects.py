@@ -21,7 +21,7 @@ from jellybean.documents import (
     require_current,
     written_projects,
 )
-from jellybean.documents.layout import WORKFLOW_FILE
+from jellybean.documents.layout import WORKFLOW_FILE, holds_several_workflows
 from jellybean.documents.overrides import option_text
 from jellybean.documents.provenance.noise import hop_noise
 from jellybean.documents.provenance.own_device import never_measured
@@ -85,6 +85,14 @@ def open_any_project(
     require_current(project)
     _warn(project, shows_times=shows_times)
     return project
+
+
+def open_served_project(
+    directory: Path, overrides: Sequence[str] | None, *, stale: bool, shows_times: bool = False
+) -> AnyProject:
+    """`open_any_project` for commands that serve; sites that differ are refused, with what to set instead."""
+    open_it = open_any_project if holds_several_workflows(directory) else open_project
+    return open_it(directory, overrides, stale=stale, shows_times=shows_times)
 
 
 def _warn(project: AnyProject, *, shows_times: bool) -> None:

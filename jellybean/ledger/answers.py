@@ -16,10 +16,12 @@ from sqlalchemy import ColumnElement, Select, delete, func, insert, select, upda
 from jellybean.ledger import tables
 from jellybean.ledger.errors import LedgerError
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.questions import Span, day_or_hour
+from jellybean.ledger.questions import day_or_hour
+from jellybean.ledger.span import Span
 
 MAX_ANSWER_BYTES = 4096  # of all sinks together: larger answers are not kept
 KEPT_S = 30 * 86_400.0  # answers without a label are kept as long
+MOST_WAITING = 1_000_000  # of all that were kept, the last so many wait: with small answers some 300 MB
 Z95 = 1.959964  # 97.5 % quantile of the normal distribution
 
 
@@ -60,13 +62,19 @@ class ServedAccuracy:
     high: float
 
 
-def keep_answers(ledger: Ledger, answers: Sequence[KeptAnswer], now_unix_s: float) -> None:
-    """Add answers, and remove those whose labels never came."""
+def keep_answers(
+    ledger: Ledger, answers: Sequence[KeptAnswer], now_unix_s: float, most_waiting: int = MOST_WAITING
+) -> None:
+    """Add answers, and remove those whose labels never came: the old ones, and all but the last `most_waiting`."""
     table = tables.answers
+    waiting = delete(table).where(table.c.correct.is_(None))
     with ledger.changing() as connection:
         if answers:
             connection.execute(insert(table), [asdict(answer) for answer in answers])
-        connection.execute(delete(table).where(table.c.at_s < now_unix_s - KEPT_S, table.c.correct.is_(None)))
+        connection.execute(waiting.where(table.c.at_s < now_unix_s - KEPT_S))
+        newest = connection.execute(select(func.max(table.c.number))).scalar()
+        if newest is not None and newest > most_waiting:
+            connection.execute(waiting.where(table.c.number <= newest - most_waiting))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +87,11 @@ class AnswerName:
 
 
 def label_answer(ledger: Ledger, name: AnswerName, judge: Callable[[bytes], float], now_s: float) -> float:
-    """Judge the newest answer to the request with this id by `judge` (serialised outputs -> 0 to 1); its verdict.
+    """Judge the answer to the request with this id by `judge` (serialised outputs -> 0 to 1); its verdict.
 
-    LedgerError if there is none, if it was labelled before, or if several clients used the id and none is named.
+    LedgerError if there is none, if it was labelled before, or if it cannot be told which answer the label is for: if
+    several clients used the id and none is named, or one client used it several times. The latest of these is no better
+    a guess than the others, and a wrong one would be a wrong accuracy.
     """
     columns = tables.answers.c
     query = select(columns.number, columns.client, columns.outputs)
@@ -93,16 +103,21 @@ def label_answer(ledger: Ledger, name: AnswerName, judge: Callable[[bytes], floa
         if not rows:
             raise LedgerError(
                 f"no answer to a request {name.id!r} is kept: only requests with an id are, with answers of at most "
-                f"{MAX_ANSWER_BYTES} bytes, for {KEPT_S / 86_400:.0f} days"
+                f"{MAX_ANSWER_BYTES} bytes, for {KEPT_S / 86_400:.0f} days, the last {MOST_WAITING:,} at most"
             )
         if len(clients := {row.client for row in rows}) > 1:
             named = ", ".join(one or "(no certificate)" for one in sorted(clients))
             raise LedgerError(f"several clients sent a request {name.id!r}: {named}; say which one with --client")
-        newest = rows[0]
-        if newest.outputs is None:
+        waiting = [row for row in rows if row.outputs is not None]
+        if not waiting:
             raise LedgerError(f"request {name.id!r} has its label already")
-        correct = judge(newest.outputs)
-        own = update(tables.answers).where(columns.number == newest.number)
+        if len(waiting) > 1:
+            raise LedgerError(
+                f"{len(waiting)} answers to requests {name.id!r} of one client wait for a label, and which one this "
+                "label is for cannot be told: give each request an id of its own"
+            )
+        correct = judge(waiting[0].outputs)
+        own = update(tables.answers).where(columns.number == waiting[0].number)
         connection.execute(own.values(correct=correct, labelled_s=now_s, outputs=None))
     return correct
 
@@ -112,7 +127,7 @@ def served_accuracy(ledger: Ledger, workflow: str, by: LabelledBy, span: Span = 
     query = _of_span(_grouped(by), span).where(tables.answers.c.workflow == workflow)
     with ledger.reading() as connection:
         rows = connection.execute(query).all()
-    found = [_accuracy(str(name if by not in _TIMES else day_or_hour(by.value, name)), *sums) for name, *sums in rows]
+    found = [accuracy_of(str(name if by not in _TIMES else day_or_hour(by.value, name)), *sums) for name, *sums in rows]
     return tuple(sorted(found, key=lambda line: line.name))
 
 
@@ -140,13 +155,12 @@ def _grouped(by: LabelledBy) -> Select[Any]:
 
 
 def _of_span(query: Select[Any], span: Span) -> Select[Any]:
-    columns = tables.answers.c
-    if math.isfinite(span.since_s):
-        query = query.where(columns.at_s >= span.since_s)
-    return query.where(columns.at_s < span.until_s) if math.isfinite(span.until_s) else query
+    query = span.over_time(query, tables.answers, "at_s")
+    return query.where(tables.answers.c.plan == span.plan) if span.plan else query
 
 
-def _accuracy(name: str, labels: int, right: float | None) -> ServedAccuracy:
+def accuracy_of(name: str, labels: int, right: float | None) -> ServedAccuracy:
+    """The share of `labels` that is right, with its interval; nan from 0 to 100 without labels."""
     if not labels or right is None:
         return ServedAccuracy(name, 0, math.nan, 0.0, 100.0)
     low, high = wilson(right / labels, labels)

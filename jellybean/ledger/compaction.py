@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, Table, delete, func, insert, literal, select
+from sqlalchemy import Connection, Table, delete, func, insert, literal, select, update
 
 from jellybean.ledger import tables
 from jellybean.ledger.columns import KINDS
@@ -17,6 +17,7 @@ STEPS = (  # (age in seconds, intervals of this length, are added up to this len
     (2 * _DAY_S, tables.MINUTES, tables.HOUR, 3_600.0),
     (60 * _DAY_S, tables.HOUR, tables.DAY, _DAY_S),
 )
+_AT_ONCE = 500  # intervals in a statement: SQLite before 3.32 takes 999 values
 _SUMMED = frozenset(
     ("completed", "failed", "busy_s", "worker_s", "usd", "sent_bytes", "received", "answered_us", "answers")
 ).union(KINDS)
@@ -35,11 +36,24 @@ def compact(ledger: Ledger, now_unix_s: float) -> int:
                 query.where(columns.length == length, columns.begin_s < ends)
             ):
                 groups[begin_s // seconds, run, plan].append(number)
+        alone = [numbers[0] for numbers in groups.values() if len(numbers) == 1]
+        _rename(ledger, longer, alone)
         for (_, run, plan), numbers in groups.items():
+            if len(numbers) == 1:
+                continue
             with ledger.changing() as connection:
                 _add_up(connection, run, plan, longer, numbers)
             fewer += len(numbers) - 1
     return fewer
+
+
+def _rename(ledger: Ledger, longer: str, numbers: Sequence[int]) -> None:
+    """Intervals that are alone in their longer one are that already."""
+    columns = tables.intervals.c
+    for begin in range(0, len(numbers), _AT_ONCE):
+        with ledger.changing() as connection:
+            own = update(tables.intervals).where(columns.id.in_(numbers[begin : begin + _AT_ONCE]))
+            connection.execute(own.values(length=longer))
 
 
 def _add_up(connection: Connection, run: str, plan: str, length: str, numbers: Sequence[int]) -> None:

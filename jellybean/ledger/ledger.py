@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, insert, select, update
+from sqlalchemy import URL, Connection, Engine, create_engine, event, func, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from jellybean.folders import LEDGER_FILE, STATE_FOLDER
@@ -22,8 +22,10 @@ from jellybean.ledger.events import events
 from jellybean.ledger.lines import Interval, interval, latencies
 from jellybean.ledger.reading_document import reading_from_text, reading_to_text
 from jellybean.ledger.readings import Reading
+from jellybean.ledger.views import add_missing_views
 
 _LOCK_TIMEOUT_S = 10.0
+_COMPLETING = 7_240_911  # number of a lock in PostgreSQL
 
 
 def ledger_url(directory: Path) -> str:
@@ -62,7 +64,7 @@ class Ledger:
         It is opened, and its tables are created, when it is used first, as a server may be away for a while. `gateway`:
         who writes; only needed to write. LedgerError if the URL is none.
         """
-        self._gateway, self._is_open = gateway, False
+        self._gateway, self._is_open, self._is_complete = gateway, False, False
         with _explained(url):
             self._engine = _engine(url)
 
@@ -109,6 +111,7 @@ class Ledger:
         """A connection in a transaction. LedgerError as of `reading`."""
         with _explained(self._engine.url):
             self._open()
+            self._complete()
             with self._engine.begin() as connection:
                 yield connection
 
@@ -124,6 +127,19 @@ class Ledger:
                 versions = f"has version {known} of its tables, this JellyBean knows {tables.VERSION}"
                 raise LedgerError(f"ledger {self._engine.url} {versions}: update JellyBean")
         self._is_open = True
+
+    def _complete(self) -> None:
+        """Add indices and views that a ledger of an earlier version lacks; who only reads may not be allowed to."""
+        if self._is_complete:
+            return
+        with self._engine.begin() as connection:
+            if connection.dialect.name == "postgresql":  # one gateway at a time
+                connection.execute(select(func.pg_advisory_xact_lock(_COMPLETING)))
+            for table in tables.METADATA.sorted_tables:
+                for index in table.indexes:
+                    index.create(connection, checkfirst=True)
+            add_missing_views(connection)
+        self._is_complete = True
 
 
 def _add_events(connection: Connection, before: Reading | None, now: Reading) -> None:

@@ -18,6 +18,8 @@ from jellybean.ledger.columns import KINDS, LATENCY_BOUNDS_S
 from jellybean.ledger.errors import LedgerError
 from jellybean.ledger.events import Event, EventKind
 from jellybean.ledger.ledger import Ledger
+from jellybean.ledger.plan_cost import plan_pieces, plan_usd_by_client
+from jellybean.ledger.span import Span
 
 
 class By(StrEnum):
@@ -34,20 +36,6 @@ class By(StrEnum):
     SITE = "site"
     LINK = "link"
     CLIENT = "client"
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """From `since_s` (included) to `until_s`, Unix times."""
-
-    since_s: float = -math.inf
-    until_s: float = math.inf
-
-    def of(self, query: Select[Any], table: Table) -> Select[Any]:
-        """The query about this span only."""
-        if math.isfinite(self.since_s):
-            query = query.where(table.c.begin_s >= self.since_s)
-        return query.where(table.c.begin_s < self.until_s) if math.isfinite(self.until_s) else query
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +74,13 @@ def _by_client(connection: Connection, span: Span) -> list[CostLine]:
     columns = tables.requests.c
     failed = sum((columns[kind] for kind in KINDS if kind != "answered"), start=columns.lost * 0)
     query = select(columns.client, func.sum(columns.usd), func.sum(columns.answered), func.sum(failed))
-    return [
-        CostLine(client, float(usd), 0.0, int(answered), int(other))
-        for client, usd, answered, other in connection.execute(span.of(query, tables.requests).group_by(columns.client))
-    ]
+    rows = connection.execute(span.of(query, tables.requests).group_by(columns.client)).all()
+    lines = {row[0]: CostLine(row[0], float(row[1]), 0.0, int(row[2]), int(row[3])) for row in rows}
+    if not span.plan:
+        return list(lines.values())
+    parts = plan_usd_by_client(connection, span)
+    others = {client: CostLine(client, 0.0, 0.0, 0, 0) for client in parts if client not in lines}
+    return [replace(line, workers_usd=parts.get(line.name, 0.0)) for line in (lines | others).values()]
 
 
 def _by_column(connection: Connection, by: By, span: Span) -> list[CostLine]:
@@ -226,7 +217,7 @@ def _percentile(counts: Sequence[int], share: float) -> float | None:
 class TimelinePoint:
     """What was served in one of equal pieces of time, from `begin_s` (Unix time) on.
 
-    `paid_s`: seconds of it that were paid for; `latency_p99_s`: as in `ServedLine`.
+    `paid_s`: seconds of it that were paid for, of one plan those of its workers; `latency_p99_s`: as in `ServedLine`.
     """
 
     begin_s: float
@@ -255,10 +246,24 @@ def timeline(ledger: Ledger, piece_s: int, span: Span = Span()) -> tuple[Timelin
             pieces[int(number)][1:] = map(float, sums)
         for number, bucket, count in connection.execute(span.of(answers, latencies).group_by(late, latencies.c.bucket)):
             buckets[int(number)][bucket] += int(count)
+        if span.plan:
+            for amounts_of_piece in pieces.values():
+                amounts_of_piece[:2] = 0.0, 0.0
+            for number, (paid_s, usd) in plan_pieces(connection, piece_s, span).items():
+                pieces[number][:2] = paid_s, usd
     return tuple(
         TimelinePoint(number * piece_s, paid_s, usd, int(answered), int(lost), _percentile(buckets[number], 0.99))
         for number, (paid_s, usd, answered, lost) in sorted(pieces.items())
     )
+
+
+def served_between(ledger: Ledger, span: Span = Span()) -> tuple[float, float] | None:
+    """Unix times at which the first interval of a span begins and the last one ends; None if nothing was served."""
+    columns = tables.intervals.c
+    query = span.of(select(func.min(columns.begin_s), func.max(columns.end_s)), tables.intervals)
+    with ledger.reading() as connection:
+        begin_s, end_s = connection.execute(query).one()
+    return None if begin_s is None else (float(begin_s), float(end_s))
 
 
 def run_cost(ledger: Ledger, run: str, workflow: str) -> tuple[float, float]:

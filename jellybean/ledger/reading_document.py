@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, astuple
+from dataclasses import asdict, fields
+from operator import attrgetter
 from typing import Any
 
 from jellybean.ledger.readings import (
@@ -18,6 +19,12 @@ from jellybean.ledger.readings import (
     WorkKey,
 )
 
+# `astuple` copies every value deeply, which took a third of the time of writing an interval of 100 operators.
+_WORK_KEY, _WORK, _SENT_KEY, _SENT = (
+    attrgetter(*(one.name for one in fields(kind))) for kind in (WorkKey, Work, SentKey, Sent)
+)
+_WORKER_FIELDS = tuple(one.name for one in fields(BilledWorker))
+
 
 def reading_to_text(reading: Reading) -> str:
     """The reading as JSON."""
@@ -26,9 +33,9 @@ def reading_to_text(reading: Reading) -> str:
         "run": reading.run,
         "serving": reading.serving,
         "plans": [_plan_item(plan) for plan in reading.plans],
-        "work": [[*astuple(key), *astuple(work)] for key, work in reading.work.items()],
-        "sent": [[*astuple(key), *astuple(sent)] for key, sent in reading.sent.items()],
-        "requests": [[*astuple(key), counts] for key, counts in reading.requests.items()],
+        "work": [[*_WORK_KEY(key), *_WORK(work)] for key, work in reading.work.items()],
+        "sent": [[*_SENT_KEY(key), *_SENT(sent)] for key, sent in reading.sent.items()],
+        "requests": [[key.workflow, key.client, counts] for key, counts in reading.requests.items()],
         "counted": reading.counted,
     }
     return json.dumps(document, separators=(",", ":"))
@@ -51,7 +58,12 @@ def reading_from_text(text: str) -> Reading:
 
 def _plan_item(plan: BilledPlan) -> dict[str, Any]:
     prices = [[*tiers, price] for tiers, price in plan.usd_per_gib.items()]
-    return {**asdict(plan), "usd_per_gib": prices}
+    workers = [_worker_item(worker) for worker in plan.workers]
+    return {"hash": plan.hash, "workflow": plan.workflow, "workers": workers, "usd_per_gib": prices}
+
+
+def _worker_item(worker: BilledWorker) -> dict[str, Any]:
+    return {name: getattr(worker, name) for name in _WORKER_FIELDS}
 
 
 def _plan(item: dict[str, Any]) -> BilledPlan:

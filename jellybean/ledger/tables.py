@@ -6,7 +6,20 @@ the columns are described in docs/ledger.md and only ever added to.
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    text,
+)
 from sqlalchemy.schema import SchemaItem
 
 from jellybean.ledger.columns import KINDS
@@ -14,6 +27,7 @@ from jellybean.ledger.columns import KINDS
 VERSION = 1
 METADATA = MetaData()
 LIVE, MINUTES, HOUR, DAY = "live", "5min", "hour", "day"  # lengths of intervals: as written, and as added up later
+_WAITING = text("correct IS NULL")
 _NUMBER = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows by itself in a column of this type only
 
 intervals = Table(
@@ -108,6 +122,12 @@ answers = Table(  # of requests to which clients gave an id, so that labels may 
     Column("labelled_s", Float(53)),
     Index("ledger_answers_id", "id"),
     Index("ledger_answers_at", "at_s"),
+    Index(
+        "ledger_answers_waiting",
+        "number",
+        sqlite_where=text("correct IS NULL"),
+        postgresql_where=text("correct IS NULL"),
+    ),
 )
 values = Table(  # what the values of requests and answers were like, so that another kind is seen
     "ledger_values",

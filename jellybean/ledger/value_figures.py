@@ -11,7 +11,7 @@ from sqlalchemy import delete, insert, select
 
 from jellybean.ledger import tables
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.questions import Span
+from jellybean.ledger.span import Span
 from jellybean_agent import Array
 
 KEPT_S = 14 * 86_400.0

@@ -17,13 +17,14 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from jellybean.display import formats, palette
-from jellybean.ledger.amounts import amount_text
+from jellybean.ledger.amounts import decimals_for
 from jellybean.report import views
-from jellybean.report.comparison import METRIC_BY_KEY, soft_latency_text
+from jellybean.report.comparison import METRIC_BY_KEY, Comparison, soft_latency_text
 from jellybean.report.drawing import gauges, topology
 from jellybean.report.plan_view import cut_lines, hop_lines, option_lines, proof, stale_lines, where
 from jellybean.report.report import Report
 from jellybean.report.served import Served
+from jellybean.report.served_table import served_rows
 from jellybean.report.utilisation import TOLERANCE
 from jellybean.serving.outcomes import outcome_text
 
@@ -31,8 +32,11 @@ MAX_RUNS = 8  # measurements in the list
 _CARDS = ("cost_usd_per_h", "accuracy", "throughput_per_s", "highest_rate_per_s", "latency_p50_s", "latency_p99_s")
 
 
-def render_html(report: Report, served: Served | None = None) -> str:
-    """Render a self-contained page; the output is deterministic. `served`: from the ledger, if there is one."""
+def render_html(report: Report, served: Served | None = None, nothing_served: str = "") -> str:
+    """Render a self-contained page; the output is deterministic. `served`: from the ledger, if there is one.
+
+    `nothing_served`: what the page says instead, where it was asked for and there is nothing.
+    """
     style, policy = _style()
     plan = report.plan
     keys = views.operator_keys(report)
@@ -40,6 +44,8 @@ def render_html(report: Report, served: Served | None = None) -> str:
     return _environment().get_template("report.html.j2").render(
         report=report,
         served=served,
+        nothing_served=nothing_served,
+        served_rows=[] if served is None else list(served_rows(served)),
         plan=plan,
         style=style,
         policy=policy,
@@ -48,7 +54,7 @@ def render_html(report: Report, served: Served | None = None) -> str:
         where={placement: where(plan, placement) for placement in plan.placements},
         batches=any(placement.batch > 1 for placement in plan.placements),
         metrics=METRIC_BY_KEY,
-        cards=[report.comparison(key) for key in _CARDS],
+        cards=_cards(report),
         soft_latency=soft_latency_text(plan.slo, report.comparison("latency_p99_s")),
         targets={slo.metric: slo for slo in report.slos},
         drawings=[topology.draw(report, shape) for shape in (topology.WIDE, topology.NARROW)],
@@ -70,6 +76,14 @@ def render_html(report: Report, served: Served | None = None) -> str:
         trends=views.trends(report),
         keys=keys,
     )  # fmt: skip
+
+
+def _cards(report: Report) -> list[Comparison]:
+    """The figures in large. Of a plan for several workflows those that each workflow has by itself are left out."""
+    found = [report.comparison(key) for key in _CARDS]
+    if not report.workflows:
+        return found
+    return [item for item in found if item.predicted is not None or item.measured is not None]
 
 
 def _read(name: str) -> str | None:
@@ -96,7 +110,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "money": amount_text,
+        "money_of": _money_of,
         "usd": formats.usd,
         "number": formats.number,
         "duration": formats.duration,
@@ -116,6 +130,7 @@ def _environment() -> Environment:
         "breakable": _breakable,
         "capitalised": _capitalised,
         "unbroken": _unbroken,
+        "unbroken_words": _unbroken_words,
         "correctness": _correctness,
     }
     return environment
@@ -140,6 +155,16 @@ def _numbered(groups: Iterable[Sequence[str]]) -> Mapping[str, int]:
 def _unbroken(text: str) -> str:
     """The text with no line break between a figure and its unit."""
     return re.sub(r"(?<=\d) (?=(?:%|points|[mµ]?s|min|USD/h|[kMGT]i?B)(?:\W|$))", "\u00a0", text)
+
+
+def _unbroken_words(command: str) -> Markup:
+    """A command that is wrapped between its words: browsers break `--set` after its hyphens."""
+    return Markup(" ").join(Markup('<span class="word">{}</span>').format(word) for word in command.split(" "))
+
+
+def _money_of(usd: float, total_usd: float) -> str:
+    """An amount with the decimals of the sum that it is part of, so that a column can be compared."""
+    return f"{usd:,.{decimals_for(total_usd)}f}"
 
 
 def _correctness(share: float) -> tuple[str, str]:

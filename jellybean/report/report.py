@@ -212,8 +212,8 @@ def _workflows(plan: Plan, snapshot: Snapshot, benches: Sequence[StoreRow]) -> I
     record = snapshot.prediction.record if snapshot.prediction is not None else {}
     simulated, planned = record.get("workflows") or {}, _planned_latencies_s(snapshot)
     for workflow in plan.workflows:
-        known = {"accuracy": workflow.accuracy, **planned.get(workflow.name, {}), **simulated.get(workflow.name, {})}
-        known["cost_usd_per_h"] = workflow.cost.total_usd_per_h
+        own = {"accuracy": workflow.accuracy, "cost_usd_per_h": workflow.cost.total_usd_per_h}
+        known = {**own, **planned.get(workflow.name, {}), **simulated.get(workflow.name, {})}
         predicted = {key: value for key in _PREDICTED if (value := figure(known, key)) is not None}
         predicted["throughput_per_s"] = _rate_per_s(plan, workflow.name)
         measured = _figures_of(_latest_of(benches, workflow.name))

@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from jellybean.ledger import tables
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.questions import Span
+from jellybean.ledger.span import Span
 from jellybean.report.drift_watch import Observation
 from jellybean_solver import Plan, PlannedOperator, quantile_points, request_streams
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.questions import Span
+from jellybean.ledger.span import Span
 from jellybean.ledger.value_figures import Figure, Port, ValueLine, figures_of, value_lines
 from jellybean.report.drift_watch import Observation
 from jellybean_agent import Array

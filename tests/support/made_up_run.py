@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from jellybean.ledger.columns import COLUMNS, KINDS, LATENCIES, RECEIVED
 from jellybean.ledger.readings import (
@@ -30,9 +31,9 @@ PLACES = (("detect", "small", "store-1/box"), ("detect", "big", "gpu"), ("read",
 class Serving:
     """Counters of a run that go on growing by chance; `read` takes a reading at seconds after the begin."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, clients: Sequence[str] = ("ann", "bob")) -> None:
         self._rng = random.Random(seed)
-        self.requests = {RequestKey("flow", name): [0] * COLUMNS for name in ("ann", "bob")}
+        self.requests = {RequestKey("flow", name): [0] * COLUMNS for name in clients}
         self.work = {WorkKey("p1", o, v, w): [0.0, 0.0, 0.0] for o, v, w in PLACES}
         self.sent_bytes = 0.0
 

@@ -76,8 +76,12 @@ class InferenceBackend(Protocol):
         inputs: Mapping[str, agent_pb2.Tensor],
         timeout_s: float | None,
         sequence: Sequence | None = None,
+        request_id: str = "",
     ) -> Mapping[str, agent_pb2.Tensor]:
-        """Answer one request; returns all outputs by name. AgentError if it is refused or fails."""
+        """Answer one request; returns all outputs by name. AgentError if it is refused or fails.
+
+        `request_id`: that its client gave it, which need not be unique; empty: none.
+        """
         ...
 
 

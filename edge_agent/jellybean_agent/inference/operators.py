@@ -98,6 +98,7 @@ class Operators:
         inputs: Mapping[str, agent_pb2.Tensor],
         timeout_s: float | None,
         sequence: Sequence | None = None,
+        request_id: str = "",
     ) -> Mapping[str, agent_pb2.Tensor]:
         if sequence is not None:
             reason = "parameter sequence_id: an operator keeps no state between direct calls; ask the gateway"

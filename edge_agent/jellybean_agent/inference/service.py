@@ -167,7 +167,7 @@ class InferenceService:
             self._on_refused(error)
             raise
         limits = [limit_s for limit_s in (left_s, timeout_s) if limit_s is not None]
-        tensors = await self._served.infer(model.name, inputs, min(limits, default=None), sequence)
+        tensors = await self._served.infer(model.name, inputs, min(limits, default=None), sequence, request.id)
         return outputs_of(request, model.version, names, tensors)
 
     async def model_stream_infer(

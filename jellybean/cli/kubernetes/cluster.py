@@ -14,7 +14,7 @@ from rich.table import Table
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import EXIT_FAILURE, out, print_json, progress, say
 from jellybean.cli.current_plan import load_current_plan
-from jellybean.cli.projects import open_any_project, planned_options, require_servable
+from jellybean.cli.projects import open_served_project, planned_options, require_servable
 from jellybean.display.terminal import BAD, GOOD
 from jellybean.documents import AnyProject, Project, load_any_project
 from jellybean.errors import JellyBeanError
@@ -75,7 +75,7 @@ def deploy(
 ) -> None:
     """Deploy the plan to Kubernetes. A running plan is replaced without downtime. Can be run again at any time."""
     with planned_options(directory, overrides) as plan_overrides:
-        project = open_any_project(directory, plan_overrides, stale=stale)
+        project = open_served_project(directory, plan_overrides, stale=stale)
     require_servable(project)
     cluster = connect_to(kubeconfig, context, namespace)
     from jellybean_k8s import deploy as deploy_plan
@@ -173,7 +173,7 @@ def show_changes(directory: Path, kubeconfig: Path | None, context: str | None, 
     """Print what deploying a project would change (server-side dry run); typer.Exit(1) if it would change anything."""
     cluster = connect_to(kubeconfig, context, namespace)
     with planned_options(directory, None) as options:
-        project = open_any_project(directory, options, stale=True)
+        project = open_served_project(directory, options, stale=True)
     deployed, objects = _render_objects(project, cluster, None, what_if=False)
     _show_changes(cluster, deployed, objects, force=False)
 

@@ -11,7 +11,7 @@ import typer
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, checked_folder, example
 from jellybean.cli.console import out, print_json
 from jellybean.cli.current_plan import load_current_plan
-from jellybean.cli.projects import open_any_project, open_project, planned_options, require_servable
+from jellybean.cli.projects import open_project, open_served_project, planned_options, require_servable
 from jellybean.documents import AnyProject, Project
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def render(
     if kustomize is not None:
         checked_folder("--kustomize", kustomize)
     with planned_options(directory, overrides) as options:
-        project = open_any_project(directory, options, stale=stale)
+        project = open_served_project(directory, options, stale=stale)
     objects = render_objects(project, service_monitor=service_monitor, what_if=bool(overrides))
     if kustomize is None:
         if json:

@@ -13,7 +13,7 @@ import typer
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import out, print_json, say
 from jellybean.cli.current_plan import load_current_plan
-from jellybean.cli.projects import open_any_project, planned_options
+from jellybean.cli.projects import open_served_project, planned_options
 from jellybean.display.terminal import GOOD
 from jellybean.errors import InputError, JellyBeanError
 from jellybean.folders import state_folder
@@ -79,7 +79,7 @@ def certs(
     except ImportError as error:
         raise JellyBeanError("certificates need cryptography: pip install 'jellybean-serving[agent]'") from error
     with planned_options(directory, overrides) as options:
-        project = open_any_project(directory, options, stale=stale)
+        project = open_served_project(directory, options, stale=stale)
     view = plan_view(to_document(load_current_plan(project, what_if=bool(overrides))))
     folder = out_folder or state_folder(project.directory) / "certs"
     is_first = not (folder / "ca" / PRIVATE_KEY_FILE).exists()

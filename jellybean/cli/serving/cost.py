@@ -18,8 +18,9 @@ from jellybean.cli.app import Directory, Json, app, example
 from jellybean.cli.console import out, print_json, say
 from jellybean.ledger.amounts import apportioned, decimals_for
 from jellybean.ledger.ledger import opened_ledger
-from jellybean.ledger.questions import By, CostLine, Span
+from jellybean.ledger.questions import By, CostLine
 from jellybean.ledger.questions import cost as costs_by
+from jellybean.ledger.span import Span
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*(min|h|d|w)")
 _AGE_S = {"min": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}

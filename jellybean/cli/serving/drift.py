@@ -9,65 +9,34 @@ from pathlib import Path
 import typer
 from rich.table import Table
 
-from jellybean.bench.heldout import read_array
 from jellybean.cli.console import EXIT_MISSED, out, print_json, say, warn
 from jellybean.cli.serving.cost import parse_time
 from jellybean.display import formats
-from jellybean.documents import load_project
-from jellybean.errors import InputError, JellyBeanError
 from jellybean.ledger.ledger import opened_ledger
-from jellybean.ledger.questions import Span, last_plan
-from jellybean.report import Store
+from jellybean.ledger.span import Span
 from jellybean.report.advice import HASH_DIGITS
-from jellybean.report.drift_watch import Drifted, DriftWatch
-from jellybean.report.served_figures import observations
-from jellybean.report.served_values import value_observations
-from jellybean_agent import Array
-from jellybean_solver import from_document
+from jellybean.report.drift_watch import Drifted
+from jellybean.report.project_drift import project_drift
 
 _YEAR_S = 365.25 * 86_400.0
 
 
 def show_drift(directory: Path, url: str | None, since: str, *, json: bool) -> None:
     """Print what is off in the plan that was served last. Exit status 5 if anything is. `url`: of the ledger."""
-    span = Span(parse_time(since))
     with opened_ledger(directory, url) as ledger:
-        plan_hash = None if ledger is None else last_plan(ledger)
-        if ledger is None or plan_hash is None:
-            raise InputError(f"nothing was served yet: jellybean up {directory}")
-        snapshot = Store.of(directory).latest(plan_hash)
-        if snapshot is None:
-            raise InputError(f"the plan that was served last, {plan_hash[:HASH_DIGITS]}, is not in the report store")
-        seen = observations(ledger, from_document(snapshot.document), plan_hash, span)
-        seen += value_observations(ledger, _held_out(directory), plan_hash, span)
-    drifted = DriftWatch().see_all(seen).drifted
+        found = project_drift(directory, ledger, Span(parse_time(since)), warn)
+    drifted = found.drifted
     if json:
         items = [one.to_json() for one in drifted]
-        print_json({"plan": plan_hash, "figures": len({one.name for one in seen}), "drifted": items})
+        print_json({"plan": found.plan, "figures": found.figures, "drifted": items})
     elif drifted:
         out.print(_table(drifted))
     else:
-        figures = formats.count(len({one.name for one in seen}), "figure")
-        say(f"{figures} of plan {plan_hash[:HASH_DIGITS]} as predicted" if seen else "too little was served to tell")
+        figures = formats.count(found.figures, "figure")
+        known = f"{figures} of plan {found.plan[:HASH_DIGITS]} as predicted"
+        say(known if found.figures else "too little was served to tell")
     if drifted:
         raise typer.Exit(EXIT_MISSED)
-
-
-def _held_out(directory: Path) -> dict[str, Array]:
-    """Source -> held-out requests of the project in a folder; without sources that have none."""
-    try:
-        project = load_project(directory, profiles=False, files=False)
-    except JellyBeanError:
-        return {}  # a folder with a plan alone
-    sources = project.workflow.sources
-    found = {name: source.inputs for name, source in sources.items() if source.inputs is not None}
-    rows: dict[str, Array] = {}
-    for name, reference in found.items():
-        try:
-            rows[name] = read_array(directory, reference)
-        except JellyBeanError as error:
-            warn(f"the inputs of {name} cannot be compared: {error}")
-    return rows
 
 
 def _table(drifted: Sequence[Drifted]) -> Table:

@@ -22,7 +22,7 @@ from jellybean.cli.app import (
 )
 from jellybean.cli.console import print_json, progress, say
 from jellybean.cli.current_plan import load_current_plan
-from jellybean.cli.projects import open_any_project, planned_options
+from jellybean.cli.projects import open_served_project, planned_options
 from jellybean.cli.serving.gateway_options import check_settings
 from jellybean.cli.serving.servable import servable
 from jellybean.cli.serving.watch import run_json, watch
@@ -49,7 +49,7 @@ def token(
     from jellybean_agent import Identity, Role
 
     with planned_options(directory, overrides) as options:
-        project = open_any_project(directory, options, stale=stale)
+        project = open_served_project(directory, options, stale=stale)
     view = plan_view(to_document(load_current_plan(project, what_if=bool(overrides))))
     if worker not in (known := [serving.name for serving in view.serving]):
         near = f"; {hint}" if (hint := did_you_mean(worker, known)) else ""
@@ -123,7 +123,7 @@ def gateway(
     )
     check_settings(settings)
     with planned_options(directory, overrides) as options:
-        project = open_any_project(directory, options, stale=stale)
+        project = open_served_project(directory, options, stale=stale)
     plan, _ = servable(project, max_workers=None)
     state_folder(directory)
     with progress("gateway") as advance:

@@ -17,7 +17,7 @@ from jellybean.documents import load_project
 from jellybean.errors import InputError
 from jellybean.ledger.answers import LabelledBy, ServedAccuracy, served_accuracy, waiting_answers
 from jellybean.ledger.ledger import opened_ledger
-from jellybean.ledger.questions import Span
+from jellybean.ledger.span import Span
 from jellybean.report import Store
 from jellybean.report.store import Snapshot
 
@@ -47,7 +47,7 @@ def label(
 ) -> None:
     """Say what was right of answers given earlier, by request id: `jellybean accuracy` then knows.
 
-    Answers to requests with an id are kept for 30 days, if they are small.
+    Answers that have an id are kept for 30 days, if they are small.
     """
     if (file is None) == (request is None) or (request is None) != (value is None):
         raise typer.BadParameter("give a FILE, or --id and --label of one request")

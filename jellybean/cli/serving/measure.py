@@ -34,6 +34,7 @@ from jellybean.cli.serving.bench_workflows import measure_workflows, parse_rate_
 from jellybean.cli.serving.cost import LedgerAt
 from jellybean.cli.serving.drift import show_drift
 from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, OfWorkflow, given_endpoint
+from jellybean.cli.serving.served_span import Between, ask_served, asked_span, nothing_served, print_served
 from jellybean.cli.times import seconds_within
 from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, WARN
@@ -46,7 +47,6 @@ from jellybean.planning.replan import named_plan
 from jellybean.report import Store, build_report, render_html, to_table
 from jellybean.report.advice import HASH_DIGITS
 from jellybean.report.records import predicted_rate_per_s, record_measurement, record_once, record_prediction
-from jellybean.report.served import served
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import Endpoint, owner_endpoint
 from jellybean.serving.errors import ServingError
@@ -158,6 +158,7 @@ def _show(results: Sequence[BenchResult], scales: Mapping[str, float]) -> None:
         "jellybean report my-digits --html report.html",
         "jellybean report my-digits --json",
         "jellybean report my-digits --plan running",
+        "jellybean report my-digits --between 2026-11-20 2026-11-21",
         "jellybean report my-digits --drift --since 2h",
     )
 )
@@ -184,13 +185,16 @@ def report(
             help="An earlier plan: the first digits of its hash, a plan file, or the word running (which is served).",
         ),
     ] = None,
+    between: Between = None,
 ) -> None:
     """Compare predictions and measurements of the newest plan; writes a self-contained HTML page.
 
-    With --gateway, of the plan that it serves.
+    With --gateway, of the plan that it serves. What was served: in the last week, by the plan of --plan, or --between.
     """
     check_project(directory, overrides)
     if drift:
+        if between is not None:
+            raise typer.BadParameter("--drift and --between exclude each other: --drift has --since")
         show_drift(directory, ledger, since, json=json)
         return
     if html is not None:
@@ -202,16 +206,20 @@ def report(
         record_once(directory, document := served_document(endpoint))
         named = str(document["hash"])
     built = build_report(Store.of(directory), named)
+    span = asked_span(between, "" if plan is None else built.plan_hash, time.time())
     with opened_ledger(directory, ledger) as opened:
-        history = None if opened is None else served(opened, time.time())
+        history = ask_served(opened, directory, built, span)
+    nothing = nothing_served(span, between) if history is None else ""
     if json:
-        print_json(built.to_json() | ({} if history is None else {"served": history.to_json()}))
+        asked_for = {"served": None} if nothing else {}
+        print_json(built.to_json() | (asked_for if history is None else {"served": history.to_json()}))
         if html is None:
             return
     else:
         out.print(to_table(built))
+        print_served(history, nothing, directory)
     path = html or directory / ("report.html" if plan is None else f"report-{built.plan_hash[:HASH_DIGITS]}.html")
-    path.write_text(render_html(built, history), encoding="utf-8")
+    path.write_text(render_html(built, history, nothing), encoding="utf-8")
     if not json:
         out.print(f"report: {path.resolve()}", soft_wrap=True)
 

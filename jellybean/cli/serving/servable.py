@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from jellybean.cli.console import warn
 from jellybean.cli.current_plan import load_current_plan, operators_without_model
 from jellybean.cli.projects import require_servable
-from jellybean.documents import AnyProject, MultiWorkflowProject, written_projects
+from jellybean.documents import AnyProject, written_projects
 from jellybean.errors import JellyBeanError
 from jellybean.planning.proof import unproven
 from jellybean_solver import Plan
@@ -20,10 +20,6 @@ def servable(project: AnyProject, *, max_workers: int | None = MAX_WORKERS, anew
 
     `max_workers`: most processes on this machine; None if the workers are on other ones. `anew`: plan in any case.
     """
-    if isinstance(project, MultiWorkflowProject) and project.written is not None:
-        raise JellyBeanError(
-            f"{project.name}: sites that differ can be planned and simulated together, but not served together yet"
-        )
     for name, part in written_projects(project).items():
         operators = part.workflow.operators
         lacking = [o for o, spec in operators.items() if not any(v.is_served for v in spec.variants.values())]

@@ -24,7 +24,7 @@ from jellybean.cli.app import (
 )
 from jellybean.cli.console import EXIT_FAILURE, out, print_json, progress
 from jellybean.cli.documents import check_project
-from jellybean.cli.projects import open_any_project, planned_options
+from jellybean.cli.projects import open_served_project, planned_options
 from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, check_settings, given_endpoint
 from jellybean.cli.serving.servable import MAX_WORKERS, servable, worker_count
 from jellybean.cli.serving.watch import run_json, watch
@@ -88,7 +88,7 @@ def up(
     )
     check_settings(settings)
     with planned_options(directory, overrides) as options:
-        project = open_any_project(directory, options, stale=stale, shows_times=True)
+        project = open_served_project(directory, options, stale=stale, shows_times=True)
     start(project, settings, detach=detach, json=json)
 
 
@@ -146,7 +146,7 @@ def apply(
     if peers is not None and endpoint is None:
         raise typer.BadParameter("--peers belongs to --gateway: of a gateway here, its own file is read again")
     with planned_options(directory, overrides) as options:
-        project = open_any_project(directory, options, stale=stale)
+        project = open_served_project(directory, options, stale=stale)
     if endpoint is None:  # nothing is written unless a plan is served
         replace_plan.require_replaceable(directory)
     else:

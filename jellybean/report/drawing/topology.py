@@ -259,6 +259,11 @@ def _placements(plan: Plan) -> Mapping[tuple[str, str], Placement]:
     return found
 
 
+def _source_title(name: str, size: str, width: float) -> str:
+    """The name of a source, cut to what `size` beside it leaves."""
+    return cut(name, width - len(size) * 11 * GLYPH - 12, BOLD)
+
+
 def _boxes(
     plan: Plan,
     rows: Rows,
@@ -278,9 +283,12 @@ def _boxes(
         if pool is None:
             source = sources[name]
             each = " each" if source.tier in plan.sites else ""
-            size = f"{formats.plain(source.rate_per_s)}/s{each} × {formats.size(source.message_bytes)}"
-            title = cut(name, inner - len(size) * 11 * GLYPH - 12, BOLD)
+            rate = f"{formats.plain(source.rate_per_s)}/s{each}"
+            size = f"{rate} × {formats.size(source.message_bytes)}"
             hint = f"source {name}: {size}, {source.arrivals.value} arrivals"
+            title = _source_title(name, size, inner)
+            if title != name:  # the name says more than the size of its messages, which the hint has too
+                title, size = _source_title(name, rate, inner), rate
             y = tops[index] + (_row_height(rows.slots[index]) - SOURCE_HEIGHT) / 2
             found[slot.key] = Box(x, y, shape.card_width, SOURCE_HEIGHT, "source", title, "", "", size, 0.0, None, hint)
             continue

@@ -69,7 +69,8 @@ class FastWorkflow(FastInfer):
                 _reply(call, known, own_id, outputs)
 
         time_left_s = shortest_timeout_s(call.time_remaining(), known.timeout_s)
-        request = gateway.submit(inputs, time_left_s, Key(caller, ""), finish, are_checked=True)
+        answer_key = Key(caller, own_id.decode()) if own_id else None
+        request = gateway.submit(inputs, time_left_s, Key(caller, ""), finish, are_checked=True, answer_key=answer_key)
         if request is not None and not request.is_over:
             call.on_cancel = lambda: gateway.cancel(request)
         return True

@@ -70,7 +70,7 @@ class Gateway:
         """`spool`: open, for requests of sources with `deliver: eventually`; closed with the gateway."""
         self._settings, self._tracer = settings, tracer or NoTracer()
         self.counters = RequestCounters()
-        self.on_answer: OnAnswer | None = None  # gets each answer to a request with an id
+        self.on_answer: OnAnswer | None = None  # gets each answer that has an id
         self.on_inputs: OnTensors | None = None  # gets the inputs of each request that is accepted
         self.on_outputs: OnTensors | None = None  # gets each answer
         self.changed = asyncio.Event()  # set whenever `unavailable_reason` may have changed
@@ -95,7 +95,9 @@ class Gateway:
         self._kept: KeptRequests | None = None
         if spool is not None:
             is_open, current = lambda: not self.unavailable_reason, lambda: self.plans.served
-            self._kept = KeptRequests(spool, self._requests, current, is_open, self.counters, self._tracer)
+            self._kept = KeptRequests(
+                spool, self._requests, current, is_open, self.counters, self._tracer, self._keep_answer
+            )
         self._draining, self._why_draining = False, "the gateway is draining: it takes no new requests"
         self._drain_until_s = math.inf
 
@@ -130,21 +132,30 @@ class Gateway:
         request_id: str = "",
         caller: str = "",
         chunk: StreamChunk | None = None,
+        answer_id: str = "",
     ) -> Result:
         """Answer one request within `time_left_s`. `request_id`: unique per `caller` (a URI); empty: no id.
 
-        `chunk`: the request's place in a stream, for plans with a state.
+        `chunk`: the request's place in a stream, for plans with a state. `answer_id`: an id that need not be unique, by
+        which a label names the answer of a request without `request_id`.
         """
         trace = self._tracer.begin("request", self.view, request_id[:MAX_ID_BYTES], has_client=True)
         outcome: Outcome | None = Outcome(grpc.StatusCode.CANCELLED, "the client cancelled")
         try:
-            outcome, outputs = await self._infer(inputs, time_left_s, Key(caller, request_id), trace, chunk)
+            key = Key(caller, request_id)
+            outcome, outputs = await self._infer(inputs, time_left_s, key, trace, chunk, answer_id)
         finally:
             trace.end(outcome)
         return outcome, outputs
 
     async def _infer(
-        self, inputs: Tensors, time_left_s: float | None, key: Key, trace: RequestTrace, chunk: StreamChunk | None
+        self,
+        inputs: Tensors,
+        time_left_s: float | None,
+        key: Key,
+        trace: RequestTrace,
+        chunk: StreamChunk | None,
+        answer_id: str,
     ) -> Result:
         size = len(key.id.encode())
         if size > MAX_ID_BYTES:
@@ -153,19 +164,26 @@ class Gateway:
         if (misplaced := misplaced_chunk(self.view, chunk)) is not None:
             return self._refuse(misplaced, key, trace)
         if chunk is not None:
-            return await self._infer_chunk(chunk, inputs, time_left_s, key, trace)
+            return await self._infer_chunk(chunk, inputs, time_left_s, key, trace, answer_id)
         if self._kept is not None and (self.view.eventually or (key.id and not inputs)):
             if self._draining:
                 return self._refuse(Outcome(grpc.StatusCode.UNAVAILABLE, self.unavailable_reason), key, trace)
             timeout_s = self._settings.timeout_s
             timeout_s = min(timeout_s, time_left_s if time_left_s is not None else timeout_s)
-            return await self._kept.infer(inputs, timeout_s, key, trace)
+            return await self._kept.infer(inputs, timeout_s, key, trace, answer_id)
+        answer_key = Key(key.caller, answer_id) if answer_id else None
         return await self._requests.result_of(
-            lambda on_finished: self.submit(inputs, time_left_s, key, on_finished, trace=trace)
+            lambda on_finished: self.submit(inputs, time_left_s, key, on_finished, trace=trace, answer_key=answer_key)
         )
 
     async def _infer_chunk(
-        self, chunk: StreamChunk, inputs: Tensors, time_left_s: float | None, key: Key, trace: RequestTrace
+        self,
+        chunk: StreamChunk,
+        inputs: Tensors,
+        time_left_s: float | None,
+        key: Key,
+        trace: RequestTrace,
+        answer_id: str,
     ) -> Result:
         """Answer a chunk of a stream, after those before it."""
         began, size, own = (
@@ -176,6 +194,7 @@ class Gateway:
         self.counters.receive(key.caller)
         outcome = self._refusal(inputs, own, size, are_checked=False)
         outputs: Tensors = {}
+        given = key.id or answer_id
         limit_s = answer_limit_s(min(self._settings.timeout_s, time_left_s if time_left_s is not None else math.inf))
         is_admitted = outcome is None
         if is_admitted:
@@ -183,7 +202,9 @@ class Gateway:
             outcome = Outcome(grpc.StatusCode.CANCELLED, "the client cancelled")
         try:
             if is_admitted:
-                outcome, outputs = await self._streams.infer(chunk, inputs, time_left_s, key.id, trace)
+                outcome, outputs, answered = await self._streams.infer(chunk, inputs, time_left_s, key.id, trace)
+                if answered is not None:
+                    self._keep_answer(Key(key.caller, given or answered.name), answered.attempt, outputs)
         except asyncio.CancelledError:
             if is_nearly_due(began + limit_s, limit_s):
                 outcome = Outcome(grpc.StatusCode.DEADLINE_EXCEEDED, f"no answer within {limit_s:.3g} s")
@@ -213,10 +234,12 @@ class Gateway:
         *,
         are_checked: bool = False,
         trace: RequestTrace = NOT_TRACED,
+        answer_key: Key | None = None,
     ) -> Request | None:
         """Start a request; `on_finished` gets its result, once. Returns None if the request was refused.
 
         `key`: without an id it only names the caller. `are_checked`: the inputs are known to fit the models.
+        `answer_key`: names the answer of a request without an id, and need not be unique.
         """
         began, client = time.monotonic(), key.caller
         self.counters.receive(client)
@@ -234,7 +257,7 @@ class Gateway:
             self._admission.remove(own, size, answered=outcome is None)
             self.counters.count(outcome, time.monotonic() - began, client)
             if outcome is None and request is not None:
-                self._answered(own, request.answered_by, outputs)
+                self._answered(own or answer_key, request.answered_by, outputs)
             on_finished(outcome, outputs)
 
         request: Request | None = None  # no request is answered before `submit` returns
@@ -249,7 +272,11 @@ class Gateway:
     def _answered(self, key: Key | None, attempt: Attempt | None, outputs: Tensors) -> None:
         if self.on_outputs is not None:
             self.on_outputs(self.view if attempt is None else attempt.plan.view, outputs)
-        if key is not None and self.on_answer is not None:
+        if key is not None:
+            self._keep_answer(key, attempt, outputs)
+
+    def _keep_answer(self, key: Key, attempt: Attempt | None, outputs: Tensors) -> None:
+        if self.on_answer is not None:
             self.on_answer(key, attempt, outputs)
 
     def _refusal(self, inputs: Inputs, key: Key | None, size: int, *, are_checked: bool) -> Outcome | None:

@@ -59,7 +59,8 @@ class GatewayService:
         self._ends = set[asyncio.Task[None]]()  # one for each Stop under way
 
     async def Infer(self, request: gateway_pb2.InferRequest, context: Any) -> gateway_pb2.InferResponse:
-        response = gateway_pb2.InferResponse(request_id=request.request_id or uuid.uuid4().hex)
+        given = request.request_id
+        response = gateway_pb2.InferResponse(request_id=given or uuid.uuid4().hex)
         caller = caller_uri(context)
         time_left_s = context.time_remaining()
         chunk = _chunk_of(request, caller) if request.HasField("stream") else None
@@ -67,7 +68,9 @@ class GatewayService:
             gateway = self._gateways.of(request.workflow, caller)
         except StatusError as error:
             await context.abort(error.status, str(error))
-        outcome, outputs = await gateway.infer(request.inputs, time_left_s, request.request_id, caller, chunk)
+        if gateway.view.eventually and request.inputs:
+            given = response.request_id  # it is kept on disk, and its answer for a label, by an id in any case
+        outcome, outputs = await gateway.infer(request.inputs, time_left_s, given, caller, chunk)
         if outcome is not None and outcome.kept:
             return gateway_pb2.InferResponse(request_id=outcome.kept, kept=True)
         if outcome is not None:

@@ -52,14 +52,14 @@ class WorkflowModels:
         inputs: Mapping[str, agent_pb2.Tensor],
         timeout_s: float | None,
         sequence: Sequence | None = None,
+        request_id: str = "",
     ) -> Mapping[str, agent_pb2.Tensor]:
-        """Answer a request. The protocol's ids are the client's own and need not be unique, so they are not used."""
-        chunk = None
+        """Answer a request. The protocol's ids need not be unique, so they only name the answer, for its label."""
+        chunk, caller = None, current_caller()
         if sequence is not None:
-            chunk = StreamChunk(Key("", sequence.id), begins=sequence.start, ends=sequence.end)
-        caller = current_caller()
+            chunk = StreamChunk(Key(caller, sequence.id), begins=sequence.start, ends=sequence.end)
         gateway = self._gateways.of(model, caller)
-        outcome, outputs = await gateway.infer(inputs, timeout_s, caller=caller, chunk=chunk)
+        outcome, outputs = await gateway.infer(inputs, timeout_s, caller=caller, chunk=chunk, answer_id=request_id)
         if outcome is not None:
             error = StatusError(outcome.status, outcome.reason)
             error.is_logged = True  # by the gateway

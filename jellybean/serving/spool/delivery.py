@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import grpc
@@ -27,9 +28,6 @@ _TRANSIENT = (
     *(grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED),
     *(grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED),
 )
-
-Try = Callable[[Tensors], Awaitable[Result]]
-OnFinal = Callable[[Outcome | None, float, str], None]  # (why there is no answer, seconds since it arrived, caller)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +62,18 @@ class Key(NamedTuple):
 
     def __str__(self) -> str:
         return repr(self.id[:60])
+
+
+class Tried(NamedTuple):
+    """The result of one try. `on_stored` is called once the answer is on disk, if it is the first one there."""
+
+    outcome: Outcome | None
+    outputs: Tensors = MappingProxyType({})
+    on_stored: Callable[[], None] | None = None
+
+
+Try = Callable[[Key, Tensors], Awaitable[Tried]]  # gets the key by which labels name the answer
+OnFinal = Callable[[Outcome | None, float, str], None]  # (why there is no answer, seconds since it arrived, caller)
 
 
 @dataclass(slots=True)
@@ -104,13 +114,15 @@ class SpoolDelivery:
         """Begin to deliver."""
         self._task = asyncio.create_task(self._deliver(), name="spool")
 
-    async def keep(self, key: Key, inputs: Tensors) -> bool:
+    async def keep(self, key: Key, inputs: Tensors, answer_id: str = "") -> bool:
         """Keep a request; False if its id is known. Without inputs its id must be known.
+
+        `answer_id`: by which labels name its answer, if that is not its id.
 
         StatusError when the spool is full, or when the id is known with other inputs, or unknown without inputs.
         """
         if inputs:
-            data = gateway_pb2.InferRequest(inputs=inputs).SerializeToString(deterministic=True)
+            data = gateway_pb2.InferRequest(inputs=inputs, request_id=answer_id).SerializeToString(deterministic=True)
             is_new = await self.spool.put(key.text, data)
             if is_new:
                 self._wake.set()
@@ -209,13 +221,15 @@ class SpoolDelivery:
         """Try a request once and write its answer to disk if it is final; else schedule a retry."""
         retries = self._retries.get(kept.number) or _Retries(self._settings.min_pause_s)
         try:
-            answer = await self._final_answer(kept, retries)
+            answer, on_stored = await self._final_answer(kept, retries)
             if answer is not None:
                 stored = await self.spool.settle(kept, answer)
                 self._retries.pop(kept.number, None)
                 if stored is not None:
                     latency_s = max(0.0, time.time() - kept.arrived_unix_s)
                     self._on_final(_failure(stored), latency_s, Key.of(kept.id).caller)
+                    if on_stored is not None and stored.outputs is not None:
+                        on_stored()
                 for settled in self._waiters.get(kept.id, ()):
                     settled.set()
                 return
@@ -225,20 +239,22 @@ class SpoolDelivery:
         heapq.heappush(self._due, (time.monotonic() + retries.pause_s, kept.number))
         retries.pause_s = min(2 * retries.pause_s, self._settings.max_pause_s)
 
-    async def _final_answer(self, kept: Kept, retries: _Retries) -> Answer | None:
-        """The answer of one try; None when a retry may give another."""
-        request = gateway_pb2.InferRequest.FromString(kept.inputs)
-        outcome, outputs = await self._try_once(request.inputs)
+    async def _final_answer(self, kept: Kept, retries: _Retries) -> tuple[Answer | None, Callable[[], None] | None]:
+        """The answer of one try, None when a retry may give another; and what is to be called once it is on disk."""
+        request, key = gateway_pb2.InferRequest.FromString(kept.inputs), Key.of(kept.id)
+        outcome, outputs, on_stored = await self._try_once(
+            key._replace(id=request.request_id or key.id), request.inputs
+        )
         if outcome is None:
-            return Answer(gateway_pb2.InferResponse(outputs=outputs).SerializeToString(), 0, "")
+            return Answer(gateway_pb2.InferResponse(outputs=outputs).SerializeToString(), 0, ""), on_stored
         retries.stuck += outcome.stuck
         reason = outcome.reason
         if outcome.status in _TRANSIENT:
             if retries.stuck < self._settings.max_stuck:
                 LOG.info("request %s of the spool is tried again: %s", kept.id[:60], reason)
-                return None
+                return None, None
             reason += f" ({retries.stuck} times; not tried again)"
-        return Answer(None, int(outcome.status.value[0]), reason)
+        return Answer(None, int(outcome.status.value[0]), reason), None
 
 
 def _failure(answer: Answer) -> Outcome | None:

@@ -9,10 +9,16 @@ from typing import Any
 
 import pytest
 
+from jellybean.ledger.ledger import Ledger, ledger_url
+from jellybean.ledger.span import Span
 from jellybean.report import Store, build_report, render_html
+from jellybean.report.served import ServedQuestion, served
+from jellybean.report.served_prediction import planned_figures
 from jellybean_solver.model.plan import Plan
 from tests import report_plans as plans
 from tests.support.browser import Page
+from tests.support.made_up_run import BEGIN_S
+from tests.support.two_plans_run import CHANGED_S, keep_labelled, write_two_plans
 
 HOSTILE = "<img src=http://example.invalid/x onerror=alert(1)>"
 
@@ -138,6 +144,38 @@ def test_the_page_fits_the_screen(page: Page, tmp_path: Path, make: Any) -> None
         page.resize(width)
         _open(page, tmp_path, html)
         assert page.evaluate(_LAYOUT) == WELL | {"screen": width}, width
+
+
+def _served_page(folder: Path) -> str:
+    """A page of a plan that was served after another one, by clients with long names, with labels of both."""
+    store = Store.of(folder / "project")
+    first, second = (plans.document(plan) for plan in (plans.digits(), replace(plans.digits(), accuracy=92.0)))
+    hashes = [store.add_plan(document) and str(document["hash"]) for document in (first, second)]
+    ledger = Ledger(ledger_url(folder / "project"), "gateway")
+    write_two_plans(ledger, *hashes, clients=("ann@a-very-long-name-of-a-store.example.com", HOSTILE))
+    for plan_hash, begin_s in zip(hashes, (BEGIN_S, CHANGED_S), strict=True):
+        keep_labelled(ledger, "digits", plan_hash, begin_s, [True, False, True, True] * 20, 14.0)
+    question = ServedQuestion(Span(), ("digits",), planned_figures(store, hashes))
+    found = served(ledger, question)
+    ledger.close()
+    return render_html(build_report(store), found)
+
+
+def test_what_was_served_fits_the_screen(page: Page, tmp_path: Path) -> None:
+    """Cost, accuracy with its interval, answers, latency and failures over one axis of time."""
+    html = _served_page(tmp_path)
+    for width in (390, 820, 1280):
+        page.resize(width)
+        document = _open(page, tmp_path, html)
+        assert page.evaluate(_LAYOUT) == WELL | {"screen": width}, width
+        curves = "[...document.querySelectorAll('svg.tall')].map(s => s.getBoundingClientRect())"
+        assert len(page.evaluate(f"{curves}.map(b => b.left)")) == 5
+        assert page.evaluate(f"new Set({curves}.map(b => b.left + ' ' + b.width)).size") == 1
+        marks = "[...document.querySelectorAll('svg.tall line.change')].map(l => l.getBoundingClientRect().left)"
+        assert page.evaluate(f"new Set({marks}).size") == 1
+        assert page.evaluate(f"{marks}.length") == 5
+    assert "Accuracy by labels" in _visible(document)
+    assert (page.console, _asked(page)) == ([], [])
 
 
 def test_the_layout_check_would_notice(page: Page, tmp_path: Path) -> None:

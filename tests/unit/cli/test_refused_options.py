@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,12 +79,9 @@ def test_a_function_that_is_not_allowed() -> None:
     assert status_of(refusal.value) == 2
 
 
-def test_a_folder_of_several_workflows(project: Path) -> None:
-    together = project.parent / "together"
-    shutil.copytree(project, together / "workflows/scales")
-    shutil.move(together / "workflows/scales/infrastructure.yaml", together)
-    done = jellybean("up", str(together), status=2)
-    assert f"jellybean up {together}/workflows/scales" in said(done.stderr)
+def test_a_workflow_where_there_is_only_one(project: Path) -> None:
+    done = jellybean("bench", str(project), "--workflow", "scales", status=2)
+    assert "has one workflow: leave its name out" in said(done.stderr)
 
 
 def test_a_clients_name_that_is_no_folder(project: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.ports import free_port
+from tests.support.waiting import wait_until
 
 OWN_USER = "postgres"  # the server refuses to run as root
 
@@ -52,4 +54,6 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], 
         return f"postgresql+psycopg://{OWN_USER}@127.0.0.1:{port}/{name}"
 
     yield make
-    run(str(binaries / "pg_ctl"), "-D", str(data), "-m", "immediate", "stop")
+    pid = int((data / "postmaster.pid").read_text().split()[0])
+    os.kill(pid, signal.SIGQUIT)  # not by pg_ctl: another pytest that begins takes its user's way to the folder
+    wait_until(lambda: not (data / "postmaster.pid").exists())

@@ -15,7 +15,7 @@ from jellybean.serving.gateway.plans.served_plan import ServedPlan
 from jellybean.serving.gateway.requests.counters import RequestCounters
 from jellybean.serving.gateway_main import open_spool
 from jellybean.serving.outcomes import Outcome, OutcomeKind
-from jellybean.serving.spool.delivery import DeliverySettings, Key, OnFinal, SpoolDelivery
+from jellybean.serving.spool.delivery import DeliverySettings, Key, OnFinal, SpoolDelivery, Tried
 from jellybean.serving.spool.spool import Spool
 from jellybean_agent.brain.plan_reading import plan_view
 from jellybean_agent.brain.plan_view import PlanView
@@ -36,9 +36,9 @@ def of(data: bytes) -> Tensors:
     return {"in": agent_pb2.Tensor(data=data)}
 
 
-async def serve(inputs: Tensors) -> tuple[Outcome | None, Tensors]:
+async def serve(key: Key, inputs: Tensors) -> Tried:
     """What says `late` never is in time."""
-    return (LATE, {}) if inputs["in"].data == b"late" else (None, of(inputs["in"].data.upper()))
+    return Tried(LATE) if inputs["in"].data == b"late" else Tried(None, of(inputs["in"].data.upper()))
 
 
 async def ask(delivery: SpoolDelivery, key: Key, inputs: Tensors, limit_s: float) -> tuple[Outcome | None, Tensors]:

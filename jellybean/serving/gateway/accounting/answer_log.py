@@ -1,4 +1,4 @@
-"""Keeps small answers of requests that have an id until the recorder writes them, so that labels may come later."""
+"""Keeps small answers that have an id until the recorder writes them, so that labels may come later."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from jellybean.ledger.answers import MAX_ANSWER_BYTES, KeptAnswer
 from jellybean.serving.gateway.accounting.serving_log import client_name
+from jellybean.serving.gateway.requests.admission import MAX_ID_BYTES
 from jellybean.serving.gateway.requests.request import Attempt
 from jellybean.serving.outcomes import Tensors
 from jellybean.serving.spool.delivery import Key
@@ -25,7 +26,8 @@ class AnswerLog:
 
     def keep(self, key: Key, attempt: Attempt | None, outputs: Tensors) -> None:
         """Keep an answer unless it is large, or its id is none that every database takes. `attempt`: that gave it."""
-        if attempt is None or "\0" in key.id or sum(len(tensor.data) for tensor in outputs.values()) > MAX_ANSWER_BYTES:
+        size = sum(len(tensor.data) for tensor in outputs.values())
+        if attempt is None or "\0" in key.id or len(key.id) > MAX_ID_BYTES or size > MAX_ANSWER_BYTES:
             return
         view = attempt.plan.view
         route = view.table.plain(attempt.route)

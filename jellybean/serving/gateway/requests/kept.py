@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from functools import partial
 
 import grpc
 
@@ -11,10 +12,10 @@ from jellybean.serving.gateway.plans.served_plan import ServedPlan
 from jellybean.serving.gateway.plans.source_messages import check_inputs
 from jellybean.serving.gateway.requests.counters import RequestCounters
 from jellybean.serving.gateway.requests.in_flight import InFlightRequests, answer_limit_s
-from jellybean.serving.gateway.requests.request import log_failure
+from jellybean.serving.gateway.requests.request import Attempt, OnFinished, Request, log_failure
 from jellybean.serving.gateway.tracing import RequestTrace, Tracer
 from jellybean.serving.outcomes import Outcome, Result, Tensors
-from jellybean.serving.spool.delivery import Key, SpoolDelivery
+from jellybean.serving.spool.delivery import Key, SpoolDelivery, Tried
 from jellybean.serving.spool.spool import Spool
 from jellybean_agent import AgentError, status_of
 
@@ -33,8 +34,11 @@ class KeptRequests:
         is_open: Callable[[], bool],
         counters: RequestCounters,
         tracer: Tracer,
+        on_answer: Callable[[Key, Attempt | None, Tensors], None],
     ) -> None:
+        """`on_answer` gets each answer, once, when it is on disk; its key names it for labels."""
         self._requests, self._current_plan, self._counters, self._tracer = requests, current_plan, counters, tracer
+        self._on_answer = on_answer
         self._delivery = SpoolDelivery(spool, self._try_once, is_open, counters.count)
 
     @property
@@ -63,10 +67,13 @@ class KeptRequests:
         """Stop trying, and close the spool; unanswered requests stay in it."""
         await self._delivery.close()
 
-    async def infer(self, inputs: Tensors, timeout_s: float, key: Key, trace: RequestTrace) -> Result:
+    async def infer(
+        self, inputs: Tensors, timeout_s: float, key: Key, trace: RequestTrace, answer_id: str = ""
+    ) -> Result:
         """Keep a request and wait up to `timeout_s` for its answer; without one it stays on disk.
 
-        It is counted once, however often its client asks: when it is first kept, and when the spool has its answer.
+        `answer_id`: by which labels name the answer of a request without an id, which gets one here. The request is
+        counted once, however often its client asks: when it is first kept, and when the spool has its answer.
         """
         outputs: Tensors = {}
         outcome: Outcome | None
@@ -75,7 +82,7 @@ class KeptRequests:
             if inputs:
                 self._check(inputs)
             spool_key = key if key.id else Key(key.caller, uuid.uuid4().hex)
-            is_new = await self._delivery.keep(spool_key, inputs)
+            is_new = await self._delivery.keep(spool_key, inputs, answer_id)
             is_kept = True
             if is_new:
                 self._counters.receive(key.caller)
@@ -88,21 +95,27 @@ class KeptRequests:
             log_failure(outcome, key.id, trace)
         return outcome, outputs
 
-    async def _try_once(self, inputs: Tensors) -> Result:
+    async def _try_once(self, answer_key: Key, inputs: Tensors) -> Tried:
         """Try a request of the spool once, in a trace of its own: its client may be long gone."""
         trace = self._tracer.begin("kept request", self._current_plan().view, "", has_client=False)
         outcome: Outcome | None = Outcome(grpc.StatusCode.CANCELLED, "the client cancelled")
         outputs: Tensors = {}
+        request: Request | None = None
+
+        def submit(on_finished: OnFinished) -> Request:
+            nonlocal request
+            request = self._requests.submit(inputs, None, "", trace, on_finished)
+            return request
+
         try:
             self._check(inputs)
-            outcome, outputs = await self._requests.result_of(
-                lambda on_finished: self._requests.submit(inputs, None, "", trace, on_finished)
-            )
+            outcome, outputs = await self._requests.result_of(submit)
         except AgentError as error:
             outcome = Outcome(status_of(error), str(error))
         finally:
             trace.end(outcome)
-        return outcome, outputs
+        attempt = None if request is None else request.answered_by
+        return Tried(outcome, outputs, partial(self._on_answer, answer_key, attempt, outputs))
 
     def _check(self, inputs: Tensors) -> None:
         plan = self._current_plan()

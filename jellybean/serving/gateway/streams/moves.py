@@ -10,6 +10,7 @@ import grpc
 
 from jellybean.serving.gateway.plans.served_plan import ServedPlan
 from jellybean.serving.gateway.plans.source_messages import Inputs
+from jellybean.serving.gateway.requests.request import Attempt
 from jellybean.serving.gateway.streams.stream import Place, StateCopy, Stream, state_code
 from jellybean.serving.outcomes import Outcome, Tensors
 from jellybean_agent import StatusError
@@ -19,12 +20,17 @@ LOG = logging.getLogger("jellybean.gateway")
 
 
 class SentChunk(NamedTuple):
-    """A chunk's answer: `after`: the attempt that gave it; `place`: where its states are, None without an answer."""
+    """A chunk's answer: `attempt`: that gave it; `place`: where its states are. Both None without an answer."""
 
     outcome: Outcome | None  # why there is no answer
     outputs: Tensors
-    after: str
+    attempt: Attempt | None
     place: Place | None
+
+    @property
+    def after(self) -> str:
+        """The attempt that gave the answer, by which the states after it are named."""
+        return "" if self.attempt is None else self.attempt.key
 
 
 SendChunk = Callable[[Stream, Inputs, str], Awaitable[SentChunk]]  # stream, inputs, attempt that it continues

@@ -10,6 +10,8 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
+from typing import NamedTuple
 
 import grpc
 
@@ -17,11 +19,11 @@ from jellybean.serving.gateway.plans.served_plan import ServedPlan
 from jellybean.serving.gateway.plans.source_messages import Inputs
 from jellybean.serving.gateway.requests.admission import MAX_ID_BYTES
 from jellybean.serving.gateway.requests.in_flight import InFlightRequests, answer_limit_s
-from jellybean.serving.gateway.requests.request import OnFinished, Request
+from jellybean.serving.gateway.requests.request import Attempt, OnFinished, Request
 from jellybean.serving.gateway.streams.moves import SentChunk, read_states, settle
 from jellybean.serving.gateway.streams.stream import Place, Stream, state_code
 from jellybean.serving.gateway.tracing import NOT_TRACED, RequestTrace
-from jellybean.serving.outcomes import Outcome, Result
+from jellybean.serving.outcomes import Outcome, Result, Tensors
 from jellybean.serving.spool.delivery import Key
 from jellybean_agent import PlanView, StreamPosition
 
@@ -43,6 +45,22 @@ class StreamChunk:
     begins: bool = False
     ends: bool = False
     number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredChunk:
+    """A chunk that was answered now. `name`: its stream and its number there, `camera-7/12`; `attempt`: that did it."""
+
+    name: str
+    attempt: Attempt
+
+
+class ChunkResult(NamedTuple):
+    """Why a chunk has no answer, or its answer. `answered`: None also where an earlier answer is given again."""
+
+    outcome: Outcome | None
+    outputs: Tensors = MappingProxyType({})
+    answered: AnsweredChunk | None = None
 
 
 class Streams:
@@ -70,19 +88,22 @@ class Streams:
 
     async def infer(
         self, chunk: StreamChunk, inputs: Inputs, time_left_s: float | None, request_id: str, trace: RequestTrace
-    ) -> Result:
+    ) -> ChunkResult:
         """Answer one chunk, after those of its stream that came before it."""
         until_s = time.monotonic() + min(self._timeout_s, self._timeout_s if time_left_s is None else time_left_s)
         stream = self._stream_of(chunk)
         if isinstance(stream, Outcome):
-            return stream, {}
+            return ChunkResult(stream)
         if not await self._turn(stream, until_s):
             reason = f"stream {stream.name}: no answer in time, as the chunks before it have none"
-            return Outcome(grpc.StatusCode.DEADLINE_EXCEEDED, reason), {}
+            return ChunkResult(Outcome(grpc.StatusCode.DEADLINE_EXCEEDED, reason))
         try:
             if (refusal := _misnumbered(stream, chunk)) is not None:
-                return refusal
-            return await self._answer(stream, partial(self._send, until_s, request_id), inputs, trace)
+                return ChunkResult(*refusal)
+            outcome, sent = await self._answer(stream, partial(self._send, until_s, request_id), inputs, trace)
+            if sent is None or sent.attempt is None:
+                return ChunkResult(outcome)
+            return ChunkResult(None, sent.outputs, AnsweredChunk(f"{chunk.stream.id}/{stream.number}", sent.attempt))
         finally:
             stream.lock.release()
             if self._streams.get(chunk.stream) is not stream:  # it was begun anew meanwhile
@@ -141,8 +162,11 @@ class Streams:
 
     async def _answer(
         self, stream: Stream, send: Callable[..., Awaitable[SentChunk]], inputs: Inputs, trace: RequestTrace
-    ) -> Result:
-        """Answer the stream's next chunk, with its states where it goes; they are rebuilt if they are not there."""
+    ) -> tuple[Outcome | None, SentChunk | None]:
+        """Answer the stream's next chunk, with its states where it goes; they are rebuilt if they are not there.
+
+        Returns why there is no answer, or the answer.
+        """
         outcome: Outcome | None = None
         for tries in range(MAX_TRIES):
             outcome = await settle(stream, self._current_plan(), partial(send, NOT_TRACED))
@@ -152,14 +176,14 @@ class Streams:
                     stream.answered(inputs, sent.outputs, sent.after, sent.place)
                     if stream.needs_copy and stream.copying is None:
                         stream.copying = asyncio.create_task(self._copy(stream, sent.place))
-                    return None, sent.outputs
+                    return None, sent
                 outcome = sent.outcome
             if outcome is None or outcome.status is not grpc.StatusCode.ABORTED:
                 break
             stream.place = None  # the state is not where it was
             self.rebuilt += 1
             await asyncio.sleep(tries * PAUSE_S)
-        return outcome, {}
+        return outcome, None
 
     async def _send(
         self, until_s: float, request_id: str, trace: RequestTrace, stream: Stream, inputs: Inputs, after: str
@@ -176,8 +200,8 @@ class Streams:
         outcome, outputs = await self._requests.result_of(submit)
         attempt = request.answered_by if request is not None else None
         if outcome is not None or attempt is None:
-            return SentChunk(outcome, {}, "", None)
-        return SentChunk(None, outputs, attempt.key, Place.of(attempt.plan, attempt.route))
+            return SentChunk(outcome, {}, None, None)
+        return SentChunk(None, outputs, attempt, Place.of(attempt.plan, attempt.route))
 
     async def _copy(self, stream: Stream, place: Place) -> None:
         """Copy the stream's states while it goes on; if that fails, its next answer tries again."""
