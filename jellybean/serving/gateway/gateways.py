@@ -7,9 +7,11 @@ requests in flight, and workers share their time out among workflows as planned.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
+from functools import lru_cache
 from pathlib import Path
 
 import grpc
@@ -22,6 +24,7 @@ from jellybean_agent import PlanView, StatusError, parse_identity
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2
 
+LOG = logging.getLogger("jellybean.gateway")
 Make = Callable[[PlanView, Mapping[str, str], Path | None], Awaitable[ServedWorkflow]]
 Views = Mapping[str, PlanView]  # by workflow, as of `workflow_views`
 _SUMS = (
@@ -219,11 +222,16 @@ class Gateways:
         self.changed.set()
 
     async def _leave(self, served: ServedWorkflow) -> None:
-        await served.gateway.finished()
-        await served.close()
-        del self._leaving[served]
+        try:
+            await served.gateway.finished()
+            await served.close(ends_run=False)
+        except Exception:  # a boundary: the others are served on
+            LOG.exception("%s, which is served no more, did not end in order", served.gateway.view.served_name)
+        finally:
+            del self._leaving[served]
 
 
+@lru_cache(4096)
 def own_workflow(caller: str) -> str:
     """The workflow, of a plan's several, that a caller's certificate is limited to; empty: none, or no certificate."""
     identity = parse_identity(caller) if caller else None

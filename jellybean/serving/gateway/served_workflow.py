@@ -24,10 +24,15 @@ class ServedWorkflow:
         if self.recorder is not None:
             self.recorder.start()
 
-    async def close(self) -> None:
-        """End; the last interval is written while the workers still answer."""
+    async def close(self, *, ends_run: bool = True) -> None:
+        """End; the last interval is written while the workers still answer.
+
+        `ends_run`: False if other workflows are served on.
+        """
+        if not ends_run:
+            self.gateway.plans.stop_costs()
         if self.recorder is not None:
-            await self.recorder.close()
+            await self.recorder.close(ends_run=ends_run)
         await self.gateway.close()
         if self.recorder is not None:  # calls that still arrive are not counted any more
             gateway = self.gateway

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,6 +58,11 @@ def test_each_answers_its_own_requests(project: Path) -> None:
     assert "no workflow 'barn' is served here, but shop, yard" in wrong
 
 
+def _document(project: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((project / "plan.json").read_text(encoding="utf-8"))
+    return found
+
+
 def test_a_flood_of_one_is_its_own_and_leaves_the_other_in_time(project: Path) -> None:
     """Both run on the same box and the same server, which shop's flood would keep busy several times over."""
     socket = running_state(project).gateway_address
@@ -84,21 +91,35 @@ def test_another_plan_takes_over_for_both_and_may_leave_one_out(project: Path) -
         told = jellybean("plan", str(project)).stdout
         assert "yard" in told
         jellybean("apply", str(project))
+        left_s = time.time()
         with pytest.raises(RequestError, match="no workflow 'yard' is served here, but shop"):
             yard.infer({"x": ROW})
         (answer,) = shop.infer({"x": ROW}).values()
         assert np.array_equal(answer, ROW * 6.0)
+        time.sleep(5.0)  # which yard does not pay for
         yard_file.write_text(served, encoding="utf-8")
         jellybean("plan", str(project))
         jellybean("apply", str(project))
+        back_s = time.time()
         (answer,) = yard.infer({"x": ROW}).values()
         assert np.array_equal(answer, ROW * 4.0)
+    jellybean("down", str(project))
+    events = json.loads(jellybean("history", str(project), "--json").stdout)
+    served_s = {what: [one["at_unix_s"] for one in events if one["what"] == what] for what in ("up", "down")}
+    assert len(served_s["down"]) == 1, "yard that is left out ends no run"
+    lines = json.loads(jellybean("cost", str(project), "--by", "workflow", "--json").stdout)["lines"]
+    paid = {line["workflow"]: line["workers_usd"] for line in lines}
+    whole_s = served_s["down"][0] - served_s["up"][0]
+    away_s = back_s - left_s
+    planned = {part["name"]: part["cost"]["compute_usd_per_h"] for part in _document(project)["workflows"]}
+    assert paid["yard"] < planned["yard"] / 3600 * (whole_s - 0.5 * away_s) * 1.3
+    jellybean("up", str(project), "--detach")  # for the fixture
 
 
 def test_bench_measures_both_at_once_and_each_pays_its_part(project: Path) -> None:
     told = json.loads(jellybean_process("bench", str(project), "--duration", "5", "--json").stdout)
     assert told["workflows"].keys() == FACTORS.keys()
-    document = json.loads((project / "plan.json").read_text(encoding="utf-8"))
+    document = _document(project)
     for part in document["workflows"]:
         found = told["workflows"][part["name"]]
         assert found["rate_per_s"] == RATES_PER_S[part["name"]]

@@ -69,12 +69,12 @@ class Recorder:
         """Begin to write."""
         self._task = asyncio.create_task(self._run_forever(), name="ledger")
 
-    async def close(self) -> None:
-        """Write the last interval."""
+    async def close(self, *, ends_run: bool = True) -> None:
+        """Write the last interval; with `ends_run`, that nothing is served any more."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self.write(is_last=True)
+        await self.write(is_last=ends_run)
 
     async def end(self, *, has_kept: bool) -> None:
         """Close the database and the file of counters, which nobody uses any more.
@@ -103,7 +103,8 @@ class Recorder:
             self._changed.clear()
             await self.write()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), self._interval_s)
+                async with asyncio.timeout(self._interval_s):  # `wait_for` of Python 3.11 may lose a cancellation
+                    await self._changed.wait()
 
     async def write(self, read: Mapping[str, Sequence[bytes]] = MappingProxyType({}), *, is_last: bool = False) -> None:
         """Write the interval up to now. What cannot be written now is part of the next interval.

@@ -80,6 +80,10 @@ class CurrentPlan:
         if self.on_billed is not None:
             self.on_billed()
 
+    def stop_costs(self) -> None:
+        """Stop billing the plan that is served: nothing is served any more, though others are."""
+        self._end_costs(self.served)
+
     async def close(self) -> None:
         """End all streams, also those of plans that are being retired."""
         for plan, task in list(self._retiring.items()):  # a task that ends removes its plan

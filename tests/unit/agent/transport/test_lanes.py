@@ -1,0 +1,67 @@
+"""Streams by workflow: a receiver that is full for one workflow takes the messages of another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+from jellybean_agent.rpc.server import RpcServer
+from jellybean_agent.security.identity import Policy
+from jellybean_agent.transport.channels import Transport
+from jellybean_agent.transport.inboxes import INITIAL_CREDIT, Inboxes, agent_service_handler
+from jellybean_agent.transport.lanes import PeerLanes
+from jellybean_agent.transport.peers import PeerSettings
+from jellybean_agent.transport.streams import DELIVER_METHOD
+from jellybean_protos.agent.v1 import agent_pb2
+from tests.support.waiting import wait_until_async
+
+MANY = INITIAL_CREDIT + 40
+
+
+def message(workflow: str, number: int) -> agent_pb2.Message:
+    tensor = agent_pb2.Tensor(dtype="uint8", shape=[1], data=b"x")
+    return agent_pb2.Message(
+        request_id=f"{workflow}-{number}", upstream=f"{workflow}/first", downstream=f"{workflow}/last", tensor=tensor
+    )
+
+
+def test_a_queue_of_one_workflow_holds_up_no_other(tmp_path: Path) -> None:
+    async def run() -> None:
+        got: Counter[str] = Counter()
+        full = {"shop"}
+
+        def take(found: agent_pb2.Message) -> None:
+            got[found.upstream.partition("/")[0]] += 1
+
+        inboxes, transport = Inboxes(take, lambda workflow: workflow in full), Transport("w", insecure=True)
+        server: RpcServer = transport.server(Policy("w", ("a-1",)))
+        server.add_generic_rpc_handlers((agent_service_handler(),))
+        server.add_raw_stream(DELIVER_METHOD, inboxes.deliver_raw)
+        tmp_path.chmod(0o700)
+        transport.bind(server, f"unix:{tmp_path}/s")
+        await server.start()
+        lost: list[str] = []
+        lanes = PeerLanes(
+            "b-1",
+            f"unix:{tmp_path}/s",
+            PeerSettings("a-1", transport),
+            ("shop", "yard"),
+            on_lost=lambda _name, why, _messages: lost.append(why),
+        ).start()
+        for number in range(MANY):
+            lanes.put(message("shop", number))
+        for number in range(MANY):
+            lanes.put(message("yard", number))
+        await wait_until_async(lambda: got["yard"] == MANY)
+        assert got["shop"] == INITIAL_CREDIT, "no further credit while it is full"
+        assert lanes.queued == MANY - INITIAL_CREDIT
+        full.clear()
+        inboxes.has_capacity("shop")
+        await wait_until_async(lambda: got["shop"] == MANY)
+        assert not lost
+        lanes.forget("shop-1")
+        await lanes.close()
+        await server.stop(0.1)
+
+    asyncio.run(run())
