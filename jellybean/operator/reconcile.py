@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jellybean.documents import Project
 from jellybean.errors import DocumentError, InfeasibleError, JellyBeanError
 from jellybean.operator.certificates import issued
 from jellybean.operator.conditions import condition, plan_figures, with_conditions
@@ -140,6 +141,8 @@ class Reconciler:
         return discovered(self.nodes(), own.discover, spec["discover"], spec["kubernetes"])
 
     def _profiles(self, spec: Mapping[str, Any], own: OperatorSpec) -> str:
+        if "workflows" in spec:  # each has its own
+            return ""
         if own.profiles_from is None:
             if "profiles" not in spec:
                 raise JellyBeanError("spec: either profiles or profiles_from")
@@ -160,7 +163,9 @@ class Reconciler:
         if self._decided is not None and self._decided[0] == key:
             return self._decided[1]
         limit_s = own.replan.time_limit_s
-        if running is None or laid.project.workflow.slo.soft_latency_p99_s is not None:  # re-planning knows no penalty
+        one = laid.project
+        is_soft = isinstance(one, Project) and one.workflow.slo.soft_latency_p99_s is not None
+        if running is None or is_soft:  # re-planning knows no penalty
             plan = require_plan(plan_project(laid.project, compare=False, time_limit_s=limit_s))
             decision = _Decision(plan, plan, "Planned")
         else:

@@ -1,5 +1,7 @@
 """The spec of a Workflow resource: workflow, fleet, profiles and deployment in one object, with the documents' keys.
 
+Or several workflows on one fleet, each with its profiles, in `spec.workflows`.
+
 Its schema is generated from the documents' models. To read a resource, its parts are written as a project's documents
 and validated as such. Model files are identified by their hashes, not read: only the pods have them.
 """
@@ -15,15 +17,18 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from jellybean.documents import (
+    AnyProject,
     InfrastructureDocument,
     ProfilesDocument,
     Project,
     WorkflowDocument,
+    load_any_project,
     load_project,
     require_current,
+    written_projects,
 )
 from jellybean.documents.kubernetes import KUBERNETES_FILE, KubernetesDocument, load_settings
-from jellybean.documents.layout import INFRASTRUCTURE_FILE, PROFILES_FILE, WORKFLOW_FILE
+from jellybean.documents.layout import INFRASTRUCTURE_FILE, PROFILES_FILE, WORKFLOW_FILE, WORKFLOWS_FOLDER
 from jellybean.documents.planning_problem.model_files import model_ref, python_ref
 from jellybean.documents.planning_problem.stream_capacity import utilisation_of
 from jellybean.documents.schema.fields import AUTO, FROM_DOCUMENT, DocumentModel, Duration, Name, PricePerHour, Tiers
@@ -32,11 +37,22 @@ from jellybean.documents.schema.profiles import without_provenance
 from jellybean.errors import DocumentError, DocumentProblem, StaleProfilesError
 from jellybean.planning.cascades import refuse_cascades
 from jellybean_agent import BUILTIN_STEPS_MODULE, split_function_name
-from jellybean_k8s import CRD_API_VERSION, CRD_KIND, DeploymentSettings, SchemaRules, crd, dns_name, structural_schema
+from jellybean_k8s import (
+    CRD_API_VERSION,
+    CRD_KIND,
+    DeploymentSettings,
+    SchemaRules,
+    crd,
+    dns_name,
+    structural_schema,
+    without_descriptions,
+)
 
 Object = Mapping[str, Any]
 _NOT_IN_SPEC = ("kind", "name")  # of workflow.yaml: a resource has its own
 _WORKFLOW_KEYS = tuple(name for name in WorkflowDocument.model_fields if name not in _NOT_IN_SPEC)
+_WORKFLOWS = "workflows"  # key of the spec: several instead of one
+_MOST_WORKFLOWS = 50  # in one resource, whose size is limited
 _PARTS = {  # file name of a document -> path in the spec
     WORKFLOW_FILE: "spec.",
     INFRASTRUCTURE_FILE: "spec.infrastructure.",
@@ -142,7 +158,15 @@ _FLEET_RULES = [
 ]
 _SPEC_RULES = [
     ("has(self.infrastructure) != has(self.discover)", "the fleet is either infrastructure or discover"),
-    ("has(self.profiles) != has(self.profiles_from)", "either profiles or profiles_from"),
+    (
+        "has(self.workflows) || has(self.profiles) != has(self.profiles_from)",
+        "either profiles or profiles_from",
+    ),
+    (
+        "has(self.workflows) ? !has(self.sources) && !has(self.operators) && !has(self.profiles) && "
+        "!has(self.profiles_from) : has(self.sources) && has(self.operators)",
+        "either sources and operators of one workflow, or workflows with theirs",
+    ),
     (
         "(has(self.kubernetes.name) ? self.kubernetes.name : '') == "
         "(has(oldSelf.kubernetes.name) ? oldSelf.kubernetes.name : '')",
@@ -161,10 +185,29 @@ def resource_definition() -> dict[str, Any]:
     profiles = structural_schema(ProfilesDocument.model_json_schema(), RULES, without=("kind",))
     fleet["x-kubernetes-validations"] = [{"rule": rule, "message": text} for rule, text in _FLEET_RULES]
     spec["properties"] |= {"infrastructure": fleet, "profiles": profiles, "kubernetes": deployment, **own["properties"]}
-    spec["required"] = [*spec["required"], "kubernetes"]
+    spec["properties"][_WORKFLOWS] = {
+        "type": "object",
+        "description": "Several workflows on one fleet, by name, instead of sources, operators and profiles.",
+        "maxProperties": _MOST_WORKFLOWS,
+        "additionalProperties": _one_of_several(),
+    }
+    spec["required"] = ["kubernetes"]
     spec["x-kubernetes-validations"] = [{"rule": rule, "message": text} for rule, text in _SPEC_RULES]
     spec["description"] = "workflow.yaml, and beside it the fleet, the profiles and the deployment."
     return crd(spec, _ROOT_RULES)
+
+
+def _one_of_several() -> dict[str, Any]:
+    """The schema of a workflow in `spec.workflows`.
+
+    Without rules, which would cost the API server too much for many workflows: the operator checks the same. Without
+    descriptions, which are those of the spec: `kubectl apply` takes definitions up to 256 KiB.
+    """
+    found = structural_schema(WorkflowDocument.model_json_schema(), {}, without=_NOT_IN_SPEC)
+    profiles = structural_schema(ProfilesDocument.model_json_schema(), {}, without=("kind",))
+    found["properties"] |= {"profiles": profiles}
+    found["required"] = [*found["required"], "profiles"]
+    return without_descriptions(found)
 
 
 def operator_spec(resource: Object) -> OperatorSpec:
@@ -190,29 +233,29 @@ def _own_keys() -> frozenset[str]:
 class ResourceProject:
     """A resource as a project in a folder, with the settings of its deployment."""
 
-    project: Project
+    project: AnyProject
     settings: DeploymentSettings
 
 
 def lay_out(resource: Object, infrastructure: Object, profiles: str, folder: Path) -> ResourceProject:
     """Write a resource's documents to a folder and validate them. DocumentError with paths of the resource.
 
-    `infrastructure`: from the spec, or discovered. `profiles`: text of profiles.yaml.
+    `infrastructure`: from the spec, or discovered. `profiles`: text of profiles.yaml; of several workflows each has its
+    own in the spec.
     """
-    spec = resource["spec"]
-    workflow = {key: spec[key] for key in _WORKFLOW_KEYS if key in spec}
-    documents = {
-        WORKFLOW_FILE: {"kind": "Workflow", "name": resource["metadata"]["name"], **workflow},
-        INFRASTRUCTURE_FILE: {"kind": "Infrastructure", **infrastructure},
-        KUBERNETES_FILE: {"kind": "Kubernetes", **spec["kubernetes"]},
-    }
-    for name, document in documents.items():
-        (folder / name).write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
-    (folder / PROFILES_FILE).write_text(profiles, encoding="utf-8")
+    spec, name = resource["spec"], resource["metadata"]["name"]
+    root = folder / name  # a project of several workflows has the name of its folder
+    root.mkdir()
+    _write(root / INFRASTRUCTURE_FILE, {"kind": "Infrastructure", **infrastructure})
+    _write(root / KUBERNETES_FILE, {"kind": "Kubernetes", **spec["kubernetes"]})
+    for own, part in spec.get(_WORKFLOWS, {}).items():
+        _lay_out_workflow(root / WORKFLOWS_FOLDER / own, own, part, stated_profiles(part))
+    if _WORKFLOWS not in spec:
+        _lay_out_workflow(root, name, spec, profiles)
     try:
-        project = load_project(folder, files=False)
+        project = load_any_project(root, files=False) if _WORKFLOWS in spec else load_project(root, files=False)
         require_current(project)
-        return ResourceProject(project, load_settings(folder))
+        return ResourceProject(project, load_settings(root))
     except StaleProfilesError as error:
         hint = "run `jellybean profile` and `jellybean render --resource` (--stale accepts the old figures)"
         problems = [replace(_in_resource(problem, spec), hint=hint) for problem in error.problems]
@@ -221,9 +264,25 @@ def lay_out(resource: Object, infrastructure: Object, profiles: str, folder: Pat
         raise DocumentError([_in_resource(problem, spec) for problem in error.problems]) from error
 
 
+def _lay_out_workflow(folder: Path, name: str, part: Object, profiles: str) -> None:
+    """Write workflow.yaml and profiles.yaml of a workflow."""
+    folder.mkdir(parents=True, exist_ok=True)
+    workflow = {key: part[key] for key in _WORKFLOW_KEYS if key in part}
+    _write(folder / WORKFLOW_FILE, {"kind": "Workflow", "name": name, **workflow})
+    (folder / PROFILES_FILE).write_text(profiles, encoding="utf-8")
+
+
+def _write(path: Path, document: Object) -> None:
+    path.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
+
+
 def _in_resource(problem: DocumentProblem, spec: Object) -> DocumentProblem:
     """A problem of a document, located by its path in the resource."""
     file = Path(problem.file).name
+    if _WORKFLOWS in spec and file in (WORKFLOW_FILE, PROFILES_FILE):
+        own = "profiles." if file == PROFILES_FILE else ""
+        place = f"spec.{_WORKFLOWS}.{Path(problem.file).parent.name}.{own}{problem.path}".rstrip(".")
+        return DocumentProblem(place, None, None, "", problem.message, problem.hint)
     if file == PROFILES_FILE and "profiles_from" in spec:
         where = f"ConfigMap {spec['profiles_from'].get('config_map')}"
         return DocumentProblem(where, problem.line, problem.column, problem.path, problem.message, problem.hint)
@@ -237,11 +296,31 @@ def stated_profiles(spec: Object) -> str:
     return json.dumps({"kind": "Profiles", **spec["profiles"]}, ensure_ascii=False)
 
 
-def to_resource(project: Project, kubernetes: KubernetesDocument) -> dict[str, Any]:
+def to_resource(project: AnyProject, kubernetes: KubernetesDocument) -> dict[str, Any]:
     """A project as a resource, with every value in its long form. ValueError without profiles.
 
-    InputError if the workflow has cascades: the operator does not have the models, and does not know what flows in one.
+    InputError if a workflow has cascades: the operator does not have the models, and does not know what flows in one.
     """
+    parts = written_projects(project)
+    dumped = {name: _workflow_part(part) for name, part in parts.items()}
+    infrastructure = _dump(project.infrastructure)
+    if project.infrastructure.limits.utilisation == AUTO:
+        limits = [utilisation_of(part.workflow, part.infrastructure) for part in parts.values()]
+        infrastructure["limits"]["utilisation"] = min(limits)
+    if isinstance(project, Project):
+        name, spec = project.workflow.name, dumped[project.workflow.name]
+    else:
+        name, spec = project.name, {_WORKFLOWS: dumped}
+    return {
+        "apiVersion": CRD_API_VERSION,
+        "kind": CRD_KIND,
+        "metadata": {"name": dns_name(name)},
+        "spec": {**spec, "infrastructure": infrastructure, "kubernetes": _dump(kubernetes)},
+    }
+
+
+def _workflow_part(project: Project) -> dict[str, Any]:
+    """A workflow with its profiles, as the spec states them."""
     if project.profiles is None:
         raise ValueError("a resource has profiles")
     refuse_cascades(project, "render --resource")
@@ -249,21 +328,8 @@ def to_resource(project: Project, kubernetes: KubernetesDocument) -> dict[str, A
     _state_measured(project.workflow, project.profiles, workflow)
     _name_modules(project, workflow)
     _name_files(project, workflow)
-    infrastructure = _dump(project.infrastructure)
-    if project.infrastructure.limits.utilisation == AUTO:
-        infrastructure["limits"]["utilisation"] = utilisation_of(project.workflow, project.infrastructure)
-    spec = {
-        **{key: value for key, value in workflow.items() if key in _WORKFLOW_KEYS},
-        "infrastructure": infrastructure,
-        "profiles": _dump(without_provenance(project.profiles) if project.accept_stale else project.profiles),
-        "kubernetes": _dump(kubernetes),
-    }
-    return {
-        "apiVersion": CRD_API_VERSION,
-        "kind": CRD_KIND,
-        "metadata": {"name": dns_name(project.workflow.name)},
-        "spec": spec,
-    }
+    profiles = _dump(without_provenance(project.profiles) if project.accept_stale else project.profiles)
+    return {**{key: value for key, value in workflow.items() if key in _WORKFLOW_KEYS}, "profiles": profiles}
 
 
 def _state_measured(workflow: WorkflowDocument, profiles: ProfilesDocument, dumped: dict[str, Any]) -> None:

@@ -101,6 +101,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     "resource.structural_schema": (
         "SchemaRules",
         "structural_schema",
+        "without_descriptions",
     ),
 }
 

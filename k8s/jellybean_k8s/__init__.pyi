@@ -63,3 +63,4 @@ from jellybean_k8s.resource.crd import crd as crd
 from jellybean_k8s.resource.rbac import deployer_role as deployer_role
 from jellybean_k8s.resource.structural_schema import SchemaRules as SchemaRules
 from jellybean_k8s.resource.structural_schema import structural_schema as structural_schema
+from jellybean_k8s.resource.structural_schema import without_descriptions as without_descriptions

@@ -11,8 +11,8 @@ import typer
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, checked_folder, example
 from jellybean.cli.console import out, print_json
 from jellybean.cli.current_plan import load_current_plan
-from jellybean.cli.projects import open_project, open_served_project, planned_options, require_servable
-from jellybean.documents import AnyProject, Project
+from jellybean.cli.projects import open_served_project, planned_options, require_servable
+from jellybean.documents import AnyProject
 
 if TYPE_CHECKING:
     from jellybean_k8s import Objects
@@ -48,8 +48,8 @@ def render(
         return
     if resource:
         with planned_options(directory, overrides) as options:
-            one = open_project(directory, options, stale=stale)
-        _print_object(_resource(one), json=json)
+            project = open_served_project(directory, options, stale=stale)
+        _print_object(_resource(project), json=json)
         return
     if kustomize is not None:
         checked_folder("--kustomize", kustomize)
@@ -81,7 +81,7 @@ def _print_object(value: Mapping[str, Any], *, json: bool) -> None:
         print(to_yaml(value), end="")
 
 
-def _resource(project: Project) -> dict[str, Any]:
+def _resource(project: AnyProject) -> dict[str, Any]:
     from jellybean.documents.kubernetes import load_kubernetes
     from jellybean.operator.resource import to_resource
 

@@ -30,6 +30,17 @@ def structural_schema(schema: Mapping[str, Any], rules: SchemaRules, *, without:
     return _node(kept, definitions, rules, "")
 
 
+def without_descriptions(schema: Schema) -> Schema:
+    """The same schema without its texts."""
+    found = {key: value for key, value in schema.items() if key != "description"}
+    if "properties" in schema:
+        found["properties"] = {key: without_descriptions(value) for key, value in schema["properties"].items()}
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            found[key] = without_descriptions(schema[key])
+    return found
+
+
 def _node(node: Mapping[str, Any], definitions: Mapping[str, Any], rules: SchemaRules, key: str) -> Schema:
     if "$ref" in node:
         name = node["$ref"].rpartition("/")[2]

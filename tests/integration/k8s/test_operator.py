@@ -318,3 +318,17 @@ def test_a_suspended_resource_is_left_as_it_is(operated: Callable[..., Operated]
     assert conditions[CONDITION_READY]["status"] == "True"
     assert found.revisions() == ["deployed"]
     assert found.look(set_to("suspend", to=False))[CONDITION_PLANNED]["reason"] == "Replanned"
+
+
+def test_several_workflows_on_one_fleet_are_one_deployment(operated: Callable[..., Operated]) -> None:
+    one = resource()["spec"]
+    part = {key: one[key] for key in ("sources", "operators", "profiles")} | {"slo": {"accuracy": 80}}
+    without = dict.fromkeys(("sources", "operators", "profiles", "slo"))
+    there = operated(**without, workflows={"shop": part, "yard": part})
+    conditions = there.look()
+    assert conditions[CONDITION_PLANNED]["status"] == "True", conditions
+    deployed = [found["metadata"]["name"] for found in there.target.cluster.list("Deployment")]
+    assert [name for name in deployed if name.endswith("-gateway")], "one gateway for both"
+    assert len(deployed) == 1
+    wrong = there.look(set_to("workflows", "yard", "sources", "strip", "tier", to="moon"))
+    assert "spec.workflows.yard.sources.strip" in wrong[CONDITION_PLANNED]["message"]

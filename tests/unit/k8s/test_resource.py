@@ -15,18 +15,19 @@ import jsonschema
 import pytest
 import yaml
 
-from jellybean.documents import build_problem, load_project
+from jellybean.documents import build_problem, load_any_project, load_project
 from jellybean.documents.kubernetes import load_kubernetes
 from jellybean.errors import DocumentError
 from jellybean.operator.fleet import discovered, with_pools
 from jellybean.operator.resource import lay_out, operator_spec, resource_definition, stated_profiles, to_resource
-from jellybean.planning.project_plan import plan_project
+from jellybean.planning.project_plan import plan_project, require_plan
 from jellybean_k8s import render
 from jellybean_k8s.manifests.yaml_text import to_yaml
 from jellybean_solver.model.problem import Problem
 from tests.api_objects import pruned
 from tests.k8s_check import complaints, schema_complaints
 from tests.k8s_resource import resource
+from tests.support.two_scales import make_two_scales
 
 ROOT = Path(__file__).resolve().parents[3]
 GOLDEN = ROOT / "k8s" / "chart" / "crds" / "workflows.jellybean.dev.yaml"
@@ -151,6 +152,7 @@ HOLDS = {
     ),
     "the fleet is either": ({"infrastructure": {}, "discover": {}}, {"discover": {}}),
     "either profiles or": ({}, {"profiles": {}}),
+    "either sources and operators": ({"workflows": {}, "sources": {}}, {"sources": {}, "operators": {}}),
     "the name of a deployment stays": ({"kubernetes": {"name": "other"}}, {"kubernetes": {"name": "digits"}}),
     "the name of a workflow": ({"metadata": {"name": "x" * 64}}, {"metadata": {"name": "x"}}),
 }
@@ -191,6 +193,27 @@ def _met(node: Mapping[str, Any], value: Any) -> Iterator[tuple[str, Any]]:
 def schema() -> jsonschema.protocols.Validator:
     """OpenAPI 3.0 takes `exclusiveMinimum` as the fourth draft does."""
     return jsonschema.Draft4Validator(root())
+
+
+def test_a_definition_is_small_enough_for_kubectl() -> None:
+    assert len(json.dumps(resource_definition())) < 200_000, "kubectl apply writes it into an annotation of 256 KiB"
+
+
+def test_several_workflows_are_one_resource(tmp_path: Path) -> None:
+    folder = make_two_scales(tmp_path / "two")
+    (folder / "kubernetes.yaml").write_text(SETTINGS, encoding="utf-8")
+    project = load_any_project(folder)
+    made = to_resource(project, load_kubernetes(folder))
+    assert made["metadata"]["name"] == "two"
+    assert list(schema().iter_errors(made)) == []
+    (tmp_path / "laid").mkdir()
+    laid = lay_out(made, made["spec"]["infrastructure"], "", tmp_path / "laid")
+    before, after = (require_plan(plan_project(one)) for one in (project, laid.project))
+    assert (before.name, before.cost, before.routes) == (after.name, after.cost, after.routes)  # sizes of files differ
+    del made["spec"]["workflows"]["yard"]["operators"]["first"]["inputs"]
+    (tmp_path / "again").mkdir()
+    with pytest.raises(DocumentError, match=r"spec\.workflows\.yard\.operators\.first"):
+        lay_out(made, made["spec"]["infrastructure"], "", tmp_path / "again")
 
 
 @pytest.mark.parametrize("example", ["digits", "vqa"])
