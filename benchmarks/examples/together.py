@@ -66,7 +66,8 @@ def served_together(smoke: bool) -> Result:
         title="Two workflows served on one fleet",
         topic=Topic.PREDICTION,
         method="digits at 10/s and ocr at 1/s (four of its detectors, two of its recognisers) on nine workers of three "
-        f"kinds, profiled, planned together and served by one gateway for {seconds} s; then each while the other is offered {FLOOD} times its rate.",
+        f"kinds, profiled, planned together and served by one gateway for {seconds} s; then each while the other is "
+        f"offered {FLOOD} times its rate.",
         reference="the simulator's prediction of both together; the cost in the ledger beside the plan's; each planned "
         "alone on the same fleet.",
         tables=(
