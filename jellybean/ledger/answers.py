@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, delete, func, insert, select, update
 
 from jellybean.ledger import tables
-from jellybean.ledger.errors import LedgerError
+from jellybean.ledger.errors import NoAnswerError
 from jellybean.ledger.ledger import Ledger
 from jellybean.ledger.questions import Span, day_or_hour
 
@@ -81,7 +81,7 @@ class AnswerName:
 def label_answer(ledger: Ledger, name: AnswerName, judge: Callable[[bytes], float], now_s: float) -> float:
     """Judge the newest answer to the request with this id by `judge` (serialised outputs -> 0 to 1); its verdict.
 
-    LedgerError if there is none, if it was labelled before, or if several clients used the id and none is named.
+    NoAnswerError if there is none, if it was labelled before, or if several clients used the id and none is named.
     """
     columns = tables.answers.c
     query = select(columns.number, columns.client, columns.outputs)
@@ -91,16 +91,16 @@ def label_answer(ledger: Ledger, name: AnswerName, judge: Callable[[bytes], floa
     with ledger.changing() as connection:
         rows = connection.execute(query.order_by(columns.number.desc())).all()
         if not rows:
-            raise LedgerError(
+            raise NoAnswerError(
                 f"no answer to a request {name.id!r} is kept: only requests with an id are, with answers of at most "
                 f"{MAX_ANSWER_BYTES} bytes, for {KEPT_S / 86_400:.0f} days"
             )
         if len(clients := {row.client for row in rows}) > 1:
             named = ", ".join(one or "(no certificate)" for one in sorted(clients))
-            raise LedgerError(f"several clients sent a request {name.id!r}: {named}; say which one with --client")
+            raise NoAnswerError(f"several clients sent a request {name.id!r}: {named}; say which one with --client")
         newest = rows[0]
         if newest.outputs is None:
-            raise LedgerError(f"request {name.id!r} has its label already")
+            raise NoAnswerError(f"request {name.id!r} has its label already")
         correct = judge(newest.outputs)
         own = update(tables.answers).where(columns.number == newest.number)
         connection.execute(own.values(correct=correct, labelled_s=now_s, outputs=None))

@@ -9,8 +9,8 @@ from typing import Any
 
 from jellybean.display import formats
 from jellybean.ledger.events import EventKind
-from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.questions import By, CostLine, Span, TimelinePoint, all_events, cost, timeline
+from jellybean.ledger.questions import By, CostLine, Span, TimelinePoint
+from jellybean.ledger.source import LedgerSource
 
 DAYS = 7
 PIECES = 60  # of time in a curve, at most
@@ -59,19 +59,19 @@ class Served:
         return found
 
 
-def served(ledger: Ledger, now_unix_s: float) -> Served | None:
+def served(ledger: LedgerSource, now_unix_s: float) -> Served | None:
     """What was served in the last days; None if nothing was."""
     span = Span(now_unix_s - DAYS * _DAY_S)
-    points = timeline(ledger, _FINE_S, span)
+    points = ledger.timeline(_FINE_S, span)
     if not points:
         return None
     begin_s, end_s = points[0].begin_s, points[-1].begin_s + _FINE_S
     if end_s - begin_s > _FINE_FOR_S:
         piece_s = next((size for size in _PIECES_S if (end_s - begin_s) / size <= PIECES), _PIECES_S[-1])
-        points = timeline(ledger, piece_s, span)
-    changes = [event.at_unix_s for event in all_events(ledger) if event.kind is EventKind.PLAN]
+        points = ledger.timeline(piece_s, span)
+    changes = [event.at_unix_s for event in ledger.events(span) if event.kind is EventKind.PLAN]
     changes = [at_s for at_s in changes if begin_s <= at_s <= end_s]
-    operators, clients = (_dearest(cost(ledger, by, span)) for by in (By.OPERATOR, By.CLIENT))
+    operators, clients = (_dearest(ledger.cost(by, span)) for by in (By.OPERATOR, By.CLIENT))
     return Served(
         since_unix_s=begin_s,
         until_unix_s=end_s,

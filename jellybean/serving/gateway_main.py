@@ -18,6 +18,7 @@ from grpc_health.v1 import health, health_pb2_grpc
 
 from jellybean.ledger.errors import LedgerError
 from jellybean.serving.enrolment.rollout import PlanOffer, PlanRollout
+from jellybean.serving.gateway.accounting.ledger_service import LedgerService
 from jellybean.serving.gateway.fast_infer import FastWorkflow
 from jellybean.serving.gateway.gateway import MAX_IN_FLIGHT, TIMEOUT_S, Gateway, GatewaySettings
 from jellybean.serving.gateway.metrics import GatewayCollector
@@ -65,7 +66,7 @@ from jellybean_agent import (
     termination_event,
     watch_expiry,
 )
-from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
+from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc, ledger_pb2_grpc
 
 if TYPE_CHECKING:
     from jellybean.serving.gateway.accounting.recorder import Recorder
@@ -99,18 +100,21 @@ async def serve(options: argparse.Namespace) -> None:
         rollout = PlanRollout(PlanOffer(view, options.plan.read_bytes(), addresses))
         end = end_of_run(options.run, stop)
         service, workflow = GatewayService(gateway, transport, rollout, on_replaced, end), Workflow(gateway)
+        ledger = _ledger_service(options, view)
         healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
         _add_deliver(workers, gateway)
         for server in (workers, clients):
             _add_client_services(server, gateway, service, workflow, healthy, traced=spans is not None)
-        http_at, inference = (options.host, options.http_port), _inference(gateway, workflow)
-        async with _http(inference, http_at, transport, policy, traced=spans is not None), AsyncExitStack() as started:
+            ledger_pb2_grpc.add_LedgerServicer_to_server(ledger, server)  # type: ignore[no-untyped-call]
+        http_at, served = (options.host, options.http_port), (_inference(gateway, workflow), ledger)
+        async with _http(served, http_at, transport, policy, traced=spans is not None), AsyncExitStack() as started:
+            started.callback(ledger.close)
             started.push_async_callback(workers.stop, 0.1)
             started.push_async_callback(clients.stop, 1.0)
             await set_health(healthy, serving=False)
             started.push_async_callback(await serve_health(options.health_port, healthy))
             started.push_async_callback(_close_spans, spans)
-            await _start(gateway, await _recorder(options, gateway), started)
+            await _start(gateway, await _recorder(options, gateway, ledger), started)
             health_task = asyncio.create_task(_update_health(gateway, healthy))
             started.callback(health_task.cancel)
             enrolment = await _enrolment(options, rollout, transport, workers, gateway)
@@ -209,8 +213,11 @@ async def _end(recorder: Recorder, gateway: Gateway) -> None:
     await recorder.end(has_kept=gateway.status().kept > 0)
 
 
-async def _recorder(options: argparse.Namespace, gateway: Gateway) -> Recorder | None:
-    """Counts what the gateway serves and writes it to the ledger; None without `--ledger`."""
+async def _recorder(options: argparse.Namespace, gateway: Gateway, ledger: LedgerService) -> Recorder | None:
+    """Counts what the gateway serves and writes it to the ledger; None without `--ledger`.
+
+    `ledger`: has answers written before they are labelled.
+    """
     if not options.ledger:
         return None
     from jellybean.ledger.value_figures import Port  # needs SQLAlchemy
@@ -220,9 +227,21 @@ async def _recorder(options: argparse.Namespace, gateway: Gateway) -> Recorder |
     recorder.lose(Counter(await gateway.kept_callers()))
     gateway.counters.log = recorder.log
     gateway.on_answer = recorder.answers.keep
+    ledger.write_answers = recorder.write_answers
     gateway.on_inputs = lambda view, inputs: recorder.values.see(view, Port.SOURCE, inputs)
     gateway.on_outputs = lambda view, outputs: recorder.values.see(view, Port.ANSWER, outputs)
     return recorder
+
+
+def _ledger_service(options: argparse.Namespace, view: PlanView) -> LedgerService:
+    """Answers questions about the ledger; without `--ledger` it says that there is none."""
+    if not options.ledger:
+        return LedgerService(None)
+    from jellybean.ledger.labels import LabelRule  # needs SQLAlchemy
+    from jellybean.serving.gateway.accounting.ledger_answers import LedgerAnswers
+
+    rule = LabelRule(options.metric, options.labelled or None)
+    return LedgerService(LedgerAnswers(options.ledger, view.name, rule))
 
 
 async def _close_spans(spans: SpanFactory | None) -> None:
@@ -294,14 +313,19 @@ def _inference(gateway: Gateway, workflow: Workflow) -> InferenceService:
 
 
 def _http(
-    inference: InferenceService, at: tuple[str, int], transport: Transport, policy: Policy, *, traced: bool
+    served: tuple[InferenceService, LedgerService],
+    at: tuple[str, int],
+    transport: Transport,
+    policy: Policy,
+    *,
+    traced: bool,
 ) -> contextlib.AbstractAsyncContextManager[None]:
     """The HTTP server where a port is given; aiohttp is only installed with the extra `http`."""
     if at[1] == 0:
         return contextlib.nullcontext()
     from jellybean.serving.http.inference_http import serve_http
 
-    return serve_http(inference, at, transport, policy, traced=traced)
+    return serve_http(served[0], at, transport, policy, served[1].label, traced=traced)
 
 
 async def _update_health(gateway: Gateway, servicer: Any) -> None:
@@ -353,6 +377,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ledger", default="", help="database of the ledger, a URL or a file; empty: none is written")
     parser.add_argument("--live", type=Path, help="file of the counters since its last interval; needs --ledger")
     parser.add_argument("--ledger-run", default="", help="which start of serving this is; between two nothing costs")
+    parser.add_argument("--metric", default="exact_match", help="of labels that come after the answers")
+    parser.add_argument("--labelled", default="", help="operator whose output they are for; empty: the only one")
     parser.add_argument("--enrol", help="HOST:PORT where boxes with a token join; needs --tls, --ca and --tokens")
     parser.add_argument("--ca", type=Path, help="folder of the authority that signs their certificates")
     parser.add_argument("--tokens", type=Path, help="folder of their tokens (`jellybean token`)")

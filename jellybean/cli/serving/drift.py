@@ -11,35 +11,44 @@ from rich.table import Table
 
 from jellybean.bench.heldout import read_array
 from jellybean.cli.console import EXIT_MISSED, out, print_json, say, warn
+from jellybean.cli.serving.asked_ledger import asked_ledger, nothing_served
 from jellybean.cli.serving.cost import parse_time
 from jellybean.display import formats
 from jellybean.documents import load_project
 from jellybean.errors import InputError, JellyBeanError
-from jellybean.ledger.ledger import opened_ledger
-from jellybean.ledger.questions import Span, last_plan
+from jellybean.ledger.questions import Span
 from jellybean.report import Store
 from jellybean.report.advice import HASH_DIGITS
 from jellybean.report.drift_watch import Drifted, DriftWatch
+from jellybean.report.records import record_once
 from jellybean.report.served_figures import observations
 from jellybean.report.served_values import value_observations
+from jellybean.serving.client import served_document
+from jellybean.serving.endpoint import Endpoint
 from jellybean_agent import Array
 from jellybean_solver import from_document
 
 _YEAR_S = 365.25 * 86_400.0
 
 
-def show_drift(directory: Path, url: str | None, since: str, *, json: bool) -> None:
-    """Print what is off in the plan that was served last. Exit status 5 if anything is. `url`: of the ledger."""
+def show_drift(directory: Path, url: str | None, since: str, endpoint: Endpoint | None, *, json: bool) -> None:
+    """Print what is off in the plan that was served last. Exit status 5 if anything is.
+
+    `url`: of the ledger; `endpoint`: a gateway that is asked about its own.
+    """
     span = Span(parse_time(since))
-    with opened_ledger(directory, url) as ledger:
-        plan_hash = None if ledger is None else last_plan(ledger)
-        if ledger is None or plan_hash is None:
-            raise InputError(f"nothing was served yet: jellybean up {directory}")
-        snapshot = Store.of(directory).latest(plan_hash)
-        if snapshot is None:
-            raise InputError(f"the plan that was served last, {plan_hash[:HASH_DIGITS]}, is not in the report store")
-        seen = observations(ledger, from_document(snapshot.document), plan_hash, span)
-        seen += value_observations(ledger, _held_out(directory), plan_hash, span)
+    with asked_ledger(directory, url, endpoint) as asked:
+        counts = asked.counts(None, span)
+    if counts is None:
+        raise InputError(nothing_served(directory, endpoint))
+    plan_hash = counts.plan
+    if endpoint is not None:
+        record_once(directory, served_document(endpoint))
+    snapshot = Store.of(directory).latest(plan_hash)
+    if snapshot is None:
+        raise InputError(f"the plan that was served last, {plan_hash[:HASH_DIGITS]}, is not in the report store")
+    seen = observations(counts, from_document(snapshot.document))
+    seen += value_observations(counts.values, _held_out(directory), span)
     drifted = DriftWatch().see_all(seen).drifted
     if json:
         items = [one.to_json() for one in drifted]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import click
 import typer
 
 if TYPE_CHECKING:
@@ -17,8 +19,34 @@ GatewayAt = Annotated[
 ]
 AdminTls = Annotated[
     Path | None,
-    typer.Option("--tls", metavar="FOLDER", help="With --gateway: an admin's certificate; DIR's by default."),
+    typer.Option(
+        "--tls", metavar="FOLDER", help="With --gateway or --context: an admin's certificate; DIR's by default."
+    ),
 ]
+AtContext = Annotated[
+    str | None,
+    typer.Option("--context", help="The gateway of DIR's deployment in Kubernetes, by this context of the kubeconfig."),
+]
+AtNamespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="The namespace of the deployment; the context's by default.")
+]
+AtKubeconfig = Annotated[
+    Path | None,
+    typer.Option("--kubeconfig", help="Kubeconfig file of --context; $KUBECONFIG or ~/.kube/config by default."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class InCluster:
+    """Options that name a deployment in Kubernetes; none of them: it is not meant."""
+
+    context: str | None = None
+    namespace: str | None = None
+    kubeconfig: Path | None = None
+
+    @property
+    def is_given(self) -> bool:
+        return (self.context, self.namespace, self.kubeconfig) != (None, None, None)
 
 
 def check_settings(settings: LaunchSettings | JoinedSettings) -> None:
@@ -31,8 +59,21 @@ def check_settings(settings: LaunchSettings | JoinedSettings) -> None:
         raise typer.BadParameter(str(error)) from error
 
 
-def given_endpoint(directory: Path, gateway: str | None, tls: Path | None) -> Endpoint | None:
-    """The gateway of `--gateway`; None if it is not given. CertificateError for a missing or invalid certificate."""
+def given_endpoint(
+    directory: Path, gateway: str | None, tls: Path | None, cluster: InCluster = InCluster()
+) -> Endpoint | None:
+    """The gateway of `--gateway`, or of the deployment of `--context` and `--namespace`; None if none is given.
+
+    The way into a cluster is open until the command ends. CertificateError for a missing or invalid certificate.
+    """
+    if gateway is not None and cluster.is_given:
+        raise typer.BadParameter("--gateway names an address, --context a deployment in Kubernetes: give one of them")
+    if cluster.is_given:
+        from jellybean.cli.serving.in_cluster import deployed_endpoint
+
+        found = deployed_endpoint(directory, tls, cluster.kubeconfig, cluster.context, cluster.namespace)
+        endpoint: Endpoint = click.get_current_context().with_resource(found)
+        return endpoint
     if gateway is None:
         if tls is not None:
             raise typer.BadParameter("--tls belongs to --gateway: a plan that is up here needs no certificate")

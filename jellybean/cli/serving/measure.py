@@ -30,24 +30,32 @@ from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.documents import check_project
 from jellybean.cli.init import Example, copy_example
 from jellybean.cli.projects import open_project, options_of_plan
+from jellybean.cli.serving.asked_ledger import asked_ledger
 from jellybean.cli.serving.cost import LedgerAt
 from jellybean.cli.serving.drift import show_drift
-from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
+from jellybean.cli.serving.gateway_options import (
+    AdminTls,
+    AtContext,
+    AtKubeconfig,
+    AtNamespace,
+    GatewayAt,
+    InCluster,
+    given_endpoint,
+)
 from jellybean.cli.times import seconds_within
 from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, WARN
 from jellybean.documents import Project, load_project
-from jellybean.ledger.ledger import opened_ledger
 from jellybean.planning.plan_file import RUNNING
 from jellybean.planning.prediction import predict
 from jellybean.planning.replan import named_plan
 from jellybean.report import Store, build_report, render_html, to_table
 from jellybean.report.advice import HASH_DIGITS
 from jellybean.report.records import predicted_rate_per_s, record_measurement, record_once, record_prediction
-from jellybean.report.served import served
+from jellybean.report.served import Served, served
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import Endpoint, owner_endpoint
-from jellybean.serving.errors import ServingError
+from jellybean.serving.errors import RequestError, ServingError
 from jellybean.serving.outcomes import outcome_text
 from jellybean_agent import planned_rate_per_s
 from jellybean_solver import from_document
@@ -76,12 +84,15 @@ def bench(
     saturate: Annotated[bool, typer.Option("--saturate", help="Find the highest sustained rate.")] = False,
     gateway: GatewayAt = None,
     tls: AdminTls = None,
+    context: AtContext = None,
+    namespace: AtNamespace = None,
+    kubeconfig: AtKubeconfig = None,
 ) -> None:
     """Measure the running plan with held-out inputs, at the rate that it was made for, or at that of --set.
 
     Exit status 4 if it is overloaded, 5 if it keeps up but misses a target.
     """
-    endpoint = given_endpoint(directory, gateway, tls)
+    endpoint = given_endpoint(directory, gateway, tls, InCluster(context, namespace, kubeconfig))
     if saturate and rate_scale != 1.0:
         raise typer.BadParameter("--saturate and --rate-scale exclude each other")
     result = measure(
@@ -135,6 +146,9 @@ def report(
     ] = None,
     gateway: GatewayAt = None,
     tls: AdminTls = None,
+    context: AtContext = None,
+    namespace: AtNamespace = None,
+    kubeconfig: AtKubeconfig = None,
     drift: Annotated[
         bool,
         typer.Option("--drift", help="What has left its prediction while served; exit status 5 if any has."),
@@ -154,20 +168,20 @@ def report(
     With --gateway, of the plan that it serves.
     """
     check_project(directory, overrides)
+    endpoint = given_endpoint(directory, gateway, tls, InCluster(context, namespace, kubeconfig))
     if drift:
-        show_drift(directory, ledger, since, json=json)
+        show_drift(directory, ledger, since, endpoint, json=json)
         return
     if html is not None:
         checked_file("--html", html)
     named = None if plan is None else _hash_of(directory, plan)
-    if (endpoint := given_endpoint(directory, gateway, tls)) is not None:
+    if endpoint is not None:
         if plan is not None:
             raise typer.BadParameter("--plan and --gateway exclude each other: --gateway names the plan that it serves")
         record_once(directory, document := served_document(endpoint))
         named = str(document["hash"])
     built = build_report(Store.of(directory), named)
-    with opened_ledger(directory, ledger) as opened:
-        history = None if opened is None else served(opened, time.time())
+    history = _served(directory, ledger, endpoint)
     if json:
         print_json(built.to_json() | ({} if history is None else {"served": history.to_json()}))
         if html is None:
@@ -178,6 +192,16 @@ def report(
     path.write_text(render_html(built, history), encoding="utf-8")
     if not json:
         out.print(f"report: {path.resolve()}", soft_wrap=True)
+
+
+def _served(directory: Path, ledger: str | None, endpoint: Endpoint | None) -> Served | None:
+    """What the ledger has of the last days; None, with a warning, if a gateway has none or does not say."""
+    try:
+        with asked_ledger(directory, ledger, endpoint) as asked:
+            return served(asked, time.time())
+    except RequestError as error:
+        warn(f"the report is without what was served and what that cost: {error.reason}")
+        return None
 
 
 def _hash_of(directory: Path, plan: str) -> str:

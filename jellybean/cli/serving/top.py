@@ -13,7 +13,15 @@ from rich.text import Text
 
 from jellybean.cli.app import Directory, Json, app, example
 from jellybean.cli.console import out, print_json
-from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, given_endpoint
+from jellybean.cli.serving.gateway_options import (
+    AdminTls,
+    AtContext,
+    AtKubeconfig,
+    AtNamespace,
+    GatewayAt,
+    InCluster,
+    given_endpoint,
+)
 from jellybean.display.terminal import BAD
 from jellybean.errors import JellyBeanError
 from jellybean.serving.top.alerts import alert_groups, alert_rules
@@ -40,13 +48,16 @@ def top(
     interval: Annotated[float, typer.Option(min=0.2, max=60.0, help="Seconds between updates.")] = 1.0,
     gateway: GatewayAt = None,
     tls: AdminTls = None,
+    context: AtContext = None,
+    namespace: AtNamespace = None,
+    kubeconfig: AtKubeconfig = None,
     json: Json = False,
 ) -> None:
     """Watch the running plan: rates, latency, queues, planned and measured utilisation, cost. Ctrl-C quits."""
     from jellybean.serving.top.top import Scrape, Watcher, top_of
     from jellybean.serving.top.view import render
 
-    watcher = Watcher(directory, given_endpoint(directory, gateway, tls))
+    watcher = Watcher(directory, given_endpoint(directory, gateway, tls, InCluster(context, namespace, kubeconfig)))
     scrapes: deque[Scrape] = deque([watcher.scrape()])
     if once or json or not out.is_terminal:
         time.sleep(window or _ONCE_WINDOW_S)

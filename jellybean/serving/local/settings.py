@@ -23,6 +23,21 @@ def no_progress(_done: float, _total: float, _label: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class LabelSettings:
+    """How labels that come after the answers judge them: the workflow's metric, of the output of one operator.
+
+    `labelled`: that operator; empty: the only one that answers.
+    """
+
+    metric: str = "exact_match"
+    labelled: str = ""
+
+    def gateway_arguments(self) -> list[str]:
+        """The settings as arguments of the gateway's command line."""
+        return [f"--metric={self.metric}", *([f"--labelled={self.labelled}"] if self.labelled else [])]
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchSettings:
     """Settings of a run. Without ports only this user's processes reach the gateway, over its Unix socket.
 
@@ -30,7 +45,7 @@ class LaunchSettings:
     `insecure`: open to every user of this machine. `http_port`: Open Inference Protocol over HTTP (0: off), likewise.
     `metrics_port`: the gateway's metrics on the loopback (0: off). `hedge_after`: as `Hedge` reads it; empty: never.
     `allow_python`: functions that agents may run besides their own steps. `ledger`: URL of the ledger's database;
-    empty: the project's own file, `none`: no ledger is written.
+    empty: the project's own file, `none`: no ledger is written. `labels`: how labels judge answers.
     """
 
     port: int | None = None
@@ -44,6 +59,7 @@ class LaunchSettings:
     start_timeout_s: float = START_S
     allow_python: frozenset[str] = frozenset()
     ledger: str = ""
+    labels: LabelSettings = LabelSettings()
 
     def check(self) -> None:
         """SettingsError when ports would be open to everybody unasked, or settings exclude each other.
@@ -67,6 +83,7 @@ class LaunchSettings:
         arguments += ["--insecure"] if self.insecure else []
         arguments += [] if self.port is None else [f"--port={self.port}"]
         arguments += [] if self.tls is None else [f"--tls={self.tls.resolve()}"]
+        arguments += self.labels.gateway_arguments()
         return [*arguments, f"--max-in-hand={self.max_in_flight}", f"--timeout-s={self.request_timeout_s}"]
 
 
@@ -92,6 +109,7 @@ class JoinedSettings:
     hedge_after: str = ""
     start_timeout_s: float = START_S
     ledger: str = ""
+    labels: LabelSettings = LabelSettings()
 
     @property
     def replaced(self) -> Path:
@@ -120,7 +138,7 @@ class JoinedSettings:
         given |= {"http-port": self.http_port, "metrics-port": self.metrics_port, "tls": self.tls}
         given |= {"ca": self.authority, "tokens": self.state / "tokens", "root": self.state.parent}
         given |= {"replaced": self.replaced, "hedge-after": self.hedge_after or None}
-        return ["--no-emulation", "--worker-metrics"] + [
+        return ["--no-emulation", "--worker-metrics", *self.labels.gateway_arguments()] + [
             f"--{name}={value}" for name, value in given.items() if value is not None
         ]
 

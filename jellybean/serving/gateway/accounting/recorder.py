@@ -8,6 +8,7 @@ import hashlib
 import logging
 import math
 import socket
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -126,6 +127,14 @@ class Recorder:
                 LOG.error("%s; nothing is lost: the next interval has it", error)
             except Exception:
                 LOG.exception("an interval of the ledger was not written; the next one has it")
+
+    async def write_answers(self) -> None:
+        """Write the answers that were kept since the last interval, as a label for one may follow at once. LedgerError
+        if the database cannot be used.
+        """
+        if not self.answers.is_empty:
+            async with self._writing:
+                await asyncio.to_thread(self._keep_answers, time.time())
 
     def _add(self, reading: Reading) -> None:
         """Add a reading to those that are not written yet; the last one goes if its time is priced as that before it.

@@ -1,0 +1,48 @@
+"""The ledger that a command's options name: the project's own file, a database, or a gateway that is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from jellybean.ledger.labels import EXACT_MATCH, LabelRule
+from jellybean.ledger.ledger import opened_ledger
+from jellybean.ledger.source import LedgerSource, OpenedLedger
+
+if TYPE_CHECKING:
+    from jellybean.serving.endpoint import Endpoint
+
+
+def nothing_served(directory: Path, endpoint: Endpoint | None) -> str:
+    """What is said of a ledger in which nothing is."""
+    return f"nothing was served yet: jellybean up {directory}" if endpoint is None else "nothing was served there yet"
+
+
+@contextmanager
+def asked_ledger(
+    directory: Path,
+    url: str | None,
+    endpoint: Endpoint | None,
+    *,
+    workflow: str = "",
+    rule: LabelRule = EXACT_MATCH,
+) -> Iterator[LedgerSource]:
+    """The ledger of a gateway (`endpoint`), else that of `--ledger`, else the project's own.
+
+    `workflow`, `rule`: whose answers are labelled, and how; a gateway uses those of the workflow that it serves.
+    """
+    if endpoint is None:
+        with opened_ledger(directory, url) as opened:
+            yield OpenedLedger(opened, workflow, rule)
+        return
+    if url is not None:
+        raise typer.BadParameter("--ledger names a database, --gateway and --context whom to ask: give one of them")
+    from jellybean.serving.client import Client
+    from jellybean.serving.remote_ledger import RemoteLedger
+
+    with Client.at(endpoint) as client:
+        yield RemoteLedger(client)

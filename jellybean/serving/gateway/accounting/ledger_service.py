@@ -1,0 +1,143 @@
+"""The gRPC service about the gateway's ledger: questions of admins, and labels, of clients too.
+
+Questions run in threads of their own, a few at a time, so that they delay neither requests nor what writes the ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+
+from jellybean.errors import InputError
+from jellybean.ledger.errors import LedgerError
+from jellybean_agent import AgentError, Role, StatusError, caller_uri, parse_identity, status_of
+from jellybean_protos.gateway.v1 import ledger_pb2 as pb
+
+if TYPE_CHECKING:
+    from jellybean.serving.gateway.accounting.ledger_answers import LedgerAnswers
+
+LOG = logging.getLogger("jellybean.gateway")
+MAX_ANSWER_BYTES = 32 * 2**20
+_AT_ONCE = 2  # questions that run; SQLite has one writer, and the machine serves besides
+_MOST = 16  # questions that run or wait
+
+Message = TypeVar("Message")
+
+
+async def _nothing() -> None:
+    """Writes nothing."""
+
+
+class LedgerService:
+    """Methods of the service `Ledger`. `answers`: None if the gateway writes no ledger.
+
+    `write_answers`: writes the answers that were given since the last interval, so that labels find them.
+    """
+
+    def __init__(self, answers: LedgerAnswers | None) -> None:
+        self.write_answers: Callable[[], Awaitable[None]] = _nothing
+        self._answers = answers
+        self._threads = ThreadPoolExecutor(_AT_ONCE, "ledger-question")
+        self._asked = 0
+
+    def close(self) -> None:
+        """Wait for questions that run, and close the connections."""
+        self._threads.shutdown(cancel_futures=True)
+        if self._answers is not None:
+            self._answers.close()
+
+    async def Cost(self, request: pb.CostRequest, context: Any) -> pb.CostResponse:
+        return await self._answered(context, lambda asked: asked.cost(request))
+
+    async def Timeline(self, request: pb.TimelineRequest, context: Any) -> pb.TimelineResponse:
+        return await self._answered(context, lambda asked: asked.timeline(request))
+
+    async def Events(self, request: pb.EventsRequest, context: Any) -> pb.EventsResponse:
+        return await self._answered(context, lambda asked: asked.events(request))
+
+    async def Accuracy(self, request: pb.AccuracyRequest, context: Any) -> pb.AccuracyResponse:
+        return await self._answered(context, lambda asked: asked.accuracy(request))
+
+    async def Counts(self, request: pb.CountsRequest, context: Any) -> pb.CountsResponse:
+        return await self._answered(context, lambda asked: asked.counts(request))
+
+    async def Label(self, request: pb.LabelRequest, context: Any) -> pb.LabelResponse:
+        try:
+            return await self.label(request, context)
+        except AgentError as error:
+            await context.abort(status_of(error), str(error))
+            raise
+
+    async def label(self, request: pb.LabelRequest, caller: Any) -> pb.LabelResponse:
+        """Judge answers by labels. `caller`: a call's context; a client labels its own requests only.
+
+        StatusError if the caller may not label these, or if there is no answer.
+        """
+        own = own_client(caller)
+        if own is not None:
+            for one in request.labels:
+                if one.HasField("client") and one.client != own:
+                    reason = f"client {own} may label its own requests, not those of {one.client[:60]!r}"
+                    raise StatusError(grpc.StatusCode.PERMISSION_DENIED, reason)
+                one.client = own
+        try:
+            await self.write_answers()
+        except LedgerError as error:
+            raise StatusError(grpc.StatusCode.UNAVAILABLE, str(error)) from error
+        return await self._asked_for(lambda asked: asked.label(request))
+
+    async def _answered(self, context: Any, ask: Callable[[LedgerAnswers], Message]) -> Message:
+        try:
+            return await self._asked_for(ask)
+        except AgentError as error:
+            await context.abort(status_of(error), str(error))
+            raise
+
+    async def _asked_for(self, ask: Callable[[LedgerAnswers], Message]) -> Message:
+        """The answer to a question. StatusError if there is none, with the reason."""
+        if self._answers is None:
+            reason = "this gateway writes no ledger: it was started with `--ledger none`, or without a database"
+            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
+        if self._asked >= _MOST:
+            reason = f"{self._asked} questions about the ledger wait already: ask again in a moment"
+            raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+        self._asked += 1
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(self._threads, ask, self._answers)
+        except InputError as error:
+            raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+        except LedgerError as error:
+            LOG.warning("a question about the ledger has no answer: %s", error)
+            raise StatusError(grpc.StatusCode.UNAVAILABLE, str(error)) from error
+        finally:
+            self._asked -= 1
+        _check_size(found)
+        return found
+
+
+def _check_size(message: Any) -> None:
+    size = message.ByteSize()
+    if size > MAX_ANSWER_BYTES:
+        reason = (
+            f"the answer has {size / 2**20:.0f} MiB, above the limit of {MAX_ANSWER_BYTES // 2**20} MiB: "
+            "ask about a shorter time (--since, --until)"
+        )
+        raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+
+
+def own_client(caller: Any) -> str | None:
+    """The name under which a caller's requests are kept, if it may label only those; None: it may label all.
+
+    The owner's socket and admins may label all. Callers without a certificate are one client, without a name.
+    """
+    if caller.peer().startswith("unix:"):
+        return None
+    identity = parse_identity(caller_uri(caller))
+    if identity is None:
+        return ""
+    return None if identity.role is Role.ADMIN else identity.name
