@@ -11,7 +11,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -38,7 +38,14 @@ from jellybean_agent import (
     protocol_metadata,
 )
 from jellybean_protos.agent.v1 import agent_pb2
-from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc, ledger_pb2, ledger_pb2_grpc
+from jellybean_protos.gateway.v1 import (
+    gateway_pb2,
+    gateway_pb2_grpc,
+    ledger_pb2,
+    ledger_pb2_grpc,
+    project_pb2,
+    project_pb2_grpc,
+)
 
 TIMEOUT_S = 60.0
 _FAULT_AGE_S = 5.0  # for which the calls of an outage share a diagnosis, as it takes up to 5 s: 3 to connect, 2 to hear
@@ -73,7 +80,6 @@ class Client:
         self._lock = threading.Lock()  # held while connections are opened
         self._channel: grpc.Channel | None = None
         self._stub: Any = None  # gRPC stub of the current channel
-        self._ledger_stub: Any = None  # that of the service Ledger
         self._socket_client: UnixSocketClient | None = None
         self._fault_lock = threading.Lock()  # held while the reason is determined why there is no connection
         self._fault: ConnectionFault | None = None
@@ -98,7 +104,6 @@ class Client:
                 except AgentError as error:
                     raise ServingError(str(error)) from error
                 self._stub = gateway_pb2_grpc.GatewayStub(self._channel)  # type: ignore[no-untyped-call]
-                self._ledger_stub = ledger_pb2_grpc.LedgerStub(self._channel)  # type: ignore[no-untyped-call]
                 self._certificate = certificate
             return self._stub
 
@@ -193,12 +198,17 @@ class Client:
     def ask_ledger(self, method: str, request: Any, *, timeout_s: float | None = None) -> Any:
         """Call a method of the service Ledger: a question about the gateway's ledger. For the owner only, but Label."""
         try:
-            return self._call(method, request, timeout_s, of_ledger=True)
+            return self._call(method, request, timeout_s, of=ledger_pb2_grpc.LedgerStub)
         except RequestError as error:
             if error.status == grpc.StatusCode.UNIMPLEMENTED.name:
                 reason = f"the gateway at {self.address} answers no questions about its ledger: update its JellyBean"
                 raise RequestError(error.status, reason) from error
             raise
+
+    def project_files(self) -> dict[str, bytes]:
+        """Documents and held-out data of the gateway's project, by their paths in it. For the run's owner only."""
+        found = self._call("Files", project_pb2.ProjectFilesRequest(), None, of=project_pb2_grpc.ProjectStub)
+        return {file.path: file.content for file in found.files}
 
     def start_replacement(self, plan: str, peers: Mapping[str, str], links: str, timeout_s: float) -> Any:
         """Have the gateway switch to another plan once its workers are ready; returns a gRPC future.
@@ -232,8 +242,9 @@ class Client:
         timeout_s: float | None,
         headers: Mapping[str, str] | None = None,
         *,
-        of_ledger: bool = False,
+        of: Callable[[grpc.Channel], Any] | None = None,
     ) -> Any:
+        """Call a method of the service Gateway, or of that with the stub `of`."""
         if method == "Infer" and not headers and (socket := self._unix_socket()) is not None:
             try:
                 answer = socket.call(INFER, request.SerializeToString(), timeout_s or self._timeout_s)
@@ -241,8 +252,8 @@ class Client:
             except StatusError as error:
                 raise RequestError(error.status.name, str(error) or "no details") from error
         try:
-            gateway = self._gateway()
-            answer = getattr(self._ledger_stub if of_ledger else gateway, method)(
+            stub = self._gateway()
+            answer = getattr(stub if of is None else of(self._channel), method)(  # type: ignore[arg-type]
                 request, timeout=timeout_s or self._timeout_s, metadata=(*protocol_metadata(), *(headers or {}).items())
             )
         except grpc.RpcError as error:

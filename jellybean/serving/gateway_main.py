@@ -24,6 +24,7 @@ from jellybean.serving.gateway.gateway import MAX_IN_FLIGHT, TIMEOUT_S, Gateway,
 from jellybean.serving.gateway.metrics import GatewayCollector
 from jellybean.serving.gateway.plans.current_plan import WorkerNetwork
 from jellybean.serving.gateway.plans.replaced_plan import ReplacedPlan
+from jellybean.serving.gateway.project_service import ProjectService
 from jellybean.serving.gateway.requests.hedging import Hedge
 from jellybean.serving.gateway.service import GatewayService
 from jellybean.serving.gateway.workflow_model import Workflow
@@ -63,10 +64,11 @@ from jellybean_agent import (
     serve_metrics,
     set_health,
     status_of,
+    stays_inside_folder,
     termination_event,
     watch_expiry,
 )
-from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc, ledger_pb2_grpc
+from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc, ledger_pb2_grpc, project_pb2_grpc
 
 if TYPE_CHECKING:
     from jellybean.serving.gateway.accounting.recorder import Recorder
@@ -105,7 +107,7 @@ async def serve(options: argparse.Namespace) -> None:
         _add_deliver(workers, gateway)
         for server in (workers, clients):
             _add_client_services(server, gateway, service, workflow, healthy, traced=spans is not None)
-            ledger_pb2_grpc.add_LedgerServicer_to_server(ledger, server)  # type: ignore[no-untyped-call]
+            _add_owner_services(server, ledger, ProjectService(dict(options.project_file)))
         http_at, served = (options.host, options.http_port), (_inference(gateway, workflow), ledger)
         async with _http(served, http_at, transport, policy, traced=spans is not None), AsyncExitStack() as started:
             started.callback(ledger.close)
@@ -305,6 +307,12 @@ def _add_client_services(
     add_reflection(server, "jellybean.gateway.v1.Gateway")
 
 
+def _add_owner_services(server: RpcServer, ledger: LedgerService, project: ProjectService) -> None:
+    """Questions of the owner elsewhere; the policy lets clients label only."""
+    ledger_pb2_grpc.add_LedgerServicer_to_server(ledger, server)  # type: ignore[no-untyped-call]
+    project_pb2_grpc.add_ProjectServicer_to_server(project, server)  # type: ignore[no-untyped-call]
+
+
 def _inference(gateway: Gateway, workflow: Workflow) -> InferenceService:
     """The Open Inference Protocol over the workflow; requests that it refuses itself are counted too."""
     return InferenceService(
@@ -345,6 +353,13 @@ def _announce(path: Path | None, address: str) -> None:
     part.rename(path)
 
 
+def _project_file(text: str) -> tuple[str, Path]:
+    name, _, path = text.partition("=")
+    if not path or not stays_inside_folder(name):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FILE, with a name inside the project's folder")
+    return name, Path(path)
+
+
 def _hedge(text: str) -> Hedge:
     try:
         return Hedge(text)
@@ -379,6 +394,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ledger-run", default="", help="which start of serving this is; between two nothing costs")
     parser.add_argument("--metric", default="exact_match", help="of labels that come after the answers")
     parser.add_argument("--labelled", default="", help="operator whose output they are for; empty: the only one")
+    parser.add_argument(
+        "--project-file",
+        metavar="NAME=FILE",
+        type=_project_file,
+        action="append",
+        default=[],
+        help="a document or held-out data of the project, for admins who measure from elsewhere; may be repeated",
+    )
     parser.add_argument("--enrol", help="HOST:PORT where boxes with a token join; needs --tls, --ca and --tokens")
     parser.add_argument("--ca", type=Path, help="folder of the authority that signs their certificates")
     parser.add_argument("--tokens", type=Path, help="folder of their tokens (`jellybean token`)")

@@ -98,6 +98,7 @@ RULES: Mapping[str, frozenset[Role]] = {
     f"{_GATEWAY}Replace": frozenset({Role.ADMIN}),
     _LEDGER: frozenset({Role.ADMIN}),  # what serving cost, and whom
     f"{_LEDGER}Label": _CLIENTS,  # a client for its own requests: the service looks at it
+    "/jellybean.gateway.v1.Project/": frozenset({Role.ADMIN}),
     "/inference.GRPCInferenceService/": _CLIENTS,  # all methods of a service
     **dict.fromkeys((f"{_ENROLMENT}{name}" for name in ("Renew", "Plan", "Model")), _AGENTS),
     "/grpc.health.v1.Health/": _ANYONE,

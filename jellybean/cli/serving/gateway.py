@@ -25,7 +25,7 @@ from jellybean.cli.console import print_json, progress, say
 from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.projects import open_project, planned_options
 from jellybean.cli.serving.gateway_options import check_settings
-from jellybean.cli.serving.label_settings import label_settings
+from jellybean.cli.serving.project_settings import served_project
 from jellybean.cli.serving.servable import servable
 from jellybean.cli.serving.watch import run_json, watch
 from jellybean.errors import InputError
@@ -127,7 +127,7 @@ def gateway(
     with planned_options(directory, overrides) as options:
         project = open_project(directory, options, stale=stale)
     plan, _ = servable(project, max_workers=None)
-    settings = replace(settings, labels=label_settings(project))
+    settings = replace(settings, project=served_project(project))
     state_folder(directory)
     with progress("gateway") as advance:
         running = serve_joined(project.directory, to_document(plan), settings, detach=detach, progress=advance)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import click
 import typer
+
+from jellybean.cli.command_resources import open_for_command
 
 if TYPE_CHECKING:
     from jellybean.serving.endpoint import Endpoint
@@ -72,8 +73,7 @@ def given_endpoint(
         from jellybean.cli.serving.in_cluster import deployed_endpoint
 
         found = deployed_endpoint(directory, tls, cluster.kubeconfig, cluster.context, cluster.namespace)
-        endpoint: Endpoint = click.get_current_context().with_resource(found)
-        return endpoint
+        return open_for_command(found)
     if gateway is None:
         if tls is not None:
             raise typer.BadParameter("--tls belongs to --gateway: a plan that is up here needs no certificate")

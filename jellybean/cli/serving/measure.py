@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from jellybean.bench import bench as bench_module
 from jellybean.bench.result import BenchResult
 from jellybean.bench.target import DURATION_S
 from jellybean.cli.app import Directory, Json, Overrides, Seed, app, checked_file, example
+from jellybean.cli.command_resources import open_for_command
 from jellybean.cli.console import (
     EXIT_MISSED,
     EXIT_OVERLOAD,
@@ -42,6 +44,7 @@ from jellybean.cli.serving.gateway_options import (
     InCluster,
     given_endpoint,
 )
+from jellybean.cli.serving.project_copy import project_copy
 from jellybean.cli.times import seconds_within
 from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, WARN
@@ -95,9 +98,11 @@ def bench(
     endpoint = given_endpoint(directory, gateway, tls, InCluster(context, namespace, kubeconfig))
     if saturate and rate_scale != 1.0:
         raise typer.BadParameter("--saturate and --rate-scale exclude each other")
+    copy = open_for_command(project_copy(directory, endpoint))
     result = measure(
         directory,
         overrides or (),
+        documents=copy,
         seed=seed,
         duration_s=duration,
         rate_scale=rate_scale,
@@ -265,19 +270,22 @@ def measure(
     rate_scale: float = 1.0,
     saturate: bool = False,
     endpoint: Endpoint | None = None,
+    documents: Path | None = None,
 ) -> BenchResult:
     """Measure the plan that is served, at the rate that it was made for; record it in the report store.
 
     `overrides`: if given, the rate that the documents declare with them is offered instead. `endpoint`: a gateway
-    elsewhere, instead of the project's own.
+    elsewhere, instead of the project's own. `documents`: folder with a copy of the documents and held-out data, without
+    models; by default they are those of `directory`.
     """
-    load_project(directory, overrides)  # wrong documents are told before what is up
+    load = partial(load_project, documents or directory, files=documents is None)
+    load(overrides)  # wrong documents are told before what is up
     document = served_document(endpoint or owner_endpoint(directory))
     options = overrides or from_document(document).overrides
     quoted = shlex.quote(str(directory))
     again = f"jellybean plan {quoted}, then jellybean apply {quoted}, serve one without"
     with options_of_plan(() if overrides else options, f"the plan that is served was made with this option; {again}"):
-        project = load_project(directory, options)
+        project = load(options)
     with progress("saturate" if saturate else "bench") as advance:
         if saturate:
             guess = predicted_rate_per_s(directory, document["hash"])

@@ -169,6 +169,15 @@ def test_top_and_infer(served: Served) -> None:
     assert here == there == {"triple": [[6, 12, 18, 24]]}
 
 
+def test_bench_measures_with_the_held_out_data_of_the_gateway(served: Served) -> None:
+    there = json.loads(jellybean("bench", *served.at, "--duration", "1.5", "--json").stdout)
+    assert (there["offered"], there["failed"]) == (30, 0)  # at the planned rate, 20/s
+    assert there["completed"] == 30
+    assert not (served.elsewhere / "workflow.yaml").exists()
+    as_bob = (*served.at, "--tls", str(served.client("bob")))
+    assert "client bob may not call" in _refusal("bench", *as_bob)
+
+
 def test_wrong_arguments_are_told_in_words(served: Served, tmp_path: Path) -> None:
     said = _refusal("cost", *served.at, "--ledger", "ledger.db", status=2)
     assert "--ledger names a database, --gateway and --context whom to ask" in said
