@@ -87,6 +87,11 @@ def tls_secret(deployed: DeployedPlan, group: WorkerGroup | None) -> str:
     return f"{deployed.app}-tls-{dns_name(own, MAX_LABEL_LENGTH - len(deployed.app) - 5)}"
 
 
+def admin_secret(app: str) -> str:
+    """Name of the Secret with the certificate of a deployment's admin, where the operator issues certificates."""
+    return f"{app}-admin-tls"
+
+
 def _root(deployed: DeployedPlan) -> str:
     folder = deployed.settings.models.folder.strip("/")
     return f"{MODELS}/{folder}" if folder else MODELS

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import shutil
 import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +17,15 @@ from jellybean.serving.client import Client
 from jellybean.serving.errors import RequestError
 from tests.support.command_line import jellybean
 from tests.support.ports import free_port
-from tests.support.scales_project import make_scales_project
-from tests.support.waiting import wait_until
-
-IDS = tuple(f"order-{number}" for number in range(6))
-ADMIN = Path(".jellybean/certs/admin/admin")
+from tests.support.served_scales import IDS, ServedScales, served_scales
 
 
-@dataclass(frozen=True)
-class Served:
-    """A project that is up here, and an empty folder elsewhere."""
-
-    project: Path
-    elsewhere: Path
-    port: int
-    http_port: int
+class Served(ServedScales):
+    """The project, and commands about it."""
 
     @property
     def at(self) -> tuple[str, ...]:
         return (str(self.elsewhere), "--gateway", f"127.0.0.1:{self.port}")
-
-    def client(self, name: str) -> Path:
-        return self.project / f".jellybean/certs/client/{name}"
 
     def both(self, *command: str) -> tuple[Any, Any]:
         """What a command prints as JSON on the spot, and from elsewhere."""
@@ -51,33 +36,8 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("elsewhere")
-    project = make_scales_project(folder / "scales")
-    found = Served(project, folder / "empty", free_port(), free_port())
-    jellybean("plan", str(project))
-    jellybean("certs", str(project), "--client", "alice", "--client", "bob")
-    shutil.copytree(project / ADMIN, found.elsewhere / ADMIN)
-    own = ("--port", str(found.port), "--http-port", str(found.http_port), "--detach")
-    jellybean("up", str(project), *own, "--tls", str(project / ".jellybean/certs/gateway"))
-    try:
-        for name, ids in (("alice", IDS), ("bob", ("order-0", "own"))):
-            with Client(f"127.0.0.1:{found.port}", tls=found.client(name)) as client:
-                for number, id_ in enumerate(ids):
-                    client.infer({"x": np.full((1, 4), number, np.float32)}, request_id=id_)
-        _await_written(project, len(IDS) + 2)
-        yield found
-    finally:
-        jellybean("down", str(project))
-
-
-def _await_written(project: Path, requests: int) -> None:
-    """Wait until the ledger has an interval with all requests: ten seconds after the one before."""
-
-    def written() -> bool:
-        lines = json.loads(jellybean("cost", str(project), "--by", "client", "--json").stdout)["lines"]
-        return sum(line["answered"] for line in lines) == requests
-
-    wait_until(written)
+    with served_scales(tmp_path_factory.mktemp("elsewhere")) as found:
+        yield Served(found.project, found.elsewhere, found.port, found.http_port)
 
 
 @pytest.mark.parametrize("by", ["day", "client", "operator", "worker", "link", "variant"])
