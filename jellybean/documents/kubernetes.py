@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SerializationInfo, model_validator
 
+from jellybean.documents.project import Project
 from jellybean.documents.schema.fields import NOT_EMPTY, DocumentModel, Duration, Name, Size, is_long
 from jellybean.documents.schema.reader import read_file
 from jellybean.documents.schema.validation import validate_tree
@@ -210,6 +212,12 @@ class KubernetesDocument(DocumentModel):
 def load_settings(directory: Path) -> DeploymentSettings:
     """Load DIR/kubernetes.yaml as deployment settings. DocumentError with all problems, or if the file is missing."""
     return deployment_settings(load_kubernetes(directory))
+
+
+def with_label_rule(settings: DeploymentSettings, project: Project) -> DeploymentSettings:
+    """The settings with how labels that come later judge the project's answers: as its held-out requests are."""
+    workflow = project.workflow
+    return replace(settings, metric=workflow.metric or settings.metric, labelled=workflow.labelled_answer or "")
 
 
 def load_kubernetes(directory: Path) -> KubernetesDocument:

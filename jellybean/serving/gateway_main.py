@@ -123,7 +123,7 @@ async def serve(options: argparse.Namespace) -> None:
             if enrolment is not None:
                 started.push_async_callback(enrolment.stop, 0.5)
             collector = GatewayCollector(gateway, _worker_metrics(options, gateway), transport.certificate)
-            stop_metrics = serve_metrics(("127.0.0.1", options.metrics_port), collector)
+            stop_metrics = serve_metrics((options.metrics_host, options.metrics_port), collector)
             if stop_metrics is not None:
                 started.callback(stop_metrics)
             await workers.start()
@@ -229,7 +229,7 @@ async def _recorder(options: argparse.Namespace, gateway: Gateway, ledger: Ledge
     recorder.lose(Counter(await gateway.kept_callers()))
     gateway.counters.log = recorder.log
     gateway.on_answer = recorder.answers.keep
-    ledger.write_answers = recorder.write_answers
+    gateway.ledger_metrics, ledger.write_answers = recorder.metrics.collect, recorder.write_answers
     gateway.on_inputs = lambda view, inputs: recorder.values.see(view, Port.SOURCE, inputs)
     gateway.on_outputs = lambda view, outputs: recorder.values.see(view, Port.ANSWER, outputs)
     return recorder
@@ -386,7 +386,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--owner-socket", help="unix:PATH for the owner's commands, besides, in a private folder")
     parser.add_argument("--http-port", type=int, default=0, help="Open Inference Protocol over HTTP; 0: off")
     parser.add_argument("--health-port", type=int, default=0, help="grpc.health.v1 without TLS, for probes; 0: off")
-    parser.add_argument("--metrics-port", type=int, default=0, help="Prometheus metrics on 127.0.0.1; 0: off")
+    parser.add_argument("--metrics-port", type=int, default=0, help="Prometheus metrics, without TLS; 0: off")
+    parser.add_argument("--metrics-host", default="127.0.0.1", help="host of --metrics-port")
     parser.add_argument("--worker-metrics", action="store_true", help="serve the workers' metrics there too")
     parser.add_argument("--spool", type=Path, help="file for requests of sources with `deliver: eventually`")
     parser.add_argument("--ledger", default="", help="database of the ledger, a URL or a file; empty: none is written")

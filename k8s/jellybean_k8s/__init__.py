@@ -63,6 +63,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "render",
     ),
     "manifests.deployed_plan": (
+        "METRICS_PORT",
         "DeployedPlan",
         "app_name",
         "deployment_name",

@@ -30,6 +30,7 @@ from jellybean_k8s.cluster.status import read_status as read_status
 from jellybean_k8s.errors import DeployError as DeployError
 from jellybean_k8s.manifests.commands import admin_secret as admin_secret
 from jellybean_k8s.manifests.commands import tls_secret as tls_secret
+from jellybean_k8s.manifests.deployed_plan import METRICS_PORT as METRICS_PORT
 from jellybean_k8s.manifests.deployed_plan import DeployedPlan as DeployedPlan
 from jellybean_k8s.manifests.deployed_plan import app_name as app_name
 from jellybean_k8s.manifests.deployed_plan import deployment_name as deployment_name

@@ -174,10 +174,10 @@ def _render_objects(
 
 
 def _deployed(project: Project, *, what_if: bool) -> DeployedPlan:
-    from jellybean.documents.kubernetes import load_settings
+    from jellybean.documents.kubernetes import load_settings, with_label_rule
     from jellybean_k8s import DeployedPlan
 
-    settings = load_settings(project.directory)
+    settings = with_label_rule(load_settings(project.directory), project)
     return DeployedPlan(load_current_plan(project, what_if=what_if), settings)
 
 

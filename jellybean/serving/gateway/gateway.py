@@ -10,10 +10,11 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import grpc
+from prometheus_client.core import Metric
 
 from jellybean.serving.gateway.plans.current_plan import CurrentPlan, WorkerNetwork
 from jellybean.serving.gateway.plans.source_messages import Inputs, check_inputs
@@ -69,6 +70,7 @@ class Gateway:
         """`spool`: open, for requests of sources with `deliver: eventually`; closed with the gateway."""
         self._settings, self._tracer = settings, tracer or NoTracer()
         self.counters = RequestCounters()
+        self.ledger_metrics: Callable[[], Iterable[Metric]] = tuple  # of what is written about the requests
         self.on_answer: OnAnswer | None = None  # gets each answer to a request with an id
         self.on_inputs: OnTensors | None = None  # gets the inputs of each request that is accepted
         self.on_outputs: OnTensors | None = None  # gets each answer

@@ -69,6 +69,7 @@ class GatewayCollector(Collector):
         yield cost
         text, price = "Of the workers of all plans that are served.", plans.costs.price_usd_per_h
         yield GaugeMetricFamily("jellybean_gateway_price_usd_per_h", text, value=price)
+        yield from self._gateway.ledger_metrics()
         own = metrics_text(_Certificate(self._certificate))  # the workers have the same metrics
         yield from merged([own, *texts])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jellybean_k8s.manifests.deployed_plan import AGENT_PORT, CLIENT_PORT, HEALTH_PORT, METRICS_PORT, DeployedPlan
-from jellybean_k8s.manifests.settings import MIB, LedgerDatabase
+from jellybean_k8s.manifests.settings import MIB, DeploymentSettings
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
 from jellybean_k8s.names import MAX_LABEL_LENGTH, dns_name
 
@@ -42,16 +42,20 @@ def gateway(deployed: DeployedPlan) -> Command:
         f"--listen={_EVERYWHERE}:{AGENT_PORT}",
         f"--host={_EVERYWHERE}",
         f"--port={CLIENT_PORT}",
+        f"--metrics-host={_EVERYWHERE}",
+        f"--metrics-port={METRICS_PORT}",
         *([f"--spool={SPOOL}/spool.db"] if deployed.spools else []),
-        *_ledger(deployed.settings.gateway_ledger),
+        *_ledger(deployed.settings),
     )
 
 
-def _ledger(database: LedgerDatabase | None) -> Sequence[str]:
+def _ledger(settings: DeploymentSettings) -> Sequence[str]:
     """Options of the ledger. Each pod is a run of its own: time without a gateway is not billed."""
+    database = settings.gateway_ledger
     if database is None:
         return ()
-    return (f"--ledger={database.url}", f"--live={RUN}/ledger.live", f"--ledger-run=$({POD_NAME})")
+    labels = (f"--metric={settings.metric}", *([f"--labelled={settings.labelled}"] if settings.labelled else []))
+    return (f"--ledger={database.url}", f"--live={RUN}/ledger.live", f"--ledger-run=$({POD_NAME})", *labels)
 
 
 def _common(deployed: DeployedPlan) -> tuple[str, ...]:
