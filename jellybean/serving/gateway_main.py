@@ -76,6 +76,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("jellybean.gateway")
 _SCRAPE_S = 5.0
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 async def serve(options: argparse.Namespace) -> None:
@@ -122,10 +123,7 @@ async def serve(options: argparse.Namespace) -> None:
             enrolment = await _enrolment(options, rollout, transport, workers, gateway)
             if enrolment is not None:
                 started.push_async_callback(enrolment.stop, 0.5)
-            collector = GatewayCollector(gateway, _worker_metrics(options, gateway), transport.certificate)
-            stop_metrics = serve_metrics((options.metrics_host, options.metrics_port), collector)
-            if stop_metrics is not None:
-                started.callback(stop_metrics)
+            started.callback(_serve_metrics(options, gateway, transport))
             await workers.start()
             await clients.start()
             _announce(options.address_file, address)
@@ -170,6 +168,14 @@ def end_of_run(run: Path | None, stop: asyncio.Event) -> Callable[[], Awaitable[
             stop.set()
 
     return end
+
+
+def _serve_metrics(options: argparse.Namespace, gateway: Gateway, transport: Transport) -> Callable[[], None]:
+    """Serve metrics at `--metrics-port`, if it is given; returns a function that stops it."""
+    at, workers = (options.metrics_host, options.metrics_port), _worker_metrics(options, gateway)
+    names_clients = at[0] in _LOOPBACK
+    collector = GatewayCollector(gateway, workers, transport.certificate, names_clients=names_clients)
+    return serve_metrics(at, collector) or (lambda: None)
 
 
 def _worker_metrics(options: argparse.Namespace, gateway: Gateway) -> Callable[[], Sequence[bytes]]:

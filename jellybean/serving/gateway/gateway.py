@@ -70,7 +70,7 @@ class Gateway:
         """`spool`: open, for requests of sources with `deliver: eventually`; closed with the gateway."""
         self._settings, self._tracer = settings, tracer or NoTracer()
         self.counters = RequestCounters()
-        self.ledger_metrics: Callable[[], Iterable[Metric]] = tuple  # of what is written about the requests
+        self.ledger_metrics: Callable[[bool], Iterable[Metric]] = lambda names_clients: ()  # of what is written
         self.on_answer: OnAnswer | None = None  # gets each answer to a request with an id
         self.on_inputs: OnTensors | None = None  # gets the inputs of each request that is accepted
         self.on_outputs: OnTensors | None = None  # gets each answer

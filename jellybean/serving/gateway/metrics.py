@@ -19,7 +19,7 @@ class GatewayCollector(Collector):
     """Requests by outcome, latencies, retries, requests in flight, worker states, cost; and the workers' own metrics.
 
     `workers()`: metrics of each worker in Prometheus' text format; none where workers are scraped themselves.
-    `certificate`: the gateway's own, None: it has none.
+    `certificate`: the gateway's own, None: it has none. `names_clients`: False where strangers may read them.
     """
 
     def __init__(
@@ -27,8 +27,11 @@ class GatewayCollector(Collector):
         gateway: Gateway,
         workers: Callable[[], Sequence[bytes]] = tuple,
         certificate: CertificateFolder | None = None,
+        *,
+        names_clients: bool = True,
     ) -> None:
         self._gateway, self._workers, self._certificate = gateway, workers, certificate
+        self._names_clients = names_clients
 
     def collect(self) -> Iterator[Metric]:
         status, counters = self._gateway.status(), self._gateway.counters
@@ -69,7 +72,7 @@ class GatewayCollector(Collector):
         yield cost
         text, price = "Of the workers of all plans that are served.", plans.costs.price_usd_per_h
         yield GaugeMetricFamily("jellybean_gateway_price_usd_per_h", text, value=price)
-        yield from self._gateway.ledger_metrics()
+        yield from self._gateway.ledger_metrics(self._names_clients)
         own = metrics_text(_Certificate(self._certificate))  # the workers have the same metrics
         yield from merged([own, *texts])
 

@@ -37,8 +37,8 @@ class LedgerMetrics:
         for sent in interval.sent:
             self._by_operator[sent.key.operator, sent.key.variant] += sent.usd
 
-    def collect(self) -> Iterator[Metric]:
-        """The metrics; read in another thread than `add` is called in."""
+    def collect(self, names_clients: bool) -> Iterator[Metric]:
+        """The metrics; read in another thread than `add` is called in. `names_clients`: also the cost of each."""
         text = "Readings of the counters that wait for the database."
         yield GaugeMetricFamily("jellybean_ledger_unwritten", text, value=self.unwritten)
         if self.written_unix_s is not None:
@@ -49,7 +49,8 @@ class LedgerMetrics:
         )
         for client, usd in list(self._by_client.items()):
             clients.add_metric((client,), usd)
-        yield clients
+        if names_clients:
+            yield clients
         operators = CounterMetricFamily(
             "jellybean_ledger_operator_cost_usd",
             "Cost of workers and bytes by operator or source since the gateway started.",
