@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import ssl
 import urllib.error
 import urllib.request
@@ -17,7 +18,9 @@ from jellybean.serving.client import Client
 from jellybean.serving.errors import RequestError
 from tests.support.command_line import jellybean
 from tests.support.ports import free_port
-from tests.support.served_scales import IDS, ServedScales, served_scales
+from tests.support.scales_project import WORKERS, make_scales_project
+from tests.support.served_scales import ADMIN, IDS, ServedScales, served_scales
+from tests.support.waiting import wait_until
 
 
 class Served(ServedScales):
@@ -149,6 +152,28 @@ def test_wrong_arguments_are_told_in_words(served: Served, tmp_path: Path) -> No
     said = _refusal("cost", str(served.elsewhere), "--gateway", f"127.0.0.1:{free_port()}")
     assert "nothing listens" in said or "refused" in said
     jellybean("cost", *served.at, "--by", "nothing", status=2)
+
+
+def test_a_gateway_whose_boxes_have_not_joined_is_asked_too(tmp_path: Path) -> None:
+    """Workers cost from the moment that their plan is served, whether or not they are there."""
+    project, elsewhere = make_scales_project(tmp_path / "scales"), tmp_path / "empty"
+    ports = {name: free_port() for name in ("", "clients", *WORKERS)}
+    peers = {name: f"127.0.0.1:{ports[name]}" for name in ("", *WORKERS)}
+    (project / "peers.json").write_text(json.dumps(peers), encoding="utf-8")
+    jellybean("plan", str(project))
+    jellybean("certs", str(project))
+    shutil.copytree(project / ADMIN, elsewhere / ADMIN)
+    own = ("--peers", str(project / "peers.json"), "--port", str(ports["clients"]), "--detach")
+    jellybean("gateway", str(project), *own)
+    try:
+        at = (str(elsewhere), "--gateway", f"127.0.0.1:{ports['clients']}")
+        wait_until(lambda: json.loads(jellybean("history", *at, "--json").stdout))
+        assert [entry["what"] for entry in json.loads(jellybean("history", *at, "--json").stdout)] == ["up"]
+        assert json.loads(jellybean("cost", *at, "--json").stdout)["usd"] >= 0
+        assert "no labels yet; 0 answers wait" in jellybean("accuracy", *at).stderr
+        assert "requests are refused until all workers are ready" in _refusal("bench", *at)
+    finally:
+        jellybean("down", str(project))
 
 
 def _refusal(*arguments: str, status: int = 1) -> str:
