@@ -10,9 +10,11 @@ import typer
 from rich.table import Table
 
 from jellybean.bench.heldout import read_array
+from jellybean.cli.command_resources import open_for_command
 from jellybean.cli.console import EXIT_MISSED, out, print_json, say, warn
 from jellybean.cli.serving.asked_ledger import asked_ledger, nothing_served
 from jellybean.cli.serving.cost import parse_time
+from jellybean.cli.serving.project_copy import project_copy
 from jellybean.display import formats
 from jellybean.documents import load_project
 from jellybean.errors import InputError, JellyBeanError
@@ -25,6 +27,7 @@ from jellybean.report.served_figures import observations
 from jellybean.report.served_values import value_observations
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import Endpoint
+from jellybean.serving.errors import RequestError
 from jellybean_agent import Array
 from jellybean_solver import from_document
 
@@ -48,7 +51,7 @@ def show_drift(directory: Path, url: str | None, since: str, endpoint: Endpoint 
     if snapshot is None:
         raise InputError(f"the plan that was served last, {plan_hash[:HASH_DIGITS]}, is not in the report store")
     seen = observations(counts, from_document(snapshot.document))
-    seen += value_observations(counts.values, _held_out(directory), span)
+    seen += value_observations(counts.values, _held_out_of(directory, endpoint), span)
     drifted = DriftWatch().see_all(seen).drifted
     if json:
         items = [one.to_json() for one in drifted]
@@ -60,6 +63,16 @@ def show_drift(directory: Path, url: str | None, since: str, endpoint: Endpoint 
         say(f"{figures} of plan {plan_hash[:HASH_DIGITS]} as predicted" if seen else "too little was served to tell")
     if drifted:
         raise typer.Exit(EXIT_MISSED)
+
+
+def _held_out_of(directory: Path, endpoint: Endpoint | None) -> dict[str, Array]:
+    """The held-out requests of DIR, or those of the gateway's project if DIR has no documents."""
+    try:
+        copy = open_for_command(project_copy(directory, endpoint))
+    except RequestError as error:
+        warn(f"inputs are not compared with held-out ones: {error.reason}")
+        return {}
+    return _held_out(copy or directory)
 
 
 def _held_out(directory: Path) -> dict[str, Array]:

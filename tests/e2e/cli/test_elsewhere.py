@@ -132,6 +132,16 @@ def test_top_and_infer(served: Served) -> None:
     assert here == there == {"triple": [[6, 12, 18, 24]]}
 
 
+def test_drift_is_seen_from_elsewhere(served: Served) -> None:
+    """Eight requests came, where 200 were planned for an interval."""
+    places = (str(served.project),), served.at
+    here, there = (json.loads(jellybean("report", *at, "--drift", "--json", status=5).stdout) for at in places)
+    assert there["plan"] == here["plan"]
+    assert "rate of requests" in {one["name"] for one in there["drifted"]}
+    assert [one["name"] for one in there["drifted"]] == [one["name"] for one in here["drifted"]]
+    assert there["figures"] == here["figures"] > 1
+
+
 def test_bench_measures_with_the_held_out_data_of_the_gateway(served: Served) -> None:
     there = json.loads(jellybean("bench", *served.at, "--duration", "1.5", "--json").stdout)
     assert (there["offered"], there["failed"]) == (30, 0)  # at the planned rate, 20/s
