@@ -16,7 +16,6 @@ from rich.table import Table
 
 from jellybean.cli.app import Directory, Json, app, example
 from jellybean.cli.console import out, print_json, say
-from jellybean.cli.serving.asked_ledger import asked_ledger, nothing_served
 from jellybean.cli.serving.gateway_options import (
     AdminTls,
     AtContext,
@@ -26,6 +25,7 @@ from jellybean.cli.serving.gateway_options import (
     InCluster,
     given_endpoint,
 )
+from jellybean.cli.serving.ledger_source import nothing_served, open_ledger_source
 from jellybean.ledger.amounts import apportioned, decimals_for
 from jellybean.ledger.questions import By, CostLine, Span
 
@@ -97,8 +97,8 @@ def cost(
     limits = ((since, -math.inf), (until, math.inf))
     span = Span(*(otherwise if text is None else parse_time(text) for text, otherwise in limits))
     endpoint = given_endpoint(directory, gateway, tls, InCluster(context, namespace, kubeconfig))
-    with asked_ledger(directory, ledger, endpoint) as asked:
-        lines = asked.cost(by, span)
+    with open_ledger_source(directory, ledger, endpoint) as source:
+        lines = source.cost(by, span)
     if json:
         items = [_item(line, by) for line in lines]
         print_json({"by": by.value, "usd": math.fsum(line.usd for line in lines), "lines": items})

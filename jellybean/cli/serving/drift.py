@@ -12,8 +12,8 @@ from rich.table import Table
 from jellybean.bench.heldout import read_array
 from jellybean.cli.command_resources import open_for_command
 from jellybean.cli.console import EXIT_MISSED, out, print_json, say, warn
-from jellybean.cli.serving.asked_ledger import asked_ledger, nothing_served
 from jellybean.cli.serving.cost import parse_time
+from jellybean.cli.serving.ledger_source import nothing_served, open_ledger_source
 from jellybean.cli.serving.project_copy import project_copy
 from jellybean.display import formats
 from jellybean.documents import load_project
@@ -40,8 +40,8 @@ def show_drift(directory: Path, url: str | None, since: str, endpoint: Endpoint 
     `url`: of the ledger; `endpoint`: a gateway that is asked about its own.
     """
     span = Span(parse_time(since))
-    with asked_ledger(directory, url, endpoint) as asked:
-        counts = asked.counts(None, span)
+    with open_ledger_source(directory, url, endpoint) as source:
+        counts = source.counts(None, span)
     if counts is None:
         raise InputError(nothing_served(directory, endpoint))
     plan_hash = counts.plan

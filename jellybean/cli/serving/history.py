@@ -11,7 +11,6 @@ from rich.table import Table
 
 from jellybean.cli.app import Directory, Json, app, example
 from jellybean.cli.console import out, print_json, say
-from jellybean.cli.serving.asked_ledger import asked_ledger, nothing_served
 from jellybean.cli.serving.cost import LedgerAt, Since, parse_time
 from jellybean.cli.serving.gateway_options import (
     AdminTls,
@@ -22,6 +21,7 @@ from jellybean.cli.serving.gateway_options import (
     InCluster,
     given_endpoint,
 )
+from jellybean.cli.serving.ledger_source import nothing_served, open_ledger_source
 from jellybean.ledger.questions import Span
 from jellybean.report import Store
 from jellybean.report.advice import HASH_DIGITS
@@ -48,8 +48,8 @@ def history(
     """
     begin_s = -math.inf if since is None else parse_time(since)
     endpoint = given_endpoint(directory, gateway, tls, InCluster(context, namespace, kubeconfig))
-    with asked_ledger(directory, ledger, endpoint) as asked:
-        events = asked.events(Span(begin_s))
+    with open_ledger_source(directory, ledger, endpoint) as source:
+        events = source.events(Span(begin_s))
     entries = [
         entry
         for entry in history_of(Store.of(directory).history(), events)

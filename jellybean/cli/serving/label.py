@@ -12,7 +12,6 @@ from rich.table import Table
 
 from jellybean.cli.app import Directory, Json, app, example
 from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_MISSED, out, print_json, say, warn
-from jellybean.cli.serving.asked_ledger import asked_ledger, nothing_served
 from jellybean.cli.serving.cost import LedgerAt, Since, Until, parse_time
 from jellybean.cli.serving.gateway_options import (
     AdminTls,
@@ -23,6 +22,7 @@ from jellybean.cli.serving.gateway_options import (
     InCluster,
     given_endpoint,
 )
+from jellybean.cli.serving.ledger_source import nothing_served, open_ledger_source
 from jellybean.documents import load_project
 from jellybean.errors import InputError
 from jellybean.ledger.answers import LabelledBy, ServedAccuracy
@@ -94,14 +94,14 @@ def _labelled(
 ) -> tuple[LabelOutcome, ...]:
     """What becomes of the labels. A gateway judges by the metric of its workflow, so DIR needs no documents."""
     if endpoint is not None:
-        with asked_ledger(directory, ledger, endpoint) as asked:
-            return asked.label(labels)
+        with open_ledger_source(directory, ledger, endpoint) as source:
+            return source.label(labels)
     project = load_project(directory, profiles=False)
     if ledger is None and not Path(ledger_url(directory)).exists():
         raise InputError(nothing_served(directory, None))
     name = project.workflow.name
-    with asked_ledger(directory, ledger, None, workflow=name, rule=label_rule(project)) as asked:
-        return asked.label(labels)
+    with open_ledger_source(directory, ledger, None, workflow=name, rule=label_rule(project)) as source:
+        return source.label(labels)
 
 
 @app.command(epilog=example("jellybean accuracy my-digits --since 7d", "jellybean accuracy my-digits --by selection"))
@@ -126,9 +126,9 @@ def accuracy(
     plan = _newest_plan(directory, endpoint)
     limits = ((since, -math.inf), (until, math.inf))
     span = Span(*(otherwise if text is None else parse_time(text) for text, otherwise in limits))
-    with asked_ledger(directory, ledger, endpoint, workflow=str(plan["name"])) as asked:
-        found = asked.accuracy(by, span)
-        by_plan = asked.accuracy(LabelledBy.PLAN, span).lines
+    with open_ledger_source(directory, ledger, endpoint, workflow=str(plan["name"])) as source:
+        found = source.accuracy(by, span)
+        by_plan = source.accuracy(LabelledBy.PLAN, span).lines
     lines, waiting = tuple(line for line in found.lines if line.labels), found.waiting
     planned = None if plan.get("accuracy") is None else float(plan["accuracy"])
     if json:

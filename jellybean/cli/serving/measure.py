@@ -32,7 +32,6 @@ from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.documents import check_project
 from jellybean.cli.init import Example, copy_example
 from jellybean.cli.projects import open_project, options_of_plan
-from jellybean.cli.serving.asked_ledger import asked_ledger
 from jellybean.cli.serving.cost import LedgerAt
 from jellybean.cli.serving.drift import show_drift
 from jellybean.cli.serving.gateway_options import (
@@ -44,6 +43,7 @@ from jellybean.cli.serving.gateway_options import (
     InCluster,
     given_endpoint,
 )
+from jellybean.cli.serving.ledger_source import open_ledger_source
 from jellybean.cli.serving.project_copy import project_copy
 from jellybean.cli.times import seconds_within
 from jellybean.display import formats
@@ -202,8 +202,8 @@ def report(
 def _served(directory: Path, ledger: str | None, endpoint: Endpoint | None) -> Served | None:
     """What the ledger has of the last days; None, with a warning, if a gateway has none or does not say."""
     try:
-        with asked_ledger(directory, ledger, endpoint) as asked:
-            return served(asked, time.time())
+        with open_ledger_source(directory, ledger, endpoint) as source:
+            return served(source, time.time())
     except RequestError as error:
         warn(f"the report is without what was served and what that cost: {error.reason}")
         return None

@@ -26,7 +26,7 @@ from jellybean.serving.client import Client
 from jellybean.serving.errors import RequestError
 from jellybean.serving.gateway.accounting import ledger_service
 from jellybean.serving.gateway.accounting.ledger_answers import LedgerAnswers
-from jellybean.serving.gateway.accounting.ledger_service import LedgerService, own_client
+from jellybean.serving.gateway.accounting.ledger_service import LedgerService, label_scope
 from jellybean.serving.remote_ledger import RemoteLedger
 from jellybean_agent.errors import StatusError
 from jellybean_agent.security.identity import Identity, Role, tls_auth_context
@@ -134,10 +134,10 @@ def test_questions_that_are_none_name_what_is_one(tmp_path: Path) -> None:
 
 
 def test_who_may_label_whose_requests() -> None:
-    assert own_client(Call(Role.ADMIN, "root")) is None
-    assert own_client(Call(Role.CLIENT, "alice")) == "alice"
-    assert own_client(Call(name=None)) == ""  # callers without a certificate are one client
-    assert own_client(Call(name=None, peer="unix:/run/g.sock")) is None  # the owner
+    assert label_scope(Call(Role.ADMIN, "root")) is None
+    assert label_scope(Call(Role.CLIENT, "alice")) == "alice"
+    assert label_scope(Call(name=None)) == ""  # callers without a certificate are one client
+    assert label_scope(Call(name=None, peer="unix:/run/g.sock")) is None  # the owner
     request = pb.LabelRequest(labels=[pb.RequestLabel(id="1", label="2", client="bob")])
     with pytest.raises(StatusError, match="client alice may label its own requests, not those of 'bob'"):
         asyncio.run(LedgerService(None).label(request, Call(Role.CLIENT, "alice")))

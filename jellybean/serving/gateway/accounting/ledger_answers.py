@@ -40,32 +40,32 @@ class LedgerAnswers:
 
     def __init__(self, url: str, workflow: str, rule: LabelRule) -> None:
         self._ledger = Ledger(url)
-        self._asked = OpenedLedger(self._ledger, workflow, rule)
+        self._source = OpenedLedger(self._ledger, workflow, rule)
 
     def close(self) -> None:
         """Close the connections."""
         self._ledger.close()
 
     def cost(self, request: pb.CostRequest) -> pb.CostResponse:
-        return cost_message(self._asked.cost(_chosen(By, request.by), read_span(request.span)))
+        return cost_message(self._source.cost(_chosen(By, request.by), read_span(request.span)))
 
     def timeline(self, request: pb.TimelineRequest) -> pb.TimelineResponse:
         if request.piece_s < SHORTEST_PIECE_S:
             raise InputError(f"pieces of {request.piece_s} s: the ledger has none shorter than {SHORTEST_PIECE_S} s")
-        return timeline_message(self._asked.timeline(request.piece_s, read_span(request.span)))
+        return timeline_message(self._source.timeline(request.piece_s, read_span(request.span)))
 
     def events(self, request: pb.EventsRequest) -> pb.EventsResponse:
-        return events_message(self._asked.events(read_span(request.span)))
+        return events_message(self._source.events(read_span(request.span)))
 
     def accuracy(self, request: pb.AccuracyRequest) -> pb.AccuracyResponse:
-        return accuracy_message(self._asked.accuracy(_chosen(LabelledBy, request.by), read_span(request.span)))
+        return accuracy_message(self._source.accuracy(_chosen(LabelledBy, request.by), read_span(request.span)))
 
     def counts(self, request: pb.CountsRequest) -> pb.CountsResponse:
-        return counts_message(self._asked.counts(request.plan or None, read_span(request.span)))
+        return counts_message(self._source.counts(request.plan or None, read_span(request.span)))
 
     def label(self, request: pb.LabelRequest) -> pb.LabelResponse:
         _check_labels(request.labels)
-        return outcomes_message(self._asked.label(read_labels_message(request)))
+        return outcomes_message(self._source.label(read_labels_message(request)))
 
 
 def _chosen(choices: type[Choice], text: str) -> Choice:

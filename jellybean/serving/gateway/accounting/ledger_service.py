@@ -43,7 +43,7 @@ class LedgerService:
         self.write_answers: Callable[[], Awaitable[None]] = _nothing
         self._answers = answers
         self._threads = ThreadPoolExecutor(_AT_ONCE, "ledger-question")
-        self._asked = 0
+        self._open_questions = 0  # that run or wait
 
     def close(self) -> None:
         """Wait for questions that run, and close the connections."""
@@ -52,19 +52,19 @@ class LedgerService:
             self._answers.close()
 
     async def Cost(self, request: pb.CostRequest, context: Any) -> pb.CostResponse:
-        return await self._answered(context, lambda asked: asked.cost(request))
+        return await self._answer_or_abort(context, lambda answers: answers.cost(request))
 
     async def Timeline(self, request: pb.TimelineRequest, context: Any) -> pb.TimelineResponse:
-        return await self._answered(context, lambda asked: asked.timeline(request))
+        return await self._answer_or_abort(context, lambda answers: answers.timeline(request))
 
     async def Events(self, request: pb.EventsRequest, context: Any) -> pb.EventsResponse:
-        return await self._answered(context, lambda asked: asked.events(request))
+        return await self._answer_or_abort(context, lambda answers: answers.events(request))
 
     async def Accuracy(self, request: pb.AccuracyRequest, context: Any) -> pb.AccuracyResponse:
-        return await self._answered(context, lambda asked: asked.accuracy(request))
+        return await self._answer_or_abort(context, lambda answers: answers.accuracy(request))
 
     async def Counts(self, request: pb.CountsRequest, context: Any) -> pb.CountsResponse:
-        return await self._answered(context, lambda asked: asked.counts(request))
+        return await self._answer_or_abort(context, lambda answers: answers.counts(request))
 
     async def Label(self, request: pb.LabelRequest, context: Any) -> pb.LabelResponse:
         try:
@@ -78,46 +78,51 @@ class LedgerService:
 
         StatusError if the caller may not label these, or if there is no answer.
         """
-        own = own_client(caller)
-        if own is not None:
-            for one in request.labels:
-                if one.HasField("client") and one.client != own:
-                    reason = f"client {own} may label its own requests, not those of {one.client[:60]!r}"
-                    raise StatusError(grpc.StatusCode.PERMISSION_DENIED, reason)
-                one.client = own
-        try:
-            await self.write_answers()
-        except LedgerError as error:
-            raise StatusError(grpc.StatusCode.UNAVAILABLE, str(error)) from error
-        return await self._asked_for(lambda asked: asked.label(request))
+        _restrict(request, label_scope(caller))
+        return await self._run_question(lambda answers: answers.label(request), self.write_answers)
 
-    async def _answered(self, context: Any, ask: Callable[[LedgerAnswers], Message]) -> Message:
+    async def _answer_or_abort(self, context: Any, ask: Callable[[LedgerAnswers], Message]) -> Message:
         try:
-            return await self._asked_for(ask)
+            return await self._run_question(ask)
         except AgentError as error:
             await context.abort(status_of(error), str(error))
             raise
 
-    async def _asked_for(self, ask: Callable[[LedgerAnswers], Message]) -> Message:
-        """The answer to a question. StatusError if there is none, with the reason."""
+    async def _run_question(
+        self, ask: Callable[[LedgerAnswers], Message], prepare: Callable[[], Awaitable[None]] = _nothing
+    ) -> Message:
+        """The answer to a question. StatusError if there is none, with the reason. `prepare`: what is done before."""
         if self._answers is None:
             reason = "this gateway writes no ledger: it was started with `--ledger none`, or without a database"
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
-        if self._asked >= _MOST:
-            reason = f"{self._asked} questions about the ledger wait already: ask again in a moment"
+        if self._open_questions >= _MOST:
+            reason = f"{self._open_questions} questions about the ledger wait already: ask again in a moment"
             raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
-        self._asked += 1
+        self._open_questions += 1
         try:
-            found = await asyncio.get_running_loop().run_in_executor(self._threads, ask, self._answers)
+            await prepare()
+            answer = await asyncio.get_running_loop().run_in_executor(self._threads, ask, self._answers)
         except InputError as error:
             raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
         except LedgerError as error:
             LOG.warning("a question about the ledger has no answer: %s", error)
             raise StatusError(grpc.StatusCode.UNAVAILABLE, str(error)) from error
         finally:
-            self._asked -= 1
-        _check_size(found)
-        return found
+            self._open_questions -= 1
+        _check_size(answer)
+        return answer
+
+
+def _restrict(request: pb.LabelRequest, client: str | None) -> None:
+    """Have the labels be for requests of one client, where `client` names one. StatusError if they name another."""
+    if client is None:
+        return
+    for label in request.labels:
+        if label.HasField("client") and label.client != client:
+            caller = f"client {client}" if client else "a caller without a certificate"
+            reason = f"{caller} may label its own requests, not those of {label.client[:60]!r}"
+            raise StatusError(grpc.StatusCode.PERMISSION_DENIED, reason)
+        label.client = client
 
 
 def _check_size(message: Any) -> None:
@@ -130,7 +135,7 @@ def _check_size(message: Any) -> None:
         raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
 
 
-def own_client(caller: Any) -> str | None:
+def label_scope(caller: Any) -> str | None:
     """The name under which a caller's requests are kept, if it may label only those; None: it may label all.
 
     The owner's socket and admins may label all. Callers without a certificate are one client, without a name.

@@ -23,7 +23,7 @@ def nothing_served(directory: Path, endpoint: Endpoint | None) -> str:
 
 
 @contextmanager
-def asked_ledger(
+def open_ledger_source(
     directory: Path,
     url: str | None,
     endpoint: Endpoint | None,
