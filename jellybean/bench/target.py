@@ -18,7 +18,7 @@ from typing import Any, Self
 import grpc
 import numpy as np
 
-from jellybean.bench.answer_metrics import correctness
+from jellybean.answer_metrics import correctness
 from jellybean.bench.heldout import HeldOut
 from jellybean.bench.load import OK, UNANSWERED, Sample, Tick, due_times, offer
 from jellybean.bench.meters import GatewayMeters, Meters, RunMeters

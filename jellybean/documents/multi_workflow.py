@@ -74,7 +74,12 @@ AnyProject = Project | MultiWorkflowProject
 
 
 def load_any_project(
-    directory: Path, overrides: Sequence[str] = (), *, profiles: bool = True, accept_stale: bool = False
+    directory: Path,
+    overrides: Sequence[str] = (),
+    *,
+    profiles: bool = True,
+    files: bool = True,
+    accept_stale: bool = False,
 ) -> AnyProject:
     """Load a project of one or several workflows; arguments and errors as in `load_project`.
 
@@ -82,14 +87,14 @@ def load_any_project(
     """
     require_folder(directory)
     if not holds_several_workflows(directory):
-        project = load_written_project(directory, overrides, profiles=profiles, accept_stale=accept_stale)
+        project = load_written_project(directory, overrides, profiles=profiles, files=files, accept_stale=accept_stale)
         return project if project.site_table is None else _by_site(project, project.site_table)
     try:
-        return _load(directory, overrides, profiles=profiles, accept_stale=accept_stale)
+        return _load(directory, overrides, profiles=profiles, files=files, accept_stale=accept_stale)
     except DocumentError as error:
         if not overrides:
             raise
-        plain = partial(_load, directory, (), profiles=profiles)
+        plain = partial(_load, directory, (), profiles=profiles, files=files)
         raise DocumentError(blame_overrides(error.problems, plain, overrides)) from error
 
 
@@ -105,7 +110,7 @@ def written_projects(project: AnyProject) -> Mapping[str, Project]:
 
 
 def _load(
-    directory: Path, overrides: Sequence[str], *, profiles: bool, accept_stale: bool = False
+    directory: Path, overrides: Sequence[str], *, profiles: bool, files: bool, accept_stale: bool = False
 ) -> MultiWorkflowProject:
     folders = workflow_folders(directory)
     problems = [*_misplaced(directory, folders)]
@@ -123,7 +128,7 @@ def _load(
         workflows[name] = workflow
         if profiles:
             profiled[name] = validate_tree(ProfilesDocument, trees[name]["profiles"])
-        models[name] = check_one_workflow(folder, workflow, infrastructure, profiled.get(name))
+        models[name] = check_one_workflow(folder if files else None, workflow, infrastructure, profiled.get(name))
         if workflow.document is not None and workflow.document.slo.soft_latency_p99_s is not None:
             message = "workflows that share a fleet have no soft p99 latency"
             workflow.tree.add(("slo", "latency_p99"), message, "write latency_p99: 300 ms, a hard target")
@@ -137,7 +142,7 @@ def _load(
         raise DocumentError(problems)
     projects = {
         name: checked_project(
-            folders[name], workflow.document, infrastructure.document, profiled.get(name), models[name]
+            folders[name], workflow.document, infrastructure.document, profiled.get(name), models[name], files=files
         )
         for name, workflow in workflows.items()
         if workflow.document is not None

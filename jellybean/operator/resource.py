@@ -22,7 +22,7 @@ from jellybean.documents import (
     load_project,
     require_current,
 )
-from jellybean.documents.kubernetes import KUBERNETES_FILE, KubernetesDocument, load_settings
+from jellybean.documents.kubernetes import KUBERNETES_FILE, KubernetesDocument, load_settings, with_label_rules
 from jellybean.documents.layout import INFRASTRUCTURE_FILE, PROFILES_FILE, WORKFLOW_FILE
 from jellybean.documents.planning_problem.model_files import model_ref, python_ref
 from jellybean.documents.planning_problem.stream_capacity import utilisation_of
@@ -212,7 +212,7 @@ def lay_out(resource: Object, infrastructure: Object, profiles: str, folder: Pat
     try:
         project = load_project(folder, files=False)
         require_current(project)
-        return ResourceProject(project, load_settings(folder))
+        return ResourceProject(project, with_label_rules(load_settings(folder), project))
     except StaleProfilesError as error:
         hint = "run `jellybean profile` and `jellybean render --resource` (--stale accepts the old figures)"
         problems = [replace(_in_resource(problem, spec), hint=hint) for problem in error.problems]

@@ -10,10 +10,11 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import grpc
+from prometheus_client.core import Metric
 
 from jellybean.serving.gateway.plans.current_plan import CurrentPlan, WorkerNetwork
 from jellybean.serving.gateway.plans.source_messages import Inputs, check_inputs
@@ -70,6 +71,7 @@ class Gateway:
         """`spool`: open, for requests of sources with `deliver: eventually`; closed with the gateway."""
         self._settings, self._tracer = settings, tracer or NoTracer()
         self.counters = RequestCounters()
+        self.ledger_metrics: Callable[[bool], Iterable[Metric]] = lambda names_clients: ()  # of what is written
         self.on_answer: OnAnswer | None = None  # gets each answer that has an id
         self.on_inputs: OnTensors | None = None  # gets the inputs of each request that is accepted
         self.on_outputs: OnTensors | None = None  # gets each answer
