@@ -45,6 +45,7 @@ from jellybean.cli.serving.gateway_options import (
 )
 from jellybean.cli.serving.ledger_source import open_ledger_source
 from jellybean.cli.serving.project_copy import project_copy
+from jellybean.cli.serving.remote_store import shown_store
 from jellybean.cli.times import seconds_within
 from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, WARN
@@ -185,7 +186,7 @@ def report(
             raise typer.BadParameter("--plan and --gateway exclude each other: --gateway names the plan that it serves")
         record_once(directory, document := served_document(endpoint))
         named = str(document["hash"])
-    built = build_report(Store.of(directory), named)
+    built = build_report(shown_store(directory, endpoint), named)
     history = _served(directory, ledger, endpoint)
     if json:
         print_json(built.to_json() | ({} if history is None else {"served": history.to_json()}))

@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING
 from jellybean.documents import Project
 from jellybean.documents.layout import document_files
 from jellybean.ledger.labels import label_rule
+from jellybean.report import Store
 
 if TYPE_CHECKING:
     from jellybean.serving.local.settings import ServedProject
 
 
 def served_project(project: Project) -> ServedProject:
-    """The metric of the project's workflow, its documents, and the files of its held-out inputs and labels."""
+    """The metric of the project's workflow, its documents, its reports, and the files of its held-out data."""
     from jellybean.serving.local.settings import ServedProject
 
     rule = label_rule(project)
     files = {file.name: file.resolve() for file in document_files(project.directory).values() if file.exists()}
     files |= {path: (project.directory / path).resolve() for path in _held_out_files(project)}
-    return ServedProject(rule.metric, rule.sink or "", files)
+    return ServedProject(rule.metric, rule.sink or "", files, Store.of(project.directory.resolve()).path)
 
 
 def _held_out_files(project: Project) -> Iterator[str]:

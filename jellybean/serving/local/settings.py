@@ -28,16 +28,18 @@ class ServedProject:
 
     `metric`: by which labels that come later judge answers, of the operator `labelled` (empty: of the only one that
     answers). `files`: path in the project -> file, of documents and held-out data, with which an admin elsewhere
-    measures.
+    measures. `report_store`: file with what was planned and measured; None: there is none.
     """
 
     metric: str = "exact_match"
     labelled: str = ""
     files: Mapping[str, Path] = field(default_factory=dict)
+    report_store: Path | None = None
 
     def gateway_arguments(self) -> list[str]:
         """The settings as arguments of the gateway's command line."""
         own = [f"--metric={self.metric}", *([f"--labelled={self.labelled}"] if self.labelled else [])]
+        own += [f"--report-store={self.report_store}"] if self.report_store is not None else []
         return own + [f"--project-file={path}={file}" for path, file in self.files.items()]
 
 
