@@ -110,7 +110,7 @@ def drift(directory: str | Path, span: Span = Span(), ledger: str | None = None)
     InputError if nothing was served.
     """
     with opened_ledger(Path(directory), ledger) as opened:
-        found = project_drift(Path(directory), OpenedLedger(opened), span, documents=Path(directory))
+        found = project_drift(Store.of(Path(directory)), OpenedLedger(opened), span, Path(directory))
     if found is None:
         raise InputError(f"nothing was served yet: jellybean up {directory}")
     columns = ("name", "since_s", "ratio", "standard_deviations", "by_chance_once_in_s")

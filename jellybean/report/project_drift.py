@@ -35,22 +35,22 @@ class ProjectDrift:
 
 
 def project_drift(
-    directory: Path,
+    store: Store,
     ledger: LedgerSource,
     span: Span,
+    documents: Path | None,
     on_problem: OnProblem = lambda text: None,
-    documents: Path | None = None,
 ) -> ProjectDrift | None:
     """Compare what the plan that was served last predicted with what was counted in a span; None if nothing was served.
 
     Of several workflows each is looked at, and its figures have its name before theirs. `documents`: folder with the
     held-out inputs, None: inputs are not compared with any. `on_problem` is told which of them cannot be read.
-    InputError if the plan is not in the report store.
+    InputError if the plan is not in `store`.
     """
     counts = ledger.counts(None, span)
     if counts is None:
         return None
-    snapshot = Store.of(directory).latest(counts.plan)
+    snapshot = store.latest(counts.plan)
     if snapshot is None:
         raise InputError(f"the plan that was served last, {counts.plan[:HASH_DIGITS]}, is not in the report store")
     found = list(_observations(snapshot.document, counts, span, documents, on_problem))

@@ -215,6 +215,11 @@ class Client:
         found = self._call("Files", project_pb2.ProjectFilesRequest(), None, of=project_pb2_grpc.ProjectStub)
         return {file.path: file.content for file in found.files}
 
+    def report_store(self) -> bytes:
+        """What was planned, simulated and measured of the gateway's project: an SQLite file. For the owner only."""
+        request = project_pb2.ReportStoreRequest()
+        return bytes(self._call("ReportStore", request, None, of=project_pb2_grpc.ProjectStub).database)
+
     def start_replacement(self, plan: str, peers: Mapping[str, str], links: str, timeout_s: float) -> Any:
         """Have the gateway switch to another plan once its workers are ready; returns a gRPC future.
 

@@ -114,7 +114,7 @@ async def serve(options: argparse.Namespace) -> None:
     _add_deliver(workers, gateways)
     for server in (workers, clients):
         _add_client_services(server, gateways, service, models, healthy, traced=spans is not None)
-        _add_owner_services(server, ledger, ProjectService(dict(options.project_file)))
+        _add_owner_services(server, ledger, ProjectService(dict(options.project_file), options.report_store))
     http_at, served = (options.host, options.http_port), (_inference(gateways, models), ledger)
     async with _http(served, http_at, transport, policy, traced=spans is not None), AsyncExitStack() as started:
         started.callback(ledger.close)
@@ -428,6 +428,7 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="a document or held-out data of the project, for admins who measure from elsewhere; may be repeated",
     )
+    parser.add_argument("--report-store", type=Path, help="what was planned and measured of the project, for admins")
     parser.add_argument("--enrol", help="HOST:PORT where boxes with a token join; needs --tls, --ca and --tokens")
     parser.add_argument("--ca", type=Path, help="folder of the authority that signs their certificates")
     parser.add_argument("--tokens", type=Path, help="folder of their tokens (`jellybean token`)")

@@ -14,6 +14,7 @@ from jellybean.cli.console import EXIT_MISSED, out, print_json, say, warn
 from jellybean.cli.serving.cost import parse_time
 from jellybean.cli.serving.ledger_source import nothing_served, open_ledger_source
 from jellybean.cli.serving.project_copy import project_copy
+from jellybean.cli.serving.remote_store import shown_store
 from jellybean.display import formats
 from jellybean.errors import InputError
 from jellybean.ledger.span import Span
@@ -37,7 +38,7 @@ def show_drift(directory: Path, url: str | None, since: str, endpoint: Endpoint 
         record_once(directory, served_document(endpoint))
     documents = _documents_of(directory, endpoint)
     with open_ledger_source(directory, url, endpoint) as source:
-        found = project_drift(directory, source, Span(parse_time(since)), warn, documents)
+        found = project_drift(shown_store(directory, endpoint), source, Span(parse_time(since)), documents, warn)
     if found is None:
         raise InputError(nothing_served(directory, endpoint))
     drifted = found.drifted

@@ -22,8 +22,8 @@ from jellybean.cli.serving.gateway_options import (
     given_endpoint,
 )
 from jellybean.cli.serving.ledger_source import nothing_served, open_ledger_source
+from jellybean.cli.serving.remote_store import shown_store
 from jellybean.ledger.span import Span
-from jellybean.report import Store
 from jellybean.report.advice import HASH_DIGITS
 from jellybean.report.history import HistoryEntry
 from jellybean.report.history import history as history_of
@@ -44,7 +44,7 @@ def history(
 ) -> None:
     """Show when what was planned, simulated, served and measured. Times are in UTC.
 
-    Of a gateway elsewhere: what was served there, beside what was planned and measured in DIR.
+    Of a gateway elsewhere: also what was planned and measured in its project.
     """
     begin_s = -math.inf if since is None else parse_time(since)
     endpoint = given_endpoint(directory, gateway, tls, InCluster(context, namespace, kubeconfig))
@@ -52,7 +52,7 @@ def history(
         events = source.events(Span(begin_s))
     entries = [
         entry
-        for entry in history_of(Store.of(directory).history(), events)
+        for entry in history_of(shown_store(directory, endpoint).history(), events)
         if entry.at_unix_s >= begin_s and entry.plan.startswith(plan or "")
     ]
     if json:

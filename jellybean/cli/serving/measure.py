@@ -47,12 +47,14 @@ from jellybean.cli.serving.gateway_options import (
 )
 from jellybean.cli.serving.ledger_source import open_ledger_source
 from jellybean.cli.serving.project_copy import project_copy
+from jellybean.cli.serving.remote_store import shown_store
 from jellybean.cli.serving.served_span import Between, ask_served, asked_span, nothing_served, print_served
 from jellybean.cli.times import seconds_within
 from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, WARN
 from jellybean.documents import Project, load_project
 from jellybean.documents.layout import holds_several_workflows
+from jellybean.ledger.source import LedgerSource
 from jellybean.ledger.span import Span
 from jellybean.planning.plan_file import RUNNING
 from jellybean.planning.prediction import predict
@@ -226,9 +228,12 @@ def report(
         return
     if html is not None:
         checked_file("--html", html)
-    built = build_report(Store.of(directory), _hash_of(directory, plan, endpoint))
+    named = _hash_of(directory, plan, endpoint)
+    store = shown_store(directory, endpoint)
+    built = build_report(store, named)
     span = asked_span(between, "" if plan is None else built.plan_hash, time.time())
-    history, nothing = _served(directory, ledger, endpoint, built, span, between)
+    with open_ledger_source(directory, ledger, endpoint) as source:
+        history, nothing = _served(source, store, built, span, between)
     if json:
         asked_for = {"served": None} if nothing else {}
         print_json(built.to_json() | (asked_for if history is None else {"served": history.to_json()}))
@@ -244,19 +249,14 @@ def report(
 
 
 def _served(
-    directory: Path,
-    ledger: str | None,
-    endpoint: Endpoint | None,
-    report: Report,
-    span: Span,
-    between: tuple[str, str] | None,
+    source: LedgerSource, store: Store, report: Report, span: Span, between: tuple[str, str] | None
 ) -> tuple[Served | None, str]:
-    """What was served in a span, or that nothing was if it was asked for; neither, with a warning, if a gateway does
-    not say.
+    """What was served in a span, or that nothing was if it was asked for.
+
+    Neither, with a warning, if a gateway does not say.
     """
     try:
-        with open_ledger_source(directory, ledger, endpoint) as source:
-            found = ask_served(source, directory, report, span)
+        found = ask_served(source, store, report, span)
     except RequestError as error:
         warn(f"the report is without what was served and what that cost: {error.reason}")
         return None, ""

@@ -9,20 +9,22 @@ from typing import TYPE_CHECKING
 from jellybean.documents import AnyProject, Project
 from jellybean.documents.layout import document_files
 from jellybean.ledger.labels import LabelRule, label_rule
+from jellybean.report import Store
 
 if TYPE_CHECKING:
     from jellybean.serving.local.settings import ServedProject
 
 
 def served_project(project: AnyProject) -> ServedProject:
-    """The metrics of the project's workflows, its documents, and the files of its held-out inputs and labels."""
+    """The metrics of the project's workflows, its documents, its reports, and the files of its held-out data."""
     from jellybean.serving.local.settings import ServedProject
 
     rules = label_rules(project)
     return ServedProject(
         {name: rule.metric for name, rule in rules.items()},
         {name: rule.sink for name, rule in rules.items() if rule.sink is not None},
-        {str(file.relative_to(project.directory)): file.resolve() for own in _parts(project) for file in _files(own)},
+        {_path(project, file): file.resolve() for own in _parts(project) for file in _files(own)},
+        Store.of(project.directory.resolve()).path,
     )
 
 
@@ -35,6 +37,11 @@ def label_rules(project: AnyProject) -> Mapping[str, LabelRule]:
 
 def _parts(project: AnyProject) -> tuple[Project, ...]:
     return (project,) if isinstance(project, Project) else tuple(project.workflows.values())
+
+
+def _path(project: AnyProject, file: Path) -> str:
+    """The path of a file in the project; an infrastructure file that others share, above its folder, goes into it."""
+    return str(file.relative_to(project.directory)) if file.is_relative_to(project.directory) else file.name
 
 
 def _files(project: Project) -> Iterator[Path]:

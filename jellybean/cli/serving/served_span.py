@@ -40,14 +40,14 @@ def asked_span(between: tuple[str, str] | None, plan_hash: str, now_unix_s: floa
     return Span(since_s, until_s, plan=plan_hash)
 
 
-def ask_served(ledger: LedgerSource, directory: Path, report: Report, span: Span) -> Served | None:
-    """What was served in a span, beside what the plans of the project's store predicted; None if nothing was."""
+def ask_served(ledger: LedgerSource, store: Store, report: Report, span: Span) -> Served | None:
+    """What was served in a span, beside what the plans of a store predicted; None if nothing was."""
     time = ledger.served_time(span)
     if time is None:
         return None
     plan = report.plan
     names = tuple(workflow.name for workflow in plan.workflows) or (plan.name,)
-    planned = planned_figures(Store.of(directory), time.plans)
+    planned = planned_figures(store, time.plans)
     return served(ledger, ServedQuestion(span, names, planned))
 
 

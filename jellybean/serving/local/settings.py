@@ -28,12 +28,14 @@ class ServedProject:
 
     `metrics`: workflow -> by which labels that come later judge its answers, of the operator `labelled` (by default of
     the only one that answers); the name of a plan's only workflow is empty. `files`: path in the project -> file, of
-    documents and held-out data, with which an admin elsewhere measures.
+    documents and held-out data, with which an admin elsewhere measures. `report_store`: file with what was planned and
+    measured; None: there is none.
     """
 
     metrics: Mapping[str, str] = field(default_factory=dict)
     labelled: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, Path] = field(default_factory=dict)
+    report_store: Path | None = None
 
     def gateway_arguments(self) -> list[str]:
         """The settings as arguments of the gateway's command line."""
@@ -42,6 +44,7 @@ class ServedProject:
             for option, values in (("metric", self.metrics), ("labelled", self.labelled))
             for workflow, value in values.items()
         ]
+        own += [f"--report-store={self.report_store}"] if self.report_store is not None else []
         return own + [f"--project-file={path}={file}" for path, file in self.files.items()]
 
 

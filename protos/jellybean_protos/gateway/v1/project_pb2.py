@@ -24,19 +24,23 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)jellybean_protos/gateway/v1/project.proto\x12\x14jellybean.gateway.v1\"\x15\n\x13ProjectFilesRequest\"H\n\x14ProjectFilesResponse\x12\x30\n\x05\x66iles\x18\x01 \x03(\x0b\x32!.jellybean.gateway.v1.ProjectFile\",\n\x0bProjectFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\x32i\n\x07Project\x12^\n\x05\x46iles\x12).jellybean.gateway.v1.ProjectFilesRequest\x1a*.jellybean.gateway.v1.ProjectFilesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)jellybean_protos/gateway/v1/project.proto\x12\x14jellybean.gateway.v1\"\x14\n\x12ReportStoreRequest\"\'\n\x13ReportStoreResponse\x12\x10\n\x08\x64\x61tabase\x18\x01 \x01(\x0c\"\x15\n\x13ProjectFilesRequest\"H\n\x14ProjectFilesResponse\x12\x30\n\x05\x66iles\x18\x01 \x03(\x0b\x32!.jellybean.gateway.v1.ProjectFile\",\n\x0bProjectFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\x32\xcd\x01\n\x07Project\x12^\n\x05\x46iles\x12).jellybean.gateway.v1.ProjectFilesRequest\x1a*.jellybean.gateway.v1.ProjectFilesResponse\x12\x62\n\x0bReportStore\x12(.jellybean.gateway.v1.ReportStoreRequest\x1a).jellybean.gateway.v1.ReportStoreResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'jellybean_protos.gateway.v1.project_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PROJECTFILESREQUEST']._serialized_start=67
-  _globals['_PROJECTFILESREQUEST']._serialized_end=88
-  _globals['_PROJECTFILESRESPONSE']._serialized_start=90
-  _globals['_PROJECTFILESRESPONSE']._serialized_end=162
-  _globals['_PROJECTFILE']._serialized_start=164
-  _globals['_PROJECTFILE']._serialized_end=208
-  _globals['_PROJECT']._serialized_start=210
-  _globals['_PROJECT']._serialized_end=315
+  _globals['_REPORTSTOREREQUEST']._serialized_start=67
+  _globals['_REPORTSTOREREQUEST']._serialized_end=87
+  _globals['_REPORTSTORERESPONSE']._serialized_start=89
+  _globals['_REPORTSTORERESPONSE']._serialized_end=128
+  _globals['_PROJECTFILESREQUEST']._serialized_start=130
+  _globals['_PROJECTFILESREQUEST']._serialized_end=151
+  _globals['_PROJECTFILESRESPONSE']._serialized_start=153
+  _globals['_PROJECTFILESRESPONSE']._serialized_end=225
+  _globals['_PROJECTFILE']._serialized_start=227
+  _globals['_PROJECTFILE']._serialized_end=271
+  _globals['_PROJECT']._serialized_start=274
+  _globals['_PROJECT']._serialized_end=479
 # @@protoc_insertion_point(module_scope)

@@ -6,6 +6,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ReportStoreRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReportStoreResponse(_message.Message):
+    __slots__ = ("database",)
+    DATABASE_FIELD_NUMBER: _ClassVar[int]
+    database: bytes
+    def __init__(self, database: _Optional[bytes] = ...) -> None: ...
+
 class ProjectFilesRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -39,6 +39,11 @@ class ProjectStub:
                 request_serializer=jellybean__protos_dot_gateway_dot_v1_dot_project__pb2.ProjectFilesRequest.SerializeToString,
                 response_deserializer=jellybean__protos_dot_gateway_dot_v1_dot_project__pb2.ProjectFilesResponse.FromString,
                 _registered_method=True)
+        self.ReportStore = channel.unary_unary(
+                '/jellybean.gateway.v1.Project/ReportStore',
+                request_serializer=jellybean__protos_dot_gateway_dot_v1_dot_project__pb2.ReportStoreRequest.SerializeToString,
+                response_deserializer=jellybean__protos_dot_gateway_dot_v1_dot_project__pb2.ReportStoreResponse.FromString,
+                _registered_method=True)
 
 
 class ProjectServicer:
@@ -51,6 +56,13 @@ class ProjectServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportStore(self, request, context):
+        """What was planned, simulated and measured of it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ProjectServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -58,6 +70,11 @@ def add_ProjectServicer_to_server(servicer, server):
                     servicer.Files,
                     request_deserializer=jellybean__protos_dot_gateway_dot_v1_dot_project__pb2.ProjectFilesRequest.FromString,
                     response_serializer=jellybean__protos_dot_gateway_dot_v1_dot_project__pb2.ProjectFilesResponse.SerializeToString,
+            ),
+            'ReportStore': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportStore,
+                    request_deserializer=jellybean__protos_dot_gateway_dot_v1_dot_project__pb2.ReportStoreRequest.FromString,
+                    response_serializer=jellybean__protos_dot_gateway_dot_v1_dot_project__pb2.ReportStoreResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -87,6 +104,33 @@ class Project:
             '/jellybean.gateway.v1.Project/Files',
             jellybean__protos_dot_gateway_dot_v1_dot_project__pb2.ProjectFilesRequest.SerializeToString,
             jellybean__protos_dot_gateway_dot_v1_dot_project__pb2.ProjectFilesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportStore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jellybean.gateway.v1.Project/ReportStore',
+            jellybean__protos_dot_gateway_dot_v1_dot_project__pb2.ReportStoreRequest.SerializeToString,
+            jellybean__protos_dot_gateway_dot_v1_dot_project__pb2.ReportStoreResponse.FromString,
             options,
             channel_credentials,
             insecure,
