@@ -13,7 +13,7 @@ from jellybean.ledger import tables
 from jellybean.ledger.ledger import Ledger
 from jellybean.ledger.questions import Span
 from jellybean.report.drift_watch import Observation
-from jellybean_solver import Plan, PlannedOperator, quantile_points, request_streams
+from jellybean_solver import Plan, PlannedOperator, quantile_points, served_streams
 
 FEWEST = 5  # observations of an interval that say something
 _WORK = ("operator", "worker", "completed", "busy_s")
@@ -28,7 +28,7 @@ def observations(ledger: Ledger, plan: Plan, plan_hash: str, span: Span = Span()
 
 def _of_requests(ledger: Ledger, plan: Plan, plan_hash: str, span: Span) -> Iterator[Observation]:
     """The rate of requests."""
-    planned = sum(stream.rate_per_s for stream in request_streams(plan))
+    planned = sum(stream.rate_per_s for stream in served_streams(plan))
     requests, intervals = tables.requests, tables.intervals
     query = (
         select(intervals.c.begin_s, intervals.c.seconds, requests.c.received)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from jellybean_solver.model.audit import PlannedAudit
 from jellybean_solver.model.model_ref import ModelRef
 from jellybean_solver.model.problem import (
     CPU,
@@ -260,6 +261,8 @@ class Plan:
     `spread`: operator below a fan-out -> groups of workers round which the children of each request go (spreading.py).
 
     `fallbacks`: of every loss that the plan bears, if after some the routes left would not do in their proportions.
+
+    `audit`: a share of the requests also runs a reference, by the operators audit.NAME (audit.py).
     """
 
     name: str
@@ -284,6 +287,7 @@ class Plan:
         default_factory=dict, metadata={"said": "if children are spread"}
     )
     fallbacks: tuple[Fallback, ...] = field(default=(), metadata={"said": "if there are any"})
+    audit: PlannedAudit | None = field(default=None, metadata={"said": "if there is one"})
 
     def workflow_of(self, name: str) -> str:
         """The workflow that a source or operator belongs to; empty if there is only one."""

@@ -43,6 +43,7 @@ def with_figures(problem: Problem, plan: Plan) -> Plan:
         utilisation=problem.utilisation,
         hop_s=problem.hop_s,
         sites={tier: count for tier, count in problem.sites.items() if count > 1},
+        audit=None if problem.audit is None else problem.audit.planned(plan.selection),
     )
 
 
