@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jellybean.bench.answer_metrics import Array, MetricError, correctness
+from jellybean.answer_metrics import Array, MetricError, correctness
 from jellybean.documents import Project
 from jellybean.errors import InputError
 from jellybean.ledger.answers import AnswerName, label_answer

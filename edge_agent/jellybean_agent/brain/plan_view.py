@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from jellybean_agent.brain.audit_view import AUDIT_PREFIX, AuditView, read_audit, served_sources
 from jellybean_agent.brain.messages import GATEWAY
 from jellybean_agent.brain.plan_figures import PlanFigures, read_figures
 from jellybean_agent.brain.route_table import Group, RouteTable
@@ -133,6 +134,7 @@ class PlanView:
     others: Mapping[str, tuple[OperatorView, ...]] = field(default_factory=dict)
     groups: Mapping[tuple[str, str], Group] = field(default_factory=dict)  # as in `RouteTable`
     fallbacks: tuple[Fallback, ...] = ()
+    audit: AuditView | None = None  # its sources are not in `source_outputs`
 
     @property
     def table(self) -> RouteTable:
@@ -161,7 +163,13 @@ class PlanView:
     @property
     def sinks(self) -> tuple[str, ...]:
         """Operators whose outputs are the answer."""
-        return tuple(name for name, operator in self.operators.items() if not operator.wiring.outputs)
+        ends = (name for name, operator in self.operators.items() if not operator.wiring.outputs)
+        return tuple(name for name in ends if self.audit is None or not name.startswith(AUDIT_PREFIX))
+
+    @property
+    def all_source_outputs(self) -> Mapping[str, tuple[tuple[str, EdgeKind], ...]]:
+        """As `source_outputs`, with the sources of an audit."""
+        return self.source_outputs if self.audit is None else {**self.source_outputs, **self.audit.source_outputs}
 
     @property
     def stateful(self) -> tuple[str, ...]:
@@ -175,14 +183,14 @@ class PlanView:
 
     def tier_of(self, upstream: str, route: int) -> str:
         """The tier where a source's or operator's output is produced on a route."""
-        if upstream in self.source_outputs:
+        if upstream not in self.operators:
             return self.tiers_at[self.table.plain(route) // len(self.weights)][upstream]
         return self.workers[self.routes[self.table.plain(route)][upstream]].tier
 
     def path_length(self, upstream: str, downstream: str) -> int:
         """Number of positions in the fan-out path of a message on this edge."""
         operator = self.operators.get(upstream)
-        edges = operator.wiring.outputs if operator else self.source_outputs[upstream]
+        edges = operator.wiring.outputs if operator else self.all_source_outputs[upstream]
         opens = any(name == downstream and kind == "fan_out" for name, kind in edges)
         return (operator.depth if operator else 0) + opens
 
@@ -236,13 +244,14 @@ def _parse(document: Mapping[str, Any]) -> PlanView:
     )
     weights = tuple(float(item["weight"]) for item in document["routes"])
     name, hash_ = document["name"], document["hash"]
+    served = {source["name"] for source in served_sources(document)}
     periodic = all(item.get("arrivals") == "periodic" for item in document["sources"])
     eventually = any(item.get("deliver") == "eventually" for item in document["sources"])
     return PlanView(
         name=name,
         hash=hash_,
         tiers_at=(sources,),
-        source_outputs=outputs,
+        source_outputs={source: readers for source, readers in outputs.items() if source in served},
         operators=operators,
         workers=workers,
         routes=routes,
@@ -254,6 +263,7 @@ def _parse(document: Mapping[str, Any]) -> PlanView:
         others=others,
         groups=_groups(document.get("spread", {}), operators, workers),
         fallbacks=_fallbacks(document.get("fallbacks", ()), len(routes)),
+        audit=read_audit(document, outputs),
     )
 
 

@@ -60,7 +60,7 @@ def infer(
     json: Json = False,
 ) -> None:
     """Send one request, or one for each row of a file, and print the answers."""
-    from jellybean.bench.answer_metrics import text_of
+    from jellybean.answer_metrics import text_of
     from jellybean.serving.client import Chunk, Client
 
     check_project(directory, overrides)
@@ -100,7 +100,7 @@ def _check_options(error: RequestError, inputs: Sequence[str], *, rows: bool, st
 
 def readable(value: Array, *, is_text: bool = False) -> str:
     """An answer as a person reads it: text, a number, or rows of numbers. MetricError for text that is no bytes."""
-    from jellybean.bench.answer_metrics import text_of
+    from jellybean.answer_metrics import text_of
 
     if is_text:
         return text_of(value)

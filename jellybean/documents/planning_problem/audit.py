@@ -8,7 +8,7 @@ from jellybean.documents.layout import WORKFLOW_FILE, profile_command
 from jellybean.documents.project import Project
 from jellybean.documents.schema.profiles import AccuracyProfile
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean_solver import ACCURACY_TOLERANCE, Audit, Problem, most_accurate_selection, with_audit
+from jellybean_solver import ACCURACY_TOLERANCE, Audit, Problem, with_audit
 
 
 def audited(project: Project, problem: Problem) -> Problem:
@@ -16,6 +16,8 @@ def audited(project: Project, problem: Problem) -> Problem:
     share = project.workflow.slo.audit
     if share is None:
         return problem
+    from jellybean_solver import most_accurate_selection  # its module loads programs, which few commands need
+
     best = most_accurate_selection(problem)
     accuracy = None if best is None else problem.accuracy.value(best)
     profile = project.profiles.accuracy if project.profiles is not None else None
@@ -26,9 +28,8 @@ def audited(project: Project, problem: Problem) -> Problem:
     choices = tuple(name for name, spec in project.workflow.operators.items() if len(spec.variants) > 1)
     agreements = {} if reference is None else _agreements(profile, choices)
     metric = project.workflow.metric or "exact_match"
-    audit = Audit(
-        share, reference or best, metric, answer, accuracy, choices, agreements, profile.requests or 0
-    )
+    requests = profile.requests or 0
+    audit = Audit(share, reference or best, metric, answer, accuracy, choices, agreements, requests)
     return with_audit(problem, audit)
 
 
