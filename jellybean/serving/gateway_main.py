@@ -206,6 +206,7 @@ async def _start(gateway: Gateway, recorder: Recorder | None, started: AsyncExit
 async def _end(recorder: Recorder, gateway: Gateway) -> None:
     """Close the ledger; calls that still arrive are not counted any more."""
     gateway.counters.log = gateway.on_answer = gateway.on_inputs = gateway.on_outputs = None
+    gateway.audits.on_audit = None
     await recorder.end(has_kept=gateway.status().kept > 0)
 
 
@@ -220,6 +221,7 @@ async def _recorder(options: argparse.Namespace, gateway: Gateway) -> Recorder |
     recorder.lose(Counter(await gateway.kept_callers()))
     gateway.counters.log = recorder.log
     gateway.on_answer = recorder.answers.keep
+    gateway.audits.on_audit = recorder.audits.count
     gateway.on_inputs = lambda view, inputs: recorder.values.see(view, Port.SOURCE, inputs)
     gateway.on_outputs = lambda view, outputs: recorder.values.see(view, Port.ANSWER, outputs)
     return recorder

@@ -20,6 +20,7 @@ from jellybean.ledger.questions import Span, last_plan
 from jellybean.report import Store
 from jellybean.report.advice import HASH_DIGITS
 from jellybean.report.drift_watch import Drifted, DriftWatch
+from jellybean.report.served_audits import watched_agreement
 from jellybean.report.served_figures import observations
 from jellybean.report.served_values import value_observations
 from jellybean_agent import Array
@@ -38,17 +39,19 @@ def show_drift(directory: Path, url: str | None, since: str, *, json: bool) -> N
         snapshot = Store.of(directory).latest(plan_hash)
         if snapshot is None:
             raise InputError(f"the plan that was served last, {plan_hash[:HASH_DIGITS]}, is not in the report store")
-        seen = observations(ledger, from_document(snapshot.document), plan_hash, span)
+        plan = from_document(snapshot.document)
+        seen = observations(ledger, plan, plan_hash, span)
         seen += value_observations(ledger, _held_out(directory), plan_hash, span)
-    drifted = DriftWatch().see_all(seen).drifted
+        agreement = watched_agreement(ledger, plan, plan_hash, span)
+    drifted = (*(agreement.drifted if agreement is not None else ()), *DriftWatch().see_all(seen).drifted)
+    count = len({one.name for one in seen}) + (agreement is not None)
     if json:
-        items = [one.to_json() for one in drifted]
-        print_json({"plan": plan_hash, "figures": len({one.name for one in seen}), "drifted": items})
+        print_json({"plan": plan_hash, "figures": count, "drifted": [one.to_json() for one in drifted]})
     elif drifted:
         out.print(_table(drifted))
     else:
-        figures = formats.count(len({one.name for one in seen}), "figure")
-        say(f"{figures} of plan {plan_hash[:HASH_DIGITS]} as predicted" if seen else "too little was served to tell")
+        figures = formats.count(count, "figure")
+        say(f"{figures} of plan {plan_hash[:HASH_DIGITS]} as predicted" if count else "too little was served to tell")
     if drifted:
         raise typer.Exit(EXIT_MISSED)
 

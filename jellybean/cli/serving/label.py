@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from rich.table import Table
 from jellybean.bench.later_labels import LaterLabel, label_answers, read_labels
 from jellybean.cli.app import Directory, Json, app, example
 from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_MISSED, out, print_json, say, warn
+from jellybean.cli.serving.audited import audit_table, audit_warnings, audits_of
 from jellybean.cli.serving.cost import LedgerAt, Since, Until, parse_time
 from jellybean.documents import load_project
 from jellybean.errors import InputError
@@ -81,7 +83,7 @@ def accuracy(
     json: Json = False,
     ledger: LedgerAt = None,
 ) -> None:
-    """Show the accuracy of what was served, by labels that came later, with 95 % intervals.
+    """Show the accuracy of what was served, by labels that came later and by audits, with 95 % intervals.
 
     Exit status 5 if the answers of the newest plan are worse than it predicted: its accuracy is above their interval.
     """
@@ -95,21 +97,35 @@ def accuracy(
         lines = () if opened is None else served_accuracy(opened, workflow, by, span)
         by_plan = () if opened is None else served_accuracy(opened, workflow, LabelledBy.PLAN, span)
         waiting = 0 if opened is None else waiting_answers(opened, workflow)
+        audited = None if opened is None else audits_of(opened, snapshot, span)
     lines = tuple(line for line in lines if line.labels)
     planned = _planned_accuracy(snapshot)
     if json:
         items = [{by.value: line.name, "labels": line.labels, **_figures(line)} for line in lines]
-        print_json({"by": by.value, "planned": planned, "lines": items, "waiting_for_labels": waiting})
-    elif not lines:
-        say(f"no labels yet; {waiting} answers wait for theirs: jellybean label {directory} FILE")
+        audits = None if audited is None else audited.to_json()
+        print_json(
+            {"by": by.value, "planned": planned, "lines": items, "waiting_for_labels": waiting, "audits": audits}
+        )
     else:
-        out.print(_table(lines, by, planned))
+        if lines:
+            out.print(_table(lines, by, planned))
+        elif audited is None or waiting:
+            say(f"no labels yet; {waiting} answers wait for theirs: jellybean label {directory} FILE")
+        if audited is not None:
+            out.print(audit_table(audited))
     of_newest = next((line for line in by_plan if line.name == snapshot.plan_hash and line.labels), None)
-    if planned is not None and of_newest is not None and of_newest.high < planned:
-        if not json:
-            shown = f"{of_newest.low:.2f} to {of_newest.high:.2f} % by {of_newest.labels:,} labels"
-            warn(f"the newest plan is worse than planned ({planned:.2f} %): {shown}")
+    worse = [*_by_labels(of_newest, planned), *audit_warnings(audited)]
+    if worse:
+        for text in () if json else worse:
+            warn(text)
         raise typer.Exit(EXIT_MISSED)
+
+
+def _by_labels(of_newest: ServedAccuracy | None, planned: float | None) -> Iterator[str]:
+    """That the newest plan is worse than planned by its labels, if it is."""
+    if planned is not None and of_newest is not None and of_newest.high < planned:
+        shown = f"{of_newest.low:.2f} to {of_newest.high:.2f} % by {of_newest.labels:,} labels"
+        yield f"the newest plan is worse than planned ({planned:.2f} %): {shown}"
 
 
 def _planned_accuracy(snapshot: Snapshot) -> float | None:
