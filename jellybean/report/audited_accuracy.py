@@ -1,10 +1,10 @@
 """The accuracy of what a plan served, estimated without labels from how often its answers were the reference's.
 
-A is the accuracy of the served answers, R the reference's, p the share of answers on which they agree. An answer that is
-right only on one side differs, so |A - R| <= 1 - p whatever the errors are: these are the bounds. The estimate is
-sharper, as it takes what was measured on held-out requests (A0, R, p0) as known: of the answers that newly differ, those
-of which the reference was right are lost, at most the share A0 / p0 of them; of those that newly agree, each gains what
-the reference had more, (R - A0) / (1 - p0). Its interval is that of p - p0, from the score intervals of both shares
+A is the accuracy of the served answers, R the reference's, p the share of answers on which they agree. An answer that
+is right on one side only differs, so |A - R| <= 1 - p whatever the errors are: these are the bounds. The estimate is
+sharper, as it takes what was measured on held-out requests (A0, R, p0) as known. Of the answers that newly differ,
+those that were right are lost: at most the share A0 / p0 of them. Those that newly agree gain what the reference has
+more where answers differ: (R - A0) / (1 - p0). The interval is that of p - p0, from the score intervals of both shares
 (Newcombe 1998, method 10), as p0 is measured too.
 """
 

@@ -59,7 +59,8 @@ def plan_text(
     else:
         tables = [_workflows(plan), _placements(plan)] if plan.workflows else [_placements(plan)]
         parts += [Padding(table, (0, 0, 0, 2), expand=False) for table in tables]
-    parts += [Padding(Text(line), (0, 0, 0, 2), expand=False) for line in (*admission_lines(plan), *latencies, *audit_lines(plan))]
+    main = (*admission_lines(plan), *latencies, *audit_lines(plan))
+    parts += [Padding(Text(line), (0, 0, 0, 2), expand=False) for line in main]
     parts_of_models = (*cascade_lines(plan), *cut_lines(plan))
     notes = (
         *survival_lines(plan),

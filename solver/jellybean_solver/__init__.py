@@ -113,7 +113,6 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     ),
     "model.audit": (
         "AUDIT_PREFIX",
-        "AUDIT_STREAM",
         "Audit",
         "PlannedAudit",
         "audit_name",

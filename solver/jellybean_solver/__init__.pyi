@@ -64,7 +64,6 @@ from jellybean_solver.model.accuracy import EndToEnd as EndToEnd
 from jellybean_solver.model.accuracy import Independent as Independent
 from jellybean_solver.model.accuracy import PerOperator as PerOperator
 from jellybean_solver.model.audit import AUDIT_PREFIX as AUDIT_PREFIX
-from jellybean_solver.model.audit import AUDIT_STREAM as AUDIT_STREAM
 from jellybean_solver.model.audit import Audit as Audit
 from jellybean_solver.model.audit import PlannedAudit as PlannedAudit
 from jellybean_solver.model.audit import audit_name as audit_name

@@ -1,4 +1,4 @@
-"""The audit of a planning problem: which selection is the reference, and how often others are known to agree with it."""
+"""The audit of a planning problem: which selection is the reference, and how often others should agree with it."""
 
 from __future__ import annotations
 

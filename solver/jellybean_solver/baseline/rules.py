@@ -17,7 +17,7 @@ from jellybean_solver.model.missing_links import missing_link_text, missing_link
 from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.plan import Certificate, Cost, Plan
 from jellybean_solver.model.problem import Link, Problem
-from jellybean_solver.outcome import Clock, Selection, Termination
+from jellybean_solver.outcome import Clock, Termination
 from jellybean_solver.planning.infeasibility import first_reason
 from jellybean_solver.planning.many_workflows import has_many_workflows
 from jellybean_solver.planning.solver import cheapest, finish, limited

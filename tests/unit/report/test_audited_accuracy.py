@@ -78,7 +78,7 @@ def test_the_first_audits_of_a_plan_say_what_is_expected_where_profiles_do_not()
 
 
 def test_bounds_hold_whatever_the_errors_are() -> None:
-    """Models with errors of every kind: also answers that differ although both are wrong, or only the served is right."""
+    """Models with errors of every kind, as answers that differ although both are wrong."""
     rng = np.random.default_rng(0)
     for _ in range(200):
         shares = rng.dirichlet(np.full(5, 0.5))

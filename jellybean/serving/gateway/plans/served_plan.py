@@ -247,9 +247,7 @@ class ServedPlan:
                             self.on_sent(self.view.hash, source, tiers, len(data))
                     self._peers[worker].put(message, due_s, deadline_s, data)
 
-    def end_attempt(
-        self, key: str, route: int, failure: agent_pb2.Failure | None, *, is_audit: bool = False
-    ) -> None:
+    def end_attempt(self, key: str, route: int, failure: agent_pb2.Failure | None, *, is_audit: bool = False) -> None:
         """Record the end of an attempt. After a failure, its request is dropped by the workers on its route.
 
         The answer of an audit says nothing of the workers that answer clients, so it opens no route.

@@ -1,4 +1,4 @@
-"""A share of the requests also runs the reference; clients neither wait for it nor fail by it, and a worse model shows."""
+"""A share of the requests also runs the reference, of which clients notice nothing, and a worse model shows."""
 
 from __future__ import annotations
 
