@@ -57,6 +57,11 @@ def audit_name(name: str) -> str:
     return f"{AUDIT_PREFIX}{name}"
 
 
+def audited_name(audit: Audit | PlannedAudit | None, name: str) -> str:
+    """What a source or operator of the audit stands for; the name itself of any other."""
+    return name.removeprefix(AUDIT_PREFIX) if is_of_audit(audit, name) else name
+
+
 def is_of_audit(audit: Audit | PlannedAudit | None, name: str) -> bool:
     """True if a source or operator of a plan or problem with this audit (None: without one) belongs to it."""
     return audit is not None and name.startswith(AUDIT_PREFIX)

@@ -98,12 +98,15 @@ def request_streams(plan: Plan | Problem | RequestGraph) -> tuple[RequestStream,
 
 def _with_audit(plan: Plan | Problem | RequestGraph) -> tuple[RequestStream, ...]:
     """The streams of a workflow and of its audit."""
-    sources, operators = (
-        [[node for node in nodes if is_of_audit(plan.audit, node.name) is is_own] for is_own in (False, True)]
-        for nodes in (plan.sources, plan.operators)
-    )
-    audit = replace(_stream(plan, sources[1], operators[1]), workflow=AUDIT_STREAM)
-    return *_streams(plan, sources[0], operators[0]), audit
+    sources, operators = _parts(plan, is_own=False)
+    audit = replace(_stream(plan, *_parts(plan, is_own=True)), workflow=AUDIT_STREAM)
+    return *_streams(plan, sources, operators), audit
+
+
+def _parts(plan: Plan | Problem | RequestGraph, *, is_own: bool) -> tuple[list[Source], list[_Operator]]:
+    """The sources and operators of the audit (`is_own`), or the others."""
+    sources = [source for source in plan.sources if is_of_audit(plan.audit, source.name) is is_own]
+    return sources, [one for one in plan.operators if is_of_audit(plan.audit, one.name) is is_own]
 
 
 def visits_per_request(plan: Plan | Problem) -> Mapping[str, float]:

@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import cast
 
 import grpc
 
@@ -137,7 +138,7 @@ class Audits:
         self._audits[audit.key] = audit
         audit.timer = asyncio.get_running_loop().call_later(self._timeout_s, self._lose, audit, "it was not answered")
         own = {f"{AUDIT_PREFIX}{name}": tensor for name, tensor in inputs.items()}
-        plan.send(audit.key, route, own, time.monotonic() + self._timeout_s, NOT_TRACED)
+        plan.send(audit.key, route, cast(Inputs, own), time.monotonic() + self._timeout_s, NOT_TRACED)
 
     def receive(self, message: agent_pb2.Message) -> bool:
         """Take an output or a failure from a worker; False if it is of no audit in flight."""
