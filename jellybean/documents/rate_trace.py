@@ -13,7 +13,7 @@ from pathlib import Path
 from jellybean.documents.csv_lines import cell_columns, cells_of, read_lines
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.quantities import did_you_mean, quoted
-from jellybean_solver import Plan, Problem, RateTrace, Source, audit_name, is_of_audit, rate_trace, served_streams
+from jellybean_solver import Plan, Problem, RateTrace, Source, is_of_audit, rate_trace, served_streams
 
 HEADER = ("time_s", "source", "rate_per_s")
 SINGLE_TIME_LENGTH_S = 60.0  # length of a trace that has one time only
@@ -79,8 +79,6 @@ def read_rate_trace(path: Path, plan: Plan | Problem) -> RateTraceFile:
     last_s = times[-1] - times[-2] if len(times) > 1 else SINGLE_TIME_LENGTH_S
     starts = [time - times[0] for time in times]
     rates = {name: [row.rate_per_s for row in rows] for name, rows in in_force.items()}
-    if plan.audit is not None:
-        rates |= {audit_name(name): [plan.audit.share * rate for rate in own] for name, own in rates.items()}
     return RateTraceFile(path, times[0], rate_trace(starts, starts[-1] + last_s, rates))
 
 

@@ -117,6 +117,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "PlannedAudit",
         "audit_name",
         "is_of_audit",
+        "with_audit_rates",
     ),
     "model.audited_problem": ("with_audit",),
     "model.deadline_shares": (

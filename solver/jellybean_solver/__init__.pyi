@@ -68,6 +68,7 @@ from jellybean_solver.model.audit import Audit as Audit
 from jellybean_solver.model.audit import PlannedAudit as PlannedAudit
 from jellybean_solver.model.audit import audit_name as audit_name
 from jellybean_solver.model.audit import is_of_audit as is_of_audit
+from jellybean_solver.model.audit import with_audit_rates as with_audit_rates
 from jellybean_solver.model.audited_problem import with_audit as with_audit
 from jellybean_solver.model.deadline_shares import deadline_s as deadline_s
 from jellybean_solver.model.deadline_shares import deadline_shares as deadline_shares

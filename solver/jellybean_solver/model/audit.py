@@ -62,6 +62,13 @@ def audited_name(audit: Audit | PlannedAudit | None, name: str) -> str:
     return name.removeprefix(AUDIT_PREFIX) if is_of_audit(audit, name) else name
 
 
+def with_audit_rates(audit: Audit | PlannedAudit | None, rates: Mapping[str, float]) -> Mapping[str, float]:
+    """The rates by source, with those of the audit's sources, which are a share of the others."""
+    if audit is None:
+        return rates
+    return {**rates, **{audit_name(name): audit.share * rate for name, rate in rates.items()}}
+
+
 def is_of_audit(audit: Audit | PlannedAudit | None, name: str) -> bool:
     """True if a source or operator of a plan or problem with this audit (None: without one) belongs to it."""
     return audit is not None and name.startswith(AUDIT_PREFIX)

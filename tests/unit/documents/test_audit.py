@@ -126,11 +126,11 @@ def test_agreements_need_a_reference(folder: Path) -> None:
     assert any("not with which selection" in one for one in problems(folder))
 
 
-def test_traces_of_rates_change_the_audit_in_proportion(folder: Path) -> None:
+def test_traces_of_rates_are_of_the_workflows_sources(folder: Path) -> None:
     trace = folder / "trace.csv"
     trace.write_text("time_s,source,rate_per_s\n0,x,100\n60,x,800\n", encoding="utf-8")
     rates = [one.rates_per_s for one in read_rate_trace(trace, build_problem(load_project(folder))).trace.stretches]
-    assert rates == [{"x": 100.0, "audit.x": 5.0}, {"x": 800.0, "audit.x": 40.0}]
+    assert rates == [{"x": 100.0}, {"x": 800.0}]
     assert RATE_PER_S == 400.0
     trace.write_text("time_s,source,rate_per_s\n0,audit.x,100\n", encoding="utf-8")
     with pytest.raises(DocumentError, match=r"no source 'audit\.x'"):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean.planning.simulation import simulate_plan
+from jellybean.planning.simulation import brains, simulate_plan
 from jellybean_solver import (
     Audit,
     Edge,
@@ -23,6 +23,8 @@ from jellybean_solver import (
     independent_streams_text,
     most_accurate_selection,
     p99_by_workflow,
+    rate_trace,
+    replay,
     request_streams,
     served_streams,
     solve,
@@ -102,6 +104,14 @@ def test_audits_load_the_workers_that_they_share() -> None:
     assert worker.load == pytest.approx(0.4 + 0.3)
     assert p99_by_workflow(both)[""] > 1.5 * p99_by_workflow(alone)[""]
     assert simulate_plan(both).latency_p99_s > 1.5 * simulate_plan(alone).latency_p99_s
+
+
+def test_the_audit_follows_a_trace_of_rates() -> None:
+    plan = planned(with_audit(base(0.05), audit()))
+    trace = rate_trace([0.0, 100.0], 200.0, {"camera": [1.0, 8.0]})
+    result = replay(plan, brains, trace, slow_latency_s=0.1)
+    assert [one.offered for one in result.intervals] == pytest.approx([100, 800], rel=0.35)
+    assert result.requests == sum(one.offered for one in result.intervals)  # of clients only
 
 
 def test_too_little_capacity_for_the_audit_is_no_plan() -> None:
