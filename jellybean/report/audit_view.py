@@ -8,7 +8,7 @@ from typing import Any
 
 from jellybean.display import formats
 from jellybean.report.breakdown import break_down
-from jellybean_solver import AUDIT_PREFIX, Cost, Plan, is_of_audit, served_streams
+from jellybean_solver import AUDIT_PREFIX, Cost, Plan, is_of_audit, served_streams, whole_selection
 
 
 def audit_cost(plan: Plan) -> Cost:
@@ -24,9 +24,10 @@ def reference(plan: Plan) -> Mapping[str, str]:
     return {operator.name.removeprefix(AUDIT_PREFIX): operator.variant for operator in own}
 
 
-def is_its_own_reference(plan: Plan) -> bool:
-    """True if the plan serves the selection that its audit runs."""
-    return all(plan.selection[name] == variant for name, variant in reference(plan).items())
+def _unlike(plan: Plan) -> list[tuple[str, str]]:
+    """Operators, with their variants, of which the audit runs another variant than the plan serves."""
+    served = whole_selection(plan.operators)
+    return [(name, variant) for name, variant in reference(plan).items() if served[name] != variant]
 
 
 def audit_lines(plan: Plan) -> Iterator[str]:
@@ -35,7 +36,7 @@ def audit_lines(plan: Plan) -> Iterator[str]:
     if audit is None:
         return
     rate = audit.share * sum(stream.rate_per_s for stream in served_streams(plan))
-    unlike = [f"{name} {one}" for name, one in reference(plan).items() if plan.selection[name] != one]
+    unlike = [f"{name} {variant}" for name, variant in _unlike(plan)]
     cost, expected = audit_cost(plan), "not known before the first audits"
     if audit.agreement is not None:
         expected = f"expected to be the same in {audit.agreement:.2f} % ({audit.requests:,} held-out requests)"

@@ -155,6 +155,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "Placement",
         "Plan",
         "PlannedOperator",
+        "whole_selection",
         "PlannedWorker",
         "PlannedWorkflow",
         "Route",

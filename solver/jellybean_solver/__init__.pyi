@@ -98,6 +98,7 @@ from jellybean_solver.model.plan import PlannedOperator as PlannedOperator
 from jellybean_solver.model.plan import PlannedWorker as PlannedWorker
 from jellybean_solver.model.plan import PlannedWorkflow as PlannedWorkflow
 from jellybean_solver.model.plan import Route as Route
+from jellybean_solver.model.plan import whole_selection as whole_selection
 from jellybean_solver.model.plan_document import PlanDocumentError as PlanDocumentError
 from jellybean_solver.model.plan_document import from_document as from_document
 from jellybean_solver.model.plan_document import json_values as json_values

@@ -6,7 +6,7 @@ the workers on its route. `plan_document` turns it into a versioned, content-has
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -148,6 +148,14 @@ class PlannedOperator:
     def mean_request_s(self, pool: str) -> float:
         """Mean seconds of a worker's time per request in full batches, from `mean_s`."""
         return self.service[pool][self.batch[pool]].mean_s / self.batch[pool]
+
+
+def whole_selection(operators: Iterable[PlannedOperator]) -> Mapping[str, str]:
+    """Operator -> variant, where the stages of a cut model are those of their operator."""
+    stages = (
+        (one.name, one.variant) if one.stage is None else (one.stage.operator, one.stage.variant) for one in operators
+    )
+    return dict(stages)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from jellybean_solver import (
     Problem,
     Slo,
     SolverError,
+    Stage,
     evaluate,
     from_document,
     independent_streams_text,
@@ -29,6 +30,7 @@ from jellybean_solver import (
     served_streams,
     solve,
     to_document,
+    whole_selection,
     with_audit,
 )
 from jellybean_solver.model.accuracy import AccuracyRow
@@ -158,3 +160,10 @@ def test_the_most_accurate_selection_is_the_cheapest_of_equals() -> None:
     rows = {"a": (AccuracyRow((), 80.0),), "b": (AccuracyRow((), 85.0),)}
     per_operator = PerOperator({"read": ()}, {"read": rows})
     assert most_accurate_selection(replace(asked, accuracy=per_operator)) == {"first": "cheap", "read": "b"}
+
+
+def test_a_cut_model_counts_as_its_variant() -> None:
+    (own, _) = planned(with_audit(base(), audit())).operators
+    head, tail = (Stage("read", "small", first, last, 4) for first, last in ((1, 2), (3, 4)))
+    parts = (replace(own, name="read.head", variant="small.1-2", stage=head), replace(own, stage=tail))
+    assert whole_selection(parts) == {"read": "small"}
