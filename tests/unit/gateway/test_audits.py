@@ -15,6 +15,7 @@ from jellybean.ledger.audits import KEPT_S, AuditLine, audit_lines, keep_audits
 from jellybean.ledger.ledger import Ledger
 from jellybean.planning.project_plan import plan_project
 from jellybean.serving.gateway.accounting.audit_log import AuditLog
+from jellybean.serving.gateway.audits import audits
 from jellybean.serving.gateway.audits.audits import LEAST_IN_FLIGHT, AuditOutcome, Audits
 from jellybean.serving.gateway.audits.draw import AuditDraw, RateLimit
 from jellybean.serving.gateway.plans.served_plan import Worker
@@ -47,6 +48,7 @@ class FakePlan:
     view: PlanView
     sent: dict[str, Mapping[str, object]] = field(default_factory=dict)
     ended: dict[str, agent_pb2.Failure | None] = field(default_factory=dict)
+    broken: bool = False
 
     def __post_init__(self) -> None:
         self.workers = {worker.name: Worker("ready") for worker in self.view.serving}
@@ -59,6 +61,8 @@ class FakePlan:
 
     def send(self, key: str, route: int, inputs: Mapping[str, object], deadline_s: float, trace: object) -> None:
         self.sent[key] = inputs
+        if self.broken:
+            raise ValueError("a worker cannot be told")
 
     def end_attempt(self, key: str, route: int, failure: agent_pb2.Failure | None, *, is_audit: bool) -> None:
         assert is_audit
@@ -141,7 +145,7 @@ def test_audits_are_compared_by_the_metric(view: PlanView) -> None:
     asyncio.run(run())
 
 
-def test_audits_are_shed_first(view: PlanView) -> None:
+def test_audits_are_shed_first(view: PlanView, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         busy = Run(view, busy=True)
         busy.serve(100)
@@ -155,6 +159,13 @@ def test_audits_are_shed_first(view: PlanView) -> None:
         most = max(LEAST_IN_FLIGHT, int(np.ceil(SHARE * 1024)))
         assert len(full.plan.sent) == most
         assert full.ended[AuditOutcome.SHED] == 500 - most
+        large = Run(view)
+        monkeypatch.setattr(audits, "MAX_BYTES_IN_FLIGHT", 3 * 44 / SHARE)  # the inputs of three audits
+        large.serve(100)
+        assert len(large.plan.sent) == 3
+        assert large.answer(3)
+        large.serve(100)
+        assert len(large.plan.sent) == 4
         fast = Run(view)  # all at once, so above the planned rate
         for _ in range(20_000):
             fast.serve(1)
@@ -163,7 +174,7 @@ def test_audits_are_shed_first(view: PlanView) -> None:
         planned = 10.0 * SHARE * RATE_PER_S
         assert planned <= len(fast.plan.sent) <= 1.5 * planned
         assert fast.ended[AuditOutcome.SHED] == 1_000 - len(fast.plan.sent)
-        for one in (full, fast):
+        for one in (full, large, fast):
             one.audits.close()
 
     asyncio.run(run())
@@ -188,7 +199,10 @@ def test_a_lost_audit_is_counted_and_not_sent_again(view: PlanView) -> None:
         (key,) = wrong.plan.sent
         message = agent_pb2.Message(request_id=key, upstream="audit.classify", tensor=SHORT)
         assert wrong.audits.receive(message)
-        for one in (late, failed, gone, wrong):
+        broken = Run(view)
+        broken.plan.broken = True
+        broken.serve(20)
+        for one in (late, failed, gone, wrong, broken):
             assert one.ended[AuditOutcome.LOST] == 1
             assert len(one.plan.sent) == 1
             (ended,) = one.plan.ended.values()

@@ -20,10 +20,11 @@ from typing import cast
 
 import grpc
 
-from jellybean.answer_metrics import MetricError, agreement
+from jellybean.answer_metrics import agreement
 from jellybean.serving.gateway.audits.draw import AuditDraw, RateLimit
 from jellybean.serving.gateway.plans.served_plan import ServedPlan
 from jellybean.serving.gateway.plans.source_messages import Inputs
+from jellybean.serving.gateway.requests.admission import MAX_BYTES_IN_FLIGHT
 from jellybean.serving.gateway.requests.request import Attempt
 from jellybean.serving.gateway.requests.sink_answer import SinkAnswer
 from jellybean.serving.gateway.tracing import NOT_TRACED
@@ -31,7 +32,6 @@ from jellybean.serving.outcomes import Tensors
 from jellybean_agent import (
     AUDIT_PREFIX,
     GATEWAY,
-    AgentError,
     AuditView,
     InvalidInputError,
     RawTensor,
@@ -68,7 +68,7 @@ class AuditCounters:
 
 @dataclass(eq=False, slots=True)
 class _Audit:
-    """An audit in flight. `served`: the answer that the client got."""
+    """An audit in flight. `served`: the answer that the client got; `size`: bytes of the inputs."""
 
     key: str
     plan: ServedPlan
@@ -76,6 +76,7 @@ class _Audit:
     route: int
     served: agent_pb2.Tensor | RawTensor
     answer: SinkAnswer
+    size: int
     timer: asyncio.TimerHandle | None = None
 
 
@@ -97,6 +98,7 @@ class Audits:
         self._key_prefix = uuid.uuid4().hex[:8]
         self._numbers = itertools.count()
         self._audits: dict[str, _Audit] = {}
+        self._bytes = 0  # of their inputs
         self._plan: ServedPlan | None = None  # that draw and limit are for
         self._draw, self._limit = AuditDraw(1.0, self._key), RateLimit(0.0, 0.0)
         self.counters = AuditCounters()
@@ -112,33 +114,39 @@ class Audits:
             self._begin(plan, view)
         if not self._draw.draw():
             return
-        if self._is_shed(plan, view, attempt.route):
+        size = sum(len(tensor.data) for tensor in inputs.values())
+        if self._is_shed(plan, view, attempt.route, size):
             self._count(plan, attempt.route, AuditOutcome.SHED)
-        else:
-            self._send(plan, view, attempt.route, inputs, outputs[view.answer])
+            return
+        key = f"{self._key_prefix}-{next(self._numbers)}"
+        self._send(_Audit(key, plan, view, attempt.route, outputs[view.answer], SinkAnswer(), size), inputs)
 
     def _begin(self, plan: ServedPlan, view: AuditView) -> None:
         rate_per_s = view.share * plan.view.figures.rate_per_s
         self._plan, self._draw = plan, AuditDraw(view.share, self._key)
         self._limit = RateLimit(rate_per_s, max(LEAST_BURST, BURST_S * rate_per_s))
 
-    def _is_shed(self, plan: ServedPlan, view: AuditView, route: int) -> bool:
+    def _is_shed(self, plan: ServedPlan, view: AuditView, route: int, size: int) -> bool:
         most = max(LEAST_IN_FLIGHT, math.ceil(view.share * self._max_in_flight))
-        if self._is_busy() or len(self._audits) >= most:
+        is_full = bool(self._audits) and self._bytes + size > view.share * MAX_BYTES_IN_FLIGHT
+        if self._is_busy() or is_full or len(self._audits) >= most:
             return True
         if any(plan.workers[name].state != "ready" for name in plan.workers_on(route)):
             return True
         return not self._limit.take(time.monotonic())
 
-    def _send(
-        self, plan: ServedPlan, view: AuditView, route: int, inputs: Inputs, served: agent_pb2.Tensor | RawTensor
-    ) -> None:
+    def _send(self, audit: _Audit, inputs: Inputs) -> None:
         """Send the request over the route of its answer, whose workers of the audit are those of the plan's rates."""
-        audit = _Audit(f"{self._key_prefix}-{next(self._numbers)}", plan, view, route, served, SinkAnswer())
         self._audits[audit.key] = audit
+        self._bytes += audit.size
         audit.timer = asyncio.get_running_loop().call_later(self._timeout_s, self._lose, audit, "it was not answered")
         own = {f"{AUDIT_PREFIX}{name}": tensor for name, tensor in inputs.items()}
-        plan.send(audit.key, route, cast(Inputs, own), time.monotonic() + self._timeout_s, NOT_TRACED)
+        until_s = time.monotonic() + self._timeout_s
+        try:
+            audit.plan.send(audit.key, audit.route, cast(Inputs, own), until_s, NOT_TRACED)
+        except Exception as error:  # a boundary: the request's client has its answer already
+            LOG.exception("an audit cannot be sent")
+            self._lose(audit, describe_error(error))
 
     def receive(self, message: agent_pb2.Message) -> bool:
         """Take an output or a failure from a worker; False if it is of no audit in flight."""
@@ -167,7 +175,7 @@ class Audits:
         try:
             answers = decode_tensor(audit.served), decode_tensor(audit.answer.tensor(spec))
             agreed = agreement(audit.view.metric, *answers)
-        except (AgentError, MetricError, ValueError, IndexError, OverflowError) as error:
+        except Exception as error:  # a boundary: whatever the answers hold, requests go on
             self._lose(audit, f"the answers cannot be compared: {describe_error(error)}")
             return
         self._end(audit)
@@ -182,6 +190,7 @@ class Audits:
 
     def _end(self, audit: _Audit, failure: agent_pb2.Failure | None = None) -> None:
         del self._audits[audit.key]
+        self._bytes -= audit.size
         if audit.timer is not None:
             audit.timer.cancel()
         audit.plan.end_attempt(audit.key, audit.route, failure, is_audit=True)
