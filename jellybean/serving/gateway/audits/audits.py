@@ -20,7 +20,7 @@ from typing import cast
 
 import grpc
 
-from jellybean.answer_metrics import agreement
+from jellybean.answer_metrics import MetricError, agreement
 from jellybean.serving.gateway.audits.draw import AuditDraw, RateLimit
 from jellybean.serving.gateway.plans.served_plan import ServedPlan
 from jellybean.serving.gateway.plans.source_messages import Inputs
@@ -32,6 +32,7 @@ from jellybean.serving.outcomes import Tensors
 from jellybean_agent import (
     AUDIT_PREFIX,
     GATEWAY,
+    AgentError,
     AuditView,
     InvalidInputError,
     RawTensor,
@@ -175,8 +176,12 @@ class Audits:
         try:
             answers = decode_tensor(audit.served), decode_tensor(audit.answer.tensor(spec))
             agreed = agreement(audit.view.metric, *answers)
+        except (AgentError, MetricError) as error:
+            self._lose(audit, f"the answers cannot be compared: {error}")
+            return
         except Exception as error:  # a boundary: whatever the answers hold, requests go on
-            self._lose(audit, f"the answers cannot be compared: {describe_error(error)}")
+            LOG.exception("the answers of an audit cannot be compared")
+            self._lose(audit, describe_error(error))
             return
         self._end(audit)
         self._count(audit.plan, audit.route, AuditOutcome.COMPARED, agreed)
