@@ -9,6 +9,7 @@ from typing import Protocol
 from jellybean.ledger import answers, questions
 from jellybean.ledger.accuracy_timeline import AccuracyPoint, accuracy_timeline
 from jellybean.ledger.answers import LabelledBy, ServedAccuracy
+from jellybean.ledger.audits import AuditLine, span_and_first_audits
 from jellybean.ledger.events import Event
 from jellybean.ledger.labels import EXACT_MATCH, LabelOutcome, LabelRule, LaterLabel, label_answers
 from jellybean.ledger.ledger import Ledger
@@ -68,6 +69,10 @@ class LedgerSource(Protocol):
         """Accuracy of a workflow's labelled answers in pieces of time, as `accuracy_timeline.accuracy_timeline`."""
         ...
 
+    def audits(self, workflow: str, plan: str, span: Span = Span()) -> tuple[AuditLine, ...]:
+        """The audits of a workflow's plan in a span, and its first ones, as `audits.span_and_first_audits`."""
+        ...
+
     def label(self, workflow: str, labels: Sequence[LaterLabel]) -> tuple[LabelOutcome, ...]:
         """Judge a workflow's kept answers by labels; the outcomes, in the order of the labels."""
         ...
@@ -111,6 +116,9 @@ class OpenedLedger:
 
     def accuracy_timeline(self, workflow: str, piece_s: int, span: Span = Span()) -> tuple[AccuracyPoint, ...]:
         return () if self.ledger is None else accuracy_timeline(self.ledger, workflow, piece_s, span)
+
+    def audits(self, workflow: str, plan: str, span: Span = Span()) -> tuple[AuditLine, ...]:
+        return () if self.ledger is None else tuple(span_and_first_audits(self.ledger, workflow, plan, span))
 
     def label(self, workflow: str, labels: Sequence[LaterLabel]) -> tuple[LabelOutcome, ...]:
         if self.ledger is None:

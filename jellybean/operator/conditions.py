@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jellybean_k8s import CONDITION_TYPES
-from jellybean_solver import Plan, request_streams, to_document
+from jellybean_solver import Plan, served_streams, to_document
 
 _MAX_MESSAGE = 32_768
 _HASH_DIGITS = 12
@@ -47,7 +47,7 @@ def plan_figures(plan: Plan) -> dict[str, Any]:
     proof = plan.certificate
     return {
         "plan": str(to_document(plan)["hash"])[:_HASH_DIGITS],
-        "requestsPerSecond": round(sum(stream.rate_per_s for stream in request_streams(plan)), 4),
+        "requestsPerSecond": round(sum(stream.rate_per_s for stream in served_streams(plan)), 4),
         "latencyP99TargetSeconds": plan.slo.latency_p99_s or plan.slo.soft_latency_p99_s,
         "costUsdPerHour": round(plan.cost.total_usd_per_h, 4),
         "accuracy": None if plan.accuracy is None else round(plan.accuracy, 2),

@@ -15,7 +15,9 @@ from jellybean.ledger.plan_counts import PlanCounts
 from jellybean.ledger.source import LedgerSource
 from jellybean.ledger.span import Span
 from jellybean.report.advice import HASH_DIGITS
+from jellybean.report.agreement_watch import AgreementWatch
 from jellybean.report.drift_watch import Drifted, DriftWatch, Observation
+from jellybean.report.served_audits import watched_agreement
 from jellybean.report.served_figures import observations
 from jellybean.report.served_values import value_observations
 from jellybean.report.store import Store
@@ -54,7 +56,15 @@ def project_drift(
     if snapshot is None:
         raise InputError(f"the plan that was served last, {counts.plan[:HASH_DIGITS]}, is not in the report store")
     found = list(_observations(snapshot.document, counts, span, documents, on_problem))
-    return ProjectDrift(counts.plan, len({one.name for one in found}), tuple(DriftWatch().see_all(found).drifted))
+    agreement = _agreement(ledger, snapshot.document, counts.plan, span)
+    drifted = (*(agreement.drifted if agreement is not None else ()), *DriftWatch().see_all(found).drifted)
+    return ProjectDrift(counts.plan, len({one.name for one in found}) + (agreement is not None), drifted)
+
+
+def _agreement(ledger: LedgerSource, document: Mapping[str, Any], plan_hash: str, span: Span) -> AgreementWatch | None:
+    """The watch of the agreement with the plan's reference; None if the plan has no audits, or too few."""
+    plan = from_document(document)
+    return None if plan.audit is None else watched_agreement(ledger.audits(plan.name, plan_hash, span), plan, span)
 
 
 def _observations(

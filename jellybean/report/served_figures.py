@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from jellybean.ledger.plan_counts import PlanCounts
 from jellybean.report.drift_watch import Observation
-from jellybean_solver import Plan, PlannedOperator, quantile_points, request_streams
+from jellybean_solver import Plan, PlannedOperator, quantile_points, served_streams
 
 FEWEST = 5  # observations of an interval that say something
 _SPREAD = 1.0  # relative standard deviation of what is not measured: of Poisson counts, and of children
@@ -23,7 +23,7 @@ def observations(counts: PlanCounts, plan: Plan) -> list[Observation]:
 
 def _of_requests(counts: PlanCounts, plan: Plan) -> Iterator[Observation]:
     """The rate of requests."""
-    planned = sum(stream.rate_per_s for stream in request_streams(plan))
+    planned = sum(stream.rate_per_s for stream in served_streams(plan))
     received: dict[tuple[float, float], int] = defaultdict(int)
     for count in counts.received:
         received[count.begin_s, count.seconds] += count.requests

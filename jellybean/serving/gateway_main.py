@@ -233,6 +233,7 @@ async def _recorder(options: argparse.Namespace, gateway: Gateway) -> Recorder |
     gateway.counters.log = recorder.log
     gateway.on_answer = recorder.answers.keep
     gateway.ledger_metrics = recorder.metrics.collect
+    gateway.audits.on_audit = recorder.audits.count
     gateway.on_inputs = lambda view, inputs: recorder.values.see(view, Port.SOURCE, inputs)
     gateway.on_outputs = lambda view, outputs: recorder.values.see(view, Port.ANSWER, outputs)
     return recorder

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from jellybean.ledger.accuracy_timeline import AccuracyPoint
 from jellybean.ledger.answers import ServedAccuracy
+from jellybean.ledger.audits import AuditLine
 from jellybean.ledger.events import Event, EventKind
 from jellybean.ledger.labels import LabelOutcome, LaterLabel
 from jellybean.ledger.plan_counts import PlanCounts, ReceivedCount, WorkCount
@@ -157,6 +158,32 @@ def _accuracy_line(one: ServedAccuracy) -> pb.AccuracyLine:
 
 def _read_accuracy_line(one: pb.AccuracyLine) -> ServedAccuracy:
     return ServedAccuracy(one.name, one.labels, one.accuracy, one.low, one.high)
+
+
+def audits_message(lines: Iterable[AuditLine]) -> pb.AuditsResponse:
+    """The audits of one plan."""
+    return pb.AuditsResponse(
+        lines=(
+            pb.AuditLine(
+                begin_s=one.begin_s,
+                seconds=one.seconds,
+                site=one.site,
+                audits=one.audits,
+                agreed=one.agreed,
+                shed=one.shed,
+                lost=one.lost,
+            )
+            for one in lines
+        )
+    )
+
+
+def read_audits(message: pb.AuditsResponse, workflow: str, plan: str) -> tuple[AuditLine, ...]:
+    """The audits of a message, which are those of a workflow's plan."""
+    return tuple(
+        AuditLine(one.begin_s, one.seconds, workflow, plan, one.site, one.audits, one.agreed, one.shed, one.lost)
+        for one in message.lines
+    )
 
 
 def labels_message(labels: Iterable[LaterLabel], workflow: str = "") -> pb.LabelRequest:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from jellybean.ledger.accuracy_timeline import AccuracyPoint
 from jellybean.ledger.answers import LabelledBy
+from jellybean.ledger.audits import AuditLine
 from jellybean.ledger.events import Event
 from jellybean.ledger.labels import LabelOutcome, LaterLabel
 from jellybean.ledger.plan_counts import PlanCounts
@@ -17,6 +18,7 @@ from jellybean.serving.ledger_messages import (
     labels_message,
     read_accuracy,
     read_accuracy_timeline,
+    read_audits,
     read_cost,
     read_counts,
     read_events,
@@ -59,6 +61,10 @@ class RemoteLedger:
     def accuracy_timeline(self, workflow: str, piece_s: int, span: Span = Span()) -> tuple[AccuracyPoint, ...]:
         request = pb.AccuracyTimelineRequest(workflow=workflow, piece_s=piece_s, span=span_message(span))
         return read_accuracy_timeline(self._client.ask_ledger("AccuracyTimeline", request))
+
+    def audits(self, workflow: str, plan: str, span: Span = Span()) -> tuple[AuditLine, ...]:
+        request = pb.AuditsRequest(workflow=workflow, plan=plan, span=span_message(span))
+        return read_audits(self._client.ask_ledger("Audits", request), workflow, plan)
 
     def label(self, workflow: str, labels: Sequence[LaterLabel]) -> tuple[LabelOutcome, ...]:
         found: list[LabelOutcome] = []

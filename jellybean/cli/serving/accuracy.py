@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from jellybean.cli.app import Directory, Json, app, example
 from jellybean.cli.console import EXIT_MISSED, out, print_json, say, warn
+from jellybean.cli.serving.audited import audit_table, audit_warnings, audits_of
 from jellybean.cli.serving.cost import LedgerAt, Since, Until, parse_time
 from jellybean.cli.serving.gateway_options import (
     AdminTls,
@@ -31,6 +32,7 @@ from jellybean.ledger.answers import LabelledBy, ServedAccuracy
 from jellybean.ledger.source import LedgerSource
 from jellybean.ledger.span import Span
 from jellybean.report import Store
+from jellybean.report.audited_accuracy import AuditedAccuracy
 from jellybean_solver import from_document
 
 if TYPE_CHECKING:
@@ -52,46 +54,59 @@ def accuracy(
     namespace: AtNamespace = None,
     kubeconfig: AtKubeconfig = None,
 ) -> None:
-    """Show the accuracy of what was served, by labels that came later, with 95 % intervals; of each workflow.
+    """Show the accuracy of what was served, by labels that came later and by audits, with 95 % intervals.
 
     Exit status 5 if the answers of the newest plan are worse than it predicted: its accuracy is above their interval.
     """
     endpoint = given_endpoint(directory, gateway, tls, InCluster(context, namespace, kubeconfig))
     document = _newest_plan(directory, endpoint)
-    planned = _planned(document)
+    plan = from_document(document)
+    planned = {own.name: own.accuracy for own in plan.workflows} or {plan.name: plan.accuracy}
     several = len(planned) > 1 and not workflow
     wanted = tuple(planned) if several else (chosen_workflow(planned, workflow),)
     limits = ((since, -math.inf), (until, math.inf))
     span = Span(*(otherwise if text is None else parse_time(text) for text, otherwise in limits))
     with open_ledger_source(directory, ledger, endpoint) as source:
-        found = {name: _ask(source, name, planned[name], str(document["hash"]), by, span) for name in wanted}
+        audited = audits_of(source, plan, str(document["hash"]), span)
+        known = {name: _ask(source, name, planned[name], str(document["hash"]), by, span) for name in wanted}
+    found = {name: replace(one, audited=audited) for name, one in known.items()}
     if json:
         items = {name: {"by": by.value, **one.to_json(by)} for name, one in found.items()}
         print_json({"workflows": items} if several else items[wanted[0]])
     else:
         for name, one in found.items():
             _show(one, by, name if several else "", directory)
-    if any(one.is_worse for one in found.values()):
+    worse = [f"{name}: {text}" if several else text for name, one in found.items() for text in one.warnings()]
+    if worse:
+        for text in () if json else worse:
+            warn(text)
         raise typer.Exit(EXIT_MISSED)
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What is known of a workflow's answers. `newest`: those of the newest plan; None: none has a label."""
+    """What is known of a workflow's answers. `newest`: those of the newest plan; None: none has a label.
+
+    `audited`: what audits say of them; None: there are none.
+    """
 
     planned: float | None
     lines: tuple[ServedAccuracy, ...]
     waiting: int
     newest: ServedAccuracy | None
+    audited: AuditedAccuracy | None = None
 
-    @property
-    def is_worse(self) -> bool:
-        """True if the answers of the newest plan are worse than it predicted."""
-        return self.planned is not None and self.newest is not None and self.newest.high < self.planned
+    def warnings(self) -> Iterator[str]:
+        """That the newest plan is worse than planned, by its labels and by its audits, if it is."""
+        if self.planned is not None and self.newest is not None and self.newest.high < self.planned:
+            shown = f"{self.newest.low:.2f} to {self.newest.high:.2f} % by {self.newest.labels:,} labels"
+            yield f"the newest plan is worse than planned ({self.planned:.2f} %): {shown}"
+        yield from audit_warnings(self.audited)
 
     def to_json(self, by: LabelledBy) -> dict[str, Any]:
         lines = [{by.value: line.name, "labels": line.labels, **_figures(line)} for line in self.lines]
-        return {"planned": self.planned, "lines": lines, "waiting_for_labels": self.waiting}
+        audits = None if self.audited is None else self.audited.to_json()
+        return {"planned": self.planned, "lines": lines, "waiting_for_labels": self.waiting, "audits": audits}
 
 
 def _ask(
@@ -106,14 +121,13 @@ def _ask(
 def _show(found: _Found, by: LabelledBy, workflow: str, directory: Path) -> None:
     """`workflow`: named where there are several."""
     whose = f"{workflow}: " if workflow else ""
-    if not found.lines:
+    if found.lines:
+        out.print(_table(found, by, whose))
+    elif found.audited is None or found.waiting:
         named = f" --workflow {workflow}" if workflow else ""
         say(f"{whose}no labels yet; {found.waiting} answers wait for theirs: jellybean label {directory} FILE{named}")
-    else:
-        out.print(_table(found, by, whose))
-    if found.is_worse and found.newest is not None:
-        shown = f"{found.newest.low:.2f} to {found.newest.high:.2f} % by {found.newest.labels:,} labels"
-        warn(f"{whose}the newest plan is worse than planned ({found.planned:.2f} %): {shown}")
+    if found.audited is not None:
+        out.print(audit_table(found.audited))
 
 
 def _newest_plan(directory: Path, endpoint: Endpoint | None) -> Mapping[str, Any]:
@@ -126,12 +140,6 @@ def _newest_plan(directory: Path, endpoint: Endpoint | None) -> Mapping[str, Any
     if snapshot is None:
         raise InputError(f"no plan was made yet: jellybean plan {directory}")
     return {**snapshot.document, "hash": snapshot.plan_hash}
-
-
-def _planned(document: Mapping[str, Any]) -> Mapping[str, float | None]:
-    """Workflow -> the accuracy that a plan predicted."""
-    plan = from_document(document)
-    return {own.name: own.accuracy for own in plan.workflows} or {plan.name: plan.accuracy}
 
 
 def _figures(line: ServedAccuracy) -> dict[str, float]:

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from jellybean.ledger.columns import LATENCY_BOUNDS_S
+from jellybean.serving.gateway.audits.audits import AuditCounters, AuditOutcome
 from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.workflow_metrics import own_metrics
 from jellybean_agent import CertificateFolder, PlanView, certificate_metrics, link_byte_metrics, metrics_text
@@ -94,6 +95,8 @@ class GatewayCollector(Collector):
             ("kept_bytes", "Bytes of the spool.", status.kept_bytes),
         ):
             yield GaugeMetricFamily(f"jellybean_gateway_{name}", text, value=value)
+        if self._gateway.view.audit is not None:
+            yield audit_metric(self._gateway.audits.counters)
         workers = GaugeMetricFamily("jellybean_gateway_workers", "Workers by state.", labels=("state",))
         states = Counter(status.workers.values())
         for state in ("starting", "ready", "draining", "gone"):
@@ -130,6 +133,20 @@ class _Certificate(Collector):
 
     def collect(self) -> Iterator[Metric]:
         return certificate_metrics("gateway", self._certificate)
+
+
+def audit_metric(counters: AuditCounters) -> Metric:
+    """Audits that ended, by outcome; of a metric with parts, an audit agrees and differs in parts too."""
+    found = CounterMetricFamily("jellybean_gateway_audits", "Audits that ended.", labels=("outcome",))
+    compared = counters.ended[AuditOutcome.COMPARED]
+    for outcome, count in (
+        ("agreed", counters.agreed),
+        ("differed", compared - counters.agreed),
+        ("shed", counters.ended[AuditOutcome.SHED]),
+        ("lost", counters.ended[AuditOutcome.LOST]),
+    ):
+        found.add_metric((outcome,), count)
+    return found
 
 
 def plan_metrics(view: PlanView) -> Iterator[Metric]:

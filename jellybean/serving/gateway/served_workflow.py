@@ -42,4 +42,5 @@ class ServedWorkflow:
         if self.recorder is not None:  # calls that still arrive are not counted any more
             gateway = self.gateway
             gateway.counters.log = gateway.on_answer = gateway.on_inputs = gateway.on_outputs = None
+            gateway.audits.on_audit = None
             await self.recorder.end(has_kept=gateway.status().kept > 0)

@@ -16,6 +16,7 @@ from jellybean.serving.gateway.requests.admission import MAX_ID_BYTES
 from jellybean.serving.ledger_messages import (
     accuracy_message,
     accuracy_timeline_message,
+    audits_message,
     cost_message,
     counts_message,
     events_message,
@@ -69,6 +70,9 @@ class LedgerAnswers:
         _check_piece(request.piece_s)
         span = read_span(request.span)
         return accuracy_timeline_message(self._source.accuracy_timeline(request.workflow, request.piece_s, span))
+
+    def audits(self, request: pb.AuditsRequest) -> pb.AuditsResponse:
+        return audits_message(self._source.audits(request.workflow, request.plan, read_span(request.span)))
 
     def counts(self, request: pb.CountsRequest) -> pb.CountsResponse:
         return counts_message(self._source.counts(request.plan or None, read_span(request.span)))

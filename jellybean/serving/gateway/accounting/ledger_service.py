@@ -81,6 +81,10 @@ class LedgerService:
         await self._name_workflow(request, context)
         return await self._answer_or_abort(context, lambda answers: answers.accuracy_timeline(request))
 
+    async def Audits(self, request: pb.AuditsRequest, context: Any) -> pb.AuditsResponse:
+        await self._name_workflow(request, context)
+        return await self._answer_or_abort(context, lambda answers: answers.audits(request))
+
     async def Counts(self, request: pb.CountsRequest, context: Any) -> pb.CountsResponse:
         return await self._answer_or_abort(context, lambda answers: answers.counts(request))
 

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from prometheus_client.parser import text_string_to_metric_families
 
 from jellybean.ledger.answers import keep_answers
+from jellybean.ledger.audits import keep_audits
 from jellybean.ledger.columns import COLUMNS
 from jellybean.ledger.compaction import compact
 from jellybean.ledger.errors import LedgerError
@@ -26,6 +27,7 @@ from jellybean.ledger.questions import run_cost
 from jellybean.ledger.readings import BilledPlan, BilledWorker, Moment, Reading, Sent, SentKey, Work, WorkKey
 from jellybean.ledger.value_figures import keep_values
 from jellybean.serving.gateway.accounting.answer_log import AnswerLog
+from jellybean.serving.gateway.accounting.audit_log import AuditLog
 from jellybean.serving.gateway.accounting.ledger_metrics import LedgerMetrics
 from jellybean.serving.gateway.accounting.serving_log import ServingLog
 from jellybean.serving.gateway.accounting.value_log import ValueLog
@@ -56,7 +58,7 @@ class Recorder:
     ) -> None:
         """`run`: which start of serving this is."""
         self.log = log
-        self.answers, self.values, self.metrics = AnswerLog(), ValueLog(), LedgerMetrics()
+        self.answers, self.values, self.audits, self.metrics = AnswerLog(), ValueLog(), AuditLog(), LedgerMetrics()
         self._ledger, self._run, self._plans, self._interval_s = ledger, run, plans, interval_s
         self._changed = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -166,6 +168,7 @@ class Recorder:
             self.metrics.unwritten, self.metrics.written_unix_s = len(self._unwritten), now.unix_s
         self._keep_answers(now.unix_s)
         self._keep_values(now.unix_s)
+        self._keep_audits(now.unix_s)
         if now.boot_s - self._compacted_s > _COMPACT_S:
             self._compacted_s = now.boot_s
             compact(self._ledger, now.unix_s)
@@ -184,6 +187,14 @@ class Recorder:
             keep_values(self._ledger, lines, now_unix_s)
         except LedgerError:
             self.values.give_back(lines)
+            raise
+
+    def _keep_audits(self, now_unix_s: float) -> None:
+        lines = self.audits.take()
+        try:
+            keep_audits(self._ledger, lines, now_unix_s)
+        except LedgerError:
+            self.audits.give_back(lines)
             raise
 
     def _reading(self, serving: PlanView, views: Sequence[PlanView], work: WorkCounters, sent: SentCounters) -> Reading:

@@ -180,6 +180,40 @@ class AccuracyPiece(_message.Message):
     accuracy: AccuracyLine
     def __init__(self, begin_s: _Optional[float] = ..., accuracy: _Optional[_Union[AccuracyLine, _Mapping]] = ...) -> None: ...
 
+class AuditsRequest(_message.Message):
+    __slots__ = ("workflow", "plan", "span")
+    WORKFLOW_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    SPAN_FIELD_NUMBER: _ClassVar[int]
+    workflow: str
+    plan: str
+    span: Span
+    def __init__(self, workflow: _Optional[str] = ..., plan: _Optional[str] = ..., span: _Optional[_Union[Span, _Mapping]] = ...) -> None: ...
+
+class AuditsResponse(_message.Message):
+    __slots__ = ("lines",)
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    lines: _containers.RepeatedCompositeFieldContainer[AuditLine]
+    def __init__(self, lines: _Optional[_Iterable[_Union[AuditLine, _Mapping]]] = ...) -> None: ...
+
+class AuditLine(_message.Message):
+    __slots__ = ("begin_s", "seconds", "site", "audits", "agreed", "shed", "lost")
+    BEGIN_S_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    AUDITS_FIELD_NUMBER: _ClassVar[int]
+    AGREED_FIELD_NUMBER: _ClassVar[int]
+    SHED_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    begin_s: float
+    seconds: float
+    site: str
+    audits: int
+    agreed: float
+    shed: int
+    lost: int
+    def __init__(self, begin_s: _Optional[float] = ..., seconds: _Optional[float] = ..., site: _Optional[str] = ..., audits: _Optional[int] = ..., agreed: _Optional[float] = ..., shed: _Optional[int] = ..., lost: _Optional[int] = ...) -> None: ...
+
 class LabelRequest(_message.Message):
     __slots__ = ("labels", "workflow")
     LABELS_FIELD_NUMBER: _ClassVar[int]

@@ -64,6 +64,11 @@ class LedgerStub:
                 request_serializer=jellybean__protos_dot_gateway_dot_v1_dot_ledger__pb2.AccuracyTimelineRequest.SerializeToString,
                 response_deserializer=jellybean__protos_dot_gateway_dot_v1_dot_ledger__pb2.AccuracyTimelineResponse.FromString,
                 _registered_method=True)
+        self.Audits = channel.unary_unary(
+                '/jellybean.gateway.v1.Ledger/Audits',
+                request_serializer=jellybean__protos_dot_gateway_dot_v1_dot_ledger__pb2.AuditsRequest.SerializeToString,
+                response_deserializer=jellybean__protos_dot_gateway_dot_v1_dot_ledger__pb2.AuditsResponse.FromString,
+                _registered_method=True)
         self.Label = channel.unary_unary(
                 '/jellybean.gateway.v1.Ledger/Label',
                 request_serializer=jellybean__protos_dot_gateway_dot_v1_dot_ledger__pb2.LabelRequest.SerializeToString,
@@ -121,6 +126,13 @@ class LedgerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Audits(self, request, context):
+        """How often a plan's answers were those of its reference: the audits of a span, and the first ones.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Label(self, request, context):
         """Judge kept answers by labels, with the workflow's metric.
         """
@@ -167,6 +179,11 @@ def add_LedgerServicer_to_server(servicer, server):
                     servicer.AccuracyTimeline,
                     request_deserializer=jellybean__protos_dot_gateway_dot_v1_dot_ledger__pb2.AccuracyTimelineRequest.FromString,
                     response_serializer=jellybean__protos_dot_gateway_dot_v1_dot_ledger__pb2.AccuracyTimelineResponse.SerializeToString,
+            ),
+            'Audits': grpc.unary_unary_rpc_method_handler(
+                    servicer.Audits,
+                    request_deserializer=jellybean__protos_dot_gateway_dot_v1_dot_ledger__pb2.AuditsRequest.FromString,
+                    response_serializer=jellybean__protos_dot_gateway_dot_v1_dot_ledger__pb2.AuditsResponse.SerializeToString,
             ),
             'Label': grpc.unary_unary_rpc_method_handler(
                     servicer.Label,
@@ -341,6 +358,33 @@ class Ledger:
             '/jellybean.gateway.v1.Ledger/AccuracyTimeline',
             jellybean__protos_dot_gateway_dot_v1_dot_ledger__pb2.AccuracyTimelineRequest.SerializeToString,
             jellybean__protos_dot_gateway_dot_v1_dot_ledger__pb2.AccuracyTimelineResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Audits(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jellybean.gateway.v1.Ledger/Audits',
+            jellybean__protos_dot_gateway_dot_v1_dot_ledger__pb2.AuditsRequest.SerializeToString,
+            jellybean__protos_dot_gateway_dot_v1_dot_ledger__pb2.AuditsResponse.FromString,
             options,
             channel_credentials,
             insecure,
