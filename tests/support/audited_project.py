@@ -38,7 +38,7 @@ kind: Infrastructure
 tiers: [edge, cloud]
 workers:
   box: {tier: edge, count: 1, price: 0.1 USD/h}
-  server: {tier: cloud, count: 1, price: 0.2 USD/h}
+  server: {tier: cloud, count: 2, price: 0.2 USD/h}
 links:
   - {from: edge, to: cloud, price: 1 USD/GiB}
 """
