@@ -13,6 +13,7 @@ from jellybean.ledger.ledger import Ledger
 from jellybean.ledger.plan_cost import served_seconds
 from jellybean.ledger.questions import By, all_events, cost, served_between
 from jellybean.ledger.questions import served as served_by
+from jellybean.ledger.source import OpenedLedger
 from jellybean.ledger.span import Span
 from jellybean.report.served import ServedQuestion, last_days, served
 from jellybean.report.served_prediction import PlannedFigures
@@ -62,4 +63,4 @@ def _accuracy(by: LabelledBy, ledger: Ledger) -> object:
 def _report(span: Span, ledger: Ledger) -> object:
     served_between(ledger, span)
     planned = {plan: PlannedFigures(2.0, 1.0, {WORKFLOW: 90.0}) for plan in served_seconds(ledger, span)}
-    return served(ledger, ServedQuestion(span, (WORKFLOW,), planned))
+    return served(OpenedLedger(ledger), ServedQuestion(span, (WORKFLOW,), planned))

@@ -24,6 +24,7 @@ from jellybean.ledger.questions import By, TimelinePoint, all_events
 from jellybean.ledger.questions import cost as cost_lines
 from jellybean.ledger.questions import served as served_lines
 from jellybean.ledger.questions import timeline as timeline_points
+from jellybean.ledger.source import OpenedLedger
 from jellybean.ledger.span import Span
 from jellybean.report import Store
 from jellybean.report.history import HistoryEntry
@@ -109,7 +110,9 @@ def drift(directory: str | Path, span: Span = Span(), ledger: str | None = None)
     InputError if nothing was served.
     """
     with opened_ledger(Path(directory), ledger) as opened:
-        found = project_drift(Path(directory), opened, span)
+        found = project_drift(Store.of(Path(directory)), OpenedLedger(opened), span, Path(directory))
+    if found is None:
+        raise InputError(f"nothing was served yet: jellybean up {directory}")
     columns = ("name", "since_s", "ratio", "standard_deviations", "by_chance_once_in_s")
     return _table([one.to_json() for one in found.drifted], columns)
 

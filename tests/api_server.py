@@ -39,6 +39,7 @@ from tests.api_objects import (
     validate,
     without_version,
 )
+from tests.api_streams import PORT_FORWARD, PROXY, forward_port, proxied
 
 Key = tuple[str, str, str]  # plural, namespace, name
 _KINDS = {
@@ -102,6 +103,7 @@ class ApiServer(kmock.KubernetesScaffold):
     words: str = "a fault of the test"
     monitoring: bool = False
     schemas: dict[str, Object] = attrs.field(factory=dict)  # of custom resources, OpenAPI 3.0, by plural
+    ports: dict[tuple[str, int], int] = attrs.field(factory=dict)  # (pod, its port) -> one here that answers for it
     _version: Iterator[int] = attrs.field(factory=lambda: itertools.count(1))
     _history: list[tuple[int, str, Key, Object]] = attrs.field(factory=list)
 
@@ -112,6 +114,8 @@ class ApiServer(kmock.KubernetesScaffold):
         code = self.fault(method, path) if self.fault is not None else None
         if code is not None:
             return aiohttp.web.json_response({"message": self.words}, status=code)
+        if (stream := await self._to_pod(request, path, params)) is not None:
+            return stream
         try:
             if request.resource is None or request.resource.plural is None:
                 return self._group(path)
@@ -124,6 +128,21 @@ class ApiServer(kmock.KubernetesScaffold):
             return aiohttp.web.json_response(answer)
         except Refused as refused:
             return aiohttp.web.json_response(refused.status, status=refused.code)
+
+    async def _to_pod(
+        self, request: kmock.Request, path: str, params: dict[str, str]
+    ) -> aiohttp.web.StreamResponse | None:
+        """A forwarded port, or a pod's HTTP; None for other paths."""
+        forwarded, http = PORT_FORWARD.fullmatch(path), PROXY.fullmatch(path)
+        found = forwarded or http
+        if found is None:
+            return None
+        port = int(params["ports"] if forwarded else found["port"])
+        local = self.ports.get((found["pod"], port))
+        if local is None:
+            message = {"message": f"error trying to reach service: pod {found['pod']} has no port {port}"}
+            return aiohttp.web.json_response(message, status=502)
+        return await (forward_port(request._raw_request, port, local) if forwarded else proxied(local, found["path"]))
 
     def _group(self, path: str) -> aiohttp.web.StreamResponse:
         if path in _DISCOVERY:

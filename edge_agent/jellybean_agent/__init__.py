@@ -13,6 +13,10 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "BatchPolicy",
         "FAIR_QUEUEING_FROM",
     ),
+    "brain.audit_view": (
+        "AUDIT_PREFIX",
+        "AuditView",
+    ),
     "brain.wiring": ("OperatorWiring",),
     "brain.messages": (
         "RequestFailed",

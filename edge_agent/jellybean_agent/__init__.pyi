@@ -1,3 +1,5 @@
+from jellybean_agent.brain.audit_view import AUDIT_PREFIX as AUDIT_PREFIX
+from jellybean_agent.brain.audit_view import AuditView as AuditView
 from jellybean_agent.brain.brain import Brain as Brain
 from jellybean_agent.brain.messages import GATEWAY as GATEWAY
 from jellybean_agent.brain.messages import EdgeMessage as EdgeMessage

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from jellybean.bench.answer_metrics import MetricError, text_of
+from jellybean.answer_metrics import MetricError, text_of
 from jellybean.bench.heldout import HeldOut
 from jellybean_agent import Array
 

@@ -18,7 +18,7 @@ from typing import Any, Self
 import grpc
 import numpy as np
 
-from jellybean.bench.answer_metrics import correctness
+from jellybean.answer_metrics import correctness
 from jellybean.bench.heldout import HeldOut
 from jellybean.bench.load import OK, UNANSWERED, Sample, Tick, due_times, offer
 from jellybean.bench.meters import GatewayMeters, Meters, RunMeters
@@ -95,7 +95,7 @@ class Target:
         self.served = served or plan
         self.meters, self.plan, self.data = meters, plan, data
         self.view = meters.view
-        if (needed := {source.name for source in plan.sources}) != data.inputs.keys():
+        if (needed := set(self.view.source_outputs)) != data.inputs.keys():
             raise ServingError(
                 f"the plan that is served has other sources ({', '.join(sorted(needed))}) than the documents "
                 f"({', '.join(sorted(data.inputs))}): plan and apply again first"

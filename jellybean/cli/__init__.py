@@ -8,6 +8,7 @@ import typer
 
 from jellybean.cli.app import app, load_commands
 from jellybean.cli.closed_pipes import end_at_closed_pipes
+from jellybean.cli.command_resources import command_resources
 from jellybean.cli.console import (
     EXIT_BAD_INPUT,
     EXIT_FAILURE,
@@ -38,7 +39,8 @@ def run(arguments: list[str]) -> int:
     """Run one command line and return its exit status (docs/cli.md lists them)."""
     as_json = "--json" in arguments
     try:
-        return _run(arguments, as_json=as_json)
+        with command_resources():
+            return _run(arguments, as_json=as_json)
     except BaseException as error:
         if (interrupt := interrupt_behind(error)) is not None:
             if as_json:

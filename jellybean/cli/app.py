@@ -73,7 +73,7 @@ MODULES = {  # command or group -> module of this package that defines it, in th
     "cost": "serving.cost",
     "history": "serving.history",
     "label": "serving.label",
-    "accuracy": "serving.label",
+    "accuracy": "serving.accuracy",
     "down": "serving.serve",
     "certs": "serving.certs",
     "token": "serving.gateway",

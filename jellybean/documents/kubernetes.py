@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SerializationInfo, model_validator
 
+from jellybean.documents.multi_workflow import AnyProject
+from jellybean.documents.project import Project
 from jellybean.documents.schema.fields import NOT_EMPTY, DocumentModel, Duration, Name, Size, is_long
 from jellybean.documents.schema.reader import read_file
 from jellybean.documents.schema.validation import validate_tree
@@ -210,6 +213,18 @@ class KubernetesDocument(DocumentModel):
 def load_settings(directory: Path) -> DeploymentSettings:
     """Load DIR/kubernetes.yaml as deployment settings. DocumentError with all problems, or if the file is missing."""
     return deployment_settings(load_kubernetes(directory))
+
+
+def with_label_rules(settings: DeploymentSettings, project: AnyProject) -> DeploymentSettings:
+    """The settings with how labels that come later judge the project's answers: as its held-out requests are."""
+    workflows = (
+        {"": project.workflow}
+        if isinstance(project, Project)
+        else {name: own.workflow for name, own in project.workflows.items()}
+    )
+    metrics = {name: own.metric for name, own in workflows.items() if own.metric is not None}
+    labelled = {name: own.labelled_answer for name, own in workflows.items() if own.labelled_answer is not None}
+    return replace(settings, metrics=metrics, labelled=labelled)
 
 
 def load_kubernetes(directory: Path) -> KubernetesDocument:

@@ -110,7 +110,7 @@ def written_projects(project: AnyProject) -> Mapping[str, Project]:
 
 
 def _load(
-    directory: Path, overrides: Sequence[str], *, profiles: bool, files: bool = True, accept_stale: bool = False
+    directory: Path, overrides: Sequence[str], *, profiles: bool, files: bool, accept_stale: bool = False
 ) -> MultiWorkflowProject:
     folders = workflow_folders(directory)
     problems = [*_misplaced(directory, folders)]
@@ -132,6 +132,9 @@ def _load(
         if workflow.document is not None and workflow.document.slo.soft_latency_p99_s is not None:
             message = "workflows that share a fleet have no soft p99 latency"
             workflow.tree.add(("slo", "latency_p99"), message, "write latency_p99: 300 ms, a hard target")
+        if workflow.document is not None and workflow.document.slo.audit is not None:
+            message = "workflows that share a fleet are not audited"
+            workflow.tree.add(("slo", "audit"), message, "remove it, or give the workflow a fleet of its own")
         if workflow.document is not None and workflow.document.slo.budget_usd_per_h is not None:
             hint = f"write it into {INFRASTRUCTURE_FILE}: limits: {{budget: 10 USD/h}}"
             workflow.tree.add(("slo", "budget"), "workflows that share a fleet have one budget", hint)
@@ -142,12 +145,7 @@ def _load(
         raise DocumentError(problems)
     projects = {
         name: checked_project(
-            folders[name],
-            workflow.document,
-            infrastructure.document,
-            profiled.get(name),
-            models[name],
-            files=files,
+            folders[name], workflow.document, infrastructure.document, profiled.get(name), models[name], files=files
         )
         for name, workflow in workflows.items()
         if workflow.document is not None

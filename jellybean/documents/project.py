@@ -15,6 +15,7 @@ from jellybean.documents.cascades.cascade import (
     without_cascades,
 )
 from jellybean.documents.cascades.checked import CheckedProject, checked_cascade
+from jellybean.documents.checks.audit_checks import check_audit
 from jellybean.documents.checks.cuts_checks import check_cuts
 from jellybean.documents.checks.files import check_files
 from jellybean.documents.checks.label_checks import check_labels
@@ -218,6 +219,8 @@ def _load(directory: Path, overrides: Sequence[str], *, profiles: bool, files: b
     several = infrastructure.document is not None and infrastructure.document.site_files
     refused = SEVERAL if several else NEEDS_MODELS if profiles and not files else ""
     workflow, cascades = without_cascades(written, refused)
+    sites = {} if infrastructure.document is None else infrastructure.document.sites
+    check_audit(workflow, has_cascades=bool(cascades), has_unlike_sites=bool(several), sites=sites)
     profiled = validate_tree(ProfilesDocument, trees["profiles"]) if profiles else None
     check_measured(written, profiled)
     table = check_sites_that_differ(workflow, infrastructure, profiled)

@@ -13,7 +13,7 @@ from pathlib import Path
 from jellybean.documents.csv_lines import cell_columns, cells_of, read_lines
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.quantities import did_you_mean, quoted
-from jellybean_solver import Plan, Problem, RateTrace, Source, rate_trace, request_streams
+from jellybean_solver import Plan, Problem, RateTrace, Source, is_of_audit, rate_trace, served_streams
 
 HEADER = ("time_s", "source", "rate_per_s")
 SINGLE_TIME_LENGTH_S = 60.0  # length of a trace that has one time only
@@ -62,14 +62,15 @@ def read_rate_trace(path: Path, plan: Plan | Problem) -> RateTraceFile:
     Sources that are joined into one stream of requests must have equal rates at all times. DocumentError lists all
     problems.
     """
-    reading = _Reading(str(path), {source.name: source for source in plan.sources})
+    sources = {source.name: source for source in plan.sources if not is_of_audit(plan.audit, source.name)}
+    reading = _Reading(str(path), sources)
     lines = _lines(path, reading)
     reading.check()
     _read_rows(lines, reading)
     reading.check()
     times = sorted({row.time_s for rows in reading.rows.values() for row in rows})
     in_force = {name: _in_force(reading.rows.get(name, []), source, times) for name, source in reading.sources.items()}
-    for stream in request_streams(plan):
+    for stream in served_streams(plan):
         sites = {source.name: plan.sites.get(source.tier, 1) for source in stream.sources}
         _check_equal(sites, in_force, times, reading)
     if all(row.rate_per_s == 0 for rows in in_force.values() for row in rows):

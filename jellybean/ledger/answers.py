@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, delete, func, insert, select, update
 
 from jellybean.ledger import tables
-from jellybean.ledger.errors import LedgerError
+from jellybean.ledger.errors import NoAnswerError
 from jellybean.ledger.ledger import Ledger
 from jellybean.ledger.questions import day_or_hour
 from jellybean.ledger.span import Span
@@ -89,7 +89,7 @@ class AnswerName:
 def label_answer(ledger: Ledger, name: AnswerName, judge: Callable[[bytes], float], now_s: float) -> float:
     """Judge the answer to the request with this id by `judge` (serialised outputs -> 0 to 1); its verdict.
 
-    LedgerError if there is none, if it was labelled before, or if it cannot be told which answer the label is for: if
+    NoAnswerError if there is none, if it was labelled before, or if it cannot be told which answer the label is for: if
     several clients used the id and none is named, or one client used it several times. The latest of these is no better
     a guess than the others, and a wrong one would be a wrong accuracy.
     """
@@ -101,18 +101,18 @@ def label_answer(ledger: Ledger, name: AnswerName, judge: Callable[[bytes], floa
     with ledger.changing() as connection:
         rows = connection.execute(query.order_by(columns.number.desc())).all()
         if not rows:
-            raise LedgerError(
+            raise NoAnswerError(
                 f"no answer to a request {name.id!r} is kept: only requests with an id are, with answers of at most "
                 f"{MAX_ANSWER_BYTES} bytes, for {KEPT_S / 86_400:.0f} days, the last {MOST_WAITING:,} at most"
             )
         if len(clients := {row.client for row in rows}) > 1:
             named = ", ".join(one or "(no certificate)" for one in sorted(clients))
-            raise LedgerError(f"several clients sent a request {name.id!r}: {named}; say which one with --client")
+            raise NoAnswerError(f"several clients sent a request {name.id!r}: {named}; say which one with --client")
         waiting = [row for row in rows if row.outputs is not None]
         if not waiting:
-            raise LedgerError(f"request {name.id!r} has its label already")
+            raise NoAnswerError(f"request {name.id!r} has its label already")
         if len(waiting) > 1:
-            raise LedgerError(
+            raise NoAnswerError(
                 f"{len(waiting)} answers to requests {name.id!r} of one client wait for a label, and which one this "
                 "label is for cannot be told: give each request an id of its own"
             )

@@ -6,13 +6,15 @@ interval is in the live counters and in its workers, and is part of the next int
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, func, insert, select, update
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from jellybean.folders import LEDGER_FILE, STATE_FOLDER
 from jellybean.ledger import tables
@@ -26,6 +28,8 @@ from jellybean.ledger.views import add_missing_views
 
 _LOCK_TIMEOUT_S = 10.0
 _COMPLETING = 7_240_911  # number of a lock in PostgreSQL
+_CREATE_TRIES, _CREATE_PAUSE_S = 20, 0.1
+_CREATING = threading.Lock()
 
 
 def ledger_url(directory: Path) -> str:
@@ -116,8 +120,21 @@ class Ledger:
                 yield connection
 
     def _open(self) -> None:
+        """Create what is missing. Another process, or thread, may be doing the same at this moment: then try again."""
         if self._is_open:
             return
+        for left in reversed(range(_CREATE_TRIES)):
+            try:
+                with _CREATING:
+                    self._create()
+                break
+            except DBAPIError as error:
+                if not left or not (isinstance(error, IntegrityError) or "already exists" in str(error)):
+                    raise
+                time.sleep(_CREATE_PAUSE_S)
+        self._is_open = True
+
+    def _create(self) -> None:
         with self._engine.begin() as connection:
             tables.METADATA.create_all(connection)
             known = connection.execute(select(tables.version.c.version)).scalar()
@@ -126,7 +143,6 @@ class Ledger:
             elif known != tables.VERSION:
                 versions = f"has version {known} of its tables, this JellyBean knows {tables.VERSION}"
                 raise LedgerError(f"ledger {self._engine.url} {versions}: update JellyBean")
-        self._is_open = True
 
     def _complete(self) -> None:
         """Add indices and views that a ledger of an earlier version lacks; who only reads may not be allowed to."""

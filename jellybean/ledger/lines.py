@@ -175,7 +175,7 @@ def _request_lines(
 ) -> Iterator[RequestLine]:
     nothing = (0,) * COLUMNS
     counts = {
-        key: tuple(value - last for value, last in zip(row, before.get(key, nothing), strict=True))
+        key: tuple(max(0, value - last) for value, last in zip(row, before.get(key, nothing), strict=True))
         for key, row in now.items()
     }
     arrived = sum(row[RECEIVED] for row in counts.values())
@@ -190,14 +190,18 @@ def _less(work: Work, last: Work | None) -> Work:
     """The work since the last reading."""
     if last is None or _began_again(work.completed, work, last.completed, last):
         return work
-    failed = max(0.0, work.failed - last.failed)
+    completed, failed = max(0.0, work.completed - last.completed), max(0.0, work.failed - last.failed)
     busy_s = max(0.0, work.busy_s - last.busy_s)  # a run that a kill ended may be in the last reading
-    return Work(work.completed - last.completed, failed, busy_s, work.started)
+    return Work(completed, failed, busy_s, work.started)
 
 
 def _began_again(value: float, now: Work | Sent, last_value: float, last: Work | Sent) -> bool:
-    """True if the counter has begun again since the last reading."""
-    return value < last_value or now.started != last.started
+    """True if the counter has begun again since the last reading.
+
+    A smaller value alone does not tell: a file that lost its last seconds with the machine's power goes on below the
+    last reading, and what it still has is in the ledger already.
+    """
+    return now.started != last.started or (not now.started and value < last_value)
 
 
 def site_of_worker(name: str) -> str:

@@ -145,6 +145,21 @@ values = Table(  # what the values of requests and answers were like, so that an
     Column("deviation", Float(53), nullable=False),
     Index("ledger_values_begin", "begin_s"),
 )
+audits = Table(  # how often served answers were those of the plan's reference
+    "ledger_audits",
+    METADATA,
+    Column("number", _NUMBER, primary_key=True, autoincrement=True),
+    Column("begin_s", Float(53), nullable=False),  # Unix time
+    Column("seconds", Float(53), nullable=False),
+    Column("workflow", String(128), nullable=False),
+    Column("plan", String(64), nullable=False),
+    Column("site", String(128), nullable=False),
+    Column("audits", _NUMBER, nullable=False),  # answers that were compared
+    Column("agreed", Float(53), nullable=False),  # sum of their agreements, 0 to 1 each
+    Column("shed", _NUMBER, nullable=False),
+    Column("lost", _NUMBER, nullable=False),
+    Index("ledger_audits_begin", "begin_s"),
+)
 cursor = Table(  # the last reading: what was counted up to it is in the lines
     "ledger_cursor",
     METADATA,

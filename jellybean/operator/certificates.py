@@ -1,4 +1,4 @@
-"""Issues certificates: one authority per deployment, kept in a Secret, signs for gateway, workers and one client.
+"""Issues certificates: an authority per deployment, kept in a Secret, signs for gateway, workers, a client, an admin.
 
 A certificate is renewed after two thirds of its lifetime; pods read the new one without a restart.
 """
@@ -16,15 +16,23 @@ from cryptography.exceptions import InvalidSignature
 
 from jellybean.serving.enrolment.authority import LIFE_S, open_authority
 from jellybean_agent import CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE, Identity, Role, write_private_file
-from jellybean_k8s import APP_PREFIX, FIELD_MANAGER, Cluster, DeployedPlan, certificate_secrets, tls_secret
+from jellybean_k8s import (
+    APP_PREFIX,
+    FIELD_MANAGER,
+    Cluster,
+    DeployedPlan,
+    admin_secret,
+    certificate_secrets,
+    tls_secret,
+)
 
 Object = dict[str, Any]
-CLIENT = "client"
+CLIENT, ADMIN = "client", "admin"
 _RENEW = 1 / 3  # fraction of the lifetime left at which a certificate is renewed
 
 
 def issued(cluster: Cluster, deployed: DeployedPlan, folder: Path) -> tuple[Object, ...]:
-    """The Secrets to apply: authority, gateway, workers and one client."""
+    """The Secrets to apply: authority, gateway, workers, one client and one admin."""
     ca = folder / "ca"
     name = f"{deployed.app}-authority"
     there = cluster.get("Secret", name)
@@ -34,13 +42,16 @@ def issued(cluster: Cluster, deployed: DeployedPlan, folder: Path) -> tuple[Obje
     authority = open_authority(ca, renew=bool(bundle) and _authority_needs_renewal(bundle))
     hosts = [f"{deployed.app}{tail}" for tail in ("", f".{cluster.namespace}", f".{cluster.namespace}.svc")]
     _keep_or_issue(cluster, deployed, folder, authority, [*hosts, "localhost"])
-    kept = {item.name: item.read_bytes() for item in sorted(ca.iterdir())}
-    client = {item.name: item.read_bytes() for item in sorted((folder / CLIENT).iterdir())}
     return (
-        _secret(deployed, name, kept),
+        _secret(deployed, name, _files(ca)),
         *certificate_secrets(deployed, folder),
-        _secret(deployed, _client_secret(deployed), client),
+        _secret(deployed, _client_secret(deployed), _files(folder / CLIENT)),
+        _secret(deployed, admin_secret(deployed.app), _files(folder / ADMIN)),
     )
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {item.name: item.read_bytes() for item in sorted(folder.iterdir())}
 
 
 def _client_secret(deployed: DeployedPlan) -> str:
@@ -53,6 +64,7 @@ def _keep_or_issue(cluster: Cluster, deployed: DeployedPlan, folder: Path, autho
     wanted: list[tuple[str, Path, Identity, str]] = [
         (tls_secret(deployed, None), folder / "gateway", Identity(name, Role.GATEWAY), "tls."),
         (_client_secret(deployed), folder / CLIENT, Identity(name, Role.CLIENT, CLIENT), "tls."),
+        (admin_secret(deployed.app), folder / ADMIN, Identity(name, Role.ADMIN, ADMIN), "tls."),
     ]
     for group in deployed.groups:
         for number, worker in enumerate(group.workers, group.first or 0):

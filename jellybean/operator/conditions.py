@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jellybean_k8s import CONDITION_TYPES
-from jellybean_solver import Plan, to_document
+from jellybean_solver import Plan, served_streams, to_document
 
 _MAX_MESSAGE = 32_768
 _HASH_DIGITS = 12
@@ -33,11 +33,22 @@ def with_conditions(
     return [known[kind] for kind in order if kind in known]
 
 
+def differs(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """True if a status that is merged would change something; None removes a key."""
+    return any(_known(before.get(key)) != _known(value) for key, value in wanted.items())
+
+
+def _known(value: Any) -> Any:
+    return {key: item for key, item in value.items() if item is not None} if isinstance(value, Mapping) else value
+
+
 def plan_figures(plan: Plan) -> dict[str, Any]:
-    """Short hash, cost, accuracy and optimality gap of a plan, for the resource's status."""
+    """Short hash, rate, p99 target, cost, accuracy and optimality gap of a plan, for the resource's status."""
     proof = plan.certificate
     return {
         "plan": str(to_document(plan)["hash"])[:_HASH_DIGITS],
+        "requestsPerSecond": round(sum(stream.rate_per_s for stream in served_streams(plan)), 4),
+        "latencyP99TargetSeconds": plan.slo.latency_p99_s or plan.slo.soft_latency_p99_s,
         "costUsdPerHour": round(plan.cost.total_usd_per_h, 4),
         "accuracy": None if plan.accuracy is None else round(plan.accuracy, 2),
         "gap": f"{proof.gap:.2%}" if proof.bound > 0 or proof.is_optimal else "unknown",

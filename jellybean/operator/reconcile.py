@@ -19,8 +19,9 @@ from typing import Any
 from jellybean.documents import Project
 from jellybean.errors import DocumentError, InfeasibleError, JellyBeanError
 from jellybean.operator.certificates import issued
-from jellybean.operator.conditions import condition, plan_figures, with_conditions
+from jellybean.operator.conditions import condition, differs, plan_figures, with_conditions
 from jellybean.operator.fleet import ResourceFleet, discovered, stated, with_pools
+from jellybean.operator.measured import MeasuredFigures
 from jellybean.operator.pace import Pace
 from jellybean.operator.resource import OperatorSpec, ResourceProject, lay_out, operator_spec, stated_profiles
 from jellybean.planning.project_plan import plan_project, require_plan
@@ -70,8 +71,13 @@ class Reconciler:
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC)
     log: Callable[[str], None] = lambda text: None
+    _figures: MeasuredFigures = field(init=False)
     _pace: Pace = field(default_factory=lambda: Pace(0.0))
     _decided: tuple[str, _Decision] | None = None
+
+    def __post_init__(self) -> None:
+        """Measure by the same clocks."""
+        self._figures = MeasuredFigures(self.clock, self.now, self.log)
 
     def reconcile(self, resource: Mapping[str, Any]) -> None:
         """Reconcile if due, and write the status. UnreachableError when the API server cannot be reached."""
@@ -90,6 +96,7 @@ class Reconciler:
         except JellyBeanError as error:
             report.fail(error)
         report.find(_readiness(self.cluster, _app(resource), resource["metadata"]["uid"]))
+        report.measured(self._figures.read(self.cluster, _app(resource)))
         report.write()
 
     def remove(self, resource: Mapping[str, Any]) -> None:
@@ -261,6 +268,9 @@ class _Report:
             text = f"plan {deployed.id} serves: {applied} objects applied, {pruned} pruned"
             self.find(condition(CONDITION_DEPLOYED, True, "Deployed", text))
 
+    def measured(self, figures: Object | None) -> None:
+        self._figures["measured"] = figures
+
     def handled(self) -> None:
         self._figures["observedGeneration"] = self._resource["metadata"].get("generation", 1)
 
@@ -276,7 +286,7 @@ class _Report:
         meta = self._resource["metadata"]
         conditions = with_conditions(self._before, self._found, meta.get("generation", 1), self._now())
         wanted = {**self._figures, "conditions": conditions}
-        if any(self._before.get(key) != value for key, value in wanted.items()):
+        if differs(self._before, wanted):
             known = {item["type"]: item for item in self._before.get("conditions") or ()}
             self._cluster.merge(CRD_KIND, meta["name"], {"status": wanted}, "status")
             for item in self._found:

@@ -27,7 +27,7 @@ from jellybean.documents import (
     require_current,
     written_projects,
 )
-from jellybean.documents.kubernetes import KUBERNETES_FILE, KubernetesDocument, load_settings
+from jellybean.documents.kubernetes import KUBERNETES_FILE, KubernetesDocument, load_settings, with_label_rules
 from jellybean.documents.layout import INFRASTRUCTURE_FILE, PROFILES_FILE, WORKFLOW_FILE, WORKFLOWS_FOLDER
 from jellybean.documents.planning_problem.model_files import model_ref, python_ref
 from jellybean.documents.planning_problem.stream_capacity import utilisation_of
@@ -255,7 +255,7 @@ def lay_out(resource: Object, infrastructure: Object, profiles: str, folder: Pat
     try:
         project = load_any_project(root, files=False) if _WORKFLOWS in spec else load_project(root, files=False)
         require_current(project)
-        return ResourceProject(project, load_settings(root))
+        return ResourceProject(project, with_label_rules(load_settings(root), project))
     except StaleProfilesError as error:
         hint = "run `jellybean profile` and `jellybean render --resource` (--stale accepts the old figures)"
         problems = [replace(_in_resource(problem, spec), hint=hint) for problem in error.problems]

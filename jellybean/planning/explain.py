@@ -30,6 +30,7 @@ from jellybean.quantities import (
 from jellybean.quantities import QuantityKind as Unit
 from jellybean_agent import Device
 from jellybean_solver import (
+    AUDIT_PREFIX,
     DEFAULT_GAP,
     WORKFLOW_SEPARATOR,
     DeadlineResult,
@@ -333,10 +334,10 @@ class _RequirementLocator:
 
         For an operator its `tiers`; for the edge `name` -> `downstream` the `stays_in` of the edge and of its source.
         """
-        document, name = _split_name(name)
+        document, name = _split_name(self._written(name))
         if downstream is None:
             return [(document, "operators", name, "tiers")]
-        downstream = _split_name(downstream)[1]
+        downstream = _split_name(self._written(downstream))[1]
         project = self.project.workflows[document] if isinstance(self.project, MultiWorkflowProject) else self.project
         inputs = project.workflow.operators[downstream].inputs
         paths: list[tuple[Any, ...]] = [
@@ -348,6 +349,11 @@ class _RequirementLocator:
         if source is not None and source.stays_in is not None:
             paths.append((document, "sources", name, "stays_in"))
         return paths
+
+    def _written(self, name: str) -> str:
+        """The name in the documents of a source or operator, which may be one of the audit."""
+        is_audited = isinstance(self.project, Project) and self.project.workflow.slo.audit is not None
+        return name.removeprefix(AUDIT_PREFIX) if is_audited else name
 
     def _link(self, ends: tuple[str, ...]) -> int:
         links = self.project.infrastructure.links

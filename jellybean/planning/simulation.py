@@ -29,6 +29,7 @@ from jellybean_solver import (
     mean_waits_s,
     request_streams,
     selection_shares,
+    served_streams,
     simulate,
     worker_at,
 )
@@ -107,7 +108,7 @@ def slow_latency_s(plan: Plan, *, seed: int = 0, requests: int = 200) -> float:
 
 
 def _unloaded(plan: Plan, seed: int, requests: int) -> SimulationResult:
-    streams = request_streams(plan)
+    streams = served_streams(plan)
     slowest = min(stream.rate_per_s for stream in streams)
     alone_s = {
         op.name: max(times[1].mean_s for one in op.variants for times in one.service.values()) for op in plan.operators
@@ -148,7 +149,7 @@ def sustained_rate(plan: Plan, seed: int, window_s: float | None) -> float:
     slow_s = slow_latency_s(plan, seed=seed)
     window_s = default_window_s(first * scale, slow_s) if window_s is None else window_s
     grace = grace_s(slow_s, first, window_s, Arrivals.PERIODIC)
-    all_per_s = scale * sum(stream.rate_per_s for stream in request_streams(plan))
+    all_per_s = scale * sum(stream.rate_per_s for stream in served_streams(plan))
     window_s = min(window_s, max(PROBE_REQUESTS / all_per_s, 10.0 * grace))
 
     def probe(rate: float) -> bool:
@@ -240,7 +241,7 @@ def _wiring(inputs: tuple[Edge, ...], name: str, edges: list[Edge]) -> OperatorW
 
 def window_s(plan: Plan, rate_scale: float = 1.0) -> float:
     """Length of the simulated window in seconds: at least 2,000 requests of every stream, at most 50,000 of all."""
-    streams = request_streams(plan)
+    streams = served_streams(plan)
     rates = [stream.rate_per_s * rate_scale for stream in streams]
     needed = (max(REQUESTS, SITE_REQUESTS * stream.sites) / rate for stream, rate in zip(streams, rates, strict=True))
     return min(max(needed), max(MAX_REQUESTS / sum(rates), 1.0))

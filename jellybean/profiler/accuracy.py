@@ -1,4 +1,4 @@
-"""Accuracy of selections on held-out labelled requests, end to end.
+"""Accuracy of selections on held-out labelled requests, end to end, and how often they answer as the most accurate one.
 
 With more than `LIMIT` selections, a local search measures single exchanges of one variant, and the variants' effects on
 accuracy are assumed independent.
@@ -11,7 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from jellybean.bench.answer_metrics import correctness
+from jellybean.answer_metrics import correctness
+from jellybean.profiler.agreements import Agreements, agreements_of
 from jellybean.profiler.cache import Cache, key_of
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.flow import Flow
@@ -25,10 +26,17 @@ Step = Callable[[int], None]  # progress callback: its argument is the number of
 
 @dataclass(frozen=True)
 class Measured:
-    """Measured accuracy: `percent[i]` belongs to `selections[i]` (operator -> variant)."""
+    """Measured accuracy: `percent[i]` belongs to `selections[i]` (operator -> variant).
+
+    `agreement[i]`: percent of the answers that are those of the selection number `reference`, the first of the most
+    accurate ones. `requests`: number of held-out requests.
+    """
 
     selections: tuple[dict[str, str], ...]
     percent: tuple[float, ...]
+    reference: int
+    agreement: tuple[float, ...]
+    requests: int
 
 
 def all_selections(workload: Workload) -> tuple[dict[str, str], ...]:
@@ -59,31 +67,43 @@ def measure_accuracy(
     if workload.labels is None:
         raise ProfileError("there are no labels, so accuracy cannot be measured; set `labels:` in workflow.yaml")
     correct = [0.0] * len(selections)
+    agreements: list[Agreements] = []
     total = workload.request_count
     models = [(model.operator, model.variant, model.sha256) for one in workload.steps for model in one.models]
     for first in range(0, total, CHUNK):
         chunk = range(first, min(total, first + CHUNK))
         asked = {"models": models, "selections": list(selections), "requests": [first, chunk.stop]}
-        key = key_of(kind="accuracy", work=workload.digest, **asked)
+        key = key_of(kind="answers", work=workload.digest, **asked)
         if key not in cache:
-            cache.put(key, _correct_in(workload, flow, selections, chunk))
-        correct = [count + more for count, more in zip(correct, cache[key], strict=True)]
+            cache.put(key, _judged(workload, flow, selections, chunk))
+        more, answered = cache[key]
+        correct = [count + one for count, one in zip(correct, more, strict=True)]
+        agreements += [Agreements(*one) for one in answered]
         step(chunk.stop)
     kept = tuple(dict(selection) for selection in selections)
-    return Measured(kept, tuple(100.0 * count / total for count in correct))
+    percent = tuple(100.0 * count / total for count in correct)
+    reference = percent.index(max(percent))
+    agreed = (sum(one.between(index, reference) for one in agreements) for index in range(len(selections)))
+    return Measured(kept, percent, reference, tuple(100.0 * count / total for count in agreed), total)
 
 
-def _correct_in(workload: Workload, flow: Flow, selections: Sequence[Selection], chunk: range) -> list[float]:
+def _judged(
+    workload: Workload, flow: Flow, selections: Sequence[Selection], chunk: range
+) -> tuple[list[float], list[tuple[list[int], list[list[float]]]]]:
+    """The correct answers of each selection in a chunk, and the agreements in each of its requests."""
     correct = [0.0] * len(selections)
+    answered: list[tuple[list[int], list[list[float]]]] = []
     labels = workload.labels
     if labels is None:
-        return correct
+        return correct, answered
     sink = workload.labelled_sink
     for request in chunk:
-        for index, selection in enumerate(selections):
-            answer = flow.answer(request, selection)[sink]
+        answers = [flow.answer(request, selection)[sink] for selection in selections]
+        found = agreements_of(workload.metric, answers)
+        answered.append((list(found.answer), [list(row) for row in found.agreement]))
+        for index, answer in enumerate(answers):
             correct[index] += correctness(workload.metric, answer, labels[request])
-    return correct
+    return correct, answered
 
 
 def independent(workload: Workload, flow: Flow, cache: Cache, step: Step) -> dict[str, dict[str, float]]:

@@ -367,14 +367,21 @@ def _accuracy(findings: Findings) -> AccuracyProfile | None:
         case None:
             return None
         case Measured() as measured:
-            choices = {step.name for step in findings.workload.steps if len(step.models) > 1}
-            rows = []
-            for selection, percent in zip(measured.selections, measured.percent, strict=True):
-                chosen = {name: variant for name, variant in selection.items() if name in choices}
-                rows.append(MeasuredSelection(selection=chosen, accuracy=percent))
-            return AccuracyProfile(end_to_end=tuple(rows))
+            return _of_selections(measured, {step.name for step in findings.workload.steps if len(step.models) > 1})
         case by_operator:
             return AccuracyProfile(independent=by_operator)
+
+
+def _of_selections(measured: Measured, choices: Collection[str]) -> AccuracyProfile:
+    """The accuracy of selections, and their agreement. `choices`: operators with several variants."""
+    chosen = [{name: one for name, one in selection.items() if name in choices} for selection in measured.selections]
+    if not choices:
+        return AccuracyProfile(end_to_end=(MeasuredSelection(selection={}, accuracy=measured.percent[0]),))
+    rows = tuple(
+        MeasuredSelection(selection=selection, accuracy=percent, agreement=agreement)
+        for selection, percent, agreement in zip(chosen, measured.percent, measured.agreement, strict=True)
+    )
+    return AccuracyProfile(end_to_end=rows, reference=chosen[measured.reference], requests=measured.requests)
 
 
 def noise_notes(

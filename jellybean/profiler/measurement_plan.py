@@ -264,7 +264,7 @@ class _Decision:
         """What a measured entry lacks that a run would measure now; empty if nothing."""
         profile = self._profile(entry)
         if entry.part is Part.ACCURACY:
-            return "selections are missing" if self._lacks_selections() else ""
+            return "selections are missing" if self._lacks_selections() else self._missing_agreements()
         if profile is None or self.known is None:
             return ""
         if entry.part is Part.LATENCY:
@@ -289,6 +289,14 @@ class _Decision:
         lacking = ((self.batch_sizes - tried) | (self.batch_sizes & elsewhere)) - set(profile.latency[worker_type])
         sizes = ", ".join(map(str, sorted(lacking)))
         return f"batch size {sizes} is missing" if lacking else ""
+
+    def _missing_agreements(self) -> str:
+        """That an audited workflow has no agreements yet, as a reason; empty if it is not so."""
+        workflow, accuracy = self.project.workflow, self.known.accuracy if self.known is not None else None
+        has_choices = any(len(spec.variants) > 1 for spec in workflow.operators.values())
+        if workflow.slo.audit is None or accuracy is None or accuracy.end_to_end is None or not has_choices:
+            return ""
+        return "the agreements that an audit expects are missing" if accuracy.reference is None else ""
 
     def _lacks_selections(self) -> bool:
         operators = self.project.workflow.operators

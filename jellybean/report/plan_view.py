@@ -18,6 +18,7 @@ from jellybean.planning.cascades import cascade_lines
 from jellybean.planning.mixing import selection_lines, spread_lines
 from jellybean.planning.predicted_latency import Judged
 from jellybean.planning.soft_targets import planned_late_p99_s, planned_latency_penalty
+from jellybean.report.audit_view import audit_lines
 from jellybean.report.workflows_summary import MOST_NAMED, admission_lines, is_summarised, noun, stays_text, summary
 from jellybean_solver import (
     CLOSED_FORM_RATIO,
@@ -58,7 +59,8 @@ def plan_text(
     else:
         tables = [_workflows(plan), _placements(plan)] if plan.workflows else [_placements(plan)]
         parts += [Padding(table, (0, 0, 0, 2), expand=False) for table in tables]
-    parts += [Padding(Text(line), (0, 0, 0, 2), expand=False) for line in (*admission_lines(plan), *latencies)]
+    main = (*admission_lines(plan), *latencies, *audit_lines(plan))
+    parts += [Padding(Text(line), (0, 0, 0, 2), expand=False) for line in main]
     parts_of_models = (*cascade_lines(plan), *cut_lines(plan))
     notes = (
         *survival_lines(plan),

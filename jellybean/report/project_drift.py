@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from jellybean.bench.heldout import read_array
 from jellybean.documents import load_project
+from jellybean.documents.layout import workflow_folders
 from jellybean.errors import InputError, JellyBeanError
-from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.questions import last_plan
+from jellybean.ledger.plan_counts import PlanCounts
+from jellybean.ledger.source import LedgerSource
 from jellybean.ledger.span import Span
 from jellybean.report.advice import HASH_DIGITS
-from jellybean.report.drift_watch import Drifted, DriftWatch
+from jellybean.report.agreement_watch import AgreementWatch
+from jellybean.report.drift_watch import Drifted, DriftWatch, Observation
+from jellybean.report.served_audits import watched_agreement
 from jellybean.report.served_figures import observations
 from jellybean.report.served_values import value_observations
 from jellybean.report.store import Store
-from jellybean_agent import Array
+from jellybean_agent import Array, plan_part
 from jellybean_solver import from_document
+
+OnProblem = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,30 +37,64 @@ class ProjectDrift:
 
 
 def project_drift(
-    directory: Path, ledger: Ledger | None, span: Span, on_problem: Callable[[str], None] = lambda text: None
-) -> ProjectDrift:
-    """Compare what the plan that was served last predicted with what was counted in a span.
+    store: Store,
+    ledger: LedgerSource,
+    span: Span,
+    documents: Path | None,
+    on_problem: OnProblem = lambda text: None,
+) -> ProjectDrift | None:
+    """Compare what the plan that was served last predicted with what was counted in a span; None if nothing was served.
 
-    `on_problem` is told which held-out inputs cannot be read, so that inputs are not compared with them. InputError if
-    nothing was served, or if the plan is not in the report store.
+    Of several workflows each is looked at, and its figures have its name before theirs. `documents`: folder with the
+    held-out inputs, None: inputs are not compared with any. `on_problem` is told which of them cannot be read.
+    InputError if the plan is not in `store`.
     """
-    plan_hash = None if ledger is None else last_plan(ledger)
-    if ledger is None or plan_hash is None:
-        raise InputError(f"nothing was served yet: jellybean up {directory}")
-    snapshot = Store.of(directory).latest(plan_hash)
+    counts = ledger.counts(None, span)
+    if counts is None:
+        return None
+    snapshot = store.latest(counts.plan)
     if snapshot is None:
-        raise InputError(f"the plan that was served last, {plan_hash[:HASH_DIGITS]}, is not in the report store")
-    seen = observations(ledger, from_document(snapshot.document), plan_hash, span)
-    seen += value_observations(ledger, _held_out(directory, on_problem), plan_hash, span)
-    return ProjectDrift(plan_hash, len({one.name for one in seen}), tuple(DriftWatch().see_all(seen).drifted))
+        raise InputError(f"the plan that was served last, {counts.plan[:HASH_DIGITS]}, is not in the report store")
+    found = list(_observations(snapshot.document, counts, span, documents, on_problem))
+    agreement = _agreement(ledger, snapshot.document, counts.plan, span)
+    drifted = (*(agreement.drifted if agreement is not None else ()), *DriftWatch().see_all(found).drifted)
+    return ProjectDrift(counts.plan, len({one.name for one in found}) + (agreement is not None), drifted)
 
 
-def _held_out(directory: Path, on_problem: Callable[[str], None]) -> dict[str, Array]:
+def _agreement(ledger: LedgerSource, document: Mapping[str, Any], plan_hash: str, span: Span) -> AgreementWatch | None:
+    """The watch of the agreement with the plan's reference; None if the plan has no audits, or too few."""
+    plan = from_document(document)
+    return None if plan.audit is None else watched_agreement(ledger.audits(plan.name, plan_hash, span), plan, span)
+
+
+def _observations(
+    document: Mapping[str, Any], counts: PlanCounts, span: Span, documents: Path | None, on_problem: OnProblem
+) -> Iterator[Observation]:
+    """The figures of all workflows of a plan document."""
+    names = [item["name"] for item in document.get("workflows", ())]
+    folders = workflow_folders(documents) if documents is not None and names else {}
+    for name in names:
+        own = _of_workflow(plan_part(document, name), counts.of(name), span, _held_out(folders.get(name), on_problem))
+        yield from (replace(one, name=f"{name}: {one.name}") for one in own)
+    if not names:
+        yield from _of_workflow(document, counts, span, _held_out(documents, on_problem))
+
+
+def _of_workflow(
+    document: Mapping[str, Any], counts: PlanCounts, span: Span, held_out: Mapping[str, Array]
+) -> Iterator[Observation]:
+    yield from observations(counts, from_document(document))
+    yield from value_observations(counts.values, held_out, span)
+
+
+def _held_out(directory: Path | None, on_problem: OnProblem) -> dict[str, Array]:
     """Source -> held-out requests of the project in a folder; without sources that have none."""
     try:
-        project = load_project(directory, profiles=False, files=False)
+        project = None if directory is None else load_project(directory, profiles=False, files=False)
     except JellyBeanError:
-        return {}  # a folder with a plan alone
+        project = None  # a folder with a plan alone
+    if directory is None or project is None:
+        return {}
     sources = project.workflow.sources
     found = {name: source.inputs for name, source in sources.items() if source.inputs is not None}
     rows: dict[str, Array] = {}

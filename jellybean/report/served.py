@@ -8,12 +8,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from jellybean.display import formats
-from jellybean.ledger.accuracy_timeline import AccuracyPoint, accuracy_timeline
-from jellybean.ledger.answers import LabelledBy, ServedAccuracy, served_accuracy
+from jellybean.ledger.accuracy_timeline import AccuracyPoint
+from jellybean.ledger.answers import LabelledBy, ServedAccuracy
 from jellybean.ledger.events import Event, EventKind
-from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.plan_cost import served_seconds
-from jellybean.ledger.questions import By, CostLine, TimelinePoint, all_events, cost, served_between, timeline
+from jellybean.ledger.questions import By, CostLine, TimelinePoint
+from jellybean.ledger.source import LedgerSource
 from jellybean.ledger.span import Span
 from jellybean.report.charts import Tick
 from jellybean.report.served_curves import ServedCurve, TimeAxis, accuracy_curve, cost_curve, request_curves
@@ -122,26 +121,26 @@ def _accuracy(line: ServedAccuracy) -> dict[str, float]:
     return {"labels": line.labels, "accuracy": line.accuracy, "low": line.low, "high": line.high}
 
 
-def served(ledger: Ledger, question: ServedQuestion) -> Served | None:
+def served(ledger: LedgerSource, question: ServedQuestion) -> Served | None:
     """What was served in the span that is asked for; None if nothing was."""
-    span, between = question.span, served_between(ledger, question.span)
-    if between is None:
+    span, time = question.span, ledger.served_time(question.span)
+    if time is None:
         return None
-    begin_s, end_s = between
+    begin_s, end_s = time.begin_s, time.end_s
     piece_s = _piece_s(end_s - begin_s, PIECES)
-    happened = all_events(ledger)
+    happened = ledger.events()
     changes = tuple(one for one in happened if one.kind is EventKind.PLAN and begin_s <= one.at_unix_s <= end_s)
     axis = TimeAxis(begin_s, end_s, piece_s, tuple(change.at_unix_s for change in changes))
-    points = timeline(ledger, piece_s, span)
-    operators, clients = (_dearest(cost(ledger, by, span)) for by in (By.OPERATOR, By.CLIENT))
-    by_plan = {name: _with_labels(served_accuracy(ledger, name, LabelledBy.PLAN, span)) for name in question.workflows}
+    points = ledger.timeline(piece_s, span)
+    operators, clients = (_dearest(ledger.cost(by, span)) for by in (By.OPERATOR, By.CLIENT))
+    by_plan = {name: _with_labels(ledger.accuracy(LabelledBy.PLAN, name, span).lines) for name in question.workflows}
     labels = _Labels(ledger, question, happened, axis)
     labelled = {name: labels.over_time(name) for name, lines in by_plan.items() if lines}
     cost_steps = serving_steps(
         happened, begin_s, end_s, {plan: own.usd_per_h for plan, own in question.planned.items()}
     )
     costs = cost_curve(points, axis, cost_steps)
-    accuracy = (served_accuracy(ledger, name, LabelledBy.ALL, span)[0] for name in labelled)
+    accuracy = (ledger.accuracy(LabelledBy.ALL, name, span).lines[0] for name in labelled)
     return Served(
         since_unix_s=begin_s,
         until_unix_s=end_s,
@@ -151,7 +150,7 @@ def served(ledger: Ledger, question: ServedQuestion) -> Served | None:
         answered=sum(point.answered for point in points),
         failed=sum(point.failed for point in points),
         accuracy=tuple(accuracy),
-        predicted=served_prediction(question.planned, served_seconds(ledger, span), by_plan),
+        predicted=served_prediction(question.planned, time.plans, by_plan),
         operators=operators,
         clients=clients,
         changes=changes,
@@ -165,7 +164,7 @@ def served(ledger: Ledger, question: ServedQuestion) -> Served | None:
 class _Labels:
     """Accuracy over time of a question's workflows."""
 
-    ledger: Ledger
+    ledger: LedgerSource
     question: ServedQuestion
     events: Sequence[Event]
     axis: TimeAxis
@@ -175,7 +174,7 @@ class _Labels:
         return _piece_s(self.axis.end_s - self.axis.begin_s, ACCURACY_PIECES)
 
     def over_time(self, workflow: str) -> tuple[AccuracyPoint, ...]:
-        return accuracy_timeline(self.ledger, workflow, self.piece_s, self.question.span)
+        return self.ledger.accuracy_timeline(workflow, self.piece_s, self.question.span)
 
     def curves(self, labelled: Mapping[str, Sequence[AccuracyPoint]]) -> list[ServedCurve]:
         found = []

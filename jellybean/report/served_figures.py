@@ -7,64 +7,43 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from sqlalchemy import select
-
-from jellybean.ledger import tables
-from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.span import Span
+from jellybean.ledger.plan_counts import PlanCounts
 from jellybean.report.drift_watch import Observation
-from jellybean_solver import Plan, PlannedOperator, quantile_points, request_streams
+from jellybean_solver import Plan, PlannedOperator, quantile_points, served_streams
 
 FEWEST = 5  # observations of an interval that say something
-_WORK = ("operator", "worker", "completed", "busy_s")
 _SPREAD = 1.0  # relative standard deviation of what is not measured: of Poisson counts, and of children
 
 
-def observations(ledger: Ledger, plan: Plan, plan_hash: str, span: Span = Span()) -> list[Observation]:
+def observations(counts: PlanCounts, plan: Plan) -> list[Observation]:
     """All figures of a plan's intervals, in the order of time."""
-    found = [*_of_requests(ledger, plan, plan_hash, span), *_of_work(ledger, plan, plan_hash, span)]
+    found = [*_of_requests(counts, plan), *_of_work(counts, plan)]
     return sorted(found, key=lambda seen: seen.at_s)
 
 
-def _of_requests(ledger: Ledger, plan: Plan, plan_hash: str, span: Span) -> Iterator[Observation]:
+def _of_requests(counts: PlanCounts, plan: Plan) -> Iterator[Observation]:
     """The rate of requests."""
-    planned = sum(stream.rate_per_s for stream in request_streams(plan))
-    requests, intervals = tables.requests, tables.intervals
-    query = (
-        select(intervals.c.begin_s, intervals.c.seconds, requests.c.received)
-        .join(intervals, intervals.c.id == requests.c.interval)
-        .where(requests.c.plan == plan_hash, intervals.c.seconds > 0)
-    )
+    planned = sum(stream.rate_per_s for stream in served_streams(plan))
     received: dict[tuple[float, float], int] = defaultdict(int)
-    with ledger.reading() as connection:
-        for begin_s, seconds, count in connection.execute(span.of(query, requests)):
-            received[begin_s, seconds] += count
-    for (begin_s, seconds), count in received.items():
+    for count in counts.received:
+        received[count.begin_s, count.seconds] += count.requests
+    for (begin_s, seconds), requests in received.items():
         expected = planned * seconds
         if expected >= FEWEST:
             yield Observation(
-                "rate of requests", begin_s, seconds, count / seconds, expected, planned, planned, _SPREAD
+                "rate of requests", begin_s, seconds, requests / seconds, expected, planned, planned, _SPREAD
             )
 
 
-def _of_work(ledger: Ledger, plan: Plan, plan_hash: str, span: Span) -> Iterator[Observation]:
+def _of_work(counts: PlanCounts, plan: Plan) -> Iterator[Observation]:
     """Time per request of each operator in each pool, and how often it runs for a request."""
-    work, intervals = tables.work, tables.intervals
-    query = (
-        select(
-            intervals.c.begin_s, intervals.c.seconds, work.c.operator, work.c.worker, work.c.completed, work.c.busy_s
-        )
-        .join(intervals, intervals.c.id == work.c.interval)
-        .where(work.c.plan == plan_hash, intervals.c.seconds > 0)
-    )
     sums: dict[tuple[float, float, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
-    with ledger.reading() as connection:
-        for begin_s, seconds, operator, worker, completed, busy_s in connection.execute(span.of(query, work)):
-            planned = plan.worker_by_name.get(worker.rpartition("/")[2])
-            if planned is not None and operator in plan.operator_by_name:
-                total = sums[begin_s, seconds, operator, planned.name]
-                total[0] += completed
-                total[1] += busy_s
+    for count in counts.work:
+        planned = plan.worker_by_name.get(count.worker.rpartition("/")[2])
+        if planned is not None and count.operator in plan.operator_by_name:
+            total = sums[count.begin_s, count.seconds, count.operator, planned.name]
+            total[0] += count.completed
+            total[1] += count.busy_s
     yield from _times(plan, sums)
     yield from _children(plan, sums)
 

@@ -9,7 +9,7 @@ from jellybean.ledger.answers import ServedAccuracy
 from jellybean.ledger.events import Event, EventKind
 from jellybean.report.served_curves import Step
 from jellybean.report.store import Snapshot, Store
-from jellybean_solver import from_document, request_streams
+from jellybean_solver import from_document, served_streams
 
 _H = 3_600.0
 
@@ -54,7 +54,7 @@ def _figures(snapshot: Snapshot) -> PlannedFigures:
     accuracy = several or {plan.name: plan.accuracy}
     return PlannedFigures(
         plan.cost.total_usd_per_h,
-        sum(stream.rate_per_s for stream in request_streams(plan)),
+        sum(stream.rate_per_s for stream in served_streams(plan)),
         {name: value for name, value in accuracy.items() if value is not None},
     )
 

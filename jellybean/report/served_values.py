@@ -8,15 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jellybean.ledger.ledger import Ledger
+from jellybean.ledger.plan_counts import FIRST_ANSWERS
 from jellybean.ledger.span import Span
-from jellybean.ledger.value_figures import Figure, Port, ValueLine, figures_of, value_lines
+from jellybean.ledger.value_figures import Figure, Port, ValueLine, figures_of
 from jellybean.report.drift_watch import Observation
 from jellybean_agent import Array
 
 TOLERANCE = 0.25  # standard deviations of the figure over what is expected
 MOST_ROWS = 2000  # of held-out inputs that are looked at
-FIRST_ANSWERS = 300  # of a plan, sampled: what later ones are compared with
 _SURE = 3.0  # standard errors by which the expected mean may be off
 
 
@@ -38,13 +37,13 @@ _Of = Mapping[tuple[Port, str, Figure], _Expected | None]
 
 
 def value_observations(
-    ledger: Ledger, held_out: Mapping[str, Array], plan_hash: str, span: Span = Span()
+    lines: Sequence[ValueLine], held_out: Mapping[str, Array], span: Span = Span()
 ) -> Iterator[Observation]:
     """Figures of a plan's requests and answers by interval, in the order of time.
 
-    `held_out`: source -> requests as rows. Answers are compared with the plan's first ones, which are left out.
+    `lines`: of the span, and of the plan's first answers. `held_out`: source -> requests as rows. Answers are compared
+    with the plan's first ones, which are left out.
     """
-    lines = value_lines(ledger, plan_hash)
     first, began_s = _first_answers(lines)
     expected = {**_expected_inputs(held_out), **first}
     for line in lines:

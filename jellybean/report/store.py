@@ -10,7 +10,7 @@ import json
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from jellybean_solver import JellyBeanError
 SCHEMA_VERSION = 1
 LOCK_TIMEOUT_S = 10.0
 SAME_RATE = 0.01
+_NO_RECORD = "{}"
 STORE_FILE = Path(STATE_FOLDER) / "report.db"
 
 Record = Mapping[str, Any]
@@ -104,6 +105,7 @@ class Store:
 
     path: Path
     clock: Callable[[], float] = field(default=time.time, repr=False)
+    directory: Path | None = None  # the project folder, if the file is a copy elsewhere
 
     @classmethod
     def of(cls, directory: Path) -> Store:
@@ -113,6 +115,8 @@ class Store:
     @property
     def project(self) -> str:
         """The project folder as text, for messages."""
+        if self.directory is not None:
+            return str(self.directory)
         parent = self.path.parent
         return str(parent.parent if parent.name == STORE_FILE.parent.name else parent)
 
@@ -191,6 +195,32 @@ class Store:
         with self._reading() as connection:
             rows = connection.execute(_BY_TIME, (plan_hash,)).fetchall()
         return tuple(_row(values) for values in rows)
+
+    def add_stores(self, others: Iterable[Store]) -> None:
+        """Add the rows of other stores to this one, which is new, in the order of their times.
+
+        Each row once: a plan that one store only noted, as it was served, has been planned in another one.
+        """
+        plans: dict[str, tuple[str, str, float]] = {}
+        rows: dict[tuple[RowKind, str, str, float], None] = {}
+        for other in others:
+            if not other._exists():
+                continue
+            with other._reading() as connection:
+                plans |= {values[0]: values for values in connection.execute("SELECT * FROM plans")}
+                rows |= dict.fromkeys(tuple(values) for values in connection.execute(_BY_TIME, (None,)))
+        planned = {plan_hash for kind, plan_hash, record, _ in rows if kind == "plan" and record != _NO_RECORD}
+        with self._writing() as connection:
+            for plan in plans.values():
+                connection.execute("INSERT INTO plans (hash, document, created_s) VALUES (?, ?, ?)", plan)
+            for kind, *values in sorted(rows, key=lambda row: row[3]):
+                if kind == "plan" and values[1] == _NO_RECORD and values[0] in planned:
+                    continue
+                table = {"plan": "plannings", "prediction": "predictions"}.get(kind, "measurements")
+                columns, more = ("kind, ", [kind]) if table == "measurements" else ("", [])
+                marks = ", ".join("?" * (3 + len(more)))
+                query = f"INSERT INTO {table} ({columns}plan_hash, record, created_s) VALUES ({marks})"
+                connection.execute(query, [*more, *values])
 
     def _snapshot(self, connection: sqlite3.Connection, plan_hash: str) -> Snapshot:
         document = connection.execute("SELECT document FROM plans WHERE hash = ?", (plan_hash,)).fetchone()[0]

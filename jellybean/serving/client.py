@@ -11,7 +11,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -38,7 +38,14 @@ from jellybean_agent import (
     protocol_metadata,
 )
 from jellybean_protos.agent.v1 import agent_pb2
-from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
+from jellybean_protos.gateway.v1 import (
+    gateway_pb2,
+    gateway_pb2_grpc,
+    ledger_pb2,
+    ledger_pb2_grpc,
+    project_pb2,
+    project_pb2_grpc,
+)
 
 TIMEOUT_S = 60.0
 _FAULT_AGE_S = 5.0  # for which the calls of an outage share a diagnosis, as it takes up to 5 s: 3 to connect, 2 to hear
@@ -177,6 +184,42 @@ class Client:
         """The document (JSON) of the plan that new requests are served by. For the run's owner only."""
         return bytes(self._call("Plan", gateway_pb2.PlanRequest(), None).plan)
 
+    def label(self, labels: Mapping[str, Any]) -> dict[str, float]:
+        """Say what was right of answers to this client's requests, by request id; how right each was, 0 to 1.
+
+        A label is what the workflow's metric compares: a class index for `top1`, a number or list of numbers for
+        `exact_match`, text for the others. RequestError names those that no kept answer belongs to; the others count.
+        """
+        given = [
+            ledger_pb2.RequestLabel(id=id_, label=label if isinstance(label, str) else json.dumps(label))
+            for id_, label in labels.items()
+        ]
+        found = self.ask_ledger("Label", ledger_pb2.LabelRequest(labels=given, workflow=self.workflow)).outcomes
+        problems = [one.problem for one in found if not one.HasField("verdict")]
+        if problems:
+            raise RequestError(grpc.StatusCode.NOT_FOUND.name, "; ".join(problems[:3]))
+        return {id_: one.verdict for id_, one in zip(labels, found, strict=True)}
+
+    def ask_ledger(self, method: str, request: Any, *, timeout_s: float | None = None) -> Any:
+        """Call a method of the service Ledger: a question about the gateway's ledger. For the owner only, but Label."""
+        try:
+            return self._call(method, request, timeout_s, of=ledger_pb2_grpc.LedgerStub)
+        except RequestError as error:
+            if error.status == grpc.StatusCode.UNIMPLEMENTED.name:
+                reason = f"the gateway at {self.address} answers no questions about its ledger: update its JellyBean"
+                raise RequestError(error.status, reason) from error
+            raise
+
+    def project_files(self) -> dict[str, bytes]:
+        """Documents and held-out data of the gateway's project, by their paths in it. For the run's owner only."""
+        found = self._call("Files", project_pb2.ProjectFilesRequest(), None, of=project_pb2_grpc.ProjectStub)
+        return {file.path: file.content for file in found.files}
+
+    def report_store(self) -> bytes:
+        """What was planned, simulated and measured of the gateway's project: an SQLite file. For the owner only."""
+        request = project_pb2.ReportStoreRequest()
+        return bytes(self._call("ReportStore", request, None, of=project_pb2_grpc.ProjectStub).database)
+
     def start_replacement(self, plan: str, peers: Mapping[str, str], links: str, timeout_s: float) -> Any:
         """Have the gateway switch to another plan once its workers are ready; returns a gRPC future.
 
@@ -203,8 +246,15 @@ class Client:
         self.close()
 
     def _call(
-        self, method: str, request: Any, timeout_s: float | None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        request: Any,
+        timeout_s: float | None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        of: Callable[[grpc.Channel], Any] | None = None,
     ) -> Any:
+        """Call a method of the service Gateway, or of that with the stub `of`."""
         if method == "Infer" and not headers and (socket := self._unix_socket()) is not None:
             try:
                 answer = socket.call(INFER, request.SerializeToString(), timeout_s or self._timeout_s)
@@ -212,7 +262,8 @@ class Client:
             except StatusError as error:
                 raise RequestError(error.status.name, str(error) or "no details") from error
         try:
-            answer = getattr(self._gateway(), method)(
+            stub = self._gateway()
+            answer = getattr(stub if of is None else of(self._channel), method)(  # type: ignore[arg-type]
                 request, timeout=timeout_s or self._timeout_s, metadata=(*protocol_metadata(), *(headers or {}).items())
             )
         except grpc.RpcError as error:

@@ -52,10 +52,7 @@ def remote_endpoint(directory: Path, address: str, tls: Path | None = None) -> E
 
     CertificateError for a certificate that is missing or cannot be used, InputError for an invalid address.
     """
-    if tls is None:
-        admins = directory / STATE_FOLDER / _ADMINS
-        tls = next(iter(sorted(admins.glob("*"))), admins / "admin")
-    found = Endpoint(address, tls)
+    found = Endpoint(address, tls or admin_certificate(directory))
     with usable_certificates(directory, elsewhere=not has_authority(directory)):
         transport = found.transport()
     try:
@@ -63,6 +60,12 @@ def remote_endpoint(directory: Path, address: str, tls: Path | None = None) -> E
     except AgentError as error:
         raise InputError(str(error)) from error
     return found
+
+
+def admin_certificate(directory: Path) -> Path:
+    """Where the certificate of a project's admin is, or would be."""
+    admins = directory / STATE_FOLDER / _ADMINS
+    return next(iter(sorted(admins.glob("*"))), admins / "admin")
 
 
 def has_authority(directory: Path) -> bool:

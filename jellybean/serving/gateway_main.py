@@ -20,12 +20,14 @@ from grpc_health.v1 import health, health_pb2_grpc
 
 from jellybean.ledger.errors import LedgerError
 from jellybean.serving.enrolment.rollout import PlanOffer, PlanRollout
+from jellybean.serving.gateway.accounting.ledger_service import LedgerService
 from jellybean.serving.gateway.fast_infer import FastWorkflow
 from jellybean.serving.gateway.gateway import MAX_IN_FLIGHT, TIMEOUT_S, Gateway, GatewaySettings
 from jellybean.serving.gateway.gateways import Gateways
 from jellybean.serving.gateway.metrics import GatewaysCollector, worker_metrics
 from jellybean.serving.gateway.plans.current_plan import WorkerNetwork
 from jellybean.serving.gateway.plans.replaced_plan import ReplacedPlan
+from jellybean.serving.gateway.project_service import ProjectService
 from jellybean.serving.gateway.requests.hedging import Hedge
 from jellybean.serving.gateway.served_workflow import ServedWorkflow
 from jellybean.serving.gateway.service import GatewayService
@@ -66,11 +68,12 @@ from jellybean_agent import (
     serve_metrics,
     set_health,
     status_of,
+    stays_inside_folder,
     termination_event,
     watch_expiry,
     workflow_views,
 )
-from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
+from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc, ledger_pb2_grpc, project_pb2_grpc
 
 if TYPE_CHECKING:
     from jellybean.serving.gateway.accounting.recorder import Recorder
@@ -78,6 +81,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("jellybean.gateway")
 _SCRAPE_S = 5.0
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 async def serve(options: argparse.Namespace) -> None:
@@ -105,12 +109,15 @@ async def serve(options: argparse.Namespace) -> None:
     rollout = PlanRollout(PlanOffer(view, options.plan.read_bytes(), addresses))
     end = end_of_run(options.run, stop)
     service, models = GatewayService(gateways, transport, rollout, on_replaced, end), WorkflowModels(gateways)
+    ledger = _ledger_service(options, gateways)
     healthy = health.aio.HealthServicer()  # type: ignore[attr-defined]
     _add_deliver(workers, gateways)
     for server in (workers, clients):
         _add_client_services(server, gateways, service, models, healthy, traced=spans is not None)
-    http_at, inference = (options.host, options.http_port), _inference(gateways, models)
-    async with _http(inference, http_at, transport, policy, traced=spans is not None), AsyncExitStack() as started:
+        _add_owner_services(server, ledger, ProjectService(dict(options.project_file), options.report_store))
+    http_at, served = (options.host, options.http_port), (_inference(gateways, models), ledger)
+    async with _http(served, http_at, transport, policy, traced=spans is not None), AsyncExitStack() as started:
+        started.callback(ledger.close)
         started.push_async_callback(workers.stop, 0.1)
         started.push_async_callback(clients.stop, 1.0)
         await set_health(healthy, serving=False)
@@ -123,10 +130,7 @@ async def serve(options: argparse.Namespace) -> None:
         enrolment = await _enrolment(options, rollout, transport, workers, gateways)
         if enrolment is not None:
             started.push_async_callback(enrolment.stop, 0.5)
-        collector = GatewaysCollector(gateways, _worker_metrics(options, gateways), transport.certificate)
-        stop_metrics = serve_metrics(("127.0.0.1", options.metrics_port), collector)
-        if stop_metrics is not None:
-            started.callback(stop_metrics)
+        started.callback(_serve_metrics(options, gateways, transport))
         await workers.start()
         await clients.start()
         _announce(options.address_file, address)
@@ -171,6 +175,14 @@ def end_of_run(run: Path | None, stop: asyncio.Event) -> Callable[[], Awaitable[
             stop.set()
 
     return end
+
+
+def _serve_metrics(options: argparse.Namespace, gateways: Gateways, transport: Transport) -> Callable[[], None]:
+    """Serve metrics at `--metrics-port`, if it is given; returns a function that stops it."""
+    at, workers = (options.metrics_host, options.metrics_port), _worker_metrics(options, gateways)
+    names_clients = at[0] in _LOOPBACK
+    collector = GatewaysCollector(gateways, workers, transport.certificate, names_clients=names_clients)
+    return serve_metrics(at, collector) or (lambda: None)
 
 
 def _worker_metrics(options: argparse.Namespace, gateways: Gateways) -> Callable[[], Sequence[bytes]]:
@@ -220,9 +232,24 @@ async def _recorder(options: argparse.Namespace, gateway: Gateway) -> Recorder |
     recorder.lose(Counter(await gateway.kept_callers()))
     gateway.counters.log = recorder.log
     gateway.on_answer = recorder.answers.keep
+    gateway.ledger_metrics = recorder.metrics.collect
+    gateway.audits.on_audit = recorder.audits.count
     gateway.on_inputs = lambda view, inputs: recorder.values.see(view, Port.SOURCE, inputs)
     gateway.on_outputs = lambda view, outputs: recorder.values.see(view, Port.ANSWER, outputs)
     return recorder
+
+
+def _ledger_service(options: argparse.Namespace, gateways: Gateways) -> LedgerService:
+    """Answers questions about the ledger of all workflows; without `--ledger` it says that there is none."""
+    if not options.ledger:
+        return LedgerService(None, gateways.served)
+    from jellybean.ledger.labels import EXACT_MATCH, LabelRule  # needs SQLAlchemy
+    from jellybean.serving.gateway.accounting.ledger_answers import LedgerAnswers
+
+    metrics, labelled = dict(options.metric), dict(options.labelled)
+    names = metrics.keys() | labelled.keys()
+    rules = {name: LabelRule(metrics.get(name, EXACT_MATCH.metric), labelled.get(name) or None) for name in names}
+    return LedgerService(LedgerAnswers(options.ledger, rules), gateways.served)
 
 
 async def _close_spans(spans: SpanFactory | None) -> None:
@@ -292,6 +319,12 @@ def _add_client_services(
     add_reflection(server, "jellybean.gateway.v1.Gateway")
 
 
+def _add_owner_services(server: RpcServer, ledger: LedgerService, project: ProjectService) -> None:
+    """Questions of the owner elsewhere; the policy lets clients label only."""
+    ledger_pb2_grpc.add_LedgerServicer_to_server(ledger, server)  # type: ignore[no-untyped-call]
+    project_pb2_grpc.add_ProjectServicer_to_server(project, server)  # type: ignore[no-untyped-call]
+
+
 def _inference(gateways: Gateways, models: WorkflowModels) -> InferenceService:
     """The Open Inference Protocol over the workflows; requests that it refuses itself are counted too.
 
@@ -306,14 +339,19 @@ def _inference(gateways: Gateways, models: WorkflowModels) -> InferenceService:
 
 
 def _http(
-    inference: InferenceService, at: tuple[str, int], transport: Transport, policy: Policy, *, traced: bool
+    served: tuple[InferenceService, LedgerService],
+    at: tuple[str, int],
+    transport: Transport,
+    policy: Policy,
+    *,
+    traced: bool,
 ) -> contextlib.AbstractAsyncContextManager[None]:
     """The HTTP server where a port is given; aiohttp is only installed with the extra `http`."""
     if at[1] == 0:
         return contextlib.nullcontext()
     from jellybean.serving.http.inference_http import serve_http
 
-    return serve_http(inference, at, transport, policy, traced=traced)
+    return serve_http(served[0], at, transport, policy, served[1].label, traced=traced)
 
 
 async def _update_health(gateways: Gateways, servicer: Any) -> None:
@@ -331,6 +369,19 @@ def _announce(path: Path | None, address: str) -> None:
     part = path.with_suffix(".part")
     part.write_text(address, encoding="utf-8")
     part.rename(path)
+
+
+def _of_workflow(text: str) -> tuple[str, str]:
+    """Workflow and value of `WORKFLOW=VALUE`; the workflow of a value alone is empty."""
+    name, _, value = text.rpartition("=")
+    return name, value
+
+
+def _project_file(text: str) -> tuple[str, Path]:
+    name, _, path = text.partition("=")
+    if not path or not stays_inside_folder(name):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FILE, with a name inside the project's folder")
+    return name, Path(path)
 
 
 def _hedge(text: str) -> Hedge:
@@ -359,12 +410,26 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--owner-socket", help="unix:PATH for the owner's commands, besides, in a private folder")
     parser.add_argument("--http-port", type=int, default=0, help="Open Inference Protocol over HTTP; 0: off")
     parser.add_argument("--health-port", type=int, default=0, help="grpc.health.v1 without TLS, for probes; 0: off")
-    parser.add_argument("--metrics-port", type=int, default=0, help="Prometheus metrics on 127.0.0.1; 0: off")
+    parser.add_argument("--metrics-port", type=int, default=0, help="Prometheus metrics, without TLS; 0: off")
+    parser.add_argument("--metrics-host", default="127.0.0.1", help="host of --metrics-port")
     parser.add_argument("--worker-metrics", action="store_true", help="serve the workers' metrics there too")
     parser.add_argument("--spool", type=Path, help="file for requests of sources with `deliver: eventually`")
     parser.add_argument("--ledger", default="", help="database of the ledger, a URL or a file; empty: none is written")
     parser.add_argument("--live", type=Path, help="file of the counters since its last interval; needs --ledger")
     parser.add_argument("--ledger-run", default="", help="which start of serving this is; between two nothing costs")
+    text = "of labels that come after the answers; WORKFLOW=METRIC: of one of several workflows"
+    parser.add_argument("--metric", metavar="METRIC", type=_of_workflow, action="append", default=[], help=text)
+    text = "operator whose output they are for, by default the only one; WORKFLOW=OPERATOR: of one of several workflows"
+    parser.add_argument("--labelled", metavar="OPERATOR", type=_of_workflow, action="append", default=[], help=text)
+    parser.add_argument(
+        "--project-file",
+        metavar="NAME=FILE",
+        type=_project_file,
+        action="append",
+        default=[],
+        help="a document or held-out data of the project, for admins who measure from elsewhere; may be repeated",
+    )
+    parser.add_argument("--report-store", type=Path, help="what was planned and measured of the project, for admins")
     parser.add_argument("--enrol", help="HOST:PORT where boxes with a token join; needs --tls, --ca and --tokens")
     parser.add_argument("--ca", type=Path, help="folder of the authority that signs their certificates")
     parser.add_argument("--tokens", type=Path, help="folder of their tokens (`jellybean token`)")

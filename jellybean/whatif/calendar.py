@@ -35,6 +35,7 @@ from jellybean_solver import (
     merged_periods,
     problem_as_planned,
     rescore,
+    with_audit_rates,
 )
 
 LEAST_SHARE = 0.01  # of a source's highest rate: a period without requests is planned for that
@@ -256,7 +257,8 @@ def _cost_usd(problem: Problem, period: Period, candidate: _Candidate, *, timed:
     rates = period.rates_per_s
     if timed and any(rate > candidate.rates_per_s[name] * (1 + 1e-9) for name, rate in rates.items()):
         return float("inf")
-    sources = tuple(replace(source, rate_per_s=rates[source.name]) for source in problem.sources)
+    all_rates = with_audit_rates(problem.audit, rates)
+    sources = tuple(replace(source, rate_per_s=all_rates[source.name]) for source in problem.sources)
     _, score, wrong = rescore(replace(problem, sources=sources), candidate.plan)
     if wrong:
         return float("inf")

@@ -37,6 +37,10 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "DeployLock",
         "LockedError",
     ),
+    "cluster.port_forward": (
+        "forwarded_gateway",
+        "gateway_pod",
+    ),
     "cluster.preflight": ("PreflightError",),
     "cluster.revisions": (
         "plan_record",
@@ -49,13 +53,17 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     ),
     "cluster.readiness": ("NotReadyError",),
     "errors": ("DeployError",),
-    "manifests.commands": ("tls_secret",),
+    "manifests.commands": (
+        "admin_secret",
+        "tls_secret",
+    ),
     "manifests.kustomize": ("kustomize_base",),
     "manifests.render": (
         "Objects",
         "render",
     ),
     "manifests.deployed_plan": (
+        "METRICS_PORT",
         "DeployedPlan",
         "app_name",
         "deployment_name",

@@ -18,6 +18,8 @@ from jellybean_k8s.cluster.discover import NodePool as NodePool
 from jellybean_k8s.cluster.discover import discover_pools as discover_pools
 from jellybean_k8s.cluster.lock import DeployLock as DeployLock
 from jellybean_k8s.cluster.lock import LockedError as LockedError
+from jellybean_k8s.cluster.port_forward import forwarded_gateway as forwarded_gateway
+from jellybean_k8s.cluster.port_forward import gateway_pod as gateway_pod
 from jellybean_k8s.cluster.preflight import PreflightError as PreflightError
 from jellybean_k8s.cluster.readiness import NotReadyError as NotReadyError
 from jellybean_k8s.cluster.revisions import plan_record as plan_record
@@ -26,7 +28,9 @@ from jellybean_k8s.cluster.revisions import read_plan_record as read_plan_record
 from jellybean_k8s.cluster.status import DeploymentStatus as DeploymentStatus
 from jellybean_k8s.cluster.status import read_status as read_status
 from jellybean_k8s.errors import DeployError as DeployError
+from jellybean_k8s.manifests.commands import admin_secret as admin_secret
 from jellybean_k8s.manifests.commands import tls_secret as tls_secret
+from jellybean_k8s.manifests.deployed_plan import METRICS_PORT as METRICS_PORT
 from jellybean_k8s.manifests.deployed_plan import DeployedPlan as DeployedPlan
 from jellybean_k8s.manifests.deployed_plan import app_name as app_name
 from jellybean_k8s.manifests.deployed_plan import deployment_name as deployment_name

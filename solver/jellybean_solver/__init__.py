@@ -10,6 +10,7 @@ from __future__ import annotations
 from jellybean_protos.lazy_surface import lazy_surface
 
 _NAMES: dict[str, tuple[str, ...]] = {  # by module
+    "baseline.most_accurate": ("most_accurate_selection",),
     "baseline.rules": (
         "NO_ASSIGNMENT",
         "Baseline",
@@ -110,6 +111,15 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "Independent",
         "PerOperator",
     ),
+    "model.audit": (
+        "AUDIT_PREFIX",
+        "Audit",
+        "PlannedAudit",
+        "audit_name",
+        "is_of_audit",
+        "with_audit_rates",
+    ),
+    "model.audited_problem": ("with_audit",),
     "model.deadline_shares": (
         "deadline_s",
         "deadline_shares",
@@ -145,6 +155,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "Placement",
         "Plan",
         "PlannedOperator",
+        "whole_selection",
         "PlannedWorker",
         "PlannedWorkflow",
         "Route",
@@ -198,6 +209,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "arrival_times",
         "independent_streams_text",
         "request_streams",
+        "served_streams",
     ),
     "outcome": (
         "ACCURACY_TOLERANCE",

@@ -1,3 +1,4 @@
+from jellybean_solver.baseline.most_accurate import most_accurate_selection as most_accurate_selection
 from jellybean_solver.baseline.rules import NO_ASSIGNMENT as NO_ASSIGNMENT
 from jellybean_solver.baseline.rules import Baseline as Baseline
 from jellybean_solver.baseline.rules import baselines as baselines
@@ -62,6 +63,13 @@ from jellybean_solver.model.accuracy import AccuracyRow as AccuracyRow
 from jellybean_solver.model.accuracy import EndToEnd as EndToEnd
 from jellybean_solver.model.accuracy import Independent as Independent
 from jellybean_solver.model.accuracy import PerOperator as PerOperator
+from jellybean_solver.model.audit import AUDIT_PREFIX as AUDIT_PREFIX
+from jellybean_solver.model.audit import Audit as Audit
+from jellybean_solver.model.audit import PlannedAudit as PlannedAudit
+from jellybean_solver.model.audit import audit_name as audit_name
+from jellybean_solver.model.audit import is_of_audit as is_of_audit
+from jellybean_solver.model.audit import with_audit_rates as with_audit_rates
+from jellybean_solver.model.audited_problem import with_audit as with_audit
 from jellybean_solver.model.deadline_shares import deadline_s as deadline_s
 from jellybean_solver.model.deadline_shares import deadline_shares as deadline_shares
 from jellybean_solver.model.distributions import quantile_mean as quantile_mean
@@ -90,6 +98,7 @@ from jellybean_solver.model.plan import PlannedOperator as PlannedOperator
 from jellybean_solver.model.plan import PlannedWorker as PlannedWorker
 from jellybean_solver.model.plan import PlannedWorkflow as PlannedWorkflow
 from jellybean_solver.model.plan import Route as Route
+from jellybean_solver.model.plan import whole_selection as whole_selection
 from jellybean_solver.model.plan_document import PlanDocumentError as PlanDocumentError
 from jellybean_solver.model.plan_document import from_document as from_document
 from jellybean_solver.model.plan_document import json_values as json_values
@@ -130,6 +139,7 @@ from jellybean_solver.model.streams import RequestStream as RequestStream
 from jellybean_solver.model.streams import arrival_times as arrival_times
 from jellybean_solver.model.streams import independent_streams_text as independent_streams_text
 from jellybean_solver.model.streams import request_streams as request_streams
+from jellybean_solver.model.streams import served_streams as served_streams
 from jellybean_solver.outcome import ACCURACY_TOLERANCE as ACCURACY_TOLERANCE
 from jellybean_solver.outcome import COST_TOLERANCE as COST_TOLERANCE
 from jellybean_solver.outcome import VALUE_TOLERANCE as VALUE_TOLERANCE

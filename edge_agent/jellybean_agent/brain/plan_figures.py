@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jellybean_agent.brain.audit_view import served_sources
+
 
 @dataclass(frozen=True, slots=True)
 class PlanFigures:
@@ -40,7 +42,7 @@ def read_figures(document: Mapping[str, Any]) -> PlanFigures:
     has_penalty = has_soft_mean or has_soft_latency
     is_cheapest = proof.get("objective_of", "cost") == "cost"
     return PlanFigures(
-        source_rates_per_s={str(source["name"]): float(source["rate_per_s"]) for source in document["sources"]},
+        source_rates_per_s={str(source["name"]): float(source["rate_per_s"]) for source in served_sources(document)},
         rate_per_s=planned_rate_per_s(document),
         cost_usd_per_h=float(cost["compute_usd_per_h"]) + float(cost["network_usd_per_h"]),
         bound_usd_per_h=float(proof["bound"]) if is_cheapest and not has_penalty else None,
@@ -64,7 +66,7 @@ def planned_rate_per_s(document: Mapping[str, Any]) -> float:
     A request is one message of each source. KeyError, TypeError or ValueError if a rate is missing or no number.
     """
     sites = document.get("sites", {})
-    return min(float(source["rate_per_s"]) * int(sites.get(source["tier"], 1)) for source in document["sources"])
+    return min(float(source["rate_per_s"]) * int(sites.get(source["tier"], 1)) for source in served_sources(document))
 
 
 def _number(value: Any) -> float | None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from jellybean_agent.brain.audit_view import read_audit, served_sources
 from jellybean_agent.brain.messages import GATEWAY
 from jellybean_agent.brain.plan_figures import read_figures
 from jellybean_agent.brain.plan_view import Fallback, LinkView, OperatorView, PlanView, PythonView, WorkerView
@@ -82,13 +83,14 @@ def _parse(document: Mapping[str, Any]) -> PlanView:
     )
     weights = tuple(float(item["weight"]) for item in document["routes"])
     name, hash_ = document["name"], document["hash"]
+    served = {source["name"] for source in served_sources(document)}
     periodic = all(item.get("arrivals") == "periodic" for item in document["sources"])
     eventually = any(item.get("deliver") == "eventually" for item in document["sources"])
     return PlanView(
         name=name,
         hash=hash_,
         tiers_at=(sources,),
-        source_outputs=outputs,
+        source_outputs={source: readers for source, readers in outputs.items() if source in served},
         operators=operators,
         workers=workers,
         routes=routes,
@@ -101,6 +103,7 @@ def _parse(document: Mapping[str, Any]) -> PlanView:
         groups=_groups(document.get("spread", {}), operators, workers),
         fallbacks=_fallbacks(document.get("fallbacks", ()), len(routes)),
         workflows=tuple(str(item["name"]) for item in document.get("workflows", ())),
+        audit=read_audit(document, outputs),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from jellybean_agent.brain.audit_view import AUDIT_PREFIX, AuditView
 from jellybean_agent.brain.plan_figures import PlanFigures
 from jellybean_agent.brain.route_table import Group, RouteTable
 from jellybean_agent.brain.wiring import EdgeKind, OperatorWiring
@@ -128,6 +129,7 @@ class PlanView:
     workflow: str = ""
     route_numbers: tuple[int, ...] = ()
     plan_routes: int = 0
+    audit: AuditView | None = None  # its sources are not in `source_outputs`
 
     @property
     def served_name(self) -> str:
@@ -191,7 +193,13 @@ class PlanView:
     @property
     def sinks(self) -> tuple[str, ...]:
         """Operators whose outputs are the answer."""
-        return tuple(name for name, operator in self.operators.items() if not operator.wiring.outputs)
+        ends = (name for name, operator in self.operators.items() if not operator.wiring.outputs)
+        return tuple(name for name in ends if self.audit is None or not name.startswith(AUDIT_PREFIX))
+
+    @property
+    def all_source_outputs(self) -> Mapping[str, tuple[tuple[str, EdgeKind], ...]]:
+        """As `source_outputs`, with the sources of an audit."""
+        return self.source_outputs if self.audit is None else {**self.source_outputs, **self.audit.source_outputs}
 
     @property
     def stateful(self) -> tuple[str, ...]:
@@ -205,13 +213,13 @@ class PlanView:
 
     def tier_of(self, upstream: str, route: int) -> str:
         """The tier where a source's or operator's output is produced on a route."""
-        if upstream in self.source_outputs:
+        if upstream not in self.operators:
             return self.tiers_at[self.table.plain(route) // len(self.weights)][upstream]
         return self.workers[self.routes[self.table.plain(route)][upstream]].tier
 
     def path_length(self, upstream: str, downstream: str) -> int:
         """Number of positions in the fan-out path of a message on this edge."""
         operator = self.operators.get(upstream)
-        edges = operator.wiring.outputs if operator else self.source_outputs[upstream]
+        edges = operator.wiring.outputs if operator else self.all_source_outputs[upstream]
         opens = any(name == downstream and kind == "fan_out" for name, kind in edges)
         return (operator.depth if operator else 0) + opens

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from jellybean_agent.brain.audit_view import AUDIT_PREFIX
 from jellybean_agent.errors import AgentError, CrashError, InvalidInputError, ModelError, PermanentError
 from jellybean_agent.execution.emulation import CallAt, EmulatedDevice, EmulatedFinish
 from jellybean_agent.execution.session import OpenSession, OperatorCode, open_in_process
@@ -229,7 +230,9 @@ def _wire(
     named = {up: name for up, name in upstreams.items() if name} if isinstance(upstreams, Mapping) else {}
     if unknown := [name for name in named.values() if name not in by_name]:
         raise ModelError(f"model {model} has no input {unknown[0]!r}; it has {', '.join(by_name)}")
-    wired = tuple(by_name.get(named.get(upstream, upstream), ports[index]) for index, upstream in enumerate(upstreams))
+    for upstream in upstreams:  # in an audit, what upstreams are called without its prefix
+        named.setdefault(upstream, upstream if upstream in by_name else upstream.removeprefix(AUDIT_PREFIX))
+    wired = tuple(by_name.get(named[upstream], ports[index]) for index, upstream in enumerate(upstreams))
     if len({port.name for port in wired}) != len(ports):
         names = ", ".join(f"{up} -> {port.name}" for up, port in zip(upstreams, wired, strict=True))
         raise ModelError(f"model {model}: two edges feed one input ({names}); name each with the variant's `inputs`")

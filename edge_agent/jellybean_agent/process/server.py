@@ -112,7 +112,7 @@ async def serve(options: Options, pool: ModelProcessPool | None = None, stop: as
             at = (options.metrics_host, options.metrics_port)
             stop_metrics = serve_metrics(at, service.metrics)
             LOG.info("%s ready: %s", worker.name, ", ".join(worker.operators))
-            async with running_task(watch_expiry(transport.certificate)):
+            async with running_task(watch_expiry(transport.certificate)), running_task(counters.keep_synced()):
                 await stop.wait()
             left = await service.drain(options.drain_s)
             LOG.info("%s drained, %d requests left", worker.name, left)

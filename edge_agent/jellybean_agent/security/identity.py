@@ -91,6 +91,7 @@ _ANYONE = frozenset(Role)
 _AGENTS = frozenset({Role.AGENT})
 _CLIENTS = frozenset({Role.CLIENT, Role.ADMIN})
 _AGENT, _GATEWAY = "/jellybean.agent.v1.Agent/", "/jellybean.gateway.v1.Gateway/"
+_LEDGER = "/jellybean.gateway.v1.Ledger/"
 _ENROLMENT = "/jellybean.enrol.v1.Enrolment/"
 # Methods of agents that the plan does not use: they wait for a plan that does. Which workers earlier plans had is not
 # known after a restart; the certificate shows that the owner admitted the agent.
@@ -110,6 +111,9 @@ RULES: Mapping[str, frozenset[Role]] = {
     f"{_GATEWAY}Stop": frozenset({Role.ADMIN}),
     f"{_GATEWAY}Plan": frozenset({Role.ADMIN}),
     f"{_GATEWAY}Replace": frozenset({Role.ADMIN}),
+    _LEDGER: frozenset({Role.ADMIN}),  # what serving cost, and whom
+    f"{_LEDGER}Label": _CLIENTS,  # a client for its own requests: the service looks at it
+    "/jellybean.gateway.v1.Project/": frozenset({Role.ADMIN}),
     "/inference.GRPCInferenceService/": _CLIENTS,  # all methods of a service
     **dict.fromkeys((f"{_ENROLMENT}{name}" for name in ("Renew", "Plan", "Model")), _AGENTS),
     "/grpc.health.v1.Health/": _ANYONE,

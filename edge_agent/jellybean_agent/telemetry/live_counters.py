@@ -113,8 +113,8 @@ class LiveCounters:
             yield key, tuple(row)
 
     def sync(self) -> None:
-        """Write the file to the disk, so that it outlives the machine's power too."""
-        self._map.flush()
+        """Write the file to the disk, so that it outlives the machine's power too. Other threads go on meanwhile."""
+        os.fdatasync(self._file)
 
     def close(self) -> None:
         """Close the file; its counters stay."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import glob
 import logging
 import time
@@ -16,6 +17,7 @@ from jellybean_agent.telemetry.live_counters import LiveCounters
 from jellybean_agent.worker.run_outputs import RunDone, is_direct_call
 
 LOG = logging.getLogger("jellybean.agent")
+SYNC_S = 5.0
 MAX_ROWS = 1024  # operators, and pairs of operator and tier, whose counters are kept
 _COLUMNS = 3  # of an operator: completed, failed, nanoseconds of runs; of an operator and a tier: bytes
 _RUNS, _BYTES = "runs", "bytes"  # what a row is about
@@ -68,6 +70,22 @@ class WorkerCounters:
             row = self._kept.row((_RUNS, operator), _OTHERS)
             row[0], row[1] = self.completed[operator], self.failed[operator]
             row[2] = int(self.busy_s[operator] * 1e9)
+
+    async def keep_synced(self, every_s: float = SYNC_S) -> None:
+        """Write the file of kept counters to the disk every few seconds in which something was counted. Never returns.
+
+        A kill loses nothing of it in any case; this is for boxes that lose their power.
+        """
+        synced: object = None
+        while True:
+            await asyncio.sleep(every_s)
+            counted = self.handled, self.link_bytes.total()
+            if self._kept is not None and counted != synced:
+                try:
+                    await asyncio.to_thread(self._kept.sync)
+                    synced = counted
+                except OSError as error:
+                    LOG.warning("%s: %s: tried again", self._kept.path, error.strerror)
 
     def close(self) -> None:
         """Close the file of kept counters, if there is one."""

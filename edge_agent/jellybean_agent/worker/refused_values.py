@@ -26,7 +26,7 @@ def attribute_error(view: PlanView, run: RunOperator, error: RefusedValuesError)
 def _reads_request(view: PlanView, operator: str) -> bool:
     """True if all inputs of an operator have the request's values: from sources, or through built-in steps."""
     for upstream, _ in view.operators[operator].wiring.inputs:
-        if upstream in view.source_outputs:
+        if upstream in view.all_source_outputs:
             continue
         code = view.operators[upstream].python
         if code is None or not is_builtin(code.function) or not _reads_request(view, upstream):

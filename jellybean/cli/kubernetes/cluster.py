@@ -14,24 +14,15 @@ from rich.table import Table
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import EXIT_FAILURE, out, print_json, progress, say
 from jellybean.cli.current_plan import load_current_plan
+from jellybean.cli.kubernetes.options import Context, Kubeconfig, Namespace, connect_to
 from jellybean.cli.projects import open_served_project, planned_options, require_servable
 from jellybean.display.terminal import BAD, GOOD
 from jellybean.documents import AnyProject, Project, load_any_project
-from jellybean.errors import JellyBeanError
 from jellybean.folders import state_folder
 
 if TYPE_CHECKING:
     from jellybean_k8s import Cluster, DeployedPlan, DeploymentStatus, DeployOptions, DeployResult
 
-Context = Annotated[
-    str | None, typer.Option("--context", help="Context of the kubeconfig; the current context by default.")
-]
-Namespace = Annotated[
-    str | None, typer.Option("--namespace", "-n", help="Namespace; the context's namespace by default.")
-]
-Kubeconfig = Annotated[
-    Path | None, typer.Option("--kubeconfig", help="Kubeconfig file; $KUBECONFIG or ~/.kube/config by default.")
-]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the change is complete.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite fields that other managers have set.")]
@@ -160,15 +151,6 @@ def undeploy(
     out.print(f"{name} deleted from {cluster.namespace}: {len(deleted)} objects", style=GOOD)
 
 
-def connect_to(kubeconfig: Path | None, context: str | None, namespace: str | None) -> Cluster:
-    """Connect to the cluster that the options name. JellyBeanError if the client library is not installed."""
-    try:
-        from jellybean_k8s import connect
-    except ImportError as error:
-        raise JellyBeanError("this needs the Kubernetes client: pip install 'jellybean-serving[k8s]'") from error
-    return connect(kubeconfig, context, namespace)
-
-
 def show_changes(directory: Path, kubeconfig: Path | None, context: str | None, namespace: str | None) -> None:
     """Print what deploying a project would change (server-side dry run); typer.Exit(1) if it would change anything."""
     cluster = connect_to(kubeconfig, context, namespace)
@@ -192,10 +174,10 @@ def _render_objects(
 
 
 def _deployed(project: AnyProject, *, what_if: bool) -> DeployedPlan:
-    from jellybean.documents.kubernetes import load_settings
+    from jellybean.documents.kubernetes import load_settings, with_label_rules
     from jellybean_k8s import DeployedPlan
 
-    settings = load_settings(project.directory)
+    settings = with_label_rules(load_settings(project.directory), project)
     return DeployedPlan(load_current_plan(project, what_if=what_if), settings)
 
 

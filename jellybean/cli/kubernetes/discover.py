@@ -10,7 +10,7 @@ import typer
 
 from jellybean.cli.app import app, checked_file, example
 from jellybean.cli.console import out, say, warn
-from jellybean.cli.kubernetes.cluster import Context, Kubeconfig, connect_to
+from jellybean.cli.kubernetes.options import Context, Kubeconfig, connect_to
 from jellybean.documents.schema.reader import read_file
 from jellybean.errors import DocumentError, JellyBeanError
 from jellybean.quantities import PRICE_PER_H, SIZE, InvalidValueError, format_quantity, parse_quantity

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from jellybean.cli.app import Commands, app, example
-from jellybean.cli.kubernetes.cluster import Context, Kubeconfig, Namespace, connect_to
+from jellybean.cli.kubernetes.options import Context, Kubeconfig, Namespace, connect_to
 from jellybean.errors import JellyBeanError
 
 operator = typer.Typer(

@@ -91,9 +91,9 @@ def _resource(project: AnyProject) -> dict[str, Any]:
 
 def render_objects(project: AnyProject, *, service_monitor: bool, what_if: bool) -> Objects:
     """Render the Kubernetes objects of a project's plan."""
-    from jellybean.documents.kubernetes import load_settings
+    from jellybean.documents.kubernetes import load_settings, with_label_rules
     from jellybean_k8s import render as render_plan
 
     require_servable(project)
-    settings = load_settings(project.directory)
+    settings = with_label_rules(load_settings(project.directory), project)
     return render_plan(load_current_plan(project, what_if=what_if), settings, service_monitor=service_monitor)

@@ -10,7 +10,8 @@ import typer
 from jellybean.cli.app import Json, app, example
 from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, errors, print_json, print_texts, warn
 from jellybean.cli.failures import failure, text_of
-from jellybean.cli.kubernetes.cluster import Context, Kubeconfig, Namespace, show_changes
+from jellybean.cli.kubernetes.cluster import show_changes
+from jellybean.cli.kubernetes.options import Context, Kubeconfig, Namespace
 from jellybean.display.terminal import BAD
 from jellybean.errors import JellyBeanError
 from jellybean.planning.altered_models import altered_models_text

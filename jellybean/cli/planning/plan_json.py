@@ -11,6 +11,7 @@ from jellybean.errors import InfeasibleError
 from jellybean.planning.cascades import planned_cascades
 from jellybean.planning.mixing import selections_json
 from jellybean.planning.planned import Planned
+from jellybean.report.audit_view import audit_json
 from jellybean_solver import (
     WORKFLOW_SEPARATOR,
     Cost,
@@ -56,6 +57,7 @@ def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
         "latency_p99": latency_json(planned),
         "cuts": [dataclasses.asdict(cut) for cut in planned_cuts(plan)],
         **({"cascades": [dataclasses.asdict(one) for one in cascades]} if (cascades := planned_cascades(plan)) else {}),
+        **audit_json(plan),
         "sites": dict(plan.sites),
         "placements": [dataclasses.asdict(place) for place in plan.placements],
         "certificate": {

@@ -53,6 +53,7 @@ def measure_workflows(
     rate_scales: Mapping[str, float] = {},
     saturate: bool = False,
     endpoint: Endpoint | None = None,
+    documents: Path | None = None,
 ) -> tuple[BenchResult, ...]:
     """Measure the workflows that are served while all have their load, or `workflow` alone; record it in the store.
 
@@ -62,7 +63,7 @@ def measure_workflows(
     document = served_document(endpoint or owner_endpoint(directory))
     options = overrides or from_document(document).overrides
     with options_of_plan(() if overrides else options, "the plan that is served was made with this option"):
-        project = load_any_project(directory, options)
+        project = load_any_project(documents or directory, options, files=documents is None)
     projects = _chosen(project, workflow)
     for name in rate_scales:
         if name and name not in projects:

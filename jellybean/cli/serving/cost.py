@@ -16,10 +16,18 @@ from rich.table import Table
 
 from jellybean.cli.app import Directory, Json, app, example
 from jellybean.cli.console import out, print_json, say
+from jellybean.cli.serving.gateway_options import (
+    AdminTls,
+    AtContext,
+    AtKubeconfig,
+    AtNamespace,
+    GatewayAt,
+    InCluster,
+    given_endpoint,
+)
+from jellybean.cli.serving.ledger_source import nothing_served, open_ledger_source
 from jellybean.ledger.amounts import apportioned, decimals_for
-from jellybean.ledger.ledger import opened_ledger
 from jellybean.ledger.questions import By, CostLine
-from jellybean.ledger.questions import cost as costs_by
 from jellybean.ledger.span import Span
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*(min|h|d|w)")
@@ -63,6 +71,8 @@ LedgerAt = Annotated[
         "jellybean cost my-digits",
         "jellybean cost my-digits --by operator --since 7d",
         "jellybean cost my-digits --by client --since 2026-11-01 --until 2026-12-01 --csv",
+        "jellybean cost . --gateway gateway.example:8001 --tls admin",
+        "jellybean cost my-digits --context fleet --namespace digits",
     )
 )
 def cost(
@@ -73,6 +83,11 @@ def cost(
     json: Json = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print lines of comma-separated values.")] = False,
     ledger: LedgerAt = None,
+    gateway: GatewayAt = None,
+    tls: AdminTls = None,
+    context: AtContext = None,
+    namespace: AtNamespace = None,
+    kubeconfig: AtKubeconfig = None,
 ) -> None:
     """What serving has cost: workers at their prices, and bytes over links, as they were written down meanwhile.
 
@@ -82,17 +97,16 @@ def cost(
         raise typer.BadParameter("--json and --csv exclude each other")
     limits = ((since, -math.inf), (until, math.inf))
     span = Span(*(otherwise if text is None else parse_time(text) for text, otherwise in limits))
-    with opened_ledger(directory, ledger) as opened:
-        lines = () if opened is None else costs_by(opened, by, span)
+    endpoint = given_endpoint(directory, gateway, tls, InCluster(context, namespace, kubeconfig))
+    with open_ledger_source(directory, ledger, endpoint) as source:
+        lines = source.cost(by, span)
     if json:
         items = [_item(line, by) for line in lines]
         print_json({"by": by.value, "usd": math.fsum(line.usd for line in lines), "lines": items})
     elif as_csv:
         _print_csv(lines, by)
     elif not lines:
-        say(
-            "nothing was served in this time" if since or until else f"nothing was served yet: jellybean up {directory}"
-        )
+        say("nothing was served in this time" if since or until else nothing_served(directory, endpoint))
     else:
         out.print(_table(lines, by))
 

@@ -9,22 +9,38 @@ from pathlib import Path
 import typer
 from rich.table import Table
 
+from jellybean.cli.command_resources import open_for_command
 from jellybean.cli.console import EXIT_MISSED, out, print_json, say, warn
 from jellybean.cli.serving.cost import parse_time
+from jellybean.cli.serving.ledger_source import nothing_served, open_ledger_source
+from jellybean.cli.serving.project_copy import project_copy
+from jellybean.cli.serving.remote_store import shown_store
 from jellybean.display import formats
-from jellybean.ledger.ledger import opened_ledger
+from jellybean.errors import InputError
 from jellybean.ledger.span import Span
 from jellybean.report.advice import HASH_DIGITS
 from jellybean.report.drift_watch import Drifted
 from jellybean.report.project_drift import project_drift
+from jellybean.report.records import record_once
+from jellybean.serving.client import served_document
+from jellybean.serving.endpoint import Endpoint
+from jellybean.serving.errors import RequestError
 
 _YEAR_S = 365.25 * 86_400.0
 
 
-def show_drift(directory: Path, url: str | None, since: str, *, json: bool) -> None:
-    """Print what is off in the plan that was served last. Exit status 5 if anything is. `url`: of the ledger."""
-    with opened_ledger(directory, url) as ledger:
-        found = project_drift(directory, ledger, Span(parse_time(since)), warn)
+def show_drift(directory: Path, url: str | None, since: str, endpoint: Endpoint | None, *, json: bool) -> None:
+    """Print what is off in the plan that was served last. Exit status 5 if anything is.
+
+    `url`: of the ledger; `endpoint`: a gateway that is asked about its own.
+    """
+    if endpoint is not None:
+        record_once(directory, served_document(endpoint))
+    documents = _documents_of(directory, endpoint)
+    with open_ledger_source(directory, url, endpoint) as source:
+        found = project_drift(shown_store(directory, endpoint), source, Span(parse_time(since)), documents, warn)
+    if found is None:
+        raise InputError(nothing_served(directory, endpoint))
     drifted = found.drifted
     if json:
         items = [one.to_json() for one in drifted]
@@ -37,6 +53,15 @@ def show_drift(directory: Path, url: str | None, since: str, *, json: bool) -> N
         say(known if found.figures else "too little was served to tell")
     if drifted:
         raise typer.Exit(EXIT_MISSED)
+
+
+def _documents_of(directory: Path, endpoint: Endpoint | None) -> Path | None:
+    """The folder with the held-out requests: DIR, or a copy of the gateway's project if DIR has no documents."""
+    try:
+        return open_for_command(project_copy(directory, endpoint)) or directory
+    except RequestError as error:
+        warn(f"inputs are not compared with held-out ones: {error.reason}")
+        return None
 
 
 def _table(drifted: Sequence[Drifted]) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,7 @@ from jellybean.cli.console import print_json, progress, say
 from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.projects import open_served_project, planned_options
 from jellybean.cli.serving.gateway_options import check_settings
+from jellybean.cli.serving.project_settings import served_project
 from jellybean.cli.serving.servable import servable
 from jellybean.cli.serving.watch import run_json, watch
 from jellybean.errors import InputError
@@ -125,6 +127,7 @@ def gateway(
     with planned_options(directory, overrides) as options:
         project = open_served_project(directory, options, stale=stale)
     plan, _ = servable(project, max_workers=None)
+    settings = replace(settings, project=served_project(project))
     state_folder(directory)
     with progress("gateway") as advance:
         running = serve_joined(project.directory, to_document(plan), settings, detach=detach, progress=advance)

@@ -12,9 +12,18 @@ from rich.table import Table
 from jellybean.cli.app import Directory, Json, app, example
 from jellybean.cli.console import out, print_json, say
 from jellybean.cli.serving.cost import LedgerAt, Since, parse_time
-from jellybean.ledger.ledger import opened_ledger
-from jellybean.ledger.questions import all_events
-from jellybean.report import Store
+from jellybean.cli.serving.gateway_options import (
+    AdminTls,
+    AtContext,
+    AtKubeconfig,
+    AtNamespace,
+    GatewayAt,
+    InCluster,
+    given_endpoint,
+)
+from jellybean.cli.serving.ledger_source import nothing_served, open_ledger_source
+from jellybean.cli.serving.remote_store import shown_store
+from jellybean.ledger.span import Span
 from jellybean.report.advice import HASH_DIGITS
 from jellybean.report.history import HistoryEntry
 from jellybean.report.history import history as history_of
@@ -27,20 +36,34 @@ def history(
     plan: Annotated[str | None, typer.Option(metavar="HASH", help="Only of plans whose hash begins so.")] = None,
     json: Json = False,
     ledger: LedgerAt = None,
+    gateway: GatewayAt = None,
+    tls: AdminTls = None,
+    context: AtContext = None,
+    namespace: AtNamespace = None,
+    kubeconfig: AtKubeconfig = None,
 ) -> None:
-    """Show when what was planned, simulated, served and measured. Times are in UTC."""
+    """Show when what was planned, simulated, served and measured. Times are in UTC.
+
+    Of a gateway elsewhere: also what was planned and measured in its project.
+    """
     begin_s = -math.inf if since is None else parse_time(since)
-    with opened_ledger(directory, ledger) as opened:
-        events = () if opened is None else all_events(opened)
+    endpoint = given_endpoint(directory, gateway, tls, InCluster(context, namespace, kubeconfig))
+    with open_ledger_source(directory, ledger, endpoint) as source:
+        events = source.events(Span(begin_s))
     entries = [
         entry
-        for entry in history_of(Store.of(directory).history(), events)
+        for entry in history_of(shown_store(directory, endpoint).history(), events)
         if entry.at_unix_s >= begin_s and entry.plan.startswith(plan or "")
     ]
     if json:
         print_json([entry.to_json() for entry in entries])
     elif not entries:
-        say(f"nothing happened yet: jellybean plan {directory}" if since is None and plan is None else "nothing")
+        first = (
+            f"nothing happened yet: jellybean plan {directory}"
+            if endpoint is None
+            else nothing_served(directory, endpoint)
+        )
+        say(first if since is None and plan is None else "nothing")
     else:
         out.print(_table(entries))
 

@@ -11,7 +11,16 @@ import typer
 from jellybean.cli.app import Directory, Json, Overrides, app, example
 from jellybean.cli.console import out, print_json, progress
 from jellybean.cli.documents import check_project
-from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, OfWorkflow, given_endpoint
+from jellybean.cli.serving.gateway_options import (
+    AdminTls,
+    AtContext,
+    AtKubeconfig,
+    AtNamespace,
+    GatewayAt,
+    InCluster,
+    OfWorkflow,
+    given_endpoint,
+)
 from jellybean.cli.serving.request_inputs import (
     input_values,
     parse_inputs,
@@ -59,17 +68,20 @@ def infer(
     overrides: Overrides = None,
     gateway: GatewayAt = None,
     tls: AdminTls = None,
+    context: AtContext = None,
+    namespace: AtNamespace = None,
+    kubeconfig: AtKubeconfig = None,
     json: Json = False,
 ) -> None:
     """Send one request, or one for each row of a file, and print the answers."""
-    from jellybean.bench.answer_metrics import text_of
+    from jellybean.answer_metrics import text_of
     from jellybean.serving.client import Chunk, Client
 
     check_project(directory, overrides)
     tensors = parse_inputs(inputs)
     requests = list(requests_by_row(tensors)) if rows else [tensors]
     answers: list[dict[str, Array]] = []
-    endpoint = given_endpoint(directory, gateway, tls, workflow)
+    endpoint = given_endpoint(directory, gateway, tls, InCluster(context, namespace, kubeconfig), workflow)
     with (
         Client.at(endpoint) if endpoint else Client.of(directory, workflow=workflow) as client,
         progress("infer") as advance,
@@ -105,7 +117,7 @@ def _check_options(error: RequestError, inputs: Sequence[str], *, rows: bool, st
 
 def readable(value: Array, *, is_text: bool = False) -> str:
     """An answer as a person reads it: text, a number, or rows of numbers. MetricError for text that is no bytes."""
-    from jellybean.bench.answer_metrics import text_of
+    from jellybean.answer_metrics import text_of
 
     if is_text:
         return text_of(value)

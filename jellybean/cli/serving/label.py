@@ -1,25 +1,37 @@
-"""Commands label and accuracy: labels that come after the answers, and how many answers are right by them."""
+"""Command label: labels that come after the answers."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from jellybean.bench.later_labels import LaterLabel, label_answers, read_labels
 from jellybean.cli.app import Directory, Json, app, example
-from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_MISSED, out, print_json, say, warn
-from jellybean.cli.serving.cost import LedgerAt, Since, Until, parse_time
-from jellybean.documents import load_project
+from jellybean.cli.console import EXIT_BAD_INPUT, print_json, say, warn
+from jellybean.cli.serving.cost import LedgerAt
+from jellybean.cli.serving.gateway_options import (
+    AdminTls,
+    AtContext,
+    AtKubeconfig,
+    AtNamespace,
+    GatewayAt,
+    InCluster,
+    OfWorkflow,
+    chosen_workflow,
+    given_endpoint,
+)
+from jellybean.cli.serving.ledger_source import nothing_served, open_ledger_source
+from jellybean.cli.serving.project_settings import label_rules
+from jellybean.documents import Project, load_any_project
 from jellybean.errors import InputError
-from jellybean.ledger.answers import LabelledBy, ServedAccuracy, served_accuracy, waiting_answers
-from jellybean.ledger.ledger import opened_ledger
-from jellybean.ledger.span import Span
-from jellybean.report import Store
-from jellybean.report.store import Snapshot
+from jellybean.ledger.labels import LabelOutcome, LaterLabel, read_labels
+from jellybean.ledger.ledger import ledger_url
+
+if TYPE_CHECKING:
+    from jellybean.serving.endpoint import Endpoint
 
 _SHOWN_PROBLEMS = 5
 
@@ -42,8 +54,14 @@ def label(
         typer.Option("--label", help="Its label: a number, a list of numbers, or text, as the metric has it."),
     ] = None,
     client: Annotated[str | None, typer.Option(help="Whose request it was, if several clients used the id.")] = None,
+    workflow: OfWorkflow = "",
     json: Json = False,
     ledger: LedgerAt = None,
+    gateway: GatewayAt = None,
+    tls: AdminTls = None,
+    context: AtContext = None,
+    namespace: AtNamespace = None,
+    kubeconfig: AtKubeconfig = None,
 ) -> None:
     """Say what was right of answers given earlier, by request id: `jellybean accuracy` then knows.
 
@@ -51,83 +69,37 @@ def label(
     """
     if (file is None) == (request is None) or (request is None) != (value is None):
         raise typer.BadParameter("give a FILE, or --id and --label of one request")
-    project = load_project(directory, profiles=False)
+    endpoint = given_endpoint(directory, gateway, tls, InCluster(context, namespace, kubeconfig))
     labels = read_labels(file) if file is not None else (LaterLabel(request or "", value or "", client),)
-    with opened_ledger(directory, ledger) as opened:
-        if opened is None:
-            raise InputError(f"nothing was served yet: jellybean up {directory}")
-        found = label_answers(opened, project, labels)
+    outcomes = _labelled(directory, ledger, endpoint, workflow, labels)
+    verdicts = [outcome.verdict for outcome in outcomes if outcome.verdict is not None]
+    problems = [
+        f"{label.where}{outcome.problem}" for label, outcome in zip(labels, outcomes, strict=True) if outcome.problem
+    ]
     if json:
-        print_json(
-            {"labelled": len(found.verdicts), "right": math.fsum(found.verdicts), "problems": list(found.problems)}
-        )
+        print_json({"labelled": len(verdicts), "right": math.fsum(verdicts), "problems": problems})
     else:
-        for problem in found.problems[:_SHOWN_PROBLEMS]:
+        for problem in problems[:_SHOWN_PROBLEMS]:
             warn(problem)
-        if len(found.problems) > _SHOWN_PROBLEMS:
-            warn(f"and {len(found.problems) - _SHOWN_PROBLEMS} others")
-        share = f": {math.fsum(found.verdicts):g} right" if found.verdicts else ""
-        say(f"{len(found.verdicts)} labelled{share}; see `jellybean accuracy {directory}`")
-    if found.problems:
+        if len(problems) > _SHOWN_PROBLEMS:
+            warn(f"and {len(problems) - _SHOWN_PROBLEMS} others")
+        share = f": {math.fsum(verdicts):g} right" if verdicts else ""
+        say(f"{len(verdicts)} labelled{share}; see `jellybean accuracy {directory}`")
+    if problems:
         raise typer.Exit(EXIT_BAD_INPUT)
 
 
-@app.command(epilog=example("jellybean accuracy my-digits --since 7d", "jellybean accuracy my-digits --by selection"))
-def accuracy(
-    directory: Directory,
-    by: Annotated[LabelledBy, typer.Option(help="What answers are grouped by.")] = LabelledBy.ALL,
-    since: Since = None,
-    until: Until = None,
-    json: Json = False,
-    ledger: LedgerAt = None,
-) -> None:
-    """Show the accuracy of what was served, by labels that came later, with 95 % intervals.
-
-    Exit status 5 if the answers of the newest plan are worse than it predicted: its accuracy is above their interval.
-    """
-    snapshot = Store.of(directory).latest()
-    if snapshot is None:
-        raise InputError(f"no plan was made yet: jellybean plan {directory}")
-    workflow = str(snapshot.document["name"])
-    limits = ((since, -math.inf), (until, math.inf))
-    span = Span(*(otherwise if text is None else parse_time(text) for text, otherwise in limits))
-    with opened_ledger(directory, ledger) as opened:
-        lines = () if opened is None else served_accuracy(opened, workflow, by, span)
-        by_plan = () if opened is None else served_accuracy(opened, workflow, LabelledBy.PLAN, span)
-        waiting = 0 if opened is None else waiting_answers(opened, workflow)
-    lines = tuple(line for line in lines if line.labels)
-    planned = _planned_accuracy(snapshot)
-    if json:
-        items = [{by.value: line.name, "labels": line.labels, **_figures(line)} for line in lines]
-        print_json({"by": by.value, "planned": planned, "lines": items, "waiting_for_labels": waiting})
-    elif not lines:
-        say(f"no labels yet; {waiting} answers wait for theirs: jellybean label {directory} FILE")
-    else:
-        out.print(_table(lines, by, planned))
-    of_newest = next((line for line in by_plan if line.name == snapshot.plan_hash and line.labels), None)
-    if planned is not None and of_newest is not None and of_newest.high < planned:
-        if not json:
-            shown = f"{of_newest.low:.2f} to {of_newest.high:.2f} % by {of_newest.labels:,} labels"
-            warn(f"the newest plan is worse than planned ({planned:.2f} %): {shown}")
-        raise typer.Exit(EXIT_MISSED)
-
-
-def _planned_accuracy(snapshot: Snapshot) -> float | None:
-    """The accuracy that a plan was predicted to have."""
-    found = snapshot.document.get("accuracy")
-    return None if found is None else float(found)
-
-
-def _figures(line: ServedAccuracy) -> dict[str, float]:
-    return {"accuracy": line.accuracy, "low": line.low, "high": line.high}
-
-
-def _table(lines: tuple[ServedAccuracy, ...], by: LabelledBy, planned: float | None) -> Table:
-    title = "accuracy of what was served" + (f"; planned {planned:.2f} %" if planned is not None else "")
-    table = Table("workflow" if by is LabelledBy.ALL else by.value, title=title, title_justify="left")
-    for name in ("labels", "right", "95 % interval"):
-        table.add_column(name, justify="right")
-    for line in lines:
-        interval = f"{line.low:.2f} to {line.high:.2f} %"
-        table.add_row(line.name or "(all alike)", f"{line.labels:,}", f"{line.accuracy:.2f} %", interval)
-    return table
+def _labelled(
+    directory: Path, ledger: str | None, endpoint: Endpoint | None, workflow: str, labels: Sequence[LaterLabel]
+) -> tuple[LabelOutcome, ...]:
+    """What becomes of the labels. A gateway judges by the metrics of its workflows, so DIR needs no documents."""
+    if endpoint is not None:
+        with open_ledger_source(directory, ledger, endpoint) as source:
+            return source.label(workflow, labels)
+    project = load_any_project(directory, profiles=False)
+    names = (project.workflow.name,) if isinstance(project, Project) else tuple(project.workflows)
+    name = chosen_workflow(names, workflow)
+    if ledger is None and not Path(ledger_url(directory)).exists():
+        raise InputError(nothing_served(directory, None))
+    with open_ledger_source(directory, ledger, None, rules=label_rules(project)) as source:
+        return source.label(name, labels)

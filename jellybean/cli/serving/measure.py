@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from jellybean.bench import bench as bench_module
 from jellybean.bench.result import BenchResult
 from jellybean.bench.target import DURATION_S
 from jellybean.cli.app import Directory, Json, Overrides, Seed, app, checked_file, example
+from jellybean.cli.command_resources import open_for_command
 from jellybean.cli.console import (
     EXIT_MISSED,
     EXIT_OVERLOAD,
@@ -33,23 +35,37 @@ from jellybean.cli.projects import open_project, options_of_plan
 from jellybean.cli.serving.bench_workflows import measure_workflows, parse_rate_scales
 from jellybean.cli.serving.cost import LedgerAt
 from jellybean.cli.serving.drift import show_drift
-from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, OfWorkflow, given_endpoint
+from jellybean.cli.serving.gateway_options import (
+    AdminTls,
+    AtContext,
+    AtKubeconfig,
+    AtNamespace,
+    GatewayAt,
+    InCluster,
+    OfWorkflow,
+    given_endpoint,
+)
+from jellybean.cli.serving.ledger_source import open_ledger_source
+from jellybean.cli.serving.project_copy import project_copy
+from jellybean.cli.serving.remote_store import shown_store
 from jellybean.cli.serving.served_span import Between, ask_served, asked_span, nothing_served, print_served
 from jellybean.cli.times import seconds_within
 from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, WARN
 from jellybean.documents import Project, load_project
 from jellybean.documents.layout import holds_several_workflows
-from jellybean.ledger.ledger import opened_ledger
+from jellybean.ledger.source import LedgerSource
+from jellybean.ledger.span import Span
 from jellybean.planning.plan_file import RUNNING
 from jellybean.planning.prediction import predict
 from jellybean.planning.replan import named_plan
-from jellybean.report import Store, build_report, render_html, to_table
+from jellybean.report import Report, Store, build_report, render_html, to_table
 from jellybean.report.advice import HASH_DIGITS
 from jellybean.report.records import predicted_rate_per_s, record_measurement, record_once, record_prediction
+from jellybean.report.served import Served
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import Endpoint, owner_endpoint
-from jellybean.serving.errors import ServingError
+from jellybean.serving.errors import RequestError, ServingError
 from jellybean.serving.outcomes import outcome_text
 from jellybean_agent import planned_rate_per_s
 from jellybean_solver import from_document
@@ -85,6 +101,9 @@ def bench(
     workflow: OfWorkflow = "",
     gateway: GatewayAt = None,
     tls: AdminTls = None,
+    context: AtContext = None,
+    namespace: AtNamespace = None,
+    kubeconfig: AtKubeconfig = None,
 ) -> None:
     """Measure the running plan with held-out inputs, at the rate that it was made for, or at that of --set.
 
@@ -92,16 +111,20 @@ def bench(
 
     Exit status 4 if it is overloaded, 5 if it keeps up but misses a target.
     """
-    endpoint, scales = given_endpoint(directory, gateway, tls), parse_rate_scales(rate_scale or ())
+    endpoint = given_endpoint(directory, gateway, tls, InCluster(context, namespace, kubeconfig))
+    scales = parse_rate_scales(rate_scale or ())
     if saturate and scales:
         raise typer.BadParameter("--saturate and --rate-scale exclude each other")
-    if not holds_several_workflows(directory):
+    copy = open_for_command(project_copy(directory, endpoint))
+    several = holds_several_workflows(copy or directory)
+    if not several:
         if workflow or scales.keys() - {""}:
             raise typer.BadParameter(f"{directory} has one workflow: leave its name out")
         results: tuple[BenchResult, ...] = (
             measure(
                 directory,
                 overrides or (),
+                documents=copy,
                 seed=seed,
                 duration_s=duration,
                 rate_scale=scales.get("", 1.0),
@@ -113,6 +136,7 @@ def bench(
         results = measure_workflows(
             directory,
             overrides or (),
+            documents=copy,
             workflow=workflow,
             seed=seed,
             duration_s=duration,
@@ -122,7 +146,7 @@ def bench(
         )
     if json:
         parts = {result.workflow: result.to_json() for result in results}
-        print_json({"workflows": parts} if holds_several_workflows(directory) else results[0].to_json())
+        print_json({"workflows": parts} if several else results[0].to_json())
     else:
         _show(results, scales)
     newest = Store.of(directory).latest()
@@ -172,6 +196,9 @@ def report(
     ] = None,
     gateway: GatewayAt = None,
     tls: AdminTls = None,
+    context: AtContext = None,
+    namespace: AtNamespace = None,
+    kubeconfig: AtKubeconfig = None,
     drift: Annotated[
         bool,
         typer.Option("--drift", help="What has left its prediction while served; exit status 5 if any has."),
@@ -189,27 +216,24 @@ def report(
 ) -> None:
     """Compare predictions and measurements of the newest plan; writes a self-contained HTML page.
 
-    With --gateway, of the plan that it serves. What was served: in the last week, by the plan of --plan, or --between.
+    With --gateway or --context, of the plan that is served there. What was served: in the last week, by the plan of
+    --plan, or --between.
     """
     check_project(directory, overrides)
+    endpoint = given_endpoint(directory, gateway, tls, InCluster(context, namespace, kubeconfig))
     if drift:
         if between is not None:
             raise typer.BadParameter("--drift and --between exclude each other: --drift has --since")
-        show_drift(directory, ledger, since, json=json)
+        show_drift(directory, ledger, since, endpoint, json=json)
         return
     if html is not None:
         checked_file("--html", html)
-    named = None if plan is None else _hash_of(directory, plan)
-    if (endpoint := given_endpoint(directory, gateway, tls)) is not None:
-        if plan is not None:
-            raise typer.BadParameter("--plan and --gateway exclude each other: --gateway names the plan that it serves")
-        record_once(directory, document := served_document(endpoint))
-        named = str(document["hash"])
-    built = build_report(Store.of(directory), named)
+    named = _hash_of(directory, plan, endpoint)
+    store = shown_store(directory, endpoint)
+    built = build_report(store, named)
     span = asked_span(between, "" if plan is None else built.plan_hash, time.time())
-    with opened_ledger(directory, ledger) as opened:
-        history = ask_served(opened, directory, built, span)
-    nothing = nothing_served(span, between) if history is None else ""
+    with open_ledger_source(directory, ledger, endpoint) as source:
+        history, nothing = _served(source, store, built, span, between)
     if json:
         asked_for = {"served": None} if nothing else {}
         print_json(built.to_json() | (asked_for if history is None else {"served": history.to_json()}))
@@ -224,11 +248,31 @@ def report(
         out.print(f"report: {path.resolve()}", soft_wrap=True)
 
 
-def _hash_of(directory: Path, plan: str) -> str:
-    """The hash of the plan that `--plan` names, or its first digits."""
+def _served(
+    source: LedgerSource, store: Store, report: Report, span: Span, between: tuple[str, str] | None
+) -> tuple[Served | None, str]:
+    """What was served in a span, or that nothing was if it was asked for.
+
+    Neither, with a warning, if a gateway does not say.
+    """
+    try:
+        found = ask_served(source, store, report, span)
+    except RequestError as error:
+        warn(f"the report is without what was served and what that cost: {error.reason}")
+        return None, ""
+    return found, nothing_served(span, between) if found is None else ""
+
+
+def _hash_of(directory: Path, plan: str | None, endpoint: Endpoint | None) -> str | None:
+    """The hash of the plan that `--plan` names, or its first digits; without it of the plan that a gateway serves."""
+    served = None if endpoint is None else served_document(endpoint)
+    if served is not None:
+        record_once(directory, served)
+    if plan is None:
+        return None if served is None else str(served["hash"])
     if plan != RUNNING and not plan.endswith(".json"):
         return plan
-    document, _ = named_plan(directory, plan)
+    document = served if plan == RUNNING and served is not None else named_plan(directory, plan)[0]
     if plan == RUNNING:
         record_once(directory, document)
     return str(document["hash"])
@@ -285,19 +329,22 @@ def measure(
     rate_scale: float = 1.0,
     saturate: bool = False,
     endpoint: Endpoint | None = None,
+    documents: Path | None = None,
 ) -> BenchResult:
     """Measure the plan that is served, at the rate that it was made for; record it in the report store.
 
     `overrides`: if given, the rate that the documents declare with them is offered instead. `endpoint`: a gateway
-    elsewhere, instead of the project's own.
+    elsewhere, instead of the project's own. `documents`: folder with a copy of the documents and held-out data, without
+    models; by default they are those of `directory`.
     """
-    load_project(directory, overrides)  # wrong documents are told before what is up
+    load = partial(load_project, documents or directory, files=documents is None)
+    load(overrides)  # wrong documents are told before what is up
     document = served_document(endpoint or owner_endpoint(directory))
     options = overrides or from_document(document).overrides
     quoted = shlex.quote(str(directory))
     again = f"jellybean plan {quoted}, then jellybean apply {quoted}, serve one without"
     with options_of_plan(() if overrides else options, f"the plan that is served was made with this option; {again}"):
-        project = load_project(directory, options)
+        project = load(options)
     with progress("saturate" if saturate else "bench") as advance:
         if saturate:
             guess = predicted_rate_per_s(directory, document["hash"])

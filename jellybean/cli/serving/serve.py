@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +27,7 @@ from jellybean.cli.console import EXIT_FAILURE, out, print_json, progress
 from jellybean.cli.documents import check_project
 from jellybean.cli.projects import open_served_project, planned_options
 from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, check_settings, given_endpoint
+from jellybean.cli.serving.project_settings import served_project
 from jellybean.cli.serving.servable import MAX_WORKERS, servable, worker_count
 from jellybean.cli.serving.watch import run_json, watch
 from jellybean.display.terminal import GOOD
@@ -98,6 +100,7 @@ def start(project: AnyProject, settings: LaunchSettings, *, detach: bool, json: 
     from jellybean.serving.local import running as running_module
 
     plan, workers = servable(project)
+    settings = replace(settings, project=served_project(project))
     with progress("up") as advance:
         running = launcher.up(project.directory, to_document(plan), settings, detach=detach, progress=advance)
     scheme = "https" if settings.tls else "http"

@@ -9,8 +9,7 @@ import typer
 
 from jellybean.cli.console import out, say
 from jellybean.cli.serving.cost import parse_time
-from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.plan_cost import served_seconds
+from jellybean.ledger.source import LedgerSource
 from jellybean.ledger.span import Span
 from jellybean.report import Report, Store
 from jellybean.report.advice import HASH_DIGITS
@@ -41,13 +40,14 @@ def asked_span(between: tuple[str, str] | None, plan_hash: str, now_unix_s: floa
     return Span(since_s, until_s, plan=plan_hash)
 
 
-def ask_served(ledger: Ledger | None, directory: Path, report: Report, span: Span) -> Served | None:
-    """What was served in a span, beside what the plans of the project's store predicted; None if nothing was."""
-    if ledger is None:
+def ask_served(ledger: LedgerSource, store: Store, report: Report, span: Span) -> Served | None:
+    """What was served in a span, beside what the plans of a store predicted; None if nothing was."""
+    time = ledger.served_time(span)
+    if time is None:
         return None
     plan = report.plan
     names = tuple(workflow.name for workflow in plan.workflows) or (plan.name,)
-    planned = planned_figures(Store.of(directory), served_seconds(ledger, span))
+    planned = planned_figures(store, time.plans)
     return served(ledger, ServedQuestion(span, names, planned))
 
 

@@ -13,7 +13,16 @@ from rich.text import Text
 
 from jellybean.cli.app import Directory, Json, app, example
 from jellybean.cli.console import out, print_json
-from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, OfWorkflow, given_endpoint
+from jellybean.cli.serving.gateway_options import (
+    AdminTls,
+    AtContext,
+    AtKubeconfig,
+    AtNamespace,
+    GatewayAt,
+    InCluster,
+    OfWorkflow,
+    given_endpoint,
+)
 from jellybean.display.terminal import BAD
 from jellybean.errors import JellyBeanError
 from jellybean.serving.top.alerts import alert_groups, alert_rules
@@ -41,13 +50,17 @@ def top(
     workflow: OfWorkflow = "",
     gateway: GatewayAt = None,
     tls: AdminTls = None,
+    context: AtContext = None,
+    namespace: AtNamespace = None,
+    kubeconfig: AtKubeconfig = None,
     json: Json = False,
 ) -> None:
     """Watch the running plan: rates, latency, queues, planned and measured utilisation, cost. Ctrl-C quits."""
     from jellybean.serving.top.top import Scrape, Watcher, top_of
     from jellybean.serving.top.view import render
 
-    watcher = Watcher(directory, given_endpoint(directory, gateway, tls), workflow)
+    endpoint = given_endpoint(directory, gateway, tls, InCluster(context, namespace, kubeconfig))
+    watcher = Watcher(directory, endpoint, workflow)
     scrapes: deque[Scrape] = deque([watcher.scrape()])
     if once or json or not out.is_terminal:
         time.sleep(window or _ONCE_WINDOW_S)

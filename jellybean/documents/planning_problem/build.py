@@ -12,6 +12,7 @@ from jellybean.documents.flow import Flow, follow_requests
 from jellybean.documents.layout import PROFILES_FILE, WORKFLOW_FILE, profile_command
 from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject, written_projects
 from jellybean.documents.planning_problem.accuracy import accuracy_model
+from jellybean.documents.planning_problem.audit import audited
 from jellybean.documents.planning_problem.device_memory import require_device_memory
 from jellybean.documents.planning_problem.model_files import model_ref, python_ref, with_model_path
 from jellybean.documents.planning_problem.site_problems import WholeFleet, site_problem
@@ -47,7 +48,7 @@ def build_problem(project: AnyProject) -> Problem:
     """
     require_current(project)
     if not isinstance(project, MultiWorkflowProject):
-        return _of_one_workflow(project)
+        return audited(project, _of_one_workflow(project))
     if project.written is not None and project.written.site_table is not None:
         return _of_sites(project, project.written, project.written.site_table)
     parts = {name: _with_model_paths(_of_one_workflow(part), name) for name, part in project.workflows.items()}

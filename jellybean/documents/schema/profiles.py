@@ -217,6 +217,9 @@ class MeasuredSelection(DocumentModel):
 
     selection: dict[Name, Name] = Field(description="Operator -> variant.")
     accuracy: Percent
+    agreement: Percent | None = Field(
+        default=None, ge=0, le=100, description="Percent of the held-out answers that are those of the `reference`."
+    )
 
 
 class AccuracyPoint(DocumentModel):
@@ -252,6 +255,20 @@ class AccuracyProfile(DocumentModel):
     independent: Annotated[dict[Name, dict[Name, Percent]], NOT_EMPTY] | None = Field(
         default=None, description="Operator -> variant -> percent; the workflow's accuracy is the product."
     )
+    reference: Annotated[dict[Name, Name], NOT_EMPTY] | None = Field(
+        default=None, description="The selection that agreements are with, one of the most accurate."
+    )
+    requests: int | None = Field(default=None, ge=1, description="Number of held-out requests that were answered.")
+
+    @model_validator(mode="after")
+    def _check_agreements(self) -> Self:
+        stated = any(row.agreement is not None for row in self.end_to_end or ())
+        if stated and (self.reference is None or self.requests is None):
+            raise InvalidValueError(
+                "agreements are stated, but not with which selection, or on how many requests",
+                "write reference: {operator: variant} and requests: 400 beside end_to_end",
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_one_form(self) -> Self:

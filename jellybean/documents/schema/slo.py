@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
-from jellybean.documents.schema.fields import DocumentModel, Duration, Percent, PriceOfTime, PricePerHour
+from jellybean.documents.schema.fields import DocumentModel, Duration, Percent, PercentShare, PriceOfTime, PricePerHour
 from jellybean.quantities import InvalidValueError, describe_value, quoted
 from jellybean_solver import LossKind
 
@@ -132,6 +132,14 @@ class SloSpec(DocumentModel):
         alias="survive",
         description="What may be lost, one at a time, while all targets hold at the planned rates: 1 worker, 1 spot "
         "worker, 1 site, 1 link, or a list of these. Nothing by default.",
+    )
+
+    audit: PercentShare | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Share of the requests that also run the most accurate selection, so that the accuracy of what is "
+        "served is estimated without labels: 1 %. None by default.",
     )
 
     @model_validator(mode="before")

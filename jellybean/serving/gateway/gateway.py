@@ -10,12 +10,15 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import grpc
+from prometheus_client.core import Metric
 
+from jellybean.serving.gateway.audits.audits import Audits
 from jellybean.serving.gateway.plans.current_plan import CurrentPlan, WorkerNetwork
+from jellybean.serving.gateway.plans.served_plan import ServedPlan
 from jellybean.serving.gateway.plans.source_messages import Inputs, check_inputs
 from jellybean.serving.gateway.requests.admission import MAX_ID_BYTES, Admission
 from jellybean.serving.gateway.requests.counters import RequestCounters
@@ -70,6 +73,7 @@ class Gateway:
         """`spool`: open, for requests of sources with `deliver: eventually`; closed with the gateway."""
         self._settings, self._tracer = settings, tracer or NoTracer()
         self.counters = RequestCounters()
+        self.ledger_metrics: Callable[[bool], Iterable[Metric]] = lambda names_clients: ()  # of what is written
         self.on_answer: OnAnswer | None = None  # gets each answer that has an id
         self.on_inputs: OnTensors | None = None  # gets the inputs of each request that is accepted
         self.on_outputs: OnTensors | None = None  # gets each answer
@@ -83,13 +87,19 @@ class Gateway:
             timeout_s=settings.timeout_s,
             hedge=settings.hedge,
         )
+        self.audits = Audits(
+            lambda: self.plans.served,
+            self._is_busy,
+            max_in_flight=settings.max_in_flight,
+            timeout_s=settings.timeout_s,
+        )
         self.plans = CurrentPlan(
             view,
             addresses,
             links,
             network,
             on_change=self._on_routes_changed,
-            on_worker_lost=self._requests.on_worker_lost,
+            on_worker_lost=self._on_worker_lost,
         )
         self._streams = Streams(self._requests, lambda: self.plans.served, settings.timeout_s)
         self._kept: KeptRequests | None = None
@@ -110,6 +120,7 @@ class Gateway:
     async def close(self) -> None:
         """Fail the requests in flight and end all streams."""
         self._requests.fail_all(Outcome(grpc.StatusCode.UNAVAILABLE, "the gateway is shutting down"))
+        self.audits.close()
         if self._kept is not None:
             await self._kept.close()
         await self.plans.close()
@@ -259,6 +270,8 @@ class Gateway:
             if outcome is None and request is not None:
                 self._answered(own or answer_key, request.answered_by, outputs)
             on_finished(outcome, outputs)
+            if outcome is None and request is not None:
+                self.audits.answered(inputs, request.answered_by, outputs)
 
         request: Request | None = None  # no request is answered before `submit` returns
         request = self._requests.submit(inputs, time_left_s, key.id, trace, finish)
@@ -297,13 +310,14 @@ class Gateway:
         self._requests.cancel(request)
 
     @property
-    def key_prefix(self) -> str:
-        """What the keys of its attempts begin with, in messages of workers."""
-        return self._requests.key_prefix
+    def key_prefixes(self) -> tuple[str, str]:
+        """What the keys of its attempts and of its audits begin with, in messages of workers."""
+        return self._requests.key_prefix, self.audits.key_prefix
 
     def receive(self, message: agent_pb2.Message) -> None:
         """Take an output or a failure from a worker."""
-        self._requests.receive(message)
+        if not self.audits.receive(message):
+            self._requests.receive(message)
 
     async def kept_callers(self) -> list[str]:
         """The client of each request on disk that waits for its answer."""
@@ -314,6 +328,14 @@ class Gateway:
     def _on_routes_changed(self) -> None:
         self.changed.set()
         self._requests.on_routes_changed()
+
+    def _on_worker_lost(self, plan: ServedPlan, worker: str, reason: str) -> None:
+        self._requests.on_worker_lost(plan, worker, reason)
+        self.audits.on_worker_lost(plan, worker, reason)
+
+    def _is_busy(self) -> bool:
+        """True if requests fill half the gateway, or wait for a route: nothing else is sent then."""
+        return bool(self._requests.waiting) or self._requests.count > self._settings.max_in_flight / 2
 
     @property
     def state(self) -> str:

@@ -87,7 +87,11 @@ class Gateways:
         return next(iter(self))
 
     def of(self, workflow: str, caller: str = "") -> Gateway:
-        """The gateway of a workflow. `caller`: URI of the caller's identity; empty: it may call any.
+        """The gateway of a workflow, as of `served`."""
+        return self.served(workflow, caller).gateway
+
+    def served(self, workflow: str, caller: str = "") -> ServedWorkflow:
+        """A workflow that is served. `caller`: URI of the caller's identity; empty: it may call any.
 
         `workflow` empty: the only one, or that in the caller's certificate. StatusError if there is no such workflow
         here, it is not said which, or the caller's certificate is of another one.
@@ -104,13 +108,13 @@ class Gateways:
         if served is None:
             reason = f"no workflow {wanted[:60]!r} is served here, but {', '.join(self.names) or 'none'}"
             raise StatusError(grpc.StatusCode.NOT_FOUND, reason)
-        return served.gateway
+        return served
 
     def receive(self, message: agent_pb2.Message) -> None:
-        """Take an output or a failure from a worker, for the workflow whose attempt it is of."""
+        """Take an output or a failure from a worker, for the workflow whose attempt or audit it is of."""
         prefix = message.request_id.partition("-")[0]
         for served in (*self._served.values(), *self._leaving):
-            if served.gateway.key_prefix == prefix:
+            if prefix in served.gateway.key_prefixes:
                 served.gateway.receive(message)
                 return
 

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from jellybean.ledger.columns import LATENCY_BOUNDS_S
+from jellybean.serving.gateway.audits.audits import AuditCounters, AuditOutcome
 from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.workflow_metrics import own_metrics
 from jellybean_agent import CertificateFolder, PlanView, certificate_metrics, link_byte_metrics, metrics_text
@@ -34,7 +35,7 @@ class GatewaysCollector(Collector):
     """Metrics of the workflows of a gateway, with a label `workflow` if there are several; and the workers' own.
 
     `workers()`: metrics of each worker in Prometheus' text format; none where workers are scraped themselves.
-    `certificate`: the gateway's own, None: it has none.
+    `certificate`: the gateway's own, None: it has none. `names_clients`: False where strangers may read them.
     """
 
     def __init__(
@@ -42,15 +43,18 @@ class GatewaysCollector(Collector):
         gateways: Iterable[Gateway],
         workers: Callable[[], Sequence[bytes]] = tuple,
         certificate: CertificateFolder | None = None,
+        *,
+        names_clients: bool = True,
     ) -> None:
         self._gateways, self._workers, self._certificate = gateways, workers, certificate
+        self._names_clients = names_clients
 
     def collect(self) -> Iterator[Metric]:
         texts = self._workers()  # before the cost, which they update
         families: dict[str, Metric] = {}
         gateways = tuple(self._gateways)
         for gateway in gateways:
-            for family in GatewayCollector(gateway).collect():
+            for family in GatewayCollector(gateway, names_clients=self._names_clients).collect():
                 if len(gateways) > 1:
                     family.samples = [_of_workflow(gateway.view.served_name, sample) for sample in family.samples]
                 known = families.setdefault(family.name, family)
@@ -66,10 +70,10 @@ def _of_workflow(workflow: str, sample: Sample) -> Sample:
 
 
 class GatewayCollector(Collector):
-    """Of one workflow: requests by outcome, latencies, retries, requests in flight, worker states, cost."""
+    """Of one workflow: requests by outcome, latencies, retries, requests in flight, worker states, cost, its ledger."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self, gateway: Gateway, *, names_clients: bool = True) -> None:
+        self._gateway, self._names_clients = gateway, names_clients
 
     def collect(self) -> Iterator[Metric]:
         status, counters = self._gateway.status(), self._gateway.counters
@@ -91,6 +95,8 @@ class GatewayCollector(Collector):
             ("kept_bytes", "Bytes of the spool.", status.kept_bytes),
         ):
             yield GaugeMetricFamily(f"jellybean_gateway_{name}", text, value=value)
+        if self._gateway.view.audit is not None:
+            yield audit_metric(self._gateway.audits.counters)
         workers = GaugeMetricFamily("jellybean_gateway_workers", "Workers by state.", labels=("state",))
         states = Counter(status.workers.values())
         for state in ("starting", "ready", "draining", "gone"):
@@ -109,6 +115,7 @@ class GatewayCollector(Collector):
         yield cost
         text, price = "Of the workers of all plans that are served.", plans.costs.price_usd_per_h
         yield GaugeMetricFamily("jellybean_gateway_price_usd_per_h", text, value=price)
+        yield from self._gateway.ledger_metrics(self._names_clients)
 
     def _latency(self) -> Metric:
         counters = self._gateway.counters
@@ -126,6 +133,20 @@ class _Certificate(Collector):
 
     def collect(self) -> Iterator[Metric]:
         return certificate_metrics("gateway", self._certificate)
+
+
+def audit_metric(counters: AuditCounters) -> Metric:
+    """Audits that ended, by outcome; of a metric with parts, an audit agrees and differs in parts too."""
+    found = CounterMetricFamily("jellybean_gateway_audits", "Audits that ended.", labels=("outcome",))
+    compared = counters.ended[AuditOutcome.COMPARED]
+    for outcome, count in (
+        ("agreed", counters.agreed),
+        ("differed", compared - counters.agreed),
+        ("shed", counters.ended[AuditOutcome.SHED]),
+        ("lost", counters.ended[AuditOutcome.LOST]),
+    ):
+        found.add_metric((outcome,), count)
+    return found
 
 
 def plan_metrics(view: PlanView) -> Iterator[Metric]:

@@ -18,6 +18,16 @@ class ServedWorkflow:
     gateway: Gateway
     recorder: Recorder | None = None
 
+    @property
+    def name(self) -> str:
+        """Name of the workflow."""
+        return self.gateway.view.served_name
+
+    async def write_answers(self) -> None:
+        """Write the answers that were given since the last interval, so that labels find them."""
+        if self.recorder is not None:
+            await self.recorder.write_answers()
+
     def start(self) -> None:
         """Serve, and write the ledger."""
         self.gateway.start()
@@ -37,4 +47,5 @@ class ServedWorkflow:
         if self.recorder is not None:  # calls that still arrive are not counted any more
             gateway = self.gateway
             gateway.counters.log = gateway.on_answer = gateway.on_inputs = gateway.on_outputs = None
+            gateway.audits.on_audit = None
             await self.recorder.end(has_kept=gateway.status().kept > 0)

@@ -10,7 +10,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,9 @@ import grpc
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from jellybean.serving.http.caller import HttpCaller
 from jellybean.serving.http.inference_json import plain, read_request, write_response
+from jellybean.serving.http.label_route import Label, add_label_route
 from jellybean_agent import (
     INFERENCE_SERVICE_NAME,
     MAX_MESSAGE_BYTES,
@@ -35,7 +37,6 @@ from jellybean_agent import (
     log_refusal,
     remember_caller,
     status_of,
-    tls_auth_context,
 )
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
@@ -61,13 +62,25 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @contextlib.asynccontextmanager
 async def serve_http(
-    service: InferenceService, address: tuple[str, int], transport: Transport, policy: Policy, *, traced: bool = False
+    service: InferenceService,
+    address: tuple[str, int],
+    transport: Transport,
+    policy: Policy,
+    label: Label | None = None,
+    *,
+    traced: bool = False,
 ) -> AsyncIterator[None]:
-    """Serve on (host, port) in this context. PlanViewError when the port is taken or needs TLS."""
+    """Serve on (host, port) in this context. PlanViewError when the port is taken or needs TLS.
+
+    `label`: judges answers by labels that come later; None: there is no such route.
+    """
     host, port = address
     transport.check(f"{host}:{port}")
     context = transport.http_context()
-    app = application(service, _Guard(policy, is_tls=context is not None))
+    guard = _Guard(policy, is_tls=context is not None)
+    app = application(service, guard)
+    if label is not None:
+        add_label_route(app, guard, service, label)
     app.middlewares.insert(0, web.middleware(_check_host_header if context is None else _limit_age(transport.renew_s)))
     if traced:
         app.middlewares.append(web.middleware(_read_trace_headers))
@@ -145,30 +158,11 @@ class _Guard:
         self._policy, self._is_tls = policy, is_tls
 
     async def checked(self, method: str, handler: Handler, request: web.Request) -> web.StreamResponse:
-        caller = _Caller(request, is_tls=self._is_tls)
+        caller = HttpCaller(request, is_tls=self._is_tls)
         check_caller(self._policy, method, caller)
         remember_caller(caller)
+        request["caller"] = caller
         return await handler(request)
-
-
-class _Caller:
-    """The caller of an HTTP request, in the form that `Policy` expects of gRPC callers."""
-
-    def __init__(self, request: web.Request, *, is_tls: bool) -> None:
-        self._request, self._is_tls = request, is_tls
-
-    def invocation_metadata(self) -> None:
-        """No metadata: it carries the protocol version of our own processes, which do not use HTTP."""
-
-    def peer(self) -> str:
-        return f"ipv4:{self._request.remote}"
-
-    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
-        if not self._is_tls:
-            return {}
-        transport = self._request.transport
-        certificate = (transport.get_extra_info("peercert") if transport is not None else None) or {}
-        return tls_auth_context(name for kind, name in certificate.get("subjectAltName", ()) if kind == "URI")
 
 
 def _limit_age(age_s: float) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:

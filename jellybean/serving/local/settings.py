@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from jellybean.serving.errors import LaunchError, SettingsError
@@ -23,6 +23,32 @@ def no_progress(_done: float, _total: float, _label: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class ServedProject:
+    """What the gateway needs to know of its project.
+
+    `metrics`: workflow -> by which labels that come later judge its answers, of the operator `labelled` (by default of
+    the only one that answers); the name of a plan's only workflow is empty. `files`: path in the project -> file, of
+    documents and held-out data, with which an admin elsewhere measures. `report_store`: file with what was planned and
+    measured; None: there is none.
+    """
+
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    labelled: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, Path] = field(default_factory=dict)
+    report_store: Path | None = None
+
+    def gateway_arguments(self) -> list[str]:
+        """The settings as arguments of the gateway's command line."""
+        own = [
+            f"--{option}={workflow}={value}" if workflow else f"--{option}={value}"
+            for option, values in (("metric", self.metrics), ("labelled", self.labelled))
+            for workflow, value in values.items()
+        ]
+        own += [f"--report-store={self.report_store}"] if self.report_store is not None else []
+        return own + [f"--project-file={path}={file}" for path, file in self.files.items()]
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchSettings:
     """Settings of a run. Without ports only this user's processes reach the gateway, over its Unix socket.
 
@@ -30,7 +56,8 @@ class LaunchSettings:
     `insecure`: open to every user of this machine. `http_port`: Open Inference Protocol over HTTP (0: off), likewise.
     `metrics_port`: the gateway's metrics on the loopback (0: off). `hedge_after`: as `Hedge` reads it; empty: never.
     `allow_python`: functions that agents may run besides their own steps. `ledger`: URL of the ledger's database;
-    empty: the project's own file, `none`: no ledger is written.
+    empty: the project's own file, `none`: no ledger is written. `project`: what the gateway needs to know
+    of it.
     """
 
     port: int | None = None
@@ -44,6 +71,7 @@ class LaunchSettings:
     start_timeout_s: float = START_S
     allow_python: frozenset[str] = frozenset()
     ledger: str = ""
+    project: ServedProject = ServedProject()
 
     def check(self) -> None:
         """SettingsError when ports would be open to everybody unasked, or settings exclude each other.
@@ -67,6 +95,7 @@ class LaunchSettings:
         arguments += ["--insecure"] if self.insecure else []
         arguments += [] if self.port is None else [f"--port={self.port}"]
         arguments += [] if self.tls is None else [f"--tls={self.tls.resolve()}"]
+        arguments += self.project.gateway_arguments()
         return [*arguments, f"--max-in-hand={self.max_in_flight}", f"--timeout-s={self.request_timeout_s}"]
 
 
@@ -92,6 +121,7 @@ class JoinedSettings:
     hedge_after: str = ""
     start_timeout_s: float = START_S
     ledger: str = ""
+    project: ServedProject = ServedProject()
 
     @property
     def replaced(self) -> Path:
@@ -120,7 +150,7 @@ class JoinedSettings:
         given |= {"http-port": self.http_port, "metrics-port": self.metrics_port, "tls": self.tls}
         given |= {"ca": self.authority, "tokens": self.state / "tokens", "root": self.state.parent}
         given |= {"replaced": self.replaced, "hedge-after": self.hedge_after or None}
-        return ["--no-emulation", "--worker-metrics"] + [
+        return ["--no-emulation", "--worker-metrics", *self.project.gateway_arguments()] + [
             f"--{name}={value}" for name, value in given.items() if value is not None
         ]
 

@@ -113,6 +113,14 @@ RULES = (
         "jellybean certs DIR renews it, or the box itself if it joined: the process's log says what to do.",
     ),
     Rule(
+        "JellyBeanLedgerNotWritten",
+        f"time() - jellybean_ledger_written_timestamp_seconds > {WINDOW_S}",
+        "1m",
+        "warning",
+        "the ledger was written {{ $value | humanizeDuration }} ago",
+        "Requests are served, and the gateway counts on: its log has the database's error.",
+    ),
+    Rule(
         "JellyBeanOverBudget",
         "3600 * sum without (of) (rate(jellybean_gateway_cost_usd_total[1h])) > jellybean_slo_budget_usd_per_h",
         "15m",

@@ -25,7 +25,7 @@ from jellybean_k8s.objects import KubeObject
 Objects = list[KubeObject]
 
 PATIENCE_S = 30.0  # seconds for which failing calls are retried
-_CONNECT_S, _ANSWER_S = 5.0, 30.0
+_CONNECT_S, _ANSWER_S, _POD_ANSWER_S = 5.0, 30.0, 10.0
 _LIST_LIMIT = 500
 _TRANSIENT_STATUS = frozenset({429, 502, 503, 504})
 _BACKOFF_S, _MAX_BACKOFF_S = 0.2, 5.0
@@ -181,6 +181,17 @@ class Cluster:
             answer.release_conn()
         except (ApiException, urllib3.exceptions.HTTPError, OSError):
             self.sleep(min(1.0, timeout_s))  # the caller's next list call reports errors
+
+    def pod_http(self, pod: str, port: int, path: str) -> str:
+        """What a pod answers to an HTTP request, through the API server; not retried. ClusterError for a refusal."""
+        at = f"{self._path('Pod', pod)}:{port}/proxy{path}"
+        try:
+            answer = self._dynamic.request("get", at, serialize=False, _request_timeout=(_CONNECT_S, _POD_ANSWER_S))
+        except ApiException as error:
+            raise _refusal(error) from error
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise UnreachableError(f"{at} has not answered: {_short_reason(error)}") from error
+        return bytes(answer.data).decode("utf-8", "replace")
 
     def serves(self, group_version: str) -> bool:
         """True if the cluster has this API group, for example monitoring.coreos.com/v1."""

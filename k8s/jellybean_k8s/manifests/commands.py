@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jellybean_k8s.manifests.deployed_plan import AGENT_PORT, CLIENT_PORT, HEALTH_PORT, METRICS_PORT, DeployedPlan
-from jellybean_k8s.manifests.settings import MIB, LedgerDatabase
+from jellybean_k8s.manifests.settings import MIB, DeploymentSettings
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
 from jellybean_k8s.names import MAX_LABEL_LENGTH, dns_name
 
@@ -42,16 +42,24 @@ def gateway(deployed: DeployedPlan) -> Command:
         f"--listen={_EVERYWHERE}:{AGENT_PORT}",
         f"--host={_EVERYWHERE}",
         f"--port={CLIENT_PORT}",
+        f"--metrics-host={_EVERYWHERE}",
+        f"--metrics-port={METRICS_PORT}",
         *([f"--spool={SPOOL}/spool.db"] if deployed.spools else []),
-        *_ledger(deployed.settings.gateway_ledger),
+        *_ledger(deployed.settings),
     )
 
 
-def _ledger(database: LedgerDatabase | None) -> Sequence[str]:
+def _ledger(settings: DeploymentSettings) -> Sequence[str]:
     """Options of the ledger. Each pod is a run of its own: time without a gateway is not billed."""
+    database = settings.gateway_ledger
     if database is None:
         return ()
-    return (f"--ledger={database.url}", f"--live={RUN}/ledger.live", f"--ledger-run=$({POD_NAME})")
+    labels = [
+        f"--{option}={workflow}={value}" if workflow else f"--{option}={value}"
+        for option, values in (("metric", settings.metrics), ("labelled", settings.labelled))
+        for workflow, value in values.items()
+    ]
+    return (f"--ledger={database.url}", f"--live={RUN}/ledger.live", f"--ledger-run=$({POD_NAME})", *labels)
 
 
 def _common(deployed: DeployedPlan) -> tuple[str, ...]:
@@ -85,6 +93,11 @@ def tls_secret(deployed: DeployedPlan, group: WorkerGroup | None) -> str:
         return f"{deployed.app}-gateway-tls"
     own = group.prefix if group.first is None else f"{group.pool}{f'.{group.site}' if group.site else ''}"
     return f"{deployed.app}-tls-{dns_name(own, MAX_LABEL_LENGTH - len(deployed.app) - 5)}"
+
+
+def admin_secret(app: str) -> str:
+    """Name of the Secret with the certificate of a deployment's admin, where the operator issues certificates."""
+    return f"{app}-admin-tls"
 
 
 def _root(deployed: DeployedPlan) -> str:

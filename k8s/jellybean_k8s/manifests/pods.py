@@ -96,7 +96,7 @@ def gateway_template(deployed: DeployedPlan) -> KubeObject:
     """Template of the gateway's pod."""
     settings, tier = deployed.settings, deployed.gateway_tier
     memory = math.ceil(settings.gateway_memory_bytes)
-    ports = {"grpc": CLIENT_PORT, "agents": AGENT_PORT, "health": HEALTH_PORT}
+    ports = {"grpc": CLIENT_PORT, "agents": AGENT_PORT, "health": HEALTH_PORT, "metrics": METRICS_PORT}
     resources = _resources(settings.gateway_cpu, memory, memory)
     gateway = _container("gateway", settings.gateway_image, commands.gateway(deployed), ports, resources)
     gateway |= {"volumeMounts": _mounts(), **_probes(settings.start_s, loads=False)}

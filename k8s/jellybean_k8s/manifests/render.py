@@ -35,7 +35,7 @@ def render(plan: Plan, settings: DeploymentSettings, *, service_monitor: bool = 
     found += [_headless_service(deployed, "agent"), _headless_service(deployed, "gateway")]
     for group in deployed.groups:
         found += _group_objects(deployed, group, minimum.get(group.pool), scrape=not service_monitor)
-    found.append(_gateway_deployment(deployed))
+    found.append(_gateway_deployment(deployed, scrape=not service_monitor))
     if service_monitor:
         found.append(_service_monitor(deployed))
     return (*found, _client_service(deployed))
@@ -145,13 +145,16 @@ def _scaling(name: str, group: WorkerGroup, minimum: int) -> KubeObject:
     }
 
 
-def _gateway_deployment(deployed: DeployedPlan) -> KubeObject:
+def _gateway_deployment(deployed: DeployedPlan, *, scrape: bool) -> KubeObject:
+    template = gateway_template(deployed)
+    if scrape:
+        template["metadata"]["annotations"] |= _scrape_annotations(METRICS_PORT)
     spec = {
         "replicas": 1,  # agents know a single gateway
         "strategy": {"type": "Recreate"},
         "revisionHistoryLimit": 3,
         "selector": {"matchLabels": selector(deployed, "gateway")},
-        "template": gateway_template(deployed),
+        "template": template,
     }
     return _object("apps/v1", "Deployment", deployed.gateway, labels(deployed, "gateway"), spec=spec)
 
@@ -163,8 +166,7 @@ def _port(name: str, port: int) -> KubeObject:
 def _headless_service(deployed: DeployedPlan, component: str) -> KubeObject:
     """Headless Service: DNS names of all pods, also unready ones, as a draining worker still exchanges messages."""
     name = deployed.gateway if component == "gateway" else deployed.agents
-    ports = [_port("agent", AGENT_PORT)]
-    ports += [_port("metrics", METRICS_PORT)] if component == "agent" else []
+    ports = [_port("agent", AGENT_PORT), _port("metrics", METRICS_PORT)]
     spec = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
@@ -184,16 +186,18 @@ def _client_service(deployed: DeployedPlan) -> KubeObject:
 
 
 def _network_policies(deployed: DeployedPlan) -> Iterator[KubeObject]:
-    """Agents accept agents, gateway and scrapers; the gateway accepts clients; both call each other and DNS."""
+    """Agents accept agents and gateway, the gateway clients, both scrapers; both call each other and DNS."""
     own = {"podSelector": {"matchLabels": _plan_selector(deployed)}}
     dns = {"ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]}
     to_own = {"to": [own], "ports": [_tcp_port(AGENT_PORT)]}
     from_own = {"from": [own], "ports": [_tcp_port(AGENT_PORT)]}
     to_models = [{"ports": [_tcp_port(port)]} for port in (443, 80)] if deployed.settings.models.url else []
-    anyone = {"ports": [_tcp_port(CLIENT_PORT)]}
+    database = deployed.settings.gateway_ledger
+    to_database = [] if database is None else [{"ports": [_tcp_port(database.port)]}]
+    anyone, scrapers = ({"ports": [_tcp_port(port)]} for port in (CLIENT_PORT, METRICS_PORT))
     rules = {
-        "agent": ([from_own, {"ports": [_tcp_port(METRICS_PORT)]}], [to_own, dns, *to_models]),
-        "gateway": ([from_own, anyone], [to_own, dns]),
+        "agent": ([from_own, scrapers], [to_own, dns, *to_models]),
+        "gateway": ([from_own, anyone, scrapers], [to_own, dns, *to_database]),
     }
     for component, (ingress, egress) in rules.items():
         spec = {
@@ -225,11 +229,11 @@ def _scrape_annotations(port: int) -> dict[str, str]:
 def _service_monitor(deployed: DeployedPlan) -> KubeObject:
     wanted = {
         f"{APP_PREFIX}/instance": deployed.app,
-        f"{APP_PREFIX}/component": "agent",
         f"{OWN_PREFIX}/plan": deployed.id,
     }
+    components = {"key": f"{APP_PREFIX}/component", "operator": "In", "values": ["agent", "gateway"]}
     spec = {
-        "selector": {"matchLabels": wanted},
+        "selector": {"matchLabels": wanted, "matchExpressions": [components]},
         "endpoints": [{"port": "metrics", "path": "/metrics"}],
         "targetLabels": [f"{OWN_PREFIX}/plan"],
         "podTargetLabels": [f"{OWN_PREFIX}/pool", f"{OWN_PREFIX}/tier"],

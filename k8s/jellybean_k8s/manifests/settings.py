@@ -71,6 +71,12 @@ class LedgerDatabase:
     url: str
     secret: str | None = None
 
+    @property
+    def port(self) -> int:
+        """The database's port."""
+        _, _, port = self.url.partition("://")[2].partition("/")[0].rpartition("@")[2].rpartition(":")
+        return int(port) if port.isdecimal() else 5432
+
     def __post_init__(self) -> None:
         """DeployError unless pods can use it: a file in a pod would be lost with it."""
         scheme, _, rest = self.url.partition("://")
@@ -88,7 +94,9 @@ class DeploymentSettings:
     `edge_tiers`: tiers whose nodes may be unreachable for long and run one worker each; by default the plan's first.
     `gateway_tier`: by default that of the first source, or the last tier of a plan with sites. `unreachable_s`: how
     long pods of edge tiers stay bound to an unreachable node. `version`: of JellyBean, for a label. `allow_python`:
-    functions in the agent image that its pods may run, besides the agent's own steps.
+    functions in the agent image that its pods may run, besides the agent's own steps. `metrics`: workflow -> by which
+    labels that come later judge its answers, of the operator `labelled`, by default the only one that answers. The name
+    of a plan's only workflow is empty.
     """
 
     agent_images: Mapping[str, str]
@@ -111,6 +119,8 @@ class DeploymentSettings:
     start_s: float = 600.0
     unreachable_s: int = 7 * 24 * 3600
     version: str = "0.1.0"
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    labelled: Mapping[str, str] = field(default_factory=dict)
 
     def of_pool(self, pool: str) -> PoolSettings:
         """The settings of a pool, or the defaults."""

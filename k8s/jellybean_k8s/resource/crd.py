@@ -20,7 +20,12 @@ _MAX_WORD_LENGTH, _MAX_TEXT_LENGTH = 63, 32_768
 _COLUMNS = (  # header, path, type
     ("Ready", '.status.conditions[?(@.type=="Ready")].status', "string"),
     ("Plan", ".status.plan", "string"),
-    ("Cost USD/h", ".status.costUsdPerHour", "number"),
+    ("Planned/s", ".status.requestsPerSecond", "number"),
+    ("Measured/s", ".status.measured.requestsPerSecond", "number"),
+    ("p99 target s", ".status.latencyP99TargetSeconds", "number"),
+    ("p99 s", ".status.measured.latencyP99Seconds", "number"),
+    ("Planned USD/h", ".status.costUsdPerHour", "number"),
+    ("Measured USD/h", ".status.measured.costUsdPerHour", "number"),
     ("Accuracy", ".status.accuracy", "number"),
     ("Gap", ".status.gap", "string"),
     ("Age", ".metadata.creationTimestamp", "date"),
@@ -67,6 +72,19 @@ def crd(spec: Mapping[str, Any], rules: Sequence[tuple[str, str]]) -> dict[str, 
     }
 
 
+def _measured() -> Schema:
+    return {
+        "type": "object",
+        "description": "By the gateway, in the last minute; absent while it does not say.",
+        "properties": {
+            "requestsPerSecond": {"type": "number", "description": "Requests that arrived, without client errors."},
+            "latencyP99Seconds": {"type": "number", "description": "Absent: no request was answered."},
+            "costUsdPerHour": {"type": "number", "description": "Workers, and bytes over links that are known."},
+            "at": {"type": "string", "format": "date-time", "description": "End of the time that was measured."},
+        },
+    }
+
+
 def _status() -> Schema:
     text = {"type": "string", "maxLength": _MAX_WORD_LENGTH}
     condition = {
@@ -90,7 +108,10 @@ def _status() -> Schema:
             "plan": {**text, "description": "Hash of the latest plan."},
             "served": {**text, "description": "Short hash of the plan that serves clients, as in object names."},
             "revision": {"type": "integer", "format": "int64", "description": "Revision that serves clients."},
+            "requestsPerSecond": {"type": "number", "description": "Rate that the plan was made for."},
+            "latencyP99TargetSeconds": {"type": "number", "description": "Absent: there is none."},
             "costUsdPerHour": {"type": "number", "description": "Predicted."},
+            "measured": _measured(),
             "accuracy": {"type": "number", "description": "Predicted, percent."},
             "gap": {**text, "description": "Proven bound on how much the plan costs above the optimum."},
             "fleet": {

@@ -25,6 +25,7 @@ _RULES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
 
 _OPERATOR_RULES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("", ("events",), ("create",)),
+    ("", ("pods/proxy",), ("get",)),  # what gateways have measured
     (OWN_PREFIX, ("workflows",), ("get", "list", "watch", "patch")),
     (OWN_PREFIX, ("workflows/status",), ("patch",)),
 )

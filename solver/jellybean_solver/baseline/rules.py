@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from jellybean_solver.baseline.greedy import greedy, price_per_request
+from jellybean_solver.baseline.most_accurate import find_most_accurate
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.figures import distinct_usd
@@ -17,7 +17,7 @@ from jellybean_solver.model.missing_links import missing_link_text, missing_link
 from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.plan import Certificate, Cost, Plan
 from jellybean_solver.model.problem import Link, Problem
-from jellybean_solver.outcome import Clock, Selection, Termination
+from jellybean_solver.outcome import Clock, Termination
 from jellybean_solver.planning.infeasibility import first_reason
 from jellybean_solver.planning.many_workflows import has_many_workflows
 from jellybean_solver.planning.solver import cheapest, finish, limited
@@ -187,36 +187,13 @@ def _most_accurate(fleet: Fleet, name: str, effort: _Effort) -> Baseline:
     for part in [single_workflow(problem, workflow) for workflow in problem.workflows] or [problem]:
         own = Network(part)
         try:
-            selection = _most_accurate_selection(own, effort.clock())
+            selection = find_most_accurate(own, effort.clock())
         except OutOfTimeError:
             return Baseline(name, "time_limit", note="time ended before the most accurate variants were known")
         if selection is None:
             return _with_variants(fleet, None, name, effort)
         chosen |= selection
     return _with_variants(fleet, chosen, name, effort)
-
-
-def _most_accurate_selection(network: Network, clock: Clock) -> Selection | None:
-    """The selection of highest accuracy, by best-first search over upper bounds; None if no accuracy is known.
-
-    OutOfTimeError if the clock ends first.
-    """
-    model, names = network.problem.accuracy, network.names[::-1]
-    heap: list[tuple[float, int, tuple[int, ...]]] = [(0.0, 0, ())]  # minus the bound, minus the depth, variants
-    while heap:
-        if clock.left() == 0.0:
-            raise OutOfTimeError(OUT_OF_TIME)
-        ranks = heapq.heappop(heap)[2]
-        chosen = {name: network.runnable[name][rank] for name, rank in zip(names, ranks, strict=False)}
-        if len(ranks) == len(names):
-            return chosen
-        name = names[len(ranks)]
-        for rank, variant in enumerate(network.runnable[name]):
-            partial = {**chosen, name: variant}
-            reach = model.value(partial) if len(partial) == len(names) else model.upper_bound(partial)
-            if reach is not None:
-                heapq.heappush(heap, (-reach, -len(partial), (*ranks, rank)))
-    return None
 
 
 def _solved(

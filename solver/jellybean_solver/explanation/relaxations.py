@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from jellybean_solver.figures import size_text
+from jellybean_solver.model.audit import is_of_audit
 from jellybean_solver.model.multi_workflow import with_targets
 from jellybean_solver.model.problem import Operator, Pool, Problem, Sharing, request_s
 from jellybean_solver.model.variant_ratios import plain
@@ -85,6 +86,7 @@ def _of_workflows(problem: Problem) -> Iterator[Requirement]:
             words = f"the {soft}target of {slo.mean_accuracy:g} for the mean accuracy{of}"
             yield Requirement(RequirementKind.MEAN_ACCURACY, subjects, slo.mean_accuracy, words)
         sources = [source for source in problem.sources if workflow is None or workflow.owns(source.name)]
+        sources = [source for source in sources if not is_of_audit(problem.audit, source.name)]  # a share of the others
         rates = " and ".join(f"{s.name} {s.rate_per_s:g}/s{problem.in_each(s.tier)}" for s in sources)
         yield Requirement(RequirementKind.RATE, tuple(s.name for s in sources), 1.0, f"the rate of {rates}")
         if slo.latency_p99_s is not None:

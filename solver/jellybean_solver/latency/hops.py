@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jellybean_solver.model.audit import is_of_audit
 from jellybean_solver.model.critical_path import completion_times
 from jellybean_solver.model.flows import link_s
 from jellybean_solver.model.plan import Plan
@@ -39,4 +40,5 @@ def _unqueued_s(plan: Plan, hop_s: float) -> float:
             sent_bytes = upstream.message_bytes[edge.downstream]
         return hop_s + link_s(plan, (tiers[edge.upstream], tiers[edge.downstream]), sent_bytes)
 
-    return max(completion_times(plan.operators, run_s, message_s).values()) + hop_s
+    completed_s = completion_times(plan.operators, run_s, message_s)
+    return max(at_s for name, at_s in completed_s.items() if not is_of_audit(plan.audit, name)) + hop_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from jellybean_solver.model.audit import is_of_audit
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 
@@ -30,5 +31,10 @@ def deadline_shares(of: Problem | Plan) -> Mapping[str, float]:
 
 
 def deadline_share(problem: Problem, operator: str) -> float | None:
-    """The deadline of the operator's workflow as a fraction of the longest deadline; None if it has no deadline."""
+    """The deadline of the operator's workflow as a fraction of the longest deadline; None if it has no deadline.
+
+    An audit has none, as nobody waits for it.
+    """
+    if is_of_audit(problem.audit, operator):
+        return None
     return deadline_shares(problem).get(problem.workflow_of(operator))

@@ -6,7 +6,7 @@ of the union is the smallest margin of a workflow's accuracy above its target, s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -135,10 +135,26 @@ def _fleet(problem: Problem) -> tuple[object, ...]:
 
 def qualified_variant(workflow: str, variant: Variant) -> Variant:
     """The variant with its upstream and downstream operators renamed to WORKFLOW/NAME."""
-    called, stage, model = partial(qualified_name, workflow), variant.stage, variant.model
+    return _renamed_variant(partial(qualified_name, workflow), variant)
+
+
+def renamed_operator(called: Callable[[str], str], operator: Operator) -> Operator:
+    """The operator with itself, its upstreams and its downstreams renamed."""
+
+    def edge(one: Edge) -> Edge:
+        return replace(one, upstream=called(one.upstream), downstream=called(one.downstream))
+
+    variants = tuple(_renamed_variant(called, variant) for variant in operator.variants)
+    return replace(operator, name=called(operator.name), inputs=tuple(map(edge, operator.inputs)), variants=variants)
+
+
+def _renamed_variant(called: Callable[[str], str], variant: Variant) -> Variant:
+    stage, model = variant.stage, variant.model
     if model is not None and model.ports is not None:
-        inputs = {called(upstream): name for upstream, name in model.ports.inputs.items()}
-        model = replace(model, ports=replace(model.ports, inputs=inputs))
+        ports = model.ports
+        inputs = {called(upstream): name for upstream, name in ports.inputs.items()}
+        gathered = {called(upstream): name for upstream, name in ports.gathered_rows.items()}
+        model = replace(model, ports=replace(ports, inputs=inputs, gathered_rows=gathered))
     return replace(
         variant,
         model=model,
@@ -151,19 +167,12 @@ def qualified_variant(workflow: str, variant: Variant) -> Variant:
 def _qualified(workflow: str, problem: Problem) -> Problem:
     called = partial(qualified_name, workflow)
 
-    def edge(one: Edge) -> Edge:
-        return replace(one, upstream=called(one.upstream), downstream=called(one.downstream))
-
-    def operator(one: Operator) -> Operator:
-        variants = tuple(qualified_variant(workflow, variant) for variant in one.variants)
-        return replace(one, name=called(one.name), inputs=tuple(map(edge, one.inputs)), variants=variants)
-
     if problem.workflows or any(WORKFLOW_SEPARATOR in name for name in problem.rate_per_s):
         raise SolverError(f"{workflow}: names of sources and operators must hold no {WORKFLOW_SEPARATOR!r} yet")
     return replace(
         problem,
         sources=tuple(replace(source, name=called(source.name)) for source in problem.sources),
-        operators=tuple(operator(one) for one in problem.operators),
+        operators=tuple(renamed_operator(called, one) for one in problem.operators),
         accuracy=_renamed(problem.accuracy, workflow),
     )
 

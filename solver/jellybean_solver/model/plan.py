@@ -6,10 +6,11 @@ the workers on its route. `plan_document` turns it into a versioned, content-has
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from jellybean_solver.model.audit import PlannedAudit
 from jellybean_solver.model.model_ref import ModelRef
 from jellybean_solver.model.problem import (
     CPU,
@@ -149,6 +150,14 @@ class PlannedOperator:
         return self.service[pool][self.batch[pool]].mean_s / self.batch[pool]
 
 
+def whole_selection(operators: Iterable[PlannedOperator]) -> Mapping[str, str]:
+    """Operator -> variant, where the stages of a cut model are those of their operator."""
+    stages = (
+        (one.name, one.variant) if one.stage is None else (one.stage.operator, one.stage.variant) for one in operators
+    )
+    return dict(stages)
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedWorker:
     """One worker, in each site of its tier. `rates_per_s`: operator -> requests per second planned for this worker.
@@ -260,6 +269,8 @@ class Plan:
     `spread`: operator below a fan-out -> groups of workers round which the children of each request go (spreading.py).
 
     `fallbacks`: of every loss that the plan bears, if after some the routes left would not do in their proportions.
+
+    `audit`: a share of the requests also runs a reference, by the operators audit.NAME (audit.py).
     """
 
     name: str
@@ -284,6 +295,7 @@ class Plan:
         default_factory=dict, metadata={"said": "if children are spread"}
     )
     fallbacks: tuple[Fallback, ...] = field(default=(), metadata={"said": "if there are any"})
+    audit: PlannedAudit | None = field(default=None, metadata={"said": "if there is one"})
 
     def workflow_of(self, name: str) -> str:
         """The workflow that a source or operator belongs to; empty if there is only one."""

@@ -14,6 +14,7 @@ from functools import cached_property
 from jellybean_protos import plan_format
 from jellybean_solver.errors import SolverError
 from jellybean_solver.model.accuracy import AccuracyModel
+from jellybean_solver.model.audit import Audit
 from jellybean_solver.model.model_ref import ModelRef
 
 GIB = 2**30
@@ -311,6 +312,8 @@ class Problem:
 
     `stale_profiles`: sentences about figures that were measured before models, data or speeds changed, and that the
     user accepts; plans repeat them.
+
+    `audit`: a share of the requests also runs a reference, by operators of its own (audited_problem.py).
     """
 
     name: str
@@ -327,6 +330,7 @@ class Problem:
     workflows: tuple[Workflow, ...] = ()
     stale_profiles: tuple[str, ...] = field(default=(), metadata={"said": "if there are any"})
     objective: Objective = Objective.COST
+    audit: Audit | None = field(default=None, metadata={"said": "if there is one"})
 
     @property
     def may_leave_out(self) -> bool:

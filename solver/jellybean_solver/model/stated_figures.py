@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jellybean_solver.model.flows import worker_shares
-from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
+from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker, whole_selection
 from jellybean_solver.model.problem import Edge, EdgeKind, Problem
 from jellybean_solver.model.selection_shares import routes_by_selection
 from jellybean_solver.model.variant_ratios import settled
@@ -43,6 +43,7 @@ def with_figures(problem: Problem, plan: Plan) -> Plan:
         utilisation=problem.utilisation,
         hop_s=problem.hop_s,
         sites={tier: count for tier, count in problem.sites.items() if count > 1},
+        audit=None if problem.audit is None else problem.audit.planned(whole_selection(operators.values())),
     )
 
 

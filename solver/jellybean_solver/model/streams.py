@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jellybean_solver.errors import SolverError
+from jellybean_solver.model.audit import AUDIT_STREAM, is_of_audit
 from jellybean_solver.model.plan import Plan, PlannedOperator
 from jellybean_solver.model.problem import WORKFLOW_SEPARATOR, Arrivals, Edge, Operator, Problem, Source
 
@@ -23,7 +24,7 @@ class RequestStream:
     rate_per_s: float
     arrivals: Arrivals
     sites: int = 1
-    workflow: str = ""  # the name, if there are several workflows
+    workflow: str = ""  # the name, if there are several workflows; `AUDIT_STREAM` for an audit
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class RequestGraph:
     operators: tuple[GraphOperator, ...]
     sites: Mapping[str, int] = field(default_factory=dict)
     workflows: tuple[()] = ()
+    audit: None = None
 
 
 _Operator = PlannedOperator | Operator | GraphOperator
@@ -53,7 +55,7 @@ def independent_streams_text(plan: Plan | Problem | RequestGraph) -> str:
     A gateway takes requests that have a message of every source.
     """
     by_workflow: dict[str, list[RequestStream]] = {}
-    for stream in request_streams(plan):
+    for stream in served_streams(plan):
         by_workflow.setdefault(stream.workflow, []).append(stream)
     sentences = []
     for workflow, streams in by_workflow.items():
@@ -71,12 +73,19 @@ def independent_streams_text(plan: Plan | Problem | RequestGraph) -> str:
     return "\n".join(sentences)
 
 
+def served_streams(plan: Plan | Problem | RequestGraph) -> tuple[RequestStream, ...]:
+    """The streams of requests that clients send: all but that of an audit."""
+    return tuple(stream for stream in request_streams(plan) if stream.workflow != AUDIT_STREAM or plan.workflows)
+
+
 def request_streams(plan: Plan | Problem | RequestGraph) -> tuple[RequestStream, ...]:
-    """The streams of each workflow, in the order of the sources.
+    """The streams of each workflow, in the order of the sources; that of an audit comes last.
 
     A workflow whose sources all have one rate is one stream; otherwise there is one stream per weakly connected
     component. SolverError if sources of one component differ in rate.
     """
+    if plan.audit is not None:
+        return _with_audit(plan)
     if not plan.workflows:
         return _streams(plan, plan.sources, plan.operators)
     parts: dict[str, tuple[list[Source], list[_Operator]]] = {w.name: ([], []) for w in plan.workflows}
@@ -85,6 +94,19 @@ def request_streams(plan: Plan | Problem | RequestGraph) -> tuple[RequestStream,
     for operator in plan.operators:
         parts[_workflow_of(operator.name)][1].append(operator)
     return tuple(replace(stream, workflow=name) for name, part in parts.items() for stream in _streams(plan, *part))
+
+
+def _with_audit(plan: Plan | Problem | RequestGraph) -> tuple[RequestStream, ...]:
+    """The streams of a workflow and of its audit."""
+    sources, operators = _parts(plan, is_own=False)
+    audit = replace(_stream(plan, *_parts(plan, is_own=True)), workflow=AUDIT_STREAM)
+    return *_streams(plan, sources, operators), audit
+
+
+def _parts(plan: Plan | Problem | RequestGraph, *, is_own: bool) -> tuple[list[Source], list[_Operator]]:
+    """The sources and operators of the audit (`is_own`), or the others."""
+    sources = [source for source in plan.sources if is_of_audit(plan.audit, source.name) is is_own]
+    return sources, [one for one in plan.operators if is_of_audit(plan.audit, one.name) is is_own]
 
 
 def visits_per_request(plan: Plan | Problem) -> Mapping[str, float]:

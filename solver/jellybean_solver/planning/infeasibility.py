@@ -17,6 +17,7 @@ from jellybean_solver.fleet.dispatch import is_large, reasons_large
 from jellybean_solver.fleet.proposal import propose
 from jellybean_solver.fleet.rate_scale import RateScale, largest_rate_scale
 from jellybean_solver.fleet.settings import SearchLimits
+from jellybean_solver.model.audit import audited_name, is_of_audit
 from jellybean_solver.model.evaluate import Evaluation
 from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.plan import Plan
@@ -56,9 +57,14 @@ class Infeasibility:
 
 
 def scaled(problem: Problem, factor: float, names: Collection[str] | None = None) -> Problem:
-    """The problem with the rates of the sources in `names` (None: all sources) multiplied by `factor`."""
+    """The problem with the rates of the sources in `names` (None: all sources) multiplied by `factor`.
+
+    An audit keeps its share of the requests.
+    """
     sources = tuple(
-        replace(source, rate_per_s=source.rate_per_s * factor) if names is None or source.name in names else source
+        replace(source, rate_per_s=source.rate_per_s * factor)
+        if names is None or audited_name(problem.audit, source.name) in names
+        else source
         for source in problem.sources
     )
     return replace(problem, sources=sources)
@@ -348,6 +354,7 @@ class _Explainer:
         rates = ", ".join(
             f"{s.name} {scale * s.rate_per_s:.4g} of {s.rate_per_s:g}/s{self.problem.in_each(s.tier)}"
             for s in self.problem.sources
+            if not is_of_audit(self.problem.audit, s.name)
         )
         words = f"at most {scale:.4g} of the rates fits ({rates}), with {self._words(selection)}"
         if self._utilisation_binds(found, full):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jellybean_solver.errors import SolverError
+from jellybean_solver.model.audit import with_audit_rates
 from jellybean_solver.model.deadline_shares import deadlines_s
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Arrivals
@@ -67,7 +68,7 @@ def replay(
     """
     streams = request_streams(plan)
     sites = {source.name: plan.sites.get(source.tier, 1) for source in plan.sources}
-    trace = _in_all(trace, sites)
+    trace = _in_all(_with_audit(trace, plan), sites)
     for stream in streams:
         _check_equal(trace, [source.name for source in stream.sources])
     leaders = {stream.sources[0].name: stream for stream in streams}
@@ -91,6 +92,13 @@ def replay(
     intervals = tuple(recorder.interval(i, group, network, plan, backlogs[i]) for i, group in enumerate(groups))
     requests = sum(interval.offered for interval in intervals)
     return Replay(seed, trace.length_s, trace.simulated_s, requests, intervals, target_breaches(plan, intervals))
+
+
+def _with_audit(trace: RateTrace, plan: Plan) -> RateTrace:
+    """The trace with the rates of the plan's audit."""
+    return RateTrace(
+        tuple(replace(one, rates_per_s=with_audit_rates(plan.audit, one.rates_per_s)) for one in trace.stretches)
+    )
 
 
 def _in_all(trace: RateTrace, sites: Mapping[str, int]) -> RateTrace:

@@ -220,9 +220,10 @@ class _Simulation:
         arrived = next(self._arrived)
         request = str(arrived)
         self._open[request] = _Open(self._now, Answers(stream.sinks), stream.workflow)
-        self._requests[stream.workflow].offered += self._window.holds(self._now)
-        if self._observer is not None:
-            self._observer.arrived(self._now, stream.workflow)
+        if (sums := self._requests.get(stream.workflow)) is not None:  # nobody waits for an audit
+            sums.offered += self._window.holds(self._now)
+            if self._observer is not None:
+                self._observer.arrived(self._now, stream.workflow)
         levels = {name: self._child_rng.random() for name in self._ratios if name in self._tier}
         for edge in stream.entries:
             paths: list[Path] = [()]
@@ -316,7 +317,9 @@ class _Simulation:
         if request.answers.complete:
             del self._open[message.request]
             time = self._now + self._plan.hop_s
-            sums = self._requests[request.workflow]
+            sums = self._requests.get(request.workflow)
+            if sums is None:
+                return
             sums.answered += self._window.holds(time)
             if self._observer is not None:
                 self._observer.answered(request.arrived_s, time, request.workflow)

@@ -14,7 +14,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from jellybean.bench.answer_metrics import correctness
+from jellybean.answer_metrics import correctness
 from tests.support.paths import EXAMPLES
 
 for _name in ("cv2", "pyclipper", "rapidocr", "rapidocr_onnxruntime"):

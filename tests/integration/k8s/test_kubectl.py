@@ -42,9 +42,12 @@ def test_a_resource_is_applied_looked_at_and_deleted(target: Target, kubeconfig:
     else:
         text = kubectl("get", "workflows.jellybean.dev", "digits")
         assert all(name in text for name in columns)
-    cells = text.splitlines()[1].split()
     status = (target.cluster.get(CRD_KIND, "digits") or {})["status"]
-    assert cells[:6] == ["digits", "True", status["plan"], "0.1", "85", "0.00%"]
+    assert status["plan"] in text
+    if target.server is not None:  # a real one leaves cells empty
+        found = dict(zip(("NAME", *columns), text.splitlines()[1].split(), strict=True))
+        wanted = {"READY": "True", "PLANNED/S": "10", "MEASURED/S": "<none>", "PLANNED USD/H": "0.1", "ACCURACY": "85"}
+        assert {name: found[name] for name in wanted} == wanted
     told = kubectl("describe", "workflows.jellybean.dev", "digits")
     assert f"plan {status['served']} serves at digits.{target.cluster.namespace}.svc:8001" in told
     kubectl("delete", "workflows.jellybean.dev", "digits")

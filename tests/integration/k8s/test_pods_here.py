@@ -55,6 +55,8 @@ def test_the_commands_of_rendered_pods_serve_a_request_and_drain(tmp_path: Path)
             assert answer["triple"].tolist() == [[6, 12, 18, 24]]
             metrics = urllib.request.urlopen(f"http://127.0.0.1:{agents[0].ports[9090]}/metrics", timeout=60).read()
             assert b"jellybean_requests_total" in metrics
+            metrics = urllib.request.urlopen(f"http://127.0.0.1:{gateway.ports[9090]}/metrics", timeout=60).read()
+            assert b'jellybean_gateway_requests_total{outcome="answered"} 1.0' in metrics
             for pod in cluster.pods:
                 assert pod.process is not None
                 pod.process.terminate()

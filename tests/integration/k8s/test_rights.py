@@ -38,7 +38,7 @@ def asked(target: Target) -> Iterator[Right]:
             continue
         group = head.split("/")[2] if head.startswith("/apis/") else ""
         resource, *name = rest.split("/")
-        if len(name) == 2:
+        if len(name) >= 2:  # a path to a pod follows pods/proxy
             resource = f"{resource}/{name[1]}"
         verb = VERBS.get(method) or ("watch" if params.get("watch") == "true" else "get" if name else "list")
         yield group, resource, verb

@@ -101,6 +101,25 @@ def test_the_command_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert "measures accuracy: metric was" in captured.err
 
 
+def test_an_audit_has_its_agreements_measured_once(folder: Path) -> None:
+    path = folder / "workflow.yaml"
+    path.write_text(f"{path.read_text(encoding='utf-8')}slo: {{audit: 5 %}}\n", encoding="utf-8")
+    assert {entry.part for entry in todo(folder).measure} == {Part.ACCURACY}
+    assert "the agreements that an audit expects are missing" in todo(folder).measure.values()
+    profile(load_project(folder, profiles=False), seconds_per_point=SECONDS, allow_python=frozenset(ALLOWED))
+    assert not todo(folder).measure
+    accuracy = known(folder).accuracy
+    assert accuracy is not None
+    assert accuracy.reference is not None
+    assert accuracy.requests is not None
+    rows = {tuple(sorted(row.selection.items())): row for row in accuracy.end_to_end or ()}
+    best = rows[tuple(sorted(accuracy.reference.items()))]
+    assert (best.agreement, best.accuracy) == (100.0, max(row.accuracy for row in rows.values()))
+    for row in rows.values():  # an answer that is right on one side only differs
+        assert row.agreement is not None
+        assert abs(row.accuracy - best.accuracy) <= 100.0 - row.agreement + 1e-6
+
+
 def test_a_function_without_the_option_is_invalid_input(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit(folder, "workflow.yaml", "metric: exact_match", "metric: top1")
     assert run(["profile", str(folder)]) == 2

@@ -102,6 +102,19 @@ def reference_accuracy(folder: Path, shape: str, strokes: str) -> float:
     return 100.0 * right / len(data["labels"])
 
 
+def test_agreements_are_with_the_most_accurate_selection(profiled: Profiled, shared_folder: Path) -> None:
+    found = profiled.document.accuracy
+    assert found is not None
+    assert found.reference is not None
+    assert found.requests == len(np.load(shared_folder / "data/heldout.npz")["labels"])
+    rows = {(row.selection["shape"], row.selection["strokes"]): row for row in found.end_to_end or ()}
+    best = rows[found.reference["shape"], found.reference["strokes"]]
+    assert (best.agreement, best.accuracy) == (100.0, max(row.accuracy for row in rows.values()))
+    for row in rows.values():  # an answer that is right on one side only differs
+        assert row.agreement is not None
+        assert abs(row.accuracy - best.accuracy) <= 100.0 - row.agreement + 1e-6
+
+
 @pytest.mark.parametrize(
     ("shape", "strokes"), [("mlp", "linear"), ("cnn-large-int8", "linear"), ("cnn-small", "cnn-int8")]
 )

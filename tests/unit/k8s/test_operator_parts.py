@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jellybean.errors import JellyBeanError
-from jellybean.operator.conditions import condition, plan_figures, with_conditions
+from jellybean.operator.conditions import condition, differs, plan_figures, with_conditions
 from jellybean.operator.fleet import discovered, with_pools
 from jellybean.operator.pace import MAX_RETRY_S, RESYNC_S, Pace
 from jellybean.operator.resource import operator_spec
@@ -66,10 +66,20 @@ def test_conditions_keep_the_time_of_their_last_change() -> None:
     assert len(condition("Ready", None, "x", "y" * 100_000)["message"]) == 32_768
 
 
+def test_a_status_differs_by_what_is_known() -> None:
+    measured = {"requestsPerSecond": 1.0, "latencyP99Seconds": None}
+    assert not differs({"plan": "p", "measured": {"requestsPerSecond": 1.0}}, {"plan": "p", "measured": measured})
+    assert not differs({}, {"measured": None})
+    assert differs({"measured": {"requestsPerSecond": 1.0}}, {"measured": None})
+    assert differs({"measured": {"requestsPerSecond": 2.0}}, {"measured": measured})
+
+
 def test_figures_of_a_plan_are_short() -> None:
     plan = report_plans.digits()
     found = plan_figures(plan)
     assert found["costUsdPerHour"] == round(plan.cost.total_usd_per_h, 4)
+    assert found["requestsPerSecond"] == pytest.approx(plan.sources[0].rate_per_s)
+    assert found["latencyP99TargetSeconds"] == plan.slo.latency_p99_s
     assert len(found["plan"]) == 12
     assert found["gap"].endswith("%")
 

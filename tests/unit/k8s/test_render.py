@@ -306,13 +306,39 @@ def test_requests_that_are_kept_need_a_volume(plan: Plan) -> None:
     assert gateway["volumes"][-1]["persistentVolumeClaim"]["claimName"] == "kept"
 
 
+def test_metrics_of_gateway_and_agents_are_found_by_annotations_or_by_a_service_monitor(plan: Plan) -> None:
+    def annotated(objects: Any) -> list[str]:
+        templates = [(item["kind"], item["spec"]["template"]) for item in objects if "template" in item.get("spec", {})]
+        return [kind for kind, one in templates if one["metadata"]["annotations"].get("prometheus.io/port") == "9090"]
+
+    assert set(annotated(render(plan, SETTINGS))) == {"StatefulSet", "Deployment"}
+    monitored = render(plan, SETTINGS, service_monitor=True)
+    assert annotated(monitored) == []
+    chosen = find(monitored, "ServiceMonitor")["spec"]["selector"]
+    (components,) = chosen["matchExpressions"]
+    assert components["values"] == ["agent", "gateway"]
+    served = [
+        item["metadata"]["labels"]["app.kubernetes.io/component"]
+        for item in monitored
+        if item["kind"] == "Service" and "metrics" in [port["name"] for port in item["spec"]["ports"]]
+    ]
+    assert sorted(served) == ["agent", "gateway"]
+
+
 def test_a_ledger_is_a_database_whose_password_is_a_secret(plan: Plan) -> None:
     database = LedgerDatabase("postgresql+psycopg://jellybean@db.example/ledger", "ledger")
-    objects = render(plan, dataclasses.replace(SETTINGS, gateway_ledger=database))
+    metrics, labelled = {"": "top1", "shop": "exact_match"}, {"shop": "last"}
+    own = dataclasses.replace(SETTINGS, gateway_ledger=database, metrics=metrics, labelled=labelled)
+    objects = render(plan, own)
     assert complaints(objects) == schema_complaints(objects) == []
     (gateway,) = find(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
     assert f"--ledger={database.url}" in gateway["args"]
     assert "--ledger-run=$(POD_NAME)" in gateway["args"]
+    assert {"--metric=top1", "--metric=shop=exact_match", "--labelled=shop=last"} <= set(gateway["args"])
+    policies = [item for item in objects if item["kind"] == "NetworkPolicy"]
+    reached = [port["port"] for item in policies for rule in item["spec"]["egress"] for port in rule["ports"]]
+    assert reached.count(5432) == 1  # of the gateway alone
+    assert LedgerDatabase("postgresql+psycopg://jellybean@db.example:5433/ledger").port == 5433
     assert {item["name"]: item["valueFrom"] for item in gateway["env"]} == {
         "POD_NAME": {"fieldRef": {"fieldPath": "metadata.name"}},
         "PGPASSWORD": {"secretKeyRef": {"name": "ledger", "key": "password"}},

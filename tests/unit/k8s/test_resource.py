@@ -108,7 +108,10 @@ def test_the_definition_is_structural_and_meets_the_schema_of_definitions() -> N
     (version,) = resource_definition()["spec"]["versions"]
     assert version["subresources"] == {"status": {}}
     headers = [column["name"] for column in version["additionalPrinterColumns"]]
-    assert headers == ["Ready", "Plan", "Cost USD/h", "Accuracy", "Gap", "Age"]
+    assert headers == [
+        "Ready", "Plan", "Planned/s", "Measured/s", "p99 target s", "p99 s", "Planned USD/h", "Measured USD/h",
+        "Accuracy", "Gap", "Age",
+    ]  # fmt: skip
 
 
 def test_the_structural_check_finds_what_is_broken() -> None:

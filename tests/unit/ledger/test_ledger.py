@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -191,6 +192,19 @@ def test_what_cannot_be_opened_is_told(tmp_path: Path) -> None:
         Ledger("no://url")
     with pytest.raises(LedgerError, match="unable to open"):
         cost(Ledger(f"{tmp_path}/none/ledger.db"), By.DAY)
+
+
+def _opened(url: str) -> int:
+    """Open a ledger and ask it in a process of its own."""
+    ledger = Ledger(url)
+    found = len(all_events(ledger))
+    ledger.close()
+    return found
+
+
+def test_processes_that_open_a_new_ledger_at_once_all_can(url: str) -> None:
+    with multiprocessing.get_context("fork").Pool(6) as pool:
+        assert pool.map(_opened, [url] * 6, chunksize=1) == [0] * 6
 
 
 def test_a_path_may_hold_what_means_something_in_a_url(tmp_path: Path) -> None:

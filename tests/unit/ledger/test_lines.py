@@ -125,3 +125,18 @@ def test_rounded_amounts_sum_to_the_rounded_sum(amounts: list[float], decimals: 
 
 def test_small_totals_have_more_decimals() -> None:
     assert [decimals_for(total) for total in (0.0, 1234.5, 12.3, 1.0, 0.012, 1e-12)] == [2, 2, 2, 3, 5, 9]
+
+
+def test_counters_that_lost_their_last_seconds_are_not_counted_again() -> None:
+    """A box without power writes some pages no more: its file goes on below what was read of it."""
+    before = reading(0.0, 0.0, work={DETECT: Work(1000, 3, 50.0, "s")}, sent={CROPS: Sent(800.0, "s")})
+    back = reading(60.0, 60.0, work={DETECT: Work(990, 3, 49.0, "s")}, sent={CROPS: Sent(790.0, "s")})
+    later = reading(70.0, 70.0, work={DETECT: Work(1005, 3, 51.0, "s")}, sent={CROPS: Sent(805.0, "s")})
+    done = [sum(line.completed for line in interval(one, other).work) for one, other in ((before, back), (back, later))]
+    assert done == [0, 15]
+    assert [line.sent_bytes for line in interval(before, back).sent] == []
+    assert [line.sent_bytes for line in interval(back, later).sent] == [15.0]
+    again = reading(60.0, 60.0, work={DETECT: Work(990, 3, 49.0, "another")})
+    assert sum(line.completed for line in interval(before, again).work) == 990
+    lost = interval(reading(0.0, 0.0, requests={ANN: counts(10, 9)}), reading(9.0, 9.0, requests={ANN: counts(8, 9)}))
+    assert all(min(line.counts) >= 0 for line in lost.requests)

@@ -86,3 +86,29 @@ def test_an_outage_of_the_database_over_a_change_of_plans_costs_what_each_plan_c
     assert [event.kind.value for event in all_events(ledger)] == ["up", "plan", "down"]
     assert not (tmp_path / "live").exists()  # all that it counted is in the ledger
     ledger.close()
+
+
+def test_metrics_say_what_each_client_and_operator_costs_and_what_waits(tmp_path: Path, clock: list[float]) -> None:
+    view = plan_view(chain(tmp_path))
+    log = ServingLog(LiveCounters(tmp_path / "live", COLUMNS), view.name)
+    recorder = Recorder(Ledger(str(tmp_path / "ledger.db"), "g"), log, "run", Plans(Served(view)))  # type: ignore[arg-type]
+    asyncio.run(recorder.write())
+    for client, requests in (("alice", 3), ("bob", 1)):
+        for _ in range(requests):
+            log.received(f"jellybean://w/client/{client}")
+    clock[0] = 3_600.0
+    asyncio.run(recorder.write())
+    paid = sum(worker.price_usd_per_h for worker in view.serving)
+    found = {
+        (sample.name, *sample.labels.values()): sample.value
+        for metric in recorder.metrics.collect(True)
+        for sample in metric.samples
+    }
+    assert found["jellybean_ledger_client_cost_usd_total", "alice"] == pytest.approx(0.75 * paid)
+    assert found["jellybean_ledger_client_cost_usd_total", "bob"] == pytest.approx(0.25 * paid)
+    assert "alice" not in str(list(recorder.metrics.collect(False)))  # on ports that strangers may read
+    by_operator = [value for key, value in found.items() if key[0] == "jellybean_ledger_operator_cost_usd_total"]
+    assert sum(by_operator) == pytest.approx(paid)
+    assert found["jellybean_ledger_unwritten",] == 0
+    assert found["jellybean_ledger_written_timestamp_seconds",] == 1e9 + 3_600.0
+    asyncio.run(recorder.end(has_kept=False))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jellybean.ledger.ledger import Ledger
+from jellybean.ledger.plan_counts import plan_counts
 from jellybean.ledger.value_figures import (
     KEPT_S,
     MOST_VALUES,
@@ -78,6 +79,12 @@ def virtual(
     keep_values(ledger, lines, begin_s)
 
 
+def values(ledger: Ledger) -> tuple[ValueLine, ...]:
+    counts = plan_counts(ledger, "plan")
+    assert counts is not None
+    return counts.values
+
+
 def held_out(seed: int) -> dict[str, np.ndarray]:
     """Requests of one value each."""
     return {"x": np.random.default_rng(1000 + seed).normal(0.0, 1.0, (300, 1))}
@@ -88,7 +95,7 @@ def test_ten_days_of_inputs_like_the_held_out_ones_raise_no_alarm(tmp_path: Path
     ledger = Ledger(str(tmp_path / "ledger.db"), "g")
     virtual(ledger, seed, 10 * 86_400.0)
     watch = DriftWatch()
-    for seen in value_observations(ledger, held_out(seed), "plan"):
+    for seen in value_observations(values(ledger), held_out(seed)):
         watch.see(seen)
         assert all(max(own.above.value, own.below.value) < ALARM for own in watch._watches.values())
     ledger.close()
@@ -102,7 +109,7 @@ def test_inputs_shifted_by_a_standard_deviation_are_named_within_a_minute(
     ledger = Ledger(str(tmp_path / "ledger.db"), "g")
     virtual(ledger, seed, 3600.0)
     virtual(ledger, seed + 500, 60.0, begin_s=3600.0, shift=shift)
-    (drifted,) = DriftWatch().see_all(value_observations(ledger, held_out(seed), "plan")).drifted
+    (drifted,) = DriftWatch().see_all(value_observations(values(ledger), held_out(seed))).drifted
     assert (drifted.name, drifted.is_relative) == ("mean of x", False)
     assert drifted.distance == pytest.approx(shift, abs=0.4)
     assert 3500.0 <= drifted.since_s <= 3630.0
@@ -113,9 +120,9 @@ def test_inputs_shifted_by_a_standard_deviation_are_named_within_a_minute(
 def test_answers_are_compared_with_those_that_a_plan_began_with(tmp_path: Path, seed: int) -> None:
     ledger = Ledger(str(tmp_path / "ledger.db"), "g")
     virtual(ledger, seed, 3600.0, shift=7.0, port=Port.ANSWER)
-    assert DriftWatch().see_all(value_observations(ledger, {}, "plan")).drifted == ()
+    assert DriftWatch().see_all(value_observations(values(ledger), {})).drifted == ()
     virtual(ledger, seed + 500, 60.0, begin_s=3600.0, shift=8.0, port=Port.ANSWER)
-    (drifted,) = DriftWatch().see_all(value_observations(ledger, {}, "plan")).drifted
+    (drifted,) = DriftWatch().see_all(value_observations(values(ledger), {})).drifted
     assert drifted.name == "mean of x answers"
     assert drifted.distance == pytest.approx(1.0, abs=0.4)
     ledger.close()

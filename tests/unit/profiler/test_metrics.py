@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jellybean.bench.answer_metrics import MetricError, correctness, score
+from jellybean.answer_metrics import MetricError, correctness, score
 
 
 def test_exact_match_ignores_a_leading_dimension_of_one() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from jellybean.ledger.ledger import Ledger
 from jellybean.ledger.questions import By, cost
+from jellybean.ledger.source import OpenedLedger
 from jellybean.ledger.span import Span
 from jellybean.report import Store, build_report, render_html
 from jellybean.report.served import DAYS, MOST_LINES, ServedQuestion, last_days, served
@@ -39,7 +40,7 @@ def serve(ledger: Ledger, pieces: int, seconds: float, serving: Serving | None =
 
 def test_the_page_shows_cost_requests_and_where_another_plan_took_over(tmp_path: Path, ledger: Ledger) -> None:
     now_s = serve(ledger, 40, 60.0)
-    found = served(ledger, ServedQuestion(last_days(now_s)))
+    found = served(OpenedLedger(ledger), ServedQuestion(last_days(now_s)))
     assert found is not None
     assert found.usd == pytest.approx(sum(line.usd for line in cost(ledger, By.OPERATOR)))
     assert found.answered == sum(line.done or 0 for line in cost(ledger, By.CLIENT))
@@ -60,10 +61,10 @@ def page_of(tmp_path: Path, found) -> str:
 
 
 def test_only_the_last_days_count(ledger: Ledger) -> None:
-    assert served(ledger, ServedQuestion(last_days(BEGIN_S))) is None
+    assert served(OpenedLedger(ledger), ServedQuestion(last_days(BEGIN_S))) is None
     serve(ledger, 20, DAY_S)
     now_s = BEGIN_S + 20 * DAY_S
-    found = served(ledger, ServedQuestion(last_days(now_s)))
+    found = served(OpenedLedger(ledger), ServedQuestion(last_days(now_s)))
     assert found is not None
     assert found.usd == pytest.approx(sum(line.usd for line in cost(ledger, By.DAY, Span(now_s - DAYS * DAY_S))))
 
@@ -73,7 +74,7 @@ def test_many_clients_are_added_up_and_their_names_are_no_markup(tmp_path: Path,
     keys = list(serving.requests)
     for number in range(20):
         serving.requests[replace(keys[0], client=f"{HOSTILE}{number}")] = [0] * len(serving.requests[keys[0]])
-    found = served(ledger, ServedQuestion(last_days(serve(ledger, 4, 10.0, serving))))
+    found = served(OpenedLedger(ledger), ServedQuestion(last_days(serve(ledger, 4, 10.0, serving))))
     assert found is not None
     assert len(found.clients) == MOST_LINES
     assert found.clients[-1].name == "15 others"

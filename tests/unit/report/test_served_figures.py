@@ -10,8 +10,9 @@ import pytest
 
 from jellybean.ledger.columns import COLUMNS, RECEIVED
 from jellybean.ledger.ledger import Ledger
+from jellybean.ledger.plan_counts import plan_counts
 from jellybean.ledger.readings import BilledPlan, BilledWorker, Moment, Reading, RequestKey, Work, WorkKey
-from jellybean.report.drift_watch import DriftWatch
+from jellybean.report.drift_watch import DriftWatch, Observation
 from jellybean.report.served_figures import observations
 from jellybean_solver.model.plan import Plan
 from tests import report_plans as plans
@@ -54,11 +55,17 @@ def _billed(plan: Plan, name: str) -> BilledWorker:
     return BilledWorker(name, worker.tier, "", worker.price_usd_per_h, loads, variants)
 
 
+def seen_in(ledger: Ledger, plan: Plan, plan_hash: str) -> list[Observation]:
+    counts = plan_counts(ledger, plan_hash)
+    assert counts is not None
+    return observations(counts, plan)
+
+
 @pytest.mark.parametrize("make", [plans.one_worker, plans.digits, plans.large])
 def test_a_run_as_planned_is_as_predicted(tmp_path: Path, make) -> None:
     plan = make()
     ledger = serve(tmp_path / "ledger.db", plan, 60)
-    seen = observations(ledger, plan, HASH)
+    seen = seen_in(ledger, plan, HASH)
     names = {one.name for one in seen}
     assert "rate of requests" in names
     assert {
@@ -73,21 +80,21 @@ def test_a_run_as_planned_is_as_predicted(tmp_path: Path, make) -> None:
 def test_twice_the_requests_are_named_and_nothing_else(tmp_path: Path) -> None:
     plan = plans.one_worker()
     ledger = serve(tmp_path / "ledger.db", plan, 12, rate=2.0)
-    (found,) = DriftWatch().see_all(observations(ledger, plan, HASH)).drifted
+    (found,) = DriftWatch().see_all(seen_in(ledger, plan, HASH)).drifted
     assert found.name == "rate of requests"
     assert found.distance == pytest.approx(1.0, abs=0.2)
-    assert observations(ledger, plan, "another plan") == []
+    assert seen_in(ledger, plan, "another plan") == []
     ledger.close()
 
 
 def test_a_slower_device_and_more_children_are_named(tmp_path: Path) -> None:
     plan = plans.large()
     slow = serve(tmp_path / "slow.db", plan, 12, slower="hub")
-    names = {found.name for found in DriftWatch().see_all(observations(slow, plan, HASH)).drifted}
+    names = {found.name for found in DriftWatch().see_all(seen_in(slow, plan, HASH)).drifted}
     assert names
     assert all(name.startswith("time of") and name.endswith("on hub") for name in names)
     slow.close()
     many = serve(tmp_path / "many.db", plan, 12, children=2.0)
-    names = {found.name for found in DriftWatch().see_all(observations(many, plan, HASH)).drifted}
+    names = {found.name for found in DriftWatch().see_all(seen_in(many, plan, HASH)).drifted}
     assert names == {"children of detect_vehicles_and_pedestrians for crop_licence_plates"}
     many.close()

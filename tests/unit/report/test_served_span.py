@@ -13,6 +13,7 @@ import pytest
 
 from jellybean.ledger.ledger import Ledger, ledger_url
 from jellybean.ledger.questions import By, cost
+from jellybean.ledger.source import OpenedLedger
 from jellybean.ledger.span import Span
 from jellybean.report import Store, build_report, render_html
 from jellybean.report.served import Served, ServedQuestion, served
@@ -131,7 +132,7 @@ def test_a_plan_that_the_store_lacks_leaves_the_prediction_open(project: tuple[P
 
 def asked(folder: Path, planned: dict[str, PlannedFigures]) -> Served:
     ledger = Ledger(ledger_url(folder))
-    found = served(ledger, ServedQuestion(Span(), (plans.digits().name,), planned))
+    found = served(OpenedLedger(ledger), ServedQuestion(Span(), (plans.digits().name,), planned))
     ledger.close()
     assert found is not None
     return found

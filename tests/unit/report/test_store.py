@@ -262,3 +262,23 @@ def test_two_processes_may_write_at_once(tmp_path: Path) -> None:
             assert writer.returncode == 0
     numbers = [row.record["number"] for row in store.history() if row.kind == "bench"]
     assert sorted(numbers) == [*range(20), *range(1000, 1020)]
+
+
+def test_rows_of_several_stores_are_in_the_order_of_their_times_each_once(tmp_path: Path, store: Store) -> None:
+    plan_hash = _filled(store)  # at 2 s, as the plan itself is of 1 s
+    store.add_measurement(plan_hash, {"latency_p50_s": 0.1})
+    other = Store(tmp_path / "other.db", clock=lambda: 2.5)
+    other.add_plan(plans.document(plans.digits()))  # noted as it is served, not planned there
+    other.add_measurement(plan_hash, {"latency_p50_s": 0.2})
+    alone = other.add_plan(plans.document(plans.one_worker()))
+    both = Store(tmp_path / "both.db", directory=tmp_path / "elsewhere")
+    both.add_stores((other, store, store, Store(tmp_path / "none.db")))
+    found = [(row.kind, row.plan_hash, row.created_s) for row in both.history()]
+    assert ("plan", alone, 2.5) in found
+    planned, measured = store.history()
+    benches = sorted(("bench", plan_hash, at_s) for at_s in (2.5, measured.created_s))
+    assert [row for row in found if row[1] == plan_hash] == [("plan", plan_hash, planned.created_s), *benches]
+    assert both.project == str(tmp_path / "elsewhere")
+    newest = both.latest(plan_hash)
+    assert newest is not None
+    assert newest.planning.record == {"solve_s": 0.1}

@@ -44,6 +44,11 @@ class AnswerLog:
             )
         )
 
+    @property
+    def is_empty(self) -> bool:
+        """True if no answer waits to be written."""
+        return not self._answers
+
     def take(self) -> list[KeptAnswer]:
         """The answers, which are forgotten here."""
         taken, self._answers = self._answers, deque(maxlen=MOST)

@@ -8,6 +8,7 @@ import hashlib
 import logging
 import math
 import socket
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from types import MappingProxyType
 from prometheus_client.parser import text_string_to_metric_families
 
 from jellybean.ledger.answers import keep_answers
+from jellybean.ledger.audits import keep_audits
 from jellybean.ledger.columns import COLUMNS
 from jellybean.ledger.compaction import compact
 from jellybean.ledger.errors import LedgerError
@@ -25,6 +27,8 @@ from jellybean.ledger.questions import run_cost
 from jellybean.ledger.readings import BilledPlan, BilledWorker, Moment, Reading, Sent, SentKey, Work, WorkKey
 from jellybean.ledger.value_figures import keep_values
 from jellybean.serving.gateway.accounting.answer_log import AnswerLog
+from jellybean.serving.gateway.accounting.audit_log import AuditLog
+from jellybean.serving.gateway.accounting.ledger_metrics import LedgerMetrics
 from jellybean.serving.gateway.accounting.serving_log import ServingLog
 from jellybean.serving.gateway.accounting.value_log import ValueLog
 from jellybean.serving.gateway.plans.current_plan import CurrentPlan
@@ -54,7 +58,7 @@ class Recorder:
     ) -> None:
         """`run`: which start of serving this is."""
         self.log = log
-        self.answers, self.values = AnswerLog(), ValueLog()
+        self.answers, self.values, self.audits, self.metrics = AnswerLog(), ValueLog(), AuditLog(), LedgerMetrics()
         self._ledger, self._run, self._plans, self._interval_s = ledger, run, plans, interval_s
         self._changed = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -132,6 +136,14 @@ class Recorder:
             except Exception:
                 LOG.exception("an interval of the ledger was not written; the next one has it")
 
+    async def write_answers(self) -> None:
+        """Write the answers that were kept since the last interval, as a label for one may follow at once. LedgerError
+        if the database cannot be used.
+        """
+        if not self.answers.is_empty:
+            async with self._writing:
+                await asyncio.to_thread(self._keep_answers, time.time())
+
     def _add(self, reading: Reading) -> None:
         """Add a reading to those that are not written yet; the last one goes if its time is priced as that before it.
 
@@ -141,6 +153,7 @@ class Recorder:
             self._unwritten.pop()
         self._unwritten.append(reading)
         del self._unwritten[:-_MOST_UNWRITTEN]
+        self.metrics.unwritten = len(self._unwritten)
 
     def _write_all(self, now: Moment) -> None:
         """Write what is not written yet. LedgerError if the database cannot be used."""
@@ -148,11 +161,15 @@ class Recorder:
             self._paid_usd = run_cost(self._ledger, self._run, self._plans.served.view.served_name)
         while self._unwritten:
             found = self._ledger.write(self._unwritten[0])
+            if found is not None:
+                self.metrics.add(found)
             if found is not None and found.run == self._run:
                 self._paid_usd = (self._paid_usd[0] + found.workers_usd, self._paid_usd[1] + found.links_usd)
             self._unwritten.pop(0)
+            self.metrics.unwritten, self.metrics.written_unix_s = len(self._unwritten), now.unix_s
         self._keep_answers(now.unix_s)
         self._keep_values(now.unix_s)
+        self._keep_audits(now.unix_s)
         if now.boot_s - self._compacted_s > _COMPACT_S:
             self._compacted_s = now.boot_s
             compact(self._ledger, now.unix_s)
@@ -171,6 +188,14 @@ class Recorder:
             keep_values(self._ledger, lines, now_unix_s)
         except LedgerError:
             self.values.give_back(lines)
+            raise
+
+    def _keep_audits(self, now_unix_s: float) -> None:
+        lines = self.audits.take()
+        try:
+            keep_audits(self._ledger, lines, now_unix_s)
+        except LedgerError:
+            self.audits.give_back(lines)
             raise
 
     def _reading(self, serving: PlanView, views: Sequence[PlanView], work: WorkCounters, sent: SentCounters) -> Reading:

@@ -76,6 +76,7 @@ class ServedPlan:
         self.view, self.links, self._addresses, self._transport = view, links, addresses, transport
         self._on_change, self._on_worker_lost = on_change, on_worker_lost
         self.workers = {worker.name: Worker() for worker in view.serving}
+        self._source_outputs = view.all_source_outputs
         self.left_out = 0  # number of times that a ready worker was lost
         self.bytes_sent: Counter[tuple[str, str, str]] = Counter()  # by source, its tier and the worker's tier
         self.on_sent: OnSent | None = None
@@ -217,12 +218,15 @@ class ServedPlan:
         trace: RequestTrace,
         position: StreamPosition | None = None,
     ) -> None:
-        """Start an attempt: send the sources' tensors to the first workers of the route."""
+        """Start an attempt: send the sources' tensors to the first workers of the route.
+
+        `inputs`: of the sources of the plan, or of those of its audit.
+        """
         for name in self.workers_on(route):
             self._attempts[name] += 1
         number = self.view.plan_route(route)
-        for source, outputs in self.view.source_outputs.items():
-            for operator, edge_kind in outputs:
+        for source in inputs:
+            for operator, edge_kind in self._source_outputs[source]:
                 for path, tensor in source_messages(inputs[source], edge_kind):
                     message = agent_pb2.Message(
                         request_id=key,
@@ -248,8 +252,11 @@ class ServedPlan:
                             self.on_sent(self.view.hash, source, tiers, len(data))
                     self._peers[worker].put(message, due_s, deadline_s, data)
 
-    def end_attempt(self, key: str, route: int, failure: agent_pb2.Failure | None) -> None:
-        """Record the end of an attempt. After a failure, its request is dropped by the workers on its route."""
+    def end_attempt(self, key: str, route: int, failure: agent_pb2.Failure | None, *, is_audit: bool = False) -> None:
+        """Record the end of an attempt. After a failure, its request is dropped by the workers on its route.
+
+        The answer of an audit says nothing of the workers that answer clients, so it opens no route.
+        """
         names = self.workers_on(route)
         self._attempts.subtract(names)
         if failure is not None:
@@ -258,7 +265,7 @@ class ServedPlan:
                 self._peers[name].forget(key)
                 if self.workers[name].state != "gone":
                     self._peers[name].put(message)
-        elif self._routes.unbar(route):
+        elif not is_audit and self._routes.unbar(route):
             self._on_routes_changed()
         self._release_draining()
 

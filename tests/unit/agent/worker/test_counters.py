@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pytest
 
 from jellybean_agent.brain.messages import RunOperator, WorkItem
 from jellybean_agent.errors import CountersError
+from jellybean_agent.telemetry.live_counters import LiveCounters
 from jellybean_agent.worker.counters import MAX_ROWS, WorkerCounters, kept_if_possible
 from jellybean_agent.worker.run_outputs import RunDone, TensorOutputs
+from tests.support.waiting import wait_until_async
 
 
 def run(requests: Sequence[str]) -> RunOperator:
@@ -75,3 +78,24 @@ def test_without_a_usable_file_it_counts_all_the_same_and_says_so(
     counters.close()
     assert counters.completed == {"double": 1}
     assert "nothing can be counted there: if this process is killed, the ledger misses" in caplog.text
+
+
+def test_kept_counters_are_written_to_the_disk_where_something_was_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    counters = WorkerCounters(["double"], tmp_path / "counters", "plan")
+    monkeypatch.setattr(LiveCounters, "sync", lambda self: synced.append(counters.completed["double"]))
+
+    async def watch() -> None:
+        task = asyncio.create_task(counters.keep_synced(0.001))
+        await wait_until_async(lambda: synced == [0])
+        counters.completed["double"] = 7
+        await wait_until_async(lambda: synced == [0, 7])
+        await asyncio.sleep(0.02)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(watch())
+    assert synced == [0, 7]
+    counters.close()

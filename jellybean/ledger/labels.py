@@ -8,20 +8,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jellybean.bench.answer_metrics import Array, MetricError, correctness
-from jellybean.documents import Project
+from jellybean.answer_metrics import Array, MetricError, correctness
 from jellybean.errors import InputError
 from jellybean.ledger.answers import AnswerName, label_answer
-from jellybean.ledger.errors import LedgerError
+from jellybean.ledger.errors import NoAnswerError
 from jellybean.ledger.ledger import Ledger
 from jellybean_agent import decode_tensor
 from jellybean_protos.gateway.v1 import gateway_pb2
 
+if TYPE_CHECKING:
+    from jellybean.documents import Project
+
 _TEXTS = ("word_accuracy", "character_accuracy")
-ID, LABEL, CLIENT = "id", "label", "client"
+ID, LABEL, CLIENT = "id", "label", "client"  # columns of a file of labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +38,22 @@ class LaterLabel:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelledNow:
-    """What became of labels: verdicts between 0 and 1, and why the others have none."""
+class LabelRule:
+    """How answers of a workflow are judged: by `metric`, of the output `sink`; None: the answer's only one."""
 
-    verdicts: tuple[float, ...]
-    problems: tuple[str, ...]
+    metric: str = "exact_match"
+    sink: str | None = None
+
+
+EXACT_MATCH = LabelRule()  # of a workflow that names no metric
+
+
+@dataclass(frozen=True, slots=True)
+class LabelOutcome:
+    """What became of a label: a verdict between 0 and 1, or why there is none."""
+
+    verdict: float | None
+    problem: str = ""
 
 
 def read_labels(path: Path) -> tuple[LaterLabel, ...]:
@@ -61,19 +75,27 @@ def _label_of(path: Path, number: int, row: Mapping[str, str | None]) -> LaterLa
     return LaterLabel(id_, label, row.get(CLIENT) or None, f"{path}:{number}: ")
 
 
-def label_answers(ledger: Ledger, project: Project, labels: Sequence[LaterLabel]) -> LabelledNow:
-    """Judge the kept answers of these requests by the workflow's metric; one that cannot be judged stops no other."""
-    workflow = project.workflow
-    metric = workflow.metric or "exact_match"
-    verdicts: list[float] = []
-    problems: list[str] = []
-    for one in labels:
-        try:
-            judge = _judge(metric, workflow.labelled_answer, one.label)
-            verdicts.append(label_answer(ledger, AnswerName(workflow.name, one.id, one.client), judge, time.time()))
-        except (LedgerError, MetricError, InputError) as error:
-            problems.append(f"{one.where}{error}")
-    return LabelledNow(tuple(verdicts), tuple(problems))
+def label_rule(project: Project) -> LabelRule:
+    """How answers of a project's workflow are judged: as its held-out requests are."""
+    return LabelRule(project.workflow.metric or EXACT_MATCH.metric, project.workflow.labelled_answer)
+
+
+def label_answers(
+    ledger: Ledger, workflow: str, rule: LabelRule, labels: Sequence[LaterLabel]
+) -> tuple[LabelOutcome, ...]:
+    """Judge the kept answers of these requests, in their order; one that cannot be judged stops no other."""
+    return tuple(_outcome(ledger, workflow, rule, one) for one in labels)
+
+
+def _outcome(ledger: Ledger, workflow: str, rule: LabelRule, label: LaterLabel) -> LabelOutcome:
+    if "\0" in label.id:  # such ids are not kept, and not every database takes them in a question
+        return LabelOutcome(None, f"no answer to a request {label.id!r} is kept")
+    try:
+        judge = _judge(rule.metric, rule.sink, label.label)
+        name = AnswerName(workflow, label.id, label.client)
+        return LabelOutcome(label_answer(ledger, name, judge, time.time()))
+    except (NoAnswerError, MetricError, InputError) as error:
+        return LabelOutcome(None, str(error))
 
 
 def _judge(metric: str, sink: str | None, label: str) -> Callable[[bytes], float]:

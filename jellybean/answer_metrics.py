@@ -1,4 +1,4 @@
-"""Accuracy metrics of answers against labels, shared by profiler and bench so that their figures are comparable.
+"""Accuracy metrics of answers against labels, shared by profiler, bench and audits, so that figures are comparable.
 
 An answer is the sink's output for one request; answers and labels are in the same order.
 """
@@ -79,6 +79,19 @@ def correctness(metric: str, answer: Array, label: Array) -> float:
     if metric not in METRICS:
         raise MetricError(f"unknown metric {metric!r}; known: {', '.join(sorted(METRICS))}")
     return float(METRICS[metric](np.asarray(answer), np.asarray(label)))
+
+
+def agreement(metric: str, answer: Array, reference: Array) -> float:
+    """How far an answer is that of a reference, from 0 to 1: as if the reference's answer were the label.
+
+    MetricError if there is no such metric, or the answers are not of its kind.
+    """
+    if metric != "top1":
+        return correctness(metric, answer, reference)
+    scores = np.asarray(reference).reshape(-1)
+    if scores.size == 0:
+        raise MetricError("the reference has no scores")
+    return correctness(metric, answer, np.asarray(np.argmax(scores)))
 
 
 def score(metric: str, outputs: Array | Sequence[Array], labels: Array) -> float:

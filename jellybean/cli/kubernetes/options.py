@@ -1,0 +1,32 @@
+"""Options that name a cluster and a namespace of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from jellybean.errors import JellyBeanError
+
+if TYPE_CHECKING:
+    from jellybean_k8s import Cluster
+
+Context = Annotated[
+    str | None, typer.Option("--context", help="Context of the kubeconfig; the current context by default.")
+]
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="Namespace; the context's namespace by default.")
+]
+Kubeconfig = Annotated[
+    Path | None, typer.Option("--kubeconfig", help="Kubeconfig file; $KUBECONFIG or ~/.kube/config by default.")
+]
+
+
+def connect_to(kubeconfig: Path | None, context: str | None, namespace: str | None) -> Cluster:
+    """Connect to the cluster that the options name. JellyBeanError if the client library is not installed."""
+    try:
+        from jellybean_k8s import connect
+    except ImportError as error:
+        raise JellyBeanError("this needs the Kubernetes client: pip install 'jellybean-serving[k8s]'") from error
+    return connect(kubeconfig, context, namespace)

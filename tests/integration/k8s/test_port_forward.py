@@ -1,0 +1,134 @@
+"""Commands about a deployment in Kubernetes, by a port that the API server forwards to its gateway."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jellybean_k8s import DeployError, forwarded_gateway
+from tests.k8s_target import Target, only_mock, only_real
+from tests.support.command_line import jellybean
+from tests.support.served_scales import ADMIN, IDS, ServedScales, served_scales
+
+POD = "scales-7d4b-gateway-0"
+SERVICE = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": {"name": "scales", "labels": {}},
+    "spec": {"selector": {"role": "gateway"}, "ports": [{"name": "grpc", "port": 8001, "targetPort": 8001}]},
+}
+
+
+def pod(name: str = POD, *, ready: bool = True) -> dict[str, Any]:
+    conditions = [{"type": "Ready", "status": str(ready)}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"role": "gateway"}},
+        "spec": {},
+        "status": {"conditions": conditions},
+    }
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedScales]:
+    with served_scales(tmp_path_factory.mktemp("forwarded")) as found:
+        yield found
+
+
+@pytest.fixture
+def at(target: Target, kubeconfig: Path, served: ServedScales) -> tuple[str, ...]:
+    """Options that name the deployment: its Service, a pod that is not ready and one that is, which answers here."""
+    assert target.server is not None
+    for item in (SERVICE, pod("scales-7d4b-gateway-1", ready=False), pod()):
+        target.cluster.create(item)
+    target.server.api.ports[POD, 8001] = served.port
+    return ("--context", "x", "--namespace", target.cluster.namespace, "--kubeconfig", str(kubeconfig))
+
+
+@only_mock
+@pytest.mark.parametrize("command", ["cost", "history", "accuracy", "top", "report", "bench", "infer"])
+def test_commands_work_against_a_deployment(served: ServedScales, at: tuple[str, ...], command: str) -> None:
+    more = {"bench": ("--duration", "1"), "infer": ("--input", "x=float32:[1, 2, 3, 4]")}.get(command, ())
+    status = (0, 4, 5) if command == "bench" else 0  # other tests run beside it
+    found = json.loads(jellybean(command, str(served.elsewhere), *at, *more, "--json", status=status).stdout)
+    if command == "cost":
+        assert found["usd"] > 0
+    elif command == "history":
+        assert [entry["what"] for entry in found][:2] == ["planned", "up"]
+    elif command == "top":
+        assert (found["workflow"], found["state"]) == ("scales", "ready")
+    elif command == "infer":
+        assert found == {"triple": [[6, 12, 18, 24]]}
+
+
+@only_mock
+def test_a_label_goes_through_the_api_server(served: ServedScales, at: tuple[str, ...]) -> None:
+    label = ("--id", IDS[1], "--label", "[6, 6, 6, 6]")
+    assert "1 labelled: 1 right" in jellybean("label", str(served.elsewhere), *at, *label).stderr
+
+
+@only_mock
+def test_the_admin_of_an_operator_is_in_a_secret(
+    served: ServedScales, at: tuple[str, ...], target: Target, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(served.project, copy, ignore=shutil.ignore_patterns(".jellybean"))
+    said = jellybean("cost", str(copy), *at, status=2).stderr
+    assert "nor the Secret scales-admin-tls of an operator" in said
+    files = {item.name: base64.b64encode(item.read_bytes()).decode() for item in (served.project / ADMIN).iterdir()}
+    target.cluster.create(
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "scales-admin-tls"}, "data": files}
+    )
+    assert json.loads(jellybean("cost", str(copy), *at, "--json").stdout)["usd"] > 0
+
+
+@only_mock
+def test_what_is_missing_is_told(served: ServedScales, target: Target, kubeconfig: Path, tmp_path: Path) -> None:
+    at = (str(served.elsewhere), "--context", "x", "--namespace", target.cluster.namespace)
+    at += ("--kubeconfig", str(kubeconfig))
+
+    def refusal(*more: str, status: int = 1) -> str:
+        return jellybean("top", *at, *more, status=status).stderr
+
+    assert "nothing of scales is deployed in shop: there is no Service scales" in refusal()
+    target.cluster.create(SERVICE)
+    assert "scales in shop has no gateway pod that is ready (it has none)" in refusal()
+    target.cluster.create(pod(ready=False))
+    assert f"({POD} is not ready)" in refusal()
+    target.cluster.create(pod("scales-gateway-2"))
+    said = refusal()
+    assert "does not forward a port of pod scales-gateway-2" in said
+    assert "create pods/portforward" in said
+    none = jellybean("top", str(tmp_path), *at[1:], status=2).stderr
+    assert "copy the folder .jellybean/certs/admin/admin" in none
+
+
+@only_real
+def test_a_cluster_says_why_no_port_is_forwarded(target: Target) -> None:
+    """Pods of the tests run no container: their status alone is patched."""
+    target.deploy()
+    target.well()
+    with (
+        pytest.raises(DeployError, match="does not forward a port of pod"),
+        forwarded_gateway(target.cluster, "digits"),
+    ):
+        pass
+
+
+@only_real
+@pytest.mark.skipif(
+    "JELLYBEAN_TEST_PROJECT" not in os.environ, reason="JELLYBEAN_TEST_PROJECT names no deployed project"
+)
+def test_a_deployment_of_a_real_cluster_is_asked(kubeconfig: Path) -> None:
+    """JELLYBEAN_TEST_PROJECT is a project that was deployed there, with its certificates, and runs."""
+    at = ("--namespace", os.environ["JELLYBEAN_TEST_NAMESPACE"], "--kubeconfig", str(kubeconfig))
+    found = json.loads(jellybean("top", os.environ["JELLYBEAN_TEST_PROJECT"], *at, "--json").stdout)
+    assert found["state"] == "ready"
