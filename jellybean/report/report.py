@@ -216,7 +216,8 @@ def _workflows(plan: Plan, snapshot: Snapshot, benches: Sequence[StoreRow]) -> I
         known = {**own, **planned.get(workflow.name, {}), **simulated.get(workflow.name, {})}
         predicted = {key: value for key in _PREDICTED if (value := figure(known, key)) is not None}
         predicted["throughput_per_s"] = _rate_per_s(plan, workflow.name)
-        measured = _figures_of(_latest_of(benches, workflow.name))
+        latest = _latest_of(benches, workflow.name)
+        measured = {**_figures_of(latest), RANGES: latest.get(RANGES) or {}}
         slos, comparisons = judge(workflow.slo, predicted, measured), compare(predicted, measured)
         yield WorkflowUse(workflow.name, workflow.cost, predicted, slos, comparisons)
 
