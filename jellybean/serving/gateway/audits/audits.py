@@ -91,9 +91,9 @@ class Audits:
         max_in_flight: int,
         timeout_s: float,
     ) -> None:
-        """`new_key`: makes ids for messages to workers, whose answers reach this gateway.
+        """`new_key`: makes ids for messages to workers. `timeout_s`: of an audit.
 
-        `max_in_flight`: of the gateway's requests, of which audits may be their share. `timeout_s`: of an audit.
+        `max_in_flight`: of the gateway's requests, of which audits may be their share.
         """
         self._current_plan, self._is_busy, self._new_key = current_plan, is_busy, new_key
         self._max_in_flight, self._timeout_s = max_in_flight, timeout_s
