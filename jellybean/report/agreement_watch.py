@@ -4,8 +4,8 @@ Each audit adds to a sum how far it differs (0 to 1), less an allowance; a sum n
 allowance is that of the likelihood ratio of the expected share of differing answers and one that is `DROP` larger
 (Reynolds and Stoumbos 1999). The alarm is at the sum that audits without a change reach once in `FALSE_ALARM_S` at the
 planned rate, by the Markov chain of the sum, which is exact but for the rounding of the allowance. What is expected is
-measured on a sample, so the chart is for the upper end of its one-sided 95 % interval: where the sample was right, false
-alarms are rarer. Graded agreements vary less than answers that agree or differ, so they raise fewer, too.
+measured on a sample, so the chart is for the upper end of its one-sided 95 % interval: where the sample was right,
+false alarms are rarer. Graded agreements vary less than answers that agree or differ, so they raise fewer, too.
 """
 
 from __future__ import annotations
