@@ -91,10 +91,7 @@ class Audits:
         max_in_flight: int,
         timeout_s: float,
     ) -> None:
-        """`new_key`: makes ids for messages to workers. `timeout_s`: of an audit.
-
-        `max_in_flight`: of the gateway's requests, of which audits may be their share.
-        """
+        """`new_key`: makes ids for messages to workers. `max_in_flight`: of the gateway's requests, of which audits may be their share. `timeout_s`: of an audit."""
         self._current_plan, self._is_busy, self._new_key = current_plan, is_busy, new_key
         self._max_in_flight, self._timeout_s = max_in_flight, timeout_s
         self._key = secrets.token_bytes(16)
