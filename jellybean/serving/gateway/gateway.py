@@ -87,7 +87,6 @@ class Gateway:
         self.audits = Audits(
             lambda: self.plans.served,
             self._is_busy,
-            self._requests.new_key,
             max_in_flight=settings.max_in_flight,
             timeout_s=settings.timeout_s,
         )
