@@ -90,7 +90,6 @@ class Gateway:
         self.audits = Audits(
             lambda: self.plans.served,
             self._is_busy,
-            self._requests.new_key,
             max_in_flight=settings.max_in_flight,
             timeout_s=settings.timeout_s,
         )
@@ -311,9 +310,9 @@ class Gateway:
         self._requests.cancel(request)
 
     @property
-    def key_prefix(self) -> str:
-        """What the keys of its attempts and audits begin with, in messages of workers."""
-        return self._requests.key_prefix
+    def key_prefixes(self) -> tuple[str, str]:
+        """What the keys of its attempts and of its audits begin with, in messages of workers."""
+        return self._requests.key_prefix, self.audits.key_prefix
 
     def receive(self, message: agent_pb2.Message) -> None:
         """Take an output or a failure from a worker."""

@@ -111,7 +111,7 @@ class Gateways:
         """Take an output or a failure from a worker, for the workflow whose attempt or audit it is of."""
         prefix = message.request_id.partition("-")[0]
         for served in (*self._served.values(), *self._leaving):
-            if served.gateway.key_prefix == prefix:
+            if prefix in served.gateway.key_prefixes:
                 served.gateway.receive(message)
                 return
 

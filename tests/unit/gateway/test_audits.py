@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,10 +90,7 @@ class Run:
 
     def __init__(self, view: PlanView, *, busy: bool = False, timeout_s: float = 60.0) -> None:
         self.plan, self.busy = FakePlan(view), busy
-        keys = map(str, itertools.count())
-        self.audits = Audits(
-            lambda: self.plan, lambda: self.busy, lambda: next(keys), max_in_flight=1024, timeout_s=timeout_s
-        )
+        self.audits = Audits(lambda: self.plan, lambda: self.busy, max_in_flight=1024, timeout_s=timeout_s)
         self.log = AuditLog()
         self.audits.on_audit = self.log.count
 

@@ -7,10 +7,12 @@ goes under overload: those above the planned rate are shed. A lost one is counte
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
 import secrets
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -86,18 +88,16 @@ class Audits:
         self,
         current_plan: Callable[[], ServedPlan],
         is_busy: Callable[[], bool],
-        new_key: Callable[[], str],
         *,
         max_in_flight: int,
         timeout_s: float,
     ) -> None:
-        """`new_key`: makes ids for messages to workers. `timeout_s`: of an audit.
-
-        `max_in_flight`: of the gateway's requests, of which audits may be their share.
-        """
-        self._current_plan, self._is_busy, self._new_key = current_plan, is_busy, new_key
+        """`max_in_flight`: of the gateway's requests, of which audits may be their share. `timeout_s`: of an audit."""
+        self._current_plan, self._is_busy = current_plan, is_busy
         self._max_in_flight, self._timeout_s = max_in_flight, timeout_s
         self._key = secrets.token_bytes(16)
+        self.key_prefix = uuid.uuid4().hex[:8]
+        self._numbers = itertools.count()
         self._audits: dict[str, _Audit] = {}
         self._bytes = 0  # of their inputs
         self._plan: ServedPlan | None = None  # that draw and limit are for
@@ -119,7 +119,8 @@ class Audits:
         if self._is_shed(plan, view, attempt.route, size):
             self._count(plan, attempt.route, AuditOutcome.SHED)
             return
-        self._send(_Audit(self._new_key(), plan, view, attempt.route, outputs[view.answer], SinkAnswer(), size), inputs)
+        key = f"{self.key_prefix}-{next(self._numbers)}"
+        self._send(_Audit(key, plan, view, attempt.route, outputs[view.answer], SinkAnswer(), size), inputs)
 
     def _begin(self, plan: ServedPlan, view: AuditView) -> None:
         rate_per_s = view.share * plan.view.figures.rate_per_s

@@ -88,10 +88,6 @@ class InFlightRequests:
         """Requests in flight that wait for an open route."""
         return len(self._waiting)
 
-    def new_key(self) -> str:
-        """An id for messages to workers that no attempt has, and whose answers reach this gateway."""
-        return f"{self._key_prefix}-{next(self._numbers)}"
-
     # -- a request ----------------------------------------------------------------------------------------------------
 
     def submit(
