@@ -167,9 +167,9 @@ def accuracy_of(name: str, labels: int, right: float | None) -> ServedAccuracy:
     return ServedAccuracy(name, labels, 100 * right / labels, 100 * low, 100 * high)
 
 
-def wilson(share: float, count: int) -> tuple[float, float]:
-    """The 95 % score interval of a share of `count`."""
-    square = Z95**2
+def wilson(share: float, count: int, z: float = Z95) -> tuple[float, float]:
+    """The score interval of a share of `count`, the 95 % one by default. `z`: quantile of the normal distribution."""
+    square = z**2
     centre = (share + square / (2 * count)) / (1 + square / count)
-    half = Z95 / (1 + square / count) * math.sqrt(share * (1 - share) / count + square / (4 * count**2))
+    half = z / (1 + square / count) * math.sqrt(share * (1 - share) / count + square / (4 * count**2))
     return max(0.0, centre - half), min(1.0, centre + half)

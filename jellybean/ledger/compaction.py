@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -10,6 +11,7 @@ from sqlalchemy import Connection, Table, delete, func, insert, literal, select,
 from jellybean.ledger import tables
 from jellybean.ledger.columns import KINDS
 from jellybean.ledger.ledger import Ledger
+from jellybean.ledger.paid_time import paid_seconds
 
 _DAY_S = 86_400.0
 STEPS = (  # (age in seconds, intervals of this length, are added up to this length, of so many seconds)
@@ -62,8 +64,10 @@ def _add_up(connection: Connection, run: str, plan: str, length: str, numbers: S
     locked = connection.execute(select(columns.id).where(of_these).order_by(columns.id).with_for_update()).all()
     if len(locked) < len(numbers):
         return  # another gateway has added them up meanwhile
-    totals = select(func.min(columns.begin_s), func.max(columns.end_s), func.sum(columns.seconds)).where(of_these)
-    begin_s, end_s, seconds = connection.execute(totals).one()
+    times = select(columns.begin_s, columns.end_s, columns.seconds).where(of_these).order_by(columns.begin_s)
+    found = [tuple(row) for row in connection.execute(times)]
+    begin_s, end_s = found[0][0], max(end_s for _, end_s, _ in found)
+    seconds = math.fsum(seconds for _, seconds in paid_seconds(found))
     row = {"run": run, "plan": plan, "length": length, "begin_s": begin_s, "end_s": end_s, "seconds": seconds}
     number = connection.execute(insert(tables.intervals).values(**row).returning(columns.id)).scalar_one()
     for table in tables.LINES:

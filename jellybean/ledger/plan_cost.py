@@ -6,6 +6,7 @@ that of its lines of work and bytes, and its time that for which its workers wer
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Select, func, select, union_al
 
 from jellybean.ledger import tables
 from jellybean.ledger.ledger import Ledger
+from jellybean.ledger.paid_time import paid_seconds
 from jellybean.ledger.span import Span
 
 
@@ -21,10 +23,11 @@ def plan_pieces(connection: Connection, piece_s: int, span: Span) -> Mapping[int
     """Number of a piece of time -> seconds for which the span's plan was paid (of the worker paid longest), and USD."""
     work = tables.work
     piece: ColumnElement[Any] = work.c.begin_s // piece_s
-    query: Select[Any] = select(piece, work.c.worker, func.sum(work.c.worker_s), func.sum(work.c.usd))
+    own = (piece, work.c.workflow, work.c.worker)  # workflows that share a worker pay for the same time
+    query: Select[Any] = select(*own, func.sum(work.c.worker_s), func.sum(work.c.usd))
     paid_s: dict[int, float] = defaultdict(float)
     usd: dict[int, float] = defaultdict(float)
-    for number, _, worker_s, amount in connection.execute(span.of(query, work).group_by(piece, work.c.worker)):
+    for number, _, _, worker_s, amount in connection.execute(span.of(query, work).group_by(*own)):
         paid_s[int(number)] = max(paid_s[int(number)], worker_s)
         usd[int(number)] += amount
     sent = tables.sent
@@ -59,6 +62,9 @@ def plan_usd_by_client(connection: Connection, span: Span) -> Mapping[str, float
 def served_seconds(ledger: Ledger, span: Span) -> Mapping[str, float]:
     """Hash -> seconds of the span in which workers were paid and the plan served new requests."""
     columns = tables.intervals.c
-    query = span.of(select(columns.plan, func.sum(columns.seconds)), tables.intervals).group_by(columns.plan)
+    query = select(columns.plan, columns.begin_s, columns.end_s, columns.seconds)
+    by_plan: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
     with ledger.reading() as connection:
-        return {str(plan): float(seconds) for plan, seconds in connection.execute(query)}
+        for plan, *interval in connection.execute(span.of(query, tables.intervals).order_by(columns.begin_s)):
+            by_plan[plan].append(tuple(interval))
+    return {plan: math.fsum(seconds for _, seconds in paid_seconds(own)) for plan, own in by_plan.items()}

@@ -18,6 +18,7 @@ from jellybean.ledger.columns import KINDS, LATENCY_BOUNDS_S
 from jellybean.ledger.errors import LedgerError
 from jellybean.ledger.events import Event, EventKind
 from jellybean.ledger.ledger import Ledger
+from jellybean.ledger.paid_time import paid_seconds
 from jellybean.ledger.plan_cost import plan_pieces, plan_usd_by_client
 from jellybean.ledger.span import Span
 
@@ -234,13 +235,15 @@ def timeline(ledger: Ledger, piece_s: int, span: Span = Span()) -> tuple[Timelin
     buckets: dict[int, list[int]] = defaultdict(lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))
     latencies, requests = tables.latencies, tables.requests
     failed = sum((requests.c[kind] for kind in KINDS if kind != "answered"), start=requests.c.lost * 0)
-    paid: Select[Any] = select(tables.intervals.c.begin_s, tables.intervals.c.seconds)
+    intervals = tables.intervals.c
+    paid: Select[Any] = select(intervals.begin_s, intervals.end_s, intervals.seconds).order_by(intervals.begin_s)
     piece: ColumnElement[Any] = requests.c.begin_s // piece_s
     amounts: Select[Any] = select(piece, func.sum(requests.c.usd), func.sum(requests.c.answered), func.sum(failed))
     late: ColumnElement[Any] = latencies.c.begin_s // piece_s
     answers: Select[Any] = select(late, latencies.c.bucket, func.sum(latencies.c.answers))
     with ledger.reading() as connection:
-        for begin_s, seconds in connection.execute(span.of(paid, tables.intervals)):
+        rows = connection.execute(span.of(paid, tables.intervals))
+        for begin_s, seconds in paid_seconds(tuple(row) for row in rows):
             pieces[int(begin_s // piece_s)][0] += seconds
         for number, *sums in connection.execute(span.of(amounts, requests).group_by(piece)):
             pieces[int(number)][1:] = map(float, sums)

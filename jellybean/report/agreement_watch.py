@@ -3,8 +3,9 @@
 Each audit adds to a sum how far it differs (0 to 1), less an allowance; a sum never falls below 0 (Page 1954). The
 allowance is that of the likelihood ratio of the expected share of differing answers and one that is `DROP` larger
 (Reynolds and Stoumbos 1999). The alarm is at the sum that audits without a change reach once in `FALSE_ALARM_S` at the
-planned rate, by the Markov chain of the sum, which is exact but for the rounding of the allowance. Graded agreements
-vary less than answers that agree or differ, so they raise fewer alarms.
+planned rate, by the Markov chain of the sum, which is exact but for the rounding of the allowance. What is expected is
+measured on a sample, so the chart is for the upper end of its one-sided 95 % interval: where the sample was right,
+false alarms are rarer. Graded agreements vary less than answers that agree or differ, so they raise fewer, too.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from functools import lru_cache
 
 import numpy as np
 
+from jellybean.ledger.answers import wilson
 from jellybean.ledger.audits import AuditLine
 from jellybean.report.audited_accuracy import ExpectedAgreement
 from jellybean.report.drift_watch import Drifted
 
 DROP = 0.05  # of the agreement that is found soonest: smaller ones take longer, below half of it they are tolerated
-FALSE_ALARM_S = 30 * 86_400.0  # mean time to a false alarm, if the expected share is a standard error off
+FALSE_ALARM_S = 10 * 86_400.0  # mean time to a false alarm, if the expected share is at the end of its interval
+_ONE_SIDED_Z = 1.644854  # 95 % quantile of the normal distribution
 NAME = "agreement with the reference"
 _FINE = 4  # steps of a small allowance's inverse: rounding it is then below 3 %
 _COARSE_FROM = 20.0  # inverse allowances that need no finer steps
@@ -47,10 +50,9 @@ class Chart:
 
 @lru_cache(maxsize=64)
 def chart_of(expected: ExpectedAgreement, audits_per_s: float) -> Chart:
-    """The chart for an expected agreement. One standard error is allowed for, as that is measured too."""
-    counted = expected.requests
-    differing = (counted * (1 - expected.share) + 0.5) / (counted + 1)
-    differing = min(1 - 2 * DROP, differing + math.sqrt(differing * (1 - differing) / counted))
+    """The chart for an expected agreement, and audits at this rate."""
+    usual, counted = 1 - expected.share, expected.requests
+    differing = min(1 - 2 * DROP, wilson(usual, counted, _ONE_SIDED_Z)[1])
     dropped = differing + DROP
     stays = -math.log((1 - dropped) / (1 - differing))
     differs = math.log(dropped * (1 - differing) / (differing * (1 - dropped)))

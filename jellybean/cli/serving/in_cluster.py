@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from jellybean.cli.kubernetes.options import connect_to
-from jellybean.documents import load_project, require_folder
-from jellybean.documents.layout import document_files
+from jellybean.documents import Project, load_any_project, require_folder
+from jellybean.documents.layout import document_files, holds_several_workflows
 from jellybean.errors import InputError
 from jellybean.serving.endpoint import Endpoint, admin_certificate, remote_endpoint
 from jellybean.serving.errors import CertificateError
@@ -41,9 +41,10 @@ def _deployment(directory: Path) -> str:
     """The name of the deployment that a project's documents name; empty if there are none."""
     from jellybean.documents.kubernetes import KUBERNETES_FILE, load_settings
 
-    if not document_files(directory)["workflow"].exists():
+    if not document_files(directory)["workflow"].exists() and not holds_several_workflows(directory):
         return ""
-    name = load_project(directory, profiles=False, files=False).workflow.name
+    project = load_any_project(directory, profiles=False, files=False)
+    name = project.workflow.name if isinstance(project, Project) else project.name
     return app_name(load_settings(directory), name) if (directory / KUBERNETES_FILE).exists() else deployment_name(name)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from jellybean.ledger.ledger import Ledger, ledger_url
+from jellybean.ledger.source import OpenedLedger
 from jellybean.ledger.span import Span
 from jellybean.report import Store, build_report, render_html
 from jellybean.report.served import ServedQuestion, served
@@ -156,7 +157,7 @@ def _served_page(folder: Path) -> str:
     for plan_hash, begin_s in zip(hashes, (BEGIN_S, CHANGED_S), strict=True):
         keep_labelled(ledger, "digits", plan_hash, begin_s, [True, False, True, True] * 20, 14.0)
     question = ServedQuestion(Span(), ("digits",), planned_figures(store, hashes))
-    found = served(ledger, question)
+    found = served(OpenedLedger(ledger), question)
     ledger.close()
     return render_html(build_report(store), found)
 

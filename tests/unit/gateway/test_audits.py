@@ -11,8 +11,16 @@ import numpy as np
 import pytest
 
 from jellybean.documents import load_project
-from jellybean.ledger.audits import KEPT_S, AuditLine, audit_lines, keep_audits
+from jellybean.ledger.audits import (
+    FIRST_AUDITS,
+    KEPT_S,
+    AuditLine,
+    audit_lines,
+    keep_audits,
+    span_and_first_audits,
+)
 from jellybean.ledger.ledger import Ledger
+from jellybean.ledger.span import Span
 from jellybean.planning.project_plan import plan_project
 from jellybean.serving.gateway.accounting.audit_log import AuditLog
 from jellybean.serving.gateway.audits import audits
@@ -236,6 +244,17 @@ def test_lines_survive_an_outage_and_are_removed_after_two_months(tmp_path: Path
     assert audit_lines(ledger, "other", "plan") == []
     keep_audits(ledger, [], 100.0 + KEPT_S + 1.0)
     assert audit_lines(ledger, "w", "plan") == []
+    ledger.close()
+
+
+def test_questions_about_a_span_have_the_first_audits_too(tmp_path: Path) -> None:
+    """Those say what is expected, where profiles do not."""
+    audits_at = ((100.0, FIRST_AUDITS - 1), (110.0, 5), (120.0, 5), (130.0, 5))
+    lines = [AuditLine(begin_s, 10.0, "w", "plan", "", audits, 2.5, 0, 0) for begin_s, audits in audits_at]
+    ledger = Ledger(str(tmp_path / "ledger.db"), "g")
+    keep_audits(ledger, lines, 200.0)
+    assert span_and_first_audits(ledger, "w", "plan") == lines
+    assert span_and_first_audits(ledger, "w", "plan", Span(125.0)) == [*lines[:2], lines[3]]
     ledger.close()
 
 

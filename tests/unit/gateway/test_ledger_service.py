@@ -15,6 +15,7 @@ import pytest
 from jellybean.errors import InputError
 from jellybean.ledger.accuracy_timeline import AccuracyPoint
 from jellybean.ledger.answers import LabelledBy, ServedAccuracy
+from jellybean.ledger.audits import AuditLine
 from jellybean.ledger.errors import LedgerError
 from jellybean.ledger.events import Event, EventKind
 from jellybean.ledger.labels import EXACT_MATCH, LabelOutcome, LaterLabel
@@ -171,6 +172,11 @@ def test_answers_are_the_same_after_their_way_as_messages() -> None:
     assert messages.read_labels_message(messages.labels_message(labels)) == labels
     pieces = (AccuracyPoint(10.0, accuracies.lines[0]), AccuracyPoint(20.0, accuracies.lines[0]))
     assert messages.read_accuracy_timeline(messages.accuracy_timeline_message(pieces)) == pieces
+    audits = (
+        AuditLine(10.0, 9.5, "w", "p", "store-1", 4, 3.5, 1, 2),
+        AuditLine(20.0, 10.0, "w", "p", "", 0, 0.0, 0, 1),
+    )
+    assert messages.read_audits(messages.audits_message(audits), "w", "p") == audits
     for time in (ServedTime(1.0, 2.5, {"p": 1.5, "q": 0.0}), None):
         assert messages.read_served_time(messages.served_time_message(time)) == time
     outcomes = (LabelOutcome(0.0), LabelOutcome(1.0), LabelOutcome(None, "why"))

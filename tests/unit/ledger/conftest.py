@@ -54,6 +54,6 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], 
         return f"postgresql+psycopg://{OWN_USER}@127.0.0.1:{port}/{name}"
 
     yield make
-    pid = int((data / "postmaster.pid").read_text().split()[0])
+    pid = int((data / "postmaster.pid").read_text(encoding="utf-8").split()[0])
     os.kill(pid, signal.SIGQUIT)  # not by pg_ctl: another pytest that begins takes its user's way to the folder
     wait_until(lambda: not (data / "postmaster.pid").exists())

@@ -37,7 +37,7 @@ def kept(directory: Path) -> list[tuple[str, float]]:
 
 
 def oip_request(running: Running, number: int, id_: str) -> bytes:
-    name = json.loads((running.directory / ".jellybean/run.json").read_text())["workflow"]
+    name = json.loads((running.directory / ".jellybean/run.json").read_text(encoding="utf-8"))["workflow"]
     request = pb.ModelInferRequest(model_name=name, id=id_, raw_input_contents=[row(number).tobytes()])
     request.inputs.add(name="x", datatype="FP32", shape=[1, 4])
     return request.SerializeToString()

@@ -11,9 +11,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from jellybean.documents import load_project
 from jellybean.planning.project_plan import plan_project
-from jellybean.serving.client import Client
+from jellybean.serving.client import Client, served_document
 from jellybean.serving.endpoint import owner_endpoint
 from jellybean.serving.local.running import down
+from jellybean.serving.remote_ledger import RemoteLedger
 from jellybean_solver import to_document
 from tests.support.audited_project import LARGE, POINTS_WORSE, SMALL, make_audited_project, requests
 from tests.support.command_line import jellybean
@@ -52,6 +53,10 @@ def test_a_model_as_profiled_is_as_planned(tmp_path: Path, start) -> None:
     folder = make_audited_project(tmp_path, share_percent=100 * SHARE)
     right = serve(folder, start, SHARE)
     found = audits(folder)
+    with Client.at(owner_endpoint(folder)) as owner:
+        plan = served_document(owner_endpoint(folder))
+        asked = RemoteLedger(owner)
+        wait_until(lambda: sum(line.audits for line in asked.audits("", plan["hash"])) == SHARE * COUNT)
     down(folder, timeout_s=5.0)
     assert right == SMALL * COUNT
     assert sum(found.values()) == SHARE * COUNT  # evenly drawn
