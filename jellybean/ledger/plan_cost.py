@@ -21,10 +21,11 @@ def plan_pieces(connection: Connection, piece_s: int, span: Span) -> Mapping[int
     """Number of a piece of time -> seconds for which the span's plan was paid (of the worker paid longest), and USD."""
     work = tables.work
     piece: ColumnElement[Any] = work.c.begin_s // piece_s
-    query: Select[Any] = select(piece, work.c.worker, func.sum(work.c.worker_s), func.sum(work.c.usd))
+    query: Select[Any] = select(piece, work.c.workflow, work.c.worker, func.sum(work.c.worker_s), func.sum(work.c.usd))
+    query = span.of(query, work).group_by(piece, work.c.workflow, work.c.worker)
     paid_s: dict[int, float] = defaultdict(float)
     usd: dict[int, float] = defaultdict(float)
-    for number, _, worker_s, amount in connection.execute(span.of(query, work).group_by(piece, work.c.worker)):
+    for number, _, _, worker_s, amount in connection.execute(query):
         paid_s[int(number)] = max(paid_s[int(number)], worker_s)
         usd[int(number)] += amount
     sent = tables.sent
@@ -61,4 +62,13 @@ def served_seconds(ledger: Ledger, span: Span) -> Mapping[str, float]:
     columns = tables.intervals.c
     query = span.of(select(columns.plan, func.sum(columns.seconds)), tables.intervals).group_by(columns.plan)
     with ledger.reading() as connection:
-        return {str(plan): float(seconds) for plan, seconds in connection.execute(query)}
+        workflows = workflows_by_plan(connection, span)
+        return {str(plan): seconds / workflows.get(plan, 1) for plan, seconds in connection.execute(query)}
+
+
+def workflows_by_plan(connection: Connection, span: Span) -> Mapping[str, int]:
+    """Hash -> number of workflows that the plan served. Each has intervals of its own over the same time."""
+    columns = tables.requests.c
+    query: Select[Any] = select(columns.plan, func.count(columns.workflow.distinct()))
+    rows = connection.execute(span.of(query, tables.requests).group_by(columns.plan))
+    return {str(plan): int(number) for plan, number in rows}

@@ -18,7 +18,7 @@ from jellybean.ledger.columns import KINDS, LATENCY_BOUNDS_S
 from jellybean.ledger.errors import LedgerError
 from jellybean.ledger.events import Event, EventKind
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.plan_cost import plan_pieces, plan_usd_by_client
+from jellybean.ledger.plan_cost import plan_pieces, plan_usd_by_client, workflows_by_plan
 from jellybean.ledger.span import Span
 
 
@@ -228,14 +228,16 @@ def timeline(ledger: Ledger, piece_s: int, span: Span = Span()) -> tuple[Timelin
     buckets: dict[int, list[int]] = defaultdict(lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))
     latencies, requests = tables.latencies, tables.requests
     failed = sum((requests.c[kind] for kind in KINDS if kind != "answered"), start=requests.c.lost * 0)
-    paid: Select[Any] = select(tables.intervals.c.begin_s, tables.intervals.c.seconds)
+    intervals = tables.intervals
+    paid: Select[Any] = select(intervals.c.begin_s, intervals.c.seconds, intervals.c.plan)
     piece: ColumnElement[Any] = requests.c.begin_s // piece_s
     amounts: Select[Any] = select(piece, func.sum(requests.c.usd), func.sum(requests.c.answered), func.sum(failed))
     late: ColumnElement[Any] = latencies.c.begin_s // piece_s
     answers: Select[Any] = select(late, latencies.c.bucket, func.sum(latencies.c.answers))
     with ledger.reading() as connection:
-        for begin_s, seconds in connection.execute(span.of(paid, tables.intervals)):
-            pieces[int(begin_s // piece_s)][0] += seconds
+        workflows = workflows_by_plan(connection, span)
+        for begin_s, seconds, plan in connection.execute(span.of(paid, intervals)):
+            pieces[int(begin_s // piece_s)][0] += seconds / workflows.get(plan, 1)
         for number, *sums in connection.execute(span.of(amounts, requests).group_by(piece)):
             pieces[int(number)][1:] = map(float, sums)
         for number, bucket, count in connection.execute(span.of(answers, latencies).group_by(late, latencies.c.bucket)):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -206,12 +205,8 @@ def _workflows(plan: Plan, snapshot: Snapshot) -> Iterator[WorkflowUse]:
     """Planned and simulated figures of each workflow of a plan for several workflows."""
     record = snapshot.prediction.record if snapshot.prediction is not None else {}
     simulated, planned = record.get("workflows") or {}, _planned_latencies_s(snapshot)
-    rates: dict[str, float] = defaultdict(float)
-    for stream in request_streams(plan):
-        rates[stream.workflow] += stream.rate_per_s
     for workflow in plan.workflows:
-        own = {"accuracy": workflow.accuracy, "throughput_per_s": rates[workflow.name]}
-        known = {**own, **planned.get(workflow.name, {}), **simulated.get(workflow.name, {})}
+        known = {"accuracy": workflow.accuracy, **planned.get(workflow.name, {}), **simulated.get(workflow.name, {})}
         predicted = {key: value for key in _PREDICTED if (value := figure(known, key)) is not None}
         yield WorkflowUse(workflow.name, workflow.cost, predicted, judge(workflow.slo, predicted, {}))
 
