@@ -33,14 +33,3 @@ def accuracy_timeline(ledger: Ledger, workflow: str, piece_s: int, span: Span = 
     with ledger.reading() as connection:
         rows = connection.execute(query.group_by(piece).order_by(piece)).all()
     return tuple(AccuracyPoint(number * piece_s, accuracy_of(workflow, *sums)) for number, *sums in rows)
-
-
-def labelled_workflows(ledger: Ledger, span: Span = Span()) -> tuple[str, ...]:
-    """Workflows with labelled answers in a span, in the order of names."""
-    columns = tables.answers.c
-    query = span.over_time(select(columns.workflow).distinct(), tables.answers, "at_s")
-    query = query.where(columns.correct.is_not(None))
-    if span.plan:
-        query = query.where(columns.plan == span.plan)
-    with ledger.reading() as connection:
-        return tuple(sorted(name for (name,) in connection.execute(query)))

@@ -19,6 +19,11 @@ STEPS = (  # (age in seconds, intervals of this length, are added up to this len
     (2 * _DAY_S, tables.MINUTES, tables.HOUR, 3_600.0),
     (60 * _DAY_S, tables.HOUR, tables.DAY, _DAY_S),
 )
+_WORKFLOW = (  # of an interval: workflows that are served together have intervals of their own
+    select(func.min(tables.requests.c.workflow))
+    .where(tables.requests.c.interval == tables.intervals.c.id)
+    .scalar_subquery()
+)
 _AT_ONCE = 500  # intervals in a statement: SQLite before 3.32 takes 999 values
 _SUMMED = frozenset(
     ("completed", "failed", "busy_s", "worker_s", "usd", "sent_bytes", "received", "answered_us", "answers")
@@ -29,18 +34,18 @@ def compact(ledger: Ledger, now_unix_s: float) -> int:
     """Add up old intervals; returns how many are fewer. Each longer interval is a transaction of its own."""
     fewer = 0
     for age_s, length, longer, seconds in STEPS:
-        groups: dict[tuple[float, str, str], list[int]] = defaultdict(list)
+        groups: dict[tuple[float, str, str, str], list[int]] = defaultdict(list)
         columns = tables.intervals.c
         ends = (now_unix_s - age_s) // seconds * seconds  # only whole hours and days
         with ledger.reading() as connection:
-            query = select(columns.id, columns.run, columns.plan, columns.begin_s)
-            for number, run, plan, begin_s in connection.execute(
+            query = select(columns.id, columns.run, columns.plan, columns.begin_s, _WORKFLOW)
+            for number, run, plan, begin_s, workflow in connection.execute(
                 query.where(columns.length == length, columns.begin_s < ends)
             ):
-                groups[begin_s // seconds, run, plan].append(number)
+                groups[begin_s // seconds, run, plan, workflow or ""].append(number)
         alone = [numbers[0] for numbers in groups.values() if len(numbers) == 1]
         _rename(ledger, longer, alone)
-        for (_, run, plan), numbers in groups.items():
+        for (_, run, plan, _), numbers in groups.items():
             if len(numbers) == 1:
                 continue
             with ledger.changing() as connection:

@@ -96,7 +96,7 @@ def _mean_accuracy(
 def serving_steps(
     events: Sequence[Event], begin_s: float, end_s: float, values: Mapping[str, float]
 ) -> tuple[Step, ...]:
-    """The value of the plan that was served from time to time, between two Unix times; without plans that have none."""
+    """When which plan's value was predicted, between two Unix times. A plan that has none leaves a gap."""
     return tuple(
         Step(max(begin_s, since_s), min(end_s, until_s), values[plan])
         for since_s, until_s, plan in _periods(events, end_s)

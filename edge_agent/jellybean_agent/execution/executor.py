@@ -24,6 +24,7 @@ from jellybean_agent.tensors.dtypes import is_served, unserved_reason
 from jellybean_agent.tensors.ports import TensorPort, counted_upstream
 from jellybean_agent.tensors.stacking import GatheredBatch, RunInput, arrays_of
 from jellybean_agent.tensors.tensors import MAX_TENSOR_BYTES, Array, dtype_name, tensor_mismatch
+from jellybean_protos.plan_format import WORKFLOW_SEPARATOR
 
 _WARM_UP_RUNS = 3
 _MAX_CHECKED_KINDS = 1024  # number of (input, dtype, shape) that are remembered as valid
@@ -230,13 +231,18 @@ def _wire(
     named = {up: name for up, name in upstreams.items() if name} if isinstance(upstreams, Mapping) else {}
     if unknown := [name for name in named.values() if name not in by_name]:
         raise ModelError(f"model {model} has no input {unknown[0]!r}; it has {', '.join(by_name)}")
-    for upstream in upstreams:  # in an audit, what upstreams are called without its prefix
-        named.setdefault(upstream, upstream if upstream in by_name else upstream.removeprefix(AUDIT_PREFIX))
+    for upstream in upstreams:
+        named.setdefault(upstream, upstream if upstream in by_name else _written_name(upstream))
     wired = tuple(by_name.get(named[upstream], ports[index]) for index, upstream in enumerate(upstreams))
     if len({port.name for port in wired}) != len(ports):
         names = ", ".join(f"{up} -> {port.name}" for up, port in zip(upstreams, wired, strict=True))
         raise ModelError(f"model {model}: two edges feed one input ({names}); name each with the variant's `inputs`")
     return wired
+
+
+def _written_name(upstream: str) -> str:
+    """What the workflow's document calls an upstream, whose name in a plan may have its workflow's before it."""
+    return upstream.rpartition(WORKFLOW_SEPARATOR)[2].removeprefix(AUDIT_PREFIX)
 
 
 def _concatenate_children(children: tuple[Array, ...], port: TensorPort) -> Array:
