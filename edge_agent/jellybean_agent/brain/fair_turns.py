@@ -1,9 +1,10 @@
-"""Whose turn it is among queues that share a worker: weighted fair queueing in virtual time.
+"""Whose turn it is among queues that share a worker: start-time fair queueing, in virtual time.
 
-A queue's virtual time is the seconds of the worker that it has used, divided by its share. The queue with the least is
-next. One that has just become busy starts at the least virtual time of the others: a flooded queue delays it by two
-runs at most, and it gets nothing for the time in which it was empty (start-time fair queueing: Goyal, Vin and Cheng,
-SIGCOMM 1996).
+A run of a queue has a start tag, the later of the virtual time and the queue's finish tag, and the queue's next finish
+tag lies behind it by the run's time divided by the queue's share. The queue with the least start tag is next, and
+virtual time is the start tag of the run under way. So a queue that has just become busy is next after two runs at most,
+one that was empty has saved nothing up, and one that asks for a long run each time it is empty owes for it (Goyal, Vin
+and Cheng, SIGCOMM 1996).
 """
 
 from __future__ import annotations
@@ -19,20 +20,22 @@ class FairTurns:
     def __init__(self, shares: Mapping[str, float]) -> None:
         least = sum(shares.values()) * _MIN_SHARE
         self._shares = {name: max(share, least) or 1.0 for name, share in shares.items()}
-        self._virtual_times: dict[str, float] = {}  # of the queues that compete
+        self._now = 0.0  # virtual
+        self._finished: dict[str, float] = {}  # finish tags, of queues that have run
 
     def reset(self) -> None:
-        """Nobody competes any more: what was used is forgotten."""
-        self._virtual_times.clear()
+        """Begin anew: nobody waits, so nobody is owed anything."""
+        self._now = 0.0
+        self._finished.clear()
 
     def choose(self, heads: Sequence[tuple[int, str]]) -> tuple[int, str]:
-        """Of `heads`, the (number of the first item, name) of each queue, the one with the least virtual time."""
-        known = self._virtual_times
-        current = min((known[name] for _, name in heads if name in known), default=0.0)
-        self._virtual_times = {name: known.get(name, current) for _, name in heads}
-        return min(heads, key=lambda head: (self._virtual_times[head[1]], head[0]))
+        """Of `heads`, the (number of the first item, name) of each queue, the one whose turn it is."""
+        starts = {name: max(self._now, self._finished.get(name, 0.0)) for _, name in heads}
+        first = min(heads, key=lambda head: (starts[head[1]], head[0]))
+        self._now = starts[first[1]]
+        return first
 
     def charge(self, name: str, run_time: float) -> None:
-        """Count a finished run of a queue that competes."""
-        if name in self._virtual_times:
-            self._virtual_times[name] += run_time / self._shares.get(name, 1.0)
+        """Count a finished run."""
+        start = max(self._now, self._finished.get(name, 0.0))
+        self._finished[name] = start + run_time / self._shares.get(name, 1.0)

@@ -63,8 +63,8 @@ class RunQueue:
     ) -> None:
         self._batch_sizes, self._delays = policy.batch_sizes, policy.delays
         self._fair_from = policy.fair_queueing_from
-        self._turns = FairTurns(policy.shares) if any(policy.shares.values()) else None  # of operators
         self._workflows = policy.workflows
+        self._turns = _turns_by_workflow(policy)  # of operators
         self._workflow_turns = FairTurns(policy.workflow_shares)
         self._requests, self._drop = requests, drop
         # Invariant: each queue is in ascending order of item numbers, so items of a failed batch come first.
@@ -124,6 +124,8 @@ class RunQueue:
         if self._delays:
             heads = self._due_heads(heads, out, now)
         if not heads:
+            if not len(self):
+                self._workflow_turns.reset()
             return None
         first, operator = self._next_turn(heads)
         queue = self._queues[operator]
@@ -143,10 +145,11 @@ class RunQueue:
 
     def charge(self, operator: str, run_time: float) -> None:
         """Count a finished run, which took `run_time`, for the next turns."""
-        if self._turns is not None:
-            self._turns.charge(operator, run_time)
+        workflow = self._workflows.get(operator, "")
+        if (turns := self._turns.get(workflow)) is not None:
+            turns.charge(operator, run_time)
         if self._workflows:
-            self._workflow_turns.charge(self._workflows[operator], run_time)
+            self._workflow_turns.charge(workflow, run_time)
 
     def _next_turn(self, heads: list[tuple[int, str]]) -> tuple[int, str]:
         """Choose from `heads`, the (item number, operator) at the front of each queue, whose turn it is.
@@ -154,25 +157,23 @@ class RunQueue:
         The oldest item, or, while many items are queued, that of the operator whose turn it is; of several workflows,
         among those of the workflow whose turn it is.
         """
-        queued = len(self)
+        queued, workflow = len(self), ""
         if self._workflows:
             workflow = self._next_workflow(heads)
             heads = [head for head in heads if self._workflows[head[1]] == workflow]
             queued = self.length_of(workflow)
-        if self._turns is None:
+        turns = self._turns.get(workflow)
+        if turns is None:
             return heads[0]
         if len(heads) == 1 or queued < self._fair_from:
-            self._turns.reset()
+            turns.reset()
             return heads[0]
-        return self._turns.choose(heads)
+        return turns.choose(heads)
 
     def _next_workflow(self, heads: list[tuple[int, str]]) -> str:
         oldest: dict[str, int] = {}
         for number, operator in heads:
             oldest.setdefault(self._workflows[operator], number)
-        if len(oldest) == 1:
-            self._workflow_turns.reset()
-            return next(iter(oldest))
         return self._workflow_turns.choose([(number, workflow) for workflow, number in oldest.items()])[1]
 
     def _take_unbatched(self, operator: str, next_other: float) -> list[WorkItem]:
@@ -218,3 +219,11 @@ class RunQueue:
             while queue and self._requests[(request := next(iter(queue.values())).request)].until <= now:
                 self._drop(request)
                 out.append(RequestExpired(request, operator))
+
+
+def _turns_by_workflow(policy: BatchPolicy) -> dict[str, FairTurns]:
+    """Workflow (empty if there is only one) -> turns of its operators, if a load was planned for any."""
+    shares: dict[str, dict[str, float]] = {}
+    for operator, share in policy.shares.items():
+        shares.setdefault(policy.workflows.get(operator, ""), {})[operator] = share
+    return {workflow: FairTurns(found) for workflow, found in shares.items() if any(found.values())}

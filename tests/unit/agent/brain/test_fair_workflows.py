@@ -71,6 +71,30 @@ def test_a_flood_of_one_workflow_leaves_the_other_its_planned_part() -> None:
     assert (busy["shop/slow"] + busy["shop/also"]) / busy["yard/quick"] == pytest.approx(3.0, rel=0.05)
 
 
+def test_one_that_asks_for_a_long_run_each_time_gets_no_more_than_its_part() -> None:
+    """It waits for its answer before it asks again, so that its queue is empty whenever its run ends."""
+    worker = Worker({"shop/slow": 0.1, "yard/quick": 0.4})
+    worker.offer("yard/quick", 3000)
+    worker.offer("shop/slow")
+    for _ in range(600):
+        was_slow = worker.running is not None and worker.running.operator == "shop/slow"
+        worker.step()
+        if was_slow:
+            worker.offer("shop/slow")
+    busy = {name: worker.order.count(name) * run_s for name, run_s in RUN_S.items()}
+    assert busy["shop/slow"] / busy["yard/quick"] == pytest.approx(0.25, rel=0.1)
+
+
+def test_operators_of_a_workflow_take_turns_whatever_another_does_between() -> None:
+    worker = Worker({"shop/slow": 0.3, "shop/also": 0.3, "yard/quick": 0.3})
+    worker.offer("shop/slow", 200)
+    worker.offer("shop/also", 200)
+    for _ in range(300):
+        worker.offer("yard/quick")
+        worker.step()
+    assert worker.order.count("shop/slow") == pytest.approx(worker.order.count("shop/also"), abs=2)
+
+
 def test_within_a_workflow_a_short_queue_is_served_as_it_came() -> None:
     worker = Worker({"shop/slow": 0.1, "shop/also": 0.5, "yard/quick": 0.2})
     worker.offer("shop/slow", 5)
