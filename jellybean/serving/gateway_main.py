@@ -98,8 +98,8 @@ async def serve(options: argparse.Namespace) -> None:
     addresses, stop = read_peer_addresses(options.peers, transport), termination_event()
     known = set(view.workers)
     spans = make_span_factory("jellybean-gateway", "gateway", view.name, os.environ)
-    policy = Policy(view.name, known, plain=Role.CLIENT)
-    workers = transport.server(Policy(view.name, known), _on_call(spans))
+    policy = Policy(view.name, known, plain=Role.CLIENT, checks_workflows=True)
+    workers = transport.server(Policy(view.name, known, checks_workflows=True), _on_call(spans))
     clients = transport.server(policy, _on_call(spans))
     transport.bind(workers, options.listen or addresses[GATEWAY])
     address = _bind_clients(options, transport, clients) or addresses[GATEWAY]

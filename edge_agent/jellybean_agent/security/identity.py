@@ -167,12 +167,16 @@ def _first_uri(names: tuple[bytes, ...]) -> str:
 class Policy:
     """Which calls a server accepts. `plain`: role given to callers without TLS; None: they may call every method.
 
+    `checks_workflows`: the server itself lets clients whose certificate is of one of the plan's workflows call that one
+    only; without it they may call nothing.
+
     Callers on a Unix socket may always call every method, as only this user can open the socket's folder.
     """
 
     workflow: str
     workers: Container[str]
     plain: Role | None = None
+    checks_workflows: bool = False
 
     def check(self, method: str, context: Any) -> bool:
         """StatusError when the caller may not call the method, or has an incompatible protocol version.
@@ -199,8 +203,11 @@ class Policy:
         return found[0].role is not Role.AGENT
 
     def _check(self, method: str, caller: Identity, context: Any) -> None:
-        if caller.plan != self.workflow or (caller.own_workflow and caller.role is not Role.CLIENT):
+        is_limited = bool(caller.own_workflow)
+        if caller.plan != self.workflow or (is_limited and caller.role is not Role.CLIENT):
             raise _denied(f"{caller} is of workflow {caller.workflow}, this is {self.workflow}")
+        if is_limited and not self.checks_workflows:
+            raise _denied(f"{caller} may call the gateway only, as a client of workflow {caller.own_workflow} alone")
         self._check_role(method, caller)
         if caller.role is Role.AGENT and caller.name not in self.workers and method not in _WAITING:
             raise _denied(f"{caller} is no worker of the plan")

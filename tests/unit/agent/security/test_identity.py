@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jellybean_agent.security.identity import Identity, Role, allowed_roles, parse_identity
+from jellybean_agent.errors import StatusError
+from jellybean_agent.security.identity import (
+    Identity,
+    Policy,
+    Role,
+    allowed_roles,
+    parse_identity,
+    tls_auth_context,
+)
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.enrol.v1 import enrol_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2
@@ -44,3 +53,33 @@ def test_every_method_says_who_may_call_it() -> None:
     assert unruled == ["/jellybean.enrol.v1.Enrolment/Enrol"]  # for who has a token, at a port of its own
     assert not allowed_roles("/jellybean.agent.v1.Agent/Other")
     assert not allowed_roles("")
+
+
+class Call:
+    """A call over TLS by whom a URI names."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        return tls_auth_context([self._uri])
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    "method", ["/inference.GRPCInferenceService/ModelInfer", "/jellybean.gateway.v1.Gateway/Infer"]
+)
+def test_a_client_of_one_workflow_only_may_call_the_gateway_alone(method: str) -> None:
+    ann = Call(Identity("two/shop", Role.CLIENT, "ann").uri)
+    Policy("two", (), checks_workflows=True).check(method, ann)
+    with pytest.raises(StatusError, match="may call the gateway only, as a client of workflow shop alone"):
+        Policy("two", ()).check(method, ann)  # of an agent, which runs operators of all
+    Policy("two", ()).check(method, Call(Identity("two", Role.CLIENT, "bob").uri))
+    for role in (Role.ADMIN, Role.AGENT):
+        with pytest.raises(StatusError, match="is of workflow two/shop, this is two"):
+            Policy("two", ("ann",), checks_workflows=True).check(method, Call(Identity("two/shop", role, "ann").uri))
