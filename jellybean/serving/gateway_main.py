@@ -211,7 +211,11 @@ async def _workflow(
 
         tracer = SpanTracer(spans)
     gateway = Gateway(view, addresses, links, network, settings, spool=spool, tracer=tracer)
-    return ServedWorkflow(gateway, await _recorder(options, gateway))
+    try:
+        return ServedWorkflow(gateway, await _recorder(options, gateway))
+    except BaseException:
+        await gateway.close()
+        raise
 
 
 def _own_file(path: Path | None, view: PlanView) -> Path | None:
@@ -228,8 +232,9 @@ async def _recorder(options: argparse.Namespace, gateway: Gateway) -> Recorder |
 
     if (live := _own_file(options.live, gateway.view)) is None:
         raise PlanViewError("--ledger needs --live: the file of the counters since its last interval")
+    waiting = Counter(await gateway.kept_callers())
     recorder = open_recorder(options.ledger, live, options.ledger_run, gateway.plans)
-    recorder.lose(Counter(await gateway.kept_callers()))
+    recorder.lose(waiting)
     gateway.counters.log = recorder.log
     gateway.on_answer = recorder.answers.keep
     gateway.ledger_metrics = recorder.metrics.collect

@@ -13,6 +13,7 @@ from typing import Any
 
 from jellybean_agent.brain.plan_reading import plan_view, view_of_part
 from jellybean_agent.brain.plan_view import PlanView
+from jellybean_agent.errors import PlanViewError
 from jellybean_protos import plan_format
 from jellybean_protos.plan_format import qualified_name
 
@@ -42,7 +43,10 @@ def plan_part(document: Mapping[str, Any], workflow: str) -> dict[str, Any]:
 
 
 def _view(document: _Item, workflow: str) -> PlanView:
-    part, numbers = _part(document, workflow)
+    try:
+        part, numbers = _part(document, workflow)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise PlanViewError(f"not a plan: {type(error).__name__} {error}") from error
     view = view_of_part(part)
     figures = replace(view.figures, bound_usd_per_h=None, gap=None)  # the proof is one of all workflows together
     total = len(document["routes"])
@@ -107,8 +111,12 @@ def _operator(item: _Item, names: _Names) -> dict[str, Any]:
         if item.get(table):
             found[table] = {names.own(name): value for name, value in item[table].items()}
     if ports := (item.get("model") or {}).get("ports"):
-        inputs = {names.own(upstream): name for upstream, name in ports.get("inputs", {}).items()}
-        found["model"] = {**item["model"], "ports": {**ports, "inputs": inputs}}
+        renamed = {
+            table: {names.own(upstream): name for upstream, name in ports[table].items()}
+            for table in ("inputs", "gathered_rows")
+            if table in ports
+        }
+        found["model"] = {**item["model"], "ports": {**ports, **renamed}}
     return found
 
 

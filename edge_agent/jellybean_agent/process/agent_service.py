@@ -82,6 +82,7 @@ class AgentService:
             self.driver.receive,
             lambda workflow: self.driver is not None and self.driver.is_full(workflow),
             splits_tensors=True,
+            workflows=self.view.workflows or ("",),
         )
         self.driver.on_capacity = self._inboxes.has_capacity
         self.state = "ready"

@@ -9,7 +9,7 @@ in flight bounds the memory.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,9 +145,18 @@ class Inboxes:
     """
 
     def __init__(
-        self, receive: Callable[..., None], is_full: Callable[[str], bool], *, splits_tensors: bool = False
+        self,
+        receive: Callable[..., None],
+        is_full: Callable[[str], bool],
+        *,
+        splits_tensors: bool = False,
+        workflows: Collection[str] = ("",),
     ) -> None:
-        """`is_full(workflow)`: True if no more messages of it are wanted for now; empty where there is only one."""
+        """`is_full(workflow)`: True if no more messages of it are wanted for now.
+
+        `workflows`: those that streams may be of; the empty name where there is only one.
+        """
+        self._workflows = workflows
         self.splits_tensors = splits_tensors
         self.receive, self.is_full = receive, is_full
         self.is_draining = False
@@ -178,7 +187,11 @@ class Inboxes:
             return None
 
     def open(self, source: StreamSource, send_credit: SendCredit, end_stream: EndStream) -> _Inbox:
-        """Open a new stream. StatusError when its sender has too many."""
+        """Open a new stream. StatusError when its sender has too many, or names a workflow that is not served here."""
+        if source.workflow not in self._workflows:
+            known = ", ".join(self._workflows) or "one only"
+            reason = f"streams of workflow {source.workflow[:60]!r} are not taken here: served are {known}"
+            raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, reason)
         if sum(source == other.source for other in self._open) >= MAX_STREAMS:
             reason = f"{MAX_STREAMS} streams of {source.sender[:60]!r} are open, which is the most"
             raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)

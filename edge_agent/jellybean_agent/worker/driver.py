@@ -50,7 +50,7 @@ from jellybean_agent.worker.stream_states import StreamStates
 from jellybean_protos.agent.v1 import agent_pb2
 
 LOG = logging.getLogger("jellybean.agent")
-MAX_REQUESTS = 16_384  # most requests in flight; above any gateway's limit
+MAX_REQUESTS = 16_384  # most requests in flight of a workflow; above any gateway's limit
 _FULL_QUEUE = 64  # queued items, or two batches if that is more, at which no credit is granted; resumes at half of it
 _EXPIRE_EVERY_S = 1.0  # period at which all requests are checked against their deadlines
 
@@ -75,7 +75,8 @@ class Driver:
         workflows = {name: view.workflow_of(name) for name in wiring} if view.workflows else {}
         policy = BatchPolicy(self._worker.batches, self._worker.delays, self._worker.loads, workflows=workflows)
         self._workflows = tuple(dict.fromkeys(workflows.values())) or ("",)
-        self._brain = Brain(worker, wiring, view.table, policy, MemoryLimits(MAX_REQUESTS))
+        limits = MemoryLimits(MAX_REQUESTS * len(self._workflows))
+        self._brain = Brain(worker, wiring, view.table, policy, limits)
         self._full = max(_FULL_QUEUE, 2 * max(self._worker.batches.values(), default=1))
         self._lock = threading.Lock()  # protects the brain, which the event loop and the executor thread use
         self._loop = asyncio.get_running_loop()

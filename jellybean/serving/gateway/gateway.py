@@ -113,7 +113,15 @@ class Gateway:
 
     def start(self) -> None:
         """Connect to the workers and serve the requests of the spool."""
+        self.connect()
+        self.serve_kept()
+
+    def connect(self) -> None:
+        """Connect to the workers."""
         self.plans.start()
+
+    def serve_kept(self) -> None:
+        """Begin to serve the requests of the spool."""
         if self._kept is not None:
             self._kept.start()
 

@@ -9,24 +9,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from functools import lru_cache
 from pathlib import Path
 
 import grpc
 
+from jellybean.serving.gateway.changeover import Changeover, Make, Views
 from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.plans.current_plan import WorkerNetwork
-from jellybean.serving.gateway.plans.replacement import PreparedPlan, await_ready, switch_together
 from jellybean.serving.gateway.served_workflow import ServedWorkflow
 from jellybean_agent import PlanView, StatusError, parse_identity
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2
 
 LOG = logging.getLogger("jellybean.gateway")
-Make = Callable[[PlanView, Mapping[str, str], Path | None], Awaitable[ServedWorkflow]]
-Views = Mapping[str, PlanView]  # by workflow, as of `workflow_views`
+RETIRE_WAIT_S = 2.0  # for requests in flight on a replaced plan, whose workers may be ended then
 _SUMS = (
     *("requests_in_hand", "answered", "failed", "refused", "expired", "retried", "waiting", "left_out", "kept"),
     *("kept_bytes", "hedged"),
@@ -46,7 +45,8 @@ class Gateways:
         self._network, self._make = network, make
         self._served: dict[str, ServedWorkflow] = {}  # by workflow
         self._leaving: dict[ServedWorkflow, asyncio.Task[None]] = {}
-        self._replacing = False
+        self._ending: list[asyncio.Task[None]] = []  # what the last replacement has not ended yet
+        self._replacing = self._draining = False
 
     async def add(self, views: Views, addresses: Mapping[str, str], links: Path | None) -> None:
         """Make the gateways of these workflows."""
@@ -61,6 +61,7 @@ class Gateways:
     def start(self) -> None:
         """Connect to the workers."""
         for served in self._served.values():
+            served.connect()
             served.start()
 
     async def close(self) -> None:
@@ -148,7 +149,9 @@ class Gateways:
 
     async def drain(self, timeout_s: float) -> int:
         """Refuse new requests and wait for those in flight; returns the number left. Timeout 0: do not wait."""
-        return sum(await asyncio.gather(*(gateway.drain(timeout_s) for gateway in self)))
+        self._draining = True
+        all_ = [*self, *(served.gateway for served in self._leaving)]
+        return sum(await asyncio.gather(*(gateway.drain(timeout_s) for gateway in all_)))
 
     # -- another plan -------------------------------------------------------------------------------------------------
 
@@ -188,49 +191,54 @@ class Gateways:
         """
         self._replacing = True
         until_s = time.monotonic() + timeout_s
-        before = {name for gateway in self for name in gateway.plans.served.workers}
-        prepared: list[PreparedPlan] = []
-        arriving: dict[str, ServedWorkflow] = {}
+        change = Changeover(self._served, self._make)
         try:
-            for name, own in views.items():
-                if name in self._served:
-                    plans = self._served[name].gateway.plans
-                    prepared.append(PreparedPlan(plans, plans.prepare(own, addresses, links)))
-                else:
-                    arriving[name] = await self._make(own, addresses, links)
-                    arriving[name].start()
-            plans_of = [one.plan for one in prepared] + [new.gateway.plans.served for new in arriving.values()]
-            await await_ready(plans_of, until_s, before, on_new_ready)
-            for served in self._served.values():  # requests in flight may last longer than the wait below
-                await served.gateway.plans.read_for_the_last_time()
+            await self._await_left(views, until_s)
+            await change.prepare(views, addresses, links)
+            await change.ready(until_s, on_new_ready)
+            if self._draining:
+                raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, "the gateway is draining")
         except BaseException:
-            for one in prepared:
-                await one.plans.abandon(one.plan)
-            for new in arriving.values():
-                await new.close()
+            await change.undo()
             raise
         finally:
             self._replacing = False
-        self._take_over(view, views, arriving)
-        await switch_together(prepared, until_s)
+        self._switch(view, views, change)
 
-    def _take_over(self, view: PlanView, views: Views, arriving: Mapping[str, ServedWorkflow]) -> None:
-        """Serve the workflows of a plan; what other workflows have in flight finishes."""
+    async def _await_left(self, views: Views, until_s: float) -> None:
+        """Wait for workflows that are to be served again and have not ended yet. StatusError if they do not in time."""
+        for served, leaving in list(self._leaving.items()):
+            if served.name in views:
+                await asyncio.wait([leaving], timeout=until_s - time.monotonic())
+                if not leaving.done():
+                    reason = f"{served.name} still answers requests of the time when it was served before"
+                    raise StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, reason)
+
+    def _switch(self, view: PlanView, views: Views, change: Changeover) -> None:
+        """Serve the workflows of a plan; what others have in flight finishes. In one step of the event loop."""
         self.view = view
+        self._ending = change.switch()
         for name in [name for name in self._served if name not in views]:
             served = self._served.pop(name)
             served.gateway.leave_out()
-            self._leaving[served] = asyncio.create_task(self._leave(served))
-        for served in arriving.values():
+            self._leaving[served] = leaving = asyncio.create_task(self._leave(served))
+            self._ending.append(leaving)
+        for served in change.arriving:
             self.adopt(served)
+            served.start()
         self.changed.set()
+
+    async def await_ended(self) -> None:
+        """Wait for requests in flight on the plan before, for a while: then its workers are read, and may be ended."""
+        if self._ending:
+            await asyncio.wait(self._ending, timeout=RETIRE_WAIT_S)
 
     async def _leave(self, served: ServedWorkflow) -> None:
         try:
             await served.gateway.finished()
             await served.close(ends_run=False)
         except Exception:  # a boundary: the others are served on
-            LOG.exception("%s, which is served no more, did not end in order", served.gateway.view.served_name)
+            LOG.exception("%s, which is served no more, did not end in order", served.name)
         finally:
             del self._leaving[served]
 

@@ -137,6 +137,7 @@ class GatewayService:
                 partial(self._gateways.replace, view, views, addresses, links),
                 partial(self._on_replaced, gateway_pb2.ReplaceRequest(plan=request.plan, peers=addresses)),
             )
+            await self._gateways.await_ended()
         except AgentError as error:
             await context.abort(status_of(error), str(error))
         except (ValueError, RecursionError) as error:

@@ -1,28 +1,17 @@
-"""Replaces the plan of all workflows of a gateway at once: none switches before the workers of all are ready."""
+"""Waits for the workers of a plan that is to take over: no workflow switches before those of all are ready."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 
 import grpc
 
-from jellybean.serving.gateway.plans.current_plan import CurrentPlan
 from jellybean.serving.gateway.plans.served_plan import ServedPlan
 from jellybean_agent import StatusError
 
-RETIRE_WAIT_S = 2.0  # for requests in flight on a replaced plan, whose workers may be ended then
 _POLL_S = 0.02
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PreparedPlan:
-    """One workflow's part of a plan that is to replace the one that serves it."""
-
-    plans: CurrentPlan
-    plan: ServedPlan
 
 
 async def await_ready(
@@ -42,17 +31,6 @@ async def await_ready(
     on_new_ready()
     for plan in prepared:
         await _ready(plan, plan.workers.keys(), began_s, until_s)
-
-
-async def switch_together(prepared: Sequence[PreparedPlan], until_s: float) -> None:
-    """Serve new requests of all workflows by their new plan; requests in flight finish on the old one.
-
-    When this returns, the counters of the old plan's workers are read, and these may be ended.
-    """
-    retiring = [one.plans.switch(one.plan) for one in prepared]
-    left_s = max(0.0, until_s - time.monotonic())
-    if retiring:
-        await asyncio.wait(retiring, timeout=min(RETIRE_WAIT_S, left_s))  # what it served meanwhile is read then
 
 
 async def _ready(plan: ServedPlan, names: Collection[str], began_s: float, until_s: float) -> None:

@@ -48,6 +48,8 @@ def test_inputs_by_name_then_by_position(tmp_path: Path) -> None:
     assert by_name.run((floats(5, 5), floats(1, 2))).outputs["y"].tolist() == [[4, 3]]
     audited = Executor(*model, ("audit.left", "audit.right"))
     assert audited.run((floats(5, 5), floats(1, 2))).outputs["y"].tolist() == [[4, 3]]
+    of_several = Executor(*model, ("shop/left", "shop/right"))
+    assert of_several.run((floats(5, 5), floats(1, 2))).outputs["y"].tolist() == [[4, 3]]
     by_position = Executor(*model, ("one", "two"))  # one -> right, two -> left
     assert by_position.run((floats(5, 5), floats(1, 2))).outputs["y"].tolist() == [[-4, -3]]
     with pytest.raises(ModelError, match="two edges feed one input"):

@@ -34,7 +34,7 @@ def test_a_queue_of_one_workflow_holds_up_no_other(tmp_path: Path) -> None:
         def take(found: agent_pb2.Message) -> None:
             got[found.upstream.partition("/")[0]] += 1
 
-        inboxes, transport = Inboxes(take, lambda workflow: workflow in full), Transport("w", insecure=True)
+        inboxes, transport = Inboxes(take, full.__contains__, workflows=("shop", "yard")), Transport("w", insecure=True)
         server: RpcServer = transport.server(Policy("w", ("a-1",)))
         server.add_generic_rpc_handlers((agent_service_handler(),))
         server.add_raw_stream(DELIVER_METHOD, inboxes.deliver_raw)
