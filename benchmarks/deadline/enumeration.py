@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jellybean.planning.predicted_latency import quick_judgement
+from jellybean.planning.deadline.predicted_latency import quick_judgement
 from jellybean_solver import Pool, Problem, Sharing, evaluate
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.demand.memory import fits

@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 
 from benchmarks.middle.problems import SMALL, Size, middle_problem
-from jellybean.planning.predicted_latency import simulated_figures
+from jellybean.planning.deadline.predicted_latency import simulated_figures
 from jellybean_solver import Plan, Problem, SolverError, solve
 
 TINY = Size(operators=(2, 3), variants=(1, 3), pools=(2, 3), most_workers=4, measured_operators=3)

@@ -11,11 +11,11 @@ from pathlib import Path
 from jellybean.documents import Project, build_cuts, build_problem
 from jellybean.errors import JellyBeanError
 from jellybean.frontier.mixed import mixed_curves
-from jellybean.planning.after_losses import breach_after_loss
 from jellybean.planning.cascades import refuse_cascades
+from jellybean.planning.deadline.after_losses import breach_after_loss
+from jellybean.planning.deadline.predicted_latency import check_latency
+from jellybean.planning.deadline.soft_targets import refuse_soft_latency
 from jellybean.planning.plan_file import PLAN_FILE, load_plan
-from jellybean.planning.predicted_latency import check_latency
-from jellybean.planning.soft_targets import refuse_soft_latency
 from jellybean_solver import (
     ACCURACY_TOLERANCE,
     DEFAULT_GAP,

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from jellybean.planning.predicted_latency import check_latency
-from jellybean.planning.simulated_deadline import in_time
+from jellybean.planning.deadline.predicted_latency import check_latency
+from jellybean.planning.deadline.simulated_deadline import in_time
 from jellybean_solver import (
     DEFAULT_GAP,
     Clock,

@@ -16,13 +16,13 @@ from enum import StrEnum
 from jellybean.documents import Project, build_cuts, build_problem, load_project
 from jellybean.errors import InputError
 from jellybean.frontier.mixed import TimedSolver
-from jellybean.planning.after_losses import plans_after_losses
 from jellybean.planning.cascades import refuse_cascades
+from jellybean.planning.deadline.after_losses import plans_after_losses
+from jellybean.planning.deadline.predicted_latency import predicted_p99
+from jellybean.planning.deadline.soft_targets import refuse_soft_latency
 from jellybean.planning.planned import Planned
-from jellybean.planning.predicted_latency import predicted_p99
 from jellybean.planning.project_plan import plan_project
 from jellybean.planning.searched_objectives import DIGITS, TINY_S, scaled_rate_options
-from jellybean.planning.soft_targets import refuse_soft_latency
 from jellybean.quantities import DURATION, RATE, format_quantity, rounded_up
 from jellybean_solver import (
     DEFAULT_GAP,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from jellybean.documents import AnyProject, build_problem
+from jellybean.planning.deadline.predicted_latency import judged_latency, latency_breach
 from jellybean.planning.planned import Planned
-from jellybean.planning.predicted_latency import judged_latency, latency_breach
 from jellybean.planning.project_plan import Progress
 from jellybean.planning.replan import named_plan
 from jellybean_solver import Added, Deadline, Plan, SolveOptions, add_workflows, deadline_s

@@ -12,7 +12,7 @@ from jellybean.documents import AnyProject, MultiWorkflowProject, Project, build
 from jellybean.documents.locations import DocumentLocations, Location, document_locations
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.planning.cascades import as_planned
-from jellybean.planning.predicted_latency import Judged, judged_so_far, simulated_figures
+from jellybean.planning.deadline.predicted_latency import Judged, judged_so_far, simulated_figures
 from jellybean.planning.project_plan import best_of_equal_cost, plan_project, settle
 from jellybean.planning.simulation import SEEDS
 from jellybean.planning.soft_latency import stated_soft_target, with_planned_p99

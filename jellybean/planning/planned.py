@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from jellybean.documents import AnyProject
-from jellybean.planning.predicted_latency import Judged
+from jellybean.planning.deadline.predicted_latency import Judged
 from jellybean_solver import NO_ASSIGNMENT, Baseline, Cuts, Infeasibility, Plan, Problem, Solution
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from jellybean.planning.predicted_latency import PredictedLatency, predicted_of_all, predictions
+from jellybean.planning.deadline.predicted_latency import PredictedLatency, predicted_of_all, predictions
 from jellybean.planning.simulation import highest_sustained_rate, seeds_of, simulate_plan
 from jellybean_solver import Plan, RequestFigures
 

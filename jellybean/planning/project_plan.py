@@ -15,16 +15,16 @@ from functools import partial
 from jellybean.documents import AnyProject, Project, build_cuts, build_problem
 from jellybean.errors import InfeasibleError
 from jellybean.planning.cascade_search import best_of_candidates
-from jellybean.planning.planned import Planned
-from jellybean.planning.predicted_latency import (
+from jellybean.planning.deadline.predicted_latency import (
     judged_latency,
     latency_breach,
     latency_targets,
     quick_judgement,
 )
+from jellybean.planning.deadline.simulated_deadline import InTime, cost_of, in_time
+from jellybean.planning.deadline.simulation_judge import SAME
+from jellybean.planning.planned import Planned
 from jellybean.planning.searched_objectives import Outcome, best_options, with_options
-from jellybean.planning.simulated_deadline import InTime, cost_of, in_time
-from jellybean.planning.simulation_judge import SAME
 from jellybean.planning.soft_latency import plan_with_soft_latency, stated_soft_target
 from jellybean_solver import (
     DEFAULT_GAP,

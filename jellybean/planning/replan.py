@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from jellybean.documents import AnyProject, build_cuts, build_problem, require_folder
-from jellybean.planning.after_losses import breach_after_loss
 from jellybean.planning.cascades import as_planned
+from jellybean.planning.deadline.after_losses import breach_after_loss
+from jellybean.planning.deadline.predicted_latency import Judged, judged_latency, latency_breach
+from jellybean.planning.deadline.simulation_judge import multiple_of_target
+from jellybean.planning.deadline.soft_targets import refuse_soft_latency
 from jellybean.planning.plan_file import PLAN_FILE, RUNNING, read_document, write_plan
 from jellybean.planning.planned import Planned
-from jellybean.planning.predicted_latency import Judged, judged_latency, latency_breach
 from jellybean.planning.project_plan import plan_project, require_plan
-from jellybean.planning.simulation_judge import multiple_of_target
-from jellybean.planning.soft_targets import refuse_soft_latency
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import owner_endpoint
 from jellybean_solver import (

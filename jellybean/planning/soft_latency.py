@@ -12,9 +12,8 @@ from dataclasses import replace
 from jellybean.display import formats
 from jellybean.documents import Project, build_cuts, build_problem
 from jellybean.errors import InputError
-from jellybean.planning.planned import Planned
-from jellybean.planning.predicted_latency import Judged, predicted_p99
-from jellybean.planning.soft_search import (
+from jellybean.planning.deadline.predicted_latency import Judged, predicted_p99
+from jellybean.planning.deadline.soft_search import (
     MOST_TARGETS,
     TOLERANCE,
     Candidate,
@@ -23,6 +22,7 @@ from jellybean.planning.soft_search import (
     SoftSearch,
     SoftTarget,
 )
+from jellybean.planning.planned import Planned
 from jellybean.quantities import DURATION, format_quantity
 from jellybean_solver import (
     Certificate,

@@ -19,8 +19,8 @@ from jellybean.documents import (
 from jellybean.documents.rate_trace import RateTraceFile, read_rate_trace
 from jellybean.errors import InfeasibleError, InputError
 from jellybean.planning.cascades import as_planned
+from jellybean.planning.deadline.soft_targets import refuse_soft_latency
 from jellybean.planning.project_plan import plan_project
-from jellybean.planning.soft_targets import refuse_soft_latency
 from jellybean.whatif.billing import improved, unused_usd
 from jellybean.whatif.rate_options import rate_options
 from jellybean_solver import (

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from jellybean.planning.after_losses import breach_after_loss, plans_after_losses
+from jellybean.planning.deadline.after_losses import breach_after_loss, plans_after_losses
 from jellybean_solver import (
     EndToEnd,
     LossKind,

@@ -14,7 +14,7 @@ from jellybean.cli.planning.frontier import parse_pair
 from jellybean.documents import load_project
 from jellybean.frontier.pairs import Figure, PairCurve, ordered, pair_curve
 from jellybean.frontier.pairs_view import pairs_json, save_pairs, save_pairs_plot
-from jellybean.planning.predicted_latency import predicted_p99
+from jellybean.planning.deadline.predicted_latency import predicted_p99
 from jellybean.planning.project_plan import plan_project
 from jellybean_solver import from_document, to_document
 from tests.support.unlike_sites import INFRASTRUCTURE, write_shops

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean.planning import second_process
-from jellybean.planning.second_process import SecondProcess, processors, simulated
+from jellybean.planning.deadline import second_process
+from jellybean.planning.deadline.second_process import SecondProcess, processors, simulated
 from jellybean_solver import Plan
 from tests.property.simulator.plans import chain, exponential
 

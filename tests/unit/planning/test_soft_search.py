@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jellybean.planning.soft_search import Candidate, NoPlan, SoftOutcome, SoftSearch, SoftTarget
+from jellybean.planning.deadline.soft_search import Candidate, NoPlan, SoftOutcome, SoftSearch, SoftTarget
 
 STEPS = [(1.0, 0.5), (1.5, 0.4), (2.0, 0.32), (4.0, 0.25)]  # USD per hour and p99 latency of each plan there is
 

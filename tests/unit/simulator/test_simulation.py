@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from jellybean.planning import simulation
-from jellybean.planning.predicted_latency import check_latency
+from jellybean.planning.deadline.predicted_latency import check_latency
 from jellybean.planning.simulation import (
     capacity_scale,
     highest_sustained_rate,

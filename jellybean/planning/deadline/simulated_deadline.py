@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from jellybean.display import formats
-from jellybean.planning.after_losses import breach_after_loss
-from jellybean.planning.nearest_latency import Nearest, NearestLatency
-from jellybean.planning.predicted_latency import (
+from jellybean.planning.deadline.after_losses import breach_after_loss
+from jellybean.planning.deadline.nearest_latency import Nearest, NearestLatency
+from jellybean.planning.deadline.predicted_latency import (
     FAR,
     Judged,
     judged_latency,
@@ -17,7 +17,7 @@ from jellybean.planning.predicted_latency import (
     latency_targets,
     quick_judgement,
 )
-from jellybean.planning.simulation_judge import Progress, SimulationJudge, plans, solve_in_time
+from jellybean.planning.deadline.simulation_judge import Progress, SimulationJudge, plans, solve_in_time
 from jellybean.quantities import DURATION, format_quantity
 from jellybean_solver import (
     DEFAULT_SETTINGS,

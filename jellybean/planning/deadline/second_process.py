@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
-from jellybean.planning.missed_target import simulate_until_missed
+from jellybean.planning.deadline.missed_target import simulate_until_missed
 from jellybean.planning.simulation import simulate_plan
 from jellybean_solver import Plan, SimulationResult
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from jellybean.display import formats
-from jellybean.planning.predicted_latency import accepted_p99_s, latency_breach, simulated_figures
-from jellybean.planning.simulation_judge import (
+from jellybean.planning.deadline.predicted_latency import accepted_p99_s, latency_breach, simulated_figures
+from jellybean.planning.deadline.simulation_judge import (
     FIRST_IN_TIME,
     Progress,
     SimulationJudge,

@@ -16,7 +16,7 @@ from statistics import median, stdev
 from typing import Any
 
 from jellybean.display import formats
-from jellybean.planning.second_process import SIMULATIONS
+from jellybean.planning.deadline.second_process import SIMULATIONS
 from jellybean.planning.simulation import (
     SEEDS,
     load_by_link,

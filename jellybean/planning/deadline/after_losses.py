@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from jellybean.planning.predicted_latency import latency_breach
+from jellybean.planning.deadline.predicted_latency import latency_breach
 from jellybean_solver import Cuts, Loss, Plan, Problem, judged_losses, plan_after, problem_as_planned
 
 

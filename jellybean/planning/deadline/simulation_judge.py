@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from jellybean.display import formats
-from jellybean.planning.predicted_latency import Judged, quick_judgement
+from jellybean.planning.deadline.predicted_latency import Judged, quick_judgement
 from jellybean.planning.simulation import SEEDS
 from jellybean.quantities import DURATION, rounded_up
 from jellybean_solver import (
