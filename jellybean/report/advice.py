@@ -23,7 +23,8 @@ def find_advice(snapshot: Snapshot, plan: Plan, store: Store) -> Iterator[str]:
     """Lines `COMMAND  what it adds`, or sentences."""
     project = shlex.quote(store.project)
     options = plan_options(plan)
-    is_open = None in (snapshot.prediction, snapshot.bench, snapshot.saturate)
+    is_saturated = snapshot.saturate is not None or bool(plan.workflows)  # of several, it is measured one by one
+    is_open = None in (snapshot.prediction, snapshot.bench) or not is_saturated
     if is_open and current_hash(Path(store.project)) not in (None, snapshot.plan_hash):
         yield f"jellybean plan {project}{options}  comes first: plan.json has another plan now"
     if snapshot.prediction is None:
@@ -38,7 +39,7 @@ def find_advice(snapshot: Snapshot, plan: Plan, store: Store) -> Iterator[str]:
     if snapshot.bench is None:
         first = _first(Path(store.project), f"{project}{options}{options_for_plan(plan)}")
         yield f"jellybean bench {project}  measures the plan that is served{first}"
-    if snapshot.saturate is None:
+    if not is_saturated:
         yield f"jellybean bench {project} --saturate  finds the highest sustained rate"
     yield from _measured_elsewhere(snapshot, store)
 
