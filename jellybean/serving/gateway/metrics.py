@@ -18,21 +18,21 @@ from jellybean.serving.gateway.workflow_metrics import own_metrics
 from jellybean_agent import CertificateFolder, PlanView, certificate_metrics, link_byte_metrics, metrics_text
 
 
-async def worker_metrics(gateways: Sequence[Gateway]) -> list[bytes]:
-    """Metrics of every worker of these workflows that answers, each once, in Prometheus' text format.
-
-    Of one of several workflows only its own operators, by its own names.
-    """
+async def worker_metrics(gateways: Iterable[Gateway]) -> list[bytes]:
+    """Metrics of every worker of these workflows that answers, each once, in Prometheus' text format."""
     texts: dict[str, bytes] = {}
     for gateway in gateways:
         texts |= await gateway.plans.worker_metrics()
-    if len(gateways) == 1:
-        return [own_metrics(gateways[0].view, text) for text in texts.values()]
     return list(texts.values())
 
 
+async def workflow_worker_metrics(gateway: Gateway) -> list[bytes]:
+    """As `worker_metrics`; of one of a plan's workflows, only its own operators, by its own names."""
+    return [own_metrics(gateway.view, text) for text in await worker_metrics([gateway])]
+
+
 class GatewaysCollector(Collector):
-    """Metrics of the workflows of a gateway, with a label `workflow` if there are several; and the workers' own.
+    """Metrics of the workflows of a gateway, with a label `workflow` if its plan is of several; and the workers' own.
 
     `workers()`: metrics of each worker in Prometheus' text format; none where workers are scraped themselves.
     `certificate`: the gateway's own, None: it has none. `names_clients`: False where strangers may read them.
@@ -52,11 +52,10 @@ class GatewaysCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         texts = self._workers()  # before the cost, which they update
         families: dict[str, Metric] = {}
-        gateways = tuple(self._gateways)
-        for gateway in gateways:
+        for gateway in tuple(self._gateways):
             for family in GatewayCollector(gateway, names_clients=self._names_clients).collect():
-                if len(gateways) > 1:
-                    family.samples = [_of_workflow(gateway.view.served_name, sample) for sample in family.samples]
+                if gateway.view.workflow:
+                    family.samples = [_of_workflow(gateway.view.workflow, sample) for sample in family.samples]
                 known = families.setdefault(family.name, family)
                 if known is not family:
                     known.samples += family.samples
