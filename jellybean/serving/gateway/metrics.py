@@ -36,6 +36,7 @@ class GatewaysCollector(Collector):
 
     `workers()`: metrics of each worker in Prometheus' text format; none where workers are scraped themselves.
     `certificate`: the gateway's own, None: it has none. `names_clients`: False where strangers may read them.
+    `plan()`: of all workflows, whose budget is one; None where some of them are left out.
     """
 
     def __init__(
@@ -45,9 +46,10 @@ class GatewaysCollector(Collector):
         certificate: CertificateFolder | None = None,
         *,
         names_clients: bool = True,
+        plan: Callable[[], PlanView] | None = None,
     ) -> None:
         self._gateways, self._workers, self._certificate = gateways, workers, certificate
-        self._names_clients = names_clients
+        self._names_clients, self._plan = names_clients, plan
 
     def collect(self) -> Iterator[Metric]:
         texts = self._workers()  # before the cost, which they update
@@ -60,6 +62,8 @@ class GatewaysCollector(Collector):
                 if known is not family:
                     known.samples += family.samples
         yield from families.values()
+        if self._plan is not None and (plan := self._plan()).workflows:
+            yield from budget_metric(plan)
         own = metrics_text(_Certificate(self._certificate))  # the workers have the same metrics
         yield from merged([own, *texts])
 
@@ -162,10 +166,17 @@ def plan_metrics(view: PlanView) -> Iterator[Metric]:
         ("plan_gap_ratio", "By how much of its cost the plan may be above the optimum.", plan.gap),
         ("slo_latency_p99_seconds", "Target.", plan.slo_latency_p99_s),
         ("slo_accuracy_percent", "Target: at least this.", plan.slo_mean_accuracy or plan.slo_accuracy),
-        ("slo_budget_usd_per_h", "Target: at most this.", plan.slo_budget_usd_per_h),
     ):
         if value is not None:
             yield GaugeMetricFamily(f"jellybean_{name}", text, value=value)
+    yield from budget_metric(view)
+
+
+def budget_metric(view: PlanView) -> Iterator[Metric]:
+    """The target of a plan's cost, if it has one. Several workflows have one together, and none of their own."""
+    budget = view.figures.slo_budget_usd_per_h
+    if budget is not None:
+        yield GaugeMetricFamily("jellybean_slo_budget_usd_per_h", "Target: at most this.", value=budget)
 
 
 def merged(texts: Sequence[bytes]) -> Iterator[Metric]:

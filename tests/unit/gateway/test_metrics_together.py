@@ -35,6 +35,8 @@ Samples = dict[str, dict[Labels, float]]
 @pytest.fixture(scope="module")
 def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = make_two_scales(tmp_path_factory.mktemp("two") / "two")
+    with (folder / "infrastructure.yaml").open("a", encoding="utf-8") as file:
+        file.write("limits: {budget: 5 USD/h}\n")
     found: dict[str, Any] = json.loads(json.dumps(to_document(require_plan(plan_project(load_any_project(folder))))))
     return found
 
@@ -114,3 +116,15 @@ def test_own_metrics_are_of_own_operators_and_of_the_worker(document: dict[str, 
 def test_all_metrics_are_a_sole_workflow_s_own(document: dict[str, Any]) -> None:
     view: PlanView = plan_view(document)
     assert own_metrics(view, WORKER) == WORKER
+
+
+def test_the_budget_of_all_workflows_is_told_once(
+    document: dict[str, Any], gateways: Callable[[], list[Gateway]]
+) -> None:
+    async def run() -> None:
+        both = gateways()
+        whole = GatewaysCollector(both, plan=lambda: plan_view(document))
+        assert parse(metrics_text(whole).decode())["jellybean_slo_budget_usd_per_h"] == {(): 5.0}
+        assert "jellybean_slo_budget_usd_per_h" not in samples_of(both[:1]), "which costs more than one of them"
+
+    asyncio.run(run())
