@@ -23,6 +23,7 @@ from jellybean_protos.plan_format import qualified_name
 
 _ASK_S = 5.0
 _REQUESTS = "jellybean_gateway_requests_total"  # by outcome
+_LATENCIES = "jellybean_gateway_latency_seconds_bucket"
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -59,11 +60,11 @@ class Scrape:
         samples = {
             metric: own
             for metric, series in self.samples.items()
-            if (own := {
-                labels: value
-                for given, value in series.items()
-                if (labels := _own_labels(given, name)) is not None
-            })
+            if (
+                own := {
+                    labels: value for given, value in series.items() if (labels := _own_labels(given, name)) is not None
+                }
+            )
         }
         figures = self.workflows.get(name)
         return replace(
@@ -247,9 +248,7 @@ def top_of(before: Scrape, now: Scrape) -> Top:
     network_usd_per_h = sum(increase.total(name) for name in network) / span_s * 3600
     counted = _by("outcome", now.of(_REQUESTS))
     per_s = {kind: count / span_s for kind, count in _by("outcome", increase.of(_REQUESTS)).items()}
-    buckets = sorted(
-        (float(labels["le"]), count) for labels, count in increase.of("jellybean_gateway_latency_seconds_bucket")
-    )
+    buckets = _sums_by_bound(increase.of(_LATENCIES))
     load = _load(now, increase, per_s, None if each else quantile(buckets, 0.99), span_s)
     return Top(
         workflow=now.workflow,
@@ -278,6 +277,20 @@ def top_of(before: Scrape, now: Scrape) -> Top:
         expiring=tuple(_expiring(now)),
         workflows=each,
     )
+
+
+def worst_p99_s(before: Scrape, now: Scrape) -> float | None:
+    """The p99 latency between two scrapes, of several workflows the highest of theirs; None without an answer."""
+    by_workflow: dict[str, list[tuple[dict[str, str], float]]] = defaultdict(list)
+    for labels, count in _Increase(before, now).of(_LATENCIES):
+        by_workflow[labels.get("workflow", "")].append((labels, count))
+    each = (quantile(_sums_by_bound(buckets), 0.99) for buckets in by_workflow.values())
+    return max((p99_s for p99_s in each if p99_s is not None), default=None)
+
+
+def _sums_by_bound(buckets: Iterable[tuple[dict[str, str], float]]) -> list[tuple[float, float]]:
+    """Buckets of histograms, as (labels, count), as those of one, bounds ascending."""
+    return sorted((float(bound), count) for bound, count in _by("le", buckets).items())
 
 
 def _load(now: Scrape, increase: _Increase, per_s: Mapping[str, float], p99_s: float | None, span_s: float) -> Load:

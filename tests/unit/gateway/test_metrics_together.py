@@ -75,7 +75,10 @@ def test_each_workflow_s_series_have_its_name(gateways: Callable[[], list[Gatewa
         both = gateways()
         both[0].counters.receive("")
         samples = samples_of(both, await worker_metrics(both))
-        assert samples["jellybean_gateway_received_total"] == {(("workflow", "shop"),): 1.0, (("workflow", "yard"),): 0.0}
+        assert samples["jellybean_gateway_received_total"] == {
+            (("workflow", "shop"),): 1.0,
+            (("workflow", "yard"),): 0.0,
+        }
         assert labels_of(samples, "jellybean_gateway_latency_seconds_bucket", "workflow") == {"shop", "yard"}
         assert labels_of(samples, "jellybean_plan_info", "workflow") == {"shop", "yard"}
         assert labels_of(samples, "jellybean_runs_total", "operator") == {"shop/last", "yard/last", "workshop/last"}

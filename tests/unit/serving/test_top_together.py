@@ -12,7 +12,7 @@ from jellybean.planning.project_plan import plan_project, require_plan
 from jellybean.serving.client import Client
 from jellybean.serving.endpoint import Endpoint
 from jellybean.serving.errors import ServingError
-from jellybean.serving.top.top import Scrape, Watcher, parse, top_of
+from jellybean.serving.top.top import Scrape, Watcher, parse, top_of, worst_p99_s
 from jellybean_agent import PlanFigures, plan_view, workflow_views
 from jellybean_protos.gateway.v1 import gateway_pb2
 from jellybean_solver import to_document
@@ -67,6 +67,28 @@ def test_each_workflow_has_its_operators_by_its_own_names() -> None:
     for one in top.workflows:
         assert [(row.operator, row.rate_per_s) for row in one.operators] == [("last", RUNS[one.workflow] / SECONDS)]
         assert "jellybean_started_timestamp_seconds" not in scrape(0.0, 0.0).of_workflow(one.workflow).samples
+
+
+def answered(at_s: float, counts: dict[str, tuple[int, int]]) -> Scrape:
+    """By workflow: answers within 100 ms, and within 200 ms. Names of workflows are not known, as the operator's."""
+    lines = ["# TYPE jellybean_gateway_latency_seconds histogram"]
+    for name, (fast, every) in counts.items():
+        buckets = {"0.1": fast, "0.2": every, "+Inf": every}
+        of = f'workflow="{name}",' if name else ""
+        lines += [f'jellybean_gateway_latency_seconds_bucket{{{of}le="{le}"}} {n}' for le, n in buckets.items()]
+    return Scrape(at_s, parse("\n".join(lines) + "\n"))
+
+
+def test_latencies_of_workflows_are_one_histogram_and_the_worst_p99_is_one_workflow_s() -> None:
+    before = answered(0.0, {"shop": (0, 0), "yard": (5, 5)})
+    now = answered(SECONDS, {"shop": (900, 900), "yard": (5, 105)})
+    top = top_of(before, now)
+    assert top.latency_p50_s == pytest.approx(0.1 * 500 / 900)
+    assert top.latency_p99_s == pytest.approx(0.1 + 0.1 * 90 / 100), "the 990th of 1,000 answers"
+    assert worst_p99_s(before, now) == pytest.approx(0.1 + 0.1 * 99 / 100), "yard's"
+    assert worst_p99_s(now, now) is None
+    one = answered(0.0, {"": (0, 0)}), answered(SECONDS, {"": (90, 100)})
+    assert worst_p99_s(*one) == top_of(*one).latency_p99_s == pytest.approx(0.19)
 
 
 def test_a_workflow_that_leaves_between_two_calls_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
