@@ -33,8 +33,8 @@ def bench_together(
 ) -> tuple[BenchResult, ...]:
     """Measure workflows that are served for the project in `directory`, or by `endpoint`, while all have their load.
 
-    `projects`: by workflow. `rate_scales`: how many times its planned rate a workflow is offered; default 1. All warm up
-    as long as the slowest of them needs, and begin together, so that what counts is measured at the same time.
+    `projects`: by workflow. `rate_scales`: how many times its planned rate a workflow is offered; default 1. All
+    warm up as long as the slowest of them needs, and begin together, so that what counts is measured at the same time.
     """
     loads = [Load.of(own, endpoint, directory, name, rate_scales.get(name, 1.0)) for name, own in projects.items()]
     warmup_s = max(load.target.warm_up_s for load in loads)

@@ -57,6 +57,8 @@ class Gateways:
         """Serve a workflow whose gateway is made already."""
         served.gateway.changed = self.changed
         self._served[served.gateway.view.served_name] = served
+        if served.recorder is not None:
+            served.recorder.of_process = lambda: [one.recorder for one in self._served.values()]
 
     def start(self) -> None:
         """Connect to the workers."""

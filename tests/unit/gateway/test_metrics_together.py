@@ -54,7 +54,7 @@ def gateways(document: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Itera
 
         def make() -> list[Gateway]:
             network = WorkerNetwork(Transport(view.name, insecure=True), set(), emulate=False)
-            peers = {"": "127.0.0.1:9", **{name: "127.0.0.1:1" for name in view.workers}}
+            peers = {"": "127.0.0.1:9", **dict.fromkeys(view.workers, "127.0.0.1:1")}
             links = [stack.enter_context(EmulatedLinks((), None)) for _ in view.workflows]
             views = workflow_views(document).values()
             return [Gateway(own, peers, link, network) for own, link in zip(views, links, strict=True)]
