@@ -16,7 +16,7 @@ from pathlib import Path
 
 import grpc
 
-from jellybean.serving.gateway.gateway import Gateway
+from jellybean.serving.gateway.gateway import WORKER_STATES, Gateway
 from jellybean.serving.gateway.plans.current_plan import WorkerNetwork
 from jellybean.serving.gateway.plans.replacement import PreparedPlan, await_ready, switch_together
 from jellybean.serving.gateway.served_workflow import ServedWorkflow
@@ -31,7 +31,6 @@ _SUMS = (
     *("requests_in_hand", "answered", "failed", "refused", "expired", "retried", "waiting", "left_out", "kept"),
     *("kept_bytes", "hedged"),
 )
-_WORST = ("ready", "starting", "draining", "gone")  # states of a worker, the worst last
 
 
 class Gateways:
@@ -136,7 +135,7 @@ class Gateways:
         found.workflows.extend(self.names)
         for part in parts:
             for name, state in part.workers.items():
-                found.workers[name] = max(state, found.workers.get(name, state), key=_WORST.index)
+                found.workers[name] = max(state, found.workers.get(name, state), key=WORKER_STATES.index)
                 if name in part.reasons:
                     found.reasons[name] = part.reasons[name]
         for figure in _SUMS:

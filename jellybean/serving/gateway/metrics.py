@@ -13,7 +13,7 @@ from prometheus_client.samples import Sample
 
 from jellybean.ledger.columns import LATENCY_BOUNDS_S
 from jellybean.serving.gateway.audits.audits import AuditCounters, AuditOutcome
-from jellybean.serving.gateway.gateway import Gateway
+from jellybean.serving.gateway.gateway import WORKER_STATES, Gateway
 from jellybean.serving.gateway.workflow_metrics import own_metrics
 from jellybean_agent import CertificateFolder, PlanView, certificate_metrics, link_byte_metrics, metrics_text
 
@@ -54,7 +54,8 @@ class GatewaysCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         texts = self._workers()  # before the cost, which they update
         families: dict[str, Metric] = {}
-        for gateway in tuple(self._gateways):
+        gateways = tuple(self._gateways)
+        for gateway in gateways:
             for family in GatewayCollector(gateway, names_clients=self._names_clients).collect():
                 if gateway.view.workflow:
                     family.samples = [_of_workflow(gateway.view.workflow, sample) for sample in family.samples]
@@ -62,6 +63,7 @@ class GatewaysCollector(Collector):
                 if known is not family:
                     known.samples += family.samples
         yield from families.values()
+        yield workers_metric(gateways)
         if self._plan is not None and (plan := self._plan()).workflows:
             yield from budget_metric(plan)
         own = metrics_text(_Certificate(self._certificate))  # the workers have the same metrics
@@ -73,7 +75,7 @@ def _of_workflow(workflow: str, sample: Sample) -> Sample:
 
 
 class GatewayCollector(Collector):
-    """Of one workflow: requests by outcome, latencies, retries, requests in flight, worker states, cost, its ledger."""
+    """Of one workflow: requests by outcome, latencies, retries, requests in flight, cost, its ledger."""
 
     def __init__(self, gateway: Gateway, *, names_clients: bool = True) -> None:
         self._gateway, self._names_clients = gateway, names_clients
@@ -100,11 +102,6 @@ class GatewayCollector(Collector):
             yield GaugeMetricFamily(f"jellybean_gateway_{name}", text, value=value)
         if self._gateway.view.audit is not None:
             yield audit_metric(self._gateway.audits.counters)
-        workers = GaugeMetricFamily("jellybean_gateway_workers", "Workers by state.", labels=("state",))
-        states = Counter(status.workers.values())
-        for state in ("starting", "ready", "draining", "gone"):
-            workers.add_metric((state,), states[state])
-        yield workers
         yield self._latency()
         plans = self._gateway.plans
         yield from plan_metrics(plans.served.view)
@@ -126,6 +123,19 @@ class GatewayCollector(Collector):
         buckets = list(zip(bounds, itertools.accumulate(counters.latencies), strict=True))
         text = "From the call to its answer."
         return HistogramMetricFamily("jellybean_gateway_latency_seconds", text, buckets, counters.answered_s)
+
+
+def workers_metric(gateways: Iterable[Gateway]) -> Metric:
+    """Workers by state; one that workflows share counts once, by the worst of its states for them."""
+    states: dict[str, str] = {}
+    for gateway in gateways:
+        for worker, state in gateway.status().workers.items():
+            states[worker] = max(state, states.get(worker, state), key=WORKER_STATES.index)
+    counts = Counter(states.values())
+    found = GaugeMetricFamily("jellybean_gateway_workers", "Workers by state.", labels=("state",))
+    for state in WORKER_STATES:
+        found.add_metric((state,), counts[state])
+    return found
 
 
 class _Certificate(Collector):

@@ -131,3 +131,20 @@ def test_the_budget_of_all_workflows_is_told_once(
         assert "jellybean_slo_budget_usd_per_h" not in samples_of(both[:1]), "which costs more than one of them"
 
     asyncio.run(run())
+
+
+def test_a_worker_that_workflows_share_counts_once_in_its_worst_state(gateways: Callable[[], list[Gateway]]) -> None:
+    async def run() -> None:
+        both = gateways()
+        for gateway in both:
+            for worker in gateway.plans.served.workers.values():
+                worker.state = "ready"
+        shared = set(both[0].plans.served.workers) & set(both[1].plans.served.workers)
+        both[1].plans.served.workers[min(shared)].state = "gone"
+        workers = set(both[0].plans.served.workers) | set(both[1].plans.served.workers)
+        assert samples_of(both)["jellybean_gateway_workers"] == {
+            (("state", state),): count
+            for state, count in (("ready", len(workers) - 1), ("starting", 0), ("draining", 0), ("gone", 1))
+        }
+
+    asyncio.run(run())
