@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,15 +36,47 @@ def bench(
     `warmup_s`: before what counts; by default as `Target.warm_up_s`. `endpoint`: a gateway elsewhere that serves it.
     `workflow`: which one of several the project is, and `served_in`: the folder of all of them.
     """
-    target = Target.of(served_in or project.directory, held_out(project), endpoint, workflow)
-    warmup_s = target.warm_up_s if warmup_s is None else warmup_s
-    settings = LoadSettings(duration_s, warmup_s, seed, all_rows=rate_scale <= 1.0)
-    rate_per_s = rate_scale * target.planned_per_s
-    result = target.measure(rate_per_s, settings, progress)
-    due_s = target.due_s(rate_per_s, settings)
-    ranges = sampling_ranges(_simulated(target, result), due_s, warmup_s, duration_s, progress, workflow)
-    result = replace(result, ranges=ranges)
-    return _with_stale_accuracy(result, project, target)
+    load = Load.of(project, endpoint, served_in, workflow, rate_scale)
+    warmup_s = load.target.warm_up_s if warmup_s is None else warmup_s
+    settings = load.settings(duration_s, warmup_s, seed)
+    return load.compared(load.measure(settings, progress), settings, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A plan that is served and the load on it: its planned rate, times `rate_scale`. `workflow`: as of `bench`."""
+
+    project: Project
+    target: Target
+    workflow: str = ""
+    rate_scale: float = 1.0
+
+    @classmethod
+    def of(
+        cls, project: Project, endpoint: Endpoint | None, served_in: Path | None, workflow: str, rate_scale: float
+    ) -> Load:
+        """The load on what is served now; the arguments are as of `bench`."""
+        target = Target.of(served_in or project.directory, held_out(project), endpoint, workflow)
+        return cls(project, target, workflow, rate_scale)
+
+    def settings(self, duration_s: float, warmup_s: float, seed: int) -> LoadSettings:
+        """Settings of a measurement; at more than the planned rate no requests follow for the accuracy."""
+        return LoadSettings(duration_s, warmup_s, seed, all_rows=self.rate_scale <= 1.0)
+
+    def measure(self, settings: LoadSettings, progress: Progress) -> BenchResult:
+        """Offer the load and measure."""
+        return self.target.measure(self._rate_per_s, settings, progress)
+
+    def compared(self, result: BenchResult, settings: LoadSettings, progress: Progress) -> BenchResult:
+        """The result with its ranges by chance, which take simulations, and with what its accuracy depends on."""
+        due_s = self.target.due_s(self._rate_per_s, settings)
+        simulated, times_s = _simulated(self.target, result), (settings.warmup_s, settings.duration_s)
+        ranges = sampling_ranges(simulated, due_s, *times_s, progress, self.workflow)
+        return _with_stale_accuracy(replace(result, ranges=ranges), self.project, self.target)
+
+    @property
+    def _rate_per_s(self) -> float:
+        return self.rate_scale * self.target.planned_per_s
 
 
 def saturate(

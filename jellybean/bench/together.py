@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 from typing import TYPE_CHECKING
 
-from jellybean.bench.bench import bench
+from jellybean.bench.bench import Load
 from jellybean.bench.result import BenchResult
-from jellybean.bench.target import DURATION_S, no_progress
+from jellybean.bench.target import DURATION_S, LoadSettings, no_progress
 from jellybean.bench.window import Progress
 
 if TYPE_CHECKING:
@@ -31,21 +33,30 @@ def bench_together(
 ) -> tuple[BenchResult, ...]:
     """Measure workflows that are served for the project in `directory`, or by `endpoint`, while all have their load.
 
-    `projects`: by workflow. `rate_scales`: how many times its planned rate a workflow is offered; default 1.
+    `projects`: by workflow. `rate_scales`: how many times its planned rate a workflow is offered; default 1. All
+    warm up as long as the slowest of them needs, and begin together, so that what counts is measured at the same time.
     """
-    measure = partial(bench, served_in=directory, duration_s=duration_s, seed=seed, endpoint=endpoint)
-    with ThreadPoolExecutor(len(projects)) as pool:
-        running = [
-            pool.submit(
-                measure,
-                project,
-                workflow=name,
-                rate_scale=rate_scales.get(name, 1.0),
-                progress=progress if number == 0 else no_progress,
-            )
-            for number, (name, project) in enumerate(projects.items())
-        ]
-        with contextlib.ExitStack() as stack:
-            for one in running:
-                stack.callback(one.cancel)
-            return tuple(one.result() for one in running)
+    loads = [Load.of(own, endpoint, directory, name, rate_scales.get(name, 1.0)) for name, own in projects.items()]
+    warmup_s = max(load.target.warm_up_s for load in loads)
+    settings = [load.settings(duration_s, warmup_s, workflow_seed(seed, load.workflow)) for load in loads]
+    shown = [progress, *[no_progress] * (len(loads) - 1)]
+    ready = Barrier(len(loads))
+
+    def measure(load: Load, own: LoadSettings, advance: Progress) -> BenchResult:
+        ready.wait()
+        return load.measure(own, advance)
+
+    with ThreadPoolExecutor(len(loads)) as pool, contextlib.ExitStack() as stack:
+        stack.callback(ready.abort)
+        running = [pool.submit(measure, *each) for each in zip(loads, settings, shown, strict=True)]
+        results = [one.result() for one in running]
+    # Simulations would take the machine's time from a load, so they follow the last one.
+    return tuple(
+        replace(load.compared(result, own, progress), seed=seed)
+        for load, result, own in zip(loads, results, settings, strict=True)
+    )
+
+
+def workflow_seed(seed: int, workflow: str) -> int:
+    """The seed of a workflow's load: with the same one, workflows of one rate would have the same arrival times."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {workflow}".encode()).digest()[:4], "big")

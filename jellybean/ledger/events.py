@@ -31,6 +31,8 @@ class Event:
 
 def events(before: Reading | None, now: Reading) -> Iterator[Event]:
     """What happened between two readings, as they tell it."""
+    if not now.tells_events:
+        return
     at_s, plan = now.at.unix_s, now.serving
     if before is None or before.run != now.run:
         yield Event(at_s, now.run, EventKind.UP, plan)

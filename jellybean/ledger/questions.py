@@ -127,7 +127,6 @@ def _count_requests(connection: Connection, by: By, span: Span, found: dict[str,
         line[3] += float(row[-1])
 
 
-_SAME_EVENTS, _SAME_S = 100, 60.0  # how far back what other gateways wrote of the same event is looked for
 _SECONDS = {By.DAY: 86_400, By.HOUR: 3_600}
 _TIMES = {By.DAY: "%Y-%m-%d", By.HOUR: "%Y-%m-%d %H:00"}
 _WORK_COLUMNS: Mapping[By, tuple[str, ...]] = {
@@ -300,16 +299,4 @@ def all_events(ledger: Ledger) -> tuple[Event, ...]:
     query = select(columns.at_s, columns.run, columns.kind, columns.plan, columns.note).order_by(columns.id)
     with ledger.reading() as connection:
         rows = connection.execute(query).all()
-    found: list[Event] = []
-    for at_s, run, kind, plan, note in rows:
-        event = Event(at_s, run, EventKind(kind), plan, note)
-        if not any(_is_same(event, other) for other in found[-_SAME_EVENTS:]):
-            found.append(event)
-    return tuple(found)
-
-
-def _is_same(one: Event, other: Event) -> bool:
-    """True for what the gateways of several workflows write of one event."""
-    return abs(one.at_unix_s - other.at_unix_s) < _SAME_S and replace(one, at_unix_s=0.0) == replace(
-        other, at_unix_s=0.0
-    )
+    return tuple(Event(at_s, run, EventKind(kind), plan, note) for at_s, run, kind, plan, note in rows)

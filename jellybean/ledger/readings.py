@@ -121,7 +121,7 @@ class Reading:
     """All of it at one moment. `run`: of which start by `up` or `deploy`; `serving`: plan of new requests.
 
     `requests`: counters in the order of `columns.COLUMNS`; `counted`: a mark of the file that they are in. The last
-    three fields are not kept for the next reading.
+    four fields are not kept for the next reading.
     """
 
     at: Moment
@@ -135,6 +135,7 @@ class Reading:
     is_first: bool = False  # of its process
     is_last: bool = False  # of its process, which ends in order
     note: str = ""  # what else is to be said of it
+    tells_events: bool = True  # False: a reading of another workflow of the same process does
 
     @property
     def prices(self) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from jellybean.serving.top.top import Scrape, parse, top_of
+from jellybean.serving.top.top import Scrape, parse, top_of, worst_p99_s
 from jellybean_k8s import METRICS_PORT, Cluster, ClusterError, DeployError, gateway_pod
 
 WINDOW_S = 60.0  # between two readings: a status that changes more often costs the API server more than it tells
@@ -54,13 +54,13 @@ class MeasuredFigures:
         return None if before is None else self._difference(before, found)
 
     def _difference(self, before: Scrape, now: Scrape) -> dict[str, Any]:
-        top = top_of(before, now)
+        top, p99_s = top_of(before, now), worst_p99_s(before, now)
         paid_usd = now.total(_COST) - before.total(_COST)
         cost = paid_usd / top.window_s * 3600 if paid_usd >= 0 else top.usd_per_h  # it began again with a restart
         when = self.now().astimezone(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         return {
             "requestsPerSecond": _rounded(top.offered_per_s),
-            "latencyP99Seconds": None if top.latency_p99_s is None else _rounded(top.latency_p99_s),
+            "latencyP99Seconds": None if p99_s is None else _rounded(p99_s),
             "costUsdPerHour": _rounded(cost),
             "at": when,
         }

@@ -181,7 +181,8 @@ def _serve_metrics(options: argparse.Namespace, gateways: Gateways, transport: T
     """Serve metrics at `--metrics-port`, if it is given; returns a function that stops it."""
     at, workers = (options.metrics_host, options.metrics_port), _worker_metrics(options, gateways)
     names_clients = at[0] in _LOOPBACK
-    collector = GatewaysCollector(gateways, workers, transport.certificate, names_clients=names_clients)
+    own, plan = transport.certificate, lambda: gateways.view
+    collector = GatewaysCollector(gateways, workers, own, names_clients=names_clients, plan=plan)
     return serve_metrics(at, collector) or (lambda: None)
 
 

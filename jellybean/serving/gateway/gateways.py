@@ -17,7 +17,7 @@ from pathlib import Path
 import grpc
 
 from jellybean.serving.gateway.changeover import Changeover, Make, Views
-from jellybean.serving.gateway.gateway import Gateway
+from jellybean.serving.gateway.gateway import WORKER_STATES, Gateway
 from jellybean.serving.gateway.plans.current_plan import WorkerNetwork
 from jellybean.serving.gateway.served_workflow import ServedWorkflow
 from jellybean_agent import PlanView, StatusError, parse_identity
@@ -30,7 +30,6 @@ _SUMS = (
     *("requests_in_hand", "answered", "failed", "refused", "expired", "retried", "waiting", "left_out", "kept"),
     *("kept_bytes", "hedged"),
 )
-_WORST = ("ready", "starting", "draining", "gone")  # states of a worker, the worst last
 
 
 class Gateways:
@@ -57,6 +56,8 @@ class Gateways:
         """Serve a workflow whose gateway is made already."""
         served.gateway.changed = self.changed
         self._served[served.gateway.view.served_name] = served
+        if served.recorder is not None:
+            served.recorder.of_process = lambda: [one.recorder for one in self._served.values()]
 
     def start(self) -> None:
         """Connect to the workers."""
@@ -135,7 +136,7 @@ class Gateways:
         found.workflows.extend(self.names)
         for part in parts:
             for name, state in part.workers.items():
-                found.workers[name] = max(state, found.workers.get(name, state), key=_WORST.index)
+                found.workers[name] = max(state, found.workers.get(name, state), key=WORKER_STATES.index)
                 if name in part.reasons:
                     found.reasons[name] = part.reasons[name]
         for figure in _SUMS:

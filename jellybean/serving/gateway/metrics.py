@@ -13,29 +13,30 @@ from prometheus_client.samples import Sample
 
 from jellybean.ledger.columns import LATENCY_BOUNDS_S
 from jellybean.serving.gateway.audits.audits import AuditCounters, AuditOutcome
-from jellybean.serving.gateway.gateway import Gateway
+from jellybean.serving.gateway.gateway import WORKER_STATES, Gateway
 from jellybean.serving.gateway.workflow_metrics import own_metrics
 from jellybean_agent import CertificateFolder, PlanView, certificate_metrics, link_byte_metrics, metrics_text
 
 
-async def worker_metrics(gateways: Sequence[Gateway]) -> list[bytes]:
-    """Metrics of every worker of these workflows that answers, each once, in Prometheus' text format.
-
-    Of one of several workflows only its own operators, by its own names.
-    """
+async def worker_metrics(gateways: Iterable[Gateway]) -> list[bytes]:
+    """Metrics of every worker of these workflows that answers, each once, in Prometheus' text format."""
     texts: dict[str, bytes] = {}
     for gateway in gateways:
         texts |= await gateway.plans.worker_metrics()
-    if len(gateways) == 1:
-        return [own_metrics(gateways[0].view, text) for text in texts.values()]
     return list(texts.values())
 
 
+async def workflow_worker_metrics(gateway: Gateway) -> list[bytes]:
+    """As `worker_metrics`; of one of a plan's workflows, only its own operators, by its own names."""
+    return [own_metrics(gateway.view, text) for text in await worker_metrics([gateway])]
+
+
 class GatewaysCollector(Collector):
-    """Metrics of the workflows of a gateway, with a label `workflow` if there are several; and the workers' own.
+    """Metrics of the workflows of a gateway, with a label `workflow` if its plan is of several; and the workers' own.
 
     `workers()`: metrics of each worker in Prometheus' text format; none where workers are scraped themselves.
     `certificate`: the gateway's own, None: it has none. `names_clients`: False where strangers may read them.
+    `plan()`: of all workflows, whose budget is one; None where some of them are left out.
     """
 
     def __init__(
@@ -45,9 +46,10 @@ class GatewaysCollector(Collector):
         certificate: CertificateFolder | None = None,
         *,
         names_clients: bool = True,
+        plan: Callable[[], PlanView] | None = None,
     ) -> None:
         self._gateways, self._workers, self._certificate = gateways, workers, certificate
-        self._names_clients = names_clients
+        self._names_clients, self._plan = names_clients, plan
 
     def collect(self) -> Iterator[Metric]:
         texts = self._workers()  # before the cost, which they update
@@ -55,12 +57,15 @@ class GatewaysCollector(Collector):
         gateways = tuple(self._gateways)
         for gateway in gateways:
             for family in GatewayCollector(gateway, names_clients=self._names_clients).collect():
-                if len(gateways) > 1:
-                    family.samples = [_of_workflow(gateway.view.served_name, sample) for sample in family.samples]
+                if gateway.view.workflow:
+                    family.samples = [_of_workflow(gateway.view.workflow, sample) for sample in family.samples]
                 known = families.setdefault(family.name, family)
                 if known is not family:
                     known.samples += family.samples
         yield from families.values()
+        yield workers_metric(gateways)
+        if self._plan is not None and (plan := self._plan()).workflows:
+            yield from budget_metric(plan)
         own = metrics_text(_Certificate(self._certificate))  # the workers have the same metrics
         yield from merged([own, *texts])
 
@@ -70,7 +75,7 @@ def _of_workflow(workflow: str, sample: Sample) -> Sample:
 
 
 class GatewayCollector(Collector):
-    """Of one workflow: requests by outcome, latencies, retries, requests in flight, worker states, cost, its ledger."""
+    """Of one workflow: requests by outcome, latencies, retries, requests in flight, cost, its ledger."""
 
     def __init__(self, gateway: Gateway, *, names_clients: bool = True) -> None:
         self._gateway, self._names_clients = gateway, names_clients
@@ -97,11 +102,6 @@ class GatewayCollector(Collector):
             yield GaugeMetricFamily(f"jellybean_gateway_{name}", text, value=value)
         if self._gateway.view.audit is not None:
             yield audit_metric(self._gateway.audits.counters)
-        workers = GaugeMetricFamily("jellybean_gateway_workers", "Workers by state.", labels=("state",))
-        states = Counter(status.workers.values())
-        for state in ("starting", "ready", "draining", "gone"):
-            workers.add_metric((state,), states[state])
-        yield workers
         yield self._latency()
         plans = self._gateway.plans
         yield from plan_metrics(plans.served.view)
@@ -123,6 +123,19 @@ class GatewayCollector(Collector):
         buckets = list(zip(bounds, itertools.accumulate(counters.latencies), strict=True))
         text = "From the call to its answer."
         return HistogramMetricFamily("jellybean_gateway_latency_seconds", text, buckets, counters.answered_s)
+
+
+def workers_metric(gateways: Iterable[Gateway]) -> Metric:
+    """Workers by state; one that workflows share counts once, by the worst of its states for them."""
+    states: dict[str, str] = {}
+    for gateway in gateways:
+        for worker, state in gateway.status().workers.items():
+            states[worker] = max(state, states.get(worker, state), key=WORKER_STATES.index)
+    counts = Counter(states.values())
+    found = GaugeMetricFamily("jellybean_gateway_workers", "Workers by state.", labels=("state",))
+    for state in WORKER_STATES:
+        found.add_metric((state,), counts[state])
+    return found
 
 
 class _Certificate(Collector):
@@ -163,10 +176,17 @@ def plan_metrics(view: PlanView) -> Iterator[Metric]:
         ("plan_gap_ratio", "By how much of its cost the plan may be above the optimum.", plan.gap),
         ("slo_latency_p99_seconds", "Target.", plan.slo_latency_p99_s),
         ("slo_accuracy_percent", "Target: at least this.", plan.slo_mean_accuracy or plan.slo_accuracy),
-        ("slo_budget_usd_per_h", "Target: at most this.", plan.slo_budget_usd_per_h),
     ):
         if value is not None:
             yield GaugeMetricFamily(f"jellybean_{name}", text, value=value)
+    yield from budget_metric(view)
+
+
+def budget_metric(view: PlanView) -> Iterator[Metric]:
+    """The target of a plan's cost, if it has one. Several workflows have one together, and none of their own."""
+    budget = view.figures.slo_budget_usd_per_h
+    if budget is not None:
+        yield GaugeMetricFamily("jellybean_slo_budget_usd_per_h", "Target: at most this.", value=budget)
 
 
 def merged(texts: Sequence[bytes]) -> Iterator[Metric]:

@@ -14,7 +14,7 @@ import grpc
 
 from jellybean.serving.enrolment.rollout import PlanOffer, PlanRollout
 from jellybean.serving.gateway.gateways import Gateways, own_workflow
-from jellybean.serving.gateway.metrics import GatewaysCollector, worker_metrics
+from jellybean.serving.gateway.metrics import GatewaysCollector, worker_metrics, workflow_worker_metrics
 from jellybean.serving.gateway.streams.streams import StreamChunk
 from jellybean.serving.spool.delivery import Key
 from jellybean_agent import (
@@ -95,11 +95,13 @@ class GatewayService:
 
     async def Metrics(self, request: agent_pb2.MetricsRequest, context: Any) -> agent_pb2.MetricsResponse:
         try:
-            gateways = (self._gateways.of(request.workflow),) if request.workflow else tuple(self._gateways)
+            named = self._gateways.of(request.workflow) if request.workflow else None
         except StatusError as error:
             await context.abort(error.status, str(error))
-        workers = await worker_metrics(gateways)
-        collector = GatewaysCollector(gateways, lambda: workers, self._transport.certificate)
+        gateways = tuple(self._gateways) if named is None else (named,)
+        workers = await (worker_metrics(gateways) if named is None else workflow_worker_metrics(named))
+        plan = (lambda: self._gateways.view) if named is None else None
+        collector = GatewaysCollector(gateways, lambda: workers, self._transport.certificate, plan=plan)
         return agent_pb2.MetricsResponse(text=metrics_text(collector))
 
     async def Drain(self, request: agent_pb2.DrainRequest, _context: Any) -> agent_pb2.DrainResponse:

@@ -2,7 +2,8 @@
 
 Rules compare what is measured with what the plan states, so they need no thresholds of their own for latency and cost.
 What overload is, and what more than single failures are, is that of `overload`. Every rule is about one gateway (`job`,
-`instance`).
+`instance`), and of a plan of several about each workflow (`workflow`, a label that series of a plan of one lack); the
+budget is one of all workflows together.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from jellybean_agent import EXPIRING_SHARE
 
 WINDOW_S = 300
 WINDOW = f"{WINDOW_S}s"  # rates are averaged over this time: long enough for a burst of random arrivals to even out
-_AT = "job, instance"
+_PROCESS = "job, instance"
+_AT = f"{_PROCESS}, workflow"
 _CLIENT_ERRORS = f'ignoring (outcome) rate(jellybean_gateway_requests_total{{outcome="client_error"}}[{WINDOW}])'
 OFFERED_PER_S = f"rate(jellybean_gateway_received_total[{WINDOW}]) - {_CLIENT_ERRORS}"
 _PLANNED_PER_S = "jellybean_plan_requests_per_second"
@@ -122,7 +124,8 @@ RULES = (
     ),
     Rule(
         "JellyBeanOverBudget",
-        "3600 * sum without (of) (rate(jellybean_gateway_cost_usd_total[1h])) > jellybean_slo_budget_usd_per_h",
+        f"3600 * sum by ({_PROCESS}) (rate(jellybean_gateway_cost_usd_total[1h]))"
+        f" > on ({_PROCESS}) jellybean_slo_budget_usd_per_h",
         "15m",
         "warning",
         "{{ $value | humanize }} USD/h, above the budget",

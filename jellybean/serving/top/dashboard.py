@@ -1,4 +1,8 @@
-"""A Grafana dashboard of a run, on the metrics of docs/metrics.md."""
+"""A Grafana dashboard of a run, on the metrics of docs/metrics.md.
+
+Of a plan of several workflows, a variable chooses which of them are shown; by default all. Workers' series are of all:
+the names of their operators say of which.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from jellybean.serving.top.alerts import RULES
 from jellybean.serving.top.overload import ABOVE_PLAN
 
 _RATE = "[$__rate_interval]"
+_CHOSEN = 'workflow=~"$workflow"'
 _WIDTH, _HEIGHT = 12, 8  # Grafana's grid has 24 columns
 _STAT_WIDTH, _STAT_HEIGHT = 3, 4
 Query = tuple[str, str]  # PromQL, legend
@@ -21,15 +26,24 @@ _OFFERED = (
 )
 
 
+# Series of a workflow; not those of the whole process, nor those that are added to workers'.
+_OF_WORKFLOW = re.compile(
+    r"(jellybean_(?:gateway|plan|slo)_(?!workers\b|budget_|link_bytes|network_cost)\w+)(?:{([^}]*)})?"
+)
+
+
 def _quantile(share: float) -> str:
-    return f"histogram_quantile({share}, sum by (le) (rate(jellybean_gateway_latency_seconds_bucket{_RATE})))"
+    return f"histogram_quantile({share}, sum by (workflow, le) (rate(jellybean_gateway_latency_seconds_bucket{_RATE})))"
+
+
+_P99_TARGET = "min by (workflow) (jellybean_slo_latency_p99_seconds)"
 
 
 # Beside the plan's figure, 1 is as planned.
 LIMITS: dict[str, tuple[float, float]] = {"Offered / planned": (1.0, ABOVE_PLAN), "p99 / target": (0.9, 1.0)}
 STATS: tuple[tuple[str, str, str], ...] = (  # title, unit, PromQL
     ("Offered / planned", "percentunit", f"{_OFFERED} / sum(jellybean_plan_requests_per_second)"),
-    ("p99 / target", "percentunit", f"{_quantile(0.99)} / min(jellybean_slo_latency_p99_seconds)"),
+    ("p99 / target", "percentunit", f"max({_quantile(0.99)} / on (workflow) {_P99_TARGET})"),
     (
         "Cost so far",
         "currencyUSD",
@@ -60,8 +74,8 @@ GRAPHS: tuple[tuple[str, str, tuple[Query, ...]], ...] = (  # title, unit, queri
         "Latency",
         "s",
         (
-            *((_quantile(share), f"p{100 * share:.0f}") for share in (0.5, 0.9, 0.99)),
-            ("min(jellybean_slo_latency_p99_seconds)", "target"),
+            *((_quantile(share), f"{{{{workflow}}}} p{100 * share:.0f}") for share in (0.5, 0.9, 0.99)),
+            (_P99_TARGET, "{{workflow}} target"),
         ),
     ),
     (
@@ -181,9 +195,32 @@ def dashboard() -> dict[str, Any]:
         "tags": ["jellybean"],
         "time": {"from": "now-15m", "to": "now"},
         "refresh": "5s",
-        "templating": {"list": [source]},
+        "templating": {"list": [source, _workflows()]},
         "panels": [*stats, alerts, *graphs],
     }
+
+
+def _workflows() -> dict[str, Any]:
+    """The variable with the workflows to show. Its `All` includes series without the label: a plan of one has none."""
+    query = "label_values(jellybean_gateway_received_total, workflow)"
+    return {
+        "name": "workflow",
+        "label": "Workflow",
+        "type": "query",
+        "datasource": {"type": "prometheus", "uid": "${source}"},
+        "query": {"query": query, "refId": "workflow"},
+        "refresh": 2,  # whenever the range of time changes: plans replace each other
+        "sort": 1,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
+    }
+
+
+def of_chosen_workflows(query: str) -> str:
+    """A query with its series of workflows restricted to those that are chosen."""
+    return _OF_WORKFLOW.sub(lambda series: f"{series[1]}{{{', '.join(filter(None, (series[2], _CHOSEN)))}}}", query)
 
 
 def _alerts(number: int, left: int) -> dict[str, Any]:
@@ -213,7 +250,12 @@ def _panel(
             "overrides": [_dashed()] if any(PLANNED.search(legend) for _, legend in queries) else [],
         },
         "targets": [
-            {"refId": chr(ord("A") + index), "datasource": source, "expr": query, "legendFormat": legend}
+            {
+                "refId": chr(ord("A") + index),
+                "datasource": source,
+                "expr": of_chosen_workflows(query),
+                "legendFormat": legend,
+            }
             for index, (query, legend) in enumerate(queries)
         ],
     }

@@ -14,13 +14,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from jellybean.serving.client import Client
 from jellybean.serving.endpoint import Endpoint, owner_endpoint
+from jellybean.serving.errors import ServingError
 from jellybean.serving.outcomes import OutcomeKind
 from jellybean.serving.run_state import failing, read_state
 from jellybean.serving.top.overload import Load, Overload, find_overload
 from jellybean_agent import EXPIRING_SHARE, PlanFigures, PlanView, WorkerView, plan_view, workflow_views
+from jellybean_protos.plan_format import qualified_name
 
 _ASK_S = 5.0
 _REQUESTS = "jellybean_gateway_requests_total"  # by outcome
+_LATENCIES = "jellybean_gateway_latency_seconds_bucket"
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -53,11 +56,15 @@ class Scrape:
         return self.workflow if self.one_of_several else ""
 
     def of_workflow(self, name: str) -> Scrape:
-        """The part of one of several workflows: the gateway's metrics of it."""
+        """The part of one of several workflows: the gateway's metrics of it, and workers' of its operators."""
         samples = {
             metric: own
-            for metric, found in self.samples.items()
-            if (own := {_without(labels): value for labels, value in found.items() if ("workflow", name) in labels})
+            for metric, series in self.samples.items()
+            if (
+                own := {
+                    labels: value for given, value in series.items() if (labels := _own_labels(given, name)) is not None
+                }
+            )
         }
         figures = self.workflows.get(name)
         return replace(
@@ -74,9 +81,18 @@ class Scrape:
         return sum(self.samples.get(name, {}).values())
 
 
-def _without(labels: Labels) -> Labels:
-    """The labels without that of the workflow."""
-    return tuple(label for label in labels if label[0] != "workflow")
+def _own_labels(labels: Labels, workflow: str) -> Labels | None:
+    """Labels of a series in the part of one of several workflows, with its own names; None: it is not of this one.
+
+    The gateway's series have a label `workflow`, workers' the operator WORKFLOW/NAME.
+    """
+    given = dict(labels)
+    if "workflow" in given:
+        return tuple(label for label in labels if label[0] != "workflow") if given["workflow"] == workflow else None
+    prefix = qualified_name(workflow, "")
+    if not given.get("operator", "").startswith(prefix):
+        return None
+    return tuple(sorted({**given, "operator": given["operator"].removeprefix(prefix)}.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +187,10 @@ class Watcher:
         self._figures: Mapping[str, PlanFigures] = {}  # by workflow, if there are several
 
     def scrape(self) -> Scrape:
-        """All metrics now. NotRunningError when nothing is up, RequestError when the gateway does not answer."""
+        """All metrics now. NotRunningError when nothing is up, RequestError when the gateway does not answer.
+
+        ServingError if a plan that has just taken over leaves the workflow out that is watched.
+        """
         endpoint = replace(self._endpoint or owner_endpoint(self._directory), workflow=self._workflow)
         with Client.at(endpoint, timeout_s=_ASK_S) as client:
             status = client.status()
@@ -196,9 +215,15 @@ class Watcher:
         )
 
     def _read(self, document: Mapping[str, Any]) -> tuple[PlanView, Mapping[str, PlanFigures]]:
-        """The view of the plan, or of the workflow that is watched; and if there are several, the figures of each."""
+        """The view of the plan, or of the workflow that is watched; and if there are several, the figures of each.
+
+        ServingError if a plan that has just taken over leaves the workflow out that is watched.
+        """
         whole, views = plan_view(document), workflow_views(document)
         if self._workflow and whole.workflows:
+            if self._workflow not in views:
+                served = ", ".join(views)
+                raise ServingError(f"the plan that has taken over leaves {self._workflow} out: it serves {served}")
             return views[self._workflow], {}
         return whole, {name: view.figures for name, view in views.items()} if whole.workflows else {}
 
@@ -223,9 +248,7 @@ def top_of(before: Scrape, now: Scrape) -> Top:
     network_usd_per_h = sum(increase.total(name) for name in network) / span_s * 3600
     counted = _by("outcome", now.of(_REQUESTS))
     per_s = {kind: count / span_s for kind, count in _by("outcome", increase.of(_REQUESTS)).items()}
-    buckets = sorted(
-        (float(labels["le"]), count) for labels, count in increase.of("jellybean_gateway_latency_seconds_bucket")
-    )
+    buckets = _sums_by_bound(increase.of(_LATENCIES))
     load = _load(now, increase, per_s, None if each else quantile(buckets, 0.99), span_s)
     return Top(
         workflow=now.workflow,
@@ -254,6 +277,20 @@ def top_of(before: Scrape, now: Scrape) -> Top:
         expiring=tuple(_expiring(now)),
         workflows=each,
     )
+
+
+def worst_p99_s(before: Scrape, now: Scrape) -> float | None:
+    """The p99 latency between two scrapes, of several workflows the highest of theirs; None without an answer."""
+    by_workflow: dict[str, list[tuple[dict[str, str], float]]] = defaultdict(list)
+    for labels, count in _Increase(before, now).of(_LATENCIES):
+        by_workflow[labels.get("workflow", "")].append((labels, count))
+    each = (quantile(_sums_by_bound(buckets), 0.99) for buckets in by_workflow.values())
+    return max((p99_s for p99_s in each if p99_s is not None), default=None)
+
+
+def _sums_by_bound(buckets: Iterable[tuple[dict[str, str], float]]) -> list[tuple[float, float]]:
+    """Buckets of histograms, as (labels, count), as those of one, bounds ascending."""
+    return sorted((float(bound), count) for bound, count in _by("le", buckets).items())
 
 
 def _load(now: Scrape, increase: _Increase, per_s: Mapping[str, float], p99_s: float | None, span_s: float) -> Load:

@@ -78,7 +78,10 @@ def _measured() -> Schema:
         "description": "By the gateway, in the last minute; absent while it does not say.",
         "properties": {
             "requestsPerSecond": {"type": "number", "description": "Requests that arrived, without client errors."},
-            "latencyP99Seconds": {"type": "number", "description": "Absent: no request was answered."},
+            "latencyP99Seconds": {
+                "type": "number",
+                "description": "Of several workflows the highest; absent: no answer.",
+            },
             "costUsdPerHour": {"type": "number", "description": "Workers, and bytes over links that are known."},
             "at": {"type": "string", "format": "date-time", "description": "End of the time that was measured."},
         },

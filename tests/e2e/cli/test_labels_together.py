@@ -75,6 +75,11 @@ def _answered(project: Path) -> Mapping[str, int]:
     return {line["workflow"]: line["answered"] for line in lines}
 
 
+def _clients(project: Path) -> set[str]:
+    lines = json.loads(jellybean("cost", str(project), "--by", "client", "--json").stdout)["lines"]
+    return {line["client"] for line in lines}
+
+
 def _label(factor: float, number: int) -> str:
     return json.dumps([factor * number] * 4)
 
@@ -120,6 +125,9 @@ def test_a_label_of_a_client_is_for_its_workflow_only(served: Served) -> None:
     with served.client("shop/ann") as ann:
         ann.infer({"x": np.full((1, 4), 2, np.float32)}, request_id="soon")
         assert ann.label({"soon": [12, 12, 12, 12]}) == {"soon": 1.0}
+        ann.infer({"x": np.full((1, 4), 3, np.float32)}, request_id="soon-over-http")
+    assert _posted(served, "shop/ann", "shop", {"id": "soon-over-http", "label": [18, 18, 18, 18]})["right"] == 1.0
+    wait_until(lambda: {"bob", "shop/ann"} <= _clients(served.project))
     limited = pytest.raises(RequestError, match="the certificate is of workflow shop only, not of 'yard'")
     with served.client("shop/ann", "yard") as ann, limited:
         ann.label({"order-4": 1})

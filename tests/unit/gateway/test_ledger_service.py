@@ -39,8 +39,10 @@ from jellybean_protos.gateway.v1 import ledger_pb2 as pb
 class Call:
     """The context of a call. `name`: in the caller's certificate; None: it has none."""
 
-    def __init__(self, role: Role = Role.ADMIN, name: str | None = "root", peer: str = "ipv4:127.0.0.1:1") -> None:
-        self._uri = None if name is None else Identity("w", role, name).uri
+    def __init__(
+        self, role: Role = Role.ADMIN, name: str | None = "root", peer: str = "ipv4:127.0.0.1:1", workflow: str = "w"
+    ) -> None:
+        self._uri = None if name is None else Identity(workflow, role, name).uri
         self._peer = peer
         self.aborted: tuple[grpc.StatusCode, str] | None = None
 
@@ -155,6 +157,15 @@ def test_who_may_label_whose_requests() -> None:
     request = pb.LabelRequest(labels=[pb.RequestLabel(id="1", label="2", client="bob")])
     with pytest.raises(StatusError, match="client alice may label its own requests, not those of 'bob'"):
         asyncio.run(LedgerService(None, Workflows).label(request, Call(Role.CLIENT, "alice")))
+
+
+def test_a_client_of_one_workflow_is_another_than_one_of_all_with_its_name() -> None:
+    ann = Call(Role.CLIENT, "ann", workflow="plan/shop")
+    assert label_scope(ann) == "shop/ann"
+    assert label_scope(Call(Role.CLIENT, "ann", workflow="plan")) == "ann"
+    request = pb.LabelRequest(labels=[pb.RequestLabel(id="1", label="2", client="ann")])
+    with pytest.raises(StatusError, match="client shop/ann may label its own requests, not those of 'ann'"):
+        asyncio.run(LedgerService(None, Workflows).label(request, ann))
 
 
 def test_answers_are_the_same_after_their_way_as_messages() -> None:

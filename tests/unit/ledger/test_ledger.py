@@ -184,6 +184,25 @@ def test_events_are_what_readings_tell(ledger: Ledger) -> None:
     assert cost(ledger, By.PLAN, Span(BEGIN_S + 50.0))[0].workers_usd == 0.0  # between the runs
 
 
+def test_events_that_come_again_within_a_minute_are_all_told(ledger: Ledger) -> None:
+    """A gateway that crashes again and again, and plans that take turns."""
+    serving = Serving()
+    other = replace(PLAN, hash="p2")
+    ledger.write(replace(serving.read(0.0), is_first=True))
+    for number in range(3):
+        ledger.write(replace(serving.read(10.0 + number), is_first=True))
+    for number, plan in enumerate((other, PLAN, other)):
+        ledger.write(replace(serving.read(20.0 + number), plans=(plan,), serving=plan.hash))
+    assert [(event.kind.value, event.plan) for event in all_events(ledger)] == [
+        ("up", "p1"), *[("restart", "p1")] * 3, ("plan", "p2"), ("plan", "p1"), ("plan", "p2"),
+    ]  # fmt: skip
+
+
+def test_a_reading_beside_one_that_tells_events_tells_none(ledger: Ledger) -> None:
+    ledger.write(replace(Serving().read(0.0), is_first=True, tells_events=False))
+    assert all_events(ledger) == ()
+
+
 def test_what_cannot_be_opened_is_told(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no database" * 100, encoding="utf-8")
     with pytest.raises(LedgerError, match="file is not a database"):

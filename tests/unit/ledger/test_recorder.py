@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,63 @@ def test_an_outage_of_the_database_over_a_change_of_plans_costs_what_each_plan_c
     assert [event.kind.value for event in all_events(ledger)] == ["up", "plan", "down"]
     assert not (tmp_path / "live").exists()  # all that it counted is in the ledger
     ledger.close()
+
+
+def test_of_the_workflows_of_a_process_the_first_one_tells_events(tmp_path: Path, clock: list[float]) -> None:
+    view = plan_view(chain(tmp_path))
+    other = replace(view, hash="another")
+    served: list[Recorder | None] = []
+
+    def begin() -> list[Recorder]:
+        """The recorders of a process that has just begun."""
+        found = [
+            Recorder(
+                Ledger(str(tmp_path / "ledger.db"), name),
+                ServingLog(LiveCounters(tmp_path / name, COLUMNS), name),
+                "run",
+                Plans(Served(view)),  # type: ignore[arg-type]
+            )
+            for name in ("shop", "yard")
+        ]
+        for one in found:
+            one.of_process = lambda: served
+        served[:] = found
+        return found
+
+    async def write(*, is_last: bool = False) -> None:
+        clock[0] += 1.0
+        for one in both:
+            await one.write(is_last=is_last)
+
+    async def end() -> None:
+        for one in both:
+            await one.end(has_kept=False)
+
+    async def run() -> None:
+        await write()
+        await write()
+        served.pop(0)  # the next plan leaves the first one out
+        both[1]._plans.served = Served(other)
+        await write()
+        await write(is_last=True)
+
+    both = begin()
+    asyncio.run(run())
+    asyncio.run(end())
+    both = begin()
+    for one in both:
+        one.log.received("")
+        one.lose({})
+    asyncio.run(write())
+    asyncio.run(end())
+    with contextlib.closing(Ledger(str(tmp_path / "ledger.db"))) as ledger:
+        told = [(event.kind.value, event.plan, event.note) for event in all_events(ledger)]
+    assert told == [
+        ("up", view.hash, ""),
+        ("plan", "another", f"in place of {view.hash}"),
+        ("down", "another", ""),
+        ("restart", view.hash, "2 requests in flight were lost"),
+    ]
 
 
 def test_metrics_say_what_each_client_and_operator_costs_and_what_waits(tmp_path: Path, clock: list[float]) -> None:

@@ -49,3 +49,25 @@ def test_a_stat_without_limits_has_no_colour_of_a_verdict() -> None:
             assert [step["color"] for step in defaults["thresholds"]["steps"]] == ["green", "yellow", "red"]
         else:
             assert defaults["color"] == {"mode": "fixed", "fixedColor": "text"}, title
+
+
+def test_series_of_workflows_are_those_that_are_chosen_and_those_of_the_process_are_all() -> None:
+    queries = [query["expr"] for panel in PANELS for query in panel["targets"]]
+    chosen, whole = set[str](), set[str]()
+    for name, labels in re.findall(r"(jellybean_\w+)({[^}]*})?", " ".join(queries)):
+        (chosen if 'workflow=~"$workflow"' in labels else whole).add(name)
+    assert not chosen & whole
+    assert {"jellybean_gateway_received_total", "jellybean_gateway_requests_total"} <= chosen
+    assert {"jellybean_plan_requests_per_second", "jellybean_slo_latency_p99_seconds"} <= chosen
+    assert {"jellybean_gateway_workers", "jellybean_slo_budget_usd_per_h"} <= whole
+    assert {"jellybean_busy_seconds_total", "jellybean_network_cost_usd_total"} <= whole
+    assert 'requests_total{outcome="client_error", workflow=~"$workflow"}' in " ".join(queries)
+    (variable,) = [one for one in dashboard()["templating"]["list"] if one["name"] == "workflow"]
+    assert re.fullmatch(variable["allValue"], ""), "series of a plan of one have no such label"
+
+
+def test_percentiles_are_of_each_workflow() -> None:
+    queries = [query["expr"] for panel in PANELS for query in panel["targets"]]
+    percentiles = [query for query in queries if "histogram_quantile" in query]
+    assert len(percentiles) == 4
+    assert all("sum by (workflow, le)" in query for query in percentiles)

@@ -15,6 +15,7 @@ import grpc
 
 from jellybean.errors import InputError
 from jellybean.ledger.errors import LedgerError
+from jellybean.serving.gateway.accounting.serving_log import client_name
 from jellybean_agent import AgentError, Role, StatusError, caller_uri, parse_identity, status_of
 from jellybean_protos.gateway.v1 import ledger_pb2 as pb
 
@@ -174,7 +175,6 @@ def label_scope(caller: Any) -> str | None:
     """
     if caller.peer().startswith("unix:"):
         return None
-    identity = parse_identity(caller_uri(caller))
-    if identity is None:
-        return ""
-    return None if identity.role is Role.ADMIN else identity.name
+    uri = caller_uri(caller)
+    identity = parse_identity(uri)
+    return None if identity is not None and identity.role is Role.ADMIN else client_name(uri)

@@ -10,7 +10,7 @@ import math
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -60,6 +60,8 @@ class Recorder:
         self.log = log
         self.answers, self.values, self.audits, self.metrics = AnswerLog(), ValueLog(), AuditLog(), LedgerMetrics()
         self._ledger, self._run, self._plans, self._interval_s = ledger, run, plans, interval_s
+        # Those of all workflows of the process: the first one tells what happens to all of them.
+        self.of_process: Callable[[], Sequence[Recorder | None]] = lambda: (self,)
         self._changed = asyncio.Event()
         self._writing = asyncio.Lock()
         self._compacted_s = -math.inf
@@ -95,8 +97,14 @@ class Recorder:
             text = "%d requests were in flight when the gateway ended last time: the ledger has them as lost"
             LOG.warning(text, self._lost)
 
-    def _note(self) -> str:
-        return f"{self._lost} requests in flight were lost" if self._lost and not self._has_read else ""
+    def _with_events(self, reading: Reading, *, is_last: bool) -> Reading:
+        """The reading with what it tells of the process, if it is this recorder that tells events."""
+        recorders = self.of_process()
+        if not recorders or recorders[0] is not self:
+            return replace(reading, tells_events=False)
+        lost = sum(one._lost for one in recorders if one is not None)
+        note = f"{lost} requests in flight were lost" if lost and not self._has_read else ""
+        return replace(reading, is_first=not self._has_read, is_last=is_last, note=note)
 
     def plans_changed(self) -> None:
         """A plan began or ended to cost money."""
@@ -125,7 +133,7 @@ class Recorder:
             counts = await asyncio.to_thread(_counters, views, texts)  # thousands of lines in a large fleet
             reading = self._reading(self._plans.served.view, views, *counts)
             seen_usd = self._plans.costs.seen_usd
-            reading = replace(reading, is_first=not self._has_read, is_last=is_last, note=self._note())
+            reading = self._with_events(reading, is_last=is_last)
             self._has_read = True
             self._add(reading)
             try:
@@ -280,6 +288,8 @@ def open_recorder(url: str, live: Path, run: str, plans: CurrentPlan) -> Recorde
     ledger = Ledger(url, gateway)
     log = ServingLog(LiveCounters(live, COLUMNS), plans.served.view.served_name)
     recorder = Recorder(ledger, log, run, plans)
+    if plans.served.view.workflow:
+        recorder.of_process = tuple  # until it is one of the workflows that are served
     plans.log_bytes(log.sent)
     plans.on_billed = recorder.plans_changed
     plans.on_read = recorder.write

@@ -17,6 +17,7 @@ from jellybean.ledger.columns import (
 from jellybean.ledger.readings import Counts, RequestKey, Sent, SentKey
 from jellybean.serving.outcomes import OutcomeKind
 from jellybean_agent import LiveCounters, parse_identity
+from jellybean_protos.plan_format import qualified_name
 
 _CLIENT, _SOURCE = "client", "source"  # what a row is about
 _BYTES = 0  # column of a source's row
@@ -98,6 +99,12 @@ class ServingLog:
 
 
 def client_name(uri: str) -> str:
-    """The name in a client's certificate, or its role if it has none; empty without a certificate."""
+    """The name in a client's certificate, or its role if it has none; empty without a certificate.
+
+    Of a client that may call only one of a plan's workflows, WORKFLOW/NAME: others may have its name.
+    """
     identity = parse_identity(uri)
-    return "" if identity is None else identity.name or identity.role.value
+    if identity is None:
+        return ""
+    name = identity.name or identity.role.value
+    return qualified_name(identity.own_workflow, name) if identity.own_workflow else name

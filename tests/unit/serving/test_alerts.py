@@ -1,0 +1,33 @@
+"""Alert rules where a gateway serves several workflows: what is compared with what."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from jellybean.serving.top.alerts import RULES
+
+EXPRESSIONS = {rule.alert: rule.expr for rule in RULES}
+PROCESS = ["job", "instance"]
+BY_WORKFLOW = [*PROCESS, "workflow"]
+
+
+def labels_of(keyword: str, expr: str) -> list[list[str]]:
+    """The labels of each `by (...)` or `on (...)`."""
+    return [found.split(", ") for found in re.findall(rf"{keyword} \(([^)]*)\)", expr)]
+
+
+@pytest.mark.parametrize(
+    ("alert", "matched"), [("JellyBeanLatencyAboveTarget", BY_WORKFLOW), ("JellyBeanOverBudget", PROCESS)]
+)
+def test_sums_have_the_labels_by_which_they_are_compared(alert: str, matched: list[str]) -> None:
+    """The target of latency is each workflow's, the budget that of all together: two series for one match none."""
+    expr = EXPRESSIONS[alert]
+    assert labels_of("on", expr) == [matched]
+    assert [[label for label in labels if label != "le"] for labels in labels_of("by", expr)] == [matched]
+
+
+def test_other_rules_compare_each_workflow_with_itself() -> None:
+    others = EXPRESSIONS.keys() - {"JellyBeanLatencyAboveTarget", "JellyBeanOverBudget"}
+    assert all(not re.search(r"\b(by|on|without) \(", EXPRESSIONS[alert]) for alert in others)
