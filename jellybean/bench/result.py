@@ -26,6 +26,7 @@ class BenchResult:
     after its end. `answered_in_window`: answers in the window, of requests of the warm-up too, as simulations count;
     `throughput_per_s` is that number over the window. Percentiles are by nearest rank. `uncounted`: requests of the
     warm-up of `warmup_s`, and those sent after the window for the accuracy; the gateway's counters have them too.
+    `beside`: of workflows that were measured together, how many times its planned rate each was offered.
     `joined`: workers are boxes that joined a gateway, which emulate nothing. `answers`: a few of them, as the report
     shows them. `ranges`: least and greatest value of throughput and latencies in simulations of the same arrivals.
     `stale_accuracy`: a sentence if the plan's accuracy was predicted with other labels or held-out inputs.
@@ -67,6 +68,7 @@ class BenchResult:
     answers: tuple[ShownAnswer, ...] = ()
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     stale_accuracy: str = ""
+    beside: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def caveats(self) -> tuple[str, ...]:

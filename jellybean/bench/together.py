@@ -51,8 +51,9 @@ def bench_together(
         running = [pool.submit(measure, *each) for each in zip(loads, settings, shown, strict=True)]
         results = [one.result() for one in running]
     # Simulations would take the machine's time from a load, so they follow the last one.
+    beside = {name: rate_scales.get(name, 1.0) for name in projects}
     return tuple(
-        replace(load.compared(result, own, progress), seed=seed)
+        replace(load.compared(result, own, progress), seed=seed, beside=beside)
         for load, result, own in zip(loads, results, settings, strict=True)
     )
 

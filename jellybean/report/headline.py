@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -44,21 +44,24 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a headline is made of. `targets`: (prefix of a workflow's name, target); `bench`: the shown measurement."""
+    """What a headline is made of. `targets`: (workflow, target); `benches`: by workflow what is shown.
+
+    A single workflow has the empty name.
+    """
 
     project: str  # as argument of a command
     options: str  # those that the plan was made with, as further arguments
     comparisons: Sequence[Comparison]
     targets: Sequence[tuple[str, SloVerdict]]
     workers: Sequence[WorkerUse]
-    bench: Record | None
+    benches: Mapping[str, Record]
     is_simulated: bool  # by `simulate`, which predicts more than `plan`
     is_scaled: bool  # there are measurements at other rates than planned
 
 
 def make_headline(judgement: Judgement) -> Headline:
     """The headline: missed targets and failures first, then deviations, then what is not known."""
-    bad = (*_missed(judgement.targets), *_failures(judgement.bench or {}))
+    bad = (*_missed(judgement.targets), *_failures(judgement.benches))
     if bad:
         return Headline(HeadlineLevel.BAD, "Misses its targets", bad)
     gaps = (*_unsure(judgement), *_gaps(judgement))
@@ -69,48 +72,53 @@ def make_headline(judgement: Judgement) -> Headline:
         title = "Not measured at the planned rate" if judgement.is_scaled else "Not measured yet"
         return Headline(HeadlineLevel.OPEN, title, ("All figures are predictions",))
     within = (*_within(judgement), *gaps)
-    if judgement.bench is None:
+    if not judgement.benches:
         return Headline(HeadlineLevel.OPEN, "Measured in part", within)
     title = "Meets its targets, as predicted" if judgement.targets else "As predicted"
     return Headline(HeadlineLevel.GOOD, title, within)
 
 
 def _missed(targets: Sequence[tuple[str, SloVerdict]]) -> Iterator[str]:
-    for prefix, slo in targets:
+    for workflow, slo in targets:
         for state, value, word in (
             (slo.measured_state, slo.measured, "measured"),
             (slo.predicted_state, slo.predicted, "predicted"),
         ):
             if state is SloState.BROKEN:
                 metric = METRIC_BY_KEY[slo.metric]
-                yield f"{prefix}{metric.label} {metric.show(value)} {word}, target {metric.show(slo.target)}"
+                yield f"{_prefix(workflow)}{metric.label} {metric.show(value)} {word}, target {metric.show(slo.target)}"
 
 
 def _unsure(judgement: Judgement) -> Iterator[str]:
     """Targets that lie within the sampling error of what was measured: not every held-out input was sent."""
-    margin = figure(judgement.bench, ACCURACY_MARGIN)
     remedy = ""
-    if duration_s := figure(judgement.bench, "duration_s"):
+    if duration_s := max((figure(bench, "duration_s") or 0.0 for bench in judgement.benches.values()), default=0.0):
         command = f"jellybean bench {judgement.project} --duration {LONGER_BENCH * duration_s:.0f}"
         remedy = f" (measure longer: `{command}`)"
-    for prefix, slo in judgement.targets:
+    for workflow, slo in judgement.targets:
         if slo.measured_state is SloState.UNSURE:
+            margin = figure(judgement.benches.get(workflow, {}), ACCURACY_MARGIN)
             metric = METRIC_BY_KEY[slo.metric]
             yield (
-                f"{prefix}{metric.label} {metric.show(slo.measured)} ± {metric.show(margin)} measured, target "
-                f"{metric.show(slo.target)}: too few requests to tell{remedy}"
+                f"{_prefix(workflow)}{metric.label} {metric.show(slo.measured)} ± {metric.show(margin)} measured, "
+                f"target {metric.show(slo.target)}: too few requests to tell{remedy}"
             )
 
 
-def _failures(bench: Record) -> Iterator[str]:
-    offered = f"{figure(bench, 'offered') or 0:.0f}"
-    if kinds := outcome_text(outcomes := bench.get("outcomes") or {}, answered=False):
-        unanswered = sum(outcomes.values()) - outcomes[OutcomeKind.ANSWERED]
-        yield f"{unanswered} of {offered} requests had no answer: {kinds}"
-    elif errors := figure(bench, "errors"):  # stored before outcomes were
-        yield f"{errors:.0f} of {offered} requests failed"
-    if bench.get("sustained") is False:
-        yield str(bench.get("verdict") or "the offered rate was not sustained")
+def _prefix(workflow: str) -> str:
+    return f"{workflow}: " if workflow else ""
+
+
+def _failures(benches: Mapping[str, Record]) -> Iterator[str]:
+    for workflow, bench in benches.items():
+        prefix, offered = _prefix(workflow), f"{figure(bench, 'offered') or 0:.0f}"
+        if kinds := outcome_text(outcomes := bench.get("outcomes") or {}, answered=False):
+            unanswered = sum(outcomes.values()) - outcomes[OutcomeKind.ANSWERED]
+            yield f"{prefix}{unanswered} of {offered} requests had no answer: {kinds}"
+        elif errors := figure(bench, "errors"):  # stored before outcomes were
+            yield f"{prefix}{errors:.0f} of {offered} requests failed"
+        if bench.get("sustained") is False:
+            yield prefix + str(bench.get("verdict") or "the offered rate was not sustained")
 
 
 def _deviations(comparisons: Sequence[Comparison]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -36,6 +36,7 @@ from jellybean.report.comparison import (
     judge,
 )
 from jellybean.report.headline import Headline, Judgement, make_headline
+from jellybean.report.shown_measurements import newest_benches, newest_of_all
 from jellybean.report.store import Record, Snapshot, Store, StoreRow
 from jellybean.report.utilisation import WorkerUse, worker_uses
 from jellybean_agent import planned_rate_per_s
@@ -168,20 +169,22 @@ def build_report(store: Store, plan_hash: str | None = None) -> Report:
     predicted = _predicted(plan, snapshot)
     rows = store.history(snapshot.plan_hash)
     benches = [row for row in rows if row.kind == "bench"]
-    measured = _measured_together(plan, benches) if plan.workflows else _measured(snapshot)
+    shown = newest_benches(plan, snapshot, benches)
+    of_all = newest_of_all(plan, snapshot, benches)
+    measured = _measured_together(of_all) if plan.workflows else _measured(snapshot)
     comparisons = compare(predicted, measured)
     slos = judge(plan.slo, predicted, measured)
     advice = tuple(find_advice(snapshot, plan, store))
-    workflows = tuple(_workflows(plan, snapshot, benches))
-    workers = worker_uses(plan, snapshot)
+    workflows = tuple(_workflows(plan, snapshot, shown))
+    workers = worker_uses(plan, snapshot, of_all.values())
     headline = make_headline(
         Judgement(
             project=shlex.quote(store.project),
             options=plan_options(plan),
             comparisons=comparisons,
-            targets=[("", slo) for slo in slos] + [(f"{w.name}: ", slo) for w in workflows for slo in w.slos],
+            targets=[("", slo) for slo in slos] + [(w.name, slo) for w in workflows for slo in w.slos],
             workers=workers,
-            bench=snapshot.bench.record if snapshot.bench is not None else None,
+            benches=shown,
             is_simulated=snapshot.prediction is not None,
             is_scaled=any(row.kind == "scaled" for row in rows),
         )
@@ -201,13 +204,13 @@ def build_report(store: Store, plan_hash: str | None = None) -> Report:
         baselines=_baselines(snapshot.planning.record),
         planning=snapshot.planning.record,
         advice=advice,
-        caveats=tuple(_caveats(snapshot, plan, store)),
+        caveats=tuple(_caveats(snapshot, plan, store, shown)),
         workflows=workflows,
         answers=tuple(ShownAnswer(**answer) for answer in _bench_record(snapshot).get("answers") or ()),
     )
 
 
-def _workflows(plan: Plan, snapshot: Snapshot, benches: Sequence[StoreRow]) -> Iterator[WorkflowUse]:
+def _workflows(plan: Plan, snapshot: Snapshot, shown: Mapping[str, Record]) -> Iterator[WorkflowUse]:
     """Planned, simulated and measured figures of each workflow of a plan for several workflows."""
     record = snapshot.prediction.record if snapshot.prediction is not None else {}
     simulated, planned = record.get("workflows") or {}, _planned_latencies_s(snapshot)
@@ -216,7 +219,7 @@ def _workflows(plan: Plan, snapshot: Snapshot, benches: Sequence[StoreRow]) -> I
         known = {**own, **planned.get(workflow.name, {}), **simulated.get(workflow.name, {})}
         predicted = {key: value for key in _PREDICTED if (value := figure(known, key)) is not None}
         predicted["throughput_per_s"] = _rate_per_s(plan, workflow.name)
-        latest = _latest_of(benches, workflow.name)
+        latest = shown.get(workflow.name, {})
         measured = {**_figures_of(latest), RANGES: latest.get(RANGES) or {}}
         slos, comparisons = judge(workflow.slo, predicted, measured), compare(predicted, measured)
         yield WorkflowUse(workflow.name, workflow.cost, predicted, slos, comparisons)
@@ -227,18 +230,13 @@ def _rate_per_s(plan: Plan, workflow: str) -> float:
     return sum(stream.rate_per_s for stream in request_streams(plan) if stream.workflow == workflow)
 
 
-def _latest_of(benches: Sequence[StoreRow], workflow: str) -> Record:
-    """The latest measurement of a workflow; empty if there is none."""
-    return next((row.record for row in reversed(benches) if row.record.get("workflow") == workflow), {})
-
-
-def _measured_together(plan: Plan, benches: Sequence[StoreRow]) -> dict[str, Any]:
-    """What can be summed over all workflows, if each was measured."""
-    parts = [_figures_of(_latest_of(benches, workflow.name)) for workflow in plan.workflows]
+def _measured_together(benches: Mapping[str, Record]) -> dict[str, Any]:
+    """What can be summed over all workflows. `benches`: of each, at the same time, or empty."""
+    parts = [_figures_of(bench) for bench in benches.values()]
     return {
         key: sum(part[key] for part in parts)
         for key in ("cost_usd_per_h", "throughput_per_s")
-        if all(key in part for part in parts)
+        if parts and all(key in part for part in parts)
     }
 
 
@@ -316,18 +314,18 @@ def _run(row: StoreRow) -> MeasurementRun:
     )
 
 
-def _caveats(snapshot: Snapshot, plan: Plan, store: Store) -> Iterator[str]:
-    """What limits the predicted and measured figures that the report shows."""
+def _caveats(snapshot: Snapshot, plan: Plan, store: Store, shown: Mapping[str, Record]) -> Iterator[str]:
+    """What limits the predicted and measured figures that the report shows. `shown`: measurements by workflow."""
     if altered := altered_models_text(Path(store.project), plan):
         yield altered
     if stale := _stale_accuracy(Path(store.project), plan):
         yield stale
     yield from (f"profiles: {text}" for text in snapshot.planning.record.get("profile_notes") or ())
-    for row in (snapshot.bench, snapshot.saturate):
-        for text in recorded_caveats(row.record) if row is not None else ():
-            if text == stale:
-                continue
-            yield f"{'bench --saturate' if row is snapshot.saturate else 'bench'}: {text}"
+    sources = {f"bench of {name}" if name else "bench": record for name, record in shown.items()}
+    if snapshot.saturate is not None:
+        sources["bench --saturate"] = snapshot.saturate.record
+    for source, record in sources.items():
+        yield from (f"{source}: {text}" for text in recorded_caveats(record) if text != stale)
 
 
 def _stale_accuracy(directory: Path, plan: Plan) -> str:

@@ -154,7 +154,7 @@ class Store:
         """Record measured figures of a plan.
 
         Kinds: `bench` at the declared rates, `scaled` at a multiple of them, `saturate` for the highest sustained rate.
-        By default the kind is derived from `highest_rate_per_s` and `rate_per_s` of the record.
+        By default the kind is derived from `highest_rate_per_s`, `rate_per_s` and `beside` of the record.
         """
         if kind is not None and kind not in get_args(MeasurementKind):
             raise StoreError(f"unknown kind of measurement {kind!r}: one of {', '.join(get_args(MeasurementKind))}")
@@ -311,6 +311,8 @@ class Store:
 def _kind(record: Record, plan: Record) -> MeasurementKind:
     if record.get("highest_rate_per_s") is not None:
         return "saturate"
+    if any(not math.isclose(scale, 1.0, rel_tol=SAME_RATE) for scale in (record.get("beside") or {}).values()):
+        return "scaled"  # another workflow's load is not as planned
     offered = record.get("rate_per_s")
     if offered is None or not plan.get("sources"):
         return "bench"

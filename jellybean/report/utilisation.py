@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from jellybean.bench.caveats import LATE
@@ -59,15 +59,33 @@ class WorkerUse:
         return f"{formats.percent(self.measured)} measured, {formats.percent(self.expected)} {word}"
 
 
-def worker_uses(plan: Plan, snapshot: Snapshot) -> tuple[WorkerUse, ...]:
-    """Utilisation of each worker of a plan, in the plan's order."""
+def worker_uses(plan: Plan, snapshot: Snapshot, benches: Collection[Record]) -> tuple[WorkerUse, ...]:
+    """Utilisation of each worker of a plan, in the plan's order.
+
+    `benches`: a measurement of each workflow, at the same time, or empty; their times on shared workers add up.
+    """
     simulation = snapshot.prediction.record if snapshot.prediction is not None else {}
-    bench = snapshot.bench.record if snapshot.bench is not None else {}
+    bench = _added_up(benches)
     simulated, measured = simulation.get("utilisation") or {}, bench.get("utilisation") or {}
     return tuple(
         _worker_use(plan, worker, figure(simulated, worker.name), figure(measured, worker.name), bench)
         for worker in plan.workers
     )
+
+
+def _added_up(benches: Collection[Record]) -> Record:
+    """What measurements at the same time say together of workers and the machine."""
+    if len(benches) < 2:
+        return next(iter(benches), {})
+    used: dict[str, float] = {}
+    late: dict[str, float] = {}
+    for bench in benches:
+        for name, share in (bench.get("utilisation") or {}).items():
+            used[name] = used.get(name, 0.0) + share
+        for name, share in (bench.get("late") or {}).items():
+            late[name] = max(share, late.get(name, 0.0))
+    cpu = max((figure(bench, "machine_cpu") or 0.0 for bench in benches), default=0.0)
+    return {"utilisation": used, "late": late, "machine_cpu": cpu}
 
 
 def _worker_use(

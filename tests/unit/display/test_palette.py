@@ -109,7 +109,7 @@ def test_every_mark_of_the_page_uses_one_colour_of_the_palette() -> None:
             users.setdefault(token, set()).update(part.strip() for part in selector.split(","))
     allowed = {
         "traffic": {".line.paid", ".pill.paid", ".traffic"},
-        "measured": {".measured", ".trend"},
+        "measured": {".measured", ".trend", ".interval"},
         "predicted": {".predicted"},
         "worker-2": {".worker", ".worker-2"},
         "flow": {".line", ".source"},

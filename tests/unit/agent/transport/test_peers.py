@@ -96,7 +96,9 @@ def test_what_may_not_have_arrived_is_told_when_the_stream_breaks() -> None:
         for number in range(4):
             peer.put(message(number))
         await wait_until_async(lambda: bool(lost))
-        assert lost == [("broken off", ["2", "3"])]
+        ((reason, lost_names),) = lost
+        assert (reason, lost_names[-2:]) == ("broken off", ["2", "3"])
+        assert len(lost_names) <= 4, "the last credits may break off with the stream"
         assert (peer.queued, names(receiver.got)) == (0, ["0", "1", "2", "3"])
         await peer.close()
 
