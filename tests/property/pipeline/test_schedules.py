@@ -217,6 +217,6 @@ def test_a_shuffled_order_deadlocks_or_keeps_the_definition(schedule: Schedule, 
     except SolverError as error:
         assert "deadlocks" in str(error)
         return
-    costs = replace(ScheduleCosts(), transfer_s=(0.0,) * schedule.stages)
+    costs = replace(ScheduleCosts(), transfer_s=(0.0,) * len(schedule.sends))
     for own, expected in zip(timeline.ends_s, slow_ends(changed, costs), strict=True):
         assert own == pytest.approx(expected)

@@ -110,7 +110,7 @@ def test_every_mark_of_the_page_uses_one_colour_of_the_palette() -> None:
     allowed = {
         "traffic": {".line.paid", ".pill.paid", ".traffic"},
         "measured": {".measured", ".trend", ".interval"},
-        "predicted": {".predicted"},
+        "predicted": {".predicted", ".foreseen"},
         "worker-2": {".worker", ".worker-2"},
         "flow": {".line", ".source"},
     }
