@@ -146,9 +146,8 @@ def _apply(
         return _problem(option, path, "the fleet is shared by all workflows", hint)
     if document is None:
         known = [*names, *(key for keys in SECTIONS.values() for key in keys)]
-        return _problem(
-            option, path, f"unknown path: no document has {quoted(parts[0])}", did_you_mean(parts[0], known)
-        )
+        hint = did_you_mean(parts[0], known) or (f"workflows: {', '.join(names)}" if names else "")
+        return _problem(option, path, f"unknown path: no document has {quoted(parts[0])}", hint)
     read = read_text(value_text, option)
     if read.problems and value_text.strip() not in _NULL_TEXTS:
         return _problem(option, path, f"the value is not YAML: {read.problems[0].message}", read.problems[0].hint)

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, delete, func, insert, select, update
 
 from jellybean.ledger import tables
-from jellybean.ledger.errors import NoAnswerError
+from jellybean.ledger.errors import LABELLED_ALREADY, NoAnswerError
 from jellybean.ledger.ledger import Ledger
 from jellybean.ledger.questions import day_or_hour
 from jellybean.ledger.span import Span
@@ -102,15 +102,16 @@ def label_answer(ledger: Ledger, name: AnswerName, judge: Callable[[bytes], floa
         rows = connection.execute(query.order_by(columns.number.desc())).all()
         if not rows:
             raise NoAnswerError(
-                f"no answer to a request {name.id!r} is kept: only requests with an id are, with answers of at most "
-                f"{MAX_ANSWER_BYTES} bytes, for {KEPT_S / 86_400:.0f} days, the last {MOST_WAITING:,} at most"
+                f"no answer to a request {name.id!r} is kept{_of_client(name.client)}: "
+                f"only requests with an id are, with answers of at most {MAX_ANSWER_BYTES} bytes, for "
+                f"{KEPT_S / 86_400:.0f} days, the last {MOST_WAITING:,} at most"
             )
         if len(clients := {row.client for row in rows}) > 1:
             named = ", ".join(one or "(no certificate)" for one in sorted(clients))
             raise NoAnswerError(f"several clients sent a request {name.id!r}: {named}; say which one with --client")
         waiting = [row for row in rows if row.outputs is not None]
         if not waiting:
-            raise NoAnswerError(f"request {name.id!r} has its label already")
+            raise NoAnswerError(f"request {name.id!r} {LABELLED_ALREADY}")
         if len(waiting) > 1:
             raise NoAnswerError(
                 f"{len(waiting)} answers to requests {name.id!r} of one client wait for a label, and which one this "
@@ -120,6 +121,14 @@ def label_answer(ledger: Ledger, name: AnswerName, judge: Callable[[bytes], floa
         own = update(tables.answers).where(columns.number == waiting[0].number)
         connection.execute(own.values(correct=correct, labelled_s=now_s, outputs=None))
     return correct
+
+
+def _of_client(client: str | None) -> str:
+    """Words on whose answer a label names."""
+    if not client:
+        return "" if client is None else " of callers without a certificate"
+    form = "" if "/" in client else " (a client of only one of several workflows is written WORKFLOW/NAME)"
+    return f" of client {client!r}{form}"
 
 
 def served_accuracy(ledger: Ledger, workflow: str, by: LabelledBy, span: Span = Span()) -> tuple[ServedAccuracy, ...]:

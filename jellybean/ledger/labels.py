@@ -17,7 +17,7 @@ from jellybean.errors import InputError
 from jellybean.ledger.answers import AnswerName, label_answer
 from jellybean.ledger.errors import NoAnswerError
 from jellybean.ledger.ledger import Ledger
-from jellybean_agent import decode_tensor
+from jellybean_agent import decode_tensor, describe_error
 from jellybean_protos.gateway.v1 import gateway_pb2
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ def read_labels(path: Path) -> tuple[LaterLabel, ...]:
             if not {ID, LABEL} <= set(rows.fieldnames or ()):
                 raise InputError(f"{path}: the first line must name the columns {ID} and {LABEL}, and perhaps {CLIENT}")
             return tuple(_label_of(path, number, row) for number, row in enumerate(rows, start=2))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {describe_error(error)}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
 
 

@@ -20,6 +20,7 @@ from typing import Any, Self
 import grpc
 import numpy as np
 
+from jellybean.ledger.errors import LABELLED_ALREADY
 from jellybean.serving.endpoint import Endpoint
 from jellybean.serving.errors import HandshakeError, KeptError, RequestError, ServingError
 from jellybean.serving.run_state import naming_failing, running_state
@@ -197,7 +198,9 @@ class Client:
         found = self.ask_ledger("Label", ledger_pb2.LabelRequest(labels=given, workflow=self.workflow)).outcomes
         problems = [one.problem for one in found if not one.HasField("verdict")]
         if problems:
-            raise RequestError(grpc.StatusCode.NOT_FOUND.name, "; ".join(problems[:3]))
+            is_labelled = all(problem.endswith(LABELLED_ALREADY) for problem in problems)
+            status = grpc.StatusCode.ALREADY_EXISTS if is_labelled else grpc.StatusCode.NOT_FOUND
+            raise RequestError(status.name, "; ".join(problems[:3]))
         return {id_: one.verdict for id_, one in zip(labels, found, strict=True)}
 
     def ask_ledger(self, method: str, request: Any, *, timeout_s: float | None = None) -> Any:

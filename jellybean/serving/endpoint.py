@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,8 +54,14 @@ def remote_endpoint(directory: Path, address: str, tls: Path | None = None) -> E
     CertificateError for a certificate that is missing or cannot be used, InputError for an invalid address.
     """
     found = Endpoint(address, tls or admin_certificate(directory))
-    with usable_certificates(directory, elsewhere=not has_authority(directory)):
-        transport = found.transport()
+    try:
+        with usable_certificates(directory, elsewhere=not has_authority(directory)):
+            transport = found.transport()
+    except CertificateError as error:
+        if tls is not None or not is_on_this_machine(address):
+            raise
+        own = "for a gateway on this machine, leave out --gateway and name its project's folder as DIR"
+        raise CertificateError(f"{error}; {own}") from error
     try:
         transport.check(address)
     except AgentError as error:
@@ -66,6 +73,14 @@ def admin_certificate(directory: Path) -> Path:
     """Where the certificate of a project's admin is, or would be."""
     admins = directory / STATE_FOLDER / _ADMINS
     return next(iter(sorted(admins.glob("*"))), admins / "admin")
+
+
+def is_on_this_machine(address: str) -> bool:
+    """True if the host of HOST:PORT is this machine by its name: localhost, or an address of the loopback interface."""
+    host = address.rpartition(":")[0].strip("[]")
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
 
 
 def has_authority(directory: Path) -> bool:

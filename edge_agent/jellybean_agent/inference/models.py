@@ -68,6 +68,10 @@ class InferenceBackend(Protocol):
         """The models by name."""
         ...
 
+    def check_caller(self, model: str) -> None:
+        """StatusError PERMISSION_DENIED if the current caller may not use a model of this name, there or not."""
+        ...
+
     def figures(self, model: str) -> ModelCounters: ...
 
     async def infer(
@@ -86,7 +90,11 @@ class InferenceBackend(Protocol):
 
 
 def find_model(served: InferenceBackend, name: str, version: str) -> ServedModel:
-    """The model with a name and version (empty: any version). StatusError NOT_FOUND where there is none."""
+    """The model with a name and version (empty: any version).
+
+    StatusError NOT_FOUND where there is none, PERMISSION_DENIED where the caller may not use it.
+    """
+    served.check_caller(name)
     models = served.models()
     model = models.get(name)
     if model is None:

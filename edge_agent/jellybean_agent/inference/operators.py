@@ -80,6 +80,9 @@ class Operators:
         given = zip(executor.inputs, [*kinds, *["each"] * (len(executor.inputs) - len(kinds))], strict=True)
         return [(port, kind == "gather") for port, kind in given]  # a direct call gives the state as inputs
 
+    def check_caller(self, model: str) -> None:
+        """All callers may use all models."""
+
     def figures(self, model: str) -> ModelCounters:
         driver = self._agent.driver
         if driver is None:

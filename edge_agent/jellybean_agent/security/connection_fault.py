@@ -178,7 +178,10 @@ class _Handshake:
             who = f"what listens at {self.address} speaks no TLS"
             if isinstance(self.caller, bytes):
                 return ConnectionFault(f"{who}: is this the gateway's {_ENROL_PORT}?", of_certificate=False)
-            reason = f"{who}: a gateway started with --insecure is called from its own machine, without --tls"
+            reason = (
+                f"{who}: a gateway started with --insecure is called on its own machine only, by commands on its "
+                "project's folder without --gateway and --tls, in Python without tls="
+            )
         return None if reason is None else ConnectionFault(reason, of_certificate=True)
 
     def _context(self) -> ssl.SSLContext:

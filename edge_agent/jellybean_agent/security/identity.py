@@ -20,7 +20,7 @@ import grpc
 
 from jellybean_agent.errors import StatusError
 from jellybean_agent.system.protocol_version import PROTOCOL_VERSION_KEY, protocol_mismatch, stated_protocol
-from jellybean_protos.plan_format import WORKFLOW_SEPARATOR
+from jellybean_protos.plan_format import WORKFLOW_SEPARATOR, qualified_name
 
 SCHEME = "jellybean://"
 SENDER_KEY = "jellybean-sender"
@@ -70,7 +70,8 @@ class Identity:
         return f"{hashlib.sha256(self.uri.encode()).hexdigest()[:32]}{_TLS_DOMAIN}"
 
     def __str__(self) -> str:
-        return f"{self.role.value} {self.name}".strip()
+        name = qualified_name(self.own_workflow, self.name) if self.own_workflow else self.name
+        return f"{self.role.value} {name}".strip()
 
 
 def is_tls_name(name: str) -> bool:
@@ -208,7 +209,7 @@ class Policy:
             raise _denied(f"{caller} is of workflow {caller.workflow}, this is {self.workflow}")
         if is_limited and not self.checks_workflows:
             raise _denied(f"{caller} may call the gateway only, as a client of workflow {caller.own_workflow} alone")
-        self._check_role(method, caller)
+        self._check_role(method, caller, "; call with an admin's certificate (--tls FOLDER)")
         if caller.role is Role.AGENT and caller.name not in self.workers and method not in _WAITING:
             raise _denied(f"{caller} is no worker of the plan")
         if caller.role in (Role.AGENT, Role.GATEWAY):
@@ -216,11 +217,14 @@ class Policy:
             if said != caller.name:
                 raise _denied(f"{caller} says that it is {str(said)[:60]!r}")
 
-    def _check_role(self, method: str, caller: Identity) -> None:
+    def _check_role(self, method: str, caller: Identity, admin_hint: str = "") -> None:
+        """`admin_hint`: what to do where the method is for admins."""
         roles = allowed_roles(method)
         if caller.role not in roles:
             of = " or ".join(sorted(roles)) or "nobody"
-            hint = "; on the gateway's machine: `jellybean down`" if method.endswith(("/Drain", "/Stop")) else ""
+            hint = admin_hint if Role.ADMIN in roles and caller.role is Role.CLIENT else ""
+            if method.endswith(("/Drain", "/Stop")):
+                hint += "; on the gateway's machine: `jellybean down`"
             raise _denied(f"{caller} may not call {method}, which is for {of}{hint}")
 
 

@@ -14,8 +14,8 @@ from jellybean.bench.target import DURATION_S
 from jellybean.bench.together import bench_together
 from jellybean.cli.console import progress, warn
 from jellybean.cli.projects import options_of_plan
+from jellybean.cli.serving.gateway_options import unknown_workflow
 from jellybean.documents import MultiWorkflowProject, Project, load_any_project
-from jellybean.quantities import did_you_mean
 from jellybean.report.records import record_measurement
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import Endpoint, owner_endpoint
@@ -67,7 +67,7 @@ def measure_workflows(
     projects = _chosen(project, workflow)
     for name in rate_scales:
         if name and name not in projects:
-            raise typer.BadParameter(f"--rate-scale {name}=...: measured are {', '.join(projects)}")
+            raise unknown_workflow(f"--rate-scale {name}=...", name, projects)
     if saturate and len(projects) > 1:
         raise typer.BadParameter(f"--saturate is of one workflow: say which with --workflow ({', '.join(projects)})")
     with progress("saturate" if saturate else "bench") as advance:
@@ -104,8 +104,5 @@ def _chosen(project: Project | MultiWorkflowProject, workflow: str) -> Mapping[s
     if not workflow:
         return known
     if workflow not in known:
-        hint = did_you_mean(workflow, known)
-        raise typer.BadParameter(
-            f"--workflow {workflow}: this project has {', '.join(known)}{f'; {hint}' if hint else ''}"
-        )
+        raise unknown_workflow(f"--workflow {workflow}", workflow, known)
     return {workflow: known[workflow]}

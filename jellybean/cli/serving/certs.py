@@ -111,6 +111,9 @@ def certs(
         f"{len(made)} certificates in {folder}, valid for {hours:g} hours; run the same command to renew them",
         style=GOOD,
     )
+    for path, identity in made.items() if clients or admins else ():
+        if path.startswith(("client/", "admin/")):
+            say(f"{identity}: give it the folder {folder / path}, to call with as --tls")
     _tell_left_alone(folder, kept, directory)
     out.print(f"{folder / 'ca'} has the CA's private key: do not copy it to other machines", style="bold")
 

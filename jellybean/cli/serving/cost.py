@@ -97,6 +97,8 @@ def cost(
         raise typer.BadParameter("--json and --csv exclude each other")
     limits = ((since, -math.inf), (until, math.inf))
     span = Span(*(otherwise if text is None else parse_time(text) for text, otherwise in limits))
+    if span.since_s > span.until_s:
+        raise typer.BadParameter(f"--since {since} is after --until {until}")
     endpoint = given_endpoint(directory, gateway, tls, InCluster(context, namespace, kubeconfig))
     with open_ledger_source(directory, ledger, endpoint) as source:
         lines = source.cost(by, span)

@@ -61,11 +61,17 @@ OfWorkflow = Annotated[
 def chosen_workflow(names: Collection[str], workflow: str) -> str:
     """The workflow of `--workflow`, or the only one. BadParameter if there is no such one, or it is not said which."""
     if workflow and workflow not in names:
-        hint = did_you_mean(workflow, names)
-        raise typer.BadParameter(f"--workflow {workflow}: there is {', '.join(names)}{f'; {hint}' if hint else ''}")
+        raise unknown_workflow(f"--workflow {workflow}", workflow, names)
     if not workflow and len(names) > 1:
         raise typer.BadParameter(f"there are several workflows ({', '.join(names)}): say which with --workflow")
     return workflow or next(iter(names))
+
+
+def unknown_workflow(option: str, workflow: str, names: Collection[str]) -> typer.BadParameter:
+    """The error of an option that names a workflow which the project, with those in `names`, lacks."""
+    hint = did_you_mean(workflow, names)
+    near = f"; {hint}" if hint else ""
+    return typer.BadParameter(f"{option}: the project has no workflow {workflow!r}; it has {', '.join(names)}{near}")
 
 
 def check_settings(settings: LaunchSettings | JoinedSettings) -> None:

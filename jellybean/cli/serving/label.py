@@ -84,7 +84,8 @@ def label(
         if len(problems) > _SHOWN_PROBLEMS:
             warn(f"and {len(problems) - _SHOWN_PROBLEMS} others")
         share = f": {math.fsum(verdicts):g} right" if verdicts else ""
-        say(f"{len(verdicts)} labelled{share}; see `jellybean accuracy {directory}`")
+        hint = f"; see `jellybean accuracy {directory}`" if verdicts else ""
+        say(f"{len(verdicts)} labelled{share}{hint}")
     if problems:
         raise typer.Exit(EXIT_BAD_INPUT)
 

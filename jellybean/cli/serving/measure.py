@@ -44,6 +44,7 @@ from jellybean.cli.serving.gateway_options import (
     InCluster,
     OfWorkflow,
     given_endpoint,
+    unknown_workflow,
 )
 from jellybean.cli.serving.ledger_source import open_ledger_source
 from jellybean.cli.serving.project_copy import project_copy
@@ -118,8 +119,13 @@ def bench(
     copy = open_for_command(project_copy(directory, endpoint))
     several = holds_several_workflows(copy or directory)
     if not several:
-        if workflow or scales.keys() - {""}:
-            raise typer.BadParameter(f"{directory} has one workflow: leave its name out")
+        given = [*scales.keys() - {""}, *([workflow] if workflow else [])]
+        if given:
+            own = load_project(copy or directory, overrides or (), profiles=False, files=False).workflow.name
+            for name in given:
+                if name != own:
+                    option = f"--workflow {name}" if name == workflow else f"--rate-scale {name}=..."
+                    raise unknown_workflow(option, name, (own,))
         results: tuple[BenchResult, ...] = (
             measure(
                 directory,
@@ -127,7 +133,7 @@ def bench(
                 documents=copy,
                 seed=seed,
                 duration_s=duration,
-                rate_scale=scales.get("", 1.0),
+                rate_scale=next(iter(scales.values()), 1.0),
                 saturate=saturate,
                 endpoint=endpoint,
             ),

@@ -31,7 +31,9 @@ from jellybean.cli.serving.project_settings import served_project
 from jellybean.cli.serving.servable import MAX_WORKERS, servable, worker_count
 from jellybean.cli.serving.watch import run_json, watch
 from jellybean.display.terminal import GOOD
-from jellybean.documents import AnyProject
+from jellybean.documents import AnyProject, require_folder
+from jellybean.documents.layout import document_files
+from jellybean.errors import InputError
 from jellybean.serving.run_state import GATEWAY_NAME, is_serving_joined
 from jellybean_solver import to_document
 
@@ -104,10 +106,11 @@ def start(project: AnyProject, settings: LaunchSettings, *, detach: bool, json: 
     with progress("up") as advance:
         running = launcher.up(project.directory, to_document(plan), settings, detach=detach, progress=advance)
     scheme = "https" if settings.tls else "http"
-    http = f" and {scheme}://127.0.0.1:{settings.http_port}" if settings.http_port else ""
-    at = f" on {running.state.clients_address}" if settings.port is not None else ""
+    places = [str(running.state.clients_address)] if settings.port is not None else []
+    places += [f"{scheme}://127.0.0.1:{settings.http_port}"] if settings.http_port else []
+    at = f" on {' and '.join(places)}" if places else ""
     what = f"{plan.name} ({', '.join(one.name for one in plan.workflows)})" if plan.workflows else plan.name
-    serving = f"serving {what}{at}{http} with {worker_count(workers)}"
+    serving = f"serving {what}{at} with {worker_count(workers)}"
     names = [process.name for process in running.state.processes if process.name != GATEWAY_NAME]
     with running_module.stopped_on_failure(running):
         found = run_json(running, settings, host="127.0.0.1") | {"workers": dict.fromkeys(names, "ready")}
@@ -148,6 +151,9 @@ def apply(
     endpoint, allowed = given_endpoint(directory, gateway, tls), parse_allowed_python(allow_python)
     if peers is not None and endpoint is None:
         raise typer.BadParameter("--peers belongs to --gateway: of a gateway here, its own file is read again")
+    require_folder(directory)
+    if endpoint is not None and not any(file.exists() for file in document_files(directory).values()):
+        raise InputError(f"{directory} is no project: `apply` needs the project's folder, where its plan was made")
     with planned_options(directory, overrides) as options:
         project = open_served_project(directory, options, stale=stale)
     if endpoint is None:  # nothing is written unless a plan is served

@@ -267,6 +267,22 @@ Utilisation = Annotated[
 PercentShare = Annotated[
     float, _parsed_by(quantities.parse_fraction), _number_formatter("%", 100.0), WithJsonSchema(_FRACTION_SCHEMA)
 ]
+
+
+def _audit_share(value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 1 < value <= 100:
+        raise quantities.InvalidValueError(f"{value:g} is above 1, which is 100 %", f"write {value:g} % for {value:g}")
+    found = quantities.parse_fraction(value)
+    if found > 1:
+        raise quantities.InvalidValueError(f"{quantities.describe_value(value)} is above 100 %", "write at most 100 %")
+    if found <= 0:
+        raise quantities.InvalidValueError(
+            f"{quantities.describe_value(value)} is not above 0 %", "leave the key out for none"
+        )
+    return found
+
+
+AuditShare = Annotated[float, _parsed_by(_audit_share), _number_formatter("%", 100.0), WithJsonSchema(_FRACTION_SCHEMA)]
 Percent = Annotated[float, _parsed_by(quantities.parse_percent), _number_formatter(), WithJsonSchema(_PERCENT_SCHEMA)]
 Ratio = Annotated[float, _parsed_by(_ratio), _number_formatter(), WithJsonSchema(_POSITIVE_SCHEMA)]
 Speed = Annotated[float, _parsed_by(_speed), _number_formatter(), WithJsonSchema(_SPEED_SCHEMA)]

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
-from jellybean.documents.schema.fields import DocumentModel, Duration, Percent, PercentShare, PriceOfTime, PricePerHour
+from jellybean.documents.schema.fields import AuditShare, DocumentModel, Duration, Percent, PriceOfTime, PricePerHour
 from jellybean.quantities import InvalidValueError, describe_value, quoted
 from jellybean_solver import LossKind
 
@@ -134,7 +134,7 @@ class SloSpec(DocumentModel):
         "worker, 1 site, 1 link, or a list of these. Nothing by default.",
     )
 
-    audit: PercentShare | None = Field(
+    audit: AuditShare | None = Field(
         default=None,
         gt=0,
         le=1,

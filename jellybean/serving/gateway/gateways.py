@@ -98,19 +98,25 @@ class Gateways:
         `workflow` empty: the only one, or that in the caller's certificate. StatusError if there is no such workflow
         here, it is not said which, or the caller's certificate is of another one.
         """
-        own = own_workflow(caller)
-        wanted = workflow or own or (self.names[0] if len(self._served) == 1 else "")
+        wanted = workflow or own_workflow(caller) or (self.names[0] if len(self._served) == 1 else "")
+        self.check_caller(wanted, caller)
         served = self._served.get(wanted)
-        if own and wanted != own:
-            reason = f"the certificate is of workflow {own} only, not of {wanted[:60]!r}"
-            raise StatusError(grpc.StatusCode.PERMISSION_DENIED, reason)
         if served is None and not wanted:
-            reason = f"this gateway serves {', '.join(self.names)}: say which workflow (`--workflow NAME`)"
+            reason = (
+                f"this gateway serves {', '.join(self.names)}: say which workflow: `workflow=`, or `--workflow NAME`"
+            )
             raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, reason)
         if served is None:
             reason = f"no workflow {wanted[:60]!r} is served here, but {', '.join(self.names) or 'none'}"
             raise StatusError(grpc.StatusCode.NOT_FOUND, reason)
         return served
+
+    def check_caller(self, workflow: str, caller: str) -> None:
+        """StatusError if the caller's certificate is of another workflow. `caller`: URI of its identity, or empty."""
+        own = own_workflow(caller)
+        if own and workflow != own:
+            reason = f"the certificate is of workflow {own} only, not of {workflow[:60]!r}"
+            raise StatusError(grpc.StatusCode.PERMISSION_DENIED, reason)
 
     def receive(self, message: agent_pb2.Message) -> None:
         """Take an output or a failure from a worker, for the workflow whose attempt or audit it is of."""

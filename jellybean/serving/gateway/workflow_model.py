@@ -39,6 +39,9 @@ class WorkflowModels:
         found = (model.model() for model in self._models.values())
         return {model.name: model for model in found if own in ("", model.name)}
 
+    def check_caller(self, model: str) -> None:
+        self._gateways.check_caller(model, current_caller())
+
     def figures(self, model: str) -> ModelCounters:
         counters = self._gateways.of(model).counters
         seconds = counters.answered_s, counters.failed_s

@@ -87,7 +87,7 @@ def test_over_grpc_a_client_of_one_workflow_calls_that_one_only(served: Served) 
             assert _answer(ann.ModelInfer(_request("shop"), timeout=30)) == (ROW[0] * FACTORS["shop"]).tolist()
             with pytest.raises(grpc.RpcError) as refused:
                 ann.ModelInfer(_request("yard"), timeout=30)
-            assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+            assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
         for client, seen in ((bob, FACTORS.keys()), (ann, {"shop"})):
             for model in FACTORS:
                 if model in seen:
@@ -96,7 +96,7 @@ def test_over_grpc_a_client_of_one_workflow_calls_that_one_only(served: Served) 
                     continue
                 with pytest.raises(grpc.RpcError) as refused:
                     client.ModelMetadata(pb.ModelMetadataRequest(name=model), timeout=30)
-                assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+                assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
 def test_over_http_a_client_of_one_workflow_calls_that_one_only(served: Served) -> None:
@@ -105,8 +105,9 @@ def test_over_http_a_client_of_one_workflow_calls_that_one_only(served: Served) 
         assert served.http(client, f"models/{model}")["name"] == model
         (output,) = served.http(client, f"models/{model}/infer", body)["outputs"]
         assert output["data"] == (ROW[0] * FACTORS[model]).tolist()
-    for path, given in (("models/yard", None), ("models/yard/infer", body)):
+    label = {"id": "order-1", "label": 1}
+    for path, given in (("models/yard", None), ("models/yard/infer", body), ("models/yard/labels", label)):
         with pytest.raises(urllib.error.HTTPError) as refused:
             served.http(ANN, path, given)
-        assert refused.value.code == 404
-        assert json.loads(refused.value.read())["error"]
+        assert refused.value.code == 403
+        assert json.loads(refused.value.read())["error"] == "the certificate is of workflow shop only, not of 'yard'"

@@ -101,7 +101,7 @@ def test_labels_are_of_the_workflow_that_is_named(served: Served) -> None:
     )
     assert "serves shop, yard: say which workflow" in _refusal("label", *served.at("there"), *one, status=2)
     for place, words, status in (
-        ("here", "--workflow barn: there is shop, yard", 2),
+        ("here", "--workflow barn: the project has no workflow 'barn'; it has shop, yard", 2),
         ("there", "no workflow 'barn'", 1),
     ):
         said = _refusal("label", *served.at(place), *one, "--workflow", "barn", status=status)
@@ -118,7 +118,8 @@ def test_labels_are_of_the_workflow_that_is_named(served: Served) -> None:
         assert served.run(place, "accuracy", "--workflow", "yard") == found["yard"]
         shown = jellybean("accuracy", *served.at(place)).stdout
         assert all(f"{name}: accuracy of what was served; planned 80.00 %" in shown for name in FACTORS)
-        assert "there is shop, yard" in _refusal("accuracy", *served.at(place), "--workflow", "barn", status=2)
+        refused = _refusal("accuracy", *served.at(place), "--workflow", "barn", status=2)
+        assert "no workflow 'barn'; it has shop, yard" in refused
 
 
 def test_a_label_of_a_client_is_for_its_workflow_only(served: Served) -> None:
@@ -136,10 +137,10 @@ def test_a_label_of_a_client_is_for_its_workflow_only(served: Served) -> None:
     with served.client("bob", "yard") as bob:
         bob.infer({"x": np.full((1, 4), 2, np.float32)}, request_id="over-http")
     assert _posted(served, "bob", "yard", {"id": "over-http", "label": [8, 8, 8, 8]})["right"] == 1.0
-    for client, model in (("shop/ann", "yard"), ("bob", "barn")):
+    for client, model, code in (("shop/ann", "yard", 403), ("bob", "barn", 404)):
         with pytest.raises(urllib.error.HTTPError) as refused:
             _posted(served, client, model, {"id": "order-4", "label": 1})
-        assert refused.value.code == 404
+        assert refused.value.code == code
         assert json.loads(refused.value.read())["error"]
 
 

@@ -80,8 +80,10 @@ def test_a_function_that_is_not_allowed() -> None:
 
 
 def test_a_workflow_where_there_is_only_one(project: Path) -> None:
-    done = jellybean("bench", str(project), "--workflow", "scales", status=2)
-    assert "has one workflow: leave its name out" in said(done.stderr)
+    done = jellybean("bench", str(project), "--workflow", "barn", status=2)
+    assert "--workflow barn: the project has no workflow 'barn'; it has scales" in said(done.stderr)
+    done = jellybean("bench", str(project), "--workflow", "scales", status=1)
+    assert "no workflow" not in said(done.stderr)
 
 
 def test_a_clients_name_that_is_no_folder(project: Path) -> None:
