@@ -9,6 +9,7 @@ from typing import Any
 from jellybean.bench.caveats import find_caveats
 from jellybean.bench.load import UNANSWERED
 from jellybean.bench.shown_answers import ShownAnswer
+from jellybean.display import formats
 
 _OVERLOAD = (UNANSWERED, "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED")  # statuses of requests that overload causes
 
@@ -23,9 +24,10 @@ class BenchResult:
     slower than the device it emulates; of the probes of a bisection the largest. `machine_cpu`: share of this machine's
     CPU time in use, by any process.
     Requests: `offered` in the window of `duration_s`, of which `completed` were answered, `answered_later` of them
-    after its end. `answered_in_window`: answers in the window, of requests of the warm-up too, as simulations count;
-    `throughput_per_s` is that number over the window. Percentiles are by nearest rank. `uncounted`: requests of the
-    warm-up of `warmup_s`, and those sent after the window for the accuracy; the gateway's counters have them too.
+    after its end. `answered_in_window`: answers in the window, of requests of the warm-up too (`answered_of_warmup` of
+    them), as simulations count; `throughput_per_s` is that number over the window. Percentiles are by nearest rank.
+    `uncounted`: requests of the warm-up of `warmup_s`, and those sent after the window for the accuracy; the gateway's
+    counters have them too.
     `beside`: of workflows that were measured together, how many times its planned rate each was offered.
     `joined`: workers are boxes that joined a gateway, which emulate nothing. `answers`: a few of them, as the report
     shows them. `ranges`: least and greatest value of throughput and latencies in simulations of the same arrivals.
@@ -61,6 +63,7 @@ class BenchResult:
     breaches: tuple[str, ...] = ()
     accuracy_margin: float | None = None  # two standard errors; None if every held-out row was answered
     answered_in_window: int | None = None  # None in records of before
+    answered_of_warmup: int = 0
     answered_later: int = 0
     warmup_s: float = 0.0
     uncounted: int = 0
@@ -92,7 +95,7 @@ def verdict_of(rate_per_s: float, counts: Counts, reasons: Mapping[str, int]) ->
     """Text that says whether the plan kept up with the load. `reasons`: reason -> number of failed requests."""
     later, unanswered = counts.answered - counts.in_time, counts.offered - counts.answered - counts.failed
     text = f"{counts.in_time} of {counts.offered} requests answered in time at {rate_per_s:.4g}/s"
-    text += f", {later} later" if later else ""
+    text += f", {later} later than {formats.duration(counts.grace_s)} after the window" if later else ""
     text += f", {counts.failed} failed"
     text += f", {unanswered} not answered" if unanswered else ""
     if counts.is_sustained:
@@ -105,10 +108,11 @@ def verdict_of(rate_per_s: float, counts: Counts, reasons: Mapping[str, int]) ->
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Numbers of requests of a measurement. `answered`: in time (`in_time`) or later."""
+    """Numbers of requests of a measurement. `answered`: by `grace_s` after the window (`in_time`), or later."""
 
     offered: int
     answered: int
     in_time: int
     failed: int
     is_sustained: bool
+    grace_s: float

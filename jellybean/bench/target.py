@@ -234,6 +234,7 @@ class Target:
         failed = [sample for sample in samples if sample.status not in (OK, UNANSWERED)]
         end_s = settings.end_s
         in_time = sum(sample.finished_s <= end_s + grace for sample in answered)
+        later = sum(sample.finished_s >= end_s for sample in answered)
         in_window = sum(sample.status == OK and settings.warmup_s <= sample.finished_s < end_s for sample in every)
         sustained = is_sustained(len(samples), in_time, len(failed))
         latencies = [sample.latency_s for sample in samples if sample.status in (OK, UNANSWERED)]
@@ -245,7 +246,7 @@ class Target:
         margin = self._margin(accuracy, len(answers))
         cost = window.cost_usd_per_h(self.plan)
         deaths = tuple(self.meters.deaths())
-        counts = Counts(len(samples), len(answered), in_time, len(failed), sustained)
+        counts = Counts(len(samples), len(answered), in_time, len(failed), sustained, grace)
         return BenchResult(
             plan=self.view.hash,
             workflow=self.view.served_name,
@@ -275,7 +276,8 @@ class Target:
             breaches=(*deaths, *_breaches(self.plan, p99, accuracy, margin, cost)),
             accuracy_margin=margin or None,
             answered_in_window=in_window,
-            answered_later=sum(sample.finished_s >= end_s for sample in answered),
+            answered_of_warmup=in_window - (len(answered) - later),
+            answered_later=later,
             warmup_s=settings.warmup_s,
             joined=not self.meters.is_emulated,
             answers=shown_answers(self.data, judged),

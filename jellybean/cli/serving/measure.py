@@ -397,6 +397,9 @@ def bench_table(result: BenchResult) -> Table:
     throughput = f"{result.throughput_per_s:.2f}/s"
     if result.answered_in_window is not None:
         throughput += f": {result.answered_in_window} answered within the {result.duration_s:g} s"
+        if result.answered_of_warmup:
+            sent = result.answered_in_window - result.answered_of_warmup
+            throughput += f" ({sent} sent in it, {result.answered_of_warmup} in the warm-up)"
         throughput += f", {result.answered_later} later" if result.answered_later else ""
     table.add_row("throughput", throughput)
     if result.uncounted:

@@ -12,9 +12,10 @@ import pytest
 from rich.console import Console
 
 from jellybean.bench.caveats import LATE
-from jellybean.bench.result import BenchResult
+from jellybean.bench.result import BenchResult, Counts, verdict_of
 from jellybean.bench.target import saturation_result
 from jellybean.cli.console import collected_warnings, warn
+from jellybean.cli.serving.measure import bench_table
 from jellybean.report import Store, build_report, render_html, to_table
 from tests import report_plans as plans
 
@@ -46,6 +47,20 @@ def test_a_result_records_what_limits_it() -> None:
     assert death == "cloud-1 died and was started again"
     assert late.startswith(BUSY)
     assert json.loads(json.dumps(busy.to_dict()))["caveats"] == [death, late]
+
+
+def test_the_numbers_of_a_measurement_add_up_for_its_reader() -> None:
+    """Answers to the warm-up are told apart, and what is too late for the verdict from what is after the window."""
+    counted = replace(CALM, duration_s=10.0, offered=2000, completed=2000, throughput_per_s=173.4, warmup_s=2.0)
+    output = io.StringIO()
+    shown = replace(counted, answered_in_window=1734, answered_of_warmup=96, answered_later=362)
+    Console(file=output, width=200).print(bench_table(shown))
+    table = output.getvalue()
+    assert "173.40/s: 1734 answered within the 10 s (1638 sent in it, 96 in the warm-up), 362 later" in table
+    assert shown.answered_in_window - shown.answered_of_warmup + shown.answered_later == shown.completed
+    verdict = verdict_of(200.0, Counts(2000, 2000, 1710, 0, is_sustained=False, grace_s=0.6), {})
+    text = "1710 of 2000 requests answered in time at 200/s, 290 later than 600 ms after the window, 0 failed"
+    assert verdict == f"overload: {text}"
 
 
 def test_a_saturation_is_limited_by_any_of_its_probes() -> None:

@@ -146,7 +146,7 @@ def test_a_slow_worker_is_found_out(tmp_path: Path, start) -> None:
     assert f"{overloaded.throughput_per_s:.2f}/s: {in_window} answered within the 1.5 s, {later} later" in table
     assert f"{overloaded.offered} at 200/s in the window of 1.5 s" in table
     late = overloaded.completed - overloaded.answered_in_time
-    assert f"{late} later" in overloaded.verdict or not late
+    assert f"{late} later than 1.00 s after the window" in overloaded.verdict or not late
     assert f"{unanswered} not answered" in overloaded.verdict or not unanswered
     found = target.saturate(30.0, window_s=1.5, tolerance=0.3)
     assert found.highest_rate_per_s is not None
@@ -159,7 +159,8 @@ def test_answers_to_the_warm_up_count_as_throughput_in_the_window(tmp_path: Path
     target = Target.of(tmp_path, HeldOut({"x": INPUTS}, Arrivals.PERIODIC))
     result = target.measure(2.0, LoadSettings(3.0, 1.0))
     assert (result.offered, result.completed, result.answered_later) == (6, 6, 1)
-    assert (result.answered_in_window, result.throughput_per_s) == (6, 2.0)
+    assert (result.answered_in_window, result.answered_of_warmup, result.throughput_per_s) == (6, 1, 2.0)
+    assert "2.00/s: 6 answered within the 3 s (5 sent in it, 1 in the warm-up), 1 later" in printed(bench_table(result))
 
 
 def printed(table: Table) -> str:
