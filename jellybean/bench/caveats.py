@@ -29,8 +29,8 @@ def find_caveats(
         )
     if joined:
         yield (
-            "measured through a gateway: boxes that joined run at their own speed and over their own links, of which "
-            "nothing is emulated, so latencies differ from the predicted ones where the plan's speeds and links do"
+            "measured through a gateway: workers that `up` started there emulate the plan's speeds and links; boxes "
+            "that joined do not, so where theirs differ from the plan's, latencies differ from the predicted ones"
         )
 
 

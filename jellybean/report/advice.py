@@ -44,6 +44,12 @@ def find_advice(snapshot: Snapshot, plan: Plan, store: Store) -> Iterator[str]:
     yield from _measured_elsewhere(snapshot, store)
 
 
+def advice_elsewhere(snapshot: Snapshot, arguments: str) -> Iterator[str]:
+    """As `find_advice`, of a plan that a gateway on another machine serves: only that it can be measured."""
+    if snapshot.bench is None:
+        yield f"jellybean bench {arguments}  measures the plan that is served there"
+
+
 def _first(directory: Path, arguments: str) -> str:
     """The command that has to come before `bench`, in brackets; none if this machine serves the project."""
     with contextlib.suppress(ServingError):

@@ -41,8 +41,9 @@ def audit_lines(plan: Plan) -> Iterator[str]:
     if audit.agreement is not None:
         expected = f"expected to be the same in {audit.agreement:.2f} % ({audit.requests:,} held-out requests)"
     yield (
-        f"audit of {formats.percent(audit.share)}, {formats.rate(rate)}: {', '.join(unlike) or 'the same variants'} "
-        f"of accuracy {audit.accuracy:.2f} run too, answers {expected}; {formats.usd(cost.total_usd_per_h)} USD/h"
+        f"audit of {formats.percent(audit.share)}, {formats.rate(rate)}: these are also answered by "
+        f"{', '.join(unlike) or 'the same variants'}, of accuracy {audit.accuracy:.2f}; answers {expected}; "
+        f"{formats.usd(cost.total_usd_per_h)} USD/h of the cost are its share of workers and links"
     )
     if not unlike:
         yield "the audit compares the most accurate variants with themselves: it finds only workers that answer wrongly"

@@ -87,7 +87,10 @@ class _Watch:
 
 
 class DriftWatch:
-    """Takes observations in the order of time; `drifted` has the figures that are off now."""
+    """Takes observations in the order of time; `drifted` has the figures that are off now.
+
+    A figure that was off in one direction and then in the other is told once, as it was last.
+    """
 
     def __init__(self, tolerance: float = TOLERANCE) -> None:
         self._tolerance = tolerance
@@ -120,10 +123,11 @@ class DriftWatch:
 
     def _found(self) -> Iterator[Drifted]:
         for name, watch in self._watches.items():
-            for one in (watch.above, watch.below):
-                if one.value >= ALARM:
-                    once = _intervals_by_chance(one.value) * one.seconds / one.intervals
-                    yield Drifted(name, one.since_s, one.distances / one.weight, once, watch.is_relative)
+            off = [one for one in (watch.above, watch.below) if one.value >= ALARM]
+            if off:
+                one = max(off, key=lambda side: side.since_s)
+                once = _intervals_by_chance(one.value) * one.seconds / one.intervals
+                yield Drifted(name, one.since_s, one.distances / one.weight, once, watch.is_relative)
 
 
 def _intervals_by_chance(value: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from jellybean.display import formats
@@ -27,16 +27,20 @@ _EVENTS = {
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """`what` happened at `at_unix_s` to the plan of hash `plan`; `text` says more."""
+    """`what` happened at `at_unix_s` to the plan of hash `plan`; `text` says more.
+
+    `workflow`: the one that was measured; empty for all else.
+    """
 
     at_unix_s: float
     what: str
     plan: str
     text: str
+    workflow: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The entry as JSON values."""
-        return {"at_unix_s": self.at_unix_s, "what": self.what, "plan": self.plan, "text": self.text}
+        return asdict(self)
 
 
 def history(rows: Sequence[StoreRow], events: Sequence[Event]) -> tuple[HistoryEntry, ...]:
@@ -47,7 +51,10 @@ def history(rows: Sequence[StoreRow], events: Sequence[Event]) -> tuple[HistoryE
 
 def _of_rows(rows: Sequence[StoreRow]) -> Iterator[HistoryEntry]:
     for row in rows:
-        yield HistoryEntry(row.created_s, _KINDS[row.kind], row.plan_hash, "; ".join(_figures(row.record)))
+        workflow = str(row.record.get("workflow") or "")
+        own = f"{workflow}: " if row.record.get("beside") else ""  # it is one of several
+        text = own + "; ".join(_figures(row.record))
+        yield HistoryEntry(row.created_s, _KINDS[row.kind], row.plan_hash, text, workflow)
 
 
 def _of_event(event: Event) -> HistoryEntry:

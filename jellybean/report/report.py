@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -20,7 +20,7 @@ from jellybean.errors import InputError
 from jellybean.planning.altered_models import altered_models_text
 from jellybean.planning.plan_file import plan_options
 from jellybean.planning.stale_accuracy import stale_accuracy_text
-from jellybean.report.advice import find_advice, known_plans
+from jellybean.report.advice import advice_elsewhere, find_advice, known_plans
 from jellybean.report.breakdown import Breakdown, break_down
 from jellybean.report.comparison import (
     ACCURACY_MARGIN,
@@ -154,11 +154,12 @@ class Report:
         }
 
 
-def build_report(store: Store, plan_hash: str | None = None) -> Report:
+def build_report(store: Store, plan_hash: str | None = None, elsewhere: str = "") -> Report:
     """The report of the plan whose hash begins with `plan_hash`; by default of the newest plan.
 
-    Figures that were not measured yet are missing; `advice` has the commands that measure them. InputError if the
-    store has no such plan, JellyBeanError if it has none.
+    Figures that were not measured yet are missing; `advice` has the commands that measure them. `elsewhere`: arguments
+    of such commands that name a gateway on another machine. InputError if the store has no such plan, JellyBeanError if
+    it has none.
     """
     snapshot = store.latest(plan_hash)
     if snapshot is None:
@@ -174,12 +175,12 @@ def build_report(store: Store, plan_hash: str | None = None) -> Report:
     measured = _measured_together(of_all) if plan.workflows else _measured(snapshot)
     comparisons = compare(predicted, measured)
     slos = judge(plan.slo, predicted, measured)
-    advice = tuple(find_advice(snapshot, plan, store))
+    advice = tuple(advice_elsewhere(snapshot, elsewhere) if elsewhere else find_advice(snapshot, plan, store))
     workflows = tuple(_workflows(plan, snapshot, shown))
     workers = worker_uses(plan, snapshot, of_all.values())
     headline = make_headline(
         Judgement(
-            project=shlex.quote(store.project),
+            project=elsewhere or shlex.quote(store.project),
             options=plan_options(plan),
             comparisons=comparisons,
             targets=[("", slo) for slo in slos] + [(w.name, slo) for w in workflows for slo in w.slos],
@@ -204,7 +205,7 @@ def build_report(store: Store, plan_hash: str | None = None) -> Report:
         baselines=_baselines(snapshot.planning.record),
         planning=snapshot.planning.record,
         advice=advice,
-        caveats=tuple(_caveats(snapshot, plan, store, shown)),
+        caveats=tuple(_caveats(snapshot, plan, store, (*shown.items(), *of_all.items()))),
         workflows=workflows,
         answers=tuple(ShownAnswer(**answer) for answer in _bench_record(snapshot).get("answers") or ()),
     )
@@ -314,18 +315,18 @@ def _run(row: StoreRow) -> MeasurementRun:
     )
 
 
-def _caveats(snapshot: Snapshot, plan: Plan, store: Store, shown: Mapping[str, Record]) -> Iterator[str]:
-    """What limits the predicted and measured figures that the report shows. `shown`: measurements by workflow."""
+def _caveats(snapshot: Snapshot, plan: Plan, store: Store, benches: Sequence[tuple[str, Record]]) -> Iterator[str]:
+    """What limits the predicted and measured figures that the report shows. `benches`: (workflow, measurement)."""
     if altered := altered_models_text(Path(store.project), plan):
         yield altered
     if stale := _stale_accuracy(Path(store.project), plan):
         yield stale
     yield from (f"profiles: {text}" for text in snapshot.planning.record.get("profile_notes") or ())
-    sources = {f"bench of {name}" if name else "bench": record for name, record in shown.items()}
+    sources = [(f"bench of {name}" if name else "bench", record) for name, record in benches]
     if snapshot.saturate is not None:
-        sources["bench --saturate"] = snapshot.saturate.record
-    for source, record in sources.items():
-        yield from (f"{source}: {text}" for text in recorded_caveats(record) if text != stale)
+        sources.append(("bench --saturate", snapshot.saturate.record))
+    texts = [(source, text) for source, record in sources for text in recorded_caveats(record) if text != stale]
+    yield from (f"{source}: {text}" for source, text in dict.fromkeys(texts))
 
 
 def _stale_accuracy(directory: Path, plan: Plan) -> str:

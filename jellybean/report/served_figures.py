@@ -11,6 +11,7 @@ from jellybean.ledger.plan_counts import PlanCounts
 from jellybean.report.drift_watch import Observation
 from jellybean_solver import Plan, PlannedOperator, quantile_points, served_streams
 
+TIME_OF = "time of"  # begins the name of a service time, after that of a workflow
 FEWEST = 5  # observations of an interval that say something
 _SPREAD = 1.0  # relative standard deviation of what is not measured: of Poisson counts, and of children
 
@@ -60,7 +61,8 @@ def _times(plan: Plan, sums: Mapping[tuple[float, float, str, str], list[float]]
         if completed >= FEWEST and pool in operator.service:
             full_s, alone_s = operator.mean_request_s(pool), operator.service[pool][1].mean_s
             low_s, high_s = sorted((full_s, alone_s))  # what a request takes depends on how full batches are
-            label = f"time of {name} {variant} on {pool}"
+            what = name if variant == name else f"{name} {variant}"
+            label = f"{TIME_OF} {what} on {pool}"
             mean_s, spread = busy_s / completed, _spread(operator, pool)
             yield Observation(label, begin_s, seconds, mean_s, completed, low_s, high_s, spread)
 

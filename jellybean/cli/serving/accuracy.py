@@ -23,6 +23,7 @@ from jellybean.cli.serving.gateway_options import (
     GatewayAt,
     InCluster,
     OfWorkflow,
+    arguments_again,
     chosen_workflow,
     given_endpoint,
 )
@@ -58,7 +59,8 @@ def accuracy(
 
     Exit status 5 if the answers of the newest plan are worse than it predicted: its accuracy is above their interval.
     """
-    endpoint = given_endpoint(directory, gateway, tls, InCluster(context, namespace, kubeconfig))
+    cluster = InCluster(context, namespace, kubeconfig)
+    endpoint = given_endpoint(directory, gateway, tls, cluster)
     document = _newest_plan(directory, endpoint)
     plan = from_document(document)
     planned = {own.name: own.accuracy for own in plan.workflows} or {plan.name: plan.accuracy}
@@ -75,7 +77,7 @@ def accuracy(
         print_json({"workflows": items} if several else items[wanted[0]])
     else:
         for name, one in found.items():
-            _show(one, by, name if several else "", directory)
+            _show(one, by, name if several else "", arguments_again(directory, gateway, tls, cluster))
     worse = [f"{name}: {text}" if several else text for name, one in found.items() for text in one.warnings()]
     if worse:
         for text in () if json else worse:
@@ -118,14 +120,14 @@ def _ask(
     return _Found(planned, tuple(line for line in found.lines if line.labels), found.waiting, newest)
 
 
-def _show(found: _Found, by: LabelledBy, workflow: str, directory: Path) -> None:
-    """`workflow`: named where there are several."""
+def _show(found: _Found, by: LabelledBy, workflow: str, asked: str) -> None:
+    """`workflow`: named where there are several; `asked`: arguments of a command that asks again."""
     whose = f"{workflow}: " if workflow else ""
     if found.lines:
         out.print(_table(found, by, whose))
     elif found.audited is None or found.waiting:
         named = f" --workflow {workflow}" if workflow else ""
-        say(f"{whose}no labels yet; {found.waiting} answers wait for theirs: jellybean label {directory} FILE{named}")
+        say(f"{whose}no labels yet; {found.waiting} answers wait for theirs: jellybean label {asked} FILE{named}")
     if found.audited is not None:
         out.print(audit_table(found.audited))
 

@@ -22,6 +22,7 @@ from jellybean.report.advice import HASH_DIGITS
 from jellybean.report.drift_watch import Drifted
 from jellybean.report.project_drift import project_drift
 from jellybean.report.records import record_once
+from jellybean.report.served_figures import TIME_OF
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import Endpoint
 from jellybean.serving.errors import RequestError
@@ -52,6 +53,11 @@ def show_drift(directory: Path, url: str | None, since: str, endpoint: Endpoint 
         known = f"{figures} of plan {found.plan[:HASH_DIGITS]} as predicted"
         say(known if found.figures else "too little was served to tell")
     if drifted:
+        if endpoint is None and any(TIME_OF in one.name for one in drifted):
+            warn(
+                "workers that `up` emulates on this machine take longer than their devices while it is too busy or too "
+                "slow for them, and times may be off for that: the caveats of `jellybean bench` say whether it is"
+            )
         raise typer.Exit(EXIT_MISSED)
 
 

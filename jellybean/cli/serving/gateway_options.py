@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,6 +51,19 @@ class InCluster:
     @property
     def is_given(self) -> bool:
         return (self.context, self.namespace, self.kubeconfig) != (None, None, None)
+
+
+def arguments_again(directory: Path, gateway: str | None, tls: Path | None, cluster: InCluster) -> str:
+    """DIR and the options that name a gateway elsewhere, as arguments of a further command that asks it."""
+    options = {
+        "--gateway": gateway,
+        "--tls": tls,
+        "--context": cluster.context,
+        "--namespace": cluster.namespace,
+        "--kubeconfig": cluster.kubeconfig,
+    }
+    given = [part for name, value in options.items() if value is not None for part in (name, str(value))]
+    return shlex.join([str(directory), *given])
 
 
 OfWorkflow = Annotated[

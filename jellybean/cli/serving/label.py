@@ -20,6 +20,7 @@ from jellybean.cli.serving.gateway_options import (
     GatewayAt,
     InCluster,
     OfWorkflow,
+    arguments_again,
     chosen_workflow,
     given_endpoint,
 )
@@ -69,7 +70,8 @@ def label(
     """
     if (file is None) == (request is None) or (request is None) != (value is None):
         raise typer.BadParameter("give a FILE, or --id and --label of one request")
-    endpoint = given_endpoint(directory, gateway, tls, InCluster(context, namespace, kubeconfig))
+    cluster = InCluster(context, namespace, kubeconfig)
+    endpoint = given_endpoint(directory, gateway, tls, cluster)
     labels = read_labels(file) if file is not None else (LaterLabel(request or "", value or "", client),)
     outcomes = _labelled(directory, ledger, endpoint, workflow, labels)
     verdicts = [outcome.verdict for outcome in outcomes if outcome.verdict is not None]
@@ -84,7 +86,7 @@ def label(
         if len(problems) > _SHOWN_PROBLEMS:
             warn(f"and {len(problems) - _SHOWN_PROBLEMS} others")
         share = f": {math.fsum(verdicts):g} right" if verdicts else ""
-        hint = f"; see `jellybean accuracy {directory}`" if verdicts else ""
+        hint = f"; see `jellybean accuracy {arguments_again(directory, gateway, tls, cluster)}`" if verdicts else ""
         say(f"{len(verdicts)} labelled{share}{hint}")
     if problems:
         raise typer.Exit(EXIT_BAD_INPUT)

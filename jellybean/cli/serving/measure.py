@@ -43,6 +43,7 @@ from jellybean.cli.serving.gateway_options import (
     GatewayAt,
     InCluster,
     OfWorkflow,
+    arguments_again,
     given_endpoint,
     unknown_workflow,
 )
@@ -226,7 +227,8 @@ def report(
     --plan, or --between.
     """
     check_project(directory, overrides)
-    endpoint = given_endpoint(directory, gateway, tls, InCluster(context, namespace, kubeconfig))
+    cluster = InCluster(context, namespace, kubeconfig)
+    endpoint = given_endpoint(directory, gateway, tls, cluster)
     if drift:
         if between is not None:
             raise typer.BadParameter("--drift and --between exclude each other: --drift has --since")
@@ -236,7 +238,8 @@ def report(
         checked_file("--html", html)
     named = _hash_of(directory, plan, endpoint)
     store = shown_store(directory, endpoint)
-    built = build_report(store, named)
+    asked = arguments_again(directory, gateway, tls, cluster)
+    built = build_report(store, named, "" if endpoint is None else asked)
     span = asked_span(between, "" if plan is None else built.plan_hash, time.time())
     with open_ledger_source(directory, ledger, endpoint) as source:
         history, nothing = _served(source, store, built, span, between)
@@ -247,7 +250,7 @@ def report(
             return
     else:
         out.print(to_table(built))
-        print_served(history, nothing, directory)
+        print_served(history, nothing, asked)
     path = html or directory / ("report.html" if plan is None else f"report-{built.plan_hash[:HASH_DIGITS]}.html")
     path.write_text(render_html(built, history, nothing), encoding="utf-8")
     if not json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -59,9 +58,9 @@ def nothing_served(span: Span, between: tuple[str, str] | None) -> str:
     return f"{whose} yet" if span.plan else ""
 
 
-def print_served(served: Served | None, nothing: str, directory: Path) -> None:
-    """Print what was served, or that nothing was where it was asked for."""
+def print_served(served: Served | None, nothing: str, asked: str) -> None:
+    """Print what was served, or that nothing was where it was asked for. `asked`: arguments of a further command."""
     if served is not None:
         out.print(served_table(served))
     elif nothing:
-        say(f"{nothing}; see `jellybean history {directory}`")
+        say(f"{nothing}; see `jellybean history {asked}`")

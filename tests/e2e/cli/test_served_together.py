@@ -140,6 +140,10 @@ def test_bench_measures_both_at_once_and_each_pays_its_part(project: Path) -> No
     for own in report["workflows"]:
         measured = {one["metric"]: one["measured"] for one in own["comparisons"]}
         assert measured["throughput_per_s"] == told["workflows"][own["name"]]["throughput_per_s"]
+    assert all(worker["measured"] is not None for worker in report["workers"])
+    jellybean_process("bench", str(project), "--duration", "2", "--rate-scale", "yard=2", "--json")
+    again = json.loads(jellybean("report", str(project), "--json").stdout)
+    assert again["workflows"] == report["workflows"], "shop beside twice yard's rate is not as planned"
     jellybean("down", str(project))
     by = {
         name: json.loads(jellybean("cost", str(project), "--by", name, "--json").stdout)

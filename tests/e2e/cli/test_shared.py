@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from jellybean.cli import run
 from jellybean.planning.plan_file import load_plan
 from jellybean.planning.simulation import simulate_plan
-from jellybean.report.records import record_prediction
+from jellybean.report.records import record_measurement, record_prediction
 
 COUNTING = """\
 kind: Workflow
@@ -160,6 +161,33 @@ def test_the_report_has_each_with_its_targets(shop: str, capsys: pytest.CaptureF
     found = answer(capsys, "report", shop)
     assert [own["name"] for own in found["workflows"]] == ["doors", "tills"]
     assert found["workflows"][0]["slos"][0]["predicted_state"] == "broken"
+
+
+def test_the_report_adds_up_what_was_measured_together(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", shop]) == 0
+    document = json.loads((Path(shop) / "plan.json").read_text(encoding="utf-8"))
+    worker = load_plan(Path(shop)).workers[0]
+
+    def measure(rates: Mapping[str, float], busy: float, scales: Mapping[str, float], late: float = 0.0) -> None:
+        for name, rate_per_s in rates.items():
+            figures = {"throughput_per_s": rate_per_s, "cost_usd_per_h": 0.01, "utilisation": {worker.name: busy}}
+            own = {"workflow": name, "rate_per_s": rate_per_s, "beside": scales, "late": {worker.name: late}}
+            record_measurement(Path(shop), document, {**figures, **own})
+
+    measure({"doors": 6.0, "tills": 3.0}, worker.load / 2, {"doors": 1.0, "tills": 1.0}, late=0.2)
+    measure({"doors": 6.0}, 0.01, {"doors": 1.0})  # alone: it says nothing of the worker that both use
+    measure({"doors": 60.0, "tills": 3.0}, 0.99, {"doors": 10.0, "tills": 1.0})  # tills beside a flood
+    found = answer(capsys, "report", shop)
+    (used, *_) = found["workers"]
+    assert (used["name"], used["verdict"]) == (worker.name, "within")
+    assert used["measured"] == pytest.approx(worker.load)
+    measured = {one["metric"]: one["measured"] for one in found["comparisons"]}
+    assert (measured["throughput_per_s"], measured["cost_usd_per_h"]) == (9.0, 0.02)
+    assert [text.partition(":")[0] for text in found["caveats"]] == ["bench of tills", "bench of doors"]
+    history = answer(capsys, "history", shop)
+    assert [one["workflow"] for one in history if one["what"] == "measured"] == ["doors", "tills", "doors"]
+    assert [one["workflow"] for one in history if one["what"] == "measured at another rate"] == ["doors", "tills"]
+    assert all(one["text"].startswith(f"{one['workflow']}: ") for one in history if one["workflow"])
 
 
 def test_a_p99_of_one_of_them_is_kept_or_told_with_its_name(shop: str, capsys: pytest.CaptureFixture[str]) -> None:

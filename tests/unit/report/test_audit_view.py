@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_plan_tells_its_audit_and_what_it_costs(folder: Path) -> None:
     plan = planned(folder)
     (line,) = audit_lines(plan)
-    assert line.startswith("audit of 5 %, 20.0/s: classify large of accuracy 98.00 run too")
+    assert line.startswith("audit of 5 %, 20.0/s: these are also answered by classify large, of accuracy 98.00; ")
     assert "expected to be the same in 99.50 % (1,000 held-out requests)" in line
     found = audit_json(plan)["audit"]
     assert (found["share"], found["metric"], found["answer"]) == (0.05, "top1", "classify")
@@ -45,7 +45,7 @@ def test_a_plan_tells_its_audit_and_what_it_costs(folder: Path) -> None:
 
 def test_an_audit_of_the_reference_itself_is_said(folder: Path) -> None:
     first, second = audit_lines(planned(folder, "slo.accuracy=98", "sources.x.rate=100/s"))
-    assert "the same variants of accuracy 98.00 run too" in first
+    assert "also answered by the same variants, of accuracy 98.00; " in first
     assert "it finds only workers that answer wrongly" in second
 
 

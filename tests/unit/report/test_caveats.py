@@ -41,7 +41,7 @@ def test_a_result_records_what_limits_it() -> None:
     assert CALM.to_dict()["caveats"] == []
     assert replace(CALM, late={"edge-box-1": LATE}).caveats == ()
     (joined,) = replace(CALM, joined=True).caveats
-    assert "nothing is emulated" in joined
+    assert "boxes that joined do not" in joined
     busy = replace(CALM, late={"edge-box-1": 0.2, "cloud-1": 0.1}, deaths=("cloud-1 died and was started again",))
     death, late = busy.to_dict()["caveats"]
     assert death == "cloud-1 died and was started again"

@@ -85,3 +85,12 @@ def test_what_is_tolerated_or_depends_on_the_load_is_not_off() -> None:
         watch.see(Observation("nothing", 10.0 * index, 10.0, 9.0, 0, 0.1, 0.1))
     assert watch.drifted == ()
     assert TOLERANCE == 0.1
+
+
+def test_a_figure_that_was_off_both_ways_is_told_as_it_was_last() -> None:
+    watch = DriftWatch()
+    for begin_s, mean in ((0.0, 20.0), (60.0, 3.0)):
+        for second in range(6):
+            watch.see(Observation("rate", begin_s + 10.0 * second, 10.0, mean, 1000.0, 10.0, 10.0))
+    (found,) = watch.drifted
+    assert (found.since_s, found.distance < 0) == (60.0, True)

@@ -69,7 +69,7 @@ def test_a_run_as_planned_is_as_predicted(tmp_path: Path, make) -> None:
     names = {one.name for one in seen}
     assert "rate of requests" in names
     assert {
-        f"time of {operator.name} {operator.variant} on {pool}"
+        f"time of {' '.join(dict.fromkeys((operator.name, operator.variant)))} on {pool}"
         for operator in plan.operators
         for pool in operator.service
     } >= {name for name in names if name.startswith("time of")}
