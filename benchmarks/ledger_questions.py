@@ -10,13 +10,13 @@ from functools import partial
 from benchmarks.ledger_made_up import WORKFLOW
 from jellybean.ledger.answers import LabelledBy, served_accuracy, waiting_answers
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.plan_cost import served_seconds
-from jellybean.ledger.questions import By, all_events, cost, served_between
-from jellybean.ledger.questions import served as served_by
-from jellybean.ledger.source import OpenedLedger
+from jellybean.ledger.queries.plan_cost import served_seconds
+from jellybean.ledger.queries.questions import By, all_events, cost, served_between
+from jellybean.ledger.queries.questions import served as served_by
+from jellybean.ledger.queries.source import OpenedLedger
 from jellybean.ledger.span import Span
-from jellybean.report.served import ServedQuestion, last_days, served
-from jellybean.report.served_prediction import PlannedFigures
+from jellybean.report.served.served import ServedQuestion, last_days, served
+from jellybean.report.served.served_prediction import PlannedFigures
 
 REPEATS = 3  # of each question; the median counts
 Question = Callable[[Ledger], object]

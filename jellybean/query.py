@@ -15,21 +15,21 @@ from pathlib import Path
 from typing import Any
 
 from jellybean.errors import InputError
-from jellybean.ledger.accuracy_timeline import accuracy_timeline
 from jellybean.ledger.answers import LabelledBy, ServedAccuracy, served_accuracy
 from jellybean.ledger.columns import ENDS
 from jellybean.ledger.interval_rows import IntervalRow, interval_rows
 from jellybean.ledger.ledger import opened_ledger
-from jellybean.ledger.questions import By, TimelinePoint, all_events
-from jellybean.ledger.questions import cost as cost_lines
-from jellybean.ledger.questions import served as served_lines
-from jellybean.ledger.questions import timeline as timeline_points
-from jellybean.ledger.source import OpenedLedger
+from jellybean.ledger.queries.accuracy_timeline import accuracy_timeline
+from jellybean.ledger.queries.questions import By, TimelinePoint, all_events
+from jellybean.ledger.queries.questions import cost as cost_lines
+from jellybean.ledger.queries.questions import served as served_lines
+from jellybean.ledger.queries.questions import timeline as timeline_points
+from jellybean.ledger.queries.source import OpenedLedger
 from jellybean.ledger.span import Span
 from jellybean.report import Store
+from jellybean.report.drift.project_drift import project_drift
 from jellybean.report.history import HistoryEntry
 from jellybean.report.history import history as history_of
-from jellybean.report.project_drift import project_drift
 from jellybean_solver import from_document
 
 Rows = Any  # a DataFrame, or a list of dicts

@@ -32,6 +32,7 @@ VARIANTS = ("v4-480", "v4-640", "v6-int8-480", "v6-int8-640", "v6", "v6-int8")  
 FLOOD = 10
 _UP_AND_DOWN = ("up", "down")
 METRICS = {"throughput_per_s": (rate, 0.05), "latency_p50_s": (duration, 0.15), "latency_p99_s": (duration, 0.30)}
+HEADINGS = ("workflow", "throughput", "p50 latency", "p99 latency", "USD/h")
 
 
 @benchmark
@@ -61,7 +62,6 @@ def served_together(smoke: bool) -> Result:
     }
     total = told["cost_usd_per_h"]["total"]
     rows = list(_rows(report, planned, {line["workflow"]: line["usd"] / hours for line in paid["lines"]}))
-    names = [key.removesuffix("_s").replace("_", " ") for key in METRICS]
     return Result(
         title="Two workflows served on one fleet",
         topic=Topic.PREDICTION,
@@ -71,7 +71,7 @@ def served_together(smoke: bool) -> Result:
         reference="the simulator's prediction of both together; the cost in the ledger beside the plan's; each planned "
         "alone on the same fleet.",
         tables=(
-            Table.of(("workflow", *names, "USD/h"), rows, "Served"),
+            Table.of(HEADINGS, rows, "Served"),
             Table.of(("workflow", "neighbour", "sent", "answered", "p99", "target"), floods, "Flooded"),
         ),
         notes=(

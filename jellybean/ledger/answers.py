@@ -6,7 +6,7 @@ The interval of a share is Wilson's score interval (Wilson 1927): it holds for f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -16,8 +16,7 @@ from sqlalchemy import ColumnElement, Select, delete, func, insert, select, upda
 from jellybean.ledger import tables
 from jellybean.ledger.errors import LABELLED_ALREADY, NoAnswerError
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.questions import day_or_hour
-from jellybean.ledger.span import Span
+from jellybean.ledger.span import PERIODS_S, Span, day_or_hour
 
 MAX_ANSWER_BYTES = 4096  # of all sinks together: larger answers are not kept
 KEPT_S = 30 * 86_400.0  # answers without a label are kept as long
@@ -136,7 +135,7 @@ def served_accuracy(ledger: Ledger, workflow: str, by: LabelledBy, span: Span = 
     query = _of_span(_grouped(by), span).where(tables.answers.c.workflow == workflow)
     with ledger.reading() as connection:
         rows = connection.execute(query).all()
-    found = [accuracy_of(str(name if by not in _TIMES else day_or_hour(by.value, name)), *sums) for name, *sums in rows]
+    found = [accuracy_of(str(day_or_hour(by.value, name) if by in PERIODS_S else name), *sums) for name, *sums in rows]
     return tuple(sorted(found, key=lambda line: line.name))
 
 
@@ -148,15 +147,12 @@ def waiting_answers(ledger: Ledger, workflow: str) -> int:
         return int(connection.execute(query).scalar_one())
 
 
-_TIMES: Mapping[LabelledBy, int] = {LabelledBy.DAY: 86_400, LabelledBy.HOUR: 3_600}
-
-
 def _grouped(by: LabelledBy) -> Select[Any]:
     columns = tables.answers.c
     correct = columns.correct
     key: ColumnElement[Any]
-    if by in _TIMES:
-        key = func.floor(columns.at_s / _TIMES[by])
+    if by in PERIODS_S:
+        key = func.floor(columns.at_s / PERIODS_S[by])
     else:
         key = columns[by.value] if by is not LabelledBy.ALL else func.min(columns.workflow)
     query = select(key, func.count(correct), func.sum(correct)).where(correct.is_not(None))

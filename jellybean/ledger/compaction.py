@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Table, delete, func, insert, literal, select,
 from jellybean.ledger import tables
 from jellybean.ledger.columns import KINDS
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.paid_time import paid_seconds
+from jellybean.ledger.queries.paid_time import paid_seconds
 
 _DAY_S = 86_400.0
 STEPS = (  # (age in seconds, intervals of this length, are added up to this length, of so many seconds)

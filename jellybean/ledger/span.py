@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Select, Table
+
+PERIODS_S = {"day": 86_400, "hour": 3_600}
+_FORMATS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%d %H:00"}
+
+
+def day_or_hour(period: str, number: float) -> str:
+    """The name of the day or hour of this number since 1970, in UTC. `period`: of `PERIODS_S`."""
+    return datetime.datetime.fromtimestamp(number * PERIODS_S[period], datetime.UTC).strftime(_FORMATS[period])
 
 
 @dataclass(frozen=True, slots=True)

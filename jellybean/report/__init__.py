@@ -9,7 +9,7 @@ from jellybean_protos.lazy_surface import lazy_surface
 
 _NAMES: dict[str, tuple[str, ...]] = {  # by module
     "html": ("render_html",),
-    "plan_view": ("plan_text", "reserved_text"),
+    "plans.plan_view": ("plan_text", "reserved_text"),
     "report": (
         "Report",
         "build_report",

@@ -21,10 +21,10 @@ from jellybean.ledger.amounts import decimals_for
 from jellybean.report import views
 from jellybean.report.comparison import METRIC_BY_KEY, Comparison, soft_latency_text
 from jellybean.report.drawing import gauges, topology
-from jellybean.report.plan_view import cut_lines, hop_lines, option_lines, proof, stale_lines, where
+from jellybean.report.plans.plan_view import cut_lines, hop_lines, option_lines, proof, stale_lines, where
 from jellybean.report.report import Report
-from jellybean.report.served import Served
-from jellybean.report.served_table import served_rows
+from jellybean.report.served.served import Served
+from jellybean.report.served.served_table import served_rows
 from jellybean.report.utilisation import TOLERANCE
 from jellybean.serving.outcomes import outcome_text
 

@@ -16,10 +16,8 @@ from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, LOAD, WARN
 from jellybean.report.comparison import METRIC_BY_KEY, Comparison, ComparisonVerdict, SloState, soft_latency_text
 from jellybean.report.headline import HeadlineLevel
-from jellybean.report.plan_view import plan_text
-from jellybean.report.report import Report, WorkflowUse
-from jellybean.report.utilisation import TOLERANCE, WorkerUse
-from jellybean.report.workflows_summary import (
+from jellybean.report.plans.plan_view import plan_text
+from jellybean.report.plans.workflows_summary import (
     MOST_NAMED,
     is_summarised,
     noun,
@@ -27,6 +25,8 @@ from jellybean.report.workflows_summary import (
     written_pool,
     written_tier,
 )
+from jellybean.report.report import Report, WorkflowUse
+from jellybean.report.utilisation import TOLERANCE, WorkerUse
 
 BAR_CELLS = 16
 WORKFLOW_FIGURES = ("cost_usd_per_h", "accuracy", "throughput_per_s", "latency_p50_s", "latency_p99_s")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from jellybean.ledger.accuracy_timeline import AccuracyPoint
 from jellybean.ledger.answers import ServedAccuracy
 from jellybean.ledger.audits import AuditLine
 from jellybean.ledger.events import Event, EventKind
 from jellybean.ledger.labels import LabelOutcome, LaterLabel
-from jellybean.ledger.plan_counts import PlanCounts, ReceivedCount, WorkCount
-from jellybean.ledger.questions import CostLine, TimelinePoint
-from jellybean.ledger.source import Accuracies, ServedTime
+from jellybean.ledger.queries.accuracy_timeline import AccuracyPoint
+from jellybean.ledger.queries.plan_counts import PlanCounts, ReceivedCount, WorkCount
+from jellybean.ledger.queries.questions import CostLine, TimelinePoint
+from jellybean.ledger.queries.source import Accuracies, ServedTime
 from jellybean.ledger.span import Span
 from jellybean.ledger.value_figures import Figure, Port, ValueLine
 from jellybean_protos.gateway.v1 import ledger_pb2 as pb

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jellybean.ledger.accuracy_timeline import AccuracyPoint
 from jellybean.ledger.answers import LabelledBy
 from jellybean.ledger.audits import AuditLine
 from jellybean.ledger.events import Event
 from jellybean.ledger.labels import LabelOutcome, LaterLabel
-from jellybean.ledger.plan_counts import PlanCounts
-from jellybean.ledger.questions import By, CostLine, TimelinePoint
-from jellybean.ledger.source import Accuracies, ServedTime
+from jellybean.ledger.queries.accuracy_timeline import AccuracyPoint
+from jellybean.ledger.queries.plan_counts import PlanCounts
+from jellybean.ledger.queries.questions import By, CostLine, TimelinePoint
+from jellybean.ledger.queries.source import Accuracies, ServedTime
 from jellybean.ledger.span import Span
 from jellybean.serving.client import Client
 from jellybean.serving.ledger_messages import (

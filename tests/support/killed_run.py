@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from jellybean.ledger.ledger import Ledger, ledger_url
-from jellybean.ledger.questions import By, cost
+from jellybean.ledger.queries.questions import By, cost
 from jellybean.serving.client import Client
 from jellybean.serving.run_state import read_state
 from tests.support.waiting import wait_until

@@ -23,7 +23,7 @@ def run_add(
 ) -> None:
     """Plan what is new, print and write the plan of all; typer.Exit(3) if it does not fit beside what stays."""
     from jellybean.planning.add import add_to_plan
-    from jellybean.report.addition_view import addition_json, addition_lines
+    from jellybean.report.plans.addition_view import addition_json, addition_lines
 
     directory, served = project.directory, ""
     with progress("plan") as advance:

@@ -17,7 +17,7 @@ from jellybean.errors import JellyBeanError
 from jellybean.planning.altered_models import altered_models_text
 from jellybean.planning.plan_file import RUNNING
 from jellybean.planning.replan import named_plan
-from jellybean.report.plan_diff_view import diff_json, diff_text, latency_changes
+from jellybean.report.plans.plan_diff_view import diff_json, diff_text, latency_changes
 from jellybean_solver import Plan, plan_diff
 
 EXIT_DIFFERENT = EXIT_FAILURE  # as diff(1): 0 same, 1 different, 2 error

@@ -42,8 +42,8 @@ from jellybean.planning.prediction import predict
 from jellybean.planning.project_plan import plan_project
 from jellybean.planning.proof import unproven
 from jellybean.report import plan_text, reserved_text
+from jellybean.report.plans.workflows_summary import MOST_NAMED, is_summarised
 from jellybean.report.records import record_prediction
-from jellybean.report.workflows_summary import MOST_NAMED, is_summarised
 from jellybean_solver import Plan, to_document
 
 

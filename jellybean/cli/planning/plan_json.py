@@ -11,7 +11,7 @@ from jellybean.errors import InfeasibleError
 from jellybean.planning.cascades import planned_cascades
 from jellybean.planning.mixing import selections_json
 from jellybean.planning.planned import Planned
-from jellybean.report.audit_view import audit_json
+from jellybean.report.plans.audit_view import audit_json
 from jellybean_solver import (
     WORKFLOW_SEPARATOR,
     Cost,

@@ -8,7 +8,7 @@ from jellybean.display import formats
 from jellybean.planning.deadline.simulated_deadline import cost_of
 from jellybean.planning.mixing import is_accuracy_maximised
 from jellybean.planning.planned import Planned
-from jellybean.report.plan_view import p99_lines
+from jellybean.report.plans.plan_view import p99_lines
 from jellybean_solver import distinct_usd, plan_differences
 
 

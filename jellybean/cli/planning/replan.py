@@ -27,7 +27,7 @@ def run_replan(
 ) -> None:
     """Decide, print and write the plan; typer.Exit(3) if neither the running plan nor any other meets the targets."""
     from jellybean.planning.replan import replan_project, save_change
-    from jellybean.report.replan_view import change_json, change_text
+    from jellybean.report.plans.replan_view import change_json, change_text
 
     directory = project.directory
     with progress("plan") as advance:

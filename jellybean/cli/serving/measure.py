@@ -32,9 +32,11 @@ from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.documents import check_project
 from jellybean.cli.init import Example, copy_example
 from jellybean.cli.projects import open_project, options_of_plan
+from jellybean.cli.serving.accounts.cost import LedgerAt
+from jellybean.cli.serving.accounts.drift import show_drift
+from jellybean.cli.serving.accounts.ledger_source import open_ledger_source
+from jellybean.cli.serving.accounts.served_span import Between, ask_served, asked_span, nothing_served, print_served
 from jellybean.cli.serving.bench_workflows import measure_workflows, parse_rate_scales
-from jellybean.cli.serving.cost import LedgerAt
-from jellybean.cli.serving.drift import show_drift
 from jellybean.cli.serving.gateway_options import (
     AdminTls,
     AtContext,
@@ -47,16 +49,14 @@ from jellybean.cli.serving.gateway_options import (
     given_endpoint,
     unknown_workflow,
 )
-from jellybean.cli.serving.ledger_source import open_ledger_source
 from jellybean.cli.serving.project_copy import project_copy
 from jellybean.cli.serving.remote_store import shown_store
-from jellybean.cli.serving.served_span import Between, ask_served, asked_span, nothing_served, print_served
 from jellybean.cli.times import seconds_within
 from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, WARN
 from jellybean.documents import Project, load_project
 from jellybean.documents.layout import holds_several_workflows
-from jellybean.ledger.source import LedgerSource
+from jellybean.ledger.queries.source import LedgerSource
 from jellybean.ledger.span import Span
 from jellybean.planning.plan_file import RUNNING
 from jellybean.planning.prediction import predict
@@ -64,7 +64,7 @@ from jellybean.planning.replan import named_plan
 from jellybean.report import Report, Store, build_report, render_html, to_table
 from jellybean.report.advice import HASH_DIGITS
 from jellybean.report.records import predicted_rate_per_s, record_measurement, record_once, record_prediction
-from jellybean.report.served import Served
+from jellybean.report.served.served import Served
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import Endpoint, owner_endpoint
 from jellybean.serving.errors import RequestError, ServingError

@@ -19,7 +19,7 @@ from jellybean.report.explanation.conflict import (
     with_relaxations,
 )
 from jellybean.report.explanation.words import amount, count_of, more_time, section, table_of, title_of
-from jellybean.report.plan_view import p99_lines, plan_line
+from jellybean.report.plans.plan_view import p99_lines, plan_line
 from jellybean_solver import (
     CLOSED_FORM_RATIO,
     COST_TOLERANCE,

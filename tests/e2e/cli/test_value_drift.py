@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jellybean.ledger.ledger import opened_ledger
-from jellybean.ledger.questions import last_plan
+from jellybean.ledger.queries.questions import last_plan
 from jellybean.ledger.value_figures import Figure, Port, value_lines
 from jellybean.serving.client import Client
 from tests.support.command_line import jellybean

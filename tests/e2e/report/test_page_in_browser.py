@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from jellybean.ledger.ledger import Ledger, ledger_url
-from jellybean.ledger.source import OpenedLedger
+from jellybean.ledger.queries.source import OpenedLedger
 from jellybean.ledger.span import Span
 from jellybean.report import Store, build_report, render_html
-from jellybean.report.served import ServedQuestion, served
-from jellybean.report.served_prediction import planned_figures
+from jellybean.report.served.served import ServedQuestion, served
+from jellybean.report.served.served_prediction import planned_figures
 from jellybean_solver.model.plan import Plan
 from tests import report_plans as plans
 from tests.support.browser import Page

@@ -17,7 +17,7 @@ from jellybean.planning.plan_file import current_plan, save_plan
 from jellybean.planning.project_plan import plan_project
 from jellybean.planning.replan import replan_project
 from jellybean.profiler import profile
-from jellybean.report.plan_view import cut_lines
+from jellybean.report.plans.plan_view import cut_lines
 from jellybean.serving.client import Client
 from jellybean.serving.local import launcher
 from jellybean.serving.local.running import down

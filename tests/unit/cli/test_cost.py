@@ -7,7 +7,7 @@ import time
 import pytest
 import typer
 
-from jellybean.cli.serving.cost import parse_time
+from jellybean.cli.serving.accounts.cost import parse_time
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,15 @@ import grpc
 import pytest
 
 from jellybean.errors import InputError
-from jellybean.ledger.accuracy_timeline import AccuracyPoint
 from jellybean.ledger.answers import LabelledBy, ServedAccuracy
 from jellybean.ledger.audits import AuditLine
 from jellybean.ledger.errors import LedgerError
 from jellybean.ledger.events import Event, EventKind
 from jellybean.ledger.labels import EXACT_MATCH, LabelOutcome, LaterLabel
-from jellybean.ledger.plan_counts import PlanCounts, ReceivedCount, WorkCount
-from jellybean.ledger.questions import By, CostLine, TimelinePoint
-from jellybean.ledger.source import Accuracies, ServedTime
+from jellybean.ledger.queries.accuracy_timeline import AccuracyPoint
+from jellybean.ledger.queries.plan_counts import PlanCounts, ReceivedCount, WorkCount
+from jellybean.ledger.queries.questions import By, CostLine, TimelinePoint
+from jellybean.ledger.queries.source import Accuracies, ServedTime
 from jellybean.ledger.span import Span
 from jellybean.ledger.value_figures import Figure, Port, ValueLine
 from jellybean.serving import ledger_messages as messages

@@ -18,7 +18,7 @@ from jellybean.ledger.compaction import compact
 from jellybean.ledger.errors import LedgerError
 from jellybean.ledger.events import EventKind
 from jellybean.ledger.ledger import Ledger, ledger_url
-from jellybean.ledger.questions import By, all_events, cost, served
+from jellybean.ledger.queries.questions import By, all_events, cost, served
 from jellybean.ledger.span import Span
 from tests.support.made_up_run import BEGIN_S, DAY_S, PLAN, Serving
 

@@ -9,7 +9,7 @@ from sqlalchemy import select, text
 from jellybean.ledger import tables
 from jellybean.ledger.compaction import compact
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.questions import By, cost
+from jellybean.ledger.queries.questions import By, cost
 from tests.support.made_up_run import BEGIN_S, Serving
 
 HOUR_S = 3_600.0

@@ -8,9 +8,9 @@ import pytest
 
 from jellybean.ledger.compaction import compact
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.paid_time import paid_seconds
-from jellybean.ledger.plan_cost import served_seconds
-from jellybean.ledger.questions import timeline
+from jellybean.ledger.queries.paid_time import paid_seconds
+from jellybean.ledger.queries.plan_cost import served_seconds
+from jellybean.ledger.queries.questions import timeline
 from jellybean.ledger.span import Span
 from tests.support.made_up_run import BEGIN_S, PLAN, Serving
 

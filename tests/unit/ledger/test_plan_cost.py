@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.ledger.accuracy_timeline import accuracy_timeline
 from jellybean.ledger.answers import LabelledBy, served_accuracy, wilson
 from jellybean.ledger.compaction import compact
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.plan_cost import served_seconds
-from jellybean.ledger.questions import By, cost, served, served_between, timeline
+from jellybean.ledger.queries.accuracy_timeline import accuracy_timeline
+from jellybean.ledger.queries.plan_cost import served_seconds
+from jellybean.ledger.queries.questions import By, cost, served, served_between, timeline
 from jellybean.ledger.span import Span
 from tests.support.made_up_run import BEGIN_S, WORKERS
 from tests.support.two_plans_run import BOTH, CHANGE, CHANGED_S, END, PIECE_S, keep_labelled, write_two_plans

@@ -12,7 +12,7 @@ import pytest
 
 from jellybean.ledger.columns import COLUMNS
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.questions import By, all_events, cost
+from jellybean.ledger.queries.questions import By, all_events, cost
 from jellybean.ledger.readings import Moment
 from jellybean.serving.gateway.accounting.recorder import Recorder
 from jellybean.serving.gateway.accounting.serving_log import ServingLog

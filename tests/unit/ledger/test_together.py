@@ -11,8 +11,8 @@ import pytest
 from jellybean.ledger.compaction import compact
 from jellybean.ledger.interval_rows import interval_rows
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.plan_cost import served_seconds
-from jellybean.ledger.questions import By, cost, timeline
+from jellybean.ledger.queries.plan_cost import served_seconds
+from jellybean.ledger.queries.questions import By, cost, timeline
 from jellybean.ledger.readings import RequestKey
 from jellybean.ledger.span import Span
 from tests.support.made_up_run import BEGIN_S, DAY_S, PLAN, WORKERS, Serving

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.plan_counts import plan_counts
+from jellybean.ledger.queries.plan_counts import plan_counts
 from jellybean.ledger.value_figures import (
     KEPT_S,
     MOST_VALUES,
@@ -20,8 +20,8 @@ from jellybean.ledger.value_figures import (
     keep_values,
     value_lines,
 )
-from jellybean.report.drift_watch import ALARM, DriftWatch
-from jellybean.report.served_values import value_observations
+from jellybean.report.drift.drift_watch import ALARM, DriftWatch
+from jellybean.report.drift.served_values import value_observations
 from jellybean.serving.gateway.accounting import value_log
 from jellybean.serving.gateway.accounting.value_log import ValueLog
 from jellybean_agent import RawTensor, encode_tensor, plan_view

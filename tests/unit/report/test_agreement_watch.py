@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from jellybean.ledger.audits import AuditLine
-from jellybean.report.agreement_watch import DROP, FALSE_ALARM_S, NAME, AgreementWatch, chart_of
-from jellybean.report.audited_accuracy import ExpectedAgreement
+from jellybean.report.drift.agreement_watch import DROP, FALSE_ALARM_S, NAME, AgreementWatch, chart_of
+from jellybean.report.drift.audited_accuracy import ExpectedAgreement
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 SEEDS = range(20 if NIGHTLY else 4)

@@ -7,7 +7,7 @@ import pytest
 
 from jellybean.ledger.answers import wilson
 from jellybean.ledger.audits import AuditLine
-from jellybean.report.audited_accuracy import (
+from jellybean.report.drift.audited_accuracy import (
     FIRST_AUDITS,
     AuditedAccuracy,
     ExpectedAgreement,

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from jellybean.report.drift_watch import ALARM, TOLERANCE, DriftWatch, Observation
+from jellybean.report.drift.drift_watch import ALARM, TOLERANCE, DriftWatch, Observation
 
 INTERVAL_S = 10.0
 DAYS = 10

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean.report.replan_view import sentence
+from jellybean.report.plans.replan_view import sentence
 from jellybean_solver.migration.migration_cost import Migration, ModelLoads
 from jellybean_solver.model.plan import Cost
 from jellybean_solver.replanning.replan import Replanned, ReplanSettings, Verdict

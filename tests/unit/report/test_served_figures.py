@@ -10,10 +10,10 @@ import pytest
 
 from jellybean.ledger.columns import COLUMNS, RECEIVED
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.plan_counts import plan_counts
+from jellybean.ledger.queries.plan_counts import plan_counts
 from jellybean.ledger.readings import BilledPlan, BilledWorker, Moment, Reading, RequestKey, Work, WorkKey
-from jellybean.report.drift_watch import DriftWatch, Observation
-from jellybean.report.served_figures import observations
+from jellybean.report.drift.drift_watch import DriftWatch, Observation
+from jellybean.report.drift.served_figures import observations
 from jellybean_solver.model.plan import Plan
 from tests import report_plans as plans
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from jellybean.ledger.ledger import Ledger, ledger_url
-from jellybean.ledger.questions import By, cost
-from jellybean.ledger.source import OpenedLedger
+from jellybean.ledger.queries.questions import By, cost
+from jellybean.ledger.queries.source import OpenedLedger
 from jellybean.ledger.span import Span
 from jellybean.report import Store, build_report, render_html
-from jellybean.report.served import Served, ServedQuestion, served
-from jellybean.report.served_prediction import PlannedFigures, planned_figures
+from jellybean.report.served.served import Served, ServedQuestion, served
+from jellybean.report.served.served_prediction import PlannedFigures, planned_figures
 from tests import report_plans as plans
 from tests.support.command_line import jellybean
 from tests.support.made_up_run import BEGIN_S

@@ -10,8 +10,8 @@ from jellybean.errors import InputError
 from jellybean.ledger.answers import LabelledBy
 from jellybean.ledger.labels import LabelRule
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.questions import By
-from jellybean.ledger.source import OpenedLedger
+from jellybean.ledger.queries.questions import By
+from jellybean.ledger.queries.source import OpenedLedger
 from jellybean.serving.gateway.requests.admission import MAX_ID_BYTES
 from jellybean.serving.ledger_messages import (
     accuracy_message,

@@ -23,7 +23,7 @@ from jellybean.ledger.columns import COLUMNS
 from jellybean.ledger.compaction import compact
 from jellybean.ledger.errors import LedgerError
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.questions import run_cost
+from jellybean.ledger.queries.questions import run_cost
 from jellybean.ledger.readings import BilledPlan, BilledWorker, Moment, Reading, Sent, SentKey, Work, WorkKey
 from jellybean.ledger.value_figures import keep_values
 from jellybean.serving.gateway.accounting.answer_log import AnswerLog

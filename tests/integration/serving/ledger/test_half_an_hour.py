@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.ledger.questions import By
+from jellybean.ledger.queries.questions import By
 from jellybean.serving.client import Client
 from jellybean.serving.local import replace_plan
 from jellybean.serving.local.running import down

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.questions import By, all_events, cost
+from jellybean.ledger.queries.questions import By, all_events, cost
 from jellybean.serving.enrolment.enrolment import make_token
 from jellybean_agent.security.identity import Identity, Role
 from jellybean_solver.model.problem import Link as PlannedLink

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from jellybean import query
-from jellybean.ledger.questions import By
+from jellybean.ledger.queries.questions import By
 from jellybean.serving.client import Client
 from jellybean.serving.endpoint import owner_endpoint
 from jellybean.serving.local import replace_plan

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from jellybean.planning.simulation import unloaded_latency_s
-from jellybean.report.plan_view import hop_lines
+from jellybean.report.plans.plan_view import hop_lines
 from jellybean_solver import Arrivals, Edge, Link, Plan, Route, ServiceTime, Source, unqueued_and_hops_s
 from tests.property.simulator.plans import chain, operator, plan
 

@@ -11,7 +11,8 @@ import typer
 
 from jellybean.cli.app import Directory, Json, app, example
 from jellybean.cli.console import EXIT_BAD_INPUT, print_json, say, warn
-from jellybean.cli.serving.cost import LedgerAt
+from jellybean.cli.serving.accounts.cost import LedgerAt
+from jellybean.cli.serving.accounts.ledger_source import nothing_served, open_ledger_source
 from jellybean.cli.serving.gateway_options import (
     AdminTls,
     AtContext,
@@ -24,7 +25,6 @@ from jellybean.cli.serving.gateway_options import (
     chosen_workflow,
     given_endpoint,
 )
-from jellybean.cli.serving.ledger_source import nothing_served, open_ledger_source
 from jellybean.cli.serving.project_settings import label_rules
 from jellybean.documents import Project, load_any_project
 from jellybean.errors import InputError

@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from jellybean.display import formats
-from jellybean.ledger.accuracy_timeline import AccuracyPoint
 from jellybean.ledger.answers import LabelledBy, ServedAccuracy
 from jellybean.ledger.events import Event, EventKind
-from jellybean.ledger.questions import By, CostLine, TimelinePoint
-from jellybean.ledger.source import LedgerSource
+from jellybean.ledger.queries.accuracy_timeline import AccuracyPoint
+from jellybean.ledger.queries.questions import By, CostLine, TimelinePoint
+from jellybean.ledger.queries.source import LedgerSource
 from jellybean.ledger.span import Span
 from jellybean.report.charts import Tick
-from jellybean.report.served_curves import ServedCurve, TimeAxis, accuracy_curve, cost_curve, request_curves
-from jellybean.report.served_prediction import PlannedFigures, ServedPrediction, served_prediction, serving_steps
+from jellybean.report.served.served_curves import ServedCurve, TimeAxis, accuracy_curve, cost_curve, request_curves
+from jellybean.report.served.served_prediction import PlannedFigures, ServedPrediction, served_prediction, serving_steps
 
 DAYS = 7
 PIECES = 60  # of time in a curve, at most

@@ -13,7 +13,7 @@ from rich.text import Text
 from jellybean.display import formats
 from jellybean.ledger.amounts import amount_text
 from jellybean.report.advice import HASH_DIGITS
-from jellybean.report.served import Served
+from jellybean.report.served.served import Served
 
 MOST_CHANGES = 5  # that are named
 

@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from jellybean.ledger import tables
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.questions import last_plan
+from jellybean.ledger.queries.questions import last_plan
 from jellybean.ledger.span import Span
 from jellybean.ledger.value_figures import Figure, Port, ValueLine, value_lines
 

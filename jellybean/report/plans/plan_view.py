@@ -18,8 +18,15 @@ from jellybean.planning.cascades import cascade_lines
 from jellybean.planning.deadline.predicted_latency import Judged
 from jellybean.planning.deadline.soft_targets import planned_late_p99_s, planned_latency_penalty
 from jellybean.planning.mixing import selection_lines, spread_lines
-from jellybean.report.audit_view import audit_lines
-from jellybean.report.workflows_summary import MOST_NAMED, admission_lines, is_summarised, noun, stays_text, summary
+from jellybean.report.plans.audit_view import audit_lines
+from jellybean.report.plans.workflows_summary import (
+    MOST_NAMED,
+    admission_lines,
+    is_summarised,
+    noun,
+    stays_text,
+    summary,
+)
 from jellybean_solver import (
     CLOSED_FORM_RATIO,
     CPU,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -18,9 +17,9 @@ from jellybean.ledger.columns import KINDS, LATENCY_BOUNDS_S
 from jellybean.ledger.errors import LedgerError
 from jellybean.ledger.events import Event, EventKind
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.paid_time import paid_seconds
-from jellybean.ledger.plan_cost import plan_pieces, plan_usd_by_client
-from jellybean.ledger.span import Span
+from jellybean.ledger.queries.paid_time import paid_seconds
+from jellybean.ledger.queries.plan_cost import plan_pieces, plan_usd_by_client
+from jellybean.ledger.span import PERIODS_S, Span, day_or_hour
 
 
 class By(StrEnum):
@@ -127,8 +126,6 @@ def _count_requests(connection: Connection, by: By, span: Span, found: dict[str,
         line[3] += float(row[-1])
 
 
-_SECONDS = {By.DAY: 86_400, By.HOUR: 3_600}
-_TIMES = {By.DAY: "%Y-%m-%d", By.HOUR: "%Y-%m-%d %H:00"}
 _WORK_COLUMNS: Mapping[By, tuple[str, ...]] = {
     By.VARIANT: ("operator", "variant"),
     By.LINK: (),
@@ -140,23 +137,18 @@ _SENT_COLUMNS: Mapping[By, tuple[str, ...]] = {
 }
 
 
-def day_or_hour(by: str, number: float) -> str:
-    """The name of the day or hour of this number since 1970, in UTC."""
-    return _name(By(by), (number,))
-
-
 def _keys(by: By, table: Table) -> list[ColumnElement[Any]]:
     """What the lines of a table are grouped by."""
-    if by in _SECONDS:
-        return [table.c.begin_s // _SECONDS[by]]
+    if by in PERIODS_S:
+        return [table.c.begin_s // PERIODS_S[by]]
     columns = (_SENT_COLUMNS if table is tables.sent else _WORK_COLUMNS).get(by, (by.value,))
     return [table.c[name] for name in columns]
 
 
 def _name(by: By, key: Sequence[Any]) -> str:
     """What a group is called; empty where no one of them has its cost."""
-    if by in _SECONDS:
-        return datetime.datetime.fromtimestamp(key[0] * _SECONDS[by], datetime.UTC).strftime(_TIMES[by])
+    if by in PERIODS_S:
+        return day_or_hour(by.value, key[0])
     return (" -> " if by is By.LINK else " ").join(map(str, key)).strip()
 
 
@@ -178,8 +170,8 @@ class ServedLine:
 
 def served(ledger: Ledger, by: By, span: Span = Span()) -> tuple[ServedLine, ...]:
     """How requests went, by day or hour. LedgerError for another `by`."""
-    if by not in _SECONDS:
-        raise LedgerError(f"requests are shown by {' or '.join(_SECONDS)}, not by {by}")
+    if by not in PERIODS_S:
+        raise LedgerError(f"requests are shown by {' or '.join(PERIODS_S)}, not by {by}")
     requests, latencies = tables.requests, tables.latencies
     totals = [requests.c.received, *(requests.c[kind] for kind in KINDS)]
     buckets: dict[str, list[int]] = defaultdict(lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from jellybean.cli.app import Directory, Json, app, example
 from jellybean.cli.console import out, print_json, say
+from jellybean.cli.serving.accounts.ledger_source import nothing_served, open_ledger_source
 from jellybean.cli.serving.gateway_options import (
     AdminTls,
     AtContext,
@@ -25,9 +26,8 @@ from jellybean.cli.serving.gateway_options import (
     InCluster,
     given_endpoint,
 )
-from jellybean.cli.serving.ledger_source import nothing_served, open_ledger_source
 from jellybean.ledger.amounts import apportioned, decimals_for
-from jellybean.ledger.questions import By, CostLine
+from jellybean.ledger.queries.questions import By, CostLine
 from jellybean.ledger.span import Span
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*(min|h|d|w)")

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jellybean.ledger.plan_counts import FIRST_ANSWERS
+from jellybean.ledger.queries.plan_counts import FIRST_ANSWERS
 from jellybean.ledger.span import Span
 from jellybean.ledger.value_figures import Figure, Port, ValueLine, figures_of
-from jellybean.report.drift_watch import Observation
+from jellybean.report.drift.drift_watch import Observation
 from jellybean_agent import Array
 
 TOLERANCE = 0.25  # standard deviations of the figure over what is expected

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from jellybean.ledger.answers import ServedAccuracy
 from jellybean.ledger.events import Event, EventKind
-from jellybean.report.served_curves import Step
+from jellybean.report.served.served_curves import Step
 from jellybean.report.store import Snapshot, Store
 from jellybean_solver import from_document, served_streams
 

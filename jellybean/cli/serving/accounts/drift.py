@@ -11,18 +11,18 @@ from rich.table import Table
 
 from jellybean.cli.command_resources import open_for_command
 from jellybean.cli.console import EXIT_MISSED, out, print_json, say, warn
-from jellybean.cli.serving.cost import parse_time
-from jellybean.cli.serving.ledger_source import nothing_served, open_ledger_source
+from jellybean.cli.serving.accounts.cost import parse_time
+from jellybean.cli.serving.accounts.ledger_source import nothing_served, open_ledger_source
 from jellybean.cli.serving.project_copy import project_copy
 from jellybean.cli.serving.remote_store import shown_store
 from jellybean.display import formats
 from jellybean.errors import InputError
 from jellybean.ledger.span import Span
 from jellybean.report.advice import HASH_DIGITS
-from jellybean.report.drift_watch import Drifted
-from jellybean.report.project_drift import project_drift
+from jellybean.report.drift.drift_watch import Drifted
+from jellybean.report.drift.project_drift import project_drift
+from jellybean.report.drift.served_figures import TIME_OF
 from jellybean.report.records import record_once
-from jellybean.report.served_figures import TIME_OF
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import Endpoint
 from jellybean.serving.errors import RequestError

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from jellybean.ledger.audits import AuditLine
 from jellybean.ledger.span import Span
-from jellybean.report.agreement_watch import AgreementWatch
-from jellybean.report.audited_accuracy import AuditedAccuracy, audited_accuracy, expected_agreement
+from jellybean.report.drift.agreement_watch import AgreementWatch
+from jellybean.report.drift.audited_accuracy import AuditedAccuracy, audited_accuracy, expected_agreement
 from jellybean_solver import Plan, served_streams
 
 

@@ -13,8 +13,9 @@ from rich.table import Table
 
 from jellybean.cli.app import Directory, Json, app, example
 from jellybean.cli.console import EXIT_MISSED, out, print_json, say, warn
-from jellybean.cli.serving.audited import audit_table, audit_warnings, audits_of
-from jellybean.cli.serving.cost import LedgerAt, Since, Until, parse_time
+from jellybean.cli.serving.accounts.audited import audit_table, audit_warnings, audits_of
+from jellybean.cli.serving.accounts.cost import LedgerAt, Since, Until, parse_time
+from jellybean.cli.serving.accounts.ledger_source import open_ledger_source
 from jellybean.cli.serving.gateway_options import (
     AdminTls,
     AtContext,
@@ -27,13 +28,12 @@ from jellybean.cli.serving.gateway_options import (
     chosen_workflow,
     given_endpoint,
 )
-from jellybean.cli.serving.ledger_source import open_ledger_source
 from jellybean.errors import InputError
 from jellybean.ledger.answers import LabelledBy, ServedAccuracy
-from jellybean.ledger.source import LedgerSource
+from jellybean.ledger.queries.source import LedgerSource
 from jellybean.ledger.span import Span
 from jellybean.report import Store
-from jellybean.report.audited_accuracy import AuditedAccuracy
+from jellybean.report.drift.audited_accuracy import AuditedAccuracy
 from jellybean_solver import from_document
 
 if TYPE_CHECKING:

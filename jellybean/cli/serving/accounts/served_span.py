@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 
 from jellybean.cli.console import out, say
-from jellybean.cli.serving.cost import parse_time
-from jellybean.ledger.source import LedgerSource
+from jellybean.cli.serving.accounts.cost import parse_time
+from jellybean.ledger.queries.source import LedgerSource
 from jellybean.ledger.span import Span
 from jellybean.report import Report, Store
 from jellybean.report.advice import HASH_DIGITS
-from jellybean.report.served import Served, ServedQuestion, last_days, served
-from jellybean.report.served_prediction import planned_figures
-from jellybean.report.served_table import served_table
+from jellybean.report.served.served import Served, ServedQuestion, last_days, served
+from jellybean.report.served.served_prediction import planned_figures
+from jellybean.report.served.served_table import served_table
 
 Between = Annotated[
     tuple[str, str] | None,

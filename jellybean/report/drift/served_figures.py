@@ -7,8 +7,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from jellybean.ledger.plan_counts import PlanCounts
-from jellybean.report.drift_watch import Observation
+from jellybean.ledger.queries.plan_counts import PlanCounts
+from jellybean.report.drift.drift_watch import Observation
 from jellybean_solver import Plan, PlannedOperator, quantile_points, served_streams
 
 TIME_OF = "time of"  # begins the name of a service time, after that of a workflow

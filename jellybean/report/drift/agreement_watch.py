@@ -19,8 +19,8 @@ import numpy as np
 
 from jellybean.ledger.answers import wilson
 from jellybean.ledger.audits import AuditLine
-from jellybean.report.audited_accuracy import ExpectedAgreement
-from jellybean.report.drift_watch import Drifted
+from jellybean.report.drift.audited_accuracy import ExpectedAgreement
+from jellybean.report.drift.drift_watch import Drifted
 
 DROP = 0.05  # of the agreement that is found soonest: smaller ones take longer, below half of it they are tolerated
 FALSE_ALARM_S = 10 * 86_400.0  # mean time to a false alarm, if the expected share is at the end of its interval

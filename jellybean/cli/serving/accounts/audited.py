@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from jellybean.ledger.audits import FIRST_AUDITS
-from jellybean.ledger.source import LedgerSource
+from jellybean.ledger.queries.source import LedgerSource
 from jellybean.ledger.span import Span
-from jellybean.report.audited_accuracy import AuditedAccuracy
-from jellybean.report.served_audits import accuracy_by_audits
+from jellybean.report.drift.audited_accuracy import AuditedAccuracy
+from jellybean.report.drift.served_audits import accuracy_by_audits
 from jellybean_solver import Plan
 
 

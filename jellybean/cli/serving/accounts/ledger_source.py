@@ -11,7 +11,7 @@ import typer
 
 from jellybean.ledger.labels import LabelRule
 from jellybean.ledger.ledger import opened_ledger
-from jellybean.ledger.source import LedgerSource, OpenedLedger
+from jellybean.ledger.queries.source import LedgerSource, OpenedLedger
 
 if TYPE_CHECKING:
     from jellybean.serving.endpoint import Endpoint

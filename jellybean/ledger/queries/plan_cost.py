@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Select, func, select, union_al
 
 from jellybean.ledger import tables
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.paid_time import paid_seconds
+from jellybean.ledger.queries.paid_time import paid_seconds
 from jellybean.ledger.span import Span
 
 

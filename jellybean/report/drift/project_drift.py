@@ -11,15 +11,15 @@ from jellybean.bench.heldout import read_array
 from jellybean.documents import load_project
 from jellybean.documents.layout import workflow_folders
 from jellybean.errors import InputError, JellyBeanError
-from jellybean.ledger.plan_counts import PlanCounts
-from jellybean.ledger.source import LedgerSource
+from jellybean.ledger.queries.plan_counts import PlanCounts
+from jellybean.ledger.queries.source import LedgerSource
 from jellybean.ledger.span import Span
 from jellybean.report.advice import HASH_DIGITS
-from jellybean.report.agreement_watch import AgreementWatch
-from jellybean.report.drift_watch import Drifted, DriftWatch, Observation
-from jellybean.report.served_audits import watched_agreement
-from jellybean.report.served_figures import observations
-from jellybean.report.served_values import value_observations
+from jellybean.report.drift.agreement_watch import AgreementWatch
+from jellybean.report.drift.drift_watch import Drifted, DriftWatch, Observation
+from jellybean.report.drift.served_audits import watched_agreement
+from jellybean.report.drift.served_figures import observations
+from jellybean.report.drift.served_values import value_observations
 from jellybean.report.store import Store
 from jellybean_agent import Array, plan_part
 from jellybean_solver import from_document

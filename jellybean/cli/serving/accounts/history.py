@@ -11,7 +11,8 @@ from rich.table import Table
 
 from jellybean.cli.app import Directory, Json, app, example
 from jellybean.cli.console import out, print_json, say
-from jellybean.cli.serving.cost import LedgerAt, Since, parse_time
+from jellybean.cli.serving.accounts.cost import LedgerAt, Since, parse_time
+from jellybean.cli.serving.accounts.ledger_source import nothing_served, open_ledger_source
 from jellybean.cli.serving.gateway_options import (
     AdminTls,
     AtContext,
@@ -21,7 +22,6 @@ from jellybean.cli.serving.gateway_options import (
     InCluster,
     given_endpoint,
 )
-from jellybean.cli.serving.ledger_source import nothing_served, open_ledger_source
 from jellybean.cli.serving.remote_store import shown_store
 from jellybean.ledger.span import Span
 from jellybean.report.advice import HASH_DIGITS

@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from jellybean.ledger import answers, questions
-from jellybean.ledger.accuracy_timeline import AccuracyPoint, accuracy_timeline
+from jellybean.ledger import answers
 from jellybean.ledger.answers import LabelledBy, ServedAccuracy
 from jellybean.ledger.audits import AuditLine, span_and_first_audits
 from jellybean.ledger.events import Event
 from jellybean.ledger.labels import EXACT_MATCH, LabelOutcome, LabelRule, LaterLabel, label_answers
 from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.plan_cost import served_seconds
-from jellybean.ledger.plan_counts import PlanCounts, plan_counts
-from jellybean.ledger.questions import By, CostLine, TimelinePoint
+from jellybean.ledger.queries import questions
+from jellybean.ledger.queries.accuracy_timeline import AccuracyPoint, accuracy_timeline
+from jellybean.ledger.queries.plan_cost import served_seconds
+from jellybean.ledger.queries.plan_counts import PlanCounts, plan_counts
+from jellybean.ledger.queries.questions import By, CostLine, TimelinePoint
 from jellybean.ledger.span import Span
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from jellybean.display import formats
 from jellybean.planning.add import AddedPlan
-from jellybean.report.workflows_summary import MOST_NAMED, noun
+from jellybean.report.plans.workflows_summary import MOST_NAMED, noun
 
 
 def addition_lines(result: AddedPlan) -> Iterator[str]:

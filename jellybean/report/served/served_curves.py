@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from jellybean.display import formats
-from jellybean.ledger.accuracy_timeline import AccuracyPoint
-from jellybean.ledger.questions import TimelinePoint
+from jellybean.ledger.queries.accuracy_timeline import AccuracyPoint
+from jellybean.ledger.queries.questions import TimelinePoint
 
 FEWEST = 3  # points of a curve
 _HEIGHT, _TOP = 27.0, 3.0  # of a curve, in its own units: from the bottom, and the gap at the top

@@ -1,0 +1,1 @@
+"""Commands that ask or write the ledger: cost, accuracy, history, label, and report --drift."""

@@ -1,0 +1,1 @@
+"""What the ledger is asked: cost, counts and accuracy over time."""

@@ -1,0 +1,1 @@
+"""What has left its prediction while it was served, and what audits say of the answers."""

@@ -1,0 +1,1 @@
+"""Plans in words and tables: one, many workflows in groups, and how one differs from another."""
