@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, fields, replace
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -41,29 +43,77 @@ AtKubeconfig = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class InCluster:
-    """Options that name a deployment in Kubernetes; none of them: it is not meant."""
+class GatewayOptions:
+    """The options that name a gateway elsewhere, or none: then the one that is up for DIR is meant."""
 
+    gateway: str | None = None
+    tls: Path | None = None
     context: str | None = None
     namespace: str | None = None
     kubeconfig: Path | None = None
 
-    @property
-    def is_given(self) -> bool:
-        return (self.context, self.namespace, self.kubeconfig) != (None, None, None)
+    def endpoint(self, directory: Path, workflow: str = "") -> Endpoint | None:
+        """The gateway that is named; None if none is.
+
+        The way into a cluster is open until the command ends. CertificateError for a missing or invalid certificate.
+        """
+        in_cluster = (self.context, self.namespace, self.kubeconfig) != (None, None, None)
+        if in_cluster and self.gateway is not None:
+            raise typer.BadParameter(
+                "--gateway names an address, --context a deployment in Kubernetes: give one of them"
+            )
+        if in_cluster:
+            from jellybean.cli.serving.in_cluster import deployed_endpoint
+
+            found = deployed_endpoint(directory, self.tls, self.kubeconfig, self.context, self.namespace)
+            return replace(open_for_command(found), workflow=workflow)
+        if self.gateway is None:
+            if self.tls is not None:
+                raise typer.BadParameter("--tls belongs to --gateway: a plan that is up here needs no certificate")
+            return None
+        from jellybean.serving.endpoint import remote_endpoint
+
+        return replace(remote_endpoint(directory, self.gateway, self.tls), workflow=workflow)
+
+    def arguments(self, directory: Path) -> str:
+        """DIR and these options, as arguments of a further command that asks the same gateway."""
+        given = [
+            part
+            for one in fields(self)
+            if (value := getattr(self, one.name)) is not None
+            for part in (f"--{one.name}", str(value))
+        ]
+        return shlex.join([str(directory), *given])
 
 
-def arguments_again(directory: Path, gateway: str | None, tls: Path | None, cluster: InCluster) -> str:
-    """DIR and the options that name a gateway elsewhere, as arguments of a further command that asks it."""
-    options = {
-        "--gateway": gateway,
-        "--tls": tls,
-        "--context": cluster.context,
-        "--namespace": cluster.namespace,
-        "--kubeconfig": cluster.kubeconfig,
-    }
-    given = [part for name, value in options.items() if value is not None for part in (name, str(value))]
-    return shlex.join([str(directory), *given])
+_OPTIONS = {
+    "gateway": GatewayAt,
+    "tls": AdminTls,
+    "context": AtContext,
+    "namespace": AtNamespace,
+    "kubeconfig": AtKubeconfig,
+}
+
+
+def takes_gateway(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `GatewayOptions` in place of its parameter `at`, which gets their values."""
+    hints = get_type_hints(command, include_extras=True)
+    options = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=_OPTIONS[name]) for name in _OPTIONS]
+    own = [
+        one.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[one.name])
+        for one in signature(command).parameters.values()
+        if one.name != "at"
+    ]
+
+    @wraps(command)
+    def with_options(*arguments: Any, **given: Any) -> None:
+        at = GatewayOptions(**{name: given.pop(name, None) for name in _OPTIONS})
+        command(*arguments, **given, at=at)
+
+    parameters = [*own, *options]
+    with_options.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {one.name: one.annotation for one in parameters}
+    return with_options
 
 
 OfWorkflow = Annotated[
@@ -96,30 +146,3 @@ def check_settings(settings: LaunchSettings | JoinedSettings) -> None:
         settings.check()
     except SettingsError as error:
         raise typer.BadParameter(str(error)) from error
-
-
-def given_endpoint(
-    directory: Path,
-    gateway: str | None,
-    tls: Path | None,
-    cluster: InCluster = InCluster(),
-    workflow: str = "",
-) -> Endpoint | None:
-    """The gateway of `--gateway`, or of the deployment of `--context` and `--namespace`; None if none is given.
-
-    The way into a cluster is open until the command ends. CertificateError for a missing or invalid certificate.
-    """
-    if gateway is not None and cluster.is_given:
-        raise typer.BadParameter("--gateway names an address, --context a deployment in Kubernetes: give one of them")
-    if cluster.is_given:
-        from jellybean.cli.serving.in_cluster import deployed_endpoint
-
-        found = deployed_endpoint(directory, tls, cluster.kubeconfig, cluster.context, cluster.namespace)
-        return replace(open_for_command(found), workflow=workflow)
-    if gateway is None:
-        if tls is not None:
-            raise typer.BadParameter("--tls belongs to --gateway: a plan that is up here needs no certificate")
-        return None
-    from jellybean.serving.endpoint import remote_endpoint
-
-    return replace(remote_endpoint(directory, gateway, tls), workflow=workflow)

@@ -12,14 +12,9 @@ from jellybean.cli.app import Directory, Json, Overrides, app, example
 from jellybean.cli.console import out, print_json, progress
 from jellybean.cli.documents import check_project
 from jellybean.cli.serving.gateway_options import (
-    AdminTls,
-    AtContext,
-    AtKubeconfig,
-    AtNamespace,
-    GatewayAt,
-    InCluster,
+    GatewayOptions,
     OfWorkflow,
-    given_endpoint,
+    takes_gateway,
 )
 from jellybean.cli.serving.request_inputs import (
     input_values,
@@ -43,6 +38,7 @@ from jellybean.tensor_files import Array
         "jellybean infer my-flow --input 'meta=[0.5, 12]' --input 'flags=uint8:[1, 0]'",
     )
 )
+@takes_gateway
 def infer(
     directory: Directory,
     inputs: Annotated[
@@ -66,11 +62,7 @@ def infer(
     text: Annotated[bool, typer.Option("--text", help="Answers are text, UTF-8 bytes as uint8: print it.")] = False,
     workflow: OfWorkflow = "",
     overrides: Overrides = None,
-    gateway: GatewayAt = None,
-    tls: AdminTls = None,
-    context: AtContext = None,
-    namespace: AtNamespace = None,
-    kubeconfig: AtKubeconfig = None,
+    at: GatewayOptions = GatewayOptions(),
     json: Json = False,
 ) -> None:
     """Send one request, or one for each row of a file, and print the answers."""
@@ -81,7 +73,7 @@ def infer(
     tensors = parse_inputs(inputs)
     requests = list(requests_by_row(tensors)) if rows else [tensors]
     answers: list[dict[str, Array]] = []
-    endpoint = given_endpoint(directory, gateway, tls, InCluster(context, namespace, kubeconfig), workflow)
+    endpoint = at.endpoint(directory, workflow)
     with (
         Client.at(endpoint) if endpoint else Client.of(directory, workflow=workflow) as client,
         progress("infer") as advance,

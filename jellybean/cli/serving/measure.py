@@ -38,15 +38,9 @@ from jellybean.cli.serving.accounts.ledger_source import open_ledger_source
 from jellybean.cli.serving.accounts.served_span import Between, ask_served, asked_span, nothing_served, print_served
 from jellybean.cli.serving.bench_workflows import measure_workflows, parse_rate_scales
 from jellybean.cli.serving.gateway_options import (
-    AdminTls,
-    AtContext,
-    AtKubeconfig,
-    AtNamespace,
-    GatewayAt,
-    InCluster,
+    GatewayOptions,
     OfWorkflow,
-    arguments_again,
-    given_endpoint,
+    takes_gateway,
     unknown_workflow,
 )
 from jellybean.cli.serving.project_copy import project_copy
@@ -81,6 +75,7 @@ from jellybean_solver import from_document
         "jellybean bench my-two --workflow digits --saturate",
     )
 )
+@takes_gateway
 def bench(
     directory: Directory,
     overrides: Overrides = None,
@@ -101,11 +96,7 @@ def bench(
     ] = None,
     saturate: Annotated[bool, typer.Option("--saturate", help="Find the highest sustained rate.")] = False,
     workflow: OfWorkflow = "",
-    gateway: GatewayAt = None,
-    tls: AdminTls = None,
-    context: AtContext = None,
-    namespace: AtNamespace = None,
-    kubeconfig: AtKubeconfig = None,
+    at: GatewayOptions = GatewayOptions(),
 ) -> None:
     """Measure the running plan with held-out inputs, at the rate that it was made for, or at that of --set.
 
@@ -113,7 +104,7 @@ def bench(
 
     Exit status 4 if it is overloaded, 5 if it keeps up but misses a target.
     """
-    endpoint = given_endpoint(directory, gateway, tls, InCluster(context, namespace, kubeconfig))
+    endpoint = at.endpoint(directory)
     scales = parse_rate_scales(rate_scale or ())
     if saturate and scales:
         raise typer.BadParameter("--saturate and --rate-scale exclude each other")
@@ -193,6 +184,7 @@ def _show(results: Sequence[BenchResult], scales: Mapping[str, float]) -> None:
         "jellybean report my-digits --drift --since 2h",
     )
 )
+@takes_gateway
 def report(
     directory: Directory,
     overrides: Overrides = None,
@@ -201,11 +193,7 @@ def report(
         Path | None,
         typer.Option(help="HTML file to write; DIR/report.html by default, with --plan DIR/report-HASH.html."),
     ] = None,
-    gateway: GatewayAt = None,
-    tls: AdminTls = None,
-    context: AtContext = None,
-    namespace: AtNamespace = None,
-    kubeconfig: AtKubeconfig = None,
+    at: GatewayOptions = GatewayOptions(),
     drift: Annotated[
         bool,
         typer.Option("--drift", help="What has left its prediction while served; exit status 5 if any has."),
@@ -227,8 +215,7 @@ def report(
     --plan, or --between.
     """
     check_project(directory, overrides)
-    cluster = InCluster(context, namespace, kubeconfig)
-    endpoint = given_endpoint(directory, gateway, tls, cluster)
+    endpoint = at.endpoint(directory)
     if drift:
         if between is not None:
             raise typer.BadParameter("--drift and --between exclude each other: --drift has --since")
@@ -238,7 +225,7 @@ def report(
         checked_file("--html", html)
     named = _hash_of(directory, plan, endpoint)
     store = shown_store(directory, endpoint)
-    asked = arguments_again(directory, gateway, tls, cluster)
+    asked = at.arguments(directory)
     built = build_report(store, named, "" if endpoint is None else asked)
     span = asked_span(between, "" if plan is None else built.plan_hash, time.time())
     with open_ledger_source(directory, ledger, endpoint) as source:

@@ -26,7 +26,7 @@ from jellybean.cli.app import (
 from jellybean.cli.console import EXIT_FAILURE, out, print_json, progress
 from jellybean.cli.documents import check_project
 from jellybean.cli.projects import open_served_project, planned_options
-from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, check_settings, given_endpoint
+from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, GatewayOptions, check_settings
 from jellybean.cli.serving.project_settings import served_project
 from jellybean.cli.serving.servable import MAX_WORKERS, servable, worker_count
 from jellybean.cli.serving.watch import run_json, watch
@@ -148,7 +148,7 @@ def apply(
     from jellybean.serving.client import served_document
     from jellybean.serving.local import replace_plan
 
-    endpoint, allowed = given_endpoint(directory, gateway, tls), parse_allowed_python(allow_python)
+    endpoint, allowed = GatewayOptions(gateway, tls).endpoint(directory), parse_allowed_python(allow_python)
     if peers is not None and endpoint is None:
         raise typer.BadParameter("--peers belongs to --gateway: of a gateway here, its own file is read again")
     require_folder(directory)
@@ -192,7 +192,7 @@ def down(
     from jellybean.serving.local import running
 
     check_project(directory, overrides)
-    endpoint = given_endpoint(directory, gateway, tls)
+    endpoint = GatewayOptions(gateway, tls).endpoint(directory)
     if endpoint is None:
         left = running.down(directory, timeout_s=timeout)
     else:

@@ -14,14 +14,9 @@ from rich.text import Text
 from jellybean.cli.app import Directory, Json, app, example
 from jellybean.cli.console import out, print_json
 from jellybean.cli.serving.gateway_options import (
-    AdminTls,
-    AtContext,
-    AtKubeconfig,
-    AtNamespace,
-    GatewayAt,
-    InCluster,
+    GatewayOptions,
     OfWorkflow,
-    given_endpoint,
+    takes_gateway,
 )
 from jellybean.display.terminal import BAD
 from jellybean.errors import JellyBeanError
@@ -34,6 +29,7 @@ _WINDOW_S, _ONCE_WINDOW_S = 10.0, 1.0  # over which rates are averaged: on a scr
 @app.command(
     epilog=example("jellybean top my-digits", "jellybean top my-digits --once", "jellybean top my-digits --json")
 )
+@takes_gateway
 def top(
     directory: Directory,
     once: Annotated[bool, typer.Option("--once", help="Print one measurement and exit.")] = False,
@@ -48,18 +44,14 @@ def top(
     ] = None,
     interval: Annotated[float, typer.Option(min=0.2, max=60.0, help="Seconds between updates.")] = 1.0,
     workflow: OfWorkflow = "",
-    gateway: GatewayAt = None,
-    tls: AdminTls = None,
-    context: AtContext = None,
-    namespace: AtNamespace = None,
-    kubeconfig: AtKubeconfig = None,
+    at: GatewayOptions = GatewayOptions(),
     json: Json = False,
 ) -> None:
     """Watch the running plan: rates, latency, queues, planned and measured utilisation, cost. Ctrl-C quits."""
     from jellybean.serving.top.top import Scrape, Watcher, top_of
     from jellybean.serving.top.view import render
 
-    endpoint = given_endpoint(directory, gateway, tls, InCluster(context, namespace, kubeconfig))
+    endpoint = at.endpoint(directory)
     watcher = Watcher(directory, endpoint, workflow)
     scrapes: deque[Scrape] = deque([watcher.scrape()])
     if once or json or not out.is_terminal:

@@ -17,16 +17,10 @@ from jellybean.cli.serving.accounts.audited import audit_table, audit_warnings, 
 from jellybean.cli.serving.accounts.cost import LedgerAt, Since, Until, parse_time
 from jellybean.cli.serving.accounts.ledger_source import open_ledger_source
 from jellybean.cli.serving.gateway_options import (
-    AdminTls,
-    AtContext,
-    AtKubeconfig,
-    AtNamespace,
-    GatewayAt,
-    InCluster,
+    GatewayOptions,
     OfWorkflow,
-    arguments_again,
     chosen_workflow,
-    given_endpoint,
+    takes_gateway,
 )
 from jellybean.errors import InputError
 from jellybean.ledger.answers import LabelledBy, ServedAccuracy
@@ -41,6 +35,7 @@ if TYPE_CHECKING:
 
 
 @app.command(epilog=example("jellybean accuracy my-digits --since 7d", "jellybean accuracy my-digits --by selection"))
+@takes_gateway
 def accuracy(
     directory: Directory,
     by: Annotated[LabelledBy, typer.Option(help="What answers are grouped by.")] = LabelledBy.ALL,
@@ -49,18 +44,13 @@ def accuracy(
     workflow: OfWorkflow = "",
     json: Json = False,
     ledger: LedgerAt = None,
-    gateway: GatewayAt = None,
-    tls: AdminTls = None,
-    context: AtContext = None,
-    namespace: AtNamespace = None,
-    kubeconfig: AtKubeconfig = None,
+    at: GatewayOptions = GatewayOptions(),
 ) -> None:
     """Show the accuracy of what was served, by labels that came later and by audits, with 95 % intervals.
 
     Exit status 5 if the answers of the newest plan are worse than it predicted: its accuracy is above their interval.
     """
-    cluster = InCluster(context, namespace, kubeconfig)
-    endpoint = given_endpoint(directory, gateway, tls, cluster)
+    endpoint = at.endpoint(directory)
     document = _newest_plan(directory, endpoint)
     plan = from_document(document)
     planned = {own.name: own.accuracy for own in plan.workflows} or {plan.name: plan.accuracy}
@@ -77,7 +67,7 @@ def accuracy(
         print_json({"workflows": items} if several else items[wanted[0]])
     else:
         for name, one in found.items():
-            _show(one, by, name if several else "", arguments_again(directory, gateway, tls, cluster))
+            _show(one, by, name if several else "", at.arguments(directory))
     worse = [f"{name}: {text}" if several else text for name, one in found.items() for text in one.warnings()]
     if worse:
         for text in () if json else worse:

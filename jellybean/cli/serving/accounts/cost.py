@@ -18,13 +18,8 @@ from jellybean.cli.app import Directory, Json, app, example
 from jellybean.cli.console import out, print_json, say
 from jellybean.cli.serving.accounts.ledger_source import nothing_served, open_ledger_source
 from jellybean.cli.serving.gateway_options import (
-    AdminTls,
-    AtContext,
-    AtKubeconfig,
-    AtNamespace,
-    GatewayAt,
-    InCluster,
-    given_endpoint,
+    GatewayOptions,
+    takes_gateway,
 )
 from jellybean.ledger.amounts import apportioned, decimals_for
 from jellybean.ledger.queries.questions import By, CostLine
@@ -75,6 +70,7 @@ LedgerAt = Annotated[
         "jellybean cost my-digits --context fleet --namespace digits",
     )
 )
+@takes_gateway
 def cost(
     directory: Directory,
     by: Annotated[By, typer.Option(help="What the cost is divided by.")] = By.DAY,
@@ -83,11 +79,7 @@ def cost(
     json: Json = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print lines of comma-separated values.")] = False,
     ledger: LedgerAt = None,
-    gateway: GatewayAt = None,
-    tls: AdminTls = None,
-    context: AtContext = None,
-    namespace: AtNamespace = None,
-    kubeconfig: AtKubeconfig = None,
+    at: GatewayOptions = GatewayOptions(),
 ) -> None:
     """What serving has cost: workers at their prices, and bytes over links, as they were written down meanwhile.
 
@@ -99,7 +91,7 @@ def cost(
     span = Span(*(otherwise if text is None else parse_time(text) for text, otherwise in limits))
     if span.since_s > span.until_s:
         raise typer.BadParameter(f"--since {since} is after --until {until}")
-    endpoint = given_endpoint(directory, gateway, tls, InCluster(context, namespace, kubeconfig))
+    endpoint = at.endpoint(directory)
     with open_ledger_source(directory, ledger, endpoint) as source:
         lines = source.cost(by, span)
     if json:

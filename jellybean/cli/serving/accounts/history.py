@@ -14,13 +14,8 @@ from jellybean.cli.console import out, print_json, say
 from jellybean.cli.serving.accounts.cost import LedgerAt, Since, parse_time
 from jellybean.cli.serving.accounts.ledger_source import nothing_served, open_ledger_source
 from jellybean.cli.serving.gateway_options import (
-    AdminTls,
-    AtContext,
-    AtKubeconfig,
-    AtNamespace,
-    GatewayAt,
-    InCluster,
-    given_endpoint,
+    GatewayOptions,
+    takes_gateway,
 )
 from jellybean.cli.serving.remote_store import shown_store
 from jellybean.ledger.span import Span
@@ -30,24 +25,21 @@ from jellybean.report.history import history as history_of
 
 
 @app.command(epilog=example("jellybean history my-digits", "jellybean history my-digits --since 2d --json"))
+@takes_gateway
 def history(
     directory: Directory,
     since: Since = None,
     plan: Annotated[str | None, typer.Option(metavar="HASH", help="Only of plans whose hash begins so.")] = None,
     json: Json = False,
     ledger: LedgerAt = None,
-    gateway: GatewayAt = None,
-    tls: AdminTls = None,
-    context: AtContext = None,
-    namespace: AtNamespace = None,
-    kubeconfig: AtKubeconfig = None,
+    at: GatewayOptions = GatewayOptions(),
 ) -> None:
     """Show when what was planned, simulated, served and measured. Times are in UTC.
 
     Of a gateway elsewhere: also what was planned and measured in its project.
     """
     begin_s = -math.inf if since is None else parse_time(since)
-    endpoint = given_endpoint(directory, gateway, tls, InCluster(context, namespace, kubeconfig))
+    endpoint = at.endpoint(directory)
     with open_ledger_source(directory, ledger, endpoint) as source:
         events = source.events(Span(begin_s))
     entries = [

@@ -14,16 +14,10 @@ from jellybean.cli.console import EXIT_BAD_INPUT, print_json, say, warn
 from jellybean.cli.serving.accounts.cost import LedgerAt
 from jellybean.cli.serving.accounts.ledger_source import nothing_served, open_ledger_source
 from jellybean.cli.serving.gateway_options import (
-    AdminTls,
-    AtContext,
-    AtKubeconfig,
-    AtNamespace,
-    GatewayAt,
-    InCluster,
+    GatewayOptions,
     OfWorkflow,
-    arguments_again,
     chosen_workflow,
-    given_endpoint,
+    takes_gateway,
 )
 from jellybean.cli.serving.project_settings import label_rules
 from jellybean.documents import Project, load_any_project
@@ -44,6 +38,7 @@ _SHOWN_PROBLEMS = 5
         "jellybean accuracy my-digits",
     )
 )
+@takes_gateway
 def label(
     directory: Directory,
     file: Annotated[
@@ -58,11 +53,7 @@ def label(
     workflow: OfWorkflow = "",
     json: Json = False,
     ledger: LedgerAt = None,
-    gateway: GatewayAt = None,
-    tls: AdminTls = None,
-    context: AtContext = None,
-    namespace: AtNamespace = None,
-    kubeconfig: AtKubeconfig = None,
+    at: GatewayOptions = GatewayOptions(),
 ) -> None:
     """Say what was right of answers given earlier, by request id: `jellybean accuracy` then knows.
 
@@ -70,8 +61,7 @@ def label(
     """
     if (file is None) == (request is None) or (request is None) != (value is None):
         raise typer.BadParameter("give a FILE, or --id and --label of one request")
-    cluster = InCluster(context, namespace, kubeconfig)
-    endpoint = given_endpoint(directory, gateway, tls, cluster)
+    endpoint = at.endpoint(directory)
     labels = read_labels(file) if file is not None else (LaterLabel(request or "", value or "", client),)
     outcomes = _labelled(directory, ledger, endpoint, workflow, labels)
     verdicts = [outcome.verdict for outcome in outcomes if outcome.verdict is not None]
@@ -86,7 +76,7 @@ def label(
         if len(problems) > _SHOWN_PROBLEMS:
             warn(f"and {len(problems) - _SHOWN_PROBLEMS} others")
         share = f": {math.fsum(verdicts):g} right" if verdicts else ""
-        hint = f"; see `jellybean accuracy {arguments_again(directory, gateway, tls, cluster)}`" if verdicts else ""
+        hint = f"; see `jellybean accuracy {at.arguments(directory)}`" if verdicts else ""
         say(f"{len(verdicts)} labelled{share}{hint}")
     if problems:
         raise typer.Exit(EXIT_BAD_INPUT)
