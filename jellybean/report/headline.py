@@ -44,17 +44,18 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a headline is made of. `targets`: (workflow, target); `benches`: by workflow what is shown.
+    """What a headline is made of. `comparisons`, `targets`: each with its workflow.
 
-    A single workflow has the empty name.
+    `benches`: by workflow what is shown. A single workflow, and all of several together, have the empty name.
     """
 
     project: str  # as argument of a command
     options: str  # those that the plan was made with, as further arguments
-    comparisons: Sequence[Comparison]
+    comparisons: Sequence[tuple[str, Comparison]]
     targets: Sequence[tuple[str, SloVerdict]]
     workers: Sequence[WorkerUse]
     benches: Mapping[str, Record]
+    is_whole: bool  # all workflows were measured at the same time
     is_simulated: bool  # by `simulate`, which predicts more than `plan`
     is_scaled: bool  # there are measurements at other rates than planned
 
@@ -68,11 +69,11 @@ def make_headline(judgement: Judgement) -> Headline:
     deviations = (*_deviations(judgement.comparisons), *_utilisations(judgement.workers))
     if deviations:
         return Headline(HeadlineLevel.WARNING, "Not as predicted", (*deviations, *gaps))
-    if not any(comparison.measured is not None for comparison in judgement.comparisons):
+    if not any(comparison.measured is not None for _, comparison in judgement.comparisons):
         title = "Not measured at the planned rate" if judgement.is_scaled else "Not measured yet"
         return Headline(HeadlineLevel.OPEN, title, ("All figures are predictions",))
     within = (*_within(judgement), *gaps)
-    if not judgement.benches:
+    if not judgement.is_whole:
         return Headline(HeadlineLevel.OPEN, "Measured in part", within)
     title = "Meets its targets, as predicted" if judgement.targets else "As predicted"
     return Headline(HeadlineLevel.GOOD, title, within)
@@ -121,12 +122,12 @@ def _failures(benches: Mapping[str, Record]) -> Iterator[str]:
             yield prefix + str(bench.get("verdict") or "the offered rate was not sustained")
 
 
-def _deviations(comparisons: Sequence[Comparison]) -> Iterator[str]:
-    for comparison in comparisons:
+def _deviations(comparisons: Sequence[tuple[str, Comparison]]) -> Iterator[str]:
+    for workflow, comparison in comparisons:
         if comparison.verdict in (ComparisonVerdict.HIGHER, ComparisonVerdict.LOWER):
             metric = METRIC_BY_KEY[comparison.metric]
             measured, predicted = metric.show(comparison.measured), metric.show(comparison.predicted)
-            yield f"{metric.label} {measured} measured, {predicted} predicted"
+            yield f"{_prefix(workflow)}{metric.label} {measured} measured, {predicted} predicted"
 
 
 def _utilisations(workers: Sequence[WorkerUse]) -> Iterator[str]:
@@ -139,7 +140,7 @@ def _utilisations(workers: Sequence[WorkerUse]) -> Iterator[str]:
 
 def _within(judgement: Judgement) -> Iterator[str]:
     """How many figures are within tolerance, where none is outside; nothing if none was compared."""
-    figures = sum(c.verdict is ComparisonVerdict.WITHIN for c in judgement.comparisons)
+    figures = sum(c.verdict is ComparisonVerdict.WITHIN for _, c in judgement.comparisons)
     workers = sum(worker.verdict is ComparisonVerdict.WITHIN for worker in judgement.workers)
     counts = [(figures, "figures"), (workers, "utilisations")]
     if compared := [f"{count} of {count} {what}" for count, what in counts if count]:
@@ -149,8 +150,8 @@ def _within(judgement: Judgement) -> Iterator[str]:
 def _gaps(judgement: Judgement) -> Iterator[str]:
     """What was measured but not predicted, and what was predicted but not measured."""
     comparisons = judgement.comparisons
-    unpredicted = [c.metric for c in comparisons if c.measured is not None and c.predicted is None]
-    unmeasured = [c.metric for c in comparisons if c.measured is None and c.predicted is not None]
+    unpredicted = [(name, c.metric) for name, c in comparisons if c.measured is not None and c.predicted is None]
+    unmeasured = [(name, c.metric) for name, c in comparisons if c.measured is None and c.predicted is not None]
     if unpredicted:
         command = (
             "" if judgement.is_simulated else f" (run `jellybean simulate {judgement.project}{judgement.options}`)"
@@ -160,5 +161,9 @@ def _gaps(judgement: Judgement) -> Iterator[str]:
         yield f"{_labels(unmeasured)}: not measured"
 
 
-def _labels(metrics: Sequence[str]) -> str:
-    return ", ".join(METRIC_BY_KEY[metric].label for metric in metrics)
+def _labels(metrics: Sequence[tuple[str, str]]) -> str:
+    """The names of figures, those of a workflow after its name."""
+    by_workflow: dict[str, list[str]] = {}
+    for workflow, metric in metrics:
+        by_workflow.setdefault(workflow, []).append(METRIC_BY_KEY[metric].label)
+    return "; ".join(_prefix(workflow) + ", ".join(labels) for workflow, labels in by_workflow.items())

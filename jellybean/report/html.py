@@ -79,11 +79,9 @@ def render_html(report: Report, served: Served | None = None, nothing_served: st
 
 
 def _cards(report: Report) -> list[Comparison]:
-    """The figures in large. Of a plan for several workflows those that each workflow has by itself are left out."""
-    found = [report.comparison(key) for key in _CARDS]
-    if not report.workflows:
-        return found
-    return [item for item in found if item.predicted is not None or item.measured is not None]
+    """The figures in large."""
+    known = {one.metric: one for one in report.known_comparisons}
+    return [known[key] for key in _CARDS if key in known]
 
 
 def _read(name: str) -> str | None:

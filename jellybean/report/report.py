@@ -109,6 +109,13 @@ class Report:
     def measured(self) -> bool:
         return any(comparison.measured is not None for comparison in self.comparisons)
 
+    @property
+    def known_comparisons(self) -> tuple[Comparison, ...]:
+        """Those of a single workflow; of several, of figures that they have together: cost and throughput."""
+        if not self.workflows:
+            return self.comparisons
+        return tuple(one for one in self.comparisons if (one.predicted, one.measured) != (None, None))
+
     def comparison(self, metric: str) -> Comparison:
         """The comparison of one metric; KeyError for an unknown one."""
         return {comparison.metric: comparison for comparison in self.comparisons}[metric]
@@ -182,10 +189,12 @@ def build_report(store: Store, plan_hash: str | None = None, elsewhere: str = ""
         Judgement(
             project=elsewhere or shlex.quote(store.project),
             options=plan_options(plan),
-            comparisons=comparisons,
+            comparisons=[("", one) for one in comparisons]
+            + [(w.name, one) for w in workflows for one in w.comparisons],
             targets=[("", slo) for slo in slos] + [(w.name, slo) for w in workflows for slo in w.slos],
             workers=workers,
             benches=shown,
+            is_whole=bool(of_all),
             is_simulated=snapshot.prediction is not None,
             is_scaled=any(row.kind == "scaled" for row in rows),
         )

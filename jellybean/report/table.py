@@ -101,7 +101,7 @@ def _figures(report: Report, *, intervals: bool, targets: bool) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for heading in ("verdict", "target")[: 2 if targets else 1]:
         table.add_column(heading, no_wrap=True)
-    for item in report.comparisons:
+    for item in report.known_comparisons:
         metric = METRIC_BY_KEY[item.metric]
         table.add_row(
             metric.label + (f" ({metric.unit})" if metric.unit in {"USD/h", "%"} else ""),
