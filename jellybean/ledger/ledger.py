@@ -25,6 +25,7 @@ from jellybean.ledger.lines import Interval, interval, latencies
 from jellybean.ledger.reading_document import reading_from_text, reading_to_text
 from jellybean.ledger.readings import Reading
 from jellybean.ledger.views import add_missing_views
+from jellybean.write_ahead_log import use_write_ahead_log
 
 _LOCK_TIMEOUT_S = 10.0
 _COMPLETING = 7_240_911  # number of a lock in PostgreSQL
@@ -244,8 +245,7 @@ def _engine(url: str) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _settings(connection: Any, _record: Any) -> None:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
+        use_write_ahead_log(connection, _LOCK_TIMEOUT_S)
 
     return engine
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from jellybean.folders import STATE_FOLDER, state_folder
+from jellybean.write_ahead_log import use_write_ahead_log
 from jellybean_agent import describe_error, planned_rate_per_s
 from jellybean_protos import plan_format
 from jellybean_protos.plan_format import qualified_name
@@ -279,8 +280,7 @@ class Store:
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=LOCK_TIMEOUT_S, isolation_level=None)
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")
+            use_write_ahead_log(connection, LOCK_TIMEOUT_S)
             connection.execute("PRAGMA foreign_keys = ON")
         except sqlite3.Error:
             connection.close()

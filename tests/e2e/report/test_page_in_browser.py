@@ -162,6 +162,16 @@ def _served_page(folder: Path) -> str:
     return render_html(build_report(store), found)
 
 
+@pytest.mark.parametrize("letters", range(36, 60, 2))
+def test_a_command_with_a_long_path_fits_the_screen(page: Page, tmp_path: Path, letters: int) -> None:
+    """Whatever letter of a path the line of a narrow screen ends at."""
+    html = _page(tmp_path, plans.digits(), measured=False).replace(str(tmp_path / "project"), "p" * letters)
+    assert "p" * letters in html
+    page.resize(390)
+    _open(page, tmp_path, html)
+    assert page.evaluate(_LAYOUT) == WELL | {"screen": 390}
+
+
 def test_what_was_served_fits_the_screen(page: Page, tmp_path: Path) -> None:
     """Cost, accuracy with its interval, answers, latency and failures over one axis of time."""
     html = _served_page(tmp_path)
