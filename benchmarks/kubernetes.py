@@ -12,6 +12,7 @@ from jellybean.documents import load_project
 from jellybean.planning.project_plan import plan_project
 from jellybean_k8s import DeploymentSettings, ModelSource, render, yaml_documents
 from jellybean_k8s.cluster.compare import compare_objects, object_key, with_hash
+from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_solver import Plan
 
 SITES = (1, 100, 1000, 2500)
@@ -27,7 +28,7 @@ def kubernetes_render(smoke: bool) -> Result:
     for sites in SITES[:2] if smoke else SITES:
         many = dataclasses.replace(plan, sites={plan.tiers[0]: sites} if sites > 1 else {})
         began = time.process_time()
-        objects = render(many, SETTINGS)
+        objects = render(deployed_plan(many, SETTINGS))
         rendered_s = time.process_time()
         text = yaml_documents(objects)
         written_s = time.process_time()

@@ -28,7 +28,7 @@ from jellybean_k8s.cluster.cluster import PATHS, Cluster, ClusterError, connect
 from jellybean_k8s.cluster.compare import object_key
 from jellybean_k8s.cluster.deploy import DeployOptions, DeployResult, deploy, undeploy
 from jellybean_k8s.cluster.status import DeploymentStatus, read_status
-from jellybean_k8s.manifests.deployed_plan import DeployedPlan
+from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_k8s.manifests.settings import DeploymentSettings
 from jellybean_k8s.resource.crd import CRD_KIND, CRD_NAME
 from jellybean_solver.model.plan import Plan
@@ -98,10 +98,13 @@ class Target:
     def deploy(
         self, plan: Plan = PLAN, settings: DeploymentSettings = SETTINGS, options: DeployOptions = QUICK
     ) -> DeployResult:
-        return deploy(self.cluster, DeployedPlan(plan, settings), self.objects(plan, settings), options)
+        return deploy(self.cluster, deployed_plan(plan, settings), self.objects(plan, settings), options)
 
     def objects(self, plan: Plan = PLAN, settings: DeploymentSettings = SETTINGS) -> Sequence[Any]:
-        return (*certificate_secrets(DeployedPlan(plan, settings), self.certificates), *render(plan, settings))
+        return (
+            *certificate_secrets(deployed_plan(plan, settings), self.certificates),
+            *render(deployed_plan(plan, settings)),
+        )
 
     def names(self, kind: str) -> set[str]:
         return {item["metadata"]["name"] for item in self.cluster.list(kind, OWN_PREFIX)}

@@ -42,6 +42,7 @@ from jellybean_k8s import (
     PreflightError,
     UnreachableError,
     deploy,
+    deployed_plan,
     deployment_name,
     json_sha256,
     plan_record,
@@ -130,9 +131,10 @@ class Reconciler:
                 laid = lay_out(resource, fleet.infrastructure, profiles, folder)
                 decision = self._decide(resource, laid, own, seen)
                 report.planned(decision, fleet.description)
-                self._deploy(
-                    resource, own, DeployedPlan(decision.plan, with_pools(laid.settings, fleet)), folder, report
-                )
+                monitored = self.cluster.serves("monitoring.coreos.com/v1")
+                settings = with_pools(laid.settings, fleet)
+                deployed = deployed_plan(decision.plan, settings, service_monitor=monitored)
+                self._deploy(resource, own, deployed, folder, report)
         except JellyBeanError:
             again_s = self._pace.failed(self.clock())
             self.log(f"{_app(resource)}: tried again after {again_s:g} s, or when something changes")
@@ -191,8 +193,7 @@ class Reconciler:
     def _deploy(
         self, resource: Mapping[str, Any], own: OperatorSpec, deployed: DeployedPlan, folder: Path, report: _Report
     ) -> None:
-        monitored = self.cluster.serves("monitoring.coreos.com/v1")
-        objects = render(deployed.plan, deployed.settings, service_monitor=monitored)
+        objects = render(deployed)
         record = plan_record(deployed.app, deployed.id, deployed.plan)
         issue = own.certificates == "issued"
         secrets = issued(self.cluster, deployed, folder / "certificates") if issue else ()

@@ -57,6 +57,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "admin_secret",
         "tls_secret",
     ),
+    "manifests.identity": ("deployed_plan",),
     "manifests.kustomize": ("kustomize_base",),
     "manifests.render": (
         "Objects",

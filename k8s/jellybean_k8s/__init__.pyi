@@ -35,6 +35,7 @@ from jellybean_k8s.manifests.deployed_plan import DeployedPlan as DeployedPlan
 from jellybean_k8s.manifests.deployed_plan import app_name as app_name
 from jellybean_k8s.manifests.deployed_plan import deployment_name as deployment_name
 from jellybean_k8s.manifests.deployed_plan import json_sha256 as json_sha256
+from jellybean_k8s.manifests.identity import deployed_plan as deployed_plan
 from jellybean_k8s.manifests.kustomize import kustomize_base as kustomize_base
 from jellybean_k8s.manifests.render import Objects as Objects
 from jellybean_k8s.manifests.render import render as render

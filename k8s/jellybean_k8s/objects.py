@@ -7,3 +7,8 @@ from typing import Any
 
 KubeObject = dict[str, Any]
 KubeObjectView = Mapping[str, Any]  # read only
+
+
+def kube_object(api: str, kind: str, name: str, labels: dict[str, str], **rest: Any) -> KubeObject:
+    """An object without a namespace."""
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name, "labels": labels}, **rest}

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import EXIT_FAILURE, out, print_json, progress, say
-from jellybean.cli.current_plan import load_current_plan
+from jellybean.cli.kubernetes.deployed_project import deployed_project
 from jellybean.cli.kubernetes.options import Context, Kubeconfig, Namespace, connect_to
 from jellybean.cli.projects import open_served_project, planned_options, require_servable
 from jellybean.display.terminal import BAD, GOOD
@@ -166,19 +166,11 @@ def _render_objects(
     """The project's plan and all its objects, including certificate secrets if certificates exist."""
     from jellybean_k8s import certificate_secrets, render
 
-    deployed = _deployed(project, what_if=what_if)
+    monitored = cluster.serves("monitoring.coreos.com/v1")
+    deployed = deployed_project(project, service_monitor=monitored, what_if=what_if)
     folder = certs or state_folder(project.directory) / "certs"
     secrets = certificate_secrets(deployed, folder) if certs is not None or (folder / "gateway").exists() else ()
-    monitored = cluster.serves("monitoring.coreos.com/v1")
-    return deployed, (*secrets, *render(deployed.plan, deployed.settings, service_monitor=monitored))
-
-
-def _deployed(project: AnyProject, *, what_if: bool) -> DeployedPlan:
-    from jellybean.documents.kubernetes import load_settings, with_label_rules
-    from jellybean_k8s import DeployedPlan
-
-    settings = with_label_rules(load_settings(project.directory), project)
-    return DeployedPlan(load_current_plan(project, what_if=what_if), settings)
+    return deployed, (*secrets, *render(deployed))
 
 
 def _name(directory: Path, overrides: list[str] | None) -> str:

@@ -10,7 +10,7 @@ import typer
 
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, checked_folder, example
 from jellybean.cli.console import out, print_json
-from jellybean.cli.current_plan import load_current_plan
+from jellybean.cli.kubernetes.deployed_project import deployed_project
 from jellybean.cli.projects import open_served_project, planned_options, require_servable
 from jellybean.documents import AnyProject
 
@@ -91,9 +91,7 @@ def _resource(project: AnyProject) -> dict[str, Any]:
 
 def render_objects(project: AnyProject, *, service_monitor: bool, what_if: bool) -> Objects:
     """Render the Kubernetes objects of a project's plan."""
-    from jellybean.documents.kubernetes import load_settings, with_label_rules
     from jellybean_k8s import render as render_plan
 
     require_servable(project)
-    settings = with_label_rules(load_settings(project.directory), project)
-    return render_plan(load_current_plan(project, what_if=what_if), settings, service_monitor=service_monitor)
+    return render_plan(deployed_project(project, service_monitor=service_monitor, what_if=what_if))

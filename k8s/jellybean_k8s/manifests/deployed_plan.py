@@ -25,17 +25,22 @@ METRICS_PORT = 9090
 HEALTH_PORT = 7002  # plaintext, as the kubelet's probes have no TLS; serves nothing but health checks
 LIVENESS_SERVICE = "live"  # the health service that is up as long as the process answers
 MAX_CONFIG_BYTES = 1_000_000  # limit of a ConfigMap: the API server takes 1 MiB of data
-_ID_DIGITS = 8
+ID_DIGITS = 8
 _MAX_APP_LENGTH = 24
 _GATEWAY = ""  # key of the gateway in the agents' address book
 
 
 @dataclass(frozen=True)
 class DeployedPlan:
-    """A plan with its settings, and all names by which its objects refer to each other."""
+    """A plan with its settings, and all names by which its objects refer to each other; `deployed_plan` makes it.
+
+    `id`: short hash in object names. `service_monitor`: metrics are found by a ServiceMonitor, not by annotations.
+    """
 
     plan: Plan
     settings: DeploymentSettings
+    id: str
+    service_monitor: bool = False
 
     @cached_property
     def app(self) -> str:
@@ -50,11 +55,6 @@ class DeployedPlan:
             dataclasses.replace(worker, speed=1.0, device=provider_of(worker.device)) for worker in self.plan.workers
         )
         return to_document(dataclasses.replace(self.plan, links=links, workers=workers))
-
-    @cached_property
-    def id(self) -> str:
-        """Short hash of the plan in object names, so that two plans of a workflow can run side by side."""
-        return str(self.document["hash"])[:_ID_DIGITS]
 
     @cached_property
     def prefix(self) -> str:
@@ -157,7 +157,7 @@ class DeployedPlan:
     @cached_property
     def config(self) -> str:
         """Name of that ConfigMap, with the hash of its content, so that a pod never reads files of another version."""
-        return f"{self.prefix}-files-{json_sha256(self.files)[:_ID_DIGITS]}"
+        return f"{self.prefix}-files-{json_sha256(self.files)[:ID_DIGITS]}"
 
 
 def app_name(settings: DeploymentSettings, workflow: str) -> str:

@@ -7,56 +7,31 @@ the client Service, which switches clients to this plan's gateway.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.autoscaling import min_workers
 from jellybean_k8s.manifests.deployed_plan import AGENT_PORT, CLIENT_PORT, METRICS_PORT, DeployedPlan
-from jellybean_k8s.manifests.devices import gpu_resource, require_devices
-from jellybean_k8s.manifests.pods import agent_template, gateway_template, labels, selector
-from jellybean_k8s.manifests.settings import DeploymentSettings
+from jellybean_k8s.manifests.devices import gpu_resource
+from jellybean_k8s.manifests.pods import labels, selector
+from jellybean_k8s.manifests.sets import gateway_deployment, stateful_set
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
 from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER, OWN_PREFIX, label_value
-from jellybean_k8s.objects import KubeObject
-from jellybean_solver import Plan, independent_streams_text
+from jellybean_k8s.objects import KubeObject, kube_object
 
 Objects = tuple[KubeObject, ...]
 
 
-def render(plan: Plan, settings: DeploymentSettings, *, service_monitor: bool = False) -> Objects:
-    """All objects of a plan. DeployError if it cannot be served with these settings.
-
-    `service_monitor`: metrics are discovered by a ServiceMonitor instead of pod annotations.
-    """
-    deployed = DeployedPlan(plan, settings)
-    _check(deployed)
+def render(deployed: DeployedPlan) -> Objects:
+    """All objects of a deployed plan. DeployError if a pool cannot be autoscaled as its settings say."""
     minimum = _min_workers_of(deployed)
     found = [_service_account(deployed), _config_map(deployed), *_network_policies(deployed)]
     found += [_headless_service(deployed, "agent"), _headless_service(deployed, "gateway")]
     for group in deployed.groups:
-        found += _group_objects(deployed, group, minimum.get(group.pool), scrape=not service_monitor)
-    found.append(_gateway_deployment(deployed, scrape=not service_monitor))
-    if service_monitor:
+        found += _group_objects(deployed, group, minimum.get(group.pool))
+    found.append(gateway_deployment(deployed))
+    if deployed.service_monitor:
         found.append(_service_monitor(deployed))
     return (*found, _client_service(deployed))
-
-
-def _check(deployed: DeployedPlan) -> None:
-    plan, tiers = deployed.plan, deployed.plan.tiers
-    if reason := independent_streams_text(plan):
-        raise DeployError(f"{plan.name}: {reason}")
-    for name, tier in [("gateway tier", deployed.gateway_tier), *(("edge tier", tier) for tier in deployed.edge_tiers)]:
-        if tier not in tiers:
-            raise DeployError(f"{name} {tier}: the tiers of {plan.name} are {', '.join(tiers)}")
-    if deployed.spools and deployed.settings.gateway_spool is None:
-        raise DeployError(
-            f"{plan.name} keeps requests on disk (`deliver: eventually`): name a PersistentVolumeClaim for them in "
-            "kubernetes.yaml, gateway: {spool: CLAIM}"
-        )
-    require_devices(deployed.settings, deployed.groups)
-    names = [deployed.set_name(group) for group in deployed.groups]
-    if twice := {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else set():
-        raise DeployError(f"two pools become one name: {', '.join(sorted(twice))}; rename one of them")
 
 
 def _min_workers_of(deployed: DeployedPlan) -> dict[str, int]:
@@ -81,10 +56,6 @@ def _min_workers_of(deployed: DeployedPlan) -> dict[str, int]:
     return minimum
 
 
-def _object(api: str, kind: str, name: str, own: dict[str, str], **rest: Any) -> KubeObject:
-    return {"apiVersion": api, "kind": kind, "metadata": {"name": name, "labels": own}, **rest}
-
-
 def _plan_independent_labels(deployed: DeployedPlan, component: str) -> dict[str, str]:
     """Labels of objects that all plans of a deployment share."""
     return {key: value for key, value in labels(deployed, component).items() if key != f"{OWN_PREFIX}/plan"}
@@ -92,7 +63,7 @@ def _plan_independent_labels(deployed: DeployedPlan, component: str) -> dict[str
 
 def _service_account(deployed: DeployedPlan) -> KubeObject:
     """ServiceAccount of all pods, without token and Role, as pods never call the API server."""
-    return _object(
+    return kube_object(
         "v1",
         "ServiceAccount",
         deployed.app,
@@ -103,35 +74,18 @@ def _service_account(deployed: DeployedPlan) -> KubeObject:
 
 def _config_map(deployed: DeployedPlan) -> KubeObject:
     own = labels(deployed, "workflow")
-    return _object("v1", "ConfigMap", deployed.config, own, immutable=True, data=deployed.files)
+    return kube_object("v1", "ConfigMap", deployed.config, own, immutable=True, data=deployed.files)
 
 
-def _group_objects(
-    deployed: DeployedPlan, group: WorkerGroup, minimum: int | None, *, scrape: bool
-) -> Iterator[KubeObject]:
+def _group_objects(deployed: DeployedPlan, group: WorkerGroup, minimum: int | None) -> Iterator[KubeObject]:
     """Objects of a worker group: StatefulSet, disruption budget, autoscaler."""
     name, own = deployed.set_name(group), labels(deployed, "agent", group)
-    template = agent_template(deployed, group)
-    if scrape:
-        template["metadata"]["annotations"] |= _scrape_annotations(METRICS_PORT)
-    spec: KubeObject = {"serviceName": deployed.agents}
-    if minimum is None:
-        spec["replicas"] = group.count
-    if group.first:
-        spec["ordinals"] = {"start": group.first}
-    spec |= {
-        "podManagementPolicy": "Parallel",
-        "updateStrategy": {"type": "RollingUpdate"},
-        "revisionHistoryLimit": 3,
-        "selector": {"matchLabels": selector(deployed, "agent", group)},
-        "template": template,
-    }
-    yield _object("apps/v1", "StatefulSet", name, own, spec=spec)
+    yield stateful_set(deployed, group)
     if group.count > 1:
         budget = {"maxUnavailable": 1, "selector": {"matchLabels": selector(deployed, "agent", group)}}
-        yield _object("policy/v1", "PodDisruptionBudget", name, own, spec=budget)
+        yield kube_object("policy/v1", "PodDisruptionBudget", name, own, spec=budget)
     if minimum is not None:
-        yield _object("autoscaling/v2", "HorizontalPodAutoscaler", name, own, spec=_scaling(name, group, minimum))
+        yield kube_object("autoscaling/v2", "HorizontalPodAutoscaler", name, own, spec=_scaling(name, group, minimum))
 
 
 def _scaling(name: str, group: WorkerGroup, minimum: int) -> KubeObject:
@@ -143,20 +97,6 @@ def _scaling(name: str, group: WorkerGroup, minimum: int) -> KubeObject:
         "maxReplicas": group.count,
         "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}],
     }
-
-
-def _gateway_deployment(deployed: DeployedPlan, *, scrape: bool) -> KubeObject:
-    template = gateway_template(deployed)
-    if scrape:
-        template["metadata"]["annotations"] |= _scrape_annotations(METRICS_PORT)
-    spec = {
-        "replicas": 1,  # agents know a single gateway
-        "strategy": {"type": "Recreate"},
-        "revisionHistoryLimit": 3,
-        "selector": {"matchLabels": selector(deployed, "gateway")},
-        "template": template,
-    }
-    return _object("apps/v1", "Deployment", deployed.gateway, labels(deployed, "gateway"), spec=spec)
 
 
 def _port(name: str, port: int) -> KubeObject:
@@ -173,7 +113,7 @@ def _headless_service(deployed: DeployedPlan, component: str) -> KubeObject:
         "selector": selector(deployed, component),
         "ports": ports,
     }
-    return _object("v1", "Service", name, labels(deployed, component), spec=spec)
+    return kube_object("v1", "Service", name, labels(deployed, component), spec=spec)
 
 
 def _client_service(deployed: DeployedPlan) -> KubeObject:
@@ -182,7 +122,7 @@ def _client_service(deployed: DeployedPlan) -> KubeObject:
         "selector": selector(deployed, "gateway"),
         "ports": [_port("grpc", CLIENT_PORT)],
     }
-    return _object("v1", "Service", deployed.app, labels(deployed, "gateway"), spec=spec)
+    return kube_object("v1", "Service", deployed.app, labels(deployed, "gateway"), spec=spec)
 
 
 def _network_policies(deployed: DeployedPlan) -> Iterator[KubeObject]:
@@ -207,7 +147,7 @@ def _network_policies(deployed: DeployedPlan) -> Iterator[KubeObject]:
             "egress": egress,
         }
         name = deployed.gateway if component == "gateway" else deployed.agents
-        yield _object("networking.k8s.io/v1", "NetworkPolicy", name, labels(deployed, component), spec=spec)
+        yield kube_object("networking.k8s.io/v1", "NetworkPolicy", name, labels(deployed, component), spec=spec)
 
 
 def _plan_selector(deployed: DeployedPlan) -> dict[str, str]:
@@ -220,10 +160,6 @@ def _plan_selector(deployed: DeployedPlan) -> dict[str, str]:
 
 def _tcp_port(port: int) -> KubeObject:
     return {"protocol": "TCP", "port": port}
-
-
-def _scrape_annotations(port: int) -> dict[str, str]:
-    return {"prometheus.io/scrape": "true", "prometheus.io/port": str(port), "prometheus.io/path": "/metrics"}
 
 
 def _service_monitor(deployed: DeployedPlan) -> KubeObject:
@@ -240,7 +176,7 @@ def _service_monitor(deployed: DeployedPlan) -> KubeObject:
         "jobLabel": f"{APP_PREFIX}/instance",
     }
     own = _plan_independent_labels(deployed, "agent") | {f"{APP_PREFIX}/part-of": label_value(deployed.plan.name)}
-    return _object(
+    return kube_object(
         "monitoring.coreos.com/v1",
         "ServiceMonitor",
         deployed.prefix,

@@ -31,6 +31,7 @@ from jellybean_agent.execution.model_files import file_sha256
 from jellybean_agent.process.model_loading import ModelSettings, load_executors
 from jellybean_agent.worker.run_outputs import run_items
 from jellybean_k8s import render
+from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_solver import Plan, from_document, solve, to_document
 from tests.k8s_resource import resource
 from tests.support.exported_models import (
@@ -370,7 +371,7 @@ def test_a_deployment_brings_the_data_files(folder: Path, tmp_path: Path) -> Non
     (folder / "kubernetes.yaml").write_text(json.dumps(kubernetes), encoding="utf-8")
     settings = load_settings(folder)
     wanted = {f"{file_sha256(folder / name)}:{name}" for name in ("models/torch.onnx", "models/torch.onnx.data")}
-    pods = [one for one in render(plan, settings) if one["kind"] == "StatefulSet"]
+    pods = [one for one in render(deployed_plan(plan, settings)) if one["kind"] == "StatefulSet"]
     fetched = [one["spec"]["template"]["spec"]["initContainers"][0]["args"] for one in pods]
     assert wanted <= {argument for arguments in fetched for argument in arguments}
     asked = to_resource(load_project(folder), KubernetesDocument.model_validate(kubernetes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import datetime
 import threading
@@ -10,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from jellybean_k8s import DeployError, PoolSettings
+from jellybean_k8s import DeployError
 from jellybean_k8s.cluster.cluster import Cluster
+from jellybean_k8s.cluster.deploy import deploy
 from jellybean_k8s.cluster.lock import HOLD_S, DeployLock, LockedError
-from jellybean_k8s.manifests.deployed_plan import DeployedPlan
+from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_solver.model.plan import Plan
-from tests.k8s_plans import on_device
-from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target, with_pools
+from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target
 
 
 def test_fields_of_others_are_shown_and_taken_only_by_force(target: Target) -> None:
     target.deploy()
-    name = DeployedPlan(PLAN, SETTINGS).gateway
+    name = deployed_plan(PLAN, SETTINGS).gateway
     by_hand = {"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 7}}}}
     _merge_as(target.cluster, "kubectl-edit", name, by_hand)
     target.writes()
@@ -43,21 +44,19 @@ def _merge_as(cluster: Cluster, manager: str, name: str, body: Any) -> None:
 
 
 def test_a_field_that_is_no_longer_wanted_goes(target: Target) -> None:
-    plan = on_device(PLAN, "cloud", "openvino")
-    settings = dataclasses.replace(SETTINGS, agent_images={"cpu": "agent:1", "openvino": "agent-openvino:1"})
-    gpu = with_pools(settings, cloud=PoolSettings(gpu="intel"))
-    target.wire.fault = lambda _method, path: 403 if path == "/api/v1/nodes" else None  # whether GPUs are there or not
-    target.deploy(plan, gpu)
-    name = f"{DeployedPlan(plan, gpu).prefix}-cloud"
+    deployed, objects = deployed_plan(PLAN, SETTINGS), target.objects()
+    more = copy.deepcopy(objects)
+    more[-1]["spec"]["sessionAffinity"] = "ClientIP"
+    deploy(target.cluster, deployed, more, QUICK)
 
-    def limits() -> Any:
-        found = target.cluster.get("StatefulSet", name)
+    def affinity() -> str:
+        found = target.cluster.get("Service", "digits")
         assert found is not None
-        return found["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+        return str(found["spec"].get("sessionAffinity", "None"))
 
-    assert limits()["gpu.intel.com/i915"] == "1"
-    assert set(target.deploy(plan, settings).applied) == {("StatefulSet", name)}
-    assert set(limits()) == {"memory"}
+    assert affinity() == "ClientIP"
+    assert deploy(target.cluster, deployed, objects, QUICK).applied == (("Service", "digits"),)
+    assert affinity() == "None"
 
 
 def test_a_name_that_is_taken_is_not_taken_over(target: Target) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import uuid
 
@@ -12,10 +13,12 @@ from jellybean_k8s.cluster.deploy import DeployOptions, deploy, dry_run
 from jellybean_k8s.cluster.readiness import NotReadyError
 from jellybean_k8s.cluster.status import read_status
 from jellybean_k8s.manifests.commands import tls_secret
-from jellybean_k8s.manifests.deployed_plan import DeployedPlan
+from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_solver.model.problem import Deliver
 from tests.k8s_plans import wide
 from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, SOON_S, Target, with_pools
+
+GATEWAY = "Deployment"
 
 
 def test_a_plan_is_deployed_once_and_then_left_alone(target: Target) -> None:
@@ -25,7 +28,7 @@ def test_a_plan_is_deployed_once_and_then_left_alone(target: Target) -> None:
     assert set(outcome.applied) == {(o["kind"], o["metadata"]["name"]) for o in target.objects()}
     status = target.well()
     assert {(found.wanted, found.available) for found in status.sets} == {(1, 1), (2, 2)}
-    assert status.serving == DeployedPlan(PLAN, SETTINGS).id
+    assert status.serving == deployed_plan(PLAN, SETTINGS).id
     target.writes()
     assert target.deploy().number is None
     assert target.writes() == []
@@ -33,7 +36,7 @@ def test_a_plan_is_deployed_once_and_then_left_alone(target: Target) -> None:
 
 def test_a_new_plan_comes_up_beside_the_old_which_is_pruned_when_it_serves(target: Target) -> None:
     target.deploy()
-    old = DeployedPlan(PLAN, SETTINGS)
+    old = deployed_plan(PLAN, SETTINGS)
     before = target.names("StatefulSet")
     foreign = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{old.prefix}-notes"}, "data": {"a": "b"}}
     labelled = {
@@ -51,7 +54,7 @@ def test_a_new_plan_comes_up_beside_the_old_which_is_pruned_when_it_serves(targe
     outcome = target.deploy(OTHER, options=dataclasses.replace(QUICK, progress=watch))
     assert seen
     assert set(seen) == {(old.id, True)}  # clients stayed with the old plan, all of which was there
-    assert target.serving() == DeployedPlan(OTHER, SETTINGS).id
+    assert target.serving() == deployed_plan(OTHER, SETTINGS).id
     assert not before & target.names("StatefulSet")
     assert [kind for kind, _ in outcome.pruned][:2] == ["Service", "Service"]
     assert target.cluster.get("ConfigMap", f"{old.prefix}-notes") is not None  # not in the inventory: not ours to prune
@@ -60,7 +63,7 @@ def test_a_new_plan_comes_up_beside_the_old_which_is_pruned_when_it_serves(targe
 
 def test_what_does_not_come_up_is_told_in_words_and_the_old_plan_serves_on(target: Target) -> None:
     target.deploy()
-    new = DeployedPlan(OTHER, SETTINGS)
+    new = deployed_plan(OTHER, SETTINGS)
     target.broken.add(f"{new.prefix}-cloud")
 
     told: list[str] = []
@@ -91,7 +94,7 @@ def test_what_does_not_come_up_is_told_in_words_and_the_old_plan_serves_on(targe
     assert "agent waits: ImagePullBackOff" in text
     assert "check the image's name" in text
     assert "Failed: manifest unknown" in text
-    assert target.serving() == DeployedPlan(PLAN, SETTINGS).id
+    assert target.serving() == deployed_plan(PLAN, SETTINGS).id
     status = read_status(target.cluster, "digits")
     assert [revision.state for revision in status.revisions] == ["deployed", "failed"]
     assert not status.is_well
@@ -99,7 +102,7 @@ def test_what_does_not_come_up_is_told_in_words_and_the_old_plan_serves_on(targe
     with pytest.raises(DeployError, match="revision 1 serves as before: the new objects were deleted"):
         target.deploy(OTHER, options=DeployOptions(timeout_s=0.5, undo_failed=True))
     assert not any(name.startswith(new.prefix) for name in target.names("StatefulSet") | target.names("Deployment"))
-    assert target.serving() == DeployedPlan(PLAN, SETTINGS).id
+    assert target.serving() == deployed_plan(PLAN, SETTINGS).id
 
     target.broken.clear()
     assert target.deploy(OTHER).number == 4
@@ -117,7 +120,7 @@ def test_an_autoscaled_pool_starts_whole_and_keeps_what_it_was_scaled_to(target:
     plan = wide(PLAN, "cloud", 4)
     settings = with_pools(cloud=PoolSettings(autoscale=True))
     target.deploy(plan, settings)
-    name = f"{DeployedPlan(plan, settings).prefix}-cloud"
+    name = f"{deployed_plan(plan, settings).prefix}-cloud"
 
     def replicas() -> int:
         found = target.cluster.get("StatefulSet", name)
@@ -126,30 +129,35 @@ def test_an_autoscaled_pool_starts_whole_and_keeps_what_it_was_scaled_to(target:
 
     assert replicas() == 4
     target.cluster.merge("StatefulSet", name, {"spec": {"replicas": 2}}, "scale")
-    target.deploy(plan, dataclasses.replace(settings, agent_images={"cpu": "other:2"}))
+    objects = copy.deepcopy(target.objects(plan, settings))
+    objects[-1]["spec"]["sessionAffinity"] = "ClientIP"
+    assert deploy(target.cluster, deployed_plan(plan, settings), objects, QUICK).applied == (("Service", "digits"),)
     assert replicas() == 2
 
 
 def test_a_dry_run_shows_what_the_server_would_make_and_changes_nothing(target: Target) -> None:
-    deployed = DeployedPlan(PLAN, SETTINGS)
+    deployed = deployed_plan(PLAN, SETTINGS)
     first = dry_run(target.cluster, deployed, target.objects())
     assert [before for before, _ in first] == [None] * len(target.objects())
     assert target.names("Service") == set()
     target.deploy()
     assert dry_run(target.cluster, deployed, target.objects()) == []
     settings = dataclasses.replace(SETTINGS, gateway_image="gateway:2")
-    ((before, after),) = dry_run(target.cluster, DeployedPlan(PLAN, settings), target.objects(PLAN, settings))
-    assert before is not None
-    assert after is not None
-    assert before["spec"]["template"]["spec"]["containers"][0]["image"] == SETTINGS.gateway_image
-    assert after["spec"]["template"]["spec"]["containers"][0]["image"] == "gateway:2"
-    other = dry_run(target.cluster, DeployedPlan(OTHER, SETTINGS), target.objects(OTHER))
+    pairs = dry_run(target.cluster, deployed_plan(PLAN, settings), target.objects(PLAN, settings))
+    (made,) = [after for before, after in pairs if before is None and after is not None and after["kind"] == GATEWAY]
+    (gone,) = [before for before, after in pairs if after is None and before is not None and before["kind"] == GATEWAY]
+    assert made["spec"]["template"]["spec"]["containers"][0]["image"] == "gateway:2"
+    assert gone["spec"]["template"]["spec"]["containers"][0]["image"] == SETTINGS.gateway_image
+    ((_, front),) = [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
+    assert front is not None
+    assert (front["kind"], front["metadata"]["name"]) == ("Service", "digits")
+    other = dry_run(target.cluster, deployed_plan(OTHER, SETTINGS), target.objects(OTHER))
     assert {before["kind"] for before, after in other if before is not None and after is None} >= {"StatefulSet"}
 
 
 def test_in_place_lets_the_running_plan_go_first(target: Target) -> None:
     target.deploy()
-    old, seen = DeployedPlan(PLAN, SETTINGS), []
+    old, seen = deployed_plan(PLAN, SETTINGS), []
 
     def watch(_done: float, _total: float, label: str) -> None:
         if label.startswith("StatefulSet/"):
@@ -173,7 +181,9 @@ def test_kept_requests_are_handed_from_one_gateway_to_the_next(target: Target) -
 
 def test_certificates_that_were_brought_once_stay(target: Target) -> None:
     target.deploy()
-    deploy(target.cluster, DeployedPlan(OTHER, SETTINGS), render(OTHER, SETTINGS), QUICK)
-    names = {tls_secret(DeployedPlan(PLAN, SETTINGS), group) for group in (None, *DeployedPlan(PLAN, SETTINGS).groups)}
+    deploy(target.cluster, deployed_plan(OTHER, SETTINGS), render(deployed_plan(OTHER, SETTINGS)), QUICK)
+    names = {
+        tls_secret(deployed_plan(PLAN, SETTINGS), group) for group in (None, *deployed_plan(PLAN, SETTINGS).groups)
+    }
     assert names == {"digits-gateway-tls", "digits-tls-edge-box", "digits-tls-cloud"}
     assert all(target.cluster.get("Secret", name) is not None for name in names)

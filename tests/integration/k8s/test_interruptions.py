@@ -11,7 +11,7 @@ from jellybean_k8s import DeployError
 from jellybean_k8s.cluster.cluster import Cluster, ClusterError, UnreachableError
 from jellybean_k8s.cluster.deploy import deploy
 from jellybean_k8s.cluster.revisions import read_inventory
-from jellybean_k8s.manifests.deployed_plan import DeployedPlan
+from jellybean_k8s.manifests.identity import deployed_plan
 from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target
 
 
@@ -33,11 +33,11 @@ def test_an_interrupted_deployment_is_run_again_or_replaced_by_another(target: T
         target.deploy(options=dataclasses.replace(QUICK, progress=stop))
     assert [revision.state for revision in read_inventory(target.cluster, "digits").revisions] == ["applying"]
     target.deploy(OTHER)
-    assert all(DeployedPlan(OTHER, SETTINGS).prefix in name for name in target.names("StatefulSet"))
+    assert all(deployed_plan(OTHER, SETTINGS).prefix in name for name in target.names("StatefulSet"))
     status = target.well()
     assert [revision.state for revision in status.revisions] == ["failed", "deployed"]
     target.deploy()
-    assert target.serving() == DeployedPlan(PLAN, SETTINGS).id
+    assert target.serving() == deployed_plan(PLAN, SETTINGS).id
 
 
 def test_an_api_server_that_comes_back_is_waited_for(target: Target) -> None:
@@ -65,7 +65,7 @@ def test_an_api_server_that_vanishes_is_told_and_the_next_run_goes_on(target: Ta
 
     target.wire.fault = die
     with pytest.raises(DeployError, match=r"a fault of the test|has not answered"):
-        deploy(cluster, DeployedPlan(PLAN, SETTINGS), target.objects(), QUICK)
+        deploy(cluster, deployed_plan(PLAN, SETTINGS), target.objects(), QUICK)
     target.wire.fault = None
     target.cluster.merge("Lease", "digits-deploy", {"spec": {"renewTime": "2000-01-01T00:00:00.000000Z"}})
     assert target.deploy().number == 2
@@ -77,4 +77,4 @@ def test_a_server_that_is_not_there_is_named(target: Target) -> None:
     configuration.host = "http://127.0.0.1:9"
     cluster = Cluster(client.ApiClient(configuration), "shop", patience_s=0.2)
     with pytest.raises(UnreachableError, match=r"http://127\.0\.0\.1:9 has not answered for 0\.2 s.* run it again"):
-        deploy(cluster, DeployedPlan(PLAN, SETTINGS), target.objects(), QUICK)
+        deploy(cluster, deployed_plan(PLAN, SETTINGS), target.objects(), QUICK)

@@ -15,6 +15,7 @@ import numpy as np
 from jellybean.planning.plan_file import load_plan
 from jellybean.serving.client import Client
 from jellybean_k8s import DeploymentSettings, ModelSource, render
+from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_solver.model.plan_document import from_document
 from tests.integration.k8s.pods_here import cluster_here
 from tests.support.command_line import jellybean
@@ -39,7 +40,7 @@ def test_the_commands_of_rendered_pods_serve_a_request_and_drain(tmp_path: Path)
     plan = from_document(chain(store))
     with serving_files(store) as url:
         settings = DeploymentSettings({"cpu": "agent"}, "gateway", ModelSource(url=url), drain_s=5)
-        with cluster_here(tmp_path / "pods", plan.name, render(plan, settings)) as cluster:
+        with cluster_here(tmp_path / "pods", plan.name, render(deployed_plan(plan, settings))) as cluster:
             gateway = next(pod for pod in cluster.pods if pod.name.endswith("-gateway"))
             agents = [pod for pod in cluster.pods if pod is not gateway]
             cluster.start(gateway)
@@ -70,7 +71,7 @@ def test_pods_of_several_workflows_serve_each_under_its_name(tmp_path: Path) -> 
     plan = load_plan(folder)
     with serving_files(folder) as url:
         settings = DeploymentSettings({"cpu": "agent"}, "gateway", ModelSource(url=url), drain_s=5)
-        with cluster_here(tmp_path / "pods", plan.name, render(plan, settings)) as cluster:
+        with cluster_here(tmp_path / "pods", plan.name, render(deployed_plan(plan, settings))) as cluster:
             for pod in cluster.pods:
                 cluster.start(pod)
             wait_until(lambda: all(pod.probe("readinessProbe") for pod in cluster.pods))

@@ -9,7 +9,7 @@ import pytest
 from jellybean_k8s import PoolSettings, render
 from jellybean_k8s.cluster.deploy import deploy
 from jellybean_k8s.cluster.preflight import PreflightError
-from jellybean_k8s.manifests.deployed_plan import DeployedPlan
+from jellybean_k8s.manifests.identity import deployed_plan
 from tests.k8s_plans import on_device
 from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target, only_mock, with_pools
 
@@ -25,7 +25,7 @@ def test_what_a_cluster_lacks_is_told_before_anything_is_applied(target: Target)
     gpus = with_pools(GPU_SETTINGS, cloud=PoolSettings(gpu="nvidia", gpus=3))
     del target.server.api.store["nodes", "", "box-a"]
     with pytest.raises(PreflightError) as caught:
-        deploy(target.cluster, DeployedPlan(costly, gpus), render(costly, gpus), QUICK)
+        deploy(target.cluster, deployed_plan(costly, gpus), render(deployed_plan(costly, gpus)), QUICK)
     text = str(caught.value)
     assert "the plan costs 0.7" in text
     assert "the budget is 0.10 USD/h" in text
@@ -47,13 +47,10 @@ def test_gpus_that_others_hold_are_counted(target: Target) -> None:
         if "-cloud-" in name:
             pod["spec"]["nodeName"] = "big"
     other = dataclasses.replace(gpus, agent_images={"cpu": "agent:2", OWN: "agent-gpu:2"})
-    target.deploy(ON_GPU, other)  # the same pods again
-    for name, pod in target.server.api.of("pods").items():
-        if "-cloud-" in name:
-            pod["spec"]["nodeName"] = "big"
     changed = dataclasses.replace(ON_GPU, hop_s=OTHER.hop_s)
-    with pytest.raises(PreflightError, match=r"2 in use. If the running plan uses them: --in-place"):
-        target.deploy(changed, gpus)
+    for plan, settings in ((ON_GPU, other), (changed, gpus)):  # another image, another plan
+        with pytest.raises(PreflightError, match=r"2 in use. If the running plan uses them: --in-place"):
+            target.deploy(plan, settings)
     target.deploy(changed, gpus, dataclasses.replace(QUICK, in_place=True))
 
 

@@ -18,7 +18,7 @@ from jellybean_k8s.cluster.certificates import certificate_secrets
 from jellybean_k8s.cluster.cluster import Cluster, ClusterError
 from jellybean_k8s.cluster.deploy import DeployOptions, deploy, dry_run, rollback, undeploy
 from jellybean_k8s.cluster.status import read_status
-from jellybean_k8s.manifests.deployed_plan import DeployedPlan
+from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_k8s.resource.rbac import deployer_role, operator_rules
 from jellybean_solver.model.plan import Plan
 from tests.k8s_check import schema_complaints
@@ -124,9 +124,9 @@ def test_deploying_takes_no_more_than_the_role(target: Target) -> None:
         theirs = dataclasses.replace(target, cluster=cluster)
         assert theirs.deploy(wide(PLAN, "cloud", 4), with_pools(cloud=PoolSettings(autoscale=True))).number == 1
         assert theirs.deploy(OTHER).number == 2
-        assert dry_run(cluster, DeployedPlan(OTHER, SETTINGS), theirs.objects(OTHER)) == []
+        assert dry_run(cluster, deployed_plan(OTHER, SETTINGS), theirs.objects(OTHER)) == []
         assert rollback(cluster, "digits", 1, QUICK).number == 3
-        target.broken.add(DeployedPlan(OTHER, SETTINGS).prefix)
+        target.broken.add(deployed_plan(OTHER, SETTINGS).prefix)
         with pytest.raises(DeployError, match="serves as before"):
             theirs.deploy(OTHER, options=DeployOptions(timeout_s=5.0, undo_failed=True))
         assert undeploy(cluster, "digits", QUICK)
@@ -153,11 +153,8 @@ def test_the_role_allows_what_deploying_takes_and_nothing_else(target: Target) -
     many = wide(PLAN, "cloud", 4)
 
     def bring(plan: Plan, settings: DeploymentSettings, options: DeployOptions = QUICK) -> None:
-        deployed = DeployedPlan(plan, settings)
-        objects = (
-            *certificate_secrets(deployed, target.certificates),
-            *render(plan, settings, service_monitor=monitored),
-        )
+        deployed = deployed_plan(plan, settings, service_monitor=monitored)
+        objects = (*certificate_secrets(deployed, target.certificates), *render(deployed))
         dry_run(target.cluster, deployed, objects)
         deploy(target.cluster, deployed, objects, options)
 
@@ -165,7 +162,7 @@ def test_the_role_allows_what_deploying_takes_and_nothing_else(target: Target) -
     bring(OTHER, SETTINGS)
     bring(OTHER, dataclasses.replace(SETTINGS, agent_images={"cpu": "agent:2"}))
     rollback(target.cluster, "digits", 1, QUICK)
-    target.broken.add(DeployedPlan(OTHER, SETTINGS).prefix)
+    target.broken.add(deployed_plan(OTHER, SETTINGS, service_monitor=monitored).prefix)
     with pytest.raises(DeployError):
         bring(OTHER, SETTINGS, DeployOptions(timeout_s=0.3, undo_failed=True))
     read_status(target.cluster, "digits")

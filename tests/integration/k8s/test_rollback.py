@@ -9,7 +9,7 @@ import pytest
 from jellybean_k8s import DeployError
 from jellybean_k8s.cluster.deploy import rollback, undeploy
 from jellybean_k8s.cluster.revisions import read_inventory
-from jellybean_k8s.manifests.deployed_plan import DeployedPlan
+from jellybean_k8s.manifests.identity import deployed_plan
 from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target
 
 
@@ -19,10 +19,10 @@ def test_rollback_serves_the_revision_before_again(target: Target) -> None:
         rollback(target.cluster, "digits", options=QUICK)
     target.deploy(OTHER)
     assert rollback(target.cluster, "digits", options=QUICK).number == 3
-    assert target.serving() == DeployedPlan(PLAN, SETTINGS).id
+    assert target.serving() == deployed_plan(PLAN, SETTINGS).id
     assert target.well()
     assert rollback(target.cluster, "digits", 2, QUICK).number == 4
-    assert target.serving() == DeployedPlan(OTHER, SETTINGS).id
+    assert target.serving() == deployed_plan(OTHER, SETTINGS).id
     with pytest.raises(DeployError, match="no revision 9; there are: 1, 2, 3, 4"):
         rollback(target.cluster, "digits", 9, QUICK)
     assert target.deploy(OTHER).number is None  # what rolled back is what would be deployed

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from jellybean_k8s import DeployError, render
+from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_k8s.manifests.yaml_text import yaml_documents
 from tests.k8s_check import complaints, new_shapes, schema_complaints
 from tests.k8s_plans import random_deployment
@@ -21,10 +22,10 @@ def test_objects_of_random_plans_are_sound() -> None:
     seen: set[str] = set()
     for seed in range(PLANS):
         plan, settings = random_deployment(random.Random(seed))
-        objects = render(plan, settings, service_monitor=seed % 2 == 0)
+        objects = render(deployed_plan(plan, settings, service_monitor=seed % 2 == 0))
         assert complaints(objects) == [], seed
         assert schema_complaints(new_shapes(objects, seen)) == [], seed
-        assert render(plan, settings, service_monitor=seed % 2 == 0) == objects
+        assert render(deployed_plan(plan, settings, service_monitor=seed % 2 == 0)) == objects
         if seed % 5 == 0:
             assert list(yaml.load_all(yaml_documents(objects), yaml.CSafeLoader)) == list(objects), seed
         sets = [item for item in objects if item["kind"] == "StatefulSet"]
@@ -39,7 +40,7 @@ def test_objects_of_random_plans_are_sound() -> None:
 def test_objects_of_many_random_plans_are_sound_in_all_versions() -> None:
     for seed in range(PLANS, 3 * PLANS):
         plan, settings = random_deployment(random.Random(seed))
-        objects = render(plan, settings)
+        objects = render(deployed_plan(plan, settings))
         assert schema_complaints(objects) == [] == complaints(objects), seed
 
 
@@ -47,4 +48,4 @@ def test_a_plan_without_models_is_refused_by_name() -> None:
     plan, settings = random_deployment(random.Random(0))
     bare = dataclasses.replace(plan, operators=tuple(dataclasses.replace(o, model=None) for o in plan.operators))
     with pytest.raises(DeployError, match=r"no model file for o0/v"):
-        render(bare, settings)
+        render(deployed_plan(bare, settings))

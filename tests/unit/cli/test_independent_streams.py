@@ -11,6 +11,7 @@ from jellybean.documents import load_project
 from jellybean.planning.project_plan import plan_project
 from jellybean.serving.local import launcher
 from jellybean_k8s import DeployError, DeploymentSettings, ModelSource, render
+from jellybean_k8s.manifests.identity import deployed_plan
 from tests.support.command_line import jellybean
 from tests.support.scales_project import make_scales_project
 
@@ -72,7 +73,7 @@ def test_a_resource_of_the_operator_is_not_deployed_either(project: Path) -> Non
     plan = plan_project(load_project(project)).plan
     assert plan is not None
     with pytest.raises(DeployError, match="scales: its sources form 2 independent request streams"):
-        render(plan, DeploymentSettings({"cpu": "agent"}, "gateway", ModelSource(claim="models")))
+        render(deployed_plan(plan, DeploymentSettings({"cpu": "agent"}, "gateway", ModelSource(claim="models"))))
 
 
 @pytest.mark.parametrize(

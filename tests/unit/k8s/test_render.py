@@ -20,7 +20,8 @@ from jellybean.planning.project_plan import plan_project
 from jellybean_agent import Share, plan_view
 from jellybean_agent.execution.python_code import BUILTIN_STEPS_MODULE
 from jellybean_k8s import DeployError, DeploymentSettings, LedgerDatabase, ModelSource, PoolSettings, render
-from jellybean_k8s.manifests.deployed_plan import DeployedPlan
+from jellybean_k8s.cluster.readiness import WORKLOADS
+from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_k8s.manifests.kustomize import kustomize_base
 from jellybean_k8s.manifests.settings import OWN_STEPS
 from jellybean_k8s.manifests.yaml_text import to_yaml, yaml_documents
@@ -56,7 +57,7 @@ def pod(objects: tuple[KubeObject, ...], part: str) -> Any:
 
 def golden(name: str, objects: tuple[KubeObject, ...], plan: Plan, settings: DeploymentSettings) -> None:
     """Compare to a file in which names and hashes do not depend on a plan document's version, nor on our scripts."""
-    path, deployed = GOLDEN / name, DeployedPlan(plan, settings)
+    path, deployed = GOLDEN / name, deployed_plan(plan, settings)
     text = yaml_documents({**item, "data": sorted(item["data"])} if "data" in item else item for item in objects)
     text = text.replace(deployed.config, "digits-PLAN-files-HASH").replace(deployed.document["hash"], "HASH")
     text = re.sub(r'"(PLAN|HASH)"', r"\1", text.replace(deployed.id, "PLAN"))  # some hashes look like numbers
@@ -68,7 +69,7 @@ def golden(name: str, objects: tuple[KubeObject, ...], plan: Plan, settings: Dep
 
 
 def test_the_objects_of_a_plan_are_the_golden_ones(plan: Plan) -> None:
-    objects = render(plan, SETTINGS)
+    objects = render(deployed_plan(plan, SETTINGS))
     golden("digits.yaml", objects, plan, SETTINGS)
     assert complaints(objects) == schema_complaints(objects) == []
 
@@ -77,7 +78,7 @@ def test_gpus_volumes_and_a_service_monitor_are_the_golden_ones(plan: Plan) -> N
     pools = {"cloud": PoolSettings(cpu=4, memory_bytes=8 * 2**30, node_labels={"gpu.example/kind": "t4"})}
     settings = dataclasses.replace(IMAGES, pools=pools, models=ModelSource(image="registry.example/models:1"))
     on_gpu = on_device(plan, "cloud", "cuda")
-    objects = render(on_gpu, settings, service_monitor=True)
+    objects = render(deployed_plan(on_gpu, settings, service_monitor=True))
     golden("digits-gpu.yaml", objects, on_gpu, settings)
     assert complaints(objects) == schema_complaints(objects) == []
 
@@ -86,13 +87,13 @@ def test_gpus_volumes_and_a_service_monitor_are_the_golden_ones(plan: Plan) -> N
 def test_plans_of_the_examples_are_sound(example: str) -> None:
     found = plan_project(load_project(EXAMPLES / example), compare=False).plan
     assert found is not None
-    objects = render(with_models(found), SETTINGS)
+    objects = render(deployed_plan(with_models(found), SETTINGS))
     assert complaints(objects) == schema_complaints(objects) == []
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 def test_kustomize_takes_the_base_and_lays_a_namespace_over_it(plan: Plan, tmp_path: Path) -> None:
-    objects = render(plan, SETTINGS)
+    objects = render(deployed_plan(plan, SETTINGS))
     (tmp_path / "base").mkdir()
     for name, text in kustomize_base(objects).items():
         (tmp_path / "base" / name).write_text(text, encoding="utf-8")
@@ -107,7 +108,7 @@ def test_kustomize_takes_the_base_and_lays_a_namespace_over_it(plan: Plan, tmp_p
 
 def test_what_is_served_here_for_real_is_not_emulated(plan: Plan) -> None:
     slow = dataclasses.replace(plan, workers=tuple(dataclasses.replace(w, speed=0.1) for w in plan.workers))
-    data = yaml.safe_load(find(render(slow, SETTINGS), "ConfigMap")["data"]["plan.json"])
+    data = yaml.safe_load(find(render(deployed_plan(slow, SETTINGS)), "ConfigMap")["data"]["plan.json"])
     assert {worker["speed"] for worker in data["workers"]} == {1.0}
     assert {(link["bandwidth_bytes_per_s"], link["latency_s"]) for link in data["links"]} == {(None, 0.0)}
 
@@ -115,15 +116,19 @@ def test_what_is_served_here_for_real_is_not_emulated(plan: Plan) -> None:
 def test_pools_may_be_autoscaled_where_the_routes_leave_room(plan: Plan) -> None:
     many = wide(plan, "cloud", 4)
     settings = dataclasses.replace(SETTINGS, pools={"cloud": PoolSettings(autoscale=True)})
-    objects = render(many, settings)
+    objects = render(deployed_plan(many, settings))
     assert complaints(objects) == schema_complaints(objects) == []
     scaler = find(objects, "HorizontalPodAutoscaler")["spec"]
     assert (scaler["minReplicas"], scaler["maxReplicas"]) == (1, 4)
     assert "replicas" not in find(objects, "StatefulSet", "cloud")["spec"]
     with pytest.raises(DeployError, match="cloud cannot shrink"):
-        render(plan, settings)
+        render(deployed_plan(plan, settings))
     with pytest.raises(DeployError, match="uses GPUs"):
-        render(on_device(many, "cloud", "rocm"), dataclasses.replace(settings, agent_images=IMAGES.agent_images))
+        render(
+            deployed_plan(
+                on_device(many, "cloud", "rocm"), dataclasses.replace(settings, agent_images=IMAGES.agent_images)
+            )
+        )
 
 
 def test_a_pool_whose_workers_feed_different_ones_has_no_room(plan: Plan) -> None:
@@ -143,11 +148,11 @@ def test_a_pool_whose_workers_feed_different_ones_has_no_room(plan: Plan) -> Non
     cloud = tuple(dataclasses.replace(worker, name=f"cloud-{i}") for i in (1, 2))
     found = dataclasses.replace(plan, routes=routes, workers=(*others, *cloud))
     with pytest.raises(DeployError, match="would load others more than planned"):
-        render(found, dataclasses.replace(SETTINGS, pools={"cloud": PoolSettings(autoscale=True)}))
+        render(deployed_plan(found, dataclasses.replace(SETTINGS, pools={"cloud": PoolSettings(autoscale=True)})))
 
 
 def test_edge_pods_wait_for_their_node_and_stand_alone_on_it(plan: Plan) -> None:
-    objects = render(plan, SETTINGS)
+    objects = render(deployed_plan(plan, SETTINGS))
     edge, cloud = pod(objects, "edge-box"), pod(objects, "cloud")
     waits = {t["key"]: t["tolerationSeconds"] for t in edge["tolerations"] if "tolerationSeconds" in t}
     assert waits == {"node.kubernetes.io/unreachable": 604800, "node.kubernetes.io/not-ready": 604800}
@@ -175,7 +180,7 @@ def test_a_pod_has_the_image_and_the_gpu_of_its_device(
 ) -> None:
     images = {"cpu": "agent:1", device: f"agent-{device}:1"}
     settings = dataclasses.replace(SETTINGS, agent_images=images, pools={"cloud": PoolSettings(gpu=gpu)})
-    objects = render(on_device(plan, "cloud", device), settings)
+    objects = render(deployed_plan(on_device(plan, "cloud", device), settings))
     found = pod(objects, "cloud")
     for container in (*found["initContainers"], *found["containers"]):
         assert container["image"] == f"agent-{device}:1"
@@ -187,13 +192,13 @@ def test_a_pod_has_the_image_and_the_gpu_of_its_device(
 
 def test_four_gpus_of_a_machine_are_four_workers_with_one_each(plan: Plan) -> None:
     four = on_device(wide(plan, "cloud", 4), "cloud", "cuda")
-    objects = render(four, IMAGES)
+    objects = render(deployed_plan(four, IMAGES))
     golden("digits-four-gpus.yaml", objects, four, IMAGES)
     assert complaints(objects) == schema_complaints(objects) == []
     assert find(objects, "StatefulSet", "cloud")["spec"]["replicas"] == 4
     settings = dataclasses.replace(IMAGES, pools={"cloud": PoolSettings(gpus=4)})
     with pytest.raises(DeployError, match=r"cloud.gpus: 4: .* hold 3 idle: remove gpus .* write count: 4 for each"):
-        render(four, settings)
+        render(deployed_plan(four, settings))
 
 
 @pytest.mark.parametrize(
@@ -208,7 +213,7 @@ def test_a_part_of_a_gpu_is_a_resource_of_nvidias_device_plugin(
     plan: Plan, kind: str, size: str, resource: str
 ) -> None:
     parts = on_device(wide(plan, "cloud", 4), "cloud", "cuda", **{f"share.{kind}": size})
-    objects = render(parts, IMAGES)
+    objects = render(deployed_plan(parts, IMAGES))
     golden(f"digits-{kind}.yaml", objects, parts, IMAGES)
     assert complaints(objects) == schema_complaints(objects) == []
     found = pod(objects, "cloud")
@@ -220,7 +225,7 @@ def test_a_part_of_a_gpu_is_a_resource_of_nvidias_device_plugin(
     assert shares["cloud-1"] == Share(kind, size)  # with it an agent limits its models' threads
     assert shares["edge-box-1"] is None
     own = dataclasses.replace(IMAGES, pools={"cloud": PoolSettings(gpu="nvidia.com/gpu")})  # shared, not renamed
-    limits = pod(render(parts, own), "cloud")["containers"][0]["resources"]["limits"]
+    limits = pod(render(deployed_plan(parts, own)), "cloud")["containers"][0]["resources"]["limits"]
     assert limits == {"memory": limits["memory"], "nvidia.com/gpu": "1"}
 
 
@@ -229,15 +234,17 @@ def test_a_part_of_a_gpu_that_only_comes_whole_needs_a_resource(plan: Plan) -> N
     with pytest.raises(
         DeployError, match=r"a pod would hold a whole amd.com/gpu: .* pools.cloud.gpu: amd.com/RESOURCE"
     ):
-        render(parts, IMAGES)
+        render(deployed_plan(parts, IMAGES))
     own = dataclasses.replace(IMAGES, pools={"cloud": PoolSettings(gpu="amd.com/half")})
-    assert pod(render(parts, own), "cloud")["containers"][0]["resources"]["limits"]["amd.com/half"] == "1"
+    assert (
+        pod(render(deployed_plan(parts, own)), "cloud")["containers"][0]["resources"]["limits"]["amd.com/half"] == "1"
+    )
 
 
 def test_a_pod_has_its_gpu_as_number_0(plan: Plan) -> None:
     """The device plugin chooses the GPU, and the pod sees no other."""
     third = on_device(plan, "cloud", "cuda:3")
-    data = yaml.safe_load(find(render(third, IMAGES), "ConfigMap")["data"]["plan.json"])
+    data = yaml.safe_load(find(render(deployed_plan(third, IMAGES)), "ConfigMap")["data"]["plan.json"])
     assert {worker["name"]: worker.get("device", "cpu") for worker in data["workers"]} == {
         worker.name: "cuda" if worker.pool == "cloud" else "cpu" for worker in plan.workers
     }
@@ -245,19 +252,23 @@ def test_a_pod_has_its_gpu_as_number_0(plan: Plan) -> None:
 
 def test_a_device_without_an_image_is_refused_with_the_key_to_write(plan: Plan) -> None:
     with pytest.raises(DeployError) as caught:
-        render(on_device(plan, "cloud", "cuda:1"), SETTINGS)
+        render(deployed_plan(on_device(plan, "cloud", "cuda:1"), SETTINGS))
     assert str(caught.value).startswith(
         "no agent image for device cuda, on which the plan has cloud: write into kubernetes.yaml "
         "images: {agent: {cpu: registry.example/agent:1, cuda: IMAGE}}"
     )
     with pytest.raises(DeployError, match=r"no agent image for device cpu, on which the plan has edge-box: "):
-        render(on_device(plan, "cloud", "cuda"), dataclasses.replace(SETTINGS, agent_images={"cuda": "agent:1"}))
+        render(
+            deployed_plan(
+                on_device(plan, "cloud", "cuda"), dataclasses.replace(SETTINGS, agent_images={"cuda": "agent:1"})
+            )
+        )
 
 
 def test_a_gpu_beside_a_device_that_does_not_use_it_is_refused_with_the_ways_out(plan: Plan) -> None:
     pools = {"cloud": PoolSettings(gpu="nvidia"), "edge-box": PoolSettings(gpu="vendor.example/npu")}
     with pytest.raises(DeployError) as caught:
-        render(plan, dataclasses.replace(SETTINGS, pools=pools))
+        render(deployed_plan(plan, dataclasses.replace(SETTINGS, pools=pools)))
     edge, cloud = str(caught.value).splitlines()
     assert edge.startswith("pools.edge-box.gpu: vendor.example/npu: the plan has edge-box on the CPU")
     assert cloud == (
@@ -267,24 +278,41 @@ def test_a_gpu_beside_a_device_that_does_not_use_it_is_refused_with_the_ways_out
     )
     settings = dataclasses.replace(IMAGES, pools={"cloud": PoolSettings(gpu="amd")})
     with pytest.raises(DeployError, match="the plan has cloud on cuda, which runs on GPUs of nvidia: remove gpu"):
-        render(on_device(plan, "cloud", "cuda"), settings)
+        render(deployed_plan(on_device(plan, "cloud", "cuda"), settings))
 
 
-def test_what_a_pod_reads_changes_its_template(plan: Plan) -> None:
-    """Another image changes the template, another plan the names: two plans can stand side by side."""
-    before = find(render(plan, SETTINGS), "StatefulSet")
-    image = find(render(plan, dataclasses.replace(SETTINGS, agent_images={"cpu": "other:2"})), "StatefulSet")
-    assert image["metadata"]["name"] == before["metadata"]["name"]
-    assert image["spec"]["selector"] == before["spec"]["selector"]
-    assert image["spec"]["template"] != before["spec"]["template"]
-    other = find(render(dataclasses.replace(plan, hop_s=plan.hop_s + 1), SETTINGS), "StatefulSet")
-    assert other["metadata"]["name"] != before["metadata"]["name"]
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"agent_images": {"cpu": "other:2"}}, {"gateway_image": "other:2"}, {"version": "9.9.9"}, {"drain_s": 31.0},
+        {"pools": {"cloud": PoolSettings(cpu=2.0)}}, {"gateway_memory_bytes": 2.0**30}, {"tier_label": "here/tier"},
+    ],
+)  # fmt: skip
+def test_a_change_of_any_pod_gives_all_sets_other_names(plan: Plan, change: dict[str, Any]) -> None:
+    """So that it starts beside the running ones; a set whose template changed would restart its pods in place."""
+    before, after = (deployed_plan(plan, settings) for settings in (SETTINGS, dataclasses.replace(SETTINGS, **change)))
+    assert before.id != after.id
+    sets = [{o["metadata"]["name"] for o in render(one) if o["kind"] in WORKLOADS} for one in (before, after)]
+    assert len(sets[0]) == len(sets[1]) > 2
+    assert not sets[0] & sets[1]
+
+
+def test_an_autoscaled_pool_is_another_deployment(plan: Plan) -> None:
+    """Its set has no replicas of ours: without a name of its own the API server would give it one."""
+    scaled = dataclasses.replace(SETTINGS, pools={"cloud": PoolSettings(autoscale=True)})
+    many = wide(plan, "cloud", 4)
+    assert deployed_plan(many, SETTINGS).id != deployed_plan(many, scaled).id == deployed_plan(many, scaled).id
+
+
+def test_another_way_to_find_metrics_is_another_deployment(plan: Plan) -> None:
+    """Annotations of pods are in their templates."""
+    assert deployed_plan(plan, SETTINGS).id != deployed_plan(plan, SETTINGS, service_monitor=True).id
 
 
 def test_a_plan_too_large_for_a_config_map_is_refused_with_its_size(plan: Plan) -> None:
     many = dataclasses.replace(plan, sites={plan.tiers[0]: 20_000})
     with pytest.raises(DeployError, match=r"40,001 workers take [0-9,]+ bytes, a ConfigMap holds 1,000,000"):
-        render(many, SETTINGS)
+        render(deployed_plan(many, SETTINGS))
 
 
 def test_models_come_from_one_place() -> None:
@@ -298,8 +326,8 @@ def test_requests_that_are_kept_need_a_volume(plan: Plan) -> None:
     sources = tuple(dataclasses.replace(source, deliver=Deliver.EVENTUALLY) for source in plan.sources)
     keeping = dataclasses.replace(plan, sources=sources)
     with pytest.raises(DeployError, match="name a PersistentVolumeClaim"):
-        render(keeping, SETTINGS)
-    objects = render(keeping, dataclasses.replace(SETTINGS, gateway_spool="kept"))
+        render(deployed_plan(keeping, SETTINGS))
+    objects = render(deployed_plan(keeping, dataclasses.replace(SETTINGS, gateway_spool="kept")))
     assert complaints(objects) == schema_complaints(objects) == []
     gateway = find(objects, "Deployment")["spec"]["template"]["spec"]
     assert "--spool=/var/lib/jellybean/spool.db" in gateway["containers"][0]["args"]
@@ -311,8 +339,8 @@ def test_metrics_of_gateway_and_agents_are_found_by_annotations_or_by_a_service_
         templates = [(item["kind"], item["spec"]["template"]) for item in objects if "template" in item.get("spec", {})]
         return [kind for kind, one in templates if one["metadata"]["annotations"].get("prometheus.io/port") == "9090"]
 
-    assert set(annotated(render(plan, SETTINGS))) == {"StatefulSet", "Deployment"}
-    monitored = render(plan, SETTINGS, service_monitor=True)
+    assert set(annotated(render(deployed_plan(plan, SETTINGS)))) == {"StatefulSet", "Deployment"}
+    monitored = render(deployed_plan(plan, SETTINGS, service_monitor=True))
     assert annotated(monitored) == []
     chosen = find(monitored, "ServiceMonitor")["spec"]["selector"]
     (components,) = chosen["matchExpressions"]
@@ -329,7 +357,7 @@ def test_a_ledger_is_a_database_whose_password_is_a_secret(plan: Plan) -> None:
     database = LedgerDatabase("postgresql+psycopg://jellybean@db.example/ledger", "ledger")
     metrics, labelled = {"": "top1", "shop": "exact_match"}, {"shop": "last"}
     own = dataclasses.replace(SETTINGS, gateway_ledger=database, metrics=metrics, labelled=labelled)
-    objects = render(plan, own)
+    objects = render(deployed_plan(plan, own))
     assert complaints(objects) == schema_complaints(objects) == []
     (gateway,) = find(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
     assert f"--ledger={database.url}" in gateway["args"]
@@ -351,7 +379,7 @@ def test_a_ledger_is_a_database_whose_password_is_a_secret(plan: Plan) -> None:
 
 def test_unknown_tiers_are_refused(plan: Plan) -> None:
     with pytest.raises(DeployError, match="gateway tier hub: the tiers of digits are edge, cloud"):
-        render(plan, dataclasses.replace(SETTINGS, gateway_tier="hub"))
+        render(deployed_plan(plan, dataclasses.replace(SETTINGS, gateway_tier="hub")))
 
 
 def test_names_are_kept_where_they_fit_and_never_become_one() -> None:
@@ -407,21 +435,21 @@ BROKEN = {
 
 @pytest.mark.parametrize("complaint", BROKEN)
 def test_the_checks_find_what_is_broken(plan: Plan, complaint: str) -> None:
-    objects = copy.deepcopy(render(plan, SETTINGS))
+    objects = copy.deepcopy(render(deployed_plan(plan, SETTINGS)))
     kind, change = BROKEN[complaint]
     change(find(objects, kind))
     assert any(complaint in text for text in complaints(objects))
 
 
 def test_the_schema_finds_a_stray_and_a_missing_field(plan: Plan) -> None:
-    objects = copy.deepcopy(render(plan, SETTINGS))
+    objects = copy.deepcopy(render(deployed_plan(plan, SETTINGS)))
     find(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]["imagge"] = "x"
     del find(objects, "StatefulSet")["spec"]["selector"]
     assert len(schema_complaints(objects, ("1.37.0",))) == 2
 
 
 def test_settings_have_defaults_that_render(plan: Plan) -> None:
-    objects = render(plan, DeploymentSettings({"cpu": "a"}, "b", ModelSource(claim="models")))
+    objects = render(deployed_plan(plan, DeploymentSettings({"cpu": "a"}, "b", ModelSource(claim="models"))))
     assert pod(objects, "cloud")["volumes"][-1] == {
         "name": "models",
         "persistentVolumeClaim": {"claimName": "models", "readOnly": True},
@@ -436,17 +464,17 @@ def test_functions_run_in_pods_that_are_told_to(plan: Plan) -> None:
         changed = dataclasses.replace(plan, operators=(dataclasses.replace(first, model=python), *others))
         if not known:
             with pytest.raises(DeployError, match=rf"allow_python: \[{function}\] into kubernetes.yaml"):
-                render(changed, SETTINGS)
+                render(deployed_plan(changed, SETTINGS))
         allowed = dataclasses.replace(SETTINGS, allow_python=() if known else (function,))
         containers = [
             container
-            for found in render(changed, allowed)
+            for found in render(deployed_plan(changed, allowed))
             if found["kind"] == "StatefulSet"
             for container in found["spec"]["template"]["spec"]["containers"]
         ]
         assert containers
         for container in containers:
             assert (f"--allow-python={function}" in container["args"]) is not known
-        text = yaml_documents(render(changed, allowed))
+        text = yaml_documents(render(deployed_plan(changed, allowed)))
         assert "ef" * 32 + ":" not in text  # nothing to bring: the agents' image has it
-        assert from_document(DeployedPlan(changed, allowed).document).operators[0].model == python
+        assert from_document(deployed_plan(changed, allowed).document).operators[0].model == python

@@ -22,6 +22,7 @@ from jellybean.operator.fleet import discovered, with_pools
 from jellybean.operator.resource import lay_out, operator_spec, resource_definition, stated_profiles, to_resource
 from jellybean.planning.project_plan import plan_project, require_plan
 from jellybean_k8s import render
+from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_k8s.manifests.yaml_text import to_yaml
 from jellybean_solver.model.problem import Problem
 from tests.api_objects import pruned
@@ -321,7 +322,7 @@ def test_the_example_is_the_one_in_the_documentation_and_plans(tmp_path: Path) -
     plan = plan_project(laid.project, compare=False).plan
     assert plan is not None
     assert (plan.cost.total_usd_per_h, plan.accuracy) == (0.1, 85)
-    rendered = render(plan, with_pools(laid.settings, fleet))
+    rendered = render(deployed_plan(plan, with_pools(laid.settings, fleet)))
     assert complaints(rendered) == []
 
 

@@ -1,0 +1,20 @@
+"""The plan of a project as it is deployed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jellybean.cli.current_plan import load_current_plan
+from jellybean.documents import AnyProject
+
+if TYPE_CHECKING:
+    from jellybean_k8s import DeployedPlan
+
+
+def deployed_project(project: AnyProject, *, service_monitor: bool, what_if: bool) -> DeployedPlan:
+    """The project's current plan with the settings of its kubernetes.yaml. DeployError if it cannot be served."""
+    from jellybean.documents.kubernetes import load_settings, with_label_rules
+    from jellybean_k8s import deployed_plan
+
+    settings = with_label_rules(load_settings(project.directory), project)
+    return deployed_plan(load_current_plan(project, what_if=what_if), settings, service_monitor=service_monitor)

@@ -1,0 +1,43 @@
+"""Names a deployment by what its sets of pods are, so that none is ever changed in place."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jellybean_k8s.errors import DeployError
+from jellybean_k8s.manifests.deployed_plan import ID_DIGITS, DeployedPlan, json_sha256
+from jellybean_k8s.manifests.devices import require_devices
+from jellybean_k8s.manifests.sets import gateway_deployment, stateful_set
+from jellybean_k8s.manifests.settings import DeploymentSettings
+from jellybean_solver import Plan, independent_streams_text
+
+
+def deployed_plan(plan: Plan, settings: DeploymentSettings, *, service_monitor: bool = False) -> DeployedPlan:
+    """The plan as deployed with these settings. DeployError if it cannot be served with them.
+
+    Its id is a hash of the plan and of all sets of pods: a change of either, be it an image, gets objects of its own,
+    which start beside the running ones and take over when they are ready.
+    """
+    draft = DeployedPlan(plan, settings, "0" * ID_DIGITS, service_monitor)  # the id is in the sets' names too
+    _check(draft)
+    sets = [gateway_deployment(draft), *(stateful_set(draft, group) for group in draft.groups)]
+    digest = json_sha256([draft.document["hash"], sets])
+    return dataclasses.replace(draft, id=digest[:ID_DIGITS])
+
+
+def _check(deployed: DeployedPlan) -> None:
+    plan, tiers = deployed.plan, deployed.plan.tiers
+    if reason := independent_streams_text(plan):
+        raise DeployError(f"{plan.name}: {reason}")
+    for name, tier in [("gateway tier", deployed.gateway_tier), *(("edge tier", tier) for tier in deployed.edge_tiers)]:
+        if tier not in tiers:
+            raise DeployError(f"{name} {tier}: the tiers of {plan.name} are {', '.join(tiers)}")
+    if deployed.spools and deployed.settings.gateway_spool is None:
+        raise DeployError(
+            f"{plan.name} keeps requests on disk (`deliver: eventually`): name a PersistentVolumeClaim for them in "
+            "kubernetes.yaml, gateway: {spool: CLAIM}"
+        )
+    require_devices(deployed.settings, deployed.groups)
+    names = [deployed.set_name(group) for group in deployed.groups]
+    if twice := {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else set():
+        raise DeployError(f"two pools become one name: {', '.join(sorted(twice))}; rename one of them")
