@@ -99,6 +99,18 @@ def wide(plan: Plan, pool: str, count: int) -> Plan:
     return replace(plan, workers=(*others, *copies), routes=tuple(routes))
 
 
+def without_pool(plan: Plan, pool: str, to: str) -> Plan:
+    """The plan with the work of a pool's workers on the first worker of another pool."""
+    taking = next(worker for worker in plan.workers if worker.pool == to)
+    gone = {worker.name for worker in plan.workers if worker.pool == pool}
+    workers = tuple(worker for worker in plan.workers if worker.pool != pool)
+    routes = tuple(
+        Route(r.weight, {op: taking.name if name in gone else name for op, name in r.workers.items()})
+        for r in plan.routes
+    )
+    return replace(plan, workers=workers, routes=routes)
+
+
 def _gpu_of(device: str, rng: random.Random) -> str | None:
     """A resource that a worker on the device may hold."""
     others = {"cpu": (), "cuda": ("nvidia", "nvidia.com/gpu"), "rocm": ("amd",), "openvino": ("vendor.example/gpu",)}

@@ -33,8 +33,8 @@ from jellybean_k8s.cluster.revisions import (
     write_inventory,
     write_revision,
 )
+from jellybean_k8s.cluster.secrets import secret_names, with_kept_keys
 from jellybean_k8s.errors import DeployError
-from jellybean_k8s.manifests.commands import tls_secret
 from jellybean_k8s.manifests.deployed_plan import DeployedPlan
 from jellybean_k8s.manifests.pods import SPOOL_VOLUME
 from jellybean_k8s.names import APP_PREFIX, OWN_PREFIX
@@ -143,16 +143,16 @@ def dry_run(
 
     Every object is sent to the server, so an object that it would refuse raises DeployError.
     """
-    app, keep = deployed.app, _certificates(deployed)
+    app = deployed.app
     inventory = read_inventory(cluster, app)
     rollout = _Rollout(cluster, app, DeployLock(cluster, app), DeployOptions(), inventory)
-    wanted = [with_hash(item) for item in objects]
-    live = rollout.live(wanted)
+    live = rollout.live(objects)
+    wanted = _wanted(objects, live, app)
     changes = compare_objects(wanted, live, app)
     pairs: list[tuple[KubeObject | None, KubeObject | None]] = []
     for item in (*changes.new, *changes.changed):
         pairs.append((live.get(object_key(item)), cluster.apply(item, dry_run=True, force=force)))
-    gone = set(inventory.objects) - {object_key(item) for item in wanted} - keep
+    gone = _stale_keys(inventory, objects)
     return pairs + [(live[key], None) for key in sorted(gone) if key in live]
 
 
@@ -168,7 +168,7 @@ def deploy(
     before = read_inventory(cluster, deployed.app)
     _check_owner(before, options.owner)
     objects = with_owner(objects, options.owner)
-    leaving = _stale_keys(before.objects, objects) if options.in_place else frozenset()
+    leaving = _stale_keys(before, objects) if options.in_place else frozenset()
     names = frozenset(name for kind, name in leaving if kind in WORKLOADS)
     for note in check(cluster, deployed, objects, leaving=names):
         options.say(note)
@@ -177,7 +177,7 @@ def deploy(
         _check_owner(inventory, options.owner)
         rollout = _Rollout(cluster, deployed.app, lock, options, replace(inventory, owner=options.owner))
         summary = (str(to_document(plan)["hash"]), plan.cost.total_usd_per_h, plan.accuracy)
-        return _roll_out(rollout, objects, deployed.id, summary, keep=_certificates(deployed))
+        return _roll_out(rollout, objects, deployed.id, summary, secret_names(objects))
 
 
 def rollback(
@@ -191,8 +191,7 @@ def rollback(
         target = _rollback_target(rollout.inventory, number)
         manifests = read_revision(cluster, app, target.number)
         summary = (target.plan, target.cost_usd_per_h, target.accuracy)
-        certificates = frozenset(key for key in rollout.inventory.objects if key[0] == "Secret")
-        return _roll_out(rollout, manifests, target.served, summary, keep=certificates)
+        return _roll_out(rollout, manifests, target.served, summary, target.secrets)
 
 
 def undeploy(cluster: Cluster, app: str, options: DeployOptions | None = None) -> tuple[ObjectKey, ...]:
@@ -242,14 +241,14 @@ def _roll_out(
     objects: Sequence[KubeObject],
     served: str,
     summary: tuple[str, float, float | None],
-    *,
-    keep: frozenset[ObjectKey] = frozenset(),
+    secrets: tuple[str, ...] | None,
 ) -> DeployResult:
-    """Apply, wait, switch clients over, prune. `keep`: keys outside `objects` that must not be pruned."""
+    """Apply, wait, switch clients over, prune. `secrets`: those that the objects bring or mount."""
     options = rollout.options
-    wanted = [with_hash(item) for item in objects]
-    changes = compare_objects(wanted, rollout.live(wanted), rollout.app)
-    stale = frozenset(key for key in _stale_keys(rollout.inventory.objects, objects) if key not in keep)
+    live = rollout.live(objects)
+    wanted = _wanted(objects, live, rollout.app)
+    changes = compare_objects(wanted, live, rollout.app)
+    stale = _stale_keys(rollout.inventory, objects)
     current = rollout.inventory.current
     if not changes.to_apply and not stale and current is not None and current is rollout.inventory.revisions[-1]:
         return DeployResult(None)
@@ -257,7 +256,7 @@ def _roll_out(
     _check_conflicts(rollout, changes)
     number = max((revision.number for revision in rollout.inventory.revisions), default=0) + 1
     plan, cost, accuracy = summary
-    revision = Revision(number, plan, served, APPLYING, timestamp(options.now()), cost, accuracy)
+    revision = Revision(number, plan, served, APPLYING, timestamp(options.now()), cost, accuracy, secrets)
     rollout.remember(rollout.inventory.with_new_revision(revision, objects))
     write_revision(rollout.cluster, rollout.inventory, number, objects)
     try:
@@ -269,9 +268,13 @@ def _roll_out(
         rollout.remember(rollout.inventory.with_state(number, FAILED))
         if not options.undo_failed:
             raise
-        raise _undo(rollout, error, keep) from error
+        raise _undo(rollout, error) from error
     done, gone = rollout.inventory.with_state(number, DEPLOYED).without_oldest()
-    rollout.remember(replace(done, objects=done.objects - stale))
+    done = replace(done, objects=done.objects - stale)
+    needless = {key for key in done.objects if key[0] == "Secret"} - done.secrets
+    rollout.remember(done)
+    rollout.prune(needless)
+    rollout.remember(replace(done, objects=done.objects - needless))
     rollout.prune(("ConfigMap", revision_name(rollout.app, old)) for old in gone)
     return DeployResult(number, tuple(rollout.applied), tuple(rollout.pruned))
 
@@ -333,31 +336,33 @@ def _switch_over(
     rollout.prune(stale - frozenset(rollout.pruned))
 
 
-def _undo(rollout: _Rollout, error: DeployError, keep: frozenset[ObjectKey]) -> DeployError:
+def _undo(rollout: _Rollout, error: DeployError) -> DeployError:
     """Undo a failed deployment: delete its new objects, restore the changed ones. Returns the error to raise."""
     current = rollout.inventory.current
     if current is None:
         rollout.prune(rollout.inventory.objects)
         rollout.remember(replace(rollout.inventory, objects=frozenset()))
         return DeployError(f"{error}\nwhat was applied was deleted again; nothing served before")
-    before = [with_hash(item) for item in read_revision(rollout.cluster, rollout.app, current.number)]
+    manifests = read_revision(rollout.cluster, rollout.app, current.number)
+    before = _wanted(manifests, rollout.live(manifests), rollout.app)
     keys = {object_key(item) for item in before}
     again = compare_objects(before, rollout.live(before), rollout.app)
     rollout.apply(before, again.to_apply, frozenset(object_key(item) for item in again.new))
-    in_vain = rollout.inventory.objects - keys - keep - {key for key in rollout.inventory.objects if key[0] == "Secret"}
+    in_vain = {key for key in rollout.inventory.objects - keys if key[0] != "Secret"}
     rollout.prune(in_vain)
     rollout.remember(replace(rollout.inventory, objects=rollout.inventory.objects - in_vain))
     return DeployError(f"{error}\nrevision {current.number} serves as before: the new objects were deleted")
 
 
-def _certificates(deployed: DeployedPlan) -> frozenset[ObjectKey]:
-    """Keys of the Secrets that the plan's pods mount, whoever created them."""
-    return frozenset(("Secret", tls_secret(deployed, group)) for group in (None, *deployed.groups))
+def _wanted(objects: Sequence[KubeObject], live: Mapping[ObjectKey, KubeObject], app: str) -> list[KubeObject]:
+    """The objects as they are applied."""
+    return [with_hash(item) for item in with_kept_keys(objects, live, app)]
 
 
-def _stale_keys(inventory: Iterable[ObjectKey], objects: Sequence[KubeObject]) -> frozenset[ObjectKey]:
-    """Inventory keys that are not among the objects any more."""
-    return frozenset(inventory) - {object_key(item) for item in objects}
+def _stale_keys(inventory: Inventory, objects: Sequence[KubeObject]) -> frozenset[ObjectKey]:
+    """Keys of the inventory that are not among the objects any more, but for Secrets, which revisions share."""
+    known = frozenset(key for key in inventory.objects if key[0] != "Secret")
+    return known - {object_key(item) for item in objects}
 
 
 def _rollback_target(inventory: Inventory, number: int | None) -> Revision:

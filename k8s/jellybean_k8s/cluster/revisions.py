@@ -31,7 +31,10 @@ _MOST_BYTES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A deployment that was started. `plan`: hash of plan.json; `served`: short hash in the objects' names."""
+    """A deployment that was started. `plan`: hash of plan.json; `served`: short hash in the objects' names.
+
+    `secrets`: names of the Secrets that it brought or mounts; None where an earlier JellyBean did not record them.
+    """
 
     number: int
     plan: str
@@ -40,6 +43,7 @@ class Revision:
     began: str  # ISO 8601, UTC
     cost_usd_per_h: float
     accuracy: float | None
+    secrets: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,13 @@ class Inventory:
     def current(self) -> Revision | None:
         """The revision that serves clients."""
         return next((found for found in reversed(self.revisions) if found.state == DEPLOYED), None)
+
+    @property
+    def secrets(self) -> frozenset[ObjectKey]:
+        """The Secrets of its revisions, any of which may be rolled back to."""
+        if any(revision.secrets is None for revision in self.revisions):
+            return frozenset(key for key in self.objects if key[0] == "Secret")
+        return frozenset(("Secret", name) for revision in self.revisions for name in revision.secrets or ())
 
     @property
     def name(self) -> str:
@@ -95,7 +106,7 @@ def read_inventory(cluster: Cluster, app: str) -> Inventory:
         return Inventory(app)
     try:
         state = json.loads(found["data"][_STATE])
-        revisions = tuple(Revision(**item) for item in state["revisions"])
+        revisions = tuple(_revision(item) for item in state["revisions"])
         owner = next(iter(found["metadata"].get("ownerReferences") or ()), None)
         return Inventory(app, frozenset((kind, name) for kind, name in state["objects"]), revisions, owner)
     except (KeyError, TypeError, ValueError) as error:
@@ -103,6 +114,11 @@ def read_inventory(cluster: Cluster, app: str) -> Inventory:
             f"ConfigMap {app}-inventory was changed and cannot be read ({error}): restore it, or delete it and deploy "
             "again; objects that are not of the new plan then stay until you delete them"
         ) from error
+
+
+def _revision(item: Mapping[str, Any]) -> Revision:
+    secrets = item.get("secrets")
+    return Revision(**{**item, "secrets": None if secrets is None else tuple(secrets)})
 
 
 def write_inventory(cluster: Cluster, inventory: Inventory) -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from jellybean_k8s import DeployError
 from jellybean_k8s.cluster.deploy import rollback, undeploy
-from jellybean_k8s.cluster.revisions import read_inventory
+from jellybean_k8s.cluster.revisions import KEPT_REVISIONS, read_inventory
 from jellybean_k8s.manifests.identity import deployed_plan
+from tests.k8s_plans import wide, without_pool
 from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target
 
 
@@ -26,6 +27,29 @@ def test_rollback_serves_the_revision_before_again(target: Target) -> None:
     with pytest.raises(DeployError, match="no revision 9; there are: 1, 2, 3, 4"):
         rollback(target.cluster, "digits", 9, QUICK)
     assert target.deploy(OTHER).number is None  # what rolled back is what would be deployed
+
+
+def test_rollback_after_a_plan_without_a_pool_finds_its_certificates(target: Target) -> None:
+    """Secrets of every kept revision stay, with the keys of workers that the plan between has not."""
+    two = wide(PLAN, "cloud", 2)
+    target.deploy(two)
+    target.deploy(without_pool(PLAN, "cloud", "edge-box"))
+    assert "digits-tls-cloud" in target.names("Secret")
+    rollback(target.cluster, "digits", options=QUICK)
+    assert target.serving() == deployed_plan(two, SETTINGS).id
+    target.deploy(PLAN)  # with one worker in the cloud
+    rollback(target.cluster, "digits", options=QUICK)
+    assert target.serving() == deployed_plan(two, SETTINGS).id
+
+
+def test_a_secret_goes_with_the_last_revision_that_mounts_it(target: Target) -> None:
+    target.deploy()
+    alone = without_pool(PLAN, "cloud", "edge-box")
+    for number in range(KEPT_REVISIONS):
+        assert "digits-tls-cloud" in target.names("Secret")
+        target.deploy(alone, dataclasses.replace(SETTINGS, agent_images={"cpu": f"agent:{number}"}))
+    assert "digits-tls-cloud" not in target.names("Secret")
+    assert ("Secret", "digits-tls-cloud") not in read_inventory(target.cluster, "digits").objects
 
 
 def test_only_the_last_revisions_are_kept(target: Target) -> None:
