@@ -360,7 +360,7 @@ def _readiness(cluster: Cluster, app: str, uid: str) -> Object:
         return condition(CONDITION_READY, False, "NothingServes", "no plan serves yet")
     found = read_status(cluster, app)
     lacking = [
-        *(f"{name} is missing" for name in found.missing),
+        *found.drift.words,
         *(f"{s.name}: {s.lacks}" for s in found.sets if s.lacks),
     ]
     if found.serving is None or lacking:

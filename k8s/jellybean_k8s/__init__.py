@@ -17,9 +17,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "connect",
     ),
     "cluster.deploy": (
-        "DeployOptions",
         "DeployResult",
-        "DeployStoppedError",
         "deploy",
         "dry_run",
         "rollback",
@@ -46,6 +44,10 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "plan_record",
         "read_inventory",
         "read_plan_record",
+    ),
+    "cluster.rollout": (
+        "DeployOptions",
+        "DeployStoppedError",
     ),
     "cluster.status": (
         "DeploymentStatus",

@@ -3,9 +3,7 @@ from jellybean_k8s.cluster.cluster import Cluster as Cluster
 from jellybean_k8s.cluster.cluster import ClusterError as ClusterError
 from jellybean_k8s.cluster.cluster import UnreachableError as UnreachableError
 from jellybean_k8s.cluster.cluster import connect as connect
-from jellybean_k8s.cluster.deploy import DeployOptions as DeployOptions
 from jellybean_k8s.cluster.deploy import DeployResult as DeployResult
-from jellybean_k8s.cluster.deploy import DeployStoppedError as DeployStoppedError
 from jellybean_k8s.cluster.deploy import deploy as deploy
 from jellybean_k8s.cluster.deploy import dry_run as dry_run
 from jellybean_k8s.cluster.deploy import rollback as rollback
@@ -25,6 +23,8 @@ from jellybean_k8s.cluster.readiness import NotReadyError as NotReadyError
 from jellybean_k8s.cluster.revisions import plan_record as plan_record
 from jellybean_k8s.cluster.revisions import read_inventory as read_inventory
 from jellybean_k8s.cluster.revisions import read_plan_record as read_plan_record
+from jellybean_k8s.cluster.rollout import DeployOptions as DeployOptions
+from jellybean_k8s.cluster.rollout import DeployStoppedError as DeployStoppedError
 from jellybean_k8s.cluster.status import DeploymentStatus as DeploymentStatus
 from jellybean_k8s.cluster.status import read_status as read_status
 from jellybean_k8s.errors import DeployError as DeployError

@@ -258,7 +258,7 @@ def _print_status(found: DeploymentStatus) -> None:
     for item in found.sets:
         table.add_row(item.name, str(item.wanted), str(item.available), item.lacks)
     out.print(table)
-    for text in (*(f"{name} is missing: run `jellybean deploy` again" for name in found.missing), *found.reasons):
+    for text in (*(f"{what}: run `jellybean deploy` again" for what in found.drift.words), *found.reasons):
         out.print(text, style=BAD, soft_wrap=True)
     for revision in found.revisions[:-1]:
         say(f"revision {revision.number} ({revision.state}), started {revision.began}, plan {revision.plan[:12]}")
@@ -267,4 +267,5 @@ def _print_status(found: DeploymentStatus) -> None:
 def _status_json(found: DeploymentStatus) -> dict[str, Any]:
     import dataclasses
 
-    return {**dataclasses.asdict(found), "well": found.is_well}
+    drift = {"missing": ["/".join(key) for key in found.drift.missing], "drift": list(found.drift.words)}
+    return {**dataclasses.asdict(found), **drift, "well": found.is_well}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from jellybean_k8s.objects import KubeObject
 ObjectKey = tuple[str, str]  # kind, name
 APPLIED = f"{OWN_PREFIX}/applied"  # annotation: hash of the object as last applied
 _NOT_LISTED = ("apiVersion", "kind")  # fields that items of a list response lack
+_MAX_SHOWN = 80  # characters of a value in a message
 
 
 def object_key(item: Mapping[str, Any]) -> ObjectKey:
@@ -62,8 +64,7 @@ def compare_objects(objects: Iterable[KubeObject], live: Mapping[ObjectKey, Kube
         elif not is_ours(there, app):
             taken.append("/".join(object_key(item)))
         else:
-            wanted = {key: value for key, value in item.items() if key not in _NOT_LISTED}
-            (unchanged if contains(there, wanted) else changed).append(item)
+            (unchanged if contains(there, listed(item)) else changed).append(item)
     if taken:
         raise DeployError(
             f"{', '.join(taken)}: exists already, and not of this deployment; give it another `name` in kubernetes.yaml"
@@ -71,15 +72,33 @@ def compare_objects(objects: Iterable[KubeObject], live: Mapping[ObjectKey, Kube
     return Changes(tuple(new), tuple(changed), tuple(unchanged))
 
 
+def listed(item: Mapping[str, Any]) -> dict[str, Any]:
+    """The object without the fields that items of a list response lack."""
+    return {key: value for key, value in item.items() if key not in _NOT_LISTED}
+
+
 def contains(live: Any, wanted: Any) -> bool:
     """True if `live` contains everything in `wanted`; server-side defaults and missing empty values are ignored."""
-    if isinstance(wanted, Mapping):
-        live = live or {}
-        return isinstance(live, Mapping) and all(contains(live.get(key), item) for key, item in wanted.items())
-    if isinstance(wanted, list | tuple):
-        live = live or ()
-        return len(live) == len(wanted) and all(map(contains, live, wanted))
-    return bool(live == wanted or (live is None and not wanted))
+    return difference(live, wanted) is None
+
+
+def difference(live: Any, wanted: Any, path: str = "") -> str | None:
+    """Where `live` first lacks something in `wanted`, and its two values there; None if it contains everything."""
+    if isinstance(wanted, Mapping) and isinstance(live or {}, Mapping):
+        live, inner = live or {}, {f"{path}.{key}": (live or {}).get(key) for key in wanted}
+        fields = zip(inner.items(), wanted.values(), strict=True)
+        return next((found for (at, it), item in fields if (found := difference(it, item, at)) is not None), None)
+    if isinstance(wanted, list | tuple) and isinstance(live or (), list | tuple) and len(live or ()) == len(wanted):
+        items = enumerate(zip(live or (), wanted, strict=True))
+        return next((found for i, (it, item) in items if (found := difference(it, item, f"{path}[{i}]"))), None)
+    if live == wanted or (live is None and not wanted):
+        return None
+    return f"{path.removeprefix('.') or 'it'} is {_shown(live)}, the plan has {_shown(wanted)}"
+
+
+def _shown(value: Any) -> str:
+    text = "missing" if value is None else json.dumps(value, sort_keys=True)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 def by_key(items: Sequence[KubeObject], kind: str) -> dict[ObjectKey, KubeObject]:

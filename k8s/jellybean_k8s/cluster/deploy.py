@@ -7,13 +7,12 @@ plan untouched.
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jellybean_k8s.cluster.cluster import Cluster, FieldConflictError, UnreachableError
-from jellybean_k8s.cluster.compare import Changes, ObjectKey, by_key, compare_objects, is_ours, object_key, with_hash
+from jellybean_k8s.cluster.compare import Changes, ObjectKey, compare_objects, object_key
 from jellybean_k8s.cluster.lock import DeployLock, LockedError
 from jellybean_k8s.cluster.pod_reasons import indented_lines
 from jellybean_k8s.cluster.preflight import check
@@ -30,44 +29,16 @@ from jellybean_k8s.cluster.revisions import (
     revision_name,
     timestamp,
     with_owner,
-    write_inventory,
     write_revision,
 )
-from jellybean_k8s.cluster.secrets import secret_names, with_kept_keys
+from jellybean_k8s.cluster.rollout import DeployOptions, DeployStoppedError, Rollout, wanted_objects
+from jellybean_k8s.cluster.secrets import secret_names
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.deployed_plan import DeployedPlan
 from jellybean_k8s.manifests.pods import SPOOL_VOLUME
 from jellybean_k8s.names import APP_PREFIX, OWN_PREFIX
 from jellybean_k8s.objects import KubeObject
 from jellybean_solver import to_document
-
-Say = Callable[[str], None]
-Progress = Callable[[float, float, str], None]
-_PRUNE_ORDER = {"Service": 0, "Deployment": 1, "StatefulSet": 2}  # all other kinds follow
-
-
-class DeployStoppedError(DeployError):
-    """The deployment was told to stop; `progress` may raise it. The next run continues."""
-
-
-@dataclass(frozen=True)
-class DeployOptions:
-    """How to deploy.
-
-    `wait`: switch clients to the new plan only when it is ready, else immediately. `undo_failed`: undo a deployment
-    that did not become ready. `in_place`: remove the running plan first. `owner`: owner reference set on all objects,
-    to the custom resource that is deployed.
-    """
-
-    wait: bool = True
-    timeout_s: float = 600.0
-    force: bool = False
-    undo_failed: bool = False
-    in_place: bool = False
-    owner: Mapping[str, Any] | None = None
-    now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC)
-    say: Say = lambda text: None
-    progress: Progress = lambda done, total, label: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,63 +50,6 @@ class DeployResult:
     pruned: tuple[ObjectKey, ...] = ()
 
 
-@dataclass
-class _Rollout:
-    """A deployment in progress, under the lock."""
-
-    cluster: Cluster
-    app: str
-    lock: DeployLock
-    options: DeployOptions
-    inventory: Inventory
-    applied: list[ObjectKey] = field(default_factory=list)
-    pruned: list[ObjectKey] = field(default_factory=list)
-
-    def live(self, wanted: Iterable[KubeObject]) -> dict[ObjectKey, KubeObject]:
-        """Objects in the cluster under the names of the inventory and of `wanted`, whoever created them."""
-        keys = self.inventory.objects | {object_key(item) for item in wanted}
-        existing: dict[ObjectKey, KubeObject] = {}
-        for kind in sorted({kind for kind, _ in keys} - {"Secret"}):
-            existing |= by_key(self.cluster.list(kind), kind)
-        for kind, name in keys:
-            if kind == "Secret" and (there := self.cluster.get(kind, name)) is not None:  # needs no right to list them
-                existing[kind, name] = there
-        return {key: item for key, item in existing.items() if key in keys}
-
-    def remember(self, inventory: Inventory) -> None:
-        self.inventory = inventory
-        write_inventory(self.cluster, inventory)
-
-    def apply(self, objects: Iterable[KubeObject], wanted: frozenset[ObjectKey], new: frozenset[ObjectKey]) -> None:
-        """Apply the objects in `wanted`. New autoscaled sets start with all of their workers."""
-        scaled = {}
-        objects = tuple(objects)
-        for item in objects:
-            if item["kind"] == "HorizontalPodAutoscaler":
-                scaled[item["spec"]["scaleTargetRef"]["name"]] = item["spec"]["maxReplicas"]
-        for done, item in enumerate(objects):
-            key = object_key(item)
-            if key not in wanted:
-                continue
-            self.lock.renew()
-            self.cluster.apply(item, force=self.options.force)
-            self.applied.append(key)
-            if key in new and key[0] == "StatefulSet" and key[1] in scaled:
-                self.cluster.merge(*key, {"spec": {"replicas": scaled[key[1]]}}, "scale")
-            self.options.progress(done + 1, len(objects), "/".join(key))
-
-    def prune(self, keys: Iterable[ObjectKey]) -> None:
-        """Delete the objects under `keys` that belong to this deployment; others with these names are kept."""
-        for key in sorted(keys, key=lambda key: (_PRUNE_ORDER.get(key[0], len(_PRUNE_ORDER)), key)):
-            self.lock.renew()
-            there = self.cluster.get(*key)
-            if there is not None and is_ours(there, self.app):
-                if self.cluster.delete(*key, there["metadata"]["uid"]):
-                    self.pruned.append(key)
-            elif there is not None:
-                self.options.say(f"{'/'.join(key)} does not belong to this deployment any more: it is kept")
-
-
 def dry_run(
     cluster: Cluster, deployed: DeployedPlan, objects: Sequence[KubeObject], *, force: bool = False
 ) -> list[tuple[KubeObject | None, KubeObject | None]]:
@@ -145,9 +59,9 @@ def dry_run(
     """
     app = deployed.app
     inventory = read_inventory(cluster, app)
-    rollout = _Rollout(cluster, app, DeployLock(cluster, app), DeployOptions(), inventory)
+    rollout = Rollout(cluster, app, DeployLock(cluster, app), DeployOptions(), inventory)
     live = rollout.live(objects)
-    wanted = _wanted(objects, live, app)
+    wanted = wanted_objects(objects, live, app)
     changes = compare_objects(wanted, live, app)
     pairs: list[tuple[KubeObject | None, KubeObject | None]] = []
     for item in (*changes.new, *changes.changed):
@@ -175,7 +89,7 @@ def deploy(
     with DeployLock(cluster, deployed.app, now=options.now, say=options.say) as lock:
         inventory = read_inventory(cluster, deployed.app)
         _check_owner(inventory, options.owner)
-        rollout = _Rollout(cluster, deployed.app, lock, options, replace(inventory, owner=options.owner))
+        rollout = Rollout(cluster, deployed.app, lock, options, replace(inventory, owner=options.owner))
         summary = (str(to_document(plan)["hash"]), plan.cost.total_usd_per_h, plan.accuracy)
         return _roll_out(rollout, objects, deployed.id, summary, secret_names(objects))
 
@@ -187,7 +101,7 @@ def rollback(
     options = options or DeployOptions()
     _check_deployed(cluster, app)
     with DeployLock(cluster, app, now=options.now, say=options.say) as lock:
-        rollout = _Rollout(cluster, app, lock, options, read_inventory(cluster, app))
+        rollout = Rollout(cluster, app, lock, options, read_inventory(cluster, app))
         target = _rollback_target(rollout.inventory, number)
         manifests = read_revision(cluster, app, target.number)
         summary = (target.plan, target.cost_usd_per_h, target.accuracy)
@@ -199,7 +113,7 @@ def undeploy(cluster: Cluster, app: str, options: DeployOptions | None = None) -
     options = options or DeployOptions()
     _check_deployed(cluster, app)
     with DeployLock(cluster, app, now=options.now, say=options.say) as lock:
-        rollout = _Rollout(cluster, app, lock, options, read_inventory(cluster, app))
+        rollout = Rollout(cluster, app, lock, options, read_inventory(cluster, app))
         inventory = rollout.inventory
         gateway = [key for key in inventory.objects if key[0] in ("Deployment", "Service")]
         rollout.prune(gateway)
@@ -237,7 +151,7 @@ def _check_deployed(cluster: Cluster, app: str) -> None:
 
 
 def _roll_out(
-    rollout: _Rollout,
+    rollout: Rollout,
     objects: Sequence[KubeObject],
     served: str,
     summary: tuple[str, float, float | None],
@@ -246,7 +160,7 @@ def _roll_out(
     """Apply, wait, switch clients over, prune. `secrets`: those that the objects bring or mount."""
     options = rollout.options
     live = rollout.live(objects)
-    wanted = _wanted(objects, live, rollout.app)
+    wanted = wanted_objects(objects, live, rollout.app)
     changes = compare_objects(wanted, live, rollout.app)
     stale = _stale_keys(rollout.inventory, objects)
     current = rollout.inventory.current
@@ -279,7 +193,7 @@ def _roll_out(
     return DeployResult(number, tuple(rollout.applied), tuple(rollout.pruned))
 
 
-def _check_single_spool(rollout: _Rollout, objects: Sequence[KubeObject], stale: frozenset[ObjectKey]) -> None:
+def _check_single_spool(rollout: Rollout, objects: Sequence[KubeObject], stale: frozenset[ObjectKey]) -> None:
     """DeployError if two gateways would share a volume of spooled requests."""
     beside = any(kind == "Deployment" for kind, _ in stale) and not rollout.options.in_place
     volumes = [v for o in objects if o["kind"] == "Deployment" for v in o["spec"]["template"]["spec"]["volumes"]]
@@ -290,7 +204,7 @@ def _check_single_spool(rollout: _Rollout, objects: Sequence[KubeObject], stale:
         )
 
 
-def _check_conflicts(rollout: _Rollout, changes: Changes) -> None:
+def _check_conflicts(rollout: Rollout, changes: Changes) -> None:
     """DeployError if the change would overwrite fields of other managers; lists them all. Changes nothing."""
     if rollout.options.force:
         return
@@ -304,9 +218,7 @@ def _check_conflicts(rollout: _Rollout, changes: Changes) -> None:
         raise DeployError("nothing was applied:" + indented_lines(conflicts))
 
 
-def _switch_over(
-    rollout: _Rollout, wanted: Sequence[KubeObject], changes: Changes, stale: frozenset[ObjectKey]
-) -> None:
+def _switch_over(rollout: Rollout, wanted: Sequence[KubeObject], changes: Changes, stale: frozenset[ObjectKey]) -> None:
     options = rollout.options
     new = frozenset(object_key(item) for item in changes.new)
     front, rest = wanted[-1:], wanted[:-1]
@@ -336,7 +248,7 @@ def _switch_over(
     rollout.prune(stale - frozenset(rollout.pruned))
 
 
-def _undo(rollout: _Rollout, error: DeployError) -> DeployError:
+def _undo(rollout: Rollout, error: DeployError) -> DeployError:
     """Undo a failed deployment: delete its new objects, restore the changed ones. Returns the error to raise."""
     current = rollout.inventory.current
     if current is None:
@@ -344,7 +256,7 @@ def _undo(rollout: _Rollout, error: DeployError) -> DeployError:
         rollout.remember(replace(rollout.inventory, objects=frozenset()))
         return DeployError(f"{error}\nwhat was applied was deleted again; nothing served before")
     manifests = read_revision(rollout.cluster, rollout.app, current.number)
-    before = _wanted(manifests, rollout.live(manifests), rollout.app)
+    before = wanted_objects(manifests, rollout.live(manifests), rollout.app)
     keys = {object_key(item) for item in before}
     again = compare_objects(before, rollout.live(before), rollout.app)
     rollout.apply(before, again.to_apply, frozenset(object_key(item) for item in again.new))
@@ -352,11 +264,6 @@ def _undo(rollout: _Rollout, error: DeployError) -> DeployError:
     rollout.prune(in_vain)
     rollout.remember(replace(rollout.inventory, objects=rollout.inventory.objects - in_vain))
     return DeployError(f"{error}\nrevision {current.number} serves as before: the new objects were deleted")
-
-
-def _wanted(objects: Sequence[KubeObject], live: Mapping[ObjectKey, KubeObject], app: str) -> list[KubeObject]:
-    """The objects as they are applied."""
-    return [with_hash(item) for item in with_kept_keys(objects, live, app)]
 
 
 def _stale_keys(inventory: Inventory, objects: Sequence[KubeObject]) -> frozenset[ObjectKey]:

@@ -9,8 +9,9 @@ import uuid
 import pytest
 
 from jellybean_k8s import DeployError, PoolSettings, render
-from jellybean_k8s.cluster.deploy import DeployOptions, deploy, dry_run
+from jellybean_k8s.cluster.deploy import deploy, dry_run
 from jellybean_k8s.cluster.readiness import NotReadyError
+from jellybean_k8s.cluster.rollout import DeployOptions
 from jellybean_k8s.cluster.status import read_status
 from jellybean_k8s.manifests.commands import tls_secret
 from jellybean_k8s.manifests.identity import deployed_plan

@@ -16,7 +16,8 @@ from jellybean.operator.resource import resource_definition
 from jellybean_k8s import DeployError, DeploymentSettings, PoolSettings, render
 from jellybean_k8s.cluster.certificates import certificate_secrets
 from jellybean_k8s.cluster.cluster import Cluster, ClusterError
-from jellybean_k8s.cluster.deploy import DeployOptions, deploy, dry_run, rollback, undeploy
+from jellybean_k8s.cluster.deploy import deploy, dry_run, rollback, undeploy
+from jellybean_k8s.cluster.rollout import DeployOptions
 from jellybean_k8s.cluster.status import read_status
 from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_k8s.resource.rbac import deployer_role, operator_rules
