@@ -24,14 +24,18 @@ class Pace:
     _tried: str | None = None  # fingerprint that was reconciled last
     _next_s: float = 0.0  # time at which `_tried` is reconciled again
     _failures: int = 0
+    runs: int = 0  # how often something was due
 
     def due(self, seen: str, now_s: float) -> bool:
         """True if the state with fingerprint `seen` is to be reconciled now."""
         if seen != self._latest:
             self._latest, self._since_s = seen, now_s
         if seen == self._tried:
-            return now_s >= self._next_s
-        return self._tried is None or now_s - self._since_s >= self.debounce_s
+            is_due = now_s >= self._next_s
+        else:
+            is_due = self._tried is None or now_s - self._since_s >= self.debounce_s
+        self.runs += is_due
+        return is_due
 
     def reset(self) -> None:
         """Reconcile at the next call of `due`, whatever the state."""

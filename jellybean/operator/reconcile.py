@@ -10,36 +10,35 @@ import datetime
 import json
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from jellybean.documents import Project
-from jellybean.errors import DocumentError, InfeasibleError, JellyBeanError
+from jellybean.errors import InfeasibleError, JellyBeanError
 from jellybean.operator.certificates import issued
-from jellybean.operator.conditions import condition, differs, plan_figures, with_conditions
+from jellybean.operator.conditions import Serving, condition
 from jellybean.operator.fleet import ResourceFleet, discovered, stated, with_pools
+from jellybean.operator.healing import Healing
 from jellybean.operator.measured import MeasuredFigures
 from jellybean.operator.pace import Pace
+from jellybean.operator.report import Decision, Report
 from jellybean.operator.resource import OperatorSpec, ResourceProject, lay_out, operator_spec, stated_profiles
 from jellybean.planning.project_plan import plan_project, require_plan
 from jellybean.planning.replan import replan_project
 from jellybean_k8s import (
-    CONDITION_DEPLOYED,
     CONDITION_PLANNED,
-    CONDITION_READY,
     CRD_API_VERSION,
     CRD_KIND,
+    RETRY_ANNOTATION,
     Cluster,
     ClusterError,
     DeployedPlan,
+    DeploymentStatus,
     DeployOptions,
     DeployStoppedError,
-    LockedError,
     NotReadyError,
-    PreflightError,
     UnreachableError,
     deploy,
     deployed_plan,
@@ -52,14 +51,16 @@ from jellybean_k8s import (
     render,
     undeploy,
 )
-from jellybean_solver import Plan, Verdict, to_document
+from jellybean_solver import Verdict
 
 Object = dict[str, Any]
 POLL_S = 10.0  # seconds between two polls of nodes, profiles and pods
-COMPONENT = "jellybean-operator"
-_MAX_EVENT = 1000
-_MAX_FLEET = 1000
+_STATE_DIGITS = 16
 _FORBIDDEN, _TERMINATED = 403, "because it is being terminated"  # answer of the API server when a namespace ends
+
+
+class _FailedBeforeError(JellyBeanError):
+    """The plan of this state did not become ready before; what is known of that stays in the status."""
 
 
 @dataclass
@@ -74,7 +75,8 @@ class Reconciler:
     log: Callable[[str], None] = lambda text: None
     _figures: MeasuredFigures = field(init=False)
     _pace: Pace = field(default_factory=lambda: Pace(0.0))
-    _decided: tuple[str, _Decision] | None = None
+    _healing: Healing = field(default_factory=Healing)
+    _decided: tuple[str, Decision] | None = None
 
     def __post_init__(self) -> None:
         """Measure by the same clocks."""
@@ -82,13 +84,17 @@ class Reconciler:
 
     def reconcile(self, resource: Mapping[str, Any]) -> None:
         """Reconcile if due, and write the status. UnreachableError when the API server cannot be reached."""
-        report = _Report(self.cluster, resource, self.now, self.log)
+        app = _app(resource)
+        report = Report(self.cluster, resource, app, now=self.now, clock=self.clock, log=self.log)
+        status, before = self._status(resource), self._pace.runs
+        is_healed = False
         try:
             own = operator_spec(resource)
             if own.suspend:
                 self._pace.reset()
                 report.find(condition(CONDITION_PLANNED, None, "Suspended", "spec.suspend: nothing is changed"))
             else:
+                is_healed = status is not None and self._heal(app, status)
                 self._reconcile_if_due(resource, own, report)
         except UnreachableError:
             raise
@@ -96,9 +102,10 @@ class Reconciler:
             return
         except JellyBeanError as error:
             report.fail(error)
-        report.find(_readiness(self.cluster, _app(resource), resource["metadata"]["uid"]))
-        report.measured(self._figures.read(self.cluster, _app(resource)))
-        report.write()
+        if is_healed or self._pace.runs != before:
+            status = self._status(resource)
+        report.measured(self._figures.read(self.cluster, app))
+        report.write(_serving(status, is_healed=is_healed))
 
     def remove(self, resource: Mapping[str, Any]) -> None:
         """Delete the objects deployed for the resource. DeployError while its pods still exist."""
@@ -113,14 +120,30 @@ class Reconciler:
                 raise
             self.log(f"{app}: its namespace is being deleted with everything in it")
 
-    def _reconcile_if_due(self, resource: Mapping[str, Any], own: OperatorSpec, report: _Report) -> None:
+    def _status(self, resource: Mapping[str, Any]) -> DeploymentStatus | None:
+        """The status of the resource's own deployment; None while nothing of it serves."""
+        return read_status(self.cluster, _app(resource)) if self._is_ours(resource) else None
+
+    def _is_ours(self, resource: Mapping[str, Any]) -> bool:
+        """True if a plan of this resource serves."""
+        inventory = read_inventory(self.cluster, _app(resource))
+        return inventory.current is not None and (inventory.owner or {}).get("uid") == resource["metadata"]["uid"]
+
+    def _heal(self, app: str, status: DeploymentStatus) -> bool:
+        """Repair what serves; a Secret that is missing is brought by a deployment. True if objects were applied."""
+        if any(kind == "Secret" for kind, _ in status.drift.missing):
+            self._pace.reset()
+        return self._healing.repair(self.cluster, app, status.drift, self.clock(), self.log)
+
+    def _reconcile_if_due(self, resource: Mapping[str, Any], own: OperatorSpec, report: Report) -> None:
         spec = resource["spec"]
         try:
             fleet, profiles = self._fleet(spec, own), self._profiles(spec, own)
         except JellyBeanError:
             self._pace.reset()
             raise
-        seen = json_sha256({"spec": spec, "fleet": fleet.infrastructure, "profiles": profiles})
+        again = (resource["metadata"].get("annotations") or {}).get(RETRY_ANNOTATION)
+        seen = json_sha256({"spec": spec, "fleet": fleet.infrastructure, "profiles": profiles, "retry": again})
         self._pace.debounce_s = own.replan.debounce_s
         if not self._pace.due(seen, self.clock()):
             return
@@ -134,8 +157,17 @@ class Reconciler:
                 monitored = self.cluster.serves("monitoring.coreos.com/v1")
                 settings = with_pools(laid.settings, fleet)
                 deployed = deployed_plan(decision.plan, settings, service_monitor=monitored)
-                self._deploy(resource, own, deployed, folder, report)
-        except JellyBeanError:
+                self._deploy(resource, own, deployed, folder, report, seen[:_STATE_DIGITS])
+        except _FailedBeforeError:
+            self._pace.done(self.clock())
+            report.handled()
+            return
+        except JellyBeanError as error:
+            if self._is_ours(resource) and (isinstance(error, NotReadyError) or _is_undone(error)):
+                self._pace.done(self.clock())
+                report.not_ready(seen[:_STATE_DIGITS])
+                note = f"annotate it with {RETRY_ANNOTATION}=1, or change it"
+                raise NotReadyError(f"{error}\nit is not tried again by itself: {note}", ()) from error
             again_s = self._pace.failed(self.clock())
             self.log(f"{_app(resource)}: tried again after {again_s:g} s, or when something changes")
             raise
@@ -165,7 +197,7 @@ class Reconciler:
             raise JellyBeanError(f"there is no {where}: {command}" if found is None else f"{where} has no key {key}")
         return str(text)
 
-    def _decide(self, resource: Mapping[str, Any], laid: ResourceProject, own: OperatorSpec, seen: str) -> _Decision:
+    def _decide(self, resource: Mapping[str, Any], laid: ResourceProject, own: OperatorSpec, seen: str) -> Decision:
         """The plan to serve, cached for the same documents and running plan. InfeasibleError when there is none."""
         running = self._running(resource)
         key = f"{seen} {running['hash'] if running is not None else ''}"
@@ -176,7 +208,7 @@ class Reconciler:
         is_soft = isinstance(one, Project) and one.workflow.slo.soft_latency_p99_s is not None
         if running is None or is_soft:  # re-planning knows no penalty
             plan = require_plan(plan_project(laid.project, compare=False, time_limit_s=limit_s))
-            decision = _Decision(plan, plan, "Planned")
+            decision = Decision(plan, plan, "Planned")
         else:
             decision = _replanned(laid, running, own.replan.horizon_s / 3600.0, limit_s)
         self._decided = key, decision
@@ -191,17 +223,26 @@ class Reconciler:
         return read_plan_record(self.cluster, app, inventory.current.served)
 
     def _deploy(
-        self, resource: Mapping[str, Any], own: OperatorSpec, deployed: DeployedPlan, folder: Path, report: _Report
+        self,
+        resource: Mapping[str, Any],
+        own: OperatorSpec,
+        deployed: DeployedPlan,
+        folder: Path,
+        report: Report,
+        state: str,
     ) -> None:
+        if report.failed == state and self._is_ours(resource):
+            raise _FailedBeforeError(f"plan {deployed.id} did not become ready")
         objects = render(deployed)
         record = plan_record(deployed.app, deployed.id, deployed.plan)
         issue = own.certificates == "issued"
         secrets = issued(self.cluster, deployed, folder / "certificates") if issue else ()
         served = read_inventory(self.cluster, deployed.app).current is not None
 
-        def check_stop(_done: float, _total: float, _label: str) -> None:
+        def advance(done: float, total: float, label: str) -> None:
             if self.stopped():
                 raise DeployStoppedError(f"{deployed.app}: the operator stops")
+            report.deploying(deployed, f"{done:g} of {total:g}, {label}")
 
         options = DeployOptions(
             timeout_s=own.start_s,
@@ -210,23 +251,13 @@ class Reconciler:
             owner=owner_of(resource),
             now=self.now,
             say=self.log,
-            progress=check_stop,
+            progress=advance,
         )
         outcome = deploy(self.cluster, deployed, (record, *secrets, *objects), options)
         report.deployed(deployed, outcome.number, len(outcome.applied), len(outcome.pruned))
 
 
-@dataclass(frozen=True)
-class _Decision:
-    """A plan to serve. `rescored`: this plan evaluated by current documents; `reason`: Planned, Replanned or Kept."""
-
-    plan: Plan
-    rescored: Plan
-    reason: str
-    note: str = ""
-
-
-def _replanned(laid: ResourceProject, running: Object, horizon_h: float, limit_s: float) -> _Decision:
+def _replanned(laid: ResourceProject, running: Object, horizon_h: float, limit_s: float) -> Decision:
     path = laid.project.directory / "running.json"
     path.write_text(json.dumps(running), encoding="utf-8")
     change = replan_project(laid.project, str(path), horizon_h=horizon_h, time_limit_s=limit_s)
@@ -234,91 +265,8 @@ def _replanned(laid: ResourceProject, running: Object, horizon_h: float, limit_s
     if found.verdict is Verdict.NONE or (found.verdict is Verdict.REPLACE and found.best is None):
         raise InfeasibleError(change.planned.reasons, "the running plan stays")
     if found.verdict is Verdict.KEEP or found.best is None:
-        return _Decision(change.before, found.running, "Kept", "; the running plan stays")
-    return _Decision(found.best, found.best, "Replanned", f"; instead of {str(running['hash'])[:12]}")
-
-
-class _Report:
-    """Findings of one reconciliation, written to the status, and posted as events where they changed."""
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        resource: Mapping[str, Any],
-        now: Callable[[], datetime.datetime],
-        log: Callable[[str], None],
-    ) -> None:
-        self._cluster, self._resource, self._now, self._log = cluster, resource, now, log
-        self._before: Mapping[str, Any] = resource.get("status") or {}
-        self._found: list[Object] = []
-        self._figures: Object = {"name": _app(resource)}
-
-    def find(self, item: Object) -> None:
-        self._found.append(item)
-
-    def planned(self, decision: _Decision, fleet: str) -> None:
-        figures = {**plan_figures(decision.rescored), "plan": str(to_document(decision.plan)["hash"])[:12]}
-        self._figures |= {**figures, "fleet": fleet[:_MAX_FLEET]}
-        accuracy = "" if figures["accuracy"] is None else f", accuracy {figures['accuracy']:g}"
-        text = f"plan {figures['plan']}: {figures['costUsdPerHour']:g} USD/h{accuracy}, gap {figures['gap']}"
-        self.find(condition(CONDITION_PLANNED, True, decision.reason, text + decision.note))
-
-    def deployed(self, deployed: DeployedPlan, number: int | None, applied: int, pruned: int) -> None:
-        self._figures |= {"served": deployed.id, **({"revision": number} if number is not None else {})}
-        if number is not None or not self._was(CONDITION_DEPLOYED):
-            text = f"plan {deployed.id} serves: {applied} objects applied, {pruned} pruned"
-            self.find(condition(CONDITION_DEPLOYED, True, "Deployed", text))
-
-    def measured(self, figures: Object | None) -> None:
-        self._figures["measured"] = figures
-
-    def handled(self) -> None:
-        self._figures["observedGeneration"] = self._resource["metadata"].get("generation", 1)
-
-    def fail(self, error: JellyBeanError) -> None:
-        self.handled()
-        kind = (
-            CONDITION_DEPLOYED if any(item["type"] == CONDITION_PLANNED for item in self._found) else CONDITION_PLANNED
-        )
-        self.find(condition(kind, False, _reason(error, kind), str(error)))
-
-    def write(self) -> None:
-        """Update the status if it changed. DeployError when the API server refuses."""
-        meta = self._resource["metadata"]
-        conditions = with_conditions(self._before, self._found, meta.get("generation", 1), self._now())
-        wanted = {**self._figures, "conditions": conditions}
-        if differs(self._before, wanted):
-            known = {item["type"]: item for item in self._before.get("conditions") or ()}
-            self._cluster.merge(CRD_KIND, meta["name"], {"status": wanted}, "status")
-            for item in self._found:
-                old = known.get(item["type"], {})
-                if any(old.get(key) != item[key] for key in ("status", "reason", "message")):
-                    self._post_event(item)
-
-    def _was(self, kind: str) -> bool:
-        return any(i["type"] == kind and i["status"] == "True" for i in self._before.get("conditions") or ())
-
-    def _post_event(self, item: Object) -> None:
-        """Post a condition as an event."""
-        meta, when = self._resource["metadata"], self._now().astimezone(datetime.UTC)
-        stamp = when.isoformat(timespec="seconds").replace("+00:00", "Z")
-        about = {"apiVersion": CRD_API_VERSION, "kind": CRD_KIND, "name": meta["name"], "uid": meta["uid"]}
-        self._log(f"{meta['name']}: {item['type']} {item['status']}: {item['message']}")
-        self._cluster.create(
-            {
-                "apiVersion": "v1",
-                "kind": "Event",
-                "metadata": {"name": f"{meta['name']}.{uuid.uuid4().hex[:16]}"},
-                "involvedObject": {**about, "namespace": self._cluster.namespace},
-                "type": "Warning" if item["status"] == "False" else "Normal",
-                "reason": item["reason"],
-                "message": item["message"][:_MAX_EVENT],
-                "source": {"component": COMPONENT},
-                "firstTimestamp": stamp,
-                "lastTimestamp": stamp,
-                "count": 1,
-            }
-        )
+        return Decision(change.before, found.running, "Kept", "; the running plan stays")
+    return Decision(found.best, found.best, "Replanned", f"; instead of {str(running['hash'])[:12]}")
 
 
 def owner_of(resource: Mapping[str, Any]) -> Object:
@@ -337,36 +285,19 @@ def _app(resource: Mapping[str, Any]) -> str:
     return deployment_name((resource["spec"].get("kubernetes") or {}).get("name") or resource["metadata"]["name"])
 
 
-def _reason(error: JellyBeanError, kind: str) -> str:
-    """The one-word `reason` of a condition for an error."""
-    if isinstance(error.__cause__, NotReadyError):
-        return "NotReady"
-    known: list[tuple[type[JellyBeanError], str]] = [
-        (DocumentError, "InvalidSpec"),
-        (InfeasibleError, "Infeasible"),
-        (PreflightError, "Preflight"),
-        (NotReadyError, "NotReady"),
-        (LockedError, "Busy"),
-    ]
-    return next(
-        (word for of, word in known if isinstance(error, of)), "Refused" if kind == CONDITION_DEPLOYED else "NoPlan"
-    )
+def _serving(status: DeploymentStatus | None, *, is_healed: bool) -> Serving:
+    """What serves a resource, and what it lacks."""
+    if status is None:
+        return Serving()
+    lacks = [*status.drift.words, *(f"{s.name}: {s.lacks}" for s in status.sets if s.lacks)]
+    if status.serving is None:
+        lacks.append("its Service is not there")
+    if lacks:
+        lacks += status.reasons
+    address = f"{status.app}.{status.namespace}.svc:8001"
+    return Serving(status.serving or "nothing", address, tuple(lacks), is_healed)
 
 
-def _readiness(cluster: Cluster, app: str, uid: str) -> Object:
-    """The condition Ready: all pods of the resource's own plan serve."""
-    inventory = read_inventory(cluster, app)
-    if inventory.current is None or (inventory.owner or {}).get("uid") != uid:
-        return condition(CONDITION_READY, False, "NothingServes", "no plan serves yet")
-    found = read_status(cluster, app)
-    lacking = [
-        *found.drift.words,
-        *(f"{s.name}: {s.lacks}" for s in found.sets if s.lacks),
-    ]
-    if found.serving is None or lacking:
-        return condition(
-            CONDITION_READY, False, "NotReady", "\n".join([*lacking, *found.reasons]) or "its Service is not there"
-        )
-    return condition(
-        CONDITION_READY, True, "Serving", f"plan {found.serving} serves at {app}.{cluster.namespace}.svc:8001"
-    )
+def _is_undone(error: JellyBeanError) -> bool:
+    """True if a deployment that did not become ready was taken back."""
+    return isinstance(error.__cause__, NotReadyError)

@@ -31,6 +31,10 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "PRICE_LABEL",
         "discover_pools",
     ),
+    "cluster.drift": (
+        "Drift",
+        "heal",
+    ),
     "cluster.lock": (
         "DeployLock",
         "LockedError",
@@ -105,6 +109,11 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "CONDITION_PLANNED",
         "CRD_PLURAL",
         "CONDITION_READY",
+        "CONDITION_PROGRESSING",
+        "CONDITION_RECONCILING",
+        "CONDITION_STALLED",
+        "CONDITION_DEGRADED",
+        "RETRY_ANNOTATION",
         "CRD_VERSION",
         "crd",
     ),

@@ -14,6 +14,8 @@ from jellybean_k8s.cluster.discover import PRICE_LABEL as PRICE_LABEL
 from jellybean_k8s.cluster.discover import NodeFleet as NodeFleet
 from jellybean_k8s.cluster.discover import NodePool as NodePool
 from jellybean_k8s.cluster.discover import discover_pools as discover_pools
+from jellybean_k8s.cluster.drift import Drift as Drift
+from jellybean_k8s.cluster.drift import heal as heal
 from jellybean_k8s.cluster.lock import DeployLock as DeployLock
 from jellybean_k8s.cluster.lock import LockedError as LockedError
 from jellybean_k8s.cluster.port_forward import forwarded_gateway as forwarded_gateway
@@ -54,9 +56,13 @@ from jellybean_k8s.names import FIELD_MANAGER as FIELD_MANAGER
 from jellybean_k8s.names import SITE_LABEL as SITE_LABEL
 from jellybean_k8s.names import TIER_LABEL as TIER_LABEL
 from jellybean_k8s.names import dns_name as dns_name
+from jellybean_k8s.resource.crd import CONDITION_DEGRADED as CONDITION_DEGRADED
 from jellybean_k8s.resource.crd import CONDITION_DEPLOYED as CONDITION_DEPLOYED
 from jellybean_k8s.resource.crd import CONDITION_PLANNED as CONDITION_PLANNED
+from jellybean_k8s.resource.crd import CONDITION_PROGRESSING as CONDITION_PROGRESSING
 from jellybean_k8s.resource.crd import CONDITION_READY as CONDITION_READY
+from jellybean_k8s.resource.crd import CONDITION_RECONCILING as CONDITION_RECONCILING
+from jellybean_k8s.resource.crd import CONDITION_STALLED as CONDITION_STALLED
 from jellybean_k8s.resource.crd import CONDITION_TYPES as CONDITION_TYPES
 from jellybean_k8s.resource.crd import CRD_API_VERSION as CRD_API_VERSION
 from jellybean_k8s.resource.crd import CRD_GROUP as CRD_GROUP
@@ -64,6 +70,7 @@ from jellybean_k8s.resource.crd import CRD_KIND as CRD_KIND
 from jellybean_k8s.resource.crd import CRD_NAME as CRD_NAME
 from jellybean_k8s.resource.crd import CRD_PLURAL as CRD_PLURAL
 from jellybean_k8s.resource.crd import CRD_VERSION as CRD_VERSION
+from jellybean_k8s.resource.crd import RETRY_ANNOTATION as RETRY_ANNOTATION
 from jellybean_k8s.resource.crd import crd as crd
 from jellybean_k8s.resource.rbac import deployer_role as deployer_role
 from jellybean_k8s.resource.structural_schema import SchemaRules as SchemaRules

@@ -14,11 +14,23 @@ CRD_API_VERSION = f"{CRD_GROUP}/{CRD_VERSION}"
 CRD_NAME = f"{CRD_PLURAL}.{CRD_GROUP}"
 SHORT_NAME = "jb"
 CONDITION_READY, CONDITION_PLANNED, CONDITION_DEPLOYED = "Ready", "Planned", "Deployed"
-CONDITION_TYPES = (CONDITION_PLANNED, CONDITION_DEPLOYED, CONDITION_READY)
+CONDITION_PROGRESSING, CONDITION_RECONCILING = "Progressing", "Reconciling"  # the same, for people and for kstatus
+CONDITION_STALLED, CONDITION_DEGRADED = "Stalled", "Degraded"
+CONDITION_TYPES = (
+    CONDITION_PLANNED,
+    CONDITION_DEPLOYED,
+    CONDITION_READY,
+    CONDITION_PROGRESSING,
+    CONDITION_RECONCILING,
+    CONDITION_STALLED,
+    CONDITION_DEGRADED,
+)
+RETRY_ANNOTATION = f"{OWN_PREFIX}/retry"  # whose change has a failed deployment tried again
 _MAX_WORD_LENGTH, _MAX_TEXT_LENGTH = 63, 32_768
 
 _COLUMNS = (  # header, path, type
     ("Ready", '.status.conditions[?(@.type=="Ready")].status', "string"),
+    ("Reason", '.status.conditions[?(@.type=="Ready")].reason', "string"),
     ("Plan", ".status.plan", "string"),
     ("Planned/s", ".status.requestsPerSecond", "number"),
     ("Measured/s", ".status.measured.requestsPerSecond", "number"),
@@ -110,6 +122,10 @@ def _status() -> Schema:
             "name": {**text, "description": "Name of the deployment, and of its client Service."},
             "plan": {**text, "description": "Hash of the latest plan."},
             "served": {**text, "description": "Short hash of the plan that serves clients, as in object names."},
+            "failed": {
+                **text,
+                "description": "Hash of spec, fleet and profiles whose plan did not become ready: not tried again.",
+            },
             "revision": {"type": "integer", "format": "int64", "description": "Revision that serves clients."},
             "requestsPerSecond": {"type": "number", "description": "Rate that the plan was made for."},
             "latencyP99TargetSeconds": {"type": "number", "description": "Absent: there is none."},

@@ -110,8 +110,8 @@ def test_the_definition_is_structural_and_meets_the_schema_of_definitions() -> N
     assert version["subresources"] == {"status": {}}
     headers = [column["name"] for column in version["additionalPrinterColumns"]]
     assert headers == [
-        "Ready", "Plan", "Planned/s", "Measured/s", "p99 target s", "p99 s", "Planned USD/h", "Measured USD/h",
-        "Accuracy", "Gap", "Age",
+        "Ready", "Reason", "Plan", "Planned/s", "Measured/s", "p99 target s", "p99 s", "Planned USD/h",
+        "Measured USD/h", "Accuracy", "Gap", "Age",
     ]  # fmt: skip
 
 
