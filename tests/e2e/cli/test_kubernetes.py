@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -162,7 +163,9 @@ def test_a_project_is_deployed_changed_rolled_back_and_taken_away(
     (directory / "kubernetes.yaml").write_text(SETTINGS.replace("gateway:1", "gateway:2"), encoding="utf-8")
     status, text = call("deploy", "--dry-run")
     assert status == 1
-    assert '+        image: "registry.example/gateway:2"' in text
+    (gateway,) = server.api.of("deployments")
+    assert f"- Deployment/{gateway}: pruned" in text
+    assert re.search(r"\+ Deployment/digits-\w{8}-gateway: new", text)
     assert "Secret" not in text
     assert call("deploy", "--timeout", "20")[0] == 0
     status, text = call("status")
