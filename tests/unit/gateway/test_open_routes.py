@@ -40,7 +40,7 @@ def view_of(root: Path, fallbacks: tuple[Fallback, ...] = FALLBACKS) -> PlanView
 def shares(view: PlanView, *away: str) -> Counter[int]:
     routes = OpenRoutes(view, lambda name: name in away)
     routes.reweight()
-    return Counter(route for _ in range(1000) if (route := routes.draw()) is not None)
+    return Counter(route for route, is_open in (routes.draw() for _ in range(1000)) if is_open)
 
 
 @pytest.mark.parametrize(
