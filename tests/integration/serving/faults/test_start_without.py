@@ -13,13 +13,16 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from jellybean.planning.plan_file import load_plan
 from jellybean.serving.client import Client
 from jellybean.serving.errors import RequestError
 from jellybean.serving.local.running import Running
 from jellybean.serving.run_state import ProcessState, read_state
-from jellybean_solver.model.plan_document import Document
+from jellybean_solver.model.plan_document import Document, to_document
+from tests.support.command_line import jellybean
 from tests.support.stopped_process import stopped
 from tests.support.tiny_models import chain, make_plan, scale
+from tests.support.two_scales import FACTORS, make_two_scales
 from tests.support.waiting import wait_until
 
 SERVERS = ("cloud-1", "cloud-2")
@@ -142,3 +145,29 @@ def test_a_site_whose_worker_is_away_is_told_so_while_the_others_are_served(tmp_
             assert 0 < len(told) < 20
             assert all("UNAVAILABLE" in text and "worker edge-2/edge-1 is starting" in text for text in told)
             assert not any("edge-1/edge-1" in text for text in told)
+
+
+def test_each_workflow_of_several_is_served_as_soon_as_it_has_a_route_of_its_own(tmp_path: Path, start) -> None:
+    folder = make_two_scales(tmp_path / "two")
+    infrastructure = (folder / "infrastructure.yaml").read_text(encoding="utf-8")
+    kiosk = "  kiosk: {tier: edge, count: 1, price: 0.1 USD/h, speed: 0.1}\n  server:"
+    (folder / "infrastructure.yaml").write_text(infrastructure.replace("  server:", kiosk), encoding="utf-8")
+    profiles = folder / "workflows/yard/profiles.yaml"
+    profiles.write_text(profiles.read_text(encoding="utf-8").replace("{box:", "{kiosk:"), encoding="utf-8")
+    jellybean("plan", str(folder))
+    running = start(folder, to_document(load_plan(folder)), port=None, insecure=False)
+    with away(running, "kiosk-1"):
+        restart_gateway(running)
+        row = np.ones((1, 4), np.float32)
+        with Client.of(folder, workflow="shop") as shop, Client.of(folder, workflow="yard") as yard:
+            wait_until(lambda: shop.status().state == "ready")
+            assert [one.tolist() for one in shop.infer({"x": row}).values()] == [[[FACTORS["shop"]] * 4]]
+            with pytest.raises(RequestError, match="waiting for kiosk-1; no worker of first is there") as refused:
+                yard.infer({"x": row}, timeout_s=5.0)
+            assert refused.value.status == "UNAVAILABLE"
+            assert yard.status().state == "starting"
+        with Client.of(folder) as whole:
+            assert whole.status().state == "degraded"
+    with Client.of(folder, workflow="yard") as yard:
+        wait_until(lambda: yard.status().state == "ready")
+        assert [one.tolist() for one in yard.infer({"x": row}).values()] == [[[FACTORS["yard"]] * 4]]
