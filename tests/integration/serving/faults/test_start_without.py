@@ -15,10 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from jellybean.planning.plan_file import load_plan
 from jellybean.serving.client import Client
-from jellybean.serving.errors import RequestError
+from jellybean.serving.errors import KeptError, RequestError
 from jellybean.serving.local.running import Running
 from jellybean.serving.run_state import ProcessState, read_state
 from jellybean_solver.model.plan_document import Document, to_document
+from jellybean_solver.model.problem import Deliver
 from tests.support.command_line import jellybean
 from tests.support.stopped_process import stopped
 from tests.support.tiny_models import chain, make_plan, scale
@@ -171,3 +172,25 @@ def test_each_workflow_of_several_is_served_as_soon_as_it_has_a_route_of_its_own
     with Client.of(folder, workflow="yard") as yard:
         wait_until(lambda: yard.status().state == "ready")
         assert [one.tolist() for one in yard.infer({"x": row}).values()] == [[[FACTORS["yard"]] * 4]]
+
+
+def test_requests_of_a_site_that_is_away_stay_in_the_spool_until_it_is_there(tmp_path: Path, start) -> None:
+    document = chain(tmp_path, sites={"edge": 2}, deliver=Deliver.EVENTUALLY)
+    running = start(tmp_path, document, port=None, insecure=False)
+    with away(running, "edge-2/edge-1"):
+        restart_gateway(running)
+        with Client.of(tmp_path) as client:
+            wait_until(lambda: client.status().state == "degraded")
+            names = [f"request-{number}" for number in range(8)]
+            kept: list[str] = []
+            for name in names:
+                try:
+                    client.infer({"x": np.ones((1, 4), np.float32)}, request_id=name, timeout_s=1.0)
+                except KeptError:
+                    kept.append(name)
+            assert len(kept) < len(names)  # the other site answers
+            assert client.status().failed == 0
+    with Client.of(tmp_path) as client:
+        wait_until(lambda: client.status().kept == 0)
+        found = [client.infer({}, request_id=name, timeout_s=20.0)["triple"].tolist() for name in names]
+        assert found == [[[6, 6, 6, 6]]] * len(names)
