@@ -364,14 +364,13 @@ def _outcomes_text(samples: Sequence[Sample]) -> str:
 
 
 def _require_started(endpoint: Endpoint) -> None:
-    """ServingError while workers have not been ready yet: every request would be refused."""
+    """ServingError while no route has had all its workers: every request would be refused."""
     with Client.at(endpoint) as client:
         status = client.status()
     if status.state == "starting":
-        waiting = sorted(name for name, state in status.workers.items() if state == "starting")
-        raise ServingError(
-            f"nothing was measured: requests are refused until all workers are ready; waiting for {', '.join(waiting)}"
-        )
+        waiting = sorted(name for name, state in status.workers.items() if state != "ready")
+        why = "requests are refused until a route has all its workers"
+        raise ServingError(f"nothing was measured: {why}; waiting for {', '.join(waiting)}")
 
 
 def _breaches(

@@ -15,12 +15,13 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import psutil
+from typing import TYPE_CHECKING, Any
 
 from jellybean.folders import STATE_FOLDER, state_folder
 from jellybean.serving.errors import AlreadyRunningError, NotRunningError, OtherVersionError, RequestError
+
+if TYPE_CHECKING:
+    import psutil
 
 STATE_VERSION = 3
 _FOLDERLESS_VERSION = 2  # earlier format, which is read too: without the folder and the boot that it belongs to
@@ -50,6 +51,8 @@ class ProcessState:
 
     def process(self) -> psutil.Process | None:
         """The process, None when it has ended."""
+        import psutil  # not installed with a client only, which imports this module and starts no process
+
         try:
             found = psutil.Process(self.pid)
             same = abs(found.create_time() - self.started) < _START_TOLERANCE_S

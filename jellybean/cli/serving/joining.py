@@ -60,7 +60,8 @@ class Joining:
         if not self.waiting:
             return
         more = f" and {len(self.waiting) - _MAX_NAMES} more" if len(self.waiting) > _MAX_NAMES else ""
-        yield f"requests are refused until all have joined; waiting for {', '.join(self.waiting[:_MAX_NAMES])}{more}"
+        names = ", ".join(self.waiting[:_MAX_NAMES])
+        yield f"requests are answered over routes whose workers have all joined; waiting for {names}{more}"
         here, box = self.commands(self.waiting[0])
         if here:
             yield f"for each of them, here:   {here}"

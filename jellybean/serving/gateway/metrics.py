@@ -63,7 +63,7 @@ class GatewaysCollector(Collector):
                 if known is not family:
                     known.samples += family.samples
         yield from families.values()
-        yield workers_metric(gateways)
+        yield from workers_metrics(gateways)
         if self._plan is not None and (plan := self._plan()).workflows:
             yield from budget_metric(plan)
         own = metrics_text(_Certificate(self._certificate))  # the workers have the same metrics
@@ -125,8 +125,8 @@ class GatewayCollector(Collector):
         return HistogramMetricFamily("jellybean_gateway_latency_seconds", text, buckets, counters.answered_s)
 
 
-def workers_metric(gateways: Iterable[Gateway]) -> Metric:
-    """Workers by state; one that workflows share counts once, by the worst of its states for them."""
+def workers_metrics(gateways: Iterable[Gateway]) -> Iterator[Metric]:
+    """Workers by state, and which are ready; one that workflows share counts once, by the worst of its states."""
     states: dict[str, str] = {}
     for gateway in gateways:
         for worker, state in gateway.status().workers.items():
@@ -135,7 +135,11 @@ def workers_metric(gateways: Iterable[Gateway]) -> Metric:
     found = GaugeMetricFamily("jellybean_gateway_workers", "Workers by state.", labels=("state",))
     for state in WORKER_STATES:
         found.add_metric((state,), counts[state])
-    return found
+    yield found
+    ready = GaugeMetricFamily("jellybean_gateway_worker_ready", "1: requests are sent to it.", labels=("worker",))
+    for worker, state in states.items():
+        ready.add_metric((worker,), state == "ready")
+    yield ready
 
 
 class _Certificate(Collector):

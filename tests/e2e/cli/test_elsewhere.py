@@ -187,7 +187,7 @@ def test_a_gateway_whose_boxes_have_not_joined_is_asked_too(tmp_path: Path) -> N
         assert "up" in [entry["what"] for entry in json.loads(jellybean("history", *at, "--json").stdout)]
         assert json.loads(jellybean("cost", *at, "--json").stdout)["usd"] >= 0
         assert "no labels yet; 0 answers wait" in jellybean("accuracy", *at).stderr
-        assert "requests are refused until all workers are ready" in _refusal("bench", *at)
+        assert "requests are refused until a route has all its workers" in _refusal("bench", *at)
     finally:
         jellybean("down", str(project))
 

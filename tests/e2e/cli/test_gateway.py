@@ -147,12 +147,12 @@ def test_a_gateway_without_boxes_says_who_has_joined_and_what_the_others_run(sit
     first, waiting, here, box, *_ = site.alone["gateway"].splitlines()
     assert f"on 127.0.0.1:{site.ports['clients']}" in first
     assert "0 of 2 workers have joined" in first
-    assert waiting == "requests are refused until all have joined; waiting for box-1, server-1"
+    assert waiting == "requests are answered over routes whose workers have all joined; waiting for box-1, server-1"
     assert here.endswith(f"jellybean token {site.project} --worker box-1 > token")
     assert f"jellybean-agent --join 127.0.0.1:{site.ports['enrol']} --token-file token" in box
-    assert "0 of 2 workers are ready, waiting for box-1, server-1 (UNAVAILABLE)" in site.alone["infer"]
+    assert "0 of 2 workers are ready, waiting for box-1, server-1; no worker of" in site.alone["infer"]
     assert (
-        "nothing was measured: requests are refused until all workers are ready; waiting for box-1, server-1"
+        "nothing was measured: requests are refused until a route has all its workers; waiting for box-1, server-1"
         in (site.alone["bench"])
     )
     assert (site.alone["top"]["state"], site.alone["top"]["outcomes"]) == (

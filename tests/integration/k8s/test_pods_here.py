@@ -19,7 +19,7 @@ from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_solver.model.plan_document import from_document
 from tests.integration.k8s.pods_here import cluster_here
 from tests.support.command_line import jellybean
-from tests.support.tiny_models import chain
+from tests.support.tiny_models import chain, make_plan, scale
 from tests.support.two_scales import FACTORS, make_two_scales
 from tests.support.waiting import wait_until
 
@@ -82,3 +82,31 @@ def test_pods_of_several_workflows_serve_each_under_its_name(tmp_path: Path) -> 
                     (answer,) = client.infer({"x": row}).values()
                     assert client.status().answered == 1
                 assert np.array_equal(answer, row * factor)
+
+
+def test_a_gateway_pod_becomes_ready_and_serves_without_a_pod_that_is_never_started(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    operators = {
+        "double": (["x"], scale(store / "models/double.onnx", 2.0)),
+        "triple": (["double"], scale(store / "models/triple.onnx", 3.0)),
+    }
+    routes = [(0.5, {"double": box, "triple": "cloud-1"}) for box in ("edge-1", "edge-2")]
+    plan = from_document(make_plan(store, operators, routes, sources={"x": "edge"}))
+    with serving_files(store) as url:
+        settings = DeploymentSettings({"cpu": "agent"}, "gateway", ModelSource(url=url), drain_s=5)
+        with cluster_here(tmp_path / "pods", plan.name, render(plan, settings)) as cluster:
+            (absent,) = (pod for pod in cluster.pods if pod.name.endswith("-edge-2"))
+            for pod in cluster.pods:
+                if pod is not absent:
+                    cluster.start(pod)
+            gateway = next(pod for pod in cluster.pods if pod.name.endswith("-gateway"))
+            wait_until(lambda: gateway.probe("readinessProbe"))
+            address, row = f"127.0.0.1:{gateway.ports[8001]}", np.array([[1, 2, 3, 4]], np.float32)
+            with Client(address, tls=cluster.client_certificate()) as client:
+                answers = [client.infer({"x": row})["triple"].tolist() for _ in range(10)]
+                assert answers == [[[6, 12, 18, 24]]] * 10
+                states = dict(client.status().workers)
+                assert states == {"edge-1": "ready", "cloud-1": "ready", "edge-2": "starting"}
+                cluster.start(absent)
+                wait_until(lambda: client.status().state == "ready")
+                assert client.infer({"x": row})["triple"].tolist() == [[6, 12, 18, 24]]

@@ -13,7 +13,7 @@ from jellybean_agent import PlanView, PlanViewError, plan_view
 from jellybean_protos.plan_format import ROUTING_VERSION
 from jellybean_solver import from_document, to_document
 from jellybean_solver.model.plan import Fallback
-from tests.support.tiny_models import make_plan, scale
+from tests.support.tiny_models import chain, make_plan, scale
 
 FALLBACKS = (
     Fallback("cloud-1", (1, 2), (1.0, 0.0, 0.0)),
@@ -40,7 +40,7 @@ def view_of(root: Path, fallbacks: tuple[Fallback, ...] = FALLBACKS) -> PlanView
 def shares(view: PlanView, *away: str) -> Counter[int]:
     routes = OpenRoutes(view, lambda name: name in away)
     routes.reweight()
-    return Counter(route for _ in range(1000) if (route := routes.draw()) is not None)
+    return Counter(route for route, is_open in (routes.draw() for _ in range(1000)) if is_open)
 
 
 @pytest.mark.parametrize(
@@ -77,3 +77,26 @@ def test_gateways_that_know_no_fallbacks_refuse_the_plan(tmp_path: Path) -> None
     plan = from_document(make_plan(tmp_path, operators, routes, sources={"x": "edge"}))
     assert to_document(plan)["version"] < ROUTING_VERSION
     assert to_document(replace(plan, fallbacks=(Fallback("edge-1", (0,), (0.0, 1.0)),)))["version"] == ROUTING_VERSION
+
+
+def test_routes_open_site_by_site_as_their_workers_come(tmp_path: Path) -> None:
+    """Routes 0 and 1 are of the sites edge-1 and edge-2, whose requests all go on to cloud-1."""
+    away = {"edge-1/edge-1", "edge-2/edge-1", "cloud-1"}
+    routes = OpenRoutes(plan_view(chain(tmp_path, sites={"edge": 2})), lambda name: name in away)
+    routes.reweight()
+    assert not routes.has_opened
+    assert routes.missing_of_closed_sites() == away
+
+    away -= {"edge-1/edge-1", "cloud-1"}
+    routes.reweight()
+    assert routes.has_opened
+    assert [routes.has_site_opened(route) for route in (0, 1)] == [True, False]
+    assert [routes.missing(route) for route in (0, 1)] == [set(), {"edge-2/edge-1"}]
+    assert routes.missing_of_closed_sites() == {"edge-2/edge-1"}
+    assert {routes.draw() for _ in range(50)} == {(0, True), (1, False)}
+
+    away.clear()
+    routes.reweight()
+    away.add("edge-2/edge-1")
+    routes.reweight()
+    assert routes.has_site_opened(1)  # it has been open: its workers were lost since

@@ -13,7 +13,7 @@ BARRED_S = 1.0  # seconds between probes of a barred route
 
 
 class OpenRoutes:
-    """Draws open routes by the plan's weights. `is_away(worker)`: True if the worker drains or is gone.
+    """Draws open routes by the plan's weights. `is_away(worker)`: True unless the worker is ready.
 
     A route on which one worker could not reach the next, though the gateway reaches both, is barred: one request per
     `BARRED_S` probes it, until one is answered. If the plan spreads children, a route is taken with spread children
@@ -29,16 +29,37 @@ class OpenRoutes:
         self._workers = [self._table.workers(number) for number in range(len(self._table))]
         self._barred: dict[int, float] = {}  # route -> CLOCK_MONOTONIC second of its next probe
         self._streams: StreamAssignment | None = None  # made for the first stream
+        self._opened: set[int] = set()  # sites of which some route has been open
         sites = len(view.routes) // len(view.weights)
         self._drawer = SiteRouteDrawer(view.weights, sites, periodic=view.periodic)
 
-    def draw(self) -> int | None:
-        """A route for a new attempt; None when the route drawn is closed."""
+    @property
+    def has_opened(self) -> bool:
+        """True once a route has had all its workers."""
+        return bool(self._opened)
+
+    def draw(self) -> tuple[int, bool]:
+        """A route for a new attempt, and whether it is open."""
         route = self._drawer.draw()
         spread = self._table.spread(route)
         if not self._is_closed(spread):
-            return spread
-        return None if self._is_closed(route) else route
+            return spread, True
+        return route, not self._is_closed(route)
+
+    def has_site_opened(self, route: int) -> bool:
+        """True once a route of the same site has had all its workers."""
+        return self._site(route) in self._opened
+
+    def missing(self, route: int) -> set[str]:
+        """The workers that are away, of all routes of the same site."""
+        names = {name for number in self._of_site(self._site(route)) for name in self._workers[number]}
+        return {name for name in names if self._is_away(name)}
+
+    def missing_of_closed_sites(self) -> set[str]:
+        """The workers that are away, of all sites without an open route."""
+        firsts = range(0, len(self._view.routes), len(self._view.weights))
+        closed = (first for first in firsts if all(map(self._is_closed, self._of_site(self._site(first)))))
+        return {name for first in closed for name in self.missing(first)}
 
     def workers(self, route: int) -> frozenset[str]:
         """All workers that an attempt on a route may reach."""
@@ -73,12 +94,12 @@ class OpenRoutes:
 
     def reweight(self) -> None:
         """Give closed routes weight 0, unless every route of a site is closed."""
-        size = len(self._view.weights)
-        weights = [
-            weight
-            for first in range(0, len(self._view.routes), size)
-            for weight in self._open_weights([not self._is_closed(route) for route in range(first, first + size)])
-        ]
+        weights: list[float] = []
+        for site in range(len(self._view.routes) // len(self._view.weights)):
+            is_open = [not self._is_closed(route) for route in self._of_site(site)]
+            if any(is_open):
+                self._opened.add(site)
+            weights += self._open_weights(is_open)
         self._drawer.reweight(weights)
         if self._streams is not None:
             self._streams.reweight(weights)
@@ -106,6 +127,13 @@ class OpenRoutes:
         """Forget a stream."""
         if self._streams is not None:
             self._streams.release(stream)
+
+    def _site(self, route: int) -> int:
+        return self._table.plain(route) // len(self._view.weights)
+
+    def _of_site(self, site: int) -> range:
+        size = len(self._view.weights)
+        return range(site * size, (site + 1) * size)
 
     def _is_closed(self, route: int) -> bool:
         if self._barred.get(route, 0.0) > time.monotonic():

@@ -42,5 +42,5 @@ async def _ready(plan: ServedPlan, names: Collection[str], began_s: float, until
         waiting = {name: worker.why for name, worker in plan.workers.items() if name in names}
         reasons = [f"{name} ({reason})" for name, reason in waiting.items() if reason]
         limit_s = round(until_s - began_s, 1)
-        late = f"not ready within {limit_s:g} s: {', '.join(reasons) or plan.starting_workers}"
+        late = f"not ready within {limit_s:g} s: {', '.join(reasons) or plan.missing_workers}"
         raise StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, late) from error

@@ -3,7 +3,8 @@
 Of a plan of several workflows, it is the part of one of them. Workers know its operators by their names in the whole
 plan, all other modules of the gateway by the workflow's own.
 
-New attempts avoid a worker that drains, is gone or does not answer, until it has described itself again.
+New attempts avoid a worker that has not been there yet, drains, is gone or does not answer, until it has described
+itself.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import grpc.aio
@@ -38,7 +39,6 @@ _DESCRIBE_S = 10.0
 _METRICS_S = 2.0
 _STATE_S = 2.0  # longest wait for a stream's state, which is rebuilt where it does not come
 _DESCRIBE_TRIES, _DESCRIBE_PAUSE_S = 5, 0.5
-_AWAY = ("draining", "gone")
 OnSent = Callable[[str, str, tuple[str, str], int], None]  # gets (plan, source, its tier and the worker's, bytes)
 
 
@@ -80,7 +80,7 @@ class ServedPlan:
         self.left_out = 0  # number of times that a ready worker was lost
         self.bytes_sent: Counter[tuple[str, str, str]] = Counter()  # by source, its tier and the worker's tier
         self.on_sent: OnSent | None = None
-        self._routes = OpenRoutes(view, lambda name: self.workers[name].state in _AWAY)
+        self._routes = OpenRoutes(view, lambda name: self.workers[name].state != "ready")
         self._attempts: Counter[str] = Counter()  # worker -> attempts in progress over routes with it
         self._describing: dict[str, asyncio.Task[None]] = {}  # by worker
         self._peers: dict[str, Peer] = {}
@@ -104,33 +104,52 @@ class ServedPlan:
 
     @property
     def state(self) -> str:
-        """One of: starting, ready, degraded (some worker is not available)."""
-        states = {worker.state for worker in self.workers.values()}
-        if "starting" in states:
-            return "starting"
-        return "ready" if states == {"ready"} else "degraded"
+        """One of: starting (no route has had all its workers yet), ready, degraded (some worker is not available)."""
+        if all(worker.state == "ready" for worker in self.workers.values()):
+            return "ready"
+        return "degraded" if self._routes.has_opened else "starting"
 
     @property
     def no_route_reason(self) -> str:
         """Why no route is left, worker by worker; empty when one is."""
-        away = {name for name, worker in self.workers.items() if worker.state in _AWAY}
+        away = {name for name, worker in self.workers.items() if worker.state != "ready"}
         if not all(away & set(route.values()) for route in self.view.routes):
             return ""
-        return "no route is left: " + ", ".join(
-            f"worker {name} is {self.workers[name].state} ({self.workers[name].why})" for name in sorted(away)
-        )
+        return f"no route is left: {self._told(away)}"
 
     @property
-    def starting_workers(self) -> str:
-        """The workers that have not been ready yet, with what keeps them from it if it is known; for messages."""
-        starting = ((name, worker) for name, worker in self.workers.items() if worker.state == "starting")
-        return ", ".join(f"{name} ({worker.blocked})" if worker.blocked else name for name, worker in starting)
+    def closed_reason(self) -> str:
+        """Why sites have no open route, worker by worker; empty when all have one."""
+        away = self._routes.missing_of_closed_sites()
+        return f"no route is left: {self._told(away)}" if away else ""
+
+    @property
+    def missing_workers(self) -> str:
+        """The workers that are not ready, with what keeps them from it if it is known; for messages."""
+        missing = ((name, worker) for name, worker in self.workers.items() if worker.state != "ready")
+        return ", ".join(f"{name} ({worker.blocked})" if worker.blocked else name for name, worker in missing)
 
     @property
     def starting_reason(self) -> str:
-        """How many workers are ready, and which have not been ready yet; for messages while the plan is starting."""
+        """How many workers are ready, which are not, and what has no route without them; for messages at the start."""
         ready = sum(worker.state == "ready" for worker in self.workers.values())
-        return f"{ready} of {len(self.workers)} workers are ready, waiting for {self.starting_workers}"
+        told = f"{ready} of {len(self.workers)} workers are ready, waiting for {self.missing_workers}"
+        served = {
+            name
+            for route in self.view.routes
+            for name, worker in route.items()
+            if self.workers[worker].state == "ready"
+        }
+        unserved = [name for name in self.view.operators if name not in served]
+        why = f"no worker of {', '.join(unserved)} is there" if unserved else "no route has all its workers"
+        return f"{told}; {why}"
+
+    def _told(self, names: Iterable[str]) -> str:
+        """What is known of workers that are away; for messages."""
+        found = ((name, self.workers[name]) for name in sorted(names))
+        return ", ".join(
+            f"worker {name} is {worker.state}" + (f" ({worker.why})" if worker.why else "") for name, worker in found
+        )
 
     @property
     def has_attempts(self) -> bool:
@@ -161,8 +180,8 @@ class ServedPlan:
 
     async def call_state(self, method: str, name: str, state: agent_pb2.StreamState) -> agent_pb2.StreamState:
         """Have a worker read or write the state of a stream. StatusError when it does not."""
-        if self.workers[name].state == "gone":
-            raise StatusError(grpc.StatusCode.UNAVAILABLE, f"worker {name} is gone")
+        if self.workers[name].state in ("starting", "gone"):
+            raise StatusError(grpc.StatusCode.UNAVAILABLE, self._told([name]))
         if name not in self._channels:
             self._channels[name] = self._transport.channel(self._addresses[name], name)
         stub = agent_pb2_grpc.AgentStub(self._channels[name])  # type: ignore[no-untyped-call]
@@ -181,10 +200,19 @@ class ServedPlan:
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 
-    def draw(self) -> int | None:
-        """A route for a new attempt, by the plan's weights; None when the route drawn is closed."""
-        route = self._routes.draw()
-        if route is not None and self._routes.is_barred(route):
+    def draw(self, *, is_new: bool) -> int | None:
+        """A route for a new attempt, by the plan's weights; None when the route drawn is closed.
+
+        `is_new`: the first attempt of a request. StatusError for it if other sites are served, and no route of the site
+        drawn has had all its workers yet.
+        """
+        route, is_open = self._routes.draw()
+        if not is_open:
+            if is_new and self._routes.has_opened and not self._routes.has_site_opened(route):
+                reason = f"no route is left: {self._told(self._routes.missing(route))}"
+                raise StatusError(grpc.StatusCode.UNAVAILABLE, reason)
+            return None
+        if self._routes.is_barred(route):
             self.bar(route)  # this attempt is the probe; others wait for its result
         return route
 
@@ -350,7 +378,10 @@ class ServedPlan:
         self._on_worker_lost(self, name, reason)
 
     def _on_routes_changed(self) -> None:
+        had_opened = self._routes.has_opened
         self._routes.reweight()
+        if self._routes.has_opened and not had_opened and self.missing_workers:
+            LOG.info("serves over the routes whose workers are there; waiting for %s", self.missing_workers)
         self._on_change()
 
     def _release_draining(self) -> None:

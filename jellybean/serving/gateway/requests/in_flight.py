@@ -188,7 +188,7 @@ class InFlightRequests:
         """Fail a request at its deadline."""
         is_waiting = request in self._waiting
         if is_waiting:
-            why = request.last_loss or self._current_plan().no_route_reason
+            why = request.last_loss or self._current_plan().closed_reason
             reason = f"no route was open within {timeout_s:.3g} s: {why}"
         else:
             missing = ", ".join(sorted({sink for attempt in request.attempts.values() for sink in attempt.missing}))
@@ -198,13 +198,18 @@ class InFlightRequests:
     # -- attempts -----------------------------------------------------------------------------------------------------
 
     def _attempt(self, request: Request) -> None:
-        """Start an attempt; if no route is open, the request waits. InvalidInputError if the plan has other inputs."""
+        """Start an attempt; if the route drawn is closed, the request waits.
+
+        InvalidInputError if the plan has other inputs. StatusError for a new request of a site whose workers have not
+        been there yet, as it is not known whether they ever will; one that was accepted before waits for a route.
+        """
+        is_new = request.tries == 0 and request not in self._waiting
         plan = self._current_plan()
         if request.inputs.keys() != plan.view.source_outputs.keys():
             raise InvalidInputError("the plan that has taken over has other sources")
         if request.sinks != frozenset(plan.view.sinks):
             raise InvalidInputError("the plan that has taken over has other sinks")
-        route = plan.draw() if request.position is None else plan.draw_for(request.position.stream)
+        route = plan.draw(is_new=is_new) if request.position is None else plan.draw_for(request.position.stream)
         if route is None:
             self._waiting[request] = None
             request.trace.event("waits for a route", {})

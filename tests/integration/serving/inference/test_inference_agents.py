@@ -113,7 +113,8 @@ def test_a_gateway_whose_workers_are_not_there_yet_is_live_but_not_ready(tmp_pat
         try:
             wait_until((tmp_path / "address").exists)
             url = (tmp_path / "address").read_text(encoding="utf-8")
-            told = "still starting: 0 of 2 workers are ready, waiting for edge-1, cloud-1"
+            told = "still starting: 0 of 2 workers are ready, waiting for edge-1, cloud-1; "
+            told += "no worker of double, triple is there"
             assert remote("readiness", url, "tiny") == (True, False, False, [("UNAVAILABLE", told)])
             assert remote("refused", url, "tiny", {"x": np.ones((1, 4), np.float32)}) == ("UNAVAILABLE", told)
             with Client(url) as client:

@@ -23,7 +23,7 @@ from jellybean_protos.agent.v1 import agent_pb2
 class Plan:
     """A served plan with one route, always open; messages are discarded."""
 
-    no_route_reason = ""
+    closed_reason = ""
 
     def __init__(self, *sinks: str, depth: int = 0) -> None:
         operators = {sink: SimpleNamespace(depth=depth) for sink in sinks}
@@ -35,7 +35,7 @@ class Plan:
             own_name=lambda name: name,
         )
 
-    def draw(self) -> int:
+    def draw(self, *, is_new: bool) -> int:
         return 0
 
     def signature(self, _operator: str) -> None:
