@@ -29,6 +29,7 @@ from jellybean_k8s import (
     LedgerDatabase,
     ModelSource,
     PoolSettings,
+    model_port,
 )
 
 KUBERNETES_FILE = "kubernetes.yaml"
@@ -73,8 +74,13 @@ def _short_if_cpu(value: dict[str, str], info: SerializationInfo) -> Any:
 
 
 def _url(text: str) -> str:
+    example = "for example https://models.example/digits"
     if not re.fullmatch(r"https?://[^\s]+", text):
-        raise InvalidValueError(f"{quoted(text)} is not a URL", "for example https://models.example/digits")
+        raise InvalidValueError(f"{quoted(text)} is not a URL", example)
+    try:
+        model_port(text)
+    except ValueError as error:
+        raise InvalidValueError(str(error), example) from error
     return text
 
 

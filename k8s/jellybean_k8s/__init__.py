@@ -79,6 +79,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "ModelSource",
         "PoolSettings",
         "DeploymentSettings",
+        "model_port",
     ),
     "manifests.training_job": (
         "TrainingJob",

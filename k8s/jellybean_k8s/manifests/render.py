@@ -131,7 +131,7 @@ def _network_policies(deployed: DeployedPlan) -> Iterator[KubeObject]:
     dns = {"ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]}
     to_own = {"to": [own], "ports": [_tcp_port(AGENT_PORT)]}
     from_own = {"from": [own], "ports": [_tcp_port(AGENT_PORT)]}
-    to_models = [{"ports": [_tcp_port(port)]} for port in (443, 80)] if deployed.settings.models.url else []
+    to_models = [{"ports": [_tcp_port(port)]} for port in deployed.settings.models.ports]
     database = deployed.settings.gateway_ledger
     to_database = [] if database is None else [{"ports": [_tcp_port(database.port)]}]
     anyone, scrapers = ({"ports": [_tcp_port(port)]} for port in (CLIENT_PORT, METRICS_PORT))

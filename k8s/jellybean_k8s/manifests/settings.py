@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,6 +16,21 @@ GPU_RESOURCES = {  # vendor -> resource of its device plugin
     "amd": "amd.com/gpu",
     "intel": "gpu.intel.com/i915",
 }
+MODEL_PORTS = {"https": 443, "http": 80}  # scheme of a URL of models -> its default port
+
+
+def model_port(url: str) -> int:
+    """The port of a URL from which models are fetched. ValueError if it names no host, or no port that exists."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in MODEL_PORTS or not parts.hostname:
+        raise ValueError(f"{url} has no host that http:// or https:// reaches")
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise ValueError(f"{url} has no port from 1 to 65535")
+    return MODEL_PORTS[parts.scheme] if port is None else port
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +49,27 @@ class ModelSource:
     secret: str | None = None
 
     def __post_init__(self) -> None:
-        """DeployError unless exactly one source is given."""
+        """DeployError unless exactly one source is given, and a URL can be fetched from."""
         given = [name for name in ("url", "image", "claim") if getattr(self, name)]
         if len(given) != 1:
             named = " and ".join(given) or "none"
             raise DeployError(f"models: one of url, image or claim says where the model files are; given: {named}")
         if self.secret and self.url and not self.url.startswith("https://"):
             raise DeployError(f"models: {self.url} with a secret: only https:// keeps it secret")
+        try:
+            _ = self.ports
+        except ValueError as error:
+            raise DeployError(f"models.url: {error}") from error
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Ports that agents fetch models from: those of both schemes, to which a server may redirect, and the URL's.
+
+        None without a URL.
+        """
+        if self.url is None:
+            return ()
+        return tuple(dict.fromkeys((*MODEL_PORTS.values(), model_port(self.url))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,3 +59,11 @@ def test_the_ledger_of_a_gateway_is_a_database(tmp_path: Path) -> None:
     path.write_text(text + "gateway: {ledger: {url: ledger.db}}\n", encoding="utf-8")
     with pytest.raises(DocumentError, match=r"gateway\.ledger\.url: the ledger of pods is a database.*not ledger\.db"):
         load_settings(tmp_path)
+
+
+@pytest.mark.parametrize("url", ["https://models.example:99999/x", "https://:443/x", "models.example/x"])
+def test_a_url_of_models_can_be_fetched_from(tmp_path: Path, url: str) -> None:
+    path = written(tmp_path, "a:1") / "kubernetes.yaml"
+    path.write_text(path.read_text(encoding="utf-8").replace("claim: models", f"url: {url}"), encoding="utf-8")
+    with pytest.raises(DocumentError, match=r"models\.url: .*(is not a URL|has no)"):
+        load_settings(tmp_path)

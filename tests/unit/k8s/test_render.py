@@ -353,6 +353,35 @@ def test_metrics_of_gateway_and_agents_are_found_by_annotations_or_by_a_service_
     assert sorted(served) == ["agent", "gateway"]
 
 
+def egress_ports(objects: tuple[KubeObject, ...], part: str) -> list[int]:
+    """TCP ports that pods may open connections to, besides those of DNS."""
+    rules = find(objects, "NetworkPolicy", part)["spec"]["egress"]
+    return [port["port"] for rule in rules for port in rule["ports"] if port["port"] != 53]
+
+
+@pytest.mark.parametrize(
+    ("url", "ports"),
+    [
+        ("https://models.example/x", [443, 80]),
+        ("http://models.example:80/x", [443, 80]),
+        ("http://minio.shop:9000/models", [443, 80, 9000]),
+        ("https://[fd00::1]:8443", [443, 80, 8443]),
+    ],
+)
+def test_agents_may_reach_the_port_of_the_models(plan: Plan, url: str, ports: list[int]) -> None:
+    """And those of the two schemes, to which a server of models may redirect."""
+    objects = render(deployed_plan(plan, dataclasses.replace(SETTINGS, models=ModelSource(url=url))))
+    assert egress_ports(objects, "agents") == [7001, *ports]
+    assert egress_ports(objects, "gateway") == [7001]
+    assert complaints(objects) == schema_complaints(objects) == []
+
+
+@pytest.mark.parametrize("url", ["https://models.example:99999/x", "https://models.example:0", "http://:80/x"])
+def test_a_url_of_models_has_a_host_and_a_port_that_exists(url: str) -> None:
+    with pytest.raises(DeployError, match=r"models.url: .* has no (host|port from 1 to 65535)"):
+        ModelSource(url=url)
+
+
 def test_a_ledger_is_a_database_whose_password_is_a_secret(plan: Plan) -> None:
     database = LedgerDatabase("postgresql+psycopg://jellybean@db.example/ledger", "ledger")
     metrics, labelled = {"": "top1", "shop": "exact_match"}, {"shop": "last"}
