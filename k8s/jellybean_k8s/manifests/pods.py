@@ -28,6 +28,7 @@ _LIVENESS_EVERY_S, _LIVENESS_MISSES = 10, 6  # a worker in a long run may answer
 _STARTING_EVERY_S = 2
 SPOOL_VOLUME = "spool"
 _SPREAD = "topologySpreadConstraints"
+_LOCAL_VOLUMES = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
 _SCRAPED = {"prometheus.io/scrape": "true", "prometheus.io/port": str(METRICS_PORT), "prometheus.io/path": "/metrics"}
 
 
@@ -119,6 +120,7 @@ def gateway_template(deployed: DeployedPlan) -> KubeObject:
 
 def _template(deployed: DeployedPlan, own: Mapping[str, str], spec: KubeObject) -> KubeObject:
     annotations = {f"{OWN_PREFIX}/config": deployed.config, f"{OWN_PREFIX}/plan-hash": str(deployed.document["hash"])}
+    annotations[_LOCAL_VOLUMES] = ",".join(volume["name"] for volume in spec["volumes"] if "emptyDir" in volume)
     if not deployed.service_monitor:
         annotations |= _SCRAPED
     return {"metadata": {"labels": dict(own), "annotations": annotations}, "spec": spec}

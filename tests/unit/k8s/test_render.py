@@ -21,6 +21,7 @@ from jellybean_agent import Share, plan_view
 from jellybean_agent.execution.python_code import BUILTIN_STEPS_MODULE
 from jellybean_k8s import DeployError, DeploymentSettings, LedgerDatabase, ModelSource, PoolSettings, render
 from jellybean_k8s.cluster.readiness import WORKLOADS
+from jellybean_k8s.manifests.deployed_plan import DeployedPlan
 from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_k8s.manifests.kustomize import kustomize_base
 from jellybean_k8s.manifests.settings import OWN_STEPS
@@ -55,9 +56,9 @@ def pod(objects: tuple[KubeObject, ...], part: str) -> Any:
     return find(objects, "StatefulSet", part)["spec"]["template"]["spec"]
 
 
-def golden(name: str, objects: tuple[KubeObject, ...], plan: Plan, settings: DeploymentSettings) -> None:
+def golden(name: str, objects: tuple[KubeObject, ...], deployed: DeployedPlan) -> None:
     """Compare to a file in which names and hashes do not depend on a plan document's version, nor on our scripts."""
-    path, deployed = GOLDEN / name, deployed_plan(plan, settings)
+    path = GOLDEN / name
     text = yaml_documents({**item, "data": sorted(item["data"])} if "data" in item else item for item in objects)
     text = text.replace(deployed.config, "digits-PLAN-files-HASH").replace(deployed.document["hash"], "HASH")
     text = re.sub(r'"(PLAN|HASH)"', r"\1", text.replace(deployed.id, "PLAN"))  # some hashes look like numbers
@@ -69,17 +70,18 @@ def golden(name: str, objects: tuple[KubeObject, ...], plan: Plan, settings: Dep
 
 
 def test_the_objects_of_a_plan_are_the_golden_ones(plan: Plan) -> None:
-    objects = render(deployed_plan(plan, SETTINGS))
-    golden("digits.yaml", objects, plan, SETTINGS)
+    deployed = deployed_plan(plan, SETTINGS)
+    objects = render(deployed)
+    golden("digits.yaml", objects, deployed)
     assert complaints(objects) == schema_complaints(objects) == []
 
 
 def test_gpus_volumes_and_a_service_monitor_are_the_golden_ones(plan: Plan) -> None:
     pools = {"cloud": PoolSettings(cpu=4, memory_bytes=8 * 2**30, node_labels={"gpu.example/kind": "t4"})}
     settings = dataclasses.replace(IMAGES, pools=pools, models=ModelSource(image="registry.example/models:1"))
-    on_gpu = on_device(plan, "cloud", "cuda")
-    objects = render(deployed_plan(on_gpu, settings, service_monitor=True))
-    golden("digits-gpu.yaml", objects, on_gpu, settings)
+    deployed = deployed_plan(on_device(plan, "cloud", "cuda"), settings, service_monitor=True)
+    objects = render(deployed)
+    golden("digits-gpu.yaml", objects, deployed)
     assert complaints(objects) == schema_complaints(objects) == []
 
 
@@ -193,7 +195,7 @@ def test_a_pod_has_the_image_and_the_gpu_of_its_device(
 def test_four_gpus_of_a_machine_are_four_workers_with_one_each(plan: Plan) -> None:
     four = on_device(wide(plan, "cloud", 4), "cloud", "cuda")
     objects = render(deployed_plan(four, IMAGES))
-    golden("digits-four-gpus.yaml", objects, four, IMAGES)
+    golden("digits-four-gpus.yaml", objects, deployed_plan(four, IMAGES))
     assert complaints(objects) == schema_complaints(objects) == []
     assert find(objects, "StatefulSet", "cloud")["spec"]["replicas"] == 4
     settings = dataclasses.replace(IMAGES, pools={"cloud": PoolSettings(gpus=4)})
@@ -214,7 +216,7 @@ def test_a_part_of_a_gpu_is_a_resource_of_nvidias_device_plugin(
 ) -> None:
     parts = on_device(wide(plan, "cloud", 4), "cloud", "cuda", **{f"share.{kind}": size})
     objects = render(deployed_plan(parts, IMAGES))
-    golden(f"digits-{kind}.yaml", objects, parts, IMAGES)
+    golden(f"digits-{kind}.yaml", objects, deployed_plan(parts, IMAGES))
     assert complaints(objects) == schema_complaints(objects) == []
     found = pod(objects, "cloud")
     limits = found["containers"][0]["resources"]["limits"]
@@ -404,6 +406,20 @@ def test_a_ledger_is_a_database_whose_password_is_a_secret(plan: Plan) -> None:
         LedgerDatabase("postgresql+psycopg://jellybean:pass@db.example/ledger")
     with pytest.raises(DeployError, match=r"not sqlite:///ledger\.db"):
         LedgerDatabase("sqlite:///ledger.db")
+
+
+@pytest.mark.parametrize("models", [ModelSource(url="https://x"), ModelSource(claim="c"), ModelSource(image="m:1")])
+def test_an_autoscaler_of_nodes_may_move_pods_whose_local_volumes_have_nothing_to_lose(
+    plan: Plan, models: ModelSource
+) -> None:
+    """It removes no node with a local volume that this annotation does not name."""
+    for item in render(deployed_plan(plan, dataclasses.replace(SETTINGS, models=models))):
+        if item["kind"] in WORKLOADS:
+            template = item["spec"]["template"]
+            local = [volume["name"] for volume in template["spec"]["volumes"] if "emptyDir" in volume]
+            named = template["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"]
+            assert named.split(",") == local
+            assert ("models" in local) is (item["kind"] == "StatefulSet" and models.url is not None)
 
 
 def test_unknown_tiers_are_refused(plan: Plan) -> None:
