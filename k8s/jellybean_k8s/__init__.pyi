@@ -37,6 +37,13 @@ from jellybean_k8s.manifests.deployed_plan import deployment_name as deployment_
 from jellybean_k8s.manifests.deployed_plan import json_sha256 as json_sha256
 from jellybean_k8s.manifests.identity import deployed_plan as deployed_plan
 from jellybean_k8s.manifests.kustomize import kustomize_base as kustomize_base
+from jellybean_k8s.manifests.pod_patch import patch_problems as patch_problems
+from jellybean_k8s.manifests.pod_settings import OWN_ENV as OWN_ENV
+from jellybean_k8s.manifests.pod_settings import PodSettings as PodSettings
+from jellybean_k8s.manifests.pod_settings import ServiceSettings as ServiceSettings
+from jellybean_k8s.manifests.pod_settings import ServiceType as ServiceType
+from jellybean_k8s.manifests.pod_settings import is_own_annotation as is_own_annotation
+from jellybean_k8s.manifests.pod_settings import is_own_label as is_own_label
 from jellybean_k8s.manifests.render import Objects as Objects
 from jellybean_k8s.manifests.render import render as render
 from jellybean_k8s.manifests.settings import GPU_RESOURCES as GPU_RESOURCES
@@ -51,7 +58,12 @@ from jellybean_k8s.manifests.training_job import training_objects as training_ob
 from jellybean_k8s.manifests.yaml_text import to_yaml as to_yaml
 from jellybean_k8s.manifests.yaml_text import yaml_documents as yaml_documents
 from jellybean_k8s.names import APP_PREFIX as APP_PREFIX
+from jellybean_k8s.names import ENV_NAME_PATTERN as ENV_NAME_PATTERN
 from jellybean_k8s.names import FIELD_MANAGER as FIELD_MANAGER
+from jellybean_k8s.names import LABEL_KEY_PATTERN as LABEL_KEY_PATTERN
+from jellybean_k8s.names import LABEL_VALUE_PATTERN as LABEL_VALUE_PATTERN
+from jellybean_k8s.names import MAX_OBJECT_NAME_LENGTH as MAX_OBJECT_NAME_LENGTH
+from jellybean_k8s.names import OBJECT_NAME_PATTERN as OBJECT_NAME_PATTERN
 from jellybean_k8s.names import SITE_LABEL as SITE_LABEL
 from jellybean_k8s.names import TIER_LABEL as TIER_LABEL
 from jellybean_k8s.names import dns_name as dns_name

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jellybean_k8s.cluster.node_gpus import gpu_memory_bytes, node_gpu, node_workers
-from jellybean_k8s.cluster.preflight import parse_quantity
 from jellybean_k8s.errors import DeployError
+from jellybean_k8s.manifests.quantities import parse_quantity
 from jellybean_k8s.manifests.settings import GPU_RESOURCES, MIB
 from jellybean_k8s.names import OWN_PREFIX, SITE_LABEL, TIER_LABEL
 from jellybean_k8s.objects import KubeObjectView

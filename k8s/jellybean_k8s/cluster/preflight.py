@@ -10,11 +10,11 @@ from jellybean_k8s.cluster.pod_reasons import indented_lines
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.commands import tls_secret
 from jellybean_k8s.manifests.deployed_plan import DeployedPlan
+from jellybean_k8s.manifests.quantities import parse_quantity
 from jellybean_k8s.objects import KubeObjectView
 from jellybean_solver import Plan, distinct_usd
 
 _FORBIDDEN = 403
-_UNITS = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _TOLERANCE = 1e-9
 
 
@@ -177,12 +177,3 @@ def _gpus_in_use(pods: Sequence[KubeObjectView], leaving: frozenset[str]) -> dic
         for resource, count in _gpus(pod["spec"]).items():
             found[node, resource] = found.get((node, resource), 0) + count
     return found
-
-
-def parse_quantity(quantity: object) -> float:
-    """Parse a Kubernetes quantity: 250m, 2Gi, 3."""
-    text = str(quantity)
-    for unit in sorted(_UNITS, key=len, reverse=True):
-        if text.endswith(unit):
-            return float(text[: -len(unit)]) * _UNITS[unit]
-    return float(text)

@@ -117,12 +117,16 @@ def _headless_service(deployed: DeployedPlan, component: str) -> KubeObject:
 
 
 def _client_service(deployed: DeployedPlan) -> KubeObject:
+    wanted = deployed.settings.gateway_service
     spec = {
-        "type": "ClusterIP",
+        "type": wanted.type,
         "selector": selector(deployed, "gateway"),
         "ports": [_port("grpc", CLIENT_PORT)],
     }
-    return kube_object("v1", "Service", deployed.app, labels(deployed, "gateway"), spec=spec)
+    service = kube_object("v1", "Service", deployed.app, labels(deployed, "gateway"), spec=spec)
+    if wanted.annotations:
+        service["metadata"]["annotations"] = dict(wanted.annotations)
+    return service
 
 
 def _network_policies(deployed: DeployedPlan) -> Iterator[KubeObject]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jellybean_k8s.errors import DeployError
+from jellybean_k8s.manifests.pod_settings import PodSettings, ServiceSettings
 from jellybean_k8s.names import SITE_LABEL, TIER_LABEL
 
 MIB = 2**20
@@ -79,7 +80,7 @@ class PoolSettings:
     `memory_bytes`: request; by default what the plan's models and the agent need. `gpu`: a vendor of `GPU_RESOURCES` or
     the name of a resource; by default the vendor of the planned device, if that is a GPU. `one_per_node`: no two
     workers on a node, for workers that are devices. `autoscale`: an autoscaler may remove workers while the load is
-    lower than planned, as far as the plan allows.
+    lower than planned, as far as the plan allows. `pods`: beside those of all pods.
     """
 
     cpu: float = 1.0
@@ -89,6 +90,7 @@ class PoolSettings:
     node_labels: Mapping[str, str] = field(default_factory=dict)
     one_per_node: bool | None = None
     autoscale: bool = False
+    pods: PodSettings = field(default_factory=PodSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,9 @@ class DeploymentSettings:
     gateway_memory_bytes: float = 512 * MIB
     gateway_spool: str | None = None  # PersistentVolumeClaim for requests that are kept until they are answered
     gateway_ledger: LedgerDatabase | None = None
+    gateway_pods: PodSettings = field(default_factory=PodSettings)  # beside `pods`
+    gateway_service: ServiceSettings = field(default_factory=ServiceSettings)
+    pods: PodSettings = field(default_factory=PodSettings)  # of all pods
     image_pull_secrets: tuple[str, ...] = ()
     allow_python: tuple[str, ...] = ()
     drain_s: float = 30.0

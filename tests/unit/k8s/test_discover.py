@@ -12,7 +12,7 @@ from jellybean.documents import InfrastructureDocument
 from jellybean.documents.schema.fields import FROM_DOCUMENT
 from jellybean_k8s import DeployError, NodeFleet
 from jellybean_k8s.cluster.discover import discover_pools
-from jellybean_k8s.cluster.preflight import parse_quantity
+from jellybean_k8s.manifests.quantities import parse_quantity
 
 
 def node(

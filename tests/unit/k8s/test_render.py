@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import os
 import re
 import shutil
 import subprocess
@@ -21,7 +20,6 @@ from jellybean_agent import Share, plan_view
 from jellybean_agent.execution.python_code import BUILTIN_STEPS_MODULE
 from jellybean_k8s import DeployError, DeploymentSettings, LedgerDatabase, ModelSource, PoolSettings, render
 from jellybean_k8s.cluster.readiness import WORKLOADS
-from jellybean_k8s.manifests.deployed_plan import DeployedPlan
 from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_k8s.manifests.kustomize import kustomize_base
 from jellybean_k8s.manifests.settings import OWN_STEPS
@@ -34,9 +32,9 @@ from jellybean_solver.model.plan_document import from_document
 from jellybean_solver.model.problem import Deliver
 from tests import report_plans
 from tests.k8s_check import complaints, schema_complaints
+from tests.k8s_golden import assert_golden
 from tests.k8s_plans import SETTINGS, on_device, wide, with_models
 
-GOLDEN = Path(__file__).parent / "golden"
 IMAGES = dataclasses.replace(
     SETTINGS, agent_images={name: f"registry.example/agent-{name}:1" for name in ("cpu", "cuda", "rocm")}
 )
@@ -56,23 +54,10 @@ def pod(objects: tuple[KubeObject, ...], part: str) -> Any:
     return find(objects, "StatefulSet", part)["spec"]["template"]["spec"]
 
 
-def golden(name: str, objects: tuple[KubeObject, ...], deployed: DeployedPlan) -> None:
-    """Compare to a file in which names and hashes do not depend on a plan document's version, nor on our scripts."""
-    path = GOLDEN / name
-    text = yaml_documents({**item, "data": sorted(item["data"])} if "data" in item else item for item in objects)
-    text = text.replace(deployed.config, "digits-PLAN-files-HASH").replace(deployed.document["hash"], "HASH")
-    text = re.sub(r'"(PLAN|HASH)"', r"\1", text.replace(deployed.id, "PLAN"))  # some hashes look like numbers
-    if os.environ.get("JELLYBEAN_UPDATE_GOLDEN"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    hint = "JELLYBEAN_UPDATE_GOLDEN=1 pytest tests/unit/k8s writes it anew; look at the difference"
-    assert path.read_text(encoding="utf-8") == text, hint
-
-
 def test_the_objects_of_a_plan_are_the_golden_ones(plan: Plan) -> None:
     deployed = deployed_plan(plan, SETTINGS)
     objects = render(deployed)
-    golden("digits.yaml", objects, deployed)
+    assert_golden("digits.yaml", objects, deployed)
     assert complaints(objects) == schema_complaints(objects) == []
 
 
@@ -81,7 +66,7 @@ def test_gpus_volumes_and_a_service_monitor_are_the_golden_ones(plan: Plan) -> N
     settings = dataclasses.replace(IMAGES, pools=pools, models=ModelSource(image="registry.example/models:1"))
     deployed = deployed_plan(on_device(plan, "cloud", "cuda"), settings, service_monitor=True)
     objects = render(deployed)
-    golden("digits-gpu.yaml", objects, deployed)
+    assert_golden("digits-gpu.yaml", objects, deployed)
     assert complaints(objects) == schema_complaints(objects) == []
 
 
@@ -195,7 +180,7 @@ def test_a_pod_has_the_image_and_the_gpu_of_its_device(
 def test_four_gpus_of_a_machine_are_four_workers_with_one_each(plan: Plan) -> None:
     four = on_device(wide(plan, "cloud", 4), "cloud", "cuda")
     objects = render(deployed_plan(four, IMAGES))
-    golden("digits-four-gpus.yaml", objects, deployed_plan(four, IMAGES))
+    assert_golden("digits-four-gpus.yaml", objects, deployed_plan(four, IMAGES))
     assert complaints(objects) == schema_complaints(objects) == []
     assert find(objects, "StatefulSet", "cloud")["spec"]["replicas"] == 4
     settings = dataclasses.replace(IMAGES, pools={"cloud": PoolSettings(gpus=4)})
@@ -216,7 +201,7 @@ def test_a_part_of_a_gpu_is_a_resource_of_nvidias_device_plugin(
 ) -> None:
     parts = on_device(wide(plan, "cloud", 4), "cloud", "cuda", **{f"share.{kind}": size})
     objects = render(deployed_plan(parts, IMAGES))
-    golden(f"digits-{kind}.yaml", objects, deployed_plan(parts, IMAGES))
+    assert_golden(f"digits-{kind}.yaml", objects, deployed_plan(parts, IMAGES))
     assert complaints(objects) == schema_complaints(objects) == []
     found = pod(objects, "cloud")
     limits = found["containers"][0]["resources"]["limits"]
