@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     AfterValidator,
@@ -50,6 +50,7 @@ class DocumentModel(BaseModel):
     model_config = ConfigDict(
         strict=True, extra="forbid", frozen=True, validate_by_name=True, validate_by_alias=True, allow_inf_nan=False
     )
+    free_paths: ClassVar[tuple[tuple[str, ...], ...]] = ()  # of content in which null is a value; `*` is any key
 
 
 def name_problem(text: str) -> InvalidValueError | None:

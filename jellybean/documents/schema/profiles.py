@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -304,6 +304,8 @@ def _expand_hop(value: Any) -> Any:
 
 class ProfilesDocument(DocumentModel):
     """profiles.yaml: written by `jellybean profile`, or by hand."""
+
+    free_paths: ClassVar[tuple[tuple[str, ...], ...]] = (("machine",),)
 
     kind: Literal["Profiles"] = "Profiles"
     machine: dict[str, Any] = Field(default={}, description="The machine that was measured; free text.")

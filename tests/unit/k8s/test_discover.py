@@ -34,6 +34,24 @@ def node(
     return {"metadata": {"name": name, "labels": own}, "spec": spec, "status": status}
 
 
+@pytest.mark.parametrize(
+    ("toleration", "taken"),
+    [
+        ({"key": "dedicated", "operator": "Equal", "value": "ml", "effect": "NoSchedule"}, True),
+        ({"key": "dedicated", "operator": "Exists"}, True),
+        ({"operator": "Exists", "effect": "NoSchedule"}, True),
+        ({"key": "dedicated", "value": "ml"}, True),
+        ({"key": "dedicated", "operator": "Equal", "value": "db"}, False),
+        ({"key": "dedicated", "operator": "Exists", "effect": "NoExecute"}, False),
+        ({"key": "other", "operator": "Exists"}, False),
+    ],
+)
+def test_nodes_with_taints_that_all_pods_tolerate_belong_to_the_fleet(toleration: dict[str, str], taken: bool) -> None:
+    nodes = [node("a", taints=({"key": "dedicated", "value": "ml", "effect": "NoSchedule"},))]
+    found = discover_pools(nodes, ["edge", "cloud"], {}, tolerations=[toleration])
+    assert (len(found.pools) == 1, len(found.left_out) == 0) == (taken, taken)
+
+
 def test_alike_nodes_make_a_pool() -> None:
     nodes = [
         node("b", instance="pi5"),
