@@ -74,11 +74,11 @@ def test_what_does_not_come_up_is_told_in_words_and_the_old_plan_serves_on(targe
             return
         told.append(label)
         name = f"{new.prefix}-cloud-1"
-        target.eventually(lambda: target.cluster.get("Pod", name))
+        uid = target.eventually(lambda: target.cluster.get("Pod", name))["metadata"]["uid"]
         waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}
         state = {"name": "agent", "state": waiting, "ready": False, "restartCount": 0, "image": "x", "imageID": ""}
         target.cluster.merge("Pod", name, {"status": {"containerStatuses": [state]}}, "status")
-        about = {"kind": "Pod", "name": name, "namespace": target.cluster.namespace}
+        about = {"kind": "Pod", "name": name, "namespace": target.cluster.namespace, "uid": uid}
         event = {
             "apiVersion": "v1",
             "kind": "Event",
