@@ -59,8 +59,7 @@ def set_reasons(sets: Iterable[KubeObjectView], events: Iterable[KubeObjectView]
         ]
         name = item["metadata"]["name"]
         for text in texts[-1:]:
-            told = _replaced(_replaced(text, f"{re.escape(name)}-[a-z0-9-]+", "POD"), re.escape(name), "SET")
-            names_by_text.setdefault(told, []).append(f"{item['kind']}/{name}")
+            names_by_text.setdefault(without_set_names(text, name), []).append(f"{item['kind']}/{name}")
     return counted_lines(names_by_text, "sets")
 
 
@@ -115,6 +114,11 @@ def _without_names(text: str, pod: KubeObjectView) -> str:
     if uid := pod["metadata"].get("uid"):
         found = _replaced(found, re.escape(uid), "UID")
     return _PAUSE.sub(r"\1 ", found)
+
+
+def without_set_names(text: str, name: str) -> str:
+    """The text without the names of a set and its pods, so that it is the same for all sets."""
+    return _replaced(_replaced(text, f"{re.escape(name)}-[a-z0-9-]+", "POD"), re.escape(name), "SET")
 
 
 def _replaced(text: str, pattern: str, word: str) -> str:

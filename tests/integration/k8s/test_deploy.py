@@ -17,7 +17,7 @@ from jellybean_k8s.manifests.commands import tls_secret
 from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_solver.model.problem import Deliver
 from tests.k8s_plans import wide
-from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, SOON_S, Target, with_pools
+from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, SOON_S, Target, claim, with_pools
 
 GATEWAY = "Deployment"
 
@@ -173,6 +173,7 @@ def test_in_place_lets_the_running_plan_go_first(target: Target) -> None:
 def test_kept_requests_are_handed_from_one_gateway_to_the_next(target: Target) -> None:
     sources = tuple(dataclasses.replace(source, deliver=Deliver.EVENTUALLY) for source in PLAN.sources)
     settings = dataclasses.replace(SETTINGS, gateway_spool="kept")
+    target.create(claim("kept"))
     target.deploy(dataclasses.replace(PLAN, sources=sources), settings)
     other = dataclasses.replace(OTHER, sources=sources)
     with pytest.raises(DeployError, match="two gateways cannot share the volume"):
