@@ -8,7 +8,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SerializationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    SerializationInfo,
+    WithJsonSchema,
+    model_validator,
+)
 
 from jellybean.documents.kubernetes_names import Cores, LabelKey, LabelValue, ObjectName
 from jellybean.documents.kubernetes_pods import PodsSpec, ServiceSpec
@@ -97,7 +105,16 @@ def _ledger_url(text: str) -> str:
     return text
 
 
-Image = Annotated[str, AfterValidator(_reference)]
+Image = Annotated[str, AfterValidator(_reference), WithJsonSchema({"type": "string", "pattern": r"^\S+$"})]
+ModelsUrl = Annotated[str, AfterValidator(_url), WithJsonSchema({"type": "string", "pattern": r"^https?://\S+$"})]
+LedgerUrl = Annotated[
+    str, AfterValidator(_ledger_url), WithJsonSchema({"type": "string", "pattern": r"^postgresql\+psycopg://\S+$"})
+]
+Gpu = Annotated[
+    str,
+    AfterValidator(_gpu),
+    WithJsonSchema({"type": "string", "pattern": rf"^({'|'.join(GPU_RESOURCES)}|[^/\s]+/[^/\s]+)$"}),
+]
 AgentImages = Annotated[
     dict[Annotated[str, AfterValidator(_provider)], Image],
     NOT_EMPTY,
@@ -120,7 +137,7 @@ class ImagesSpec(DocumentModel):
 class ModelsSpec(DocumentModel):
     """Where pods get model files: exactly one of url, image, claim."""
 
-    url: Annotated[str, AfterValidator(_url)] | None = Field(
+    url: ModelsUrl | None = Field(
         default=None, description="Base URL of the files; an init container downloads URL/PATH of each."
     )
     image: Image | None = Field(default=None, description="OCI image with the files, mounted as a volume.")
@@ -147,9 +164,12 @@ class PoolSpec(PodsSpec):
 
     cpu: Cores = Field(default=1.0, description="CPU request in cores.")
     memory_bytes: Size | None = Field(
-        default=None, alias="memory", description="Memory request; by default the memory of its models plus 256 MiB."
+        default=None,
+        gt=0,
+        alias="memory",
+        description="Memory request; by default the memory of its models plus 256 MiB.",
     )
-    gpu: Annotated[str, AfterValidator(_gpu)] | None = Field(
+    gpu: Gpu | None = Field(
         default=None,
         description="nvidia, amd, intel, or the name of an extended resource; by default that of the planned device.",
     )
@@ -169,7 +189,7 @@ class PoolSpec(PodsSpec):
 class LedgerSpec(DocumentModel):
     """The database in which the gateway writes what serving costs."""
 
-    url: Annotated[str, AfterValidator(_ledger_url)] = Field(description="postgresql+psycopg://USER@HOST/NAME")
+    url: LedgerUrl = Field(description="postgresql+psycopg://USER@HOST/NAME")
     secret: ObjectName | None = Field(default=None, description="Secret with the password under its key `password`.")
 
 
@@ -178,7 +198,7 @@ class GatewaySpec(PodsSpec):
 
     tier: Name | None = Field(default=None, description="Tier in which it runs; the first source's tier by default.")
     cpu: Cores = 1.0
-    memory_bytes: Size = Field(default=512.0 * MIB, alias="memory")
+    memory_bytes: Size = Field(default=512.0 * MIB, gt=0, alias="memory")
     spool: ObjectName | None = Field(
         default=None, description="PersistentVolumeClaim for requests of sources with `deliver: eventually`."
     )

@@ -218,7 +218,7 @@ class MeasuredSelection(DocumentModel):
     selection: dict[Name, Name] = Field(description="Operator -> variant.")
     accuracy: Percent
     agreement: Percent | None = Field(
-        default=None, ge=0, le=100, description="Percent of the held-out answers that are those of the `reference`."
+        default=None, description="Percent of the held-out answers that are those of the `reference`."
     )
 
 

@@ -278,7 +278,8 @@ def _describe_error(kind: str, value: Any, context: Mapping[str, Any]) -> tuple[
         near = did_you_mean(value, allowed) if isinstance(value, str) else ""
         return f"{describe_value(value)} is not one of {', '.join(allowed)}", near
     if kind in _BOUNDS:
-        return f"{_BOUNDS[kind].format(**context)}, not {_brief(value)}", ""
+        bounds = {name: f"{bound:g}" for name, bound in context.items()}
+        return f"{_BOUNDS[kind].format(**bounds)}, not {_brief(value)}", ""
     if kind == "string_type" and _is_scalar(value):
         return f"{describe_value(value)} is not text", f"quote it: {str(value)!r}"
     if kind in {"tuple_type", "list_type"} and isinstance(value, str):

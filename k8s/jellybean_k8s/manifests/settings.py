@@ -17,6 +17,7 @@ GPU_RESOURCES = {  # vendor -> resource of its device plugin
     "amd": "amd.com/gpu",
     "intel": "gpu.intel.com/i915",
 }
+_MAX_PORT = 65535
 MODEL_PORTS = {"https": 443, "http": 80}  # scheme of a URL of models -> its default port
 
 
@@ -114,6 +115,8 @@ class LedgerDatabase:
         scheme, _, rest = self.url.partition("://")
         if scheme != "postgresql+psycopg" or not rest:
             raise DeployError(f"the ledger of pods is a database, postgresql+psycopg://USER@HOST/NAME, not {self.url}")
+        if not 0 < self.port <= _MAX_PORT:
+            raise DeployError(f"the ledger's port is {self.port}, not from 1 to {_MAX_PORT}: {self.url}")
         if ":" in rest.partition("/")[0].rpartition("@")[0]:
             raise DeployError("who sees a pod sees a password in the ledger's URL: put it into a Secret, and name that")
 
