@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 _NUMBER = r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?"
+_ABOVE_ZERO = r"(?:[0-9]*[1-9][0-9]*(?:\.[0-9]*)?|[0-9]*\.[0-9]*[1-9][0-9]*)(?:[eE][+-]?[0-9]+)?"
 _QUANTITY = re.compile(rf"\s*([+-]?)({_NUMBER})\s*(\S(?:.*\S)?)?\s*", re.DOTALL)
 _MAX_CHARACTERS = 100
 
@@ -61,6 +62,11 @@ class QuantityKind:
         """ECMAScript regular expression of the units."""
         units = "|".join(re.escape(unit).replace("/", r"\/") for unit in self.units)
         return rf"(?:{units})"
+
+
+def above_zero(pattern: str) -> str:
+    """The pattern of a quantity for numbers above 0 alone, without lookahead, which Kubernetes does not know."""
+    return pattern.replace(_NUMBER, _ABOVE_ZERO, 1)
 
 
 DURATION = QuantityKind(

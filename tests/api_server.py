@@ -2,7 +2,8 @@
 
 Added to it, as read from a real server: server-side apply with fields that belong to managers, conflicts and dry runs;
 resource versions, preconditions and 409; label selectors and pages; generations; what a StatefulSet may not change;
-finalizers; pods of sets, and sets' status by their pods. No pod ever runs: tests patch pods' status.
+finalizers; pods of sets, and sets' status by their pods; accounts and quotas that refuse pods. No pod ever runs: tests
+patch pods' status.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import aiohttp.web
 import attrs
 import kmock
 
+from tests.api_admission import admit_pod, with_usage
 from tests.api_objects import (
     Fields,
     Object,
@@ -51,8 +53,10 @@ _KINDS = {
     "leases": "Lease",
     "networkpolicies": "NetworkPolicy",
     "nodes": "Node",
+    "persistentvolumeclaims": "PersistentVolumeClaim",
     "poddisruptionbudgets": "PodDisruptionBudget",
     "pods": "Pod",
+    "resourcequotas": "ResourceQuota",
     "secrets": "Secret",
     "serviceaccounts": "ServiceAccount",
     "servicemonitors": "ServiceMonitor",
@@ -160,12 +164,16 @@ class ApiServer(kmock.KubernetesScaffold):
         if method in ("POST", "PUT", "PATCH") and not body:
             body = json.loads(request.body)
         namespace = request.namespace or ""
+        if method == "POST" and "generateName" in body["metadata"]:
+            body["metadata"]["name"] = f"{body['metadata'].pop('generateName')}{uuid.uuid4().hex[:5]}"
         key = (plural, namespace, request.name or body["metadata"]["name"])
         there = self.store.get(key)
         if method == "POST":
             if there is not None:
                 raise Refused(409, "AlreadyExists", f'{plural} "{key[2]}" already exists')
-            return self._save(key, body, None)
+            if plural == "pods":
+                admit_pod(self.store, namespace, body)
+            return self._save(key, body, None, dry=params.get("dryRun") == "All")
         content = request.headers.get("Content-Type", "")
         if method == "PATCH" and "apply-patch" in content:
             return self._apply(key, body, params)
@@ -202,6 +210,8 @@ class ApiServer(kmock.KubernetesScaffold):
         ]
         start, limit = int(params.get("continue", 0)), int(params.get("limit", 500))
         more = {"continue": str(start + limit)} if start + limit < len(chosen) else {}
+        if plural == "resourcequotas":
+            chosen = [with_usage(self.store, item) for item in chosen]
         items = [{k: v for k, v in item.items() if k not in ("kind", "apiVersion")} for item in chosen]
         version = str(self._history[-1][0] if self._history else 0)
         return {

@@ -7,6 +7,7 @@ import random
 import re
 from dataclasses import replace
 
+from jellybean_k8s.manifests.pod_settings import PodSettings
 from jellybean_k8s.manifests.settings import DeploymentSettings, ModelSource, PoolSettings
 from jellybean_solver.model.model_ref import ModelRef
 from jellybean_solver.model.plan import Plan, PlannedWorker, Route
@@ -14,6 +15,14 @@ from tests.property.simulator.plans import random_plan
 
 SETTINGS = DeploymentSettings(
     {"cpu": "registry.example/agent:1"}, "registry.example/gateway:1", ModelSource(url="https://models.example/x")
+)
+_ALL_PODS = PodSettings(
+    cpu_limit=4.0,
+    priority="serving",
+    labels={"team": "vision"},
+    tolerations=({"key": "dedicated", "operator": "Exists"},),
+    env={"A": "1"},
+    patch={"spec": {"initContainers": [{"name": "prepare", "imagePullPolicy": "Always"}], "dnsPolicy": "Default"}},
 )
 _ODD = ("Camera_Box", "x" * 60, "_pool.1", "9-lives", "a", "t4-gpu", "Pool-1.b")
 
@@ -71,6 +80,7 @@ def random_deployment(rng: random.Random) -> tuple[Plan, DeploymentSettings]:
         edge_tiers=rng.choice((None, (), plan.tiers[:2])),
         drain_s=rng.choice((30.0, 0.5)),
         image_pull_secrets=rng.choice(((), ("pull",))),
+        pods=rng.choice((PodSettings(), _ALL_PODS)),
     )
     return plan, settings
 

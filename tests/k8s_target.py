@@ -211,6 +211,18 @@ def mock_cluster(server: RunningServer, patience_s: float = 5.0) -> Cluster:
     return Cluster(client.ApiClient(configuration), "shop", patience_s)
 
 
+def claim(name: str) -> dict[str, Any]:
+    """A PersistentVolumeClaim."""
+    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}
+
+
+def secret(name: str, *keys: str) -> dict[str, Any]:
+    """A Secret with these keys."""
+    data = dict.fromkeys(keys, "eA==")
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}
+
+
 def node(name: str, tier: str, gpus: int = 0, **labels: str) -> dict[str, Any]:
     meta = {"name": name, "uid": name, "labels": {"jellybean.dev/tier": tier, **labels}}
     resources = {"cpu": "8", "memory": "8Gi", **({"nvidia.com/gpu": str(gpus)} if gpus else {})}

@@ -75,14 +75,16 @@ def validate(
         project = load_any_project(directory, overrides or (), profiles=not unprofiled, accept_stale=stale)
         if not unprofiled:
             build_problem(project)
-    except DocumentError as error:
+        _require_kubernetes(directory)
+    except DocumentError as first:
+        error = _with_kubernetes(first, directory)
         todos = _todos_beside(directory, error.problems)
         if json:
             found = {"valid": False, "problems": [problem.to_dict() for problem in error.problems]}
             print_json({**found, **_json_lists(todos, fixed, removed, comments), **failure(error)})
         errors.print(str(error), style=BAD, soft_wrap=True)
         _print_todos(todos)
-        raise typer.Exit(EXIT_BAD_INPUT) from error
+        raise typer.Exit(EXIT_BAD_INPUT) from first
     todos = read_todos(directory)
     warn_about_stale_profiles(project)
     warn_about_hop(project)
@@ -113,6 +115,23 @@ def validate(
     for folder in unprofiled:
         warn(f"{folder / 'profiles.yaml'} does not exist yet; run: jellybean profile {directory}")
     _print_todos(todos)
+
+
+def _require_kubernetes(directory: Path) -> None:
+    """DocumentError if there is a kubernetes.yaml with problems."""
+    from jellybean.documents.kubernetes import KUBERNETES_FILE, load_kubernetes
+
+    if (directory / KUBERNETES_FILE).exists():
+        load_kubernetes(directory)
+
+
+def _with_kubernetes(error: DocumentError, directory: Path) -> DocumentError:
+    """The error, with the problems of kubernetes.yaml beside those of the other documents."""
+    try:
+        _require_kubernetes(directory)
+    except DocumentError as more:
+        return DocumentError(list(dict.fromkeys([*error.problems, *more.problems])))
+    return error
 
 
 def _fix_hashes(directory: Path) -> Sequence[HashFix]:

@@ -6,10 +6,20 @@ import re
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, SerializationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    SerializationInfo,
+    WithJsonSchema,
+    model_validator,
+)
 
+from jellybean.documents.kubernetes_names import Cores, LabelKey, LabelValue, ObjectName
+from jellybean.documents.kubernetes_pods import PodsSpec, ServiceSpec
 from jellybean.documents.multi_workflow import AnyProject
 from jellybean.documents.project import Project
 from jellybean.documents.schema.fields import NOT_EMPTY, DocumentModel, Duration, Name, Size, is_long
@@ -21,6 +31,7 @@ from jellybean.quantities import InvalidValueError, quoted
 from jellybean_agent import CPU, DEVICE_NAMES, Device
 from jellybean_k8s import (
     GPU_RESOURCES,
+    LABEL_KEY_PATTERN,
     MIB,
     SITE_LABEL,
     TIER_LABEL,
@@ -29,20 +40,14 @@ from jellybean_k8s import (
     LedgerDatabase,
     ModelSource,
     PoolSettings,
+    model_port,
 )
 
 KUBERNETES_FILE = "kubernetes.yaml"
-_LABEL = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _TEMPLATE = (
     "write it; three lines are enough: `kind: Kubernetes`, `images: {agent: REGISTRY/jellybean-agent:TAG, gateway: "
     "REGISTRY/jellybean-gateway:TAG}`, `models: {url: https://HOST/FOLDER}` (docs/kubernetes.md)"
 )
-
-
-def _label(text: str) -> str:
-    if not _LABEL.fullmatch(text):
-        raise InvalidValueError(f"{quoted(text)} is not a Kubernetes label", "for example jellybean.dev/tier")
-    return text
 
 
 def _reference(text: str) -> str:
@@ -73,13 +78,18 @@ def _short_if_cpu(value: dict[str, str], info: SerializationInfo) -> Any:
 
 
 def _url(text: str) -> str:
+    example = "for example https://models.example/digits"
     if not re.fullmatch(r"https?://[^\s]+", text):
-        raise InvalidValueError(f"{quoted(text)} is not a URL", "for example https://models.example/digits")
+        raise InvalidValueError(f"{quoted(text)} is not a URL", example)
+    try:
+        model_port(text)
+    except ValueError as error:
+        raise InvalidValueError(str(error), example) from error
     return text
 
 
 def _gpu(text: str) -> str:
-    if text not in GPU_RESOURCES and not ("/" in text and _LABEL.fullmatch(text)):
+    if text not in GPU_RESOURCES and not ("/" in text and re.fullmatch(LABEL_KEY_PATTERN, text)):
         known = ", ".join(GPU_RESOURCES)
         raise InvalidValueError(
             f"{quoted(text)} is not a known GPU vendor", f"{known}, or a resource such as vendor.example/gpu"
@@ -95,15 +105,22 @@ def _ledger_url(text: str) -> str:
     return text
 
 
-Label = Annotated[str, AfterValidator(_label)]
-Image = Annotated[str, AfterValidator(_reference)]
+Image = Annotated[str, AfterValidator(_reference), WithJsonSchema({"type": "string", "pattern": r"^\S+$"})]
+ModelsUrl = Annotated[str, AfterValidator(_url), WithJsonSchema({"type": "string", "pattern": r"^https?://\S+$"})]
+LedgerUrl = Annotated[
+    str, AfterValidator(_ledger_url), WithJsonSchema({"type": "string", "pattern": r"^postgresql\+psycopg://\S+$"})
+]
+Gpu = Annotated[
+    str,
+    AfterValidator(_gpu),
+    WithJsonSchema({"type": "string", "pattern": rf"^({'|'.join(GPU_RESOURCES)}|[^/\s]+/[^/\s]+)$"}),
+]
 AgentImages = Annotated[
     dict[Annotated[str, AfterValidator(_provider)], Image],
     NOT_EMPTY,
     BeforeValidator(_by_provider, json_schema_input_type=str | dict[str, Image]),
     PlainSerializer(_short_if_cpu),
 ]
-Cores = Annotated[float, Field(strict=False, gt=0, le=1024)]
 
 
 class ImagesSpec(DocumentModel):
@@ -114,19 +131,21 @@ class ImagesSpec(DocumentModel):
         "the image of workers on the CPU."
     )
     gateway: Image
-    pull_secrets: Annotated[tuple[Name, ...], Field(strict=False)] = ()
+    pull_secrets: Annotated[tuple[ObjectName, ...], Field(strict=False)] = ()
 
 
 class ModelsSpec(DocumentModel):
     """Where pods get model files: exactly one of url, image, claim."""
 
-    url: Annotated[str, AfterValidator(_url)] | None = Field(
+    url: ModelsUrl | None = Field(
         default=None, description="Base URL of the files; an init container downloads URL/PATH of each."
     )
     image: Image | None = Field(default=None, description="OCI image with the files, mounted as a volume.")
-    claim: Name | None = Field(default=None, description="PersistentVolumeClaim with the files, mounted read-only.")
+    claim: ObjectName | None = Field(
+        default=None, description="PersistentVolumeClaim with the files, mounted read-only."
+    )
     folder: str = Field(default="", description="Path of the project folder in the image or the claim.")
-    secret: Name | None = Field(
+    secret: ObjectName | None = Field(
         default=None, description="Secret whose key `authorization` is sent as HTTP header with each download."
     )
 
@@ -140,56 +159,77 @@ class ModelsSpec(DocumentModel):
         return self
 
 
-class PoolSpec(DocumentModel):
+class PoolSpec(PodsSpec):
     """Pod settings of a pool's workers."""
 
-    cpu: Cores = Field(default=1.0, description="CPU request in cores; there is no CPU limit.")
+    cpu: Cores = Field(default=1.0, description="CPU request in cores.")
     memory_bytes: Size | None = Field(
-        default=None, alias="memory", description="Memory request; by default the memory of its models plus 256 MiB."
+        default=None,
+        gt=0,
+        alias="memory",
+        description="Memory request; by default the memory of its models plus 256 MiB.",
     )
-    gpu: Annotated[str, AfterValidator(_gpu)] | None = Field(
+    gpu: Gpu | None = Field(
         default=None,
         description="nvidia, amd, intel, or the name of an extended resource; by default that of the planned device.",
     )
     gpus: int = Field(default=1, ge=1, le=64)
-    nodes: dict[Label, str] = Field(
+    nodes: dict[LabelKey, LabelValue] = Field(
         default={}, description="Labels that its nodes must have in addition to the tier label."
     )
     one_per_node: bool | None = Field(default=None, description="One worker per node; by default true in edge tiers.")
     autoscale: bool = Field(default=False, description="Scale workers in under low load.")
 
+    @model_validator(mode="after")
+    def _check_limit(self) -> PoolSpec:
+        self.check_limit(self.cpu)
+        return self
+
 
 class LedgerSpec(DocumentModel):
     """The database in which the gateway writes what serving costs."""
 
-    url: Annotated[str, AfterValidator(_ledger_url)] = Field(description="postgresql+psycopg://USER@HOST/NAME")
-    secret: Name | None = Field(default=None, description="Secret with the password under its key `password`.")
+    url: LedgerUrl = Field(description="postgresql+psycopg://USER@HOST/NAME")
+    secret: ObjectName | None = Field(default=None, description="Secret with the password under its key `password`.")
 
 
-class GatewaySpec(DocumentModel):
+class GatewaySpec(PodsSpec):
     """Pod settings of the gateway."""
 
     tier: Name | None = Field(default=None, description="Tier in which it runs; the first source's tier by default.")
     cpu: Cores = 1.0
-    memory_bytes: Size = Field(default=512.0 * MIB, alias="memory")
-    spool: Name | None = Field(
+    memory_bytes: Size = Field(default=512.0 * MIB, gt=0, alias="memory")
+    spool: ObjectName | None = Field(
         default=None, description="PersistentVolumeClaim for requests of sources with `deliver: eventually`."
     )
     ledger: LedgerSpec | None = Field(default=None, description="Where it writes what serving costs.")
+    service: ServiceSpec = Field(default=ServiceSpec(), description="The Service by which clients reach it.")
+
+    @model_validator(mode="after")
+    def _check_limit(self) -> GatewaySpec:
+        self.check_limit(self.cpu)
+        return self
 
 
 class KubernetesDocument(DocumentModel):
     """kubernetes.yaml."""
+
+    free_paths: ClassVar[tuple[tuple[str, ...], ...]] = (
+        ("pods", "patch"),
+        ("gateway", "patch"),
+        ("pools", "*", "patch"),
+    )
 
     kind: Literal["Kubernetes"]
     description: str = ""
     name: Name | None = Field(default=None, description="Name of the deployment; the workflow's name by default.")
     images: ImagesSpec
     models: ModelsSpec
+    pods: PodsSpec = Field(default=PodsSpec(), description="Settings of all pods; those of a pool or the gateway win.")
     pools: dict[Name, PoolSpec] = Field(default={}, description="Pod settings by pool.")
     gateway: GatewaySpec = GatewaySpec()
-    tier_label: Label = TIER_LABEL
-    site_label: Label = SITE_LABEL
+    tier_label: LabelKey = TIER_LABEL
+    site_label: LabelKey = SITE_LABEL
     edge: Annotated[tuple[Name, ...], Field(strict=False)] | None = Field(
         default=None, description="Tiers whose nodes may be disconnected for a long time; the first tier by default."
     )
@@ -208,6 +248,20 @@ class KubernetesDocument(DocumentModel):
         alias="unreachable",
         description="How long pods in edge tiers tolerate an unreachable node.",
     )
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> KubernetesDocument:
+        most = self.pods.cpu_limit
+        components: dict[str, PoolSpec | GatewaySpec] = {"gateway": self.gateway}
+        components |= {f"pools.{name}": pool for name, pool in self.pools.items()}
+        for path, own in components.items():
+            if most is not None and own.cpu_limit is None and own.cpu > most:
+                raise InvalidValueError(
+                    f"{path}: cpu {own.cpu:g} is above pods.cpu_limit, {most:g}",
+                    f"write cpu_limit: {own.cpu:g} or more into {path}, or a smaller cpu",
+                    keys=("pods.cpu_limit", path),
+                )
+        return self
 
 
 def load_settings(directory: Path) -> DeploymentSettings:
@@ -249,7 +303,14 @@ def deployment_settings(document: KubernetesDocument) -> DeploymentSettings:
         name=document.name,
         pools={
             name: PoolSettings(
-                pool.cpu, pool.memory_bytes, pool.gpu, pool.gpus, pool.nodes, pool.one_per_node, pool.autoscale
+                cpu=pool.cpu,
+                memory_bytes=pool.memory_bytes,
+                gpu=pool.gpu,
+                gpus=pool.gpus,
+                node_labels=pool.nodes,
+                one_per_node=pool.one_per_node,
+                autoscale=pool.autoscale,
+                pods=pool.pod_settings,
             )
             for name, pool in document.pools.items()
         },
@@ -261,6 +322,9 @@ def deployment_settings(document: KubernetesDocument) -> DeploymentSettings:
         gateway_memory_bytes=gateway.memory_bytes,
         gateway_spool=gateway.spool,
         gateway_ledger=None if gateway.ledger is None else LedgerDatabase(gateway.ledger.url, gateway.ledger.secret),
+        gateway_pods=gateway.pod_settings,
+        gateway_service=gateway.service.service_settings,
+        pods=document.pods.pod_settings,
         image_pull_secrets=document.images.pull_secrets,
         allow_python=document.allow_python,
         drain_s=document.drain_s,

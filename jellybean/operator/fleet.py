@@ -43,7 +43,8 @@ def discovered(nodes: Sequence[Object], wanted: DiscoverSpec, written: Object, s
     JellyBeanError when no node has a tier, or a pool has no price.
     """
     labels = {key: settings[key] for key in ("tier_label", "site_label") if key in settings}
-    fleet = discover_pools(nodes, wanted.tiers, wanted.prices, **labels)
+    tolerations = settings.get("pods", {}).get("tolerations", ())
+    fleet = discover_pools(nodes, wanted.tiers, wanted.prices, **labels, tolerations=tolerations)
     if not fleet.pools:
         label = labels.get("tier_label", "jellybean.dev/tier")
         raise JellyBeanError(f"no node has a tier: kubectl label node NODE {label}={wanted.tiers[0]}")

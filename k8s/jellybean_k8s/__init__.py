@@ -76,6 +76,15 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "deployment_name",
         "json_sha256",
     ),
+    "manifests.pod_patch": ("patch_problems",),
+    "manifests.pod_settings": (
+        "OWN_ENV",
+        "PodSettings",
+        "ServiceSettings",
+        "ServiceType",
+        "is_own_annotation",
+        "is_own_label",
+    ),
     "manifests.settings": (
         "GPU_RESOURCES",
         "MIB",
@@ -83,6 +92,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "ModelSource",
         "PoolSettings",
         "DeploymentSettings",
+        "model_port",
     ),
     "manifests.training_job": (
         "TrainingJob",
@@ -98,6 +108,11 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "SITE_LABEL",
         "TIER_LABEL",
         "dns_name",
+        "ENV_NAME_PATTERN",
+        "LABEL_KEY_PATTERN",
+        "LABEL_VALUE_PATTERN",
+        "MAX_OBJECT_NAME_LENGTH",
+        "OBJECT_NAME_PATTERN",
     ),
     "resource.crd": (
         "CRD_API_VERSION",

@@ -16,6 +16,13 @@ FIELD_MANAGER = "jellybean"  # the field manager of everything applied, and the 
 MAX_LABEL_LENGTH = 63
 MAX_SET_NAME_LENGTH = 52  # pods of a StatefulSet have a label NAME-<hash of 10 digits>, of at most 63 characters
 
+# Kubernetes' rules, as patterns of the whole text
+LABEL_KEY_PATTERN = r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$"
+LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$"
+OBJECT_NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$"
+ENV_NAME_PATTERN = r"^[A-Za-z_.-][A-Za-z0-9_.-]*$"
+MAX_OBJECT_NAME_LENGTH = 253
+
 _OTHER = re.compile(r"[^a-z0-9]+")
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _HASH_DIGITS = 6

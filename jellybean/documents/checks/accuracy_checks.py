@@ -32,14 +32,6 @@ class AccuracyCheck:
             self._check_points()
         elif self.accuracy.independent is not None:
             self._check_tables(("accuracy", "independent"), self.accuracy.independent)
-            for operator, variants in self.accuracy.independent.items():
-                for variant, percent in variants.items():
-                    if not 0 <= percent <= 100:
-                        path = ("accuracy", "independent", operator, variant)
-                        message = f"an independent accuracy must be between 0 and 100, not {percent:g}"
-                        self.profiles.tree.add(
-                            path, message, "the workflow's accuracy is the product of the operators' accuracies"
-                        )
 
     def _is_known(self, path: DocPath, operator: str, variant: str | None) -> bool:
         """True if the workflow has this operator and variant and they are valid; an unknown name is reported."""

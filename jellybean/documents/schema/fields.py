@@ -7,9 +7,10 @@ field name: `latency_s`), so that the profiler builds documents without formatti
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, ClassVar
 
+from annotated_types import Gt, Le
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -50,6 +51,35 @@ class DocumentModel(BaseModel):
     model_config = ConfigDict(
         strict=True, extra="forbid", frozen=True, validate_by_name=True, validate_by_alias=True, allow_inf_nan=False
     )
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """The schema, with the bounds of fields whose types have a schema of their own, which pydantic leaves out."""
+        found = handler(schema)
+        properties = handler.resolve_ref_schema(found).get("properties", {})
+        for name, info in cls.model_fields.items():
+            key = info.alias or name
+            if key in properties:
+                properties[key] = _bounded(properties[key], info.metadata)
+        return found
+
+    free_paths: ClassVar[tuple[tuple[str, ...], ...]] = ()  # of content in which null is a value; `*` is any key
+
+
+def _bounded(node: dict[str, Any], constraints: Sequence[Any]) -> dict[str, Any]:
+    """The schema of a value with the constraints: of numbers as such, of a quantity above 0 in its pattern."""
+    if "anyOf" in node:
+        return {**node, "anyOf": [_bounded(option, constraints) for option in node["anyOf"]]}
+    found = dict(node)
+    for one in constraints:
+        if node.get("type") in ("number", "integer"):
+            known = {"exclusiveMinimum": "gt", "minimum": "ge", "maximum": "le", "exclusiveMaximum": "lt"}
+            found |= {key: getattr(one, bound) for key, bound in known.items() if hasattr(one, bound)}
+        elif "pattern" in node and getattr(one, "gt", None) == 0:
+            found["pattern"] = quantities.above_zero(found["pattern"])
+    return found
 
 
 def name_problem(text: str) -> InvalidValueError | None:
@@ -175,7 +205,10 @@ _PRICE_OF_TIME_SCHEMA: dict[str, Any] = {
     "description": "A price per hour for a length of time, for example 0.02 USD/h per 10 ms.",
 }
 _PERCENT_SCHEMA: dict[str, Any] = {
-    "anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^\s*-?[0-9.]+\s*%\s*$"}],
+    "anyOf": [
+        {"type": "number", "minimum": 0, "maximum": 100},
+        {"type": "string", "pattern": r"^\s*[0-9.]+\s*%\s*$"},
+    ],
     "examples": [56.0],
     "description": "A percentage, for example 56 or 56 %.",
 }
@@ -262,7 +295,7 @@ Utilisation = Annotated[
     float,
     _parsed_by(_utilisation),
     PlainSerializer(_utilisation_text, when_used="json"),
-    WithJsonSchema({"anyOf": [{"const": "auto"}, _FRACTION_SCHEMA]}),
+    WithJsonSchema(_bounded({"anyOf": [{"const": "auto"}, *_FRACTION_SCHEMA["anyOf"]]}, [Gt(0), Le(1)])),
 ]
 PercentShare = Annotated[
     float, _parsed_by(quantities.parse_fraction), _number_formatter("%", 100.0), WithJsonSchema(_FRACTION_SCHEMA)
@@ -283,6 +316,12 @@ def _audit_share(value: object) -> float:
 
 
 AuditShare = Annotated[float, _parsed_by(_audit_share), _number_formatter("%", 100.0), WithJsonSchema(_FRACTION_SCHEMA)]
-Percent = Annotated[float, _parsed_by(quantities.parse_percent), _number_formatter(), WithJsonSchema(_PERCENT_SCHEMA)]
+Percent = Annotated[
+    float,
+    _parsed_by(quantities.parse_percent),
+    Field(ge=0, le=100),
+    _number_formatter(),
+    WithJsonSchema(_PERCENT_SCHEMA),
+]
 Ratio = Annotated[float, _parsed_by(_ratio), _number_formatter(), WithJsonSchema(_POSITIVE_SCHEMA)]
 Speed = Annotated[float, _parsed_by(_speed), _number_formatter(), WithJsonSchema(_SPEED_SCHEMA)]

@@ -53,7 +53,7 @@ class WorkerPoolSpec(DocumentModel):
         description="Price of one worker, for example 0.096 USD/h; with `share` that of the whole device.",
     )
     memory_bytes: Size | None = Field(
-        default=None, alias="memory", description="Memory of one worker, for example 4 GiB."
+        default=None, gt=0, alias="memory", description="Memory of one worker, for example 4 GiB."
     )
     sharing: Annotated[Sharing, Field(strict=False)] | None = Field(
         default=None, description="Whether one worker may serve several operators; limits.sharing by default."
@@ -75,6 +75,7 @@ class WorkerPoolSpec(DocumentModel):
     )
     device_memory_bytes: Size | None = Field(
         default=None,
+        gt=0,
         alias="device_memory",
         description="Memory of the device of one worker, beside `memory`, which is the host's; for example 16 GiB. "
         "With `share` that of the whole device.",

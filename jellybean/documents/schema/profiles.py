@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -218,7 +218,7 @@ class MeasuredSelection(DocumentModel):
     selection: dict[Name, Name] = Field(description="Operator -> variant.")
     accuracy: Percent
     agreement: Percent | None = Field(
-        default=None, ge=0, le=100, description="Percent of the held-out answers that are those of the `reference`."
+        default=None, description="Percent of the held-out answers that are those of the `reference`."
     )
 
 
@@ -304,6 +304,8 @@ def _expand_hop(value: Any) -> Any:
 
 class ProfilesDocument(DocumentModel):
     """profiles.yaml: written by `jellybean profile`, or by hand."""
+
+    free_paths: ClassVar[tuple[tuple[str, ...], ...]] = (("machine",),)
 
     kind: Literal["Profiles"] = "Profiles"
     machine: dict[str, Any] = Field(default={}, description="The machine that was measured; free text.")

@@ -93,12 +93,10 @@ class SloSpec(DocumentModel):
 
     accuracy: Percent | None = Field(
         default=None,
-        le=100,
         description="Lowest accuracy of the variants that any request gets, in percent; or {mean: 90, least: 85}.",
     )
     mean_accuracy: Percent | None = Field(
         default=None,
-        le=100,
         description="Lowest mean accuracy of all requests, in percent: plans may then mix variants of an operator. "
         "Also written as accuracy: {mean: 90}.",
     )

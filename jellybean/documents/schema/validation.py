@@ -63,7 +63,7 @@ def validate_tree(model: type[Document], tree: Tree) -> CheckedDocument[Document
     if tree.data is None or not _is_document(model, tree):
         return CheckedDocument(tree, None)
     without_kind = "kind" not in tree.data and not model.model_fields["kind"].is_required()
-    empty = set(_empty(tree.data, ()))
+    empty = {path for path in _empty(tree.data, ()) if not _is_free(model, path)}
     for path in empty - tree.unread:
         tree.add(path, "is empty", "write a value or remove the key", key=True)
     broken = {_entry(path) for path in empty}
@@ -155,10 +155,18 @@ def _kind(model: type[BaseModel]) -> str:
 def _empty(value: Any, path: DocPath) -> Iterator[DocPath]:
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
-        if item is None and path[:1] != ("machine",):
+        if item is None:
             yield (*path, key)
         else:
             yield from _empty(item, (*path, key))
+
+
+def _is_free(model: type[DocumentModel], path: DocPath) -> bool:
+    """True inside content in which null is a value."""
+    return any(
+        len(path) > len(free) and all(wanted in ("*", part) for wanted, part in zip(free, path, strict=False))
+        for free in model.free_paths
+    )
 
 
 def _entry(path: DocPath) -> DocPath:
@@ -270,7 +278,8 @@ def _describe_error(kind: str, value: Any, context: Mapping[str, Any]) -> tuple[
         near = did_you_mean(value, allowed) if isinstance(value, str) else ""
         return f"{describe_value(value)} is not one of {', '.join(allowed)}", near
     if kind in _BOUNDS:
-        return f"{_BOUNDS[kind].format(**context)}, not {_brief(value)}", ""
+        bounds = {name: f"{bound:g}" for name, bound in context.items()}
+        return f"{_BOUNDS[kind].format(**bounds)}, not {_brief(value)}", ""
     if kind == "string_type" and _is_scalar(value):
         return f"{describe_value(value)} is not text", f"quote it: {str(value)!r}"
     if kind in {"tuple_type", "list_type"} and isinstance(value, str):
@@ -287,6 +296,7 @@ _BOUNDS = {
     "greater_than_equal": "must be at least {ge}",
     "less_than": "must be below {lt}",
     "less_than_equal": "must be at most {le}",
+    "string_too_long": "must have at most {max_length} characters",
 }
 _MAP = ("not a map", "write `key: value` pairs")
 _LIST = ("not a list", "write [a, b]")

@@ -181,7 +181,10 @@ def _function(text: str) -> str:
     return text
 
 
-FunctionRef = Annotated[str, AfterValidator(_function)]
+_FUNCTION_PATTERN = r"^[A-Za-z][A-Za-z0-9_.]*:[A-Za-z][A-Za-z0-9_]*$"
+FunctionRef = Annotated[
+    str, AfterValidator(_function), WithJsonSchema({"type": "string", "pattern": _FUNCTION_PATTERN})
+]
 
 
 def _json(value: dict[str, Any]) -> dict[str, Any]:
@@ -196,6 +199,7 @@ def _json(value: dict[str, Any]) -> dict[str, Any]:
 
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Sha256OrUpper = Annotated[str, WithJsonSchema({"type": "string", "pattern": f"^{_SHA256.pattern}$"})]  # made lower
 PortName = Annotated[str, Field(min_length=1)]  # of a model's input or output: exporters write any text
 
 
@@ -216,7 +220,7 @@ class VariantSpec(DocumentModel):
     arguments: Annotated[dict[str, Any], AfterValidator(_json)] = Field(
         default={}, alias="with", description="The function's arguments by name: {mean: 0.5, std: 0.25}."
     )
-    sha256: str | None = Field(
+    sha256: Sha256OrUpper | None = Field(
         default=None,
         description="SHA-256 of the model file, or of the source of the function's module: 64 hexadecimal "
         "digits. For an "

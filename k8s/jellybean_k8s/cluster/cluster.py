@@ -36,7 +36,9 @@ PATHS = {  # kind -> API path
     "ConfigMap": "/api/v1/configmaps",
     "Event": "/api/v1/events",
     "Node": "/api/v1/nodes",
+    "PersistentVolumeClaim": "/api/v1/persistentvolumeclaims",
     "Pod": "/api/v1/pods",
+    "ResourceQuota": "/api/v1/resourcequotas",
     "Secret": "/api/v1/secrets",
     "Service": "/api/v1/services",
     "ServiceAccount": "/api/v1/serviceaccounts",
@@ -136,9 +138,10 @@ class Cluster:
                 raise FieldConflictError(f"{kind}/{name}", conflicts) from error
             raise ClusterError(error.status, f"{kind}/{name}: {error}") from error
 
-    def create(self, item: KubeObject) -> KubeObject:
+    def create(self, item: KubeObject, *, dry_run: bool = False) -> KubeObject:
         """Create an object; ClusterError 409 if it exists."""
-        return self._call("post", self._path(item["kind"]), body=item, field_manager=FIELD_MANAGER)
+        dry = "All" if dry_run else None
+        return self._call("post", self._path(item["kind"]), body=item, field_manager=FIELD_MANAGER, dry_run=dry)
 
     def replace(self, item: KubeObject) -> KubeObject:
         """Replace an object; ClusterError 409 if its resourceVersion has changed since `item` was read."""

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jellybean_k8s.cluster.node_gpus import gpu_memory_bytes, node_gpu, node_workers
-from jellybean_k8s.cluster.preflight import parse_quantity
 from jellybean_k8s.errors import DeployError
+from jellybean_k8s.manifests.quantities import parse_quantity
 from jellybean_k8s.manifests.settings import GPU_RESOURCES, MIB
 from jellybean_k8s.names import OWN_PREFIX, SITE_LABEL, TIER_LABEL
 from jellybean_k8s.objects import KubeObjectView
@@ -69,8 +69,11 @@ def discover_pools(
     *,
     tier_label: str = TIER_LABEL,
     site_label: str = SITE_LABEL,
+    tolerations: Sequence[KubeObjectView] = (),
 ) -> NodeFleet:
     """The pools of a cluster's nodes. `prices`: USD per hour of a node by pool, instance type or node; labels override.
+
+    `tolerations`: of all pods, beside those of tiers and GPUs.
 
     DeployError if a tier is unknown or its sites differ.
     """
@@ -78,7 +81,7 @@ def discover_pools(
     left_out = []
     for node in sorted(nodes, key=lambda item: str(item["metadata"]["name"])):
         own = node["metadata"].get("labels") or {}
-        reason = _exclusion_reason(node, own, tier_label)
+        reason = _exclusion_reason(node, own, tier_label, tolerations)
         if reason:
             left_out.append(f"{node['metadata']['name']}: {reason}")
             continue
@@ -97,18 +100,29 @@ def discover_pools(
     return NodeFleet(_with_unique_names(pools), sites, tuple(left_out))
 
 
-def _exclusion_reason(node: KubeObjectView, own: Mapping[str, str], tier_label: str) -> str:
+def _exclusion_reason(
+    node: KubeObjectView, own: Mapping[str, str], tier_label: str, tolerations: Sequence[KubeObjectView]
+) -> str:
     if tier_label not in own:
         return f"no label {tier_label}"
     if node["spec"].get("unschedulable"):
         return "it is cordoned"
     vendors = {*GPU_RESOURCES.values(), tier_label}
     for taint in node["spec"].get("taints") or ():
+        if any(_tolerates(one, taint) for one in tolerations):
+            continue
         if taint["effect"] in _REFUSED and taint["key"] not in vendors:
             transient = taint["key"].startswith("node.kubernetes.io/")
             if not transient:
                 return f"taint {taint['key']}={taint.get('value', '')}:{taint['effect']}"
     return ""
+
+
+def _tolerates(toleration: KubeObjectView, taint: KubeObjectView) -> bool:
+    """Kubernetes' rule: the effect, key and value agree, where the toleration names them."""
+    if toleration.get("effect") not in (None, taint["effect"]) or toleration.get("key") not in (None, taint["key"]):
+        return False
+    return toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", "")
 
 
 def _node_type(node: KubeObjectView) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from jellybean_k8s.cluster.preflight import parse_quantity
 from jellybean_k8s.manifests.devices import VENDOR_DEVICES
+from jellybean_k8s.manifests.quantities import parse_quantity
 from jellybean_k8s.manifests.settings import GPU_RESOURCES, MIB
 from jellybean_k8s.objects import KubeObjectView
 

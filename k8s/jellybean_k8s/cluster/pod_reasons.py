@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from jellybean_k8s.objects import KubeObjectView
 
-_MOST_PODS = 10
+_MOST_GROUPS = 10
+_MOST_NAMES = 3
 _MOST_EVENTS = 3
+_PAUSE = re.compile(r"\b([Bb]ack-off) (?:[0-9]+[hms])+ ")
 _UNPLACED = "FailedScheduling"
 _HINTS = {
     "ImagePullBackOff": "check the image's name in kubernetes.yaml and the pull secret",
@@ -25,45 +28,102 @@ def is_ready(pod: KubeObjectView) -> bool:
 
 
 def pod_reasons(pods: Iterable[KubeObjectView], events: Iterable[KubeObjectView]) -> list[str]:
-    """A line per unready pod, with its events below; pods with the same reasons share their lines."""
-    pods_by_reason: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    warnings = _warnings_by_object(events)
+    """A line per state of unready pods, with the number of pods in it, and their events below, each once.
+
+    Events of earlier pods of the same names are left out.
+    """
+    groups: dict[str, list[KubeObjectView]] = {}
     for pod in pods:
         if not is_ready(pod):
-            name = pod["metadata"]["name"]
-            key = (
-                _state(pod),
-                tuple(text.replace(name, "POD") for text in warnings.get(("Pod", name), ())[-_MOST_EVENTS:]),
-            )
-            pods_by_reason.setdefault(key, []).append(name)
+            groups.setdefault(_without_names(_state(pod), pod), []).append(pod)
+    warnings = _warnings_by_uid(events)
     lines = []
-    for (state, texts), names in list(pods_by_reason.items())[:_MOST_PODS]:
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        lines.append(f"{', '.join(names[:3])}{more}: {state}")
-        lines += [f"  {text}" for text in texts]
-    if len(pods_by_reason) > _MOST_PODS:
-        lines.append(f"and pods with {len(pods_by_reason) - _MOST_PODS} other reasons")
+    for state, alike in list(groups.items())[:_MOST_GROUPS]:
+        lines.append(f"{counted([pod['metadata']['name'] for pod in alike], 'pods')}: {state}")
+        lines += [f"  {text}" for text in _event_texts(alike, warnings)]
+    if len(groups) > _MOST_GROUPS:
+        lines.append(f"and pods with {len(groups) - _MOST_GROUPS} other reasons")
     return lines
 
 
-def set_reasons(names: Iterable[tuple[str, str]], events: Iterable[KubeObjectView]) -> list[str]:
-    """Events of StatefulSets and Deployments, for example that their pods are not admitted."""
-    warnings = _warnings_by_object(events)
-    return [f"{kind}/{name}: {text}" for kind, name in names for text in warnings.get((kind, name), ())[-1:]]
+def set_reasons(sets: Iterable[KubeObjectView], events: Iterable[KubeObjectView]) -> list[str]:
+    """Why the pods of StatefulSets and Deployments are not made, for example that a quota refuses them."""
+    names_by_text: dict[str, list[str]] = {}
+    warnings = _warnings_by_uid(events)
+    for item in sets:
+        texts = [_text(event) for event in warnings.get(item["metadata"].get("uid"), ())]
+        texts += [
+            _text(condition)
+            for condition in (item.get("status") or {}).get("conditions") or ()
+            if condition["type"] == "ReplicaFailure" and condition["status"] == "True"
+        ]
+        name = item["metadata"]["name"]
+        for text in texts[-1:]:
+            names_by_text.setdefault(without_set_names(text, name), []).append(f"{item['kind']}/{name}")
+    return counted_lines(names_by_text, "sets")
 
 
-def _warnings_by_object(events: Iterable[KubeObjectView]) -> dict[tuple[str, str], list[str]]:
-    """Warning messages by the object that they concern, oldest first, without duplicates."""
-    found: dict[tuple[str, str], list[str]] = {}
+def counted_lines(names_by_text: Mapping[str, Sequence[str]], noun: str) -> list[str]:
+    """A line per text, with the names that it is of."""
+    return [f"{counted(names, noun)}: {text}" for text, names in names_by_text.items()]
+
+
+def counted(names: Sequence[str], noun: str) -> str:
+    """One name, or the number of several and the first of them: `12 pods (a, b, c, ...)`."""
+    if len(names) == 1:
+        return names[0]
+    more = ", ..." if len(names) > _MOST_NAMES else ""
+    return f"{len(names)} {noun} ({', '.join(names[:_MOST_NAMES])}{more})"
+
+
+def _event_texts(pods: Sequence[KubeObjectView], warnings: Mapping[str, Sequence[KubeObjectView]]) -> list[str]:
+    """The newest warnings of pods in one state, each once, with the number of pods where not all have it."""
+    pods_by_text: dict[str, set[str]] = {}
+    newest: dict[str, tuple[str, str]] = {}  # key of a text -> its time, the text
+    for pod in pods:
+        uid = pod["metadata"].get("uid", "")
+        for event in warnings.get(uid, ()):
+            text = _without_names(_text(event), pod)
+            key = _UNPLACED if event.get("reason") == _UNPLACED else text  # its text changes with the nodes
+            pods_by_text.setdefault(key, set()).add(uid)
+            newest[key] = max(newest.get(key, ("", "")), (_time(event), text))
+    last = sorted(newest.items(), key=lambda item: item[1])[-_MOST_EVENTS:]
+    return [
+        text if len(pods_by_text[key]) == len(pods) else f"{text} ({len(pods_by_text[key])} of {len(pods)} pods)"
+        for key, (_, text) in last
+    ]
+
+
+def _warnings_by_uid(events: Iterable[KubeObjectView]) -> dict[str, list[KubeObjectView]]:
+    """Warnings by the UID of the object that they are of, oldest first."""
+    found: dict[str, list[KubeObjectView]] = {}
     for event in sorted(events, key=_time):
-        about = event.get("involvedObject") or {}
-        text = f"{event.get('reason', '')}: {str(event.get('message', '')).strip()}"
-        texts = found.setdefault((about.get("kind", ""), about.get("name", "")), [])
-        if event.get("type") == "Warning" and text not in texts:
-            if event.get("reason") == _UNPLACED:  # the scheduler's text changes with the nodes: keep the newest only
-                texts[:] = [old for old in texts if not old.startswith(f"{_UNPLACED}: ")]
-            texts.append(text)
+        uid = (event.get("involvedObject") or {}).get("uid")
+        if uid and event.get("type") == "Warning":
+            found.setdefault(uid, []).append(event)
     return found
+
+
+def _text(event: KubeObjectView) -> str:
+    return f"{event.get('reason', '')}: {str(event.get('message', '')).strip()}"
+
+
+def _without_names(text: str, pod: KubeObjectView) -> str:
+    """The text without what differs between pods with one reason: name, UID, length of the pause."""
+    found = _replaced(text, re.escape(pod["metadata"]["name"]), "POD")
+    if uid := pod["metadata"].get("uid"):
+        found = _replaced(found, re.escape(uid), "UID")
+    return _PAUSE.sub(r"\1 ", found)
+
+
+def without_set_names(text: str, name: str) -> str:
+    """The text without the names of a set and its pods, so that it is the same for all sets."""
+    return _replaced(_replaced(text, f"{re.escape(name)}-[a-z0-9-]+", "POD"), re.escape(name), "SET")
+
+
+def _replaced(text: str, pattern: str, word: str) -> str:
+    """The text with whole names replaced."""
+    return re.sub(rf"(?<![a-z0-9-])(?:{pattern})(?![a-z0-9-])", word, text)
 
 
 def _time(event: KubeObjectView) -> str:

@@ -1,20 +1,25 @@
-"""Checks before anything is applied: budget, nodes, GPUs, certificates. Pure except for `check`."""
+"""Checks before anything is applied: budget, certificates, claims, nodes, GPUs, admission of pods, quotas."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from jellybean_k8s.cluster.admission import admission
 from jellybean_k8s.cluster.cluster import Cluster, ClusterError
+from jellybean_k8s.cluster.new_pods import living, new_pods, replicas
 from jellybean_k8s.cluster.pod_reasons import indented_lines
+from jellybean_k8s.cluster.quotas import exceeded_quotas
+from jellybean_k8s.cluster.readiness import WORKLOADS, selector_of
+from jellybean_k8s.cluster.references import check_references
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.commands import tls_secret
 from jellybean_k8s.manifests.deployed_plan import DeployedPlan
+from jellybean_k8s.manifests.quantities import parse_quantity
 from jellybean_k8s.objects import KubeObjectView
 from jellybean_solver import Plan, distinct_usd
 
 _FORBIDDEN = 403
-_UNITS = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _TOLERANCE = 1e-9
 
 
@@ -35,25 +40,69 @@ def check(
     """
     problems, notes = over_budget(deployed.plan), []
     problems += missing_secrets(cluster, deployed, objects)
-    try:
-        nodes = cluster.list("Node")
-    except ClusterError as error:
-        if error.status != _FORBIDDEN:
-            raise
-        nodes = None
-        notes.append("nodes were not checked: this user may not list them")
-    if nodes is not None:
-        try:
-            pods = cluster.list("Pod", everywhere=True)
-        except ClusterError as error:
-            if error.status != _FORBIDDEN:
-                raise
-            pods = []
-            notes.append("GPUs in use were not counted: this user may not list pods of all namespaces")
-        problems += missing_nodes(deployed, objects, nodes, pods, leaving)
+    own = frozenset(item["metadata"]["name"] for item in objects if item["kind"] == "Secret")
+    own |= {tls_secret(deployed, group) for group in (None, *deployed.groups)}
+    references = check_references(cluster, deployed.settings, objects, own)
+    problems += references.problems
+    notes += references.notes
+    _check_nodes(cluster, deployed, objects, leaving, problems, notes)
+    _check_admission(cluster, deployed.app, objects, leaving, problems, notes)
     if problems:
         raise PreflightError(f"nothing was applied:{indented_lines(problems)}")
     return notes
+
+
+def _check_nodes(
+    cluster: Cluster,
+    deployed: DeployedPlan,
+    objects: Sequence[KubeObjectView],
+    leaving: frozenset[str],
+    problems: list[str],
+    notes: list[str],
+) -> None:
+    nodes = _listed(cluster, "Node", everywhere=True)
+    if nodes is None:
+        notes.append("nodes were not checked: this user may not list them")
+        return
+    pods = _listed(cluster, "Pod", everywhere=True)
+    if pods is None:
+        notes.append("GPUs in use were not counted: this user may not list pods of all namespaces")
+    problems += missing_nodes(deployed, objects, nodes, pods or [], leaving)
+
+
+def _check_admission(
+    cluster: Cluster,
+    app: str,
+    objects: Sequence[KubeObjectView],
+    leaving: frozenset[str],
+    problems: list[str],
+    notes: list[str],
+) -> None:
+    """Whether the API server admits the new pods, one of each template, and all of them within quotas."""
+    running = cluster.list("Pod", selector_of(app))
+    new = new_pods(objects, running)
+    if not new:
+        return
+    answers = admission(cluster, app, new)
+    notes += answers.notes
+    quotas = _listed(cluster, "ResourceQuota")
+    if quotas is None:
+        notes.append("quotas were not added up: this user may not list resourcequotas")
+        quotas = []
+    gone = [pod for pod in living(running) if any(pod["metadata"]["name"].startswith(f"{name}-") for name in leaving)]
+    pods = [(answers.pods.get(one.template, one.pod), one.count) for one in new]
+    problems += exceeded_quotas(quotas, pods, gone)
+    problems += answers.problems([quota["metadata"]["name"] for quota in quotas])
+
+
+def _listed(cluster: Cluster, kind: str, *, everywhere: bool = False) -> Sequence[KubeObjectView] | None:
+    """The objects of a kind; None if this user may not list them."""
+    try:
+        return cluster.list(kind, everywhere=everywhere)
+    except ClusterError as error:
+        if error.status != _FORBIDDEN:
+            raise
+        return None
 
 
 def over_budget(plan: Plan) -> list[str]:
@@ -103,12 +152,12 @@ def missing_nodes(
     used = _gpus_in_use(pods, leaving)
     running = {pod["metadata"]["name"] for pod in pods}
     for item in objects:
-        if item["kind"] not in ("StatefulSet", "Deployment"):
+        if item["kind"] not in WORKLOADS:
             continue
         spec = item["spec"]["template"]["spec"]
         labels = _labels(spec)
         fit = [node for node in ready if labels.items() <= (node["metadata"].get("labels") or {}).items()]
-        count = item["spec"].get("replicas", 1)
+        count = replicas(item, objects)
         text = ", ".join(f"{key}={value}" for key, value in labels.items())
         name = item["metadata"]["name"]
         if not fit:
@@ -116,7 +165,7 @@ def missing_nodes(
                 f"{name}: no node that takes pods has {text}: kubectl label node NODE {text.replace(', ', ' ')}"
             )
             continue
-        if "podAntiAffinity" in spec["affinity"] and len(fit) < count:
+        if "podAntiAffinity" in (spec.get("affinity") or {}) and len(fit) < count:
             found.append(f"{name}: {count} workers want a node each, {len(fit)} nodes have {text}")
         for resource, each in _gpus(spec).items():
             first = item["spec"].get("ordinals", {}).get("start", 0)
@@ -153,8 +202,12 @@ def _gpu_shortage(
 
 
 def _labels(pod: KubeObjectView) -> dict[str, str]:
-    required = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    return {term["key"]: term["values"][0] for term in required["nodeSelectorTerms"][0]["matchExpressions"]}
+    """Labels that a pod's nodes must have; a patch may have removed or replaced ours."""
+    affinity = (pod.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {"nodeSelectorTerms": [{}]}
+    terms = required["nodeSelectorTerms"][0].get("matchExpressions") or ()
+    one = {term["key"]: term["values"][0] for term in terms if term["operator"] == "In" and len(term["values"]) == 1}
+    return {**one, **(pod.get("nodeSelector") or {})}
 
 
 def _gpus(pod: KubeObjectView) -> dict[str, int]:
@@ -177,12 +230,3 @@ def _gpus_in_use(pods: Sequence[KubeObjectView], leaving: frozenset[str]) -> dic
         for resource, count in _gpus(pod["spec"]).items():
             found[node, resource] = found.get((node, resource), 0) + count
     return found
-
-
-def parse_quantity(quantity: object) -> float:
-    """Parse a Kubernetes quantity: 250m, 2Gi, 3."""
-    text = str(quantity)
-    for unit in sorted(_UNITS, key=len, reverse=True):
-        if text.endswith(unit):
-            return float(text[: -len(unit)]) * _UNITS[unit]
-    return float(text)

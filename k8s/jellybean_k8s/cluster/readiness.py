@@ -7,12 +7,13 @@ from typing import Any
 
 from jellybean_k8s.cluster.cluster import Cluster
 from jellybean_k8s.cluster.compare import ObjectKey, by_key
-from jellybean_k8s.cluster.pod_reasons import indented_lines, pod_reasons, set_reasons
+from jellybean_k8s.cluster.pod_reasons import counted_lines, indented_lines, pod_reasons, set_reasons
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER
 from jellybean_k8s.objects import KubeObjectView
 
 WORKLOADS = ("StatefulSet", "Deployment")
+_MOST_LINES = 10
 _POLL_S = 5.0  # longest seconds between two reads
 
 
@@ -74,7 +75,7 @@ def await_ready(
             return
         left_s = until - cluster.clock()
         if left_s <= 0:
-            raise NotReadyError(_not_ready_message(cluster, app, missing, timeout_s), list(missing))
+            raise NotReadyError(_not_ready_message(cluster, app, missing, live, timeout_s), list(missing))
         kind = first[0][0]
         cluster.await_change(kind, selector_of(app), since[kind], min(_POLL_S, left_s))
 
@@ -100,12 +101,17 @@ def _workloads(cluster: Cluster, app: str) -> tuple[dict[ObjectKey, Any], dict[s
     return live, since
 
 
-def _not_ready_message(cluster: Cluster, app: str, missing: Mapping[ObjectKey, str], timeout_s: float) -> str:
+def _not_ready_message(
+    cluster: Cluster, app: str, missing: Mapping[ObjectKey, str], live: Mapping[ObjectKey, Any], timeout_s: float
+) -> str:
     events = cluster.list("Event")
     sets = {name for _, name in missing}
     pods = [pod for pod in cluster.list("Pod", selector_of(app)) if _owner(pod["metadata"]["name"], sets)]
-    lines = [f"{kind}/{name}: {reason}" for (kind, name), reason in list(missing.items())[:10]]
-    lines += set_reasons(missing, events) + pod_reasons(pods, events)
+    names_by_reason: dict[str, list[str]] = {}
+    for key, reason in missing.items():
+        names_by_reason.setdefault(reason, []).append("/".join(key))
+    lines = counted_lines(names_by_reason, "sets")[:_MOST_LINES]
+    lines += set_reasons([live[key] for key in missing if key in live], events) + pod_reasons(pods, events)
     return f"not ready after {timeout_s:g} s, {len(missing)} sets are missing pods:{indented_lines(lines)}"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from jellybean_k8s.cluster.cluster import Cluster
 from jellybean_k8s.cluster.compare import ObjectKey, by_key
 from jellybean_k8s.cluster.drift import Drift, at_rest, find_drift
-from jellybean_k8s.cluster.pod_reasons import pod_reasons
+from jellybean_k8s.cluster.pod_reasons import pod_reasons, set_reasons
 from jellybean_k8s.cluster.readiness import WORKLOADS, selector_of, unready
 from jellybean_k8s.cluster.revisions import Inventory, Revision, read_inventory, read_revision
 from jellybean_k8s.cluster.secrets import secret_names
@@ -40,7 +40,7 @@ class DeploymentStatus:
     revisions: tuple[Revision, ...]
     sets: tuple[SetStatus, ...]
     drift: Drift  # from the revision that serves
-    reasons: tuple[str, ...]  # why pods are not ready
+    reasons: tuple[str, ...]  # why pods are not made, or not ready
 
     @property
     def is_well(self) -> bool:
@@ -60,8 +60,10 @@ def read_status(cluster: Cluster, app: str) -> DeploymentStatus:
     drift = _drift(cluster, inventory, live)
     sets = tuple(_set(item) for key, item in sorted(live.items()) if key[0] in WORKLOADS)
     reasons: list[str] = []
-    if any(found.lacks for found in sets):
-        reasons = pod_reasons(cluster.list("Pod", selector_of(app)), cluster.list("Event"))
+    if lacking := {(found.kind, found.name) for found in sets if found.lacks}:
+        events = cluster.list("Event")
+        reasons = set_reasons([item for key, item in sorted(live.items()) if key in lacking], events)
+        reasons += pod_reasons(cluster.list("Pod", selector_of(app)), events)
     front = live.get(("Service", app))
     serving = front["spec"]["selector"].get(f"{OWN_PREFIX}/plan") if front is not None else None
     return DeploymentStatus(app, cluster.namespace, serving, inventory.revisions, sets, drift, tuple(reasons))

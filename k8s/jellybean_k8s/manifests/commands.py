@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jellybean_k8s.manifests.deployed_plan import AGENT_PORT, CLIENT_PORT, HEALTH_PORT, METRICS_PORT, DeployedPlan
+from jellybean_k8s.manifests.pod_settings import NUMBER_ENV, POD_NAME_ENV
 from jellybean_k8s.manifests.settings import MIB, DeploymentSettings
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
 from jellybean_k8s.names import MAX_LABEL_LENGTH, dns_name
 
 FILES, MODELS, RUN, SECRETS = "/etc/jellybean", "/models", "/run/jellybean", "/etc/jellybean-tls"
 SPOOL = "/var/lib/jellybean"
-POD_NAME = "POD_NAME"  # environment variable
-NUMBER = "WORKER_NUMBER"  # environment variable with the pod's ordinal
 _TLS = f"{RUN}/tls"
 _EVERYWHERE = "0.0.0.0"
 
@@ -21,7 +20,7 @@ Command = tuple[Sequence[str], Sequence[str]]  # command, arguments
 
 def agent(deployed: DeployedPlan, group: WorkerGroup, models_bytes: int) -> Command:
     """Command of an agent, for the worker with the pod's ordinal. `models_bytes`: memory limit of its models."""
-    own = group.prefix if group.first is None else f"{group.prefix}$({NUMBER})"
+    own = group.prefix if group.first is None else f"{group.prefix}$({NUMBER_ENV})"
     return ("jellybean-agent",), (
         *_common(deployed),
         f"--worker={own}",
@@ -59,7 +58,7 @@ def _ledger(settings: DeploymentSettings) -> Sequence[str]:
         for option, values in (("metric", settings.metrics), ("labelled", settings.labelled))
         for workflow, value in values.items()
     ]
-    return (f"--ledger={database.url}", f"--live={RUN}/ledger.live", f"--ledger-run=$({POD_NAME})", *labels)
+    return (f"--ledger={database.url}", f"--live={RUN}/ledger.live", f"--ledger-run=$({POD_NAME_ENV})", *labels)
 
 
 def _common(deployed: DeployedPlan) -> tuple[str, ...]:
@@ -75,7 +74,7 @@ def _common(deployed: DeployedPlan) -> tuple[str, ...]:
 
 def prepare(deployed: DeployedPlan, group: WorkerGroup | None) -> Command:
     """Command of the init container: link the worker's certificate, fetch and verify its models."""
-    number = "tls" if group is None else "0" if group.first is None else f"$({NUMBER})"
+    number = "tls" if group is None else "0" if group.first is None else f"$({NUMBER_ENV})"
     arguments = [f"--tls-from={SECRETS}", f"--tls-name={number}", f"--tls-to={_TLS}"]
     if group is not None:
         url = deployed.settings.models.url

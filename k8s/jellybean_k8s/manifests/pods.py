@@ -15,6 +15,9 @@ from jellybean_k8s.manifests.deployed_plan import (
     DeployedPlan,
 )
 from jellybean_k8s.manifests.devices import agent_image, gpu_resource, gpu_taints
+from jellybean_k8s.manifests.pod_layers import PodLayers, with_pod_settings
+from jellybean_k8s.manifests.pod_settings import AUTHORIZATION_ENV, NUMBER_ENV, PASSWORD_ENV, POD_NAME_ENV
+from jellybean_k8s.manifests.quantities import cores, mebibytes
 from jellybean_k8s.manifests.settings import MIB, LedgerDatabase
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
 from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER, OWN_PREFIX, label_value
@@ -28,6 +31,7 @@ _LIVENESS_EVERY_S, _LIVENESS_MISSES = 10, 6  # a worker in a long run may answer
 _STARTING_EVERY_S = 2
 SPOOL_VOLUME = "spool"
 _SPREAD = "topologySpreadConstraints"
+_LOCAL_VOLUMES = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
 _SCRAPED = {"prometheus.io/scrape": "true", "prometheus.io/port": str(METRICS_PORT), "prometheus.io/path": "/metrics"}
 
 
@@ -90,7 +94,8 @@ def agent_template(deployed: DeployedPlan, group: WorkerGroup) -> KubeObject:
     ]
     spec[_SPREAD] = _spread(selector(deployed, "agent", group))
     spec["volumes"] = [*_volumes(deployed, commands.tls_secret(deployed, group)), _models(deployed, group)]
-    return _template(deployed, labels(deployed, "agent", group), spec)
+    layers = (("pods", settings.pods), (f"pools.{group.pool}", pool.pods))
+    return _template(deployed, labels(deployed, "agent", group), spec, layers)
 
 
 def gateway_template(deployed: DeployedPlan) -> KubeObject:
@@ -114,14 +119,17 @@ def gateway_template(deployed: DeployedPlan) -> KubeObject:
         gateway["volumeMounts"].append({"name": SPOOL_VOLUME, "mountPath": commands.SPOOL})
         claim = {"claimName": settings.gateway_spool, "readOnly": False}
         spec["volumes"].append({"name": SPOOL_VOLUME, "persistentVolumeClaim": claim})
-    return _template(deployed, labels(deployed, "gateway"), spec)
+    layers = (("pods", settings.pods), ("gateway", settings.gateway_pods))
+    return _template(deployed, labels(deployed, "gateway"), spec, layers)
 
 
-def _template(deployed: DeployedPlan, own: Mapping[str, str], spec: KubeObject) -> KubeObject:
+def _template(deployed: DeployedPlan, own: Mapping[str, str], spec: KubeObject, layers: PodLayers) -> KubeObject:
     annotations = {f"{OWN_PREFIX}/config": deployed.config, f"{OWN_PREFIX}/plan-hash": str(deployed.document["hash"])}
+    annotations[_LOCAL_VOLUMES] = ",".join(volume["name"] for volume in spec["volumes"] if "emptyDir" in volume)
     if not deployed.service_monitor:
         annotations |= _SCRAPED
-    return {"metadata": {"labels": dict(own), "annotations": annotations}, "spec": spec}
+    template = {"metadata": {"labels": dict(own), "annotations": annotations}, "spec": spec}
+    return with_pod_settings(template, layers)
 
 
 def _pod(deployed: DeployedPlan, init: Sequence[KubeObject], containers: Sequence[KubeObject], tier: str) -> KubeObject:
@@ -172,11 +180,11 @@ def _prepare(image: str, command: tuple[Sequence[str], Sequence[str]]) -> KubeOb
 
 
 def _ledger_env(database: LedgerDatabase) -> list[KubeObject]:
-    name = {"name": commands.POD_NAME, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    name = {"name": POD_NAME_ENV, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
     if database.secret is None:
         return [name]
     password = {"secretKeyRef": {"name": database.secret, "key": "password"}}
-    return [name, {"name": "PGPASSWORD", "valueFrom": password}]
+    return [name, {"name": PASSWORD_ENV, "valueFrom": password}]
 
 
 def _worker_number_env(group: WorkerGroup) -> list[KubeObject]:
@@ -184,34 +192,22 @@ def _worker_number_env(group: WorkerGroup) -> list[KubeObject]:
     if group.first is None:
         return []
     label = "metadata.labels['apps.kubernetes.io/pod-index']"
-    return [{"name": commands.NUMBER, "valueFrom": {"fieldRef": {"fieldPath": label}}}]
+    return [{"name": NUMBER_ENV, "valueFrom": {"fieldRef": {"fieldPath": label}}}]
 
 
 def _authorization(deployed: DeployedPlan) -> list[KubeObject]:
     name = deployed.settings.models.secret
     if name is None:
         return []
-    return [{"name": "AUTHORIZATION", "valueFrom": {"secretKeyRef": {"name": name, "key": "authorization"}}}]
+    return [{"name": AUTHORIZATION_ENV, "valueFrom": {"secretKeyRef": {"name": name, "key": "authorization"}}}]
 
 
 def _resources(cpu: float, request_bytes: int, limit_bytes: int) -> KubeObject:
-    """Resource requests and limits of a container. No CPU limit: throttling would add latency."""
+    """Resource requests and limits of a container. No CPU limit unless `cpu_limit` is set: throttling adds latency."""
     return {
         "requests": {"cpu": cores(cpu), "memory": mebibytes(request_bytes)},
         "limits": {"memory": mebibytes(limit_bytes)},
     }
-
-
-def cores(cpu: float) -> str:
-    """CPU quantity, `2` or `250m`, as the API server normalises it."""
-    milli = max(1, math.ceil(cpu * 1000 - 1e-6))
-    return str(milli // 1000) if milli % 1000 == 0 else f"{milli}m"
-
-
-def mebibytes(size: float) -> str:
-    """Memory quantity rounded up, `256Mi` or `2Gi`, as the API server normalises it."""
-    count = max(1, math.ceil(size / MIB))
-    return f"{count // 1024}Gi" if count % 1024 == 0 else f"{count}Mi"
 
 
 def _probe(how: KubeObject, every_s: int, misses: int) -> KubeObject:

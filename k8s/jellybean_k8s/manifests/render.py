@@ -117,12 +117,16 @@ def _headless_service(deployed: DeployedPlan, component: str) -> KubeObject:
 
 
 def _client_service(deployed: DeployedPlan) -> KubeObject:
+    wanted = deployed.settings.gateway_service
     spec = {
-        "type": "ClusterIP",
+        "type": wanted.type,
         "selector": selector(deployed, "gateway"),
         "ports": [_port("grpc", CLIENT_PORT)],
     }
-    return kube_object("v1", "Service", deployed.app, labels(deployed, "gateway"), spec=spec)
+    service = kube_object("v1", "Service", deployed.app, labels(deployed, "gateway"), spec=spec)
+    if wanted.annotations:
+        service["metadata"]["annotations"] = dict(wanted.annotations)
+    return service
 
 
 def _network_policies(deployed: DeployedPlan) -> Iterator[KubeObject]:
@@ -131,7 +135,7 @@ def _network_policies(deployed: DeployedPlan) -> Iterator[KubeObject]:
     dns = {"ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]}
     to_own = {"to": [own], "ports": [_tcp_port(AGENT_PORT)]}
     from_own = {"from": [own], "ports": [_tcp_port(AGENT_PORT)]}
-    to_models = [{"ports": [_tcp_port(port)]} for port in (443, 80)] if deployed.settings.models.url else []
+    to_models = [{"ports": [_tcp_port(port)]} for port in deployed.settings.models.ports]
     database = deployed.settings.gateway_ledger
     to_database = [] if database is None else [{"ports": [_tcp_port(database.port)]}]
     anyone, scrapers = ({"ports": [_tcp_port(port)]} for port in (CLIENT_PORT, METRICS_PORT))

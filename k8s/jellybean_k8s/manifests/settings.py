@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jellybean_k8s.errors import DeployError
+from jellybean_k8s.manifests.pod_settings import PodSettings, ServiceSettings
 from jellybean_k8s.names import SITE_LABEL, TIER_LABEL
 
 MIB = 2**20
@@ -15,6 +17,22 @@ GPU_RESOURCES = {  # vendor -> resource of its device plugin
     "amd": "amd.com/gpu",
     "intel": "gpu.intel.com/i915",
 }
+_MAX_PORT = 65535
+MODEL_PORTS = {"https": 443, "http": 80}  # scheme of a URL of models -> its default port
+
+
+def model_port(url: str) -> int:
+    """The port of a URL from which models are fetched. ValueError if it names no host, or no port that exists."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in MODEL_PORTS or not parts.hostname:
+        raise ValueError(f"{url} has no host that http:// or https:// reaches")
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise ValueError(f"{url} has no port from 1 to 65535")
+    return MODEL_PORTS[parts.scheme] if port is None else port
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +51,27 @@ class ModelSource:
     secret: str | None = None
 
     def __post_init__(self) -> None:
-        """DeployError unless exactly one source is given."""
+        """DeployError unless exactly one source is given, and a URL can be fetched from."""
         given = [name for name in ("url", "image", "claim") if getattr(self, name)]
         if len(given) != 1:
             named = " and ".join(given) or "none"
             raise DeployError(f"models: one of url, image or claim says where the model files are; given: {named}")
         if self.secret and self.url and not self.url.startswith("https://"):
             raise DeployError(f"models: {self.url} with a secret: only https:// keeps it secret")
+        try:
+            _ = self.ports
+        except ValueError as error:
+            raise DeployError(f"models.url: {error}") from error
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Ports that agents fetch models from: those of both schemes, to which a server may redirect, and the URL's.
+
+        None without a URL.
+        """
+        if self.url is None:
+            return ()
+        return tuple(dict.fromkeys((*MODEL_PORTS.values(), model_port(self.url))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +81,7 @@ class PoolSettings:
     `memory_bytes`: request; by default what the plan's models and the agent need. `gpu`: a vendor of `GPU_RESOURCES` or
     the name of a resource; by default the vendor of the planned device, if that is a GPU. `one_per_node`: no two
     workers on a node, for workers that are devices. `autoscale`: an autoscaler may remove workers while the load is
-    lower than planned, as far as the plan allows.
+    lower than planned, as far as the plan allows. `pods`: beside those of all pods.
     """
 
     cpu: float = 1.0
@@ -59,6 +91,7 @@ class PoolSettings:
     node_labels: Mapping[str, str] = field(default_factory=dict)
     one_per_node: bool | None = None
     autoscale: bool = False
+    pods: PodSettings = field(default_factory=PodSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +115,8 @@ class LedgerDatabase:
         scheme, _, rest = self.url.partition("://")
         if scheme != "postgresql+psycopg" or not rest:
             raise DeployError(f"the ledger of pods is a database, postgresql+psycopg://USER@HOST/NAME, not {self.url}")
+        if not 0 < self.port <= _MAX_PORT:
+            raise DeployError(f"the ledger's port is {self.port}, not from 1 to {_MAX_PORT}: {self.url}")
         if ":" in rest.partition("/")[0].rpartition("@")[0]:
             raise DeployError("who sees a pod sees a password in the ledger's URL: put it into a Secret, and name that")
 
@@ -112,6 +147,9 @@ class DeploymentSettings:
     gateway_memory_bytes: float = 512 * MIB
     gateway_spool: str | None = None  # PersistentVolumeClaim for requests that are kept until they are answered
     gateway_ledger: LedgerDatabase | None = None
+    gateway_pods: PodSettings = field(default_factory=PodSettings)  # beside `pods`
+    gateway_service: ServiceSettings = field(default_factory=ServiceSettings)
+    pods: PodSettings = field(default_factory=PodSettings)  # of all pods
     image_pull_secrets: tuple[str, ...] = ()
     allow_python: tuple[str, ...] = ()
     drain_s: float = 30.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jellybean_k8s.manifests.pods import cores, mebibytes
+from jellybean_k8s.manifests.quantities import cores, mebibytes
 from jellybean_k8s.manifests.settings import GPU_RESOURCES, MIB
 from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER, OWN_PREFIX, dns_name
 from jellybean_k8s.objects import KubeObject

@@ -11,7 +11,9 @@ _APPLIED = ("get", "list", "watch", "create", "patch", "delete")  # server-side 
 _RULES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("", ("configmaps", "serviceaccounts", "services"), ("get", "list", "create", "patch", "delete")),
     ("", ("secrets",), ("get", "create", "patch", "delete")),
-    ("", ("pods",), ("list", "watch")),
+    ("", ("persistentvolumeclaims",), ("get",)),
+    ("", ("pods",), ("list", "watch", "create")),  # `create` for dry runs of one pod of each set
+    ("", ("resourcequotas",), ("list",)),
     ("", ("events",), ("list",)),
     ("apps", ("deployments", "statefulsets"), _APPLIED),
     ("apps", ("statefulsets/scale",), ("patch",)),

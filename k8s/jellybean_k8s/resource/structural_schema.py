@@ -121,6 +121,8 @@ def _max_items(key: str) -> int:
 
 
 def _max_length(node: Mapping[str, Any], key: str) -> int:
+    if "maxLength" in node:
+        return int(node["maxLength"])
     if "{0,62}" in node.get("pattern", ""):
         return _NAME_TEXT
     return MAX_DESCRIPTION_LENGTH if key == "description" else MAX_TEXT_LENGTH

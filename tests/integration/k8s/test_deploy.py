@@ -17,7 +17,7 @@ from jellybean_k8s.manifests.commands import tls_secret
 from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_solver.model.problem import Deliver
 from tests.k8s_plans import wide
-from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, SOON_S, Target, with_pools
+from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, SOON_S, Target, claim, with_pools
 
 GATEWAY = "Deployment"
 
@@ -74,11 +74,11 @@ def test_what_does_not_come_up_is_told_in_words_and_the_old_plan_serves_on(targe
             return
         told.append(label)
         name = f"{new.prefix}-cloud-1"
-        target.eventually(lambda: target.cluster.get("Pod", name))
+        uid = target.eventually(lambda: target.cluster.get("Pod", name))["metadata"]["uid"]
         waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}
         state = {"name": "agent", "state": waiting, "ready": False, "restartCount": 0, "image": "x", "imageID": ""}
         target.cluster.merge("Pod", name, {"status": {"containerStatuses": [state]}}, "status")
-        about = {"kind": "Pod", "name": name, "namespace": target.cluster.namespace}
+        about = {"kind": "Pod", "name": name, "namespace": target.cluster.namespace, "uid": uid}
         event = {
             "apiVersion": "v1",
             "kind": "Event",
@@ -173,6 +173,7 @@ def test_in_place_lets_the_running_plan_go_first(target: Target) -> None:
 def test_kept_requests_are_handed_from_one_gateway_to_the_next(target: Target) -> None:
     sources = tuple(dataclasses.replace(source, deliver=Deliver.EVENTUALLY) for source in PLAN.sources)
     settings = dataclasses.replace(SETTINGS, gateway_spool="kept")
+    target.create(claim("kept"))
     target.deploy(dataclasses.replace(PLAN, sources=sources), settings)
     other = dataclasses.replace(OTHER, sources=sources)
     with pytest.raises(DeployError, match="two gateways cannot share the volume"):

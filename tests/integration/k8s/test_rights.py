@@ -13,7 +13,7 @@ from kubernetes import client
 
 from jellybean.operator.reconcile import Reconciler
 from jellybean.operator.resource import resource_definition
-from jellybean_k8s import DeployError, DeploymentSettings, PoolSettings, render
+from jellybean_k8s import DeployError, DeploymentSettings, ModelSource, PoolSettings, render
 from jellybean_k8s.cluster.certificates import certificate_secrets
 from jellybean_k8s.cluster.cluster import Cluster, ClusterError
 from jellybean_k8s.cluster.deploy import deploy, dry_run, rollback, undeploy
@@ -25,7 +25,7 @@ from jellybean_solver.model.plan import Plan
 from tests.k8s_check import schema_complaints
 from tests.k8s_plans import wide
 from tests.k8s_resource import resource
-from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target, define, only_real, with_pools
+from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target, claim, define, only_real, with_pools
 
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 Right = tuple[str, str, str]
@@ -153,6 +153,9 @@ def test_the_role_allows_what_deploying_takes_and_nothing_else(target: Target) -
     scaled = dataclasses.replace(SETTINGS, pools={"cloud": PoolSettings(autoscale=True)})
     many = wide(PLAN, "cloud", 4)
 
+    target.create(claim("models"))
+    target.wire.log.clear()  # what the test asks for
+
     def bring(plan: Plan, settings: DeploymentSettings, options: DeployOptions = QUICK) -> None:
         deployed = deployed_plan(plan, settings, service_monitor=monitored)
         objects = (*certificate_secrets(deployed, target.certificates), *render(deployed))
@@ -161,7 +164,7 @@ def test_the_role_allows_what_deploying_takes_and_nothing_else(target: Target) -
 
     bring(many, scaled)
     bring(OTHER, SETTINGS)
-    bring(OTHER, dataclasses.replace(SETTINGS, agent_images={"cpu": "agent:2"}))
+    bring(OTHER, dataclasses.replace(SETTINGS, agent_images={"cpu": "agent:2"}, models=ModelSource(claim="models")))
     rollback(target.cluster, "digits", 1, QUICK)
     target.broken.add(deployed_plan(OTHER, SETTINGS, service_monitor=monitored).prefix)
     with pytest.raises(DeployError):

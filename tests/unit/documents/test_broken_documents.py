@@ -148,7 +148,7 @@ CASES = [
     Broken("no accuracy", P, ACCURACY, "", 16, "slo.accuracy", "have no accuracy", where=W),
     Broken("two accuracies", P, "accuracy:\n", "accuracy:\n  independent: {detect: {small: 91, large: 95}}\n", 17, "accuracy", "exactly one form, but has end_to_end and independent"),
     Broken("accuracy of a variant missing", P, ACCURACY, "accuracy: {independent: {detect: {small: 91}}}\n", 16, "accuracy.independent.detect", "no accuracy for variant large"),
-    Broken("share above 100", P, ACCURACY, "accuracy: {independent: {detect: {small: 91, large: 191}}}\n", 16, "accuracy.independent.detect.large", "between 0 and 100"),
+    Broken("share above 100", P, ACCURACY, "accuracy: {independent: {detect: {small: 91, large: 191}}}\n", 16, "accuracy.independent.detect.large", "must be at most 100, not 191"),
     Broken("point with too many inputs", P, ACCURACY, "accuracy: {per_operator: {detect: {small: 91, large: [{inputs: [3], output: 9}]}}}\n", 16, "accuracy.per_operator.detect.large.0", "1 input accuracies, but detect has none"),
 ]  # fmt: skip
 SOUND = {"join of levels at one rate", "no workers left"}

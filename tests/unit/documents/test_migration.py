@@ -31,7 +31,7 @@ def test_prices_and_hysteresis_in_human_units(folder: Path) -> None:
         ("{start: 0.02}", "0.02 has no unit; write 0.02 USD"),
         ("{start: 1 USD/h}", "'USD/h' is the unit of a price per hour"),
         ("{start: -1 USD}", "must not be negative"),
-        ("{at_least: 120 %}", "must be at most 1.0"),
+        ("{at_least: 120 %}", "must be at most 1,"),
         ("{price: 1 USD}", "unknown key 'price'"),
     ],
 )

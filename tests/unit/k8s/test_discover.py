@@ -12,7 +12,7 @@ from jellybean.documents import InfrastructureDocument
 from jellybean.documents.schema.fields import FROM_DOCUMENT
 from jellybean_k8s import DeployError, NodeFleet
 from jellybean_k8s.cluster.discover import discover_pools
-from jellybean_k8s.cluster.preflight import parse_quantity
+from jellybean_k8s.manifests.quantities import parse_quantity
 
 
 def node(
@@ -32,6 +32,24 @@ def node(
     spec = {"taints": list(taints), **({"unschedulable": True} if cordoned else {})}
     status = {"allocatable": {"cpu": "4", "memory": memory, **(more or {})}}
     return {"metadata": {"name": name, "labels": own}, "spec": spec, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("toleration", "taken"),
+    [
+        ({"key": "dedicated", "operator": "Equal", "value": "ml", "effect": "NoSchedule"}, True),
+        ({"key": "dedicated", "operator": "Exists"}, True),
+        ({"operator": "Exists", "effect": "NoSchedule"}, True),
+        ({"key": "dedicated", "value": "ml"}, True),
+        ({"key": "dedicated", "operator": "Equal", "value": "db"}, False),
+        ({"key": "dedicated", "operator": "Exists", "effect": "NoExecute"}, False),
+        ({"key": "other", "operator": "Exists"}, False),
+    ],
+)
+def test_nodes_with_taints_that_all_pods_tolerate_belong_to_the_fleet(toleration: dict[str, str], taken: bool) -> None:
+    nodes = [node("a", taints=({"key": "dedicated", "value": "ml", "effect": "NoSchedule"},))]
+    found = discover_pools(nodes, ["edge", "cloud"], {}, tolerations=[toleration])
+    assert (len(found.pools) == 1, len(found.left_out) == 0) == (taken, taken)
 
 
 def test_alike_nodes_make_a_pool() -> None:

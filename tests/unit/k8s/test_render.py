@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import os
 import re
 import shutil
 import subprocess
@@ -33,9 +32,9 @@ from jellybean_solver.model.plan_document import from_document
 from jellybean_solver.model.problem import Deliver
 from tests import report_plans
 from tests.k8s_check import complaints, schema_complaints
+from tests.k8s_golden import assert_golden
 from tests.k8s_plans import SETTINGS, on_device, wide, with_models
 
-GOLDEN = Path(__file__).parent / "golden"
 IMAGES = dataclasses.replace(
     SETTINGS, agent_images={name: f"registry.example/agent-{name}:1" for name in ("cpu", "cuda", "rocm")}
 )
@@ -55,31 +54,19 @@ def pod(objects: tuple[KubeObject, ...], part: str) -> Any:
     return find(objects, "StatefulSet", part)["spec"]["template"]["spec"]
 
 
-def golden(name: str, objects: tuple[KubeObject, ...], plan: Plan, settings: DeploymentSettings) -> None:
-    """Compare to a file in which names and hashes do not depend on a plan document's version, nor on our scripts."""
-    path, deployed = GOLDEN / name, deployed_plan(plan, settings)
-    text = yaml_documents({**item, "data": sorted(item["data"])} if "data" in item else item for item in objects)
-    text = text.replace(deployed.config, "digits-PLAN-files-HASH").replace(deployed.document["hash"], "HASH")
-    text = re.sub(r'"(PLAN|HASH)"', r"\1", text.replace(deployed.id, "PLAN"))  # some hashes look like numbers
-    if os.environ.get("JELLYBEAN_UPDATE_GOLDEN"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    hint = "JELLYBEAN_UPDATE_GOLDEN=1 pytest tests/unit/k8s writes it anew; look at the difference"
-    assert path.read_text(encoding="utf-8") == text, hint
-
-
 def test_the_objects_of_a_plan_are_the_golden_ones(plan: Plan) -> None:
-    objects = render(deployed_plan(plan, SETTINGS))
-    golden("digits.yaml", objects, plan, SETTINGS)
+    deployed = deployed_plan(plan, SETTINGS)
+    objects = render(deployed)
+    assert_golden("digits.yaml", objects, deployed)
     assert complaints(objects) == schema_complaints(objects) == []
 
 
 def test_gpus_volumes_and_a_service_monitor_are_the_golden_ones(plan: Plan) -> None:
     pools = {"cloud": PoolSettings(cpu=4, memory_bytes=8 * 2**30, node_labels={"gpu.example/kind": "t4"})}
     settings = dataclasses.replace(IMAGES, pools=pools, models=ModelSource(image="registry.example/models:1"))
-    on_gpu = on_device(plan, "cloud", "cuda")
-    objects = render(deployed_plan(on_gpu, settings, service_monitor=True))
-    golden("digits-gpu.yaml", objects, on_gpu, settings)
+    deployed = deployed_plan(on_device(plan, "cloud", "cuda"), settings, service_monitor=True)
+    objects = render(deployed)
+    assert_golden("digits-gpu.yaml", objects, deployed)
     assert complaints(objects) == schema_complaints(objects) == []
 
 
@@ -193,7 +180,7 @@ def test_a_pod_has_the_image_and_the_gpu_of_its_device(
 def test_four_gpus_of_a_machine_are_four_workers_with_one_each(plan: Plan) -> None:
     four = on_device(wide(plan, "cloud", 4), "cloud", "cuda")
     objects = render(deployed_plan(four, IMAGES))
-    golden("digits-four-gpus.yaml", objects, four, IMAGES)
+    assert_golden("digits-four-gpus.yaml", objects, deployed_plan(four, IMAGES))
     assert complaints(objects) == schema_complaints(objects) == []
     assert find(objects, "StatefulSet", "cloud")["spec"]["replicas"] == 4
     settings = dataclasses.replace(IMAGES, pools={"cloud": PoolSettings(gpus=4)})
@@ -214,7 +201,7 @@ def test_a_part_of_a_gpu_is_a_resource_of_nvidias_device_plugin(
 ) -> None:
     parts = on_device(wide(plan, "cloud", 4), "cloud", "cuda", **{f"share.{kind}": size})
     objects = render(deployed_plan(parts, IMAGES))
-    golden(f"digits-{kind}.yaml", objects, parts, IMAGES)
+    assert_golden(f"digits-{kind}.yaml", objects, deployed_plan(parts, IMAGES))
     assert complaints(objects) == schema_complaints(objects) == []
     found = pod(objects, "cloud")
     limits = found["containers"][0]["resources"]["limits"]
@@ -353,6 +340,35 @@ def test_metrics_of_gateway_and_agents_are_found_by_annotations_or_by_a_service_
     assert sorted(served) == ["agent", "gateway"]
 
 
+def egress_ports(objects: tuple[KubeObject, ...], part: str) -> list[int]:
+    """TCP ports that pods may open connections to, besides those of DNS."""
+    rules = find(objects, "NetworkPolicy", part)["spec"]["egress"]
+    return [port["port"] for rule in rules for port in rule["ports"] if port["port"] != 53]
+
+
+@pytest.mark.parametrize(
+    ("url", "ports"),
+    [
+        ("https://models.example/x", [443, 80]),
+        ("http://models.example:80/x", [443, 80]),
+        ("http://minio.shop:9000/models", [443, 80, 9000]),
+        ("https://[fd00::1]:8443", [443, 80, 8443]),
+    ],
+)
+def test_agents_may_reach_the_port_of_the_models(plan: Plan, url: str, ports: list[int]) -> None:
+    """And those of the two schemes, to which a server of models may redirect."""
+    objects = render(deployed_plan(plan, dataclasses.replace(SETTINGS, models=ModelSource(url=url))))
+    assert egress_ports(objects, "agents") == [7001, *ports]
+    assert egress_ports(objects, "gateway") == [7001]
+    assert complaints(objects) == schema_complaints(objects) == []
+
+
+@pytest.mark.parametrize("url", ["https://models.example:99999/x", "https://models.example:0", "http://:80/x"])
+def test_a_url_of_models_has_a_host_and_a_port_that_exists(url: str) -> None:
+    with pytest.raises(DeployError, match=r"models.url: .* has no (host|port from 1 to 65535)"):
+        ModelSource(url=url)
+
+
 def test_a_ledger_is_a_database_whose_password_is_a_secret(plan: Plan) -> None:
     database = LedgerDatabase("postgresql+psycopg://jellybean@db.example/ledger", "ledger")
     metrics, labelled = {"": "top1", "shop": "exact_match"}, {"shop": "last"}
@@ -375,6 +391,20 @@ def test_a_ledger_is_a_database_whose_password_is_a_secret(plan: Plan) -> None:
         LedgerDatabase("postgresql+psycopg://jellybean:pass@db.example/ledger")
     with pytest.raises(DeployError, match=r"not sqlite:///ledger\.db"):
         LedgerDatabase("sqlite:///ledger.db")
+
+
+@pytest.mark.parametrize("models", [ModelSource(url="https://x"), ModelSource(claim="c"), ModelSource(image="m:1")])
+def test_an_autoscaler_of_nodes_may_move_pods_whose_local_volumes_have_nothing_to_lose(
+    plan: Plan, models: ModelSource
+) -> None:
+    """It removes no node with a local volume that this annotation does not name."""
+    for item in render(deployed_plan(plan, dataclasses.replace(SETTINGS, models=models))):
+        if item["kind"] in WORKLOADS:
+            template = item["spec"]["template"]
+            local = [volume["name"] for volume in template["spec"]["volumes"] if "emptyDir" in volume]
+            named = template["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"]
+            assert named.split(",") == local
+            assert ("models" in local) is (item["kind"] == "StatefulSet" and models.url is not None)
 
 
 def test_unknown_tiers_are_refused(plan: Plan) -> None:

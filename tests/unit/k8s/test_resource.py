@@ -16,12 +16,12 @@ import pytest
 import yaml
 
 from jellybean.documents import build_problem, load_any_project, load_project
-from jellybean.documents.kubernetes import load_kubernetes
+from jellybean.documents.kubernetes import load_kubernetes, load_settings
 from jellybean.errors import DocumentError
 from jellybean.operator.fleet import discovered, with_pools
 from jellybean.operator.resource import lay_out, operator_spec, resource_definition, stated_profiles, to_resource
 from jellybean.planning.project_plan import plan_project, require_plan
-from jellybean_k8s import render
+from jellybean_k8s import ServiceSettings, render
 from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_k8s.manifests.yaml_text import to_yaml
 from jellybean_solver.model.problem import Problem
@@ -232,6 +232,33 @@ def test_a_project_is_a_resource_and_plans_alike(example: str, tmp_path: Path) -
     laid = lay_out(made, made["spec"]["infrastructure"], stated_profiles(made["spec"]), tmp_path / "laid")
     assert _without_sizes(build_problem(laid.project)) == _without_sizes(build_problem(project))
     assert laid.settings.agent_images == {"cpu": "registry.example/agent:1"}
+
+
+def test_settings_of_pods_are_part_of_a_resource(tmp_path: Path) -> None:
+    folder = tmp_path / "digits"
+    shutil.copytree(ROOT / "examples/digits", folder)
+    own = {
+        "cpu_limit": 8,
+        "priority": "serving",
+        "labels": {"team": "vision"},
+        "annotations": {"a/b": "c"},
+        "tolerations": [{"key": "dedicated", "value": "ml"}, {"operator": "Exists", "effect": "NoExecute"}],
+        "env": {"A": "1"},
+        "runtime_class": "gvisor",
+        "patch": {"spec": {"affinity": None, "dnsPolicy": "Default"}},
+    }
+    service = ServiceSettings("LoadBalancer", {"a/b": "c"})
+    parts = {"pods": own, "pools": {"hub": own}, "gateway": {**own, "service": dataclasses.asdict(service)}}
+    written = "".join(f"{key}: {json.dumps(part)}\n" for key, part in parts.items())
+    (folder / "kubernetes.yaml").write_text(SETTINGS + written, encoding="utf-8")
+    made = json.loads(json.dumps(to_resource(load_project(folder), load_kubernetes(folder))))
+    assert list(schema().iter_errors(made)) == []
+    assert pruned(root(), {"spec": made["spec"]}) == {"spec": made["spec"]}
+    (tmp_path / "laid").mkdir()
+    laid = lay_out(made, made["spec"]["infrastructure"], stated_profiles(made["spec"]), tmp_path / "laid").settings
+    wanted = load_settings(folder)
+    assert (laid.pods, laid.pools, laid.gateway_pods) == (wanted.pods, wanted.pools, wanted.gateway_pods)
+    assert laid.gateway_service == wanted.gateway_service == service
 
 
 def test_stale_profiles_are_refused_unless_accepted(tmp_path: Path) -> None:
