@@ -80,6 +80,10 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "PoolSettings",
         "DeploymentSettings",
     ),
+    "manifests.service_names": (
+        "service_names",
+        "service_namespaces",
+    ),
     "manifests.training_job": (
         "TrainingJob",
         "training_objects",

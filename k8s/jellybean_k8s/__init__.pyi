@@ -39,6 +39,8 @@ from jellybean_k8s.manifests.identity import deployed_plan as deployed_plan
 from jellybean_k8s.manifests.kustomize import kustomize_base as kustomize_base
 from jellybean_k8s.manifests.render import Objects as Objects
 from jellybean_k8s.manifests.render import render as render
+from jellybean_k8s.manifests.service_names import service_names as service_names
+from jellybean_k8s.manifests.service_names import service_namespaces as service_namespaces
 from jellybean_k8s.manifests.settings import GPU_RESOURCES as GPU_RESOURCES
 from jellybean_k8s.manifests.settings import MIB as MIB
 from jellybean_k8s.manifests.settings import DeploymentSettings as DeploymentSettings

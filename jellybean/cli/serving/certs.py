@@ -13,7 +13,9 @@ import typer
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import out, print_json, say
 from jellybean.cli.current_plan import load_current_plan
+from jellybean.cli.kubernetes.options import Context, Kubeconfig
 from jellybean.cli.projects import open_served_project, planned_options
+from jellybean.cli.serving.gateway_hosts import context_namespace, gateway_hosts
 from jellybean.display.terminal import GOOD
 from jellybean.errors import InputError, JellyBeanError
 from jellybean.folders import state_folder
@@ -38,6 +40,7 @@ _GATEWAY = "gateway"  # folder of its certificate
 @app.command(
     epilog=example(
         "jellybean certs my-digits --host gateway.example",
+        "jellybean certs my-digits --context edge-fleet --namespace digits",
         "jellybean certs my-digits --client alice",
         "jellybean certs my-two --client digits/bob",
     )
@@ -63,6 +66,17 @@ def certs(
     admins: Annotated[
         list[str] | None, typer.Option("--admin", help="Client that may also drain. May be repeated.")
     ] = None,
+    context: Context = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            help="Namespace of the deployment in Kubernetes, for the names of the gateway's Service; that of --context "
+            "by default.",
+        ),
+    ] = None,
+    kubeconfig: Kubeconfig = None,
     hours: Annotated[float, typer.Option(min=0.01, max=8760.0, help="Validity of the certificates.")] = 168.0,
     new_ca: Annotated[
         bool,
@@ -90,9 +104,10 @@ def certs(
             "another copy of this project, copy .jellybean/certs/admin/admin from there instead, and give it as --tls"
         )
     made = _identities(view, clients or ["client"], admins or ["admin"])
-    gateway_hosts = dict.fromkeys(("localhost", "127.0.0.1", *(hosts or certificate_hosts(folder / _GATEWAY))))
+    at_namespace = context_namespace(kubeconfig, context, namespace)
+    names = gateway_hosts(project, certificate_hosts(folder / _GATEWAY), hosts or (), at_namespace)
     for path, identity in made.items():
-        at = gateway_hosts if path == _GATEWAY else ()
+        at = names if path == _GATEWAY else ()
         authority.equip(_inside(folder, path), identity, hosts=at, life_s=hours * 3600.0)
     if new_ca:
         say(
