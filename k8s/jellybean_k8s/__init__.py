@@ -9,6 +9,8 @@ from __future__ import annotations
 from jellybean_protos.lazy_surface import lazy_surface
 
 _NAMES: dict[str, tuple[str, ...]] = {  # by module
+    "cluster.certificate_expiry": ("SecretCertificate",),
+    "cluster.certificate_report": ("CertificateReport",),
     "cluster.certificates": ("certificate_secrets",),
     "cluster.cluster": (
         "Cluster",

@@ -1,3 +1,5 @@
+from jellybean_k8s.cluster.certificate_expiry import SecretCertificate as SecretCertificate
+from jellybean_k8s.cluster.certificate_report import CertificateReport as CertificateReport
 from jellybean_k8s.cluster.certificates import certificate_secrets as certificate_secrets
 from jellybean_k8s.cluster.cluster import Cluster as Cluster
 from jellybean_k8s.cluster.cluster import ClusterError as ClusterError

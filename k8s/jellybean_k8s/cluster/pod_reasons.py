@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from jellybean_k8s.objects import KubeObjectView
 
@@ -24,15 +25,20 @@ def is_ready(pod: KubeObjectView) -> bool:
     return ready and "deletionTimestamp" not in pod["metadata"]
 
 
-def pod_reasons(pods: Iterable[KubeObjectView], events: Iterable[KubeObjectView]) -> list[str]:
-    """A line per unready pod, with its events below; pods with the same reasons share their lines."""
+def pod_reasons(
+    pods: Iterable[KubeObjectView], events: Iterable[KubeObjectView], known: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
+    """A line per unready pod, with its events below; pods with the same reasons share their lines.
+
+    `known`: pod -> why it is not ready, where more is known of it than its state says.
+    """
     pods_by_reason: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     warnings = _warnings_by_object(events)
     for pod in pods:
         if not is_ready(pod):
             name = pod["metadata"]["name"]
             key = (
-                _state(pod),
+                known.get(name) or _state(pod),
                 tuple(text.replace(name, "POD") for text in warnings.get(("Pod", name), ())[-_MOST_EVENTS:]),
             )
             pods_by_reason.setdefault(key, []).append(name)

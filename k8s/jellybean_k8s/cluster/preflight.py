@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from jellybean_k8s.cluster.certificate_check import check_certificates
 from jellybean_k8s.cluster.cluster import Cluster, ClusterError
 from jellybean_k8s.cluster.pod_reasons import indented_lines
 from jellybean_k8s.errors import DeployError
@@ -28,6 +30,7 @@ def check(
     objects: Sequence[KubeObjectView],
     *,
     leaving: frozenset[str] = frozenset(),
+    now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
 ) -> list[str]:
     """Run all checks. PreflightError with every problem; otherwise returns notes on checks that were not possible.
 
@@ -35,6 +38,9 @@ def check(
     """
     problems, notes = over_budget(deployed.plan), []
     problems += missing_secrets(cluster, deployed, objects)
+    unusable, warnings = check_certificates(cluster, deployed, objects, now().timestamp())
+    problems += unusable
+    notes += warnings
     try:
         nodes = cluster.list("Node")
     except ClusterError as error:
