@@ -42,6 +42,11 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "gateway_pod",
     ),
     "cluster.preflight": ("PreflightError",),
+    "cluster.renewal": (
+        "DeployedCertificates",
+        "read_deployed_certificates",
+        "renew_certificates",
+    ),
     "cluster.revisions": (
         "plan_record",
         "read_inventory",

@@ -22,6 +22,9 @@ from jellybean_k8s.cluster.port_forward import forwarded_gateway as forwarded_ga
 from jellybean_k8s.cluster.port_forward import gateway_pod as gateway_pod
 from jellybean_k8s.cluster.preflight import PreflightError as PreflightError
 from jellybean_k8s.cluster.readiness import NotReadyError as NotReadyError
+from jellybean_k8s.cluster.renewal import DeployedCertificates as DeployedCertificates
+from jellybean_k8s.cluster.renewal import read_deployed_certificates as read_deployed_certificates
+from jellybean_k8s.cluster.renewal import renew_certificates as renew_certificates
 from jellybean_k8s.cluster.revisions import plan_record as plan_record
 from jellybean_k8s.cluster.revisions import read_inventory as read_inventory
 from jellybean_k8s.cluster.revisions import read_plan_record as read_plan_record

@@ -28,14 +28,22 @@ def context_namespace(kubeconfig: Path | None, context: str | None, namespace: s
     return connect_to(kubeconfig, context, None).namespace
 
 
+def deployment_name_of(project: AnyProject) -> str:
+    """The name of a project's deployment and of its Service. DocumentError without a kubernetes.yaml."""
+    from jellybean.documents.kubernetes import load_settings
+    from jellybean_k8s import app_name
+
+    name = project.workflow.name if isinstance(project, Project) else project.name
+    return app_name(load_settings(project.directory), name)
+
+
 def _service_hosts(project: AnyProject, before: Sequence[str], given: Sequence[str], namespace: str) -> list[str]:
-    from jellybean.documents.kubernetes import KUBERNETES_FILE, load_settings
-    from jellybean_k8s import app_name, service_names, service_namespaces
+    from jellybean.documents.kubernetes import KUBERNETES_FILE
+    from jellybean_k8s import service_names, service_namespaces
 
     if not namespace and not (project.directory / KUBERNETES_FILE).exists():
         return []
-    name = project.workflow.name if isinstance(project, Project) else project.name
-    app = app_name(load_settings(project.directory), name)
+    app = deployment_name_of(project)
     kept = () if given and namespace else service_namespaces(app, before)
     namespaces = tuple(dict.fromkeys((*kept, *filter(None, (namespace,)))))
     if not namespaces:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jellybean_k8s import render
+from jellybean_k8s import DeployError, read_deployed_certificates, render
 from jellybean_k8s.cluster.certificates import certificate_secrets
 from jellybean_k8s.cluster.deploy import deploy, rollback
 from jellybean_k8s.cluster.preflight import PreflightError
@@ -167,3 +167,13 @@ def test_a_rollback_is_not_held_up(target: Target, tmp_path: Path) -> None:
     target.deploy(settings=dataclasses.replace(SETTINGS, agent_images={"cpu": "agent:2"}))
     put(target, equip(copy(target, tmp_path / "expired"), ["cloud-1"], life_s=EXPIRED_S))
     assert rollback(target.cluster, "digits", 1, QUICK).number == 3
+
+
+def test_certificates_of_a_resource_are_its_operators(target: Target) -> None:
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": "owner-uid"}
+    if target.server is None:
+        made = target.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner"}})
+        owner["uid"] = made["metadata"]["uid"]
+    target.deploy(options=dataclasses.replace(QUICK, owner=owner))
+    with pytest.raises(DeployError, match="deployed for ConfigMap owner, whose operator renews its certificates"):
+        read_deployed_certificates(target.cluster, "digits")
