@@ -156,7 +156,8 @@ def _tell_authority(folder: Path, *, is_first: bool, is_next: bool) -> None:
     if is_next:
         say(
             "the new CA is trusted from now on and signs from the next `jellybean certs` on: run that when all "
-            "processes have the new files and all joined boxes have renewed (after a third of their certificates' validity)"
+            "processes have the new files and all joined boxes have renewed (after a third of their certificates' "
+            "validity)"
         )
 
 
