@@ -20,13 +20,15 @@ _MOST_LINES = 3
 class CertificateReport:
     """Certificates at a time, those that end first at the front.
 
-    `damaged`: what is no certificate. `unread`: Secrets that this user may not read.
+    `damaged`: what is no certificate. `unread`: Secrets that this user may not read. `is_operated`: the deployment
+    is of a custom resource.
     """
 
     at_unix_s: float
     certificates: tuple[SecretCertificate, ...] = ()
     damaged: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    is_operated: bool = False
 
     @property
     def expired(self) -> tuple[SecretCertificate, ...]:
@@ -62,10 +64,15 @@ class CertificateReport:
         mounted = ((pod["metadata"]["name"], certificate_of_pod(pod)) for pod in pods)
         return {name: expired[key].words(self.at_unix_s) for name, key in mounted if key is not None and key in expired}
 
+    def _advice(self, item: SecretCertificate) -> str:
+        if self.is_operated:
+            return "the operator renews what it has issued (its log says why not), you what you have given"
+        return f"`{item.renewal}` renews it"
+
     def _lines(self, items: tuple[SecretCertificate, ...], have: str) -> Iterator[str]:
         for item in items[:_MOST_LINES]:
             share = "" if item.has_expired(self.at_unix_s) else ", less than a third of its lifetime"
-            yield f"{item.words(self.at_unix_s)}{share}: `{item.renewal}` renews it"
+            yield f"{item.words(self.at_unix_s)}{share}: {self._advice(item)}"
         if len(items) > _MOST_LINES:
             yield f"{len(items) - _MOST_LINES} more certificates {have}"
 
@@ -75,6 +82,8 @@ def report_certificates(
     secrets: Mapping[str, KubeObjectView],
     at_unix_s: float,
     unread: Iterable[str] = (),
+    *,
+    is_operated: bool = False,
 ) -> CertificateReport:
     """The certificates that pods of rendered objects mount from these Secrets; a Secret that is missing is left out."""
     found: list[SecretCertificate] = []
@@ -86,4 +95,5 @@ def report_certificates(
             found += own
             damaged += none
     found.sort(key=lambda item: (item.expires_unix_s, item.secret, item.key))
-    return CertificateReport(at_unix_s, tuple(found), tuple(damaged), tuple(sorted(set(unread) & set(mounted))))
+    unread = tuple(sorted(set(unread) & set(mounted)))
+    return CertificateReport(at_unix_s, tuple(found), tuple(damaged), unread, is_operated)

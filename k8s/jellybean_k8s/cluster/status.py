@@ -87,7 +87,7 @@ def _of_serving_revision(
     manifests = read_revision(cluster, inventory.app, inventory.current.number)
     names = {*secret_names(manifests), *mounted_certificates(manifests)}
     secrets, unread = read_secrets(cluster, names)
-    certificates = report_certificates(manifests, secrets, at_unix_s, unread)
+    certificates = report_certificates(manifests, secrets, at_unix_s, unread, is_operated=inventory.owner is not None)
     if at_rest(inventory) is None:
         return Drift(), certificates
     known = replace(inventory, objects=inventory.objects - {("Secret", name) for name in unread})

@@ -169,7 +169,7 @@ def test_a_rollback_is_not_held_up(target: Target, tmp_path: Path) -> None:
     assert rollback(target.cluster, "digits", 1, QUICK).number == 3
 
 
-def test_certificates_of_a_resource_are_its_operators(target: Target) -> None:
+def test_certificates_of_a_resource_are_its_operators(target: Target, tmp_path: Path) -> None:
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": "owner-uid"}
     if target.server is None:
         made = target.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner"}})
@@ -177,3 +177,8 @@ def test_certificates_of_a_resource_are_its_operators(target: Target) -> None:
     target.deploy(options=dataclasses.replace(QUICK, owner=owner))
     with pytest.raises(DeployError, match="deployed for ConfigMap owner, whose operator renews its certificates"):
         read_deployed_certificates(target.cluster, "digits")
+    put(target, equip(copy(target, tmp_path / "expired"), ["cloud-1"], life_s=EXPIRED_S))
+    (problem,) = read_status(target.cluster, "digits").certificates.problems
+    assert problem.endswith(
+        " ago: the operator renews what it has issued (its log says why not), you what you have given"
+    )
