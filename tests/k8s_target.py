@@ -22,7 +22,7 @@ import pytest
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
-from jellybean_k8s import DeployError, PoolSettings, render
+from jellybean_k8s import DeployError, PoolSettings, render, service_names
 from jellybean_k8s.cluster.certificates import certificate_secrets
 from jellybean_k8s.cluster.cluster import PATHS, Cluster, ClusterError, connect
 from jellybean_k8s.cluster.compare import object_key
@@ -35,6 +35,7 @@ from jellybean_k8s.resource.crd import CRD_KIND, CRD_NAME
 from jellybean_solver.model.plan import Plan
 from tests import k8s_plans, report_plans
 from tests.api_server import RunningServer
+from tests.k8s_certificates import equip
 from tests.k8s_plans import with_models
 from tests.kubelet_mounts import unmounted
 
@@ -47,6 +48,7 @@ _MADE = frozenset(PATHS) - {"Event", "Node", "CustomResourceDefinition", CRD_KIN
 PLAN = with_models(report_plans.digits())
 OTHER = dataclasses.replace(PLAN, hop_s=PLAN.hop_s + 0.001)
 QUICK = DeployOptions(timeout_s=120.0 if REAL else 60.0)
+MOCK_NAMESPACE = "shop"
 SOON_S = 20.0 if REAL else 1.5  # that controllers need to make pods
 # a real cluster may have one node of a tier
 SETTINGS = dataclasses.replace(k8s_plans.SETTINGS, pools={"edge-box": PoolSettings(one_per_node=False)} if REAL else {})
@@ -208,7 +210,7 @@ class Target:
 def mock_cluster(server: RunningServer, patience_s: float = 5.0) -> Cluster:
     configuration = client.Configuration()
     configuration.host = server.url
-    return Cluster(client.ApiClient(configuration), "shop", patience_s)
+    return Cluster(client.ApiClient(configuration), MOCK_NAMESPACE, patience_s)
 
 
 def claim(name: str) -> dict[str, Any]:
@@ -232,10 +234,7 @@ def node(name: str, tier: str, gpus: int = 0, **labels: str) -> dict[str, Any]:
 @contextlib.contextmanager
 def running_target(folder: Path) -> Iterator[Target]:
     """Certificates of all workers that plans here have are in the folder."""
-    for path in ("gateway", "agent/edge-box-1", "agent/edge-box-2", *(f"agent/cloud-{i}" for i in range(1, 5))):
-        (folder / path).mkdir(parents=True)
-        for name in ("tls.crt", "tls.key", "ca.crt"):
-            (folder / path / name).write_text(f"{path} {name}", encoding="utf-8")
+    equip(folder, hosts=service_names("digits", os.environ["JELLYBEAN_TEST_NAMESPACE"] if REAL else MOCK_NAMESPACE))
     with contextlib.ExitStack() as stack:
         server = None if REAL else stack.enter_context(RunningServer())
         if server is not None:

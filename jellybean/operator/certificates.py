@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import base64
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
-from jellybean.serving.enrolment.authority import LIFE_S, open_authority
+from jellybean.serving.enrolment.authority import LIFE_S, certificate_hosts, open_authority
 from jellybean_agent import CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE, Identity, Role, write_private_file
 from jellybean_k8s import (
     APP_PREFIX,
@@ -23,6 +23,7 @@ from jellybean_k8s import (
     DeployedPlan,
     admin_secret,
     certificate_secrets,
+    service_names,
     tls_secret,
 )
 
@@ -40,8 +41,8 @@ def issued(cluster: Cluster, deployed: DeployedPlan, folder: Path) -> tuple[Obje
         _restore(there, {item: ca / item for item in there.get("data") or {}})
     bundle = (ca / CA_FILE).read_bytes() if (ca / CA_FILE).exists() else b""
     authority = open_authority(ca, renew=bool(bundle) and _authority_needs_renewal(bundle))
-    hosts = [f"{deployed.app}{tail}" for tail in ("", f".{cluster.namespace}", f".{cluster.namespace}.svc")]
-    _keep_or_issue(cluster, deployed, folder, authority, [*hosts, "localhost"])
+    hosts = (*service_names(deployed.app, cluster.namespace), "localhost")
+    _keep_or_issue(cluster, deployed, folder, authority, hosts)
     return (
         _secret(deployed, name, _files(ca)),
         *certificate_secrets(deployed, folder),
@@ -58,7 +59,9 @@ def _client_secret(deployed: DeployedPlan) -> str:
     return f"{deployed.app}-client-tls"
 
 
-def _keep_or_issue(cluster: Cluster, deployed: DeployedPlan, folder: Path, authority: Any, hosts: list[str]) -> None:
+def _keep_or_issue(
+    cluster: Cluster, deployed: DeployedPlan, folder: Path, authority: Any, hosts: Sequence[str]
+) -> None:
     """Write a folder per certificate: the existing one if it needs no renewal, else a new one."""
     name = deployed.plan.name
     wanted: list[tuple[str, Path, Identity, str]] = [
@@ -77,9 +80,9 @@ def _keep_or_issue(cluster: Cluster, deployed: DeployedPlan, folder: Path, autho
             _restore(
                 there, {"ca.crt": at / CA_FILE, f"{key}crt": at / CERTIFICATE_FILE, f"{key}key": at / PRIVATE_KEY_FILE}
             )
-        if not _is_current(at, authority):
-            of_gateway = identity.role is Role.GATEWAY
-            authority.equip(at, identity, hosts=hosts if of_gateway else (), life_s=LIFE_S)
+        own = hosts if identity.role is Role.GATEWAY else ()
+        if not _is_current(at, authority, own):
+            authority.equip(at, identity, hosts=own, life_s=LIFE_S)
 
 
 def _restore(secret: Mapping[str, Any], files: Mapping[str, Path]) -> None:
@@ -90,10 +93,11 @@ def _restore(secret: Mapping[str, Any], files: Mapping[str, Path]) -> None:
             write_private_file(path, base64.b64decode(text))
 
 
-def _is_current(at: Path, authority: Any) -> bool:
-    """True if the folder has the authority's bundle and a certificate signed by it that needs no renewal."""
+def _is_current(at: Path, authority: Any, hosts: Sequence[str]) -> bool:
+    """True if the folder has the authority's bundle and a certificate for the hosts, signed by it and not late."""
     if (
-        not all((at / item).exists() for item in (CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE))
+        not set(hosts) <= set(certificate_hosts(at))
+        or not all((at / item).exists() for item in (CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE))
         or (at / CA_FILE).read_bytes() != authority.bundle
     ):
         return False

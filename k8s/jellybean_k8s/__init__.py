@@ -9,6 +9,8 @@ from __future__ import annotations
 from jellybean_protos.lazy_surface import lazy_surface
 
 _NAMES: dict[str, tuple[str, ...]] = {  # by module
+    "cluster.certificate_expiry": ("SecretCertificate",),
+    "cluster.certificate_report": ("CertificateReport",),
     "cluster.certificates": ("certificate_secrets",),
     "cluster.cluster": (
         "Cluster",
@@ -44,6 +46,11 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "gateway_pod",
     ),
     "cluster.preflight": ("PreflightError",),
+    "cluster.renewal": (
+        "DeployedCertificates",
+        "read_deployed_certificates",
+        "renew_certificates",
+    ),
     "cluster.revisions": (
         "plan_record",
         "read_inventory",
@@ -93,6 +100,10 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "PoolSettings",
         "DeploymentSettings",
         "model_port",
+    ),
+    "manifests.service_names": (
+        "service_names",
+        "service_namespaces",
     ),
     "manifests.training_job": (
         "TrainingJob",

@@ -1,3 +1,5 @@
+from jellybean_k8s.cluster.certificate_expiry import SecretCertificate as SecretCertificate
+from jellybean_k8s.cluster.certificate_report import CertificateReport as CertificateReport
 from jellybean_k8s.cluster.certificates import certificate_secrets as certificate_secrets
 from jellybean_k8s.cluster.cluster import Cluster as Cluster
 from jellybean_k8s.cluster.cluster import ClusterError as ClusterError
@@ -22,6 +24,9 @@ from jellybean_k8s.cluster.port_forward import forwarded_gateway as forwarded_ga
 from jellybean_k8s.cluster.port_forward import gateway_pod as gateway_pod
 from jellybean_k8s.cluster.preflight import PreflightError as PreflightError
 from jellybean_k8s.cluster.readiness import NotReadyError as NotReadyError
+from jellybean_k8s.cluster.renewal import DeployedCertificates as DeployedCertificates
+from jellybean_k8s.cluster.renewal import read_deployed_certificates as read_deployed_certificates
+from jellybean_k8s.cluster.renewal import renew_certificates as renew_certificates
 from jellybean_k8s.cluster.revisions import plan_record as plan_record
 from jellybean_k8s.cluster.revisions import read_inventory as read_inventory
 from jellybean_k8s.cluster.revisions import read_plan_record as read_plan_record
@@ -48,6 +53,8 @@ from jellybean_k8s.manifests.pod_settings import is_own_annotation as is_own_ann
 from jellybean_k8s.manifests.pod_settings import is_own_label as is_own_label
 from jellybean_k8s.manifests.render import Objects as Objects
 from jellybean_k8s.manifests.render import render as render
+from jellybean_k8s.manifests.service_names import service_names as service_names
+from jellybean_k8s.manifests.service_names import service_namespaces as service_namespaces
 from jellybean_k8s.manifests.settings import GPU_RESOURCES as GPU_RESOURCES
 from jellybean_k8s.manifests.settings import MIB as MIB
 from jellybean_k8s.manifests.settings import DeploymentSettings as DeploymentSettings

@@ -9,7 +9,7 @@ from pathlib import Path
 from jellybean_agent.errors import PlanViewError
 from jellybean_agent.security.identity import Identity, Role
 
-_PRIVATE_KEY_FILE = "tls.key"
+_CERTIFICATE_FILE, _PRIVATE_KEY_FILE = "tls.crt", "tls.key"
 _AUTHORITY_FOLDER = "ca"
 _STATE_FOLDER, _CERTIFICATES_FOLDER = ".jellybean", "certs"  # of a project, in which `jellybean certs` writes
 _JOINED_FILE = "gateway"  # in the state folder of a box that joined: the gateway's address
@@ -28,13 +28,19 @@ class ExpiredCertificateError(PlanViewError):
 def renewal_advice(folder: Path, identity: Identity, directory: Path | None = None) -> str:
     """What renews the certificate in a folder, as the next step of a sentence. `directory`: the project, if known.
 
-    A folder that its authority does not stand beside was copied: it is renewed where it was made.
+    A folder that its authority does not stand beside was copied: it is renewed where it was made. Links stand for files
+    that Kubernetes mounts.
     """
     root = _root(folder, identity)
     if identity.role is Role.AGENT and (folder.parent / _JOINED_FILE).is_file():
         return (
             "a box that joined renews it while it reaches the gateway, and its log says why that fails; once it has "
             "expired, join with a new token (`jellybean token`)"
+        )
+    if (folder / _CERTIFICATE_FILE).is_symlink():
+        return (
+            "it is mounted from a Secret, which `jellybean certs DIR --renew` renews where its authority is, or the "
+            "operator of the deployment"
         )
     if (root / _AUTHORITY_FOLDER / _PRIVATE_KEY_FILE).exists():
         return f"run `{renewal_command(root, identity, directory)}`"

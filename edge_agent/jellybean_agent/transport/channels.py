@@ -10,6 +10,7 @@ import inspect
 import logging
 import os
 import ssl
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from jellybean_agent.rpc.tls.listener import HTTP2_ALPN, SERVER_ALPN, TlsLimits
 from jellybean_agent.rpc.unix_socket_frames import STREAMS_ALPN
 from jellybean_agent.security.certificates import CertificateFolder
 from jellybean_agent.security.identity import Identity, OpenPolicy, Policy, Role, identities
+from jellybean_agent.security.renewal import renewal_advice, utc_minute
 from jellybean_agent.security.tls_context import (
     ReloadingTlsContext,
     TlsConnection,
@@ -110,6 +112,15 @@ class Transport:
             return None, None
         workflow = self.certificate.current().identity.plan
         return Identity(workflow, Role.AGENT if worker != GATEWAY else Role.GATEWAY, worker), self.certificate
+
+    @property
+    def expiry_reason(self) -> str:
+        """That the own certificate has expired, which other processes refuse without a reason; empty if it has not."""
+        folder = self.certificate
+        if folder is None or (found := folder.current()).expires_unix_s > time.time():
+            return ""
+        when, advice = utc_minute(found.expires_unix_s), renewal_advice(folder.path, found.identity)
+        return f"the certificate of this process, in {folder.path}, expired on {when}; {advice}"
 
     def stream_tls(self, worker: str) -> tuple[ssl.SSLContext, str] | None:
         """TLS of a stream to a worker, or to the gateway, and the name in its certificate; None without TLS."""

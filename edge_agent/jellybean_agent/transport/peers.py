@@ -304,9 +304,8 @@ class Peer:
         """Report messages that may not have arrived as lost, or queue them again if `resends` is set."""
         if self._settings.resends:
             self._queue.push_all(messages)
-        self._on_lost(
-            self.name, _reason(error), () if self._settings.resends else [outgoing.message for outgoing in messages]
-        )
+        reason = self._settings.transport.expiry_reason or _reason(error)
+        self._on_lost(self.name, reason, () if self._settings.resends else [outgoing.message for outgoing in messages])
 
 
 def _reason(error: Exception) -> str:

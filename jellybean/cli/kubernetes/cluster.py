@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,7 @@ from jellybean.documents import AnyProject, Project, load_any_project
 from jellybean.folders import state_folder
 
 if TYPE_CHECKING:
-    from jellybean_k8s import Cluster, DeployedPlan, DeploymentStatus, DeployOptions, DeployResult
+    from jellybean_k8s import Cluster, DeployedPlan, DeploymentStatus, DeployOptions, DeployResult, SecretCertificate
 
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the change is complete.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait.")]
@@ -258,8 +259,11 @@ def _print_status(found: DeploymentStatus) -> None:
     for item in found.sets:
         table.add_row(item.name, str(item.wanted), str(item.available), item.lacks)
     out.print(table)
-    for text in (*(f"{what}: run `jellybean deploy` again" for what in found.drift.words), *found.reasons):
+    drift = (f"{what}: run `jellybean deploy` again" for what in found.drift.words)
+    for text in (*drift, *found.certificates.problems, *found.reasons):
         out.print(text, style=BAD, soft_wrap=True)
+    for text in found.certificates.notes:
+        say(text)
     for revision in found.revisions[:-1]:
         say(f"revision {revision.number} ({revision.state}), started {revision.began}, plan {revision.plan[:12]}")
 
@@ -268,4 +272,19 @@ def _status_json(found: DeploymentStatus) -> dict[str, Any]:
     import dataclasses
 
     drift = {"missing": ["/".join(key) for key in found.drift.missing], "drift": list(found.drift.words)}
-    return {**dataclasses.asdict(found), **drift, "well": found.is_well}
+    certificates = found.certificates
+    earliest = [_certificate_json(item, certificates.at_unix_s) for item in certificates.certificates[:1]]
+    ends = {
+        "earliest": earliest[0] if earliest else None,
+        "expired": [_certificate_json(item, certificates.at_unix_s) for item in certificates.expired],
+        "late": [_certificate_json(item, certificates.at_unix_s) for item in certificates.late],
+        "damaged": list(certificates.damaged),
+        "unread": list(certificates.unread),
+    }
+    return {**dataclasses.asdict(found), **drift, "certificates": ends, "well": found.is_well}
+
+
+def _certificate_json(item: SecretCertificate, at_unix_s: float) -> dict[str, Any]:
+    expires = datetime.datetime.fromtimestamp(item.expires_unix_s, datetime.UTC).isoformat(timespec="seconds")
+    own = {"secret": item.secret, "key": item.key, "identity": item.identity}
+    return own | {"expires": expires, "left_s": round(item.expires_unix_s - at_unix_s)}

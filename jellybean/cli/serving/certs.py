@@ -13,8 +13,11 @@ import typer
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import out, print_json, say
 from jellybean.cli.current_plan import load_current_plan
+from jellybean.cli.kubernetes.options import Context, Kubeconfig
 from jellybean.cli.projects import open_served_project, planned_options
-from jellybean.display.terminal import GOOD
+from jellybean.cli.serving.gateway_hosts import context_namespace, deployment_name_of, gateway_hosts
+from jellybean.cli.serving.secret_renewal import GATEWAY_FOLDER, SecretRenewal
+from jellybean.display.terminal import BAD, GOOD
 from jellybean.errors import InputError, JellyBeanError
 from jellybean.folders import state_folder
 from jellybean_agent import (
@@ -32,12 +35,12 @@ from jellybean_solver import to_document
 if TYPE_CHECKING:
     from jellybean_agent import Credentials, Identity, PlanView
 
-_GATEWAY = "gateway"  # folder of its certificate
-
 
 @app.command(
     epilog=example(
         "jellybean certs my-digits --host gateway.example",
+        "jellybean certs my-digits --context edge-fleet --namespace digits",
+        "jellybean certs my-digits --renew --context edge-fleet --namespace digits",
         "jellybean certs my-digits --client alice",
         "jellybean certs my-two --client digits/bob",
     )
@@ -63,16 +66,34 @@ def certs(
     admins: Annotated[
         list[str] | None, typer.Option("--admin", help="Client that may also drain. May be repeated.")
     ] = None,
+    context: Context = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            help="Namespace of the deployment in Kubernetes, for the names of the gateway's Service; that of --context "
+            "by default.",
+        ),
+    ] = None,
+    kubeconfig: Kubeconfig = None,
     hours: Annotated[float, typer.Option(min=0.01, max=8760.0, help="Validity of the certificates.")] = 168.0,
     new_ca: Annotated[
         bool,
         typer.Option("--new-ca", help="Create a new CA: trusted from now on, used for signing from the next run on."),
     ] = False,
+    renew: Annotated[
+        bool,
+        typer.Option(
+            "--renew",
+            help="Also write new certificates into the Secrets of the deployment in Kubernetes.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Issue or renew certificates for the gateway, all workers of the plan, and clients.
 
-    Running processes reload them.
+    Running processes reload them, in pods too.
     """
     try:
         from jellybean.serving.enrolment.authority import certificate_hosts, open_authority
@@ -83,39 +104,68 @@ def certs(
     view = plan_view(to_document(load_current_plan(project, what_if=bool(overrides))))
     folder = out_folder or state_folder(project.directory) / "certs"
     is_first = not (folder / "ca" / PRIVATE_KEY_FILE).exists()
+    if renew and is_first:
+        reason = "has no authority: give --renew where the deployment's certificates were made"
+        raise InputError(f"{folder / 'ca'} {reason}")
+    app = deployment_name_of(project) if renew else ""
+    renewal = SecretRenewal.of(app, view.name, kubeconfig, context, namespace) if renew else None
     authority = open_authority(folder / "ca", renew=new_ca)
-    if is_first:
-        say(
-            f"{folder / 'ca'} is a new authority: only processes with its certificates know it. To call a gateway of "
-            "another copy of this project, copy .jellybean/certs/admin/admin from there instead, and give it as --tls"
-        )
+    signs = renewal is not None and renewal.may_sign(authority)
     made = _identities(view, clients or ["client"], admins or ["admin"])
-    gateway_hosts = dict.fromkeys(("localhost", "127.0.0.1", *(hosts or certificate_hosts(folder / _GATEWAY))))
+    made |= {} if renewal is None else renewal.identities
+    at_namespace = context_namespace(kubeconfig, context, namespace) if renewal is None else renewal.cluster.namespace
+    names = gateway_hosts(project, certificate_hosts(folder / GATEWAY_FOLDER), hosts or (), at_namespace)
     for path, identity in made.items():
-        at = gateway_hosts if path == _GATEWAY else ()
+        at = names if path == GATEWAY_FOLDER else ()
         authority.equip(_inside(folder, path), identity, hosts=at, life_s=hours * 3600.0)
-    if new_ca:
-        say(
-            "the new CA is trusted from now on and signs from the next `jellybean certs` on: run that "
-            "when all processes "
-            "have the new files and all joined boxes have renewed (after a third of their certificates' validity)"
-        )
+    secrets = () if renewal is None else renewal.write(authority, folder, signs=signs)
+    _tell_authority(folder, is_first=is_first, is_next=new_ca)
     kept = _left_alone(folder, made)
     if json:
-        found: dict[str, object] = {"folder": str(folder)}
-        found["identities"] = {path: identity.uri for path, identity in made.items()}
-        found["not_renewed"] = {path: credentials.expires_unix_s for path, credentials in kept.items()}
-        print_json(found)
+        written = {"secrets": list(secrets), "secrets_signed": signs} if renew else {}
+        print_json(_result(folder, made, kept) | written)
         return
     out.print(
         f"{len(made)} certificates in {folder}, valid for {hours:g} hours; run the same command to renew them",
         style=GOOD,
     )
-    for path, identity in made.items() if clients or admins else ():
-        if path.startswith(("client/", "admin/")):
-            say(f"{identity}: give it the folder {folder / path}, to call with as --tls")
+    if renewal is not None:
+        out.print(renewal.outcome(secrets, signs=signs), style=GOOD if signs else BAD)
+    if clients or admins:
+        _tell_callers(folder, made)
     _tell_left_alone(folder, kept, directory)
     out.print(f"{folder / 'ca'} has the CA's private key: do not copy it to other machines", style="bold")
+
+
+def _result(folder: Path, made: Mapping[str, Identity], kept: Mapping[str, Credentials]) -> dict[str, object]:
+    """What --json prints of the folder."""
+    return {
+        "folder": str(folder),
+        "identities": {path: identity.uri for path, identity in made.items()},
+        "not_renewed": {path: credentials.expires_unix_s for path, credentials in kept.items()},
+    }
+
+
+def _tell_authority(folder: Path, *, is_first: bool, is_next: bool) -> None:
+    """Say what a new authority means: of the first one here, and of one that is trusted now and signs later."""
+    if is_first:
+        say(
+            f"{folder / 'ca'} is a new authority: only processes with its certificates know it. To call a gateway of "
+            "another copy of this project, copy .jellybean/certs/admin/admin from there instead, and give it as --tls"
+        )
+    if is_next:
+        say(
+            "the new CA is trusted from now on and signs from the next `jellybean certs` on: run that when all "
+            "processes have the new files and all joined boxes have renewed (after a third of their certificates' "
+            "validity)"
+        )
+
+
+def _tell_callers(folder: Path, made: Mapping[str, Identity]) -> None:
+    """Say which folder each client and admin gets."""
+    for path, identity in made.items():
+        if path.startswith(("client/", "admin/")):
+            say(f"{identity}: give it the folder {folder / path}, to call with as --tls")
 
 
 def _identities(view: PlanView, clients: Sequence[str], admins: Sequence[str]) -> dict[str, Identity]:
@@ -126,7 +176,7 @@ def _identities(view: PlanView, clients: Sequence[str], admins: Sequence[str]) -
     named += [(Role.AGENT, worker.name) for worker in view.serving]
     found = {f"client/{name}": _client(view, name) for name in clients}
     found |= {f"{role.value}/{name}": Identity(view.name, role, name) for role, name in named}
-    return {**found, _GATEWAY: Identity(view.name, Role.GATEWAY)}
+    return {**found, GATEWAY_FOLDER: Identity(view.name, Role.GATEWAY)}
 
 
 def _client(view: PlanView, text: str) -> Identity:

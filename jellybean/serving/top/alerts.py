@@ -26,6 +26,7 @@ _CLIENT_ERRORS = f'ignoring (outcome) rate(jellybean_gateway_requests_total{{out
 OFFERED_PER_S = f"rate(jellybean_gateway_received_total[{WINDOW}]) - {_CLIENT_ERRORS}"
 _PLANNED_PER_S = "jellybean_plan_requests_per_second"
 P99_S = f"histogram_quantile(0.99, sum by ({_AT}, le) (rate(jellybean_gateway_latency_seconds_bucket[{WINDOW}])))"
+_CERTIFICATE_LEFT_S = "jellybean_certificate_expires_timestamp_seconds - time()"
 _REPLAN = "jellybean plan DIR --from running --set sources.NAME.rate=..., then jellybean apply DIR"
 
 
@@ -106,13 +107,20 @@ RULES = (
         "The plan is served without them: jellybean top DIR names them.",
     ),
     Rule(
+        "JellyBeanCertificateNotRenewed",
+        f"{_CERTIFICATE_LEFT_S} < jellybean_certificate_lifetime_seconds / 3",
+        "2h",  # the operator of Kubernetes renews at a third, and looks once an hour
+        "warning",
+        "the certificate of {{ $labels.process }} expires in {{ $value | humanizeDuration }}, and is not renewed",
+        "jellybean certs DIR renews it, with --renew in Kubernetes; joined boxes and the operator do by themselves.",
+    ),
+    Rule(
         "JellyBeanCertificateExpires",
-        "jellybean_certificate_expires_timestamp_seconds - time()"
-        f" < {EXPIRING_SHARE} * jellybean_certificate_lifetime_seconds",
+        f"{_CERTIFICATE_LEFT_S} < {EXPIRING_SHARE} * jellybean_certificate_lifetime_seconds",
         "1m",
         "critical",
         "the certificate of {{ $labels.process }} expires in {{ $value | humanizeDuration }}",
-        "jellybean certs DIR renews it, or the box itself if it joined: the process's log says what to do.",
+        "jellybean certs DIR renews it, with --renew in Kubernetes, or the box itself if it joined: see the log.",
     ),
     Rule(
         "JellyBeanLedgerNotWritten",

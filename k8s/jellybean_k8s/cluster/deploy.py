@@ -84,7 +84,7 @@ def deploy(
     objects = with_owner(objects, options.owner)
     leaving = _stale_keys(before, objects) if options.in_place else frozenset()
     names = frozenset(name for kind, name in leaving if kind in WORKLOADS)
-    for note in check(cluster, deployed, objects, leaving=names):
+    for note in check(cluster, deployed, objects, leaving=names, now=options.now):
         options.say(note)
     with DeployLock(cluster, deployed.app, now=options.now, say=options.say) as lock:
         inventory = read_inventory(cluster, deployed.app)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from jellybean_k8s.objects import KubeObjectView
 
@@ -27,15 +28,18 @@ def is_ready(pod: KubeObjectView) -> bool:
     return ready and "deletionTimestamp" not in pod["metadata"]
 
 
-def pod_reasons(pods: Iterable[KubeObjectView], events: Iterable[KubeObjectView]) -> list[str]:
+def pod_reasons(
+    pods: Iterable[KubeObjectView], events: Iterable[KubeObjectView], known: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
     """A line per state of unready pods, with the number of pods in it, and their events below, each once.
 
-    Events of earlier pods of the same names are left out.
+    Events of earlier pods of the same names are left out. `known`: pod -> why it is not ready, where more is known of
+    it than its state says.
     """
     groups: dict[str, list[KubeObjectView]] = {}
     for pod in pods:
         if not is_ready(pod):
-            groups.setdefault(_without_names(_state(pod), pod), []).append(pod)
+            groups.setdefault(_without_names(known.get(pod["metadata"]["name"]) or _state(pod), pod), []).append(pod)
     warnings = _warnings_by_uid(events)
     lines = []
     for state, alike in list(groups.items())[:_MOST_GROUPS]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from jellybean_k8s.cluster.admission import admission
+from jellybean_k8s.cluster.certificate_check import check_certificates
 from jellybean_k8s.cluster.cluster import Cluster, ClusterError
 from jellybean_k8s.cluster.new_pods import living, new_pods, replicas
 from jellybean_k8s.cluster.pod_reasons import indented_lines
@@ -33,6 +35,7 @@ def check(
     objects: Sequence[KubeObjectView],
     *,
     leaving: frozenset[str] = frozenset(),
+    now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
 ) -> list[str]:
     """Run all checks. PreflightError with every problem; otherwise returns notes on checks that were not possible.
 
@@ -40,6 +43,9 @@ def check(
     """
     problems, notes = over_budget(deployed.plan), []
     problems += missing_secrets(cluster, deployed, objects)
+    unusable, warnings = check_certificates(cluster, deployed, objects, now().timestamp())
+    problems += unusable
+    notes += warnings
     own = frozenset(item["metadata"]["name"] for item in objects if item["kind"] == "Secret")
     own |= {tls_secret(deployed, group) for group in (None, *deployed.groups)}
     references = check_references(cluster, deployed.settings, objects, own)

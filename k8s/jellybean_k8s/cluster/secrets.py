@@ -4,8 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from jellybean_k8s.cluster.cluster import Cluster, ClusterError
 from jellybean_k8s.cluster.compare import ObjectKey, is_ours, object_key
 from jellybean_k8s.objects import KubeObject, KubeObjectView
+
+_FORBIDDEN = 403
+
+
+def read_secrets(cluster: Cluster, names: Iterable[str]) -> tuple[dict[str, KubeObject], tuple[str, ...]]:
+    """The Secrets that exist, by name, and the names of those that this user may not read.
+
+    They are read one by one, which needs no right to list them.
+    """
+    found: dict[str, KubeObject] = {}
+    forbidden = []
+    for name in sorted(names):
+        try:
+            item = cluster.get("Secret", name)
+        except ClusterError as error:
+            if error.status != _FORBIDDEN:
+                raise
+            forbidden.append(name)
+            continue
+        if item is not None:
+            found[name] = item
+    return found, tuple(forbidden)
 
 
 def secret_names(objects: Iterable[KubeObjectView]) -> tuple[str, ...]:

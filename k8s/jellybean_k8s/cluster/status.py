@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from jellybean_k8s.cluster.certificate_expiry import mounted_certificates
+from jellybean_k8s.cluster.certificate_report import CertificateReport, report_certificates
 from jellybean_k8s.cluster.cluster import Cluster
 from jellybean_k8s.cluster.compare import ObjectKey, by_key
 from jellybean_k8s.cluster.drift import Drift, at_rest, find_drift
 from jellybean_k8s.cluster.pod_reasons import pod_reasons, set_reasons
 from jellybean_k8s.cluster.readiness import WORKLOADS, selector_of, unready
 from jellybean_k8s.cluster.revisions import Inventory, Revision, read_inventory, read_revision
-from jellybean_k8s.cluster.secrets import secret_names
+from jellybean_k8s.cluster.secrets import read_secrets, secret_names
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.names import OWN_PREFIX
 from jellybean_k8s.objects import KubeObject
@@ -41,15 +44,16 @@ class DeploymentStatus:
     sets: tuple[SetStatus, ...]
     drift: Drift  # from the revision that serves
     reasons: tuple[str, ...]  # why pods are not made, or not ready
+    certificates: CertificateReport  # of the revision that serves
 
     @property
     def is_well(self) -> bool:
-        """True if the newest revision serves and is complete."""
-        newest = self.revisions[-1]
-        return newest.state == "deployed" and not self.drift.keys and not any(found.lacks for found in self.sets)
+        """True if the newest revision serves and is complete, and no certificate of its pods has expired."""
+        newest, problems = self.revisions[-1], (*self.drift.keys, *self.certificates.problems)
+        return newest.state == "deployed" and not problems and not any(found.lacks for found in self.sets)
 
 
-def read_status(cluster: Cluster, app: str) -> DeploymentStatus:
+def read_status(cluster: Cluster, app: str, *, now_unix_s: float | None = None) -> DeploymentStatus:
     """The status of a deployment. DeployError if nothing is deployed."""
     inventory = read_inventory(cluster, app)
     if not inventory.revisions:
@@ -57,27 +61,40 @@ def read_status(cluster: Cluster, app: str) -> DeploymentStatus:
     live: dict[tuple[str, str], dict[str, Any]] = {}
     for kind in sorted({kind for kind, _ in inventory.objects} - {"Secret"}):
         live |= by_key(cluster.list(kind, selector_of(app)), kind)
-    drift = _drift(cluster, inventory, live)
+    at_unix_s = time.time() if now_unix_s is None else now_unix_s
+    drift, certificates = _of_serving_revision(cluster, inventory, live, at_unix_s)
     sets = tuple(_set(item) for key, item in sorted(live.items()) if key[0] in WORKLOADS)
     reasons: list[str] = []
     if lacking := {(found.kind, found.name) for found in sets if found.lacks}:
         events = cluster.list("Event")
         reasons = set_reasons([item for key, item in sorted(live.items()) if key in lacking], events)
-        reasons += pod_reasons(cluster.list("Pod", selector_of(app)), events)
+        pods = cluster.list("Pod", selector_of(app))
+        reasons += pod_reasons(pods, events, certificates.pod_reasons(pods))
     front = live.get(("Service", app))
     serving = front["spec"]["selector"].get(f"{OWN_PREFIX}/plan") if front is not None else None
-    return DeploymentStatus(app, cluster.namespace, serving, inventory.revisions, sets, drift, tuple(reasons))
+    return DeploymentStatus(
+        app, cluster.namespace, serving, inventory.revisions, sets, drift, tuple(reasons), certificates
+    )
 
 
-def _drift(cluster: Cluster, inventory: Inventory, live: Mapping[ObjectKey, KubeObject]) -> Drift:
-    """What differs from the revision that serves. Secrets are read one by one: that needs no right to list them."""
-    serving = at_rest(inventory)
-    if serving is None:
-        return Drift()
-    manifests = read_revision(cluster, inventory.app, serving.number)
-    mounted = sorted({("Secret", name) for name in secret_names(manifests)} & inventory.objects)
-    secrets = {key: item for key in mounted if (item := cluster.get(*key)) is not None}
-    return find_drift(manifests, {**live, **secrets}, inventory)
+def _of_serving_revision(
+    cluster: Cluster, inventory: Inventory, live: Mapping[ObjectKey, KubeObject], at_unix_s: float
+) -> tuple[Drift, CertificateReport]:
+    """What differs from the revision that serves, and its certificates; of Secrets that may not be read neither.
+
+    While another revision is being deployed nothing is compared, and the certificates are of the one that still serves.
+    """
+    if inventory.current is None:
+        return Drift(), CertificateReport(at_unix_s)
+    manifests = read_revision(cluster, inventory.app, inventory.current.number)
+    names = {*secret_names(manifests), *mounted_certificates(manifests)}
+    secrets, unread = read_secrets(cluster, names)
+    certificates = report_certificates(manifests, secrets, at_unix_s, unread, is_operated=inventory.owner is not None)
+    if at_rest(inventory) is None:
+        return Drift(), certificates
+    known = replace(inventory, objects=inventory.objects - {("Secret", name) for name in unread})
+    own = {("Secret", name): item for name, item in secrets.items() if ("Secret", name) in inventory.objects}
+    return find_drift(manifests, {**live, **own}, known), certificates
 
 
 def _set(item: dict[str, Any]) -> SetStatus:

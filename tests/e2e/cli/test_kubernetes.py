@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -17,6 +18,8 @@ import pytest
 import yaml
 
 from jellybean.cli import run
+from jellybean.serving.enrolment.authority import open_authority
+from jellybean_agent.security.identity import Identity, Role
 from tests.api_server import RunningServer
 from tests.k8s_check import complaints
 from tests.support.command_line import jellybean
@@ -182,6 +185,38 @@ def test_a_project_is_deployed_changed_rolled_back_and_taken_away(
     assert {key[0] for key in server.api.store} == {"nodes"}
     status, text = call("status")
     assert (status, "nothing of digits is deployed in shop" in text) == (1, True)
+
+
+@pytest.mark.usefixtures("kubelet")
+def test_an_expired_certificate_makes_status_fail(
+    project: Path, flags: list[str], server: RunningServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run(["deploy", str(project), *flags]) == 0
+    capsys.readouterr()
+    assert run(["status", str(project), *flags]) == 0
+    text = " ".join("".join(capsys.readouterr()).split())
+    assert "the first to end is the certificate of jellybean://digits/" in text
+    assert run(["status", str(project), *flags, "--json"]) == 0
+    certificates = json.loads(capsys.readouterr().out)["certificates"]
+    assert (certificates["expired"], certificates["late"], certificates["unread"]) == ([], [], [])
+    assert certificates["earliest"]["expires"].startswith("20")
+    assert 6 * 86400 < certificates["earliest"]["left_s"] <= 7 * 86400
+    authority = open_authority(tmp_path / "ca")
+    authority.equip(tmp_path / "gateway", Identity("digits", Role.GATEWAY), life_s=-120.0)
+    data = server.api.of("secrets")["digits-gateway-tls"]["data"]
+    data["tls.crt"] = base64.b64encode((tmp_path / "gateway/tls.crt").read_bytes()).decode()
+    capsys.readouterr()
+    assert run(["status", str(project), *flags]) == 1
+    text = " ".join("".join(capsys.readouterr()).split())
+    assert "digits in shop is not healthy" in text
+    assert "the certificate of jellybean://digits/gateway (Secret digits-gateway-tls, tls.crt) expired on" in text
+    assert "`jellybean certs DIR --renew` renews it" in text
+    assert run(["status", str(project), *flags, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert not found["well"]
+    (expired,) = found["certificates"]["expired"]
+    assert (expired["secret"], expired["key"]) == ("digits-gateway-tls", "tls.crt")
+    assert -200 < expired["left_s"] < -100
 
 
 def test_pods_that_do_not_come_up_end_with_their_reasons(project: Path, flags: list[str]) -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from jellybean.serving.enrolment.authority import Authority, open_authority
+from jellybean.serving.enrolment.authority import LIFE_S, Authority, open_authority
 from jellybean_agent.security.identity import Identity, Role
 from tests.support.ports import free_port
 
@@ -34,6 +36,7 @@ class Pod:
     number: str
     ports: dict[int, int]
     process: subprocess.Popen[bytes] | None = None
+    identity: Identity | None = None
 
     def command(self, container: Any) -> list[str]:
         """The container's command line, as it runs here."""
@@ -102,14 +105,26 @@ class Cluster:
                 (pod.folder / "etc-jellybean" / name).write_text(text, encoding="utf-8")
             worker = names.get(pod.name)
             own = (Role.GATEWAY, "") if worker is None else (Role.AGENT, worker)
-            self._certificate(pod.folder / "etc-jellybean-tls", pod.number or "tls", Identity(self.workflow, *own))
+            pod.identity = Identity(self.workflow, *own)
+            self.certify(pod)
 
-    def _certificate(self, secret: Path, name: str, identity: Identity) -> None:
-        made = self.root / "made" / secret.parent.name
-        self.authority.equip(made, identity)
+    def certify(self, pod: Pod, life_s: float = LIFE_S) -> None:
+        """Mount a new certificate as a kubelet does: files in a new folder, to which one link is moved at once."""
+        assert pod.identity is not None
+        made, secret = self.root / "made" / pod.name, pod.folder / "etc-jellybean-tls"
+        self.authority.equip(made, pod.identity, life_s=life_s)
+        version = Path(tempfile.mkdtemp(prefix="..", dir=secret))
+        name = pod.number or "tls"
         for source, target in (("ca.crt", "ca.crt"), ("tls.crt", f"{name}.crt"), ("tls.key", f"{name}.key")):
-            (secret / target).write_bytes((made / source).read_bytes())
-            (secret / target).chmod(0o440)  # as a kubelet mounts it, for the pod's group
+            (version / target).write_bytes((made / source).read_bytes())
+            (version / target).chmod(0o440)  # for the pod's group
+            if not (secret / target).is_symlink():
+                (secret / target).symlink_to(Path("..data", target))
+        before = (secret / "..data").resolve()
+        (secret / "..data_tmp").symlink_to(version.name)
+        (secret / "..data_tmp").replace(secret / "..data")
+        if before.name != "..data":
+            shutil.rmtree(before)
 
     def client_certificate(self) -> Path:
         self.authority.equip(self.root / "client", Identity(self.workflow, Role.CLIENT, "alice"))

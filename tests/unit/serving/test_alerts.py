@@ -31,3 +31,14 @@ def test_sums_have_the_labels_by_which_they_are_compared(alert: str, matched: li
 def test_other_rules_compare_each_workflow_with_itself() -> None:
     others = EXPRESSIONS.keys() - {"JellyBeanLatencyAboveTarget", "JellyBeanOverBudget"}
     assert all(not re.search(r"\b(by|on|without) \(", EXPRESSIONS[alert]) for alert in others)
+
+
+def test_certificates_warn_in_their_last_third_and_are_critical_in_their_last_tenth() -> None:
+    """Those that the operator renews by itself, hourly from a third on, do not warn."""
+    rules = {rule.alert: rule for rule in RULES}
+    third, tenth = rules["JellyBeanCertificateNotRenewed"], rules["JellyBeanCertificateExpires"]
+    left = "jellybean_certificate_expires_timestamp_seconds - time()"
+    assert third.expr == f"{left} < jellybean_certificate_lifetime_seconds / 3"
+    assert (third.severity, third.lasting) == ("warning", "2h")
+    assert tenth.expr == f"{left} < 0.1 * jellybean_certificate_lifetime_seconds"
+    assert (tenth.severity, tenth.lasting) == ("critical", "1m")

@@ -19,6 +19,7 @@ import grpc.aio
 
 from jellybean.serving.gateway.plans.open_routes import BARRED_S, OpenRoutes
 from jellybean.serving.gateway.plans.source_messages import Inputs, source_messages
+from jellybean.serving.gateway.plans.worker_channels import WorkerChannels
 from jellybean.serving.gateway.tracing import RequestTrace
 from jellybean_agent import (
     GATEWAY,
@@ -84,7 +85,7 @@ class ServedPlan:
         self._attempts: Counter[str] = Counter()  # worker -> attempts in progress over routes with it
         self._describing: dict[str, asyncio.Task[None]] = {}  # by worker
         self._peers: dict[str, Peer] = {}
-        self._channels: dict[str, grpc.aio.Channel] = {}  # to workers whose states were moved
+        self._channels = WorkerChannels(transport, addresses)  # to workers whose states were moved
 
     def start(self) -> None:
         """Connect to every worker, and again whenever a stream breaks."""
@@ -99,8 +100,7 @@ class ServedPlan:
             task.cancel()
         for peer in self._peers.values():
             await peer.close()
-        for channel in self._channels.values():
-            await channel.close(None)
+        await self._channels.close()
 
     @property
     def state(self) -> str:
@@ -182,9 +182,7 @@ class ServedPlan:
         """Have a worker read or write the state of a stream. StatusError when it does not."""
         if self.workers[name].state in ("starting", "gone"):
             raise StatusError(grpc.StatusCode.UNAVAILABLE, self._told([name]))
-        if name not in self._channels:
-            self._channels[name] = self._transport.channel(self._addresses[name], name)
-        stub = agent_pb2_grpc.AgentStub(self._channels[name])  # type: ignore[no-untyped-call]
+        stub = agent_pb2_grpc.AgentStub(self._channels.of(name))  # type: ignore[no-untyped-call]
         state.operator = self.view.qualified(state.operator)
         try:
             call = getattr(stub, method)(state, timeout=_STATE_S, metadata=protocol_metadata())

@@ -54,3 +54,15 @@ def test_a_copied_folder_is_renewed_where_it_was_made(tmp_path: Path) -> None:
     advice = "run `jellybean certs DIR --admin shortlived` in the project that made it, and copy its folder here"
     with pytest.raises(ExpiredCertificateError, match=advice):
         CertificateFolder(copy)
+
+
+def test_a_mounted_certificate_is_renewed_in_its_secret(tmp_path: Path) -> None:
+    made = tmp_path / "secret"
+    open_authority(tmp_path / "certs/ca").equip(made, Identity("w", Role.AGENT, "box-1"), life_s=-1.0)
+    (tmp_path / "tls").mkdir()
+    for file in made.iterdir():
+        (tmp_path / "tls" / file.name).symlink_to(file)
+    with pytest.raises(
+        ExpiredCertificateError, match="mounted from a Secret, which `jellybean certs DIR --renew` renews"
+    ):
+        CertificateFolder(tmp_path / "tls")
