@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from jellybean.operator.pace import Pace
@@ -18,7 +17,7 @@ class Healing:
     _pace: Pace = field(default_factory=lambda: Pace(0.0))
     _last_s: float = 0.0
 
-    def repair(self, cluster: Cluster, app: str, drift: Drift, now_s: float, log: Callable[[str], None]) -> bool:
+    def repair(self, cluster: Cluster, app: str, drift: Drift, now_s: float) -> bool:
         """Apply the differing objects again; True if that was done. Not while a deployment runs."""
         if not drift.keys:
             if now_s - self._last_s >= _CALM_S:
@@ -32,5 +31,4 @@ class Healing:
             return False
         self._last_s = now_s
         self._pace.failed(now_s)  # the same difference is repaired later, if it comes back
-        log(f"{app}: {'; '.join(drift.words)}: {len(applied)} objects applied again")
         return bool(applied)

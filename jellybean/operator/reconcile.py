@@ -94,7 +94,7 @@ class Reconciler:
                 self._pace.reset()
                 report.find(condition(CONDITION_PLANNED, None, "Suspended", "spec.suspend: nothing is changed"))
             else:
-                is_healed = status is not None and self._heal(app, status)
+                is_healed = status is not None and self._heal(app, status, report)
                 self._reconcile_if_due(resource, own, report)
         except UnreachableError:
             raise
@@ -129,11 +129,14 @@ class Reconciler:
         inventory = read_inventory(self.cluster, _app(resource))
         return inventory.current is not None and (inventory.owner or {}).get("uid") == resource["metadata"]["uid"]
 
-    def _heal(self, app: str, status: DeploymentStatus) -> bool:
+    def _heal(self, app: str, status: DeploymentStatus, report: Report) -> bool:
         """Repair what serves; a Secret that is missing is brought by a deployment. True if objects were applied."""
         if any(kind == "Secret" for kind, _ in status.drift.missing):
             self._pace.reset()
-        return self._healing.repair(self.cluster, app, status.drift, self.clock(), self.log)
+        is_healed = self._healing.repair(self.cluster, app, status.drift, self.clock())
+        if is_healed:
+            report.healed(status.drift.words)
+        return is_healed
 
     def _reconcile_if_due(self, resource: Mapping[str, Any], own: OperatorSpec, report: Report) -> None:
         spec = resource["spec"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,6 +109,11 @@ class Report:
         if number is not None or before is None or before["status"] != "True":
             text = f"plan {deployed.id} serves: {applied} objects applied, {pruned} pruned"
             self.find(condition(CONDITION_DEPLOYED, True, "Deployed", text))
+
+    def healed(self, words: Sequence[str]) -> None:
+        """What others had deleted or changed was applied again; an event, as the status may show nothing of it."""
+        text = "applied again: " + "; ".join(words)
+        self._post_event(condition(CONDITION_DEGRADED, True, "Healed", text))
 
     def not_ready(self, state: str) -> None:
         """The plan for this state did not become ready, and is not tried again."""

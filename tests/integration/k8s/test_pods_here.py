@@ -94,7 +94,7 @@ def test_a_gateway_pod_becomes_ready_and_serves_without_a_pod_that_is_never_star
     plan = from_document(make_plan(store, operators, routes, sources={"x": "edge"}))
     with serving_files(store) as url:
         settings = DeploymentSettings({"cpu": "agent"}, "gateway", ModelSource(url=url), drain_s=5)
-        with cluster_here(tmp_path / "pods", plan.name, render(plan, settings)) as cluster:
+        with cluster_here(tmp_path / "pods", plan.name, render(deployed_plan(plan, settings))) as cluster:
             (absent,) = (pod for pod in cluster.pods if pod.name.endswith("-edge-2"))
             for pod in cluster.pods:
                 if pod is not absent:
