@@ -36,7 +36,6 @@ class Serving:
     plan: str = ""
     address: str = ""
     lacks: tuple[str, ...] = ()
-    is_healed: bool = False  # what was missing or changed has just been applied again
 
 
 def condition(kind: str, status: bool | None, reason: str, message: str) -> Condition:
@@ -73,12 +72,11 @@ def health(known: Sequence[Condition], serving: Serving) -> list[Condition]:
             condition(CONDITION_DEGRADED, False, "NothingServes", ""),
         ]
     if lacks:
-        reason = "Healed" if serving.is_healed else "NotReady"
         return [
             condition(CONDITION_READY, False, "NotReady", lacks),
-            *_progress(True, reason, lacks),
-            condition(CONDITION_STALLED, False, reason, ""),
-            condition(CONDITION_DEGRADED, True, reason, lacks),
+            *_progress(True, "NotReady", lacks),
+            condition(CONDITION_STALLED, False, "NotReady", ""),
+            condition(CONDITION_DEGRADED, True, "NotReady", lacks),
         ]
     return [
         condition(CONDITION_READY, True, "Serving", text),

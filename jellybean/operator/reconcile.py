@@ -105,7 +105,7 @@ class Reconciler:
         if is_healed or self._pace.runs != before:
             status = self._status(resource)
         report.measured(self._figures.read(self.cluster, app))
-        report.write(_serving(status, is_healed=is_healed))
+        report.write(_serving(status))
 
     def remove(self, resource: Mapping[str, Any]) -> None:
         """Delete the objects deployed for the resource. DeployError while its pods still exist."""
@@ -288,7 +288,7 @@ def _app(resource: Mapping[str, Any]) -> str:
     return deployment_name((resource["spec"].get("kubernetes") or {}).get("name") or resource["metadata"]["name"])
 
 
-def _serving(status: DeploymentStatus | None, *, is_healed: bool) -> Serving:
+def _serving(status: DeploymentStatus | None) -> Serving:
     """What serves a resource, and what it lacks."""
     if status is None:
         return Serving()
@@ -298,7 +298,7 @@ def _serving(status: DeploymentStatus | None, *, is_healed: bool) -> Serving:
     if lacks:
         lacks += status.reasons
     address = f"{status.app}.{status.namespace}.svc:8001"
-    return Serving(status.serving or "nothing", address, tuple(lacks), is_healed)
+    return Serving(status.serving or "nothing", address, tuple(lacks))
 
 
 def _is_undone(error: JellyBeanError) -> bool:
