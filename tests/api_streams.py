@@ -29,11 +29,13 @@ async def forward_port(request: aiohttp.web.Request, port: int, local: int) -> a
         await answer.close()
 
     task = asyncio.create_task(back())
-    async for message in answer:
-        if message.type is aiohttp.WSMsgType.BINARY and message.data[:1] == _DATA:
-            writer.write(message.data[1:])
-    task.cancel()
-    writer.close()
+    try:
+        async for message in answer:
+            if message.type is aiohttp.WSMsgType.BINARY and message.data[:1] == _DATA:
+                writer.write(message.data[1:])
+    finally:  # the server may end first
+        task.cancel()
+        writer.close()
     return answer
 
 
