@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from jellybean_k8s.cluster.certificate_expiry import CA_KEY, SecretCertificate, mounted_certificates
 from jellybean_k8s.cluster.certificate_report import CertificateReport, report_certificates
 from jellybean_k8s.cluster.cluster import Cluster
-from jellybean_k8s.manifests.commands import tls_secret
-from jellybean_k8s.manifests.deployed_plan import DeployedPlan
+from jellybean_k8s.manifests.commands import gateway_secret
 from jellybean_k8s.manifests.service_names import service_names
 from jellybean_k8s.objects import KubeObjectView
 
@@ -16,14 +15,14 @@ _MOST_SHOWN = 4
 
 
 def check_certificates(
-    cluster: Cluster, deployed: DeployedPlan, objects: Sequence[KubeObjectView], now_unix_s: float
+    cluster: Cluster, app: str, objects: Sequence[KubeObjectView], now_unix_s: float
 ) -> tuple[list[str], list[str]]:
     """Problems (certificates that have expired or are none), and warnings (late ones, names that clients need)."""
     brought = {item["metadata"]["name"]: item for item in objects if item["kind"] == "Secret"}
     names = sorted(mounted_certificates(objects))
     there = {name: item for name in names if name not in brought and (item := cluster.get("Secret", name)) is not None}
     report = report_certificates(objects, {**there, **brought}, now_unix_s)
-    return list(_problems(report)), [*_late(report), *_missing_name(cluster, deployed, report.certificates)]
+    return list(_problems(report)), [*_late(report), *_missing_name(cluster, app, report.certificates)]
 
 
 def _problems(report: CertificateReport) -> Iterable[str]:
@@ -47,10 +46,10 @@ def _advice(item: SecretCertificate) -> str:
     return f"renew it by `jellybean certs DIR{option}` and deploy again, or where the Secret is made"
 
 
-def _missing_name(cluster: Cluster, deployed: DeployedPlan, certificates: Iterable[SecretCertificate]) -> Iterable[str]:
+def _missing_name(cluster: Cluster, app: str, certificates: Iterable[SecretCertificate]) -> Iterable[str]:
     """A warning if clients that check host names would refuse the gateway under the name that `deploy` prints."""
-    secret, namespace = tls_secret(deployed, None), cluster.namespace
-    name = service_names(deployed.app, namespace)[2]
+    secret, namespace = gateway_secret(app), cluster.namespace
+    name = service_names(app, namespace)[2]
     for item in certificates:
         if (item.secret, item.key) == (secret, "tls.crt") and not {name, f"*.{namespace}.svc"} & set(item.hosts):
             yield (

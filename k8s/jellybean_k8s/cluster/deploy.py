@@ -15,7 +15,7 @@ from jellybean_k8s.cluster.cluster import Cluster, FieldConflictError, Unreachab
 from jellybean_k8s.cluster.compare import Changes, ObjectKey, compare_objects, object_key
 from jellybean_k8s.cluster.lock import DeployLock, LockedError
 from jellybean_k8s.cluster.pod_reasons import indented_lines
-from jellybean_k8s.cluster.preflight import check
+from jellybean_k8s.cluster.preflight import check, check_manifests
 from jellybean_k8s.cluster.readiness import WORKLOADS, await_gone, await_ready, selector_of
 from jellybean_k8s.cluster.revisions import (
     APPLYING,
@@ -82,9 +82,7 @@ def deploy(
     before = read_inventory(cluster, deployed.app)
     _check_owner(before, options.owner)
     objects = with_owner(objects, options.owner)
-    leaving = _stale_keys(before, objects) if options.in_place else frozenset()
-    names = frozenset(name for kind, name in leaving if kind in WORKLOADS)
-    for note in check(cluster, deployed, objects, leaving=names, now=options.now):
+    for note in check(cluster, deployed, objects, leaving=_leaving(before, objects, options), now=options.now):
         options.say(note)
     with DeployLock(cluster, deployed.app, now=options.now, say=options.say) as lock:
         inventory = read_inventory(cluster, deployed.app)
@@ -104,6 +102,9 @@ def rollback(
         rollout = Rollout(cluster, app, lock, options, read_inventory(cluster, app))
         target = _rollback_target(rollout.inventory, number)
         manifests = read_revision(cluster, app, target.number)
+        leaving = _leaving(rollout.inventory, manifests, options)
+        for note in check_manifests(cluster, app, manifests, leaving=leaving, now=options.now):
+            options.say(note)
         summary = (target.plan, target.cost_usd_per_h, target.accuracy)
         return _roll_out(rollout, manifests, target.served, summary, target.secrets)
 
@@ -264,6 +265,12 @@ def _undo(rollout: Rollout, error: DeployError) -> DeployError:
     rollout.prune(in_vain)
     rollout.remember(replace(rollout.inventory, objects=rollout.inventory.objects - in_vain))
     return DeployError(f"{error}\nrevision {current.number} serves as before: the new objects were deleted")
+
+
+def _leaving(inventory: Inventory, objects: Sequence[KubeObject], options: DeployOptions) -> frozenset[str]:
+    """Names of the sets that are removed before the objects are applied."""
+    leaving = _stale_keys(inventory, objects) if options.in_place else frozenset()
+    return frozenset(name for kind, name in leaving if kind in WORKLOADS)
 
 
 def _stale_keys(inventory: Inventory, objects: Sequence[KubeObject]) -> frozenset[ObjectKey]:

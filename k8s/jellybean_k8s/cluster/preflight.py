@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from jellybean_k8s.cluster.admission import admission
 from jellybean_k8s.cluster.certificate_check import check_certificates
+from jellybean_k8s.cluster.certificate_expiry import CA_KEY, mounted_certificates
 from jellybean_k8s.cluster.cluster import Cluster, ClusterError
 from jellybean_k8s.cluster.new_pods import living, new_pods, replicas
 from jellybean_k8s.cluster.pod_reasons import indented_lines
 from jellybean_k8s.cluster.quotas import exceeded_quotas
 from jellybean_k8s.cluster.readiness import WORKLOADS, selector_of
-from jellybean_k8s.cluster.references import check_references
+from jellybean_k8s.cluster.references import Reference, check_references, setting_paths
 from jellybean_k8s.errors import DeployError
-from jellybean_k8s.manifests.commands import tls_secret
 from jellybean_k8s.manifests.deployed_plan import DeployedPlan
 from jellybean_k8s.manifests.quantities import parse_quantity
 from jellybean_k8s.objects import KubeObjectView
@@ -41,18 +41,40 @@ def check(
 
     `leaving`: StatefulSets and Deployments that are removed before the new ones start.
     """
-    problems, notes = over_budget(deployed.plan), []
-    problems += missing_secrets(cluster, deployed, objects)
-    unusable, warnings = check_certificates(cluster, deployed, objects, now().timestamp())
+    problems, paths = over_budget(deployed.plan), setting_paths(deployed.settings)
+    return _check_objects(cluster, deployed.app, objects, leaving, now().timestamp(), problems, paths)
+
+
+def check_manifests(
+    cluster: Cluster,
+    app: str,
+    manifests: Sequence[KubeObjectView],
+    *,
+    leaving: frozenset[str] = frozenset(),
+    now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+) -> list[str]:
+    """As `check`, of a revision that served before: all but the budget, which its plan met then."""
+    return _check_objects(cluster, app, manifests, leaving, now().timestamp(), [], {})
+
+
+def _check_objects(
+    cluster: Cluster,
+    app: str,
+    objects: Sequence[KubeObjectView],
+    leaving: frozenset[str],
+    now_unix_s: float,
+    problems: list[str],
+    paths: Mapping[Reference, str],
+) -> list[str]:
+    problems = [*problems, *missing_secrets(cluster, objects)]
+    unusable, notes = check_certificates(cluster, app, objects, now_unix_s)
     problems += unusable
-    notes += warnings
     own = frozenset(item["metadata"]["name"] for item in objects if item["kind"] == "Secret")
-    own |= {tls_secret(deployed, group) for group in (None, *deployed.groups)}
-    references = check_references(cluster, deployed.settings, objects, own)
+    references = check_references(cluster, paths, objects, own | set(mounted_certificates(objects)))
     problems += references.problems
     notes += references.notes
-    _check_nodes(cluster, deployed, objects, leaving, problems, notes)
-    _check_admission(cluster, deployed.app, objects, leaving, problems, notes)
+    _check_nodes(cluster, objects, leaving, problems, notes)
+    _check_admission(cluster, app, objects, leaving, problems, notes)
     if problems:
         raise PreflightError(f"nothing was applied:{indented_lines(problems)}")
     return notes
@@ -60,7 +82,6 @@ def check(
 
 def _check_nodes(
     cluster: Cluster,
-    deployed: DeployedPlan,
     objects: Sequence[KubeObjectView],
     leaving: frozenset[str],
     problems: list[str],
@@ -73,7 +94,7 @@ def _check_nodes(
     pods = _listed(cluster, "Pod", everywhere=True)
     if pods is None:
         notes.append("GPUs in use were not counted: this user may not list pods of all namespaces")
-    problems += missing_nodes(deployed, objects, nodes, pods or [], leaving)
+    problems += missing_nodes(objects, nodes, pods or [], leaving)
 
 
 def _check_admission(
@@ -120,15 +141,13 @@ def over_budget(plan: Plan) -> list[str]:
     return [f"the plan costs {costs} USD/h, the budget is {allowed} USD/h: plan again"]
 
 
-def missing_secrets(cluster: Cluster, deployed: DeployedPlan, objects: Sequence[KubeObjectView]) -> list[str]:
-    """Messages about Secrets with certificates that pods mount and that do not exist."""
+def missing_secrets(cluster: Cluster, objects: Sequence[KubeObjectView]) -> list[str]:
+    """Messages about Secrets with certificates that pods mount and that do not exist, or lack one."""
     brought = {item["metadata"]["name"] for item in objects if item["kind"] == "Secret"}
-    wanted: dict[str, set[str]] = {tls_secret(deployed, None): {"tls.crt", "tls.key", "ca.crt"}}
-    for group in deployed.groups:
-        first = group.first or 0
-        numbers = range(first, first + group.count)
-        keys = {f"{number}.{part}" for number in numbers for part in ("crt", "key")} | {"ca.crt"}
-        wanted.setdefault(tls_secret(deployed, group), set()).update(keys)
+    wanted = {
+        name: keys | {f"{key.removesuffix('.crt')}.key" for key in keys if key != CA_KEY}
+        for name, keys in mounted_certificates(objects).items()
+    }
     found = []
     hint = "make certificates with `jellybean certs` and deploy again"
     there = {item["metadata"]["name"]: item for item in _secrets(cluster, set(wanted) - brought)}
@@ -145,7 +164,6 @@ def _secrets(cluster: Cluster, names: set[str]) -> Iterable[KubeObjectView]:
 
 
 def missing_nodes(
-    deployed: DeployedPlan,
     objects: Sequence[KubeObjectView],
     nodes: Sequence[KubeObjectView],
     pods: Sequence[KubeObjectView],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jellybean_k8s.cluster.cluster import Cluster, ClusterError
@@ -24,10 +24,13 @@ class References:
 
 
 def check_references(
-    cluster: Cluster, settings: DeploymentSettings, objects: Sequence[KubeObjectView], known: frozenset[str]
+    cluster: Cluster, paths: Mapping[Reference, str], objects: Sequence[KubeObjectView], known: frozenset[str]
 ) -> References:
-    """Check that claims and Secrets of the pods exist. `known`: Secrets that are checked elsewhere, or are brought."""
-    found, paths = References(), _paths(settings)
+    """Check that claims and Secrets of the pods exist.
+
+    `paths`: the keys of kubernetes.yaml that name them. `known`: Secrets that are checked elsewhere, or are brought.
+    """
+    found = References()
     keys: dict[Reference, set[str]] = {}
     for item in objects:
         if item["kind"] in WORKLOADS:
@@ -45,7 +48,7 @@ def check_references(
             found.notes.append(f"{kind} {name} was not checked: this user may not get it")
             continue
         if problem := _problem(reference, wanted, there):
-            found.problems.append(f"{paths.get(reference, 'patch')}: {problem}")
+            found.problems.append(f"{path}: {problem}" if (path := _path(reference, paths)) else problem)
     return found
 
 
@@ -79,7 +82,12 @@ def _references(pod: KubeObjectView) -> Iterator[tuple[Reference, set[str]]]:
                 yield ("Secret", source["name"]), {source["key"]}
 
 
-def _paths(settings: DeploymentSettings) -> dict[Reference, str]:
+def _path(reference: Reference, paths: Mapping[Reference, str]) -> str:
+    """The key that names a claim or Secret; empty where none is known, as for a revision that served before."""
+    return paths.get(reference, "patch") if paths else ""
+
+
+def setting_paths(settings: DeploymentSettings) -> dict[Reference, str]:
     """Claim or Secret -> the key of kubernetes.yaml that names it."""
     named: dict[tuple[str, str | None], str] = {
         (CLAIM, settings.models.claim): "models.claim",

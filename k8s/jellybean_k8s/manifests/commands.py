@@ -89,9 +89,14 @@ def tls_secret(deployed: DeployedPlan, group: WorkerGroup | None) -> str:
     Its keys: `ca.crt`, and `NUMBER.crt`, `NUMBER.key` for each worker (`tls.crt`, `tls.key` for the gateway).
     """
     if group is None:
-        return f"{deployed.app}-gateway-tls"
+        return gateway_secret(deployed.app)
     own = group.prefix if group.first is None else f"{group.pool}{f'.{group.site}' if group.site else ''}"
     return f"{deployed.app}-tls-{dns_name(own, MAX_LABEL_LENGTH - len(deployed.app) - 5)}"
+
+
+def gateway_secret(app: str) -> str:
+    """Name of the Secret with the certificate of a deployment's gateway."""
+    return f"{app}-gateway-tls"
 
 
 def admin_secret(app: str) -> str:

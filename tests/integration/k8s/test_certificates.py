@@ -161,12 +161,16 @@ def test_a_gateway_without_the_names_of_its_service_is_told(target: Target) -> N
     assert told(target) == []
 
 
-def test_a_rollback_is_not_held_up(target: Target, tmp_path: Path) -> None:
-    """It leaves certificates as they are: their state is that of status."""
+def test_a_rollback_to_pods_whose_certificates_have_expired_is_refused(target: Target, tmp_path: Path) -> None:
+    """They would not become ready; what serves may have certificates of its own that are valid."""
     target.deploy()
     target.deploy(settings=dataclasses.replace(SETTINGS, agent_images={"cpu": "agent:2"}))
     put(target, equip(copy(target, tmp_path / "expired"), ["cloud-1"], life_s=EXPIRED_S))
-    assert rollback(target.cluster, "digits", 1, QUICK).number == 3
+    with pytest.raises(
+        PreflightError, match=r"Secret digits-tls-cloud, 1.crt\) expired on .*: renew it by `jellybean certs"
+    ):
+        rollback(target.cluster, "digits", 1, QUICK)
+    assert len(read_status(target.cluster, "digits").revisions) == 2
 
 
 def test_certificates_of_a_resource_are_its_operators(target: Target, tmp_path: Path) -> None:
