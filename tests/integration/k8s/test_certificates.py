@@ -166,7 +166,8 @@ def test_a_rollback_to_pods_whose_certificates_have_expired_is_refused(target: T
     target.deploy()
     target.deploy(settings=dataclasses.replace(SETTINGS, agent_images={"cpu": "agent:2"}))
     put(target, equip(copy(target, tmp_path / "expired"), ["cloud-1"], life_s=EXPIRED_S))
-    with pytest.raises(
+    expired = r"Secret digits-tls-cloud, 1.crt\) expired on .*: renew it by `jellybean certs"
+    with pytest.raises(PreflightError, match=expired):
         PreflightError, match=r"Secret digits-tls-cloud, 1.crt\) expired on .*: renew it by `jellybean certs"
     ):
         rollback(target.cluster, "digits", 1, QUICK)
