@@ -168,8 +168,6 @@ def test_a_rollback_to_pods_whose_certificates_have_expired_is_refused(target: T
     put(target, equip(copy(target, tmp_path / "expired"), ["cloud-1"], life_s=EXPIRED_S))
     expired = r"Secret digits-tls-cloud, 1.crt\) expired on .*: renew it by `jellybean certs"
     with pytest.raises(PreflightError, match=expired):
-        PreflightError, match=r"Secret digits-tls-cloud, 1.crt\) expired on .*: renew it by `jellybean certs"
-    ):
         rollback(target.cluster, "digits", 1, QUICK)
     assert len(read_status(target.cluster, "digits").revisions) == 2
 
