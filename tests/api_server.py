@@ -189,6 +189,7 @@ class ApiServer(kmock.KubernetesScaffold):
                 when = there["metadata"].get("deletionTimestamp") or datetime.datetime.now(datetime.UTC).isoformat()
                 return self._save(key, merged(there, {"metadata": {"deletionTimestamp": when}}), there)
             self.remove(key)
+            self._replace_pod(there)
             return {"kind": "Status", "status": "Success"}
         if method == "PUT":
             if body["metadata"].get("resourceVersion") != there["metadata"]["resourceVersion"]:
@@ -324,6 +325,12 @@ class ApiServer(kmock.KubernetesScaffold):
             for other, item in list(self.store.items()):
                 if item["metadata"]["uid"] == owner(self.store[key]) and other[1] == namespace:
                     self._count_pods(other)
+
+    def _replace_pod(self, gone: Object) -> None:
+        """A set makes another pod in the place of one that was deleted."""
+        for key, item in list(self.store.items()):
+            if key[0] in ("statefulsets", "deployments") and item["metadata"]["uid"] == owner(gone):
+                self._make_pods(key)
 
     def _make_pods(self, key: Key) -> None:
         item = self.store[key]

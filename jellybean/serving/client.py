@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -49,6 +50,7 @@ from jellybean_protos.gateway.v1 import (
 )
 
 TIMEOUT_S = 60.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0  # before a refused request is sent again
 _FAULT_AGE_S = 5.0  # for which the calls of an outage share a diagnosis, as it takes up to 5 s: 3 to connect, 2 to hear
 _NOT_CONNECTED = ("failed to connect to all addresses", "errors resolving")  # what gRPC says without a connection
 _NO_METHOD = ("no method ", "Method not found!")  # what servers of ours and of grpc say that have other services
@@ -73,13 +75,20 @@ class Client:
 
     `tls`: folder of the client's certificate, without which only gateways on this machine can be called. A certificate
     that is replaced there is used from then on. `timeout_s`: time limit of a call that gives none. `workflow`: which
-    one it calls, if the gateway serves several; by default that of its certificate.
+    one it calls, if the gateway serves several; by default that of its certificate. `retry_s`: how long a request that
+    is refused with UNAVAILABLE is sent again, while its gateway starts, moves or is replaced; within its time limit.
     """
 
     def __init__(
-        self, address: str, *, timeout_s: float = TIMEOUT_S, tls: Path | str | None = None, workflow: str = ""
+        self,
+        address: str,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        tls: Path | str | None = None,
+        workflow: str = "",
+        retry_s: float = 0.0,
     ) -> None:
-        self.address, self.workflow, self._timeout_s = address, workflow, timeout_s
+        self.address, self.workflow, self._timeout_s, self._retry_s = address, workflow, timeout_s, retry_s
         self._directory: Path | None = None  # project that the gateway runs for on this machine
         self._lock = threading.Lock()  # held while connections are opened
         self._channel: grpc.Channel | None = None
@@ -152,10 +161,25 @@ class Client:
         self, request: gateway_pb2.InferRequest, timeout_s: float | None, headers: Mapping[str, str] | None = None
     ) -> dict[str, Array]:
         with contextlib.nullcontext() if self._directory is None else naming_failing(self._directory):
-            response = self._call("Infer", request, timeout_s, headers)
+            response = self._infer(request, timeout_s or self._timeout_s, headers)
         if response.kept:
             raise KeptError(response.request_id)
         return {name: decode_tensor(tensor) for name, tensor in response.outputs.items()}
+
+    def _infer(self, request: gateway_pb2.InferRequest, timeout_s: float, headers: Mapping[str, str] | None) -> Any:
+        """Send a request, and again while it is refused; a chunk without a number is not: it could be run twice."""
+        begin_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
+        retry_s = 0.0 if request.HasField("stream") and not request.stream.chunk else self._retry_s
+        while True:
+            try:
+                return self._call("Infer", request, timeout_s - (time.monotonic() - begin_s), headers)
+            except RequestError as error:
+                again_s = time.monotonic() - begin_s + pause_s
+                is_refused = error.status == grpc.StatusCode.UNAVAILABLE.name and not isinstance(error, HandshakeError)
+                if not is_refused or again_s >= min(retry_s, timeout_s):
+                    raise
+            time.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def status(self) -> gateway_pb2.StatusResponse:
         """State of the gateway and its workers, and its request counters."""

@@ -82,6 +82,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("jellybean.gateway")
 _SCRAPE_S = 5.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_MOVE_S = 1.0  # in which clients of a gateway that leaves connect to another one
 
 
 async def serve(options: argparse.Namespace) -> None:
@@ -136,8 +137,16 @@ async def serve(options: argparse.Namespace) -> None:
         _announce(options.address_file, address)
         async with running_task(watch_expiry(transport.certificate)):
             await stop.wait()
-        left = await gateways.drain(options.drain_s)
-        LOG.info("drained, %d requests left", left)
+        await _leave(options, clients, gateways)
+
+
+async def _leave(options: argparse.Namespace, clients: RpcServer, gateways: Gateways) -> None:
+    """Answer what is in hand. Clients of a gateway in a pod reach another one by their Service: they are told first."""
+    if options.health_port is not None:
+        clients.retire()
+        await asyncio.sleep(_MOVE_S)
+    left = await gateways.drain(options.drain_s)
+    LOG.info("drained, %d requests left", left)
 
 
 def _bind_clients(options: argparse.Namespace, transport: Transport, clients: RpcServer) -> str:

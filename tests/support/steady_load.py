@@ -7,6 +7,7 @@ import time
 import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,13 +21,21 @@ class SteadyLoad:
     """`with SteadyLoad(address, rate_per_s) as load: ...`; then `check()` says what became of every request.
 
     Requests leave when they are due, whatever became of earlier ones. `factor`: what the workflow multiplies by.
-    `workflow`: which one, of several.
+    `workflow`: which one, of several. `tls`, `retry_s`: of the client.
     """
 
     def __init__(
-        self, address: str, rate_per_s: float, *, factor: float = 2.0, timeout_s: float = 20.0, workflow: str = ""
+        self,
+        address: str,
+        rate_per_s: float,
+        *,
+        factor: float = 2.0,
+        timeout_s: float = 20.0,
+        workflow: str = "",
+        tls: Path | None = None,
+        retry_s: float = 0.0,
     ) -> None:
-        self._workflow = workflow
+        self._workflow, self._tls, self._retry_s = workflow, tls, retry_s
         self.latencies_s: list[float] = []  # of the requests that were answered rightly
         self._address, self._rate_per_s, self._factor, self._timeout_s = address, rate_per_s, factor, timeout_s
         self._stop = threading.Event()
@@ -38,7 +47,8 @@ class SteadyLoad:
         self.wrong: list[Any] = []
 
     def __enter__(self) -> Self:
-        self._client = Client(self._address, timeout_s=self._timeout_s, workflow=self._workflow)
+        more = {"workflow": self._workflow, "tls": self._tls, "retry_s": self._retry_s}
+        self._client = Client(self._address, timeout_s=self._timeout_s, **more)
         self._pool = ThreadPoolExecutor(64)
         self._sender = threading.Thread(target=self._send)
         self._sender.start()

@@ -102,6 +102,11 @@ class RpcServer:
             else:
                 self._listeners.append(await loop.create_server(make, sock=bound, backlog=_BACKLOG))
 
+    def retire(self) -> None:
+        """Have all clients connect again: behind a Service to another server. Calls until they know are accepted."""
+        for connection in list(self._connections):
+            connection.retire()
+
     async def stop(self, grace_s: float | None) -> None:
         """Accept no further call, wait up to `grace_s` for those in progress, then end them."""
         loop = asyncio.get_running_loop()

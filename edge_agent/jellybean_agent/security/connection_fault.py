@@ -172,9 +172,18 @@ class _Handshake:
                     reason = None if isinstance(self.caller, bytes) else self._refusal(secured, self.caller)
         except ssl.SSLCertVerificationError as error:
             reason = self._wrong_server(error)
-        except (ssl.SSLError, ConnectionError):  # before there is a certificate: bytes that are no TLS, or an end
+        except (
+            ssl.SSLError,
+            ConnectionError,
+        ) as error:  # before there is a certificate: bytes that are no TLS, or an end
             if (fault := _fault_of_http(self.address)) is not None:
                 return fault
+            if isinstance(error, ssl.SSLEOFError | ConnectionError):
+                reason = (
+                    f"{self.address} closes connections at once: nothing may serve behind it now, as behind a Service, "
+                    "proxy or port forwarding whose gateway is not ready; or it speaks no TLS"
+                )
+                return ConnectionFault(reason, of_certificate=False)
             who = f"what listens at {self.address} speaks no TLS"
             if isinstance(self.caller, bytes):
                 return ConnectionFault(f"{who}: is this the gateway's {_ENROL_PORT}?", of_certificate=False)

@@ -1,0 +1,126 @@
+"""Changes of a deployment while clients send: with real pods' processes behind a mock API server, nothing is lost.
+
+The clients send requests again that are refused, as those of any service on Kubernetes do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from jellybean.serving.enrolment.authority import open_authority
+from jellybean_agent.security.identity import Identity, Role
+from jellybean_k8s import DeployError, DeploymentSettings, ModelSource
+from jellybean_k8s.cluster.deploy import rollback
+from jellybean_k8s.cluster.revisions import read_inventory
+from jellybean_k8s.cluster.rollout import DeployOptions
+from jellybean_solver.model.plan_document import from_document
+from tests.integration.k8s.kubelet_here import Kubelet, service_here
+from tests.integration.k8s.test_pods_here import serving_files
+from tests.k8s_certificates import equip
+from tests.k8s_target import Target, only_mock
+from tests.support.steady_load import SteadyLoad
+from tests.support.tiny_models import chain
+from tests.support.waiting import wait_until
+
+pytestmark = only_mock
+RATE_PER_S, RETRY_S = 20.0, 30.0
+OPTIONS = DeployOptions(timeout_s=60.0)
+LEAVE_S = 3.0  # in which the last pods leave
+IMAGES = {"agent:1", "agent:2", "gateway:1", "gateway:2"}
+
+
+@dataclass
+class Served:
+    """A deployment whose pods run here. `address`: of its Service; `tls`: a client's certificate."""
+
+    target: Target
+    kubelet: Kubelet
+    settings: DeploymentSettings
+    store: Path
+    address: str
+    tls: Path
+
+    def deploy(self, *, cloud: str = "cloud-1", options: DeployOptions = OPTIONS, **changes: object) -> None:
+        document = chain(self.store, workers=("edge-1", cloud))
+        plan = dataclasses.replace(from_document(document), name="digits")
+        self.target.deploy(plan, dataclasses.replace(self.settings, **changes), options)
+
+    def load(self) -> SteadyLoad:
+        return SteadyLoad(self.address, RATE_PER_S, factor=6.0, timeout_s=60.0, tls=self.tls, retry_s=RETRY_S)
+
+    def gateways(self) -> list[str]:
+        assert self.target.server is not None
+        return [name for name in self.target.server.api.of("pods") if "-gateway-" in name]
+
+
+@pytest.fixture
+def served(target: Target, tmp_path: Path) -> Iterator[Served]:
+    """The first plan serves."""
+    target.idle = True  # the kubelet here reports pods
+    store = tmp_path / "store"
+    chain(store)
+    equip(target.certificates, ("edge-1", "cloud-1", "cloud-2"))
+    open_authority(target.certificates / "ca").equip(tmp_path / "client", Identity("digits", Role.CLIENT, "alice"))
+    with serving_files(store) as url, Kubelet(target, tmp_path / "pods", set(IMAGES)) as kubelet:
+        settings = DeploymentSettings(
+            {"cpu": "agent:1"}, "gateway:1", ModelSource(url=url), name="digits", drain_s=5.0, pre_stop_s=1
+        )
+        with service_here(target, kubelet, "digits", 8001) as address:
+            found = Served(target, kubelet, settings, store, address, tmp_path / "client")
+            found.deploy()
+            yield found
+
+
+def test_an_image_that_does_not_exist_costs_nothing_and_is_tried_once(served: Served) -> None:
+    before = len(served.kubelet.starts)
+    with served.load() as load:
+        options = dataclasses.replace(OPTIONS, timeout_s=3.0, undo_failed=True)
+        with pytest.raises(DeployError, match=r"ErrImagePull[\s\S]*serves as before"):
+            served.deploy(options=options, agent_images={"cpu": "agent:mistyped"})
+        time.sleep(1.0)
+    load.check()
+    assert all("-gateway-" in name for name in served.kubelet.starts[before:])  # its image is right
+    assert [one.state for one in read_inventory(served.target.cluster, "digits").revisions] == ["deployed", "failed"]
+
+
+def test_other_images_another_plan_and_the_way_back_lose_nothing(served: Served) -> None:
+    with served.load() as load:
+        served.deploy(agent_images={"cpu": "agent:2"}, gateway_image="gateway:2")
+        served.deploy(cloud="cloud-2", agent_images={"cpu": "agent:2"}, gateway_image="gateway:2")
+        rollback(served.target.cluster, "digits", 1, OPTIONS)
+        time.sleep(LEAVE_S)
+    load.check()
+    assert [one.number for one in read_inventory(served.target.cluster, "digits").revisions] == [1, 2, 3, 4]
+
+
+def test_a_gateway_pod_that_is_deleted_loses_nothing(served: Served) -> None:
+    (name,) = served.gateways()
+    with served.load() as load:
+        time.sleep(1.0)
+        pod = served.target.cluster.get("Pod", name)
+        assert pod is not None
+        assert served.target.cluster.delete("Pod", name, pod["metadata"]["uid"])
+        wait_until(lambda: served.kubelet.starts.count(name) == 2)
+        wait_until(lambda: served.kubelet.port({"app.kubernetes.io/component": "gateway"}, 8001) is not None)
+        time.sleep(1.0)
+    load.check()
+
+
+def test_an_agent_pod_that_is_deleted_loses_nothing(served: Served) -> None:
+    """As when its node is drained; there is one worker of each operator, so requests wait for the next pod."""
+    assert served.target.server is not None
+    name = next(name for name in served.target.server.api.of("pods") if "-cloud-" in name)
+    with served.load() as load:
+        time.sleep(1.0)
+        pod = served.target.cluster.get("Pod", name)
+        assert pod is not None
+        assert served.target.cluster.delete("Pod", name, pod["metadata"]["uid"])
+        wait_until(lambda: served.kubelet.starts.count(name) == 2)
+        time.sleep(3.0)
+    load.check()
