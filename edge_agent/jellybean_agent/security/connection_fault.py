@@ -172,10 +172,7 @@ class _Handshake:
                     reason = None if isinstance(self.caller, bytes) else self._refusal(secured, self.caller)
         except ssl.SSLCertVerificationError as error:
             reason = self._wrong_server(error)
-        except (
-            ssl.SSLError,
-            ConnectionError,
-        ) as error:  # before there is a certificate: bytes that are no TLS, or an end
+        except (ssl.SSLError, ConnectionError) as error:  # before a certificate: bytes that are no TLS, or an end
             if (fault := _fault_of_http(self.address)) is not None:
                 return fault
             if isinstance(error, ssl.SSLEOFError | ConnectionError):

@@ -287,6 +287,26 @@ class Answered(grpc.RpcError):
         return "overloaded"
 
 
+def test_a_proxy_with_nothing_behind_it(certificates: Certificates) -> None:
+    """It accepts and closes, as a load balancer or a port forwarding does: no fault of a certificate, which would end
+    all attempts.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def close() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    listener.accept()[0].close()
+
+        threading.Thread(target=close, daemon=True).start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with Client(address, tls=certificates.admin) as client, pytest.raises(RequestError) as caught:
+            client.status()
+        listener.shutdown(socket.SHUT_RDWR)
+    assert not isinstance(caught.value, HandshakeError)
+    assert f"{address} closes connections at once: nothing may serve behind it now" in caught.value.reason
+
+
 def test_nobody_at_the_address(certificates: Certificates) -> None:
     address = f"127.0.0.1:{free_port()}"
     error = refusal(address, certificates.admin)
