@@ -22,6 +22,7 @@ from jellybean.display.terminal import BAD
 from jellybean.errors import JellyBeanError
 from jellybean.serving.top.alerts import alert_groups, alert_rules
 from jellybean.serving.top.dashboard import dashboard as grafana
+from jellybean.serving.top.kubernetes import dashboard_config_map, prometheus_rule
 
 _WINDOW_S, _ONCE_WINDOW_S = 10.0, 1.0  # over which rates are averaged: on a screen, and of one measurement
 
@@ -79,17 +80,32 @@ def top(
 
 
 @app.command(
-    epilog=example("jellybean dashboard > jellybean.json", "jellybean dashboard --alerts > jellybean.rules.yaml")
+    epilog=example(
+        "jellybean dashboard > jellybean.json",
+        "jellybean dashboard --alerts > jellybean.rules.yaml",
+        "jellybean dashboard --alerts --kubernetes | kubectl apply --namespace monitoring -f -",
+    )
 )
 def dashboard(
     alerts: Annotated[bool, typer.Option("--alerts", help="Print alert rules for Prometheus instead.")] = False,
+    kubernetes: Annotated[
+        bool,
+        typer.Option(
+            "--kubernetes", help="As a Kubernetes object: a PrometheusRule, or a ConfigMap that Grafana's chart finds."
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Print a Grafana dashboard for the metrics of `up --metrics-port`, or alert rules for Prometheus.
 
-    A dashboard is JSON in any case; with --json so are alert rules.
+    A dashboard is JSON in any case; with --json so are alert rules and objects.
     """
-    if json and alerts:
+    if kubernetes:
+        from jellybean_k8s import to_yaml
+
+        found = prometheus_rule() if alerts else dashboard_config_map()
+        print_json(found) if json else typer.echo(to_yaml(found), nl=False)
+    elif json and alerts:
         print_json(alert_groups())
     elif alerts:
         typer.echo(alert_rules(), nl=False)

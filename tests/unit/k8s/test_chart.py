@@ -16,6 +16,9 @@ import jsonschema
 import pytest
 import yaml
 
+from jellybean.cli import run
+from jellybean.serving.top.alerts import alert_rules
+from jellybean.serving.top.dashboard import dashboard
 from jellybean_k8s.resource.rbac import operator_rules
 from tests.k8s_check import schema_complaints
 
@@ -33,6 +36,8 @@ VALUES = {
         "nodeSelector": {"kubernetes.io/arch": "amd64"},
         "serviceAccount": {"name": "own", "annotations": {"a": "b"}},
         "podAnnotations": {"c": "d"},
+        "monitoring": {"alerts": True, "dashboard": True, "labels": {"release": "prometheus"}},
+        "networkPolicy": False,
     },
 }
 
@@ -51,6 +56,27 @@ def test_the_rules_are_those_that_deploying_takes() -> None:
     verbs = {(group, r): set(i["verbs"]) for i in operator_rules() for group in i["apiGroups"] for r in i["resources"]}
     assert not any("*" in {*key, *found} for key, found in verbs.items())
     assert not any("roles" in resource for _, resource in verbs)
+
+
+def test_alerts_and_dashboard_are_those_of_the_command() -> None:
+    files = {"alerts.yaml": alert_rules(), "dashboard.json": json.dumps(dashboard()) + "\n"}
+    for name, text in files.items():
+        path = CHART / "monitoring" / name
+        if os.environ.get("JELLYBEAN_UPDATE_GOLDEN"):
+            path.write_text(text, encoding="utf-8")
+        assert path.read_text(encoding="utf-8") == text, "JELLYBEAN_UPDATE_GOLDEN=1 writes it anew"
+
+
+def test_the_command_prints_the_same_as_objects(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["dashboard", "--alerts", "--kubernetes"]) == 0
+    rule = yaml.safe_load(capsys.readouterr().out)
+    assert (rule["kind"], rule["spec"]) == ("PrometheusRule", yaml.safe_load(alert_rules()))
+    assert schema_complaints([rule]) == []
+    assert run(["dashboard", "--kubernetes", "--json"]) == 0
+    config = json.loads(capsys.readouterr().out)
+    assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(config["data"]["jellybean.json"]) == dashboard()
+    assert schema_complaints([config]) == []
 
 
 def test_values_meet_their_schema_which_refuses_what_is_wrong() -> None:
