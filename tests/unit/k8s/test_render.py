@@ -90,6 +90,8 @@ def test_kustomize_takes_the_base_and_lays_a_namespace_over_it(plan: Plan, tmp_p
     built = list(yaml.safe_load_all(done.stdout))
     assert {item["metadata"].pop("namespace") for item in built} == {"shop"}
     key = lambda item: (item["kind"], item["metadata"]["name"])  # noqa: E731
+    front = next(item for item in built if (item["kind"], item["metadata"]["name"]) == ("Service", "digits"))
+    assert front["metadata"].pop("annotations") == {"argocd.argoproj.io/sync-wave": "1"}
     assert sorted(built, key=key) == sorted(yaml.safe_load_all(yaml_documents(objects)), key=key)
 
 
