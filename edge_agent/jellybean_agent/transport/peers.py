@@ -246,19 +246,19 @@ class Peer:
     async def _write(self, stream: DeliverStream, outgoing: OutgoingMessage) -> None:
         if not self._is_in_time(outgoing):
             return
-        stream.credit -= outgoing.needs_credit
+        # Counted first: its credit may come back before `write` returns.
+        counted = self._count(outgoing, stream)
         self._is_writing = True  # no other message may be sent before this one
         try:
             await stream.call.write(outgoing)
         except BaseException as error:
-            self._queue.push(outgoing)  # not sent: queue it again
+            if counted is None or stream.uncount(counted):
+                self._queue.push(outgoing)  # not sent: queue it again
             if stream.silence:
                 raise TransientError(stream.silence) from error
             raise
         finally:
             self._is_writing = False
-        stream.credit += outgoing.needs_credit
-        self._count(outgoing, stream)
 
     def _is_in_time(self, outgoing: OutgoingMessage) -> bool:
         """True if a message's deadline has not passed; otherwise counts the message as expired."""
@@ -266,12 +266,14 @@ class Peer:
         self.expired += not is_in_time
         return is_in_time
 
-    def _count(self, outgoing: OutgoingMessage, stream: DeliverStream) -> None:
-        """Charge a message that was sent to the credit, unless it is a failure."""
-        if outgoing.needs_credit:
-            stream.credit -= 1
-            kept = outgoing if self._settings.resends else outgoing._replace(message=_stub(outgoing.message), data=b"")
-            stream.unacknowledged.append(kept)
+    def _count(self, outgoing: OutgoingMessage, stream: DeliverStream) -> OutgoingMessage | None:
+        """Charge a message to the credit; returns what is kept of it until it is acknowledged, None for a failure."""
+        if not outgoing.needs_credit:
+            return None
+        kept = outgoing if self._settings.resends else outgoing._replace(message=_stub(outgoing.message), data=b"")
+        stream.credit -= 1
+        stream.unacknowledged.append(kept)
+        return kept
 
     async def _wait_for_message(self, stream: DeliverStream) -> bool:
         """True if a queued message may be sent now; otherwise wait for any change, then return False."""

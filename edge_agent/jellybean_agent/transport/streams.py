@@ -201,6 +201,14 @@ class DeliverStream:
             self.has_credit.set()
         self.credit += credit.messages
 
+    def uncount(self, unsent: OutgoingMessage) -> bool:
+        """Take back the newest message, which could not be sent; False if it was acknowledged after all."""
+        if not self.unacknowledged or self.unacknowledged[-1] is not unsent:
+            return False
+        self.unacknowledged.pop()
+        self.credit += 1
+        return True
+
     async def _watch(self) -> None:
         """Cancel the call when its receiver is silent. Time in which this process was suspended does not count."""
         checked_s = time.monotonic()

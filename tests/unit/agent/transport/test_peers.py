@@ -12,9 +12,12 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import pytest
 
 from jellybean_agent.transport.channels import Transport
+from jellybean_agent.transport.outgoing_queue import OutgoingMessage
 from jellybean_agent.transport.peers import OnLost, Peer, PeerSettings
+from jellybean_agent.transport.streams import _GrpcCall
 from jellybean_protos.agent.v1 import agent_pb2
 from tests.support.waiting import wait_until_async
 
@@ -121,6 +124,30 @@ def test_one_that_keeps_sends_again_what_may_not_have_arrived_whole() -> None:
         await wait_until_async(lambda: peer.queued == 0)
         await peer.close()
 
+    with_receiver(receiver, test)
+
+
+def test_a_message_acknowledged_before_its_write_returned_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    receiver = Receiver(takes=3, credits=2, then="break")
+    write, began = _GrpcCall.write, 0
+
+    async def write_that_returns_late(call: _GrpcCall, outgoing: OutgoingMessage) -> None:
+        nonlocal began
+        began += 1
+        await write(call, outgoing)
+        if began <= receiver.credits:
+            await wait_until_async(lambda: receiver.credit_noted >= FIRST_CREDIT + began)
+
+    async def test(address: str) -> None:
+        settings = replace(SETTINGS, resends=True)
+        peer = Peer("", address, settings, on_lost=lambda *_: None, on_credit=receiver.note_credit).start()
+        for number in range(3):
+            peer.put(message(number))
+        await wait_until_async(lambda: receiver.streams == 2 and peer.queued == 0)
+        assert names(receiver.got) == ["0", "1", "2", "2"]
+        await peer.close()
+
+    monkeypatch.setattr(_GrpcCall, "write", write_that_returns_late)
     with_receiver(receiver, test)
 
 
