@@ -126,6 +126,7 @@ def test_another_plan_takes_over_for_both_and_may_leave_one_out(project: Path) -
     jellybean("up", str(project), "--detach")  # for the fixture
 
 
+@pytest.mark.nightly
 def test_bench_measures_both_at_once_and_each_pays_its_part(project: Path) -> None:
     told = json.loads(jellybean_process("bench", str(project), "--duration", "5", "--json").stdout)
     assert told["workflows"].keys() == FACTORS.keys()

@@ -81,6 +81,7 @@ def test_one_process_is_faster_and_trains_the_same(tmp_path, launcher):
     assert all(torch.equal(value, found[name]) for name, value in expected.items())
 
 
+@pytest.mark.nightly
 def test_the_process_that_is_left_takes_the_cores(tmp_path):
     """Threads in the forward passes of the run that one process of two trains alone."""
     count = "    Path(__file__).with_name('threads').write_text(str(torch.get_num_threads()))\n"
@@ -92,6 +93,7 @@ def test_the_process_that_is_left_takes_the_cores(tmp_path):
     assert (folder / "threads").read_text(encoding="utf-8") == "3"
 
 
+@pytest.mark.nightly
 def test_two_processes_where_they_are_faster(tmp_path):
     """Stages that sleep take as long on two cores as on twenty: two devices need half of the time."""
     document = DOCUMENT.replace("model: nets.py:net", "stages: nets.py:sleeping").replace(":data", ":wide")

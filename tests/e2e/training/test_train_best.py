@@ -140,6 +140,7 @@ def test_early_stopping_that_begins_after_the_best_epoch_was_deleted(project, ca
         assert _are_equal(_model(project), _saved(folder / f"epoch-{kept}"))
 
 
+@pytest.mark.nightly
 def test_a_run_that_is_killed_after_its_best_epoch(project):
     """All its processes, on two devices; the resumed run does not train the best epoch again."""
     killed = start_training(project, "--set", "devices=2", slowly=0.05)

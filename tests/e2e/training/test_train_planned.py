@@ -124,6 +124,7 @@ def test_conv_data_says_that_the_model_has_no_convolutions(project):
     assert "`conv: data` is meant for convolutions, and the model has none" in trained["said"]
 
 
+@pytest.mark.nightly
 def test_a_plan_without_a_flush_learns(project):
     _two_one(project)
     trained = _train(project, "plan=plan.json", "schedule=pipedream", "epochs=3", "ema=null")
@@ -136,6 +137,7 @@ def test_a_plan_without_a_flush_learns(project):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.nightly
 def test_branches_train_as_one_process(project):
     """The plan that `pipeline plan` writes is of one device here; its right branch is moved to another."""
     whole = _train_alone(project, "model=nets.py:branches")

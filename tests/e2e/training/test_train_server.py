@@ -221,7 +221,7 @@ def _process(run: subprocess.Popen[str], rank: int) -> psutil.Process:
 
 
 @pytest.mark.parametrize(
-    "mode", [pytest.param("bsp, servers: 2", marks=NIGHTLY), "asp", pytest.param("asp, staleness: 1", marks=NIGHTLY)]
+    "mode", ["bsp, servers: 2", pytest.param("asp", marks=NIGHTLY), pytest.param("asp, staleness: 1", marks=NIGHTLY)]
 )
 def test_a_worker_that_is_killed_comes_back_and_every_row_counts_once(tmp_path, mode):
     run, project = _started(tmp_path, "sync: {way: parameter-server, mode: " + mode + "}\n")

@@ -44,6 +44,7 @@ def _train(folder: Path, sync: str) -> tuple[list[dict[str, Any]], list[dict[str
     return json.loads(done.stdout)["epochs"], logged_epochs(folder)
 
 
+@pytest.mark.nightly
 def test_three_replicas_sum_by_a_ring(tmp_path):
     expected, _ = _train(tmp_path / "torch", "")
     epochs, logged = _train(tmp_path / "ring", "sync: {way: ring, bucket: 1 KiB}\n")

@@ -127,8 +127,11 @@ class Cluster:
             shutil.rmtree(before)
 
     def client_certificate(self) -> Path:
-        self.authority.equip(self.root / "client", Identity(self.workflow, Role.CLIENT, "alice"))
-        return self.root / "client"
+        """Folder of a client's certificate, written once: others may be reading it."""
+        folder = self.root / "client"
+        if not folder.exists():
+            self.authority.equip(folder, Identity(self.workflow, Role.CLIENT, "alice"))
+        return folder
 
     def start(self, pod: Pod) -> None:
         """Run the init containers to completion, then the container."""

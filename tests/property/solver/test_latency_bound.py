@@ -56,7 +56,7 @@ def fanned_problems(draw: st.DrawFn) -> Problem:
     return replace(drawn, operators=tuple(operators), slo=Slo())
 
 
-@settings(max_examples=150 if NIGHTLY else 30, deadline=None)
+@settings(max_examples=150 if NIGHTLY else 15, deadline=None)
 @given(fanned_problems())
 def test_no_simulated_p99_is_below_the_bound(problem: Problem) -> None:
     cheapest = solve(problem).plan

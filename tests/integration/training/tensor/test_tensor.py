@@ -103,7 +103,14 @@ def found(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize(("world", "name"), [(world, name) for world, named in CASES.items() for name in named])
+@pytest.mark.parametrize(
+    ("world", "name"),
+    [
+        pytest.param(world, name, marks=[pytest.mark.nightly] if world > 2 else [])
+        for world, named in CASES.items()
+        for name in named
+    ],
+)
 def test_training_with_split_layers_equals_one_device(found, world, name):
     case, ranks = found(world)[name]
     expected = in_plain_torch(case)
@@ -128,6 +135,7 @@ def test_candidates_with_split_layers_are_tried(found):
     assert ranks[0]["layers"] == {"6": "columns", "8": "rows"}
 
 
+@pytest.mark.nightly
 def test_each_process_has_its_part_of_split_weights(found):
     _, ranks = found(4)["words"]
     for own in ranks:
