@@ -48,6 +48,7 @@ from jellybean_agent import (
     PlanView,
     PlanViewError,
     Policy,
+    ReplyAddress,
     Role,
     RpcServer,
     Transport,
@@ -104,7 +105,8 @@ async def serve(options: argparse.Namespace) -> None:
     clients = transport.server(policy, _on_call(spans))
     transport.bind(workers, options.listen or addresses[GATEWAY])
     address = _bind_clients(options, transport, clients) or addresses[GATEWAY]
-    network = WorkerNetwork(transport, known, emulate=not options.no_emulation)
+    reply = None if options.reply_address is None else ReplyAddress.of(options.reply_address, transport)
+    network = WorkerNetwork(transport, known, emulate=not options.no_emulation, reply=reply)
     gateways = Gateways(view, network, partial(_workflow, options, spans, network))
     await gateways.add(views, addresses, options.links)
     rollout = PlanRollout(PlanOffer(view, options.plan.read_bytes(), addresses))
@@ -414,6 +416,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--replaced", type=Path, help="folder that keeps a replacement of the plan for the next start")
     parser.add_argument("--address-file", type=Path, help="file to write the clients' address to")
     parser.add_argument("--listen", help="instead of the gateway's address in the peers file, e.g. 0.0.0.0:7000")
+    parser.add_argument(
+        "--reply-address",
+        help="of one of several gateways of the plan: where workers answer it, HOST:PORT or unix:PATH",
+    )
     parser.add_argument("--tls", type=Path, help="for TCP: folder with tls.crt, tls.key, ca.crt; read again on change")
     parser.add_argument("--insecure", action="store_true", help="TCP without TLS, on 127.0.0.1 only")
     parser.add_argument(

@@ -1,0 +1,147 @@
+"""Two gateways of one plan, with real agents over mutual TLS: each is answered what it asked, and one may die."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from jellybean_agent.security.identity import Role
+from jellybean_agent.transport.gateway_peers import FORGET_S
+from tests.support.balancer import balancer
+from tests.support.gateways_run import GatewaysRun, gateways_run
+from tests.support.steady_load import SteadyLoad
+from tests.support.tiny_models import make_plan, scale
+from tests.support.waiting import wait_until
+
+WORKERS = ("edge-1", "cloud-1", "cloud-2")
+RATE_PER_S = 40.0
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewaysRun]:
+    """double at the edge, then triple on either of two workers; streams move to new connections all the time."""
+    root = tmp_path_factory.mktemp("gateways")
+    operators = {
+        "double": (["x"], scale(root / "models/double.onnx", 2.0)),
+        "triple": (["double"], scale(root / "models/triple.onnx", 3.0)),
+    }
+    routes = [(0.5, {"double": "edge-1", "triple": worker}) for worker in WORKERS[1:]]
+    document = make_plan(root, operators, routes, sources={"x": "edge"})
+    with gateways_run(root, document, WORKERS, renew_s=2.0) as found:
+        yield found
+
+
+def loads_on_both(run: GatewaysRun) -> list[SteadyLoad]:
+    """A client of each gateway."""
+    tls = run.certificate(Role.CLIENT, "bob")
+    return [SteadyLoad(f"127.0.0.1:{port}", RATE_PER_S, factor=6.0, tls=tls) for port in run.ports]
+
+
+def log(run: GatewaysRun, name: str) -> str:
+    return (run.root / f"{name}.log").read_text(encoding="utf-8")
+
+
+def test_each_gateway_gets_the_answers_to_its_own_requests(run: GatewaysRun) -> None:
+    with run.client_of(0) as first, run.client_of(1) as second:
+        before = [client.status().answered for client in (first, second)]
+        for number in range(30):
+            client = (first, second)[number % 3 == 0]
+            value = np.array([[number, 1, 2, 3]], np.float32)
+            assert client.infer({"x": value})["triple"].tolist() == (6 * value).tolist()
+        after = [client.status() for client in (first, second)]
+    assert [status.answered - count for status, count in zip(after, before, strict=True)] == [20, 10]
+    assert not any(status.retried or status.failed for status in after)
+
+
+def test_each_gateway_is_told_of_the_failures_of_its_own_requests(run: GatewaysRun) -> None:
+    """A worker dies: both gateways send what was on it again."""
+    loads = loads_on_both(run)
+    with loads[0], loads[1]:
+        time.sleep(0.5)
+        os.kill(run.processes["cloud-2"].pid, signal.SIGKILL)
+        run.processes["cloud-2"].wait()
+        time.sleep(1.0)
+        run.start("cloud-2")
+        run.await_gateway(0)
+        run.await_gateway(1)
+    for load in loads:
+        load.check()
+
+
+def test_a_gateway_that_is_killed_loses_nothing_and_the_other_never_stops(run: GatewaysRun) -> None:
+    turns = itertools.count()
+
+    def choose() -> int | None:
+        """A gateway that takes connections, in turn."""
+        for _ in run.ports:
+            port = run.ports[next(turns) % len(run.ports)]
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    return port
+        return None
+
+    tls = run.certificate(Role.CLIENT, "bob")
+    with balancer(choose) as address, run.client_of(1) as second:
+        before = second.status()
+        clients = [SteadyLoad(address, RATE_PER_S / 4, factor=6.0, tls=tls, retry_s=20.0) for _ in range(4)]
+        with SteadyLoad(f"127.0.0.1:{run.ports[1]}", RATE_PER_S, factor=6.0, tls=tls) as direct:
+            for client in clients:
+                client.__enter__()
+            time.sleep(1.0)
+            with run.client_of(0) as first:
+                assert first.status().answered
+                wait_until(lambda: first.status().requests_in_hand > 0)
+            os.kill(run.processes["gateway-0"].pid, signal.SIGKILL)
+            run.processes["gateway-0"].wait()
+            time.sleep(2.0)
+            for client in clients:
+                client.__exit__(None, None, None)
+        for client in clients:
+            client.check()
+        direct.check()
+        assert max(direct.latencies_s) < 5.0
+        after = second.status()
+        assert after.failed == before.failed
+        assert all(state == "ready" for state in after.workers.values())
+    wait_until(lambda: f"the gateway at 127.0.0.1:{run.ports[0]} is gone" in log(run, "edge-1"), FORGET_S + 20.0)
+    run.start_gateway(0)
+    run.await_gateway(0)
+    with run.client_of(0) as first:
+        assert first.infer({"x": np.ones((1, 4), np.float32)})["triple"].tolist() == [[6, 6, 6, 6]]
+
+
+def test_a_gateway_that_leaves_is_finished_with(run: GatewaysRun) -> None:
+    """Its requests are answered before it ends, and the other one's meanwhile."""
+    tls = run.certificate(Role.CLIENT, "bob")
+    with SteadyLoad(f"127.0.0.1:{run.ports[1]}", RATE_PER_S, factor=6.0, tls=tls) as direct:
+        time.sleep(0.5)
+        leaving = run.processes["gateway-0"]
+        leaving.terminate()
+        assert leaving.wait(20) == 0
+        time.sleep(0.5)
+    direct.check()
+    run.start_gateway(0)
+    run.await_gateway(0)
+
+
+def test_a_worker_that_drains_finishes_the_requests_of_both(run: GatewaysRun) -> None:
+    loads = loads_on_both(run)
+    with run.client_of(0) as first, run.client_of(1) as second:
+        before = [client.status().retried for client in (first, second)]
+        with loads[0], loads[1]:
+            time.sleep(0.5)
+            run.processes["cloud-1"].terminate()
+            assert run.processes["cloud-1"].wait(30) == 0
+            run.start("cloud-1")
+            run.await_gateway(0)
+            run.await_gateway(1)
+        for load in loads:
+            load.check()
+        assert [client.status().retried for client in (first, second)] == before
