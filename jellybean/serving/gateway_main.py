@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import os
 import sys
 from collections import Counter
@@ -214,7 +215,8 @@ async def _workflow(
     links_file: Path | None,
 ) -> ServedWorkflow:
     """The gateway of a workflow, with the ledger's files and the spool of its own."""
-    settings = GatewaySettings(options.max_in_hand, options.timeout_s, options.hedge_after)
+    max_in_flight = math.ceil(options.max_in_hand / options.gateways)
+    settings = GatewaySettings(max_in_flight, options.timeout_s, options.hedge_after)
     spool = open_spool(_own_file(options.spool, view), view)
     links = EmulatedLinks(view.links if network.emulate else (), links_file).open()
     tracer = None
@@ -401,6 +403,12 @@ def _project_file(text: str) -> tuple[str, Path]:
     return name, Path(path)
 
 
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return int(text)
+
+
 def _hedge(text: str) -> Hedge:
     try:
         return Hedge(text)
@@ -463,7 +471,10 @@ def _parser() -> argparse.ArgumentParser:
         type=_hedge,
         help="send slow requests over a second route, after seconds (0.3) or a quantile of latencies (95%%)",
     )
-    parser.add_argument("--max-in-hand", type=int, default=MAX_IN_FLIGHT, help="most requests in flight")
+    text = "most requests in flight at all gateways of the plan"
+    parser.add_argument("--max-in-hand", type=int, default=MAX_IN_FLIGHT, help=text)
+    text = "number of gateways of the plan, of which this one takes its part of --max-in-hand"
+    parser.add_argument("--gateways", type=_count, default=1, help=text)
     parser.add_argument("--timeout-s", type=float, default=TIMEOUT_S, help="longest time limit of a request")
     parser.add_argument(
         "--drain-s", type=float, default=DEFAULT_DRAIN_S, help="longest wait for requests in flight at the end"

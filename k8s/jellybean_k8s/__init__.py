@@ -94,6 +94,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     ),
     "manifests.settings": (
         "GPU_RESOURCES",
+        "MAX_GATEWAYS",
         "MIB",
         "LedgerDatabase",
         "ModelSource",

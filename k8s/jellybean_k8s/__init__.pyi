@@ -56,6 +56,7 @@ from jellybean_k8s.manifests.render import render as render
 from jellybean_k8s.manifests.service_names import service_names as service_names
 from jellybean_k8s.manifests.service_names import service_namespaces as service_namespaces
 from jellybean_k8s.manifests.settings import GPU_RESOURCES as GPU_RESOURCES
+from jellybean_k8s.manifests.settings import MAX_GATEWAYS as MAX_GATEWAYS
 from jellybean_k8s.manifests.settings import MIB as MIB
 from jellybean_k8s.manifests.settings import DeploymentSettings as DeploymentSettings
 from jellybean_k8s.manifests.settings import LedgerDatabase as LedgerDatabase

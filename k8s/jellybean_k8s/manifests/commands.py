@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jellybean_k8s.manifests.deployed_plan import AGENT_PORT, CLIENT_PORT, HEALTH_PORT, METRICS_PORT, DeployedPlan
-from jellybean_k8s.manifests.pod_settings import NUMBER_ENV, POD_NAME_ENV
+from jellybean_k8s.manifests.pod_settings import NUMBER_ENV, POD_NAME_ENV, REPLY_HOST_ENV
 from jellybean_k8s.manifests.settings import MIB, DeploymentSettings
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
 from jellybean_k8s.names import MAX_LABEL_LENGTH, dns_name
@@ -44,8 +44,16 @@ def gateway(deployed: DeployedPlan) -> Command:
         f"--metrics-host={_EVERYWHERE}",
         f"--metrics-port={METRICS_PORT}",
         *([f"--spool={SPOOL}/spool.db"] if deployed.spools else []),
+        *_beside_others(deployed.settings.gateway_replicas),
         *_ledger(deployed.settings),
     )
+
+
+def _beside_others(replicas: int) -> Sequence[str]:
+    """Options of a gateway that is not the only one: agents answer the pod that asked."""
+    if replicas == 1:
+        return ()
+    return (f"--reply-address=$({REPLY_HOST_ENV}):{AGENT_PORT}", f"--gateways={replicas}")
 
 
 def _ledger(settings: DeploymentSettings) -> Sequence[str]:

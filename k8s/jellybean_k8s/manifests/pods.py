@@ -16,7 +16,13 @@ from jellybean_k8s.manifests.deployed_plan import (
 )
 from jellybean_k8s.manifests.devices import agent_image, gpu_resource, gpu_taints
 from jellybean_k8s.manifests.pod_layers import PodLayers, with_pod_settings
-from jellybean_k8s.manifests.pod_settings import AUTHORIZATION_ENV, NUMBER_ENV, PASSWORD_ENV, POD_NAME_ENV
+from jellybean_k8s.manifests.pod_settings import (
+    AUTHORIZATION_ENV,
+    NUMBER_ENV,
+    PASSWORD_ENV,
+    POD_NAME_ENV,
+    REPLY_HOST_ENV,
+)
 from jellybean_k8s.manifests.quantities import cores, mebibytes
 from jellybean_k8s.manifests.settings import MIB, LedgerDatabase
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
@@ -106,8 +112,9 @@ def gateway_template(deployed: DeployedPlan) -> KubeObject:
     resources = _resources(settings.gateway_cpu, memory, memory)
     gateway = _container("gateway", settings.gateway_image, commands.gateway(deployed), ports, resources)
     gateway |= {"volumeMounts": _mounts(), **_probes(settings.start_s, loads=False)}
-    if settings.gateway_ledger is not None:
-        gateway["env"] = _ledger_env(settings.gateway_ledger)
+    ledger = [] if settings.gateway_ledger is None else _ledger_env(settings.gateway_ledger)
+    if env := [*_reply_host_env(settings.gateway_replicas), *ledger]:
+        gateway["env"] = env
     gateway["lifecycle"] = _pre_stop(settings.pre_stop_s)
     prepare = _prepare(settings.gateway_image, commands.prepare(deployed, None)) | {"volumeMounts": _mounts()}
     spec = _pod(deployed, [prepare], [gateway], tier)
@@ -185,6 +192,13 @@ def _ledger_env(database: LedgerDatabase) -> list[KubeObject]:
         return [name]
     password = {"secretKeyRef": {"name": database.secret, "key": "password"}}
     return [name, {"name": PASSWORD_ENV, "valueFrom": password}]
+
+
+def _reply_host_env(replicas: int) -> list[KubeObject]:
+    """Environment variable with the address of a gateway's pod: the pods of a Deployment have no names of their own."""
+    if replicas == 1:
+        return []
+    return [{"name": REPLY_HOST_ENV, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
 
 
 def _worker_number_env(group: WorkerGroup) -> list[KubeObject]:
