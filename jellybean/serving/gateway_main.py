@@ -247,7 +247,7 @@ async def _recorder(options: argparse.Namespace, gateway: Gateway) -> Recorder |
     if (live := _own_file(options.live, gateway.view)) is None:
         raise PlanViewError("--ledger needs --live: the file of the counters since its last interval")
     waiting = Counter(await gateway.kept_callers())
-    recorder = open_recorder(options.ledger, live, options.ledger_run, gateway.plans)
+    recorder = open_recorder(options.ledger, live, options.ledger_run, gateway.plans, options.ledger_deployment)
     recorder.lose(waiting)
     gateway.counters.log = recorder.log
     gateway.on_answer = recorder.answers.keep
@@ -446,6 +446,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ledger", default="", help="database of the ledger, a URL or a file; empty: none is written")
     parser.add_argument("--live", type=Path, help="file of the counters since its last interval; needs --ledger")
     parser.add_argument("--ledger-run", default="", help="which start of serving this is; between two nothing costs")
+    text = "name of the plan's gateways, if there are several: one at a time bills the workers, which they share"
+    parser.add_argument("--ledger-deployment", default="", help=text)
     text = "of labels that come after the answers; WORKFLOW=METRIC: of one of several workflows"
     parser.add_argument("--metric", metavar="METRIC", type=_of_workflow, action="append", default=[], help=text)
     text = "operator whose output they are for, by default the only one; WORKFLOW=OPERATOR: of one of several workflows"

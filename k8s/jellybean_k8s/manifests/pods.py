@@ -18,6 +18,7 @@ from jellybean_k8s.manifests.devices import agent_image, gpu_resource, gpu_taint
 from jellybean_k8s.manifests.pod_layers import PodLayers, with_pod_settings
 from jellybean_k8s.manifests.pod_settings import (
     AUTHORIZATION_ENV,
+    NAMESPACE_ENV,
     NUMBER_ENV,
     PASSWORD_ENV,
     POD_NAME_ENV,
@@ -112,7 +113,7 @@ def gateway_template(deployed: DeployedPlan) -> KubeObject:
     resources = _resources(settings.gateway_cpu, memory, memory)
     gateway = _container("gateway", settings.gateway_image, commands.gateway(deployed), ports, resources)
     gateway |= {"volumeMounts": _mounts(), **_probes(settings.start_s, loads=False)}
-    ledger = [] if settings.gateway_ledger is None else _ledger_env(settings.gateway_ledger)
+    ledger = _ledger_env(settings.gateway_ledger, settings.gateway_replicas)
     if env := [*_reply_host_env(settings.gateway_replicas), *ledger]:
         gateway["env"] = env
     gateway["lifecycle"] = _pre_stop(settings.pre_stop_s)
@@ -186,19 +187,26 @@ def _prepare(image: str, command: tuple[Sequence[str], Sequence[str]]) -> KubeOb
     return _container("prepare", image, command, {}, _resources(0.1, 64 * MIB, 256 * MIB))
 
 
-def _ledger_env(database: LedgerDatabase) -> list[KubeObject]:
-    name = {"name": POD_NAME_ENV, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
-    if database.secret is None:
-        return [name]
-    password = {"secretKeyRef": {"name": database.secret, "key": "password"}}
-    return [name, {"name": PASSWORD_ENV, "valueFrom": password}]
+def _ledger_env(database: LedgerDatabase | None, replicas: int) -> list[KubeObject]:
+    if database is None:
+        return []
+    found = [_field_env(POD_NAME_ENV, "metadata.name")]
+    if replicas > 1:
+        found.append(_field_env(NAMESPACE_ENV, "metadata.namespace"))
+    if database.secret is not None:
+        password = {"secretKeyRef": {"name": database.secret, "key": "password"}}
+        found.append({"name": PASSWORD_ENV, "valueFrom": password})
+    return found
+
+
+def _field_env(name: str, path: str) -> KubeObject:
+    """Environment variable with a field of the pod."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def _reply_host_env(replicas: int) -> list[KubeObject]:
     """Environment variable with the address of a gateway's pod: the pods of a Deployment have no names of their own."""
-    if replicas == 1:
-        return []
-    return [{"name": REPLY_HOST_ENV, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+    return [] if replicas == 1 else [_field_env(REPLY_HOST_ENV, "status.podIP")]
 
 
 def _worker_number_env(group: WorkerGroup) -> list[KubeObject]:
@@ -206,7 +214,7 @@ def _worker_number_env(group: WorkerGroup) -> list[KubeObject]:
     if group.first is None:
         return []
     label = "metadata.labels['apps.kubernetes.io/pod-index']"
-    return [{"name": NUMBER_ENV, "valueFrom": {"fieldRef": {"fieldPath": label}}}]
+    return [_field_env(NUMBER_ENV, label)]
 
 
 def _authorization(deployed: DeployedPlan) -> list[KubeObject]:

@@ -331,6 +331,22 @@ def test_several_gateways_are_the_golden_ones(plan: Plan) -> None:
     assert to_own["to"][0]["podSelector"]["matchLabels"].items() <= pod_labels.items()
 
 
+def test_several_gateways_find_each_other_in_the_ledger(plan: Plan) -> None:
+    database = LedgerDatabase("postgresql+psycopg://jellybean@db.example/ledger", "ledger")
+    deployed = deployed_plan(plan, dataclasses.replace(SETTINGS, gateway_ledger=database, gateway_replicas=2))
+    objects = render(deployed)
+    assert complaints(objects) == schema_complaints(objects) == []
+    (gateway,) = find(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert f"--ledger-deployment=$(POD_NAMESPACE)/{deployed.gateway}" in gateway["args"]
+    paths = {item["name"]: item["valueFrom"].get("fieldRef", {}).get("fieldPath") for item in gateway["env"]}
+    assert paths == {
+        "REPLY_HOST": "status.podIP",
+        "POD_NAME": "metadata.name",
+        "POD_NAMESPACE": "metadata.namespace",
+        "PGPASSWORD": None,
+    }
+
+
 def test_a_single_gateway_is_deployed_as_before(plan: Plan) -> None:
     objects = render(deployed_plan(plan, SETTINGS))
     deployment = find(objects, "Deployment")["spec"]
