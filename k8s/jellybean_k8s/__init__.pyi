@@ -22,6 +22,7 @@ from jellybean_k8s.cluster.lock import DeployLock as DeployLock
 from jellybean_k8s.cluster.lock import LockedError as LockedError
 from jellybean_k8s.cluster.port_forward import forwarded_gateway as forwarded_gateway
 from jellybean_k8s.cluster.port_forward import gateway_pod as gateway_pod
+from jellybean_k8s.cluster.port_forward import gateway_pods as gateway_pods
 from jellybean_k8s.cluster.preflight import PreflightError as PreflightError
 from jellybean_k8s.cluster.readiness import NotReadyError as NotReadyError
 from jellybean_k8s.cluster.renewal import DeployedCertificates as DeployedCertificates
