@@ -52,7 +52,7 @@ class MeasuredFigures:
         answer.
         """
         pods = [pod["metadata"]["name"] for pod in gateway_pods(cluster, app)[0]]
-        found = {pod: parse(cluster.pod_http(pod, METRICS_PORT, "/metrics")) for pod in pods}
+        found: dict[str, Samples] = {pod: parse(cluster.pod_http(pod, METRICS_PORT, "/metrics")) for pod in pods}
         before, last_s, self._last, self._last_s = self._last, self._last_s, found, now_s
         both = found.keys() & before.keys()
         if not both:
