@@ -7,17 +7,22 @@ import os
 import signal
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from jellybean.serving.client import Client
+from jellybean.serving.errors import RequestError
 from jellybean_agent.security.identity import Role
 from jellybean_agent.transport.gateway_peers import FORGET_S
 from tests.support.balancer import balancer
 from tests.support.gateways_run import GatewaysRun, gateways_run
 from tests.support.steady_load import SteadyLoad
-from tests.support.tiny_models import make_plan, scale
+from tests.support.tiny_models import chain, make_plan, scale
 from tests.support.waiting import wait_until
 
 WORKERS = ("edge-1", "cloud-1", "cloud-2")
@@ -115,6 +120,31 @@ def test_a_gateway_that_is_killed_loses_nothing_and_the_other_never_stops(run: G
     run.await_gateway(0)
     with run.client_of(0) as first:
         assert first.infer({"x": np.ones((1, 4), np.float32)})["triple"].tolist() == [[6, 6, 6, 6]]
+
+
+def test_several_gateways_take_as_many_requests_as_one_would(tmp_path: Path) -> None:
+    """Two of them with a limit of eight: each takes four at once, and refuses more with the reason."""
+    document = chain(tmp_path, slow_s=1.0)  # all have arrived before the first is answered
+    options = ("--gateways=2", "--max-in-hand=8")
+
+    def status_of(client: Client) -> str:
+        try:
+            client.infer({"x": np.ones((1, 4), np.float32)}, timeout_s=60.0)
+        except RequestError as error:
+            assert "4 requests are in flight, the most this gateway takes" in str(error)
+            return error.status
+        return "OK"
+
+    with (
+        gateways_run(tmp_path, document, ("edge-1", "cloud-1"), gateway_options=options) as run,
+        run.client_of(0) as first,
+        run.client_of(1) as second,
+        ThreadPoolExecutor(24) as pool,
+    ):
+        for client in (first, second):
+            client.status()  # it is connected
+        found = Counter(pool.map(status_of, [first, second] * 12))
+    assert found == {"OK": 8, "RESOURCE_EXHAUSTED": 16}
 
 
 def test_a_gateway_that_leaves_is_finished_with(run: GatewaysRun) -> None:
