@@ -106,7 +106,7 @@ def agent_template(deployed: DeployedPlan, group: WorkerGroup) -> KubeObject:
 
 
 def gateway_template(deployed: DeployedPlan) -> KubeObject:
-    """Template of the gateway's pod."""
+    """Template of the gateways' pods."""
     settings, tier = deployed.settings, deployed.gateway_tier
     memory = math.ceil(settings.gateway_memory_bytes)
     ports = {"grpc": CLIENT_PORT, "agents": AGENT_PORT, "health": HEALTH_PORT, "metrics": METRICS_PORT}

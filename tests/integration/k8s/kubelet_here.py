@@ -67,6 +67,13 @@ class Kubelet:
                 found.append(self._running[item["metadata"]["uid"]].ports[port])
         return random.choice(found) if found else None
 
+    def kill(self, name: str) -> None:
+        """Kill the process of a pod, as when its node is lost: its readiness probe fails from then on."""
+        (pod,) = (pod for pod in self._running.values() if pod.name == name)
+        assert pod.process is not None
+        pod.process.kill()
+        pod.process.wait()
+
     def _pods(self) -> dict[str, Any]:
         with contextlib.suppress(RuntimeError):  # the server writes meanwhile
             return self._api.of("pods")

@@ -139,6 +139,24 @@ def test_one_of_two_gateway_pods_that_is_deleted_loses_nothing(served: Served, r
         load.check()
 
 
+def test_one_of_two_gateway_pods_that_is_killed_loses_nothing(served: Served) -> None:
+    """Requests at it fail, and are sent again; those at the other go on."""
+    served.deploy(gateway_replicas=2)
+    first, second = (name for name in served.gateways() if served.is_ready(name))
+    loads = [served.load() for _ in range(4)]
+    with loads[0], loads[1], loads[2], loads[3]:
+        time.sleep(1.0)
+        served.kubelet.kill(first)
+        wait_until(lambda: not served.is_ready(first))
+        time.sleep(2.0)
+        assert served.is_ready(second)
+        served.delete_pod(first)  # as its controller does once the node is known to be lost
+        wait_until(lambda: served.is_ready(first))
+        time.sleep(1.0)
+    for load in loads:
+        load.check()
+
+
 def test_an_agent_pod_that_is_deleted_loses_nothing(served: Served) -> None:
     """As when its node is drained; there is one worker of each operator, so requests wait for the next pod."""
     assert served.target.server is not None
