@@ -194,7 +194,9 @@ def _serve_metrics(options: argparse.Namespace, gateways: Gateways, transport: T
     at, workers = (options.metrics_host, options.metrics_port), _worker_metrics(options, gateways)
     names_clients = at[0] in _LOOPBACK
     own, plan = transport.certificate, lambda: gateways.view
-    collector = GatewaysCollector(gateways, workers, own, names_clients=names_clients, plan=plan)
+    collector = GatewaysCollector(
+        gateways, workers, own, names_clients=names_clients, plan=plan, replicas=options.gateways
+    )
     return serve_metrics(at, collector) or (lambda: None)
 
 
