@@ -12,17 +12,24 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 
 from jellybean.serving.client import Client
 from jellybean.serving.errors import RequestError
-from jellybean_agent.security.identity import Role
+from jellybean_agent.security.certificates import CertificateFolder
+from jellybean_agent.security.identity import SENDER_KEY, Identity, Role
+from jellybean_agent.system.protocol_version import protocol_metadata
+from jellybean_agent.transport.channels import CHANNEL_OPTIONS
 from jellybean_agent.transport.gateway_peers import FORGET_S
+from jellybean_agent.transport.reply_address import ReplyAddress
+from jellybean_agent.transport.streams import DELIVER_METHOD
 from tests.support.balancer import balancer
 from tests.support.gateways_run import GatewaysRun, gateways_run
 from tests.support.steady_load import SteadyLoad
 from tests.support.tiny_models import chain, make_plan, scale
+from tests.support.tls_run import WORKFLOW
 from tests.support.waiting import wait_until
 
 WORKERS = ("edge-1", "cloud-1", "cloud-2")
@@ -120,6 +127,22 @@ def test_a_gateway_that_is_killed_loses_nothing_and_the_other_never_stops(run: G
     run.await_gateway(0)
     with run.client_of(0) as first:
         assert first.infer({"x": np.ones((1, 4), np.float32)})["triple"].tolist() == [[6, 6, 6, 6]]
+
+
+def test_a_worker_cannot_say_where_answers_go(run: GatewaysRun) -> None:
+    """Whoever has the certificate of a worker cannot have others connect to an address of its choice."""
+    folder, cloud = run.certificate(Role.AGENT, "edge-1"), Identity(WORKFLOW, Role.AGENT, "cloud-1")
+    found = CertificateFolder(folder).current()
+    options = [*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", cloud.tls_name)]
+    credentials = grpc.ssl_channel_credentials(found.ca, found.key, found.chain)
+    with grpc.secure_channel(run.addresses["cloud-1"], credentials, options) as channel:
+        reply = ReplyAddress("0" * 8, "127.0.0.1:1")
+        metadata = ((SENDER_KEY, "edge-1"), *protocol_metadata(), *reply.metadata)
+        deliver = channel.stream_stream(DELIVER_METHOD)
+        with pytest.raises(grpc.RpcError) as refused:
+            next(deliver(iter(()), metadata=metadata, timeout=20))
+    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert "agent edge-1 is no gateway: it cannot say where answers go" in refused.value.details()
 
 
 def test_several_gateways_take_as_many_requests_as_one_would(tmp_path: Path) -> None:
