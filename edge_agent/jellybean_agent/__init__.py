@@ -254,6 +254,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "Peer",
         "PeerSettings",
     ),
+    "transport.reply_address": ("ReplyAddress",),
     "transport.streams": ("DELIVER_METHOD",),
     "worker.emulated_links": ("EmulatedLinks",),
     "worker.stream_states": (

@@ -182,6 +182,7 @@ from jellybean_agent.transport.inboxes import agent_service_handler as agent_ser
 from jellybean_agent.transport.message_wire import read_fan_out_path as read_fan_out_path
 from jellybean_agent.transport.peers import Peer as Peer
 from jellybean_agent.transport.peers import PeerSettings as PeerSettings
+from jellybean_agent.transport.reply_address import ReplyAddress as ReplyAddress
 from jellybean_agent.transport.streams import DELIVER_METHOD as DELIVER_METHOD
 from jellybean_agent.worker.emulated_links import EmulatedLinks as EmulatedLinks
 from jellybean_agent.worker.stream_states import initial_state as initial_state

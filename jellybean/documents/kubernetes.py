@@ -32,6 +32,7 @@ from jellybean_agent import CPU, DEVICE_NAMES, Device
 from jellybean_k8s import (
     GPU_RESOURCES,
     LABEL_KEY_PATTERN,
+    MAX_GATEWAYS,
     MIB,
     SITE_LABEL,
     TIER_LABEL,
@@ -197,6 +198,9 @@ class GatewaySpec(PodsSpec):
     """Pod settings of the gateway."""
 
     tier: Name | None = Field(default=None, description="Tier in which it runs; the first source's tier by default.")
+    replicas: int = Field(
+        default=1, ge=1, le=MAX_GATEWAYS, description="Gateways beside each other, so that one may be lost."
+    )
     cpu: Cores = 1.0
     memory_bytes: Size = Field(default=512.0 * MIB, gt=0, alias="memory")
     spool: ObjectName | None = Field(
@@ -318,6 +322,7 @@ def deployment_settings(document: KubernetesDocument) -> DeploymentSettings:
         site_label=document.site_label,
         edge_tiers=document.edge,
         gateway_tier=gateway.tier,
+        gateway_replicas=gateway.replicas,
         gateway_cpu=gateway.cpu,
         gateway_memory_bytes=gateway.memory_bytes,
         gateway_spool=gateway.spool,

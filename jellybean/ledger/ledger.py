@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from jellybean.folders import LEDGER_FILE, STATE_FOLDER
 from jellybean.ledger import tables
 from jellybean.ledger.columns import ANSWERED_US, KINDS, RECEIVED
+from jellybean.ledger.deployments import Deployment, Written, share
 from jellybean.ledger.errors import LedgerError
-from jellybean.ledger.events import events
+from jellybean.ledger.events import Event, events
 from jellybean.ledger.lines import Interval, interval, latencies
 from jellybean.ledger.reading_document import reading_from_text, reading_to_text
 from jellybean.ledger.readings import Reading
@@ -63,12 +65,14 @@ def sqlite_path(url: str) -> Path | None:
 class Ledger:
     """Writes intervals of one gateway, and answers questions about all of them."""
 
-    def __init__(self, url: str, gateway: str = "") -> None:
+    def __init__(self, url: str, gateway: str = "", deployment: Deployment | None = None) -> None:
         """The database of this URL (postgresql+psycopg://...), or an SQLite file of this path.
 
         It is opened, and its tables are created, when it is used first, as a server may be away for a while. `gateway`:
-        who writes; only needed to write. LedgerError if the URL is none.
+        who writes; only needed to write. `deployment`: if it is one of several gateways of the same workers.
+        LedgerError if the URL is none.
         """
+        self._deployment = deployment
         self._gateway, self._is_open, self._is_complete = gateway, False, False
         with _explained(url):
             self._engine = _engine(url)
@@ -83,7 +87,7 @@ class Ledger:
             query = select(tables.cursor.c.reading).where(tables.cursor.c.gateway == self._gateway)
             text = connection.execute(query).scalar()
             found, before = None, None if text is None else self._last_reading(text)
-            _add_events(connection, before, now)
+            _add_events(connection, events(before, now))
             if before is not None:
                 found = interval(before, now)
                 _add(connection, found)
@@ -93,6 +97,32 @@ class Ledger:
                 values = {"gateway": self._gateway, "reading": reading_to_text(now)}
                 connection.execute(insert(tables.cursor).values(**values))
         return found
+
+    def write_shared(self, now: Reading) -> Written:
+        """Write what this gateway did since its last reading, and what the workers cost, if it is who bills them."""
+        if self._deployment is None:
+            raise LedgerError(f"ledger {self._engine.url}: this gateway shares its workers with no other")
+        sources = {key: sent for key, sent in now.sent.items() if not key.sender}
+        own_text = reading_to_text(replace(now, work={}, sent=sources))
+        columns = tables.cursor.c
+        with self.changing() as connection:
+            text = connection.execute(select(columns.reading).where(columns.gateway == self._gateway)).scalar()
+            before = None if text is None else self._last_reading(text)
+            found = share(connection, self._deployment, self._gateway, before, now)
+            _add_events(connection, found.events)
+            for one in found.intervals:
+                _add(connection, one)
+            if before is None:
+                connection.execute(insert(tables.cursor).values(gateway=self._gateway, reading=own_text))
+            else:
+                own = update(tables.cursor).where(columns.gateway == self._gateway)
+                connection.execute(own.values(reading=own_text))
+        return found
+
+    @property
+    def is_shared(self) -> bool:
+        """True if other gateways use the same workers."""
+        return self._deployment is not None
 
     def _last_reading(self, text: str) -> Reading:
         try:
@@ -159,10 +189,10 @@ class Ledger:
         self._is_complete = True
 
 
-def _add_events(connection: Connection, before: Reading | None, now: Reading) -> None:
+def _add_events(connection: Connection, found: Iterable[Event]) -> None:
     rows = [
         {"at_s": event.at_unix_s, "run": event.run, "kind": event.kind.value, "plan": event.plan, "note": event.note}
-        for event in events(before, now)
+        for event in found
     ]
     if rows:
         connection.execute(insert(tables.events), rows)

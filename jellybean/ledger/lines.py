@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jellybean.ledger.columns import COLUMNS, LATENCIES, RECEIVED
 from jellybean.ledger.readings import (
@@ -107,6 +107,32 @@ def interval(before: Reading, now: Reading) -> Interval:
     requests = tuple(_request_lines(last, now.requests, usd, workflow))
     begin_s = now.at.unix_s - seconds  # by the clock at the end: a clock that was set does not stretch an interval
     return Interval(before.run, before.serving, begin_s, now.at.unix_s, seconds, work, sent, requests, workflow)
+
+
+def gateway_interval(before: Reading, now: Reading, run: str) -> Interval:
+    """What one of several gateways did from one reading to the next: requests, and bytes of sources.
+
+    No worker is billed by it. `run`: of all gateways together.
+    """
+    plans = {plan.hash: plan for plan in (*before.plans, *now.plans)}
+    sent = tuple(line for line in _sent_lines(before, now, plans) if not line.key.sender)
+    last = before.requests if before.counted == now.counted else {}
+    workflow = _workflow(before, now)
+    requests = tuple(_request_lines(last, now.requests, _usd((), sent), workflow))
+    begin_s = now.at.unix_s - (now.at.seconds_since(before.at) if now.run == before.run else 0.0)
+    return Interval(run, before.serving, begin_s, now.at.unix_s, 0.0, (), sent, requests, workflow)
+
+
+def workers_interval(before: Reading, now: Reading, arrived: Mapping[RequestKey, int]) -> Interval:
+    """What the workers of several gateways did and cost from one reading to the next, which have no requests.
+
+    `arrived`: requests at all gateways, by which the cost is divided; its lines count none of them again.
+    """
+    none = (0,) * COLUMNS
+    counts = {key: tuple(count if at == RECEIVED else 0 for at in range(COLUMNS)) for key, count in arrived.items()}
+    found = interval(before, replace(now, requests=counts, counted=before.counted))
+    lines = tuple(replace(line, counts=none) for line in found.requests if line.usd)
+    return replace(found, requests=lines)
 
 
 def _usd(work: tuple[WorkLine, ...], sent: tuple[SentLine, ...]) -> float:

@@ -166,6 +166,27 @@ cursor = Table(  # the last reading: what was counted up to it is in the lines
     Column("gateway", String(128), primary_key=True),
     Column("reading", Text, nullable=False),
 )
+deployments = Table(  # whose workers several gateways use: who bills them, and up to where they are billed
+    "ledger_deployments",
+    METADATA,
+    Column("deployment", String(256), primary_key=True),
+    Column("workflow", String(128), primary_key=True),
+    Column("holder", String(128), nullable=False),  # of the lease: a gateway, as in `ledger_cursor`
+    Column("until_s", Float(53), nullable=False),  # Unix time at which the lease ends
+    Column("run", String(64), nullable=False),
+    Column("seen", Text, nullable=False),  # gateway -> when it wrote last, as JSON
+    Column("reading", Text),  # the last one of the workers
+    Column("workers_usd", Float(53), nullable=False),  # cost of the run
+    Column("links_usd", Float(53), nullable=False),
+)
+arrivals = Table(  # requests since the workers were billed last
+    "ledger_arrivals",
+    METADATA,
+    Column("deployment", String(256), primary_key=True),
+    Column("workflow", String(128), primary_key=True),
+    Column("client", String(512), primary_key=True),
+    Column("received", _NUMBER, nullable=False),
+)
 version = Table("ledger_version", METADATA, Column("version", Integer, primary_key=True))
 
 LINES = (work, sent, requests, latencies)

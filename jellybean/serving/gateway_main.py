@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import os
 import sys
 from collections import Counter
@@ -48,6 +49,7 @@ from jellybean_agent import (
     PlanView,
     PlanViewError,
     Policy,
+    ReplyAddress,
     Role,
     RpcServer,
     Transport,
@@ -104,7 +106,8 @@ async def serve(options: argparse.Namespace) -> None:
     clients = transport.server(policy, _on_call(spans))
     transport.bind(workers, options.listen or addresses[GATEWAY])
     address = _bind_clients(options, transport, clients) or addresses[GATEWAY]
-    network = WorkerNetwork(transport, known, emulate=not options.no_emulation)
+    reply = None if options.reply_address is None else ReplyAddress.of(options.reply_address, transport)
+    network = WorkerNetwork(transport, known, emulate=not options.no_emulation, reply=reply)
     gateways = Gateways(view, network, partial(_workflow, options, spans, network))
     await gateways.add(views, addresses, options.links)
     rollout = PlanRollout(PlanOffer(view, options.plan.read_bytes(), addresses))
@@ -191,7 +194,9 @@ def _serve_metrics(options: argparse.Namespace, gateways: Gateways, transport: T
     at, workers = (options.metrics_host, options.metrics_port), _worker_metrics(options, gateways)
     names_clients = at[0] in _LOOPBACK
     own, plan = transport.certificate, lambda: gateways.view
-    collector = GatewaysCollector(gateways, workers, own, names_clients=names_clients, plan=plan)
+    collector = GatewaysCollector(
+        gateways, workers, own, names_clients=names_clients, plan=plan, replicas=options.gateways
+    )
     return serve_metrics(at, collector) or (lambda: None)
 
 
@@ -212,7 +217,8 @@ async def _workflow(
     links_file: Path | None,
 ) -> ServedWorkflow:
     """The gateway of a workflow, with the ledger's files and the spool of its own."""
-    settings = GatewaySettings(options.max_in_hand, options.timeout_s, options.hedge_after)
+    max_in_flight = math.ceil(options.max_in_hand / options.gateways)
+    settings = GatewaySettings(max_in_flight, options.timeout_s, options.hedge_after)
     spool = open_spool(_own_file(options.spool, view), view)
     links = EmulatedLinks(view.links if network.emulate else (), links_file).open()
     tracer = None
@@ -243,7 +249,7 @@ async def _recorder(options: argparse.Namespace, gateway: Gateway) -> Recorder |
     if (live := _own_file(options.live, gateway.view)) is None:
         raise PlanViewError("--ledger needs --live: the file of the counters since its last interval")
     waiting = Counter(await gateway.kept_callers())
-    recorder = open_recorder(options.ledger, live, options.ledger_run, gateway.plans)
+    recorder = open_recorder(options.ledger, live, options.ledger_run, gateway.plans, options.ledger_deployment)
     recorder.lose(waiting)
     gateway.counters.log = recorder.log
     gateway.on_answer = recorder.answers.keep
@@ -399,6 +405,12 @@ def _project_file(text: str) -> tuple[str, Path]:
     return name, Path(path)
 
 
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return int(text)
+
+
 def _hedge(text: str) -> Hedge:
     try:
         return Hedge(text)
@@ -414,6 +426,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--replaced", type=Path, help="folder that keeps a replacement of the plan for the next start")
     parser.add_argument("--address-file", type=Path, help="file to write the clients' address to")
     parser.add_argument("--listen", help="instead of the gateway's address in the peers file, e.g. 0.0.0.0:7000")
+    parser.add_argument(
+        "--reply-address",
+        help="of one of several gateways of the plan: where workers answer it, HOST:PORT or unix:PATH",
+    )
     parser.add_argument("--tls", type=Path, help="for TCP: folder with tls.crt, tls.key, ca.crt; read again on change")
     parser.add_argument("--insecure", action="store_true", help="TCP without TLS, on 127.0.0.1 only")
     parser.add_argument(
@@ -432,6 +448,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ledger", default="", help="database of the ledger, a URL or a file; empty: none is written")
     parser.add_argument("--live", type=Path, help="file of the counters since its last interval; needs --ledger")
     parser.add_argument("--ledger-run", default="", help="which start of serving this is; between two nothing costs")
+    text = "name of the plan's gateways, if there are several: one at a time bills the workers, which they share"
+    parser.add_argument("--ledger-deployment", default="", help=text)
     text = "of labels that come after the answers; WORKFLOW=METRIC: of one of several workflows"
     parser.add_argument("--metric", metavar="METRIC", type=_of_workflow, action="append", default=[], help=text)
     text = "operator whose output they are for, by default the only one; WORKFLOW=OPERATOR: of one of several workflows"
@@ -457,7 +475,10 @@ def _parser() -> argparse.ArgumentParser:
         type=_hedge,
         help="send slow requests over a second route, after seconds (0.3) or a quantile of latencies (95%%)",
     )
-    parser.add_argument("--max-in-hand", type=int, default=MAX_IN_FLIGHT, help="most requests in flight")
+    text = "most requests in flight at all gateways of the plan"
+    parser.add_argument("--max-in-hand", type=int, default=MAX_IN_FLIGHT, help=text)
+    text = "number of gateways of the plan, of which this one takes its part of --max-in-hand"
+    parser.add_argument("--gateways", type=_count, default=1, help=text)
     parser.add_argument("--timeout-s", type=float, default=TIMEOUT_S, help="longest time limit of a request")
     parser.add_argument(
         "--drain-s", type=float, default=DEFAULT_DRAIN_S, help="longest wait for requests in flight at the end"

@@ -44,6 +44,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     "cluster.port_forward": (
         "forwarded_gateway",
         "gateway_pod",
+        "gateway_pods",
     ),
     "cluster.preflight": ("PreflightError",),
     "cluster.renewal": (
@@ -94,6 +95,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     ),
     "manifests.settings": (
         "GPU_RESOURCES",
+        "MAX_GATEWAYS",
         "MIB",
         "LedgerDatabase",
         "ModelSource",

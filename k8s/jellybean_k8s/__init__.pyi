@@ -22,6 +22,7 @@ from jellybean_k8s.cluster.lock import DeployLock as DeployLock
 from jellybean_k8s.cluster.lock import LockedError as LockedError
 from jellybean_k8s.cluster.port_forward import forwarded_gateway as forwarded_gateway
 from jellybean_k8s.cluster.port_forward import gateway_pod as gateway_pod
+from jellybean_k8s.cluster.port_forward import gateway_pods as gateway_pods
 from jellybean_k8s.cluster.preflight import PreflightError as PreflightError
 from jellybean_k8s.cluster.readiness import NotReadyError as NotReadyError
 from jellybean_k8s.cluster.renewal import DeployedCertificates as DeployedCertificates
@@ -56,6 +57,7 @@ from jellybean_k8s.manifests.render import render as render
 from jellybean_k8s.manifests.service_names import service_names as service_names
 from jellybean_k8s.manifests.service_names import service_namespaces as service_namespaces
 from jellybean_k8s.manifests.settings import GPU_RESOURCES as GPU_RESOURCES
+from jellybean_k8s.manifests.settings import MAX_GATEWAYS as MAX_GATEWAYS
 from jellybean_k8s.manifests.settings import MIB as MIB
 from jellybean_k8s.manifests.settings import DeploymentSettings as DeploymentSettings
 from jellybean_k8s.manifests.settings import LedgerDatabase as LedgerDatabase

@@ -23,9 +23,11 @@ from jellybean_agent.rpc.calls import RpcCall, StreamReceiver
 from jellybean_agent.system.protocol_version import PROTOCOL_VERSION
 from jellybean_agent.tensors.tensors import decode_tensor, encode_tensor, tensor_spec
 from jellybean_agent.transport.channels import Transport
+from jellybean_agent.transport.gateway_peers import AnyPeer, GatewayPeers
 from jellybean_agent.transport.inboxes import Inboxes, agent_service_handler
 from jellybean_agent.transport.lanes import PeerLanes
 from jellybean_agent.transport.peers import Peer, PeerSettings
+from jellybean_agent.transport.reply_address import read_reply_address
 from jellybean_agent.worker.counters import WorkerCounters
 from jellybean_agent.worker.driver import Driver
 from jellybean_agent.worker.emulated_links import EmulatedLinks
@@ -59,7 +61,7 @@ class AgentService:
         self.state = "loading"
         self.driver: Driver | None = None
         self.executors: Mapping[str, Executor] = {}
-        self._peers: dict[str, Peer | PeerLanes] = {}
+        self._peers: dict[str, AnyPeer] = {}
         self._inboxes: Inboxes | None = None
         self._began = time.monotonic()
         self._machine = machine_message(worker.device)
@@ -88,10 +90,12 @@ class AgentService:
         self.state = "ready"
         await set_health(self.health, serving=True)
 
-    def _peer(self, name: str, address: str) -> Peer | PeerLanes:
+    def _peer(self, name: str, address: str) -> AnyPeer:
         """The sending end to another process."""
         settings = PeerSettings(self.worker.name, self._transport, resends=name == GATEWAY)
-        if name == GATEWAY or not self.view.workflows:
+        if name == GATEWAY:
+            return GatewayPeers(address, settings, on_lost=self._lost)
+        if not self.view.workflows:
             return Peer(name, address, settings, on_lost=self._lost)
         return PeerLanes(name, address, settings, self.view.workflows, on_lost=self._lost)
 
@@ -129,10 +133,22 @@ class AgentService:
 
     def deliver_raw(self, call: RpcCall) -> StreamReceiver | None:
         """Serve a Deliver stream without an asyncio task; for `RpcServer.add_raw_stream`."""
-        if self._inboxes is not None:
-            return self._inboxes.deliver_raw(call)
-        call.end(grpc.StatusCode.UNAVAILABLE, f"{self.worker.name} is loading its models")
-        return None
+        if self._inboxes is None:
+            call.end(grpc.StatusCode.UNAVAILABLE, f"{self.worker.name} is loading its models")
+            return None
+        try:
+            self._note_gateway(call)
+        except AgentError as error:
+            call.end(status_of(error), str(error))
+            return None
+        return self._inboxes.deliver_raw(call)
+
+    def _note_gateway(self, call: RpcCall) -> None:
+        """Answer the gateway that a stream is of, if that is one of several. StatusError if it may not ask for that."""
+        reply, gateways = read_reply_address(call, self._transport), self._peers.get(GATEWAY)
+        if reply is not None and isinstance(gateways, GatewayPeers):
+            stream_ended = gateways.stream_began(reply)
+            call.add_done_callback(lambda _: stream_ended())
 
     async def Describe(self, _request: agent_pb2.DescribeRequest, _context: Any) -> agent_pb2.AgentStatus:
         status = agent_pb2.AgentStatus(
@@ -143,6 +159,7 @@ class AgentService:
             protocol=PROTOCOL_VERSION,
             device=str(self.worker.device),
             machine=self._machine,
+            several_gateways=True,
             signatures={name: self._signature(name, executor) for name, executor in self.executors.items()},
         )
         if self.driver is not None:

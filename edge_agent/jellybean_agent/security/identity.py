@@ -25,6 +25,7 @@ from jellybean_protos.plan_format import WORKFLOW_SEPARATOR, qualified_name
 SCHEME = "jellybean://"
 SENDER_KEY = "jellybean-sender"
 WORKFLOW_KEY = "jellybean-workflow"  # of a stream's messages, if the plan has several
+REPLY_KEY, REPLY_ADDRESS_KEY = "jellybean-reply-key", "jellybean-reply-address"  # of one of several gateways
 _TLS_DOMAIN = ".jellybean.internal"
 _SAN, _SECURITY = "x509_subject_alternative_name", "transport_security_type"
 

@@ -20,6 +20,7 @@ from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, s
 from jellybean_agent.rpc.calls import RpcCall, StreamReceiver
 from jellybean_agent.security.identity import SENDER_KEY, WORKFLOW_KEY
 from jellybean_agent.transport.message_wire import Data, split_message
+from jellybean_agent.transport.reply_address import stated_key
 from jellybean_protos.agent.v1 import agent_pb2
 
 INITIAL_CREDIT = 64
@@ -33,10 +34,14 @@ EndStream = Callable[[AgentError], None]
 
 @dataclass(frozen=True, slots=True)
 class StreamSource:
-    """Where a stream comes from: the process that sends, and the workflow of its messages if there are several."""
+    """Where a stream comes from: the process that sends, and the workflow of its messages if there are several.
+
+    `gateway`: the key of one of several gateways, which all have the same name.
+    """
 
     sender: str
     workflow: str = ""
+    gateway: str = ""
 
 
 class _Inbox:
@@ -207,4 +212,4 @@ class Inboxes:
 
 def _source(context: Any) -> StreamSource:
     metadata = dict(context.invocation_metadata() or ())
-    return StreamSource(str(metadata.get(SENDER_KEY, "?")), str(metadata.get(WORKFLOW_KEY, "")))
+    return StreamSource(str(metadata.get(SENDER_KEY, "?")), str(metadata.get(WORKFLOW_KEY, "")), stated_key(context))

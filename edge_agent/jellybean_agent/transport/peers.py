@@ -24,6 +24,7 @@ from jellybean_agent.rpc.unix_socket_client import UnixSocketRpcUnsupportedError
 from jellybean_agent.transport.channels import Transport
 from jellybean_agent.transport.message_wire import Data
 from jellybean_agent.transport.outgoing_queue import OutgoingMessage, OutgoingQueue
+from jellybean_agent.transport.reply_address import ReplyAddress
 from jellybean_agent.transport.streams import (
     CALL_ERRORS,
     SILENT_S,
@@ -50,7 +51,8 @@ class PeerSettings:
     a worker); else it is opened when there is something to send. `resends`: after a loss, send unacknowledged messages
     again as long as they are in time, which the receiver must tolerate (a worker's view of the gateway). `silent_s`: a
     receiver that sends no heartbeat for longer counts as lost. `workflow`: of the messages, if the plan has several,
-    for each of which credit is granted apart.
+    for each of which credit is granted apart. `reply`: where this process takes answers, if it is one of several
+    gateways.
     """
 
     sender: str
@@ -59,6 +61,7 @@ class PeerSettings:
     resends: bool = False
     silent_s: float = SILENT_S
     workflow: str = ""
+    reply: ReplyAddress | None = None
 
 
 class Peer:
@@ -74,7 +77,7 @@ class Peer:
         self.name = name
         self.connected = False
         self.expired = 0  # messages whose deadline passed before they could be sent
-        self._receiver = Receiver(name, address, settings.sender, settings.workflow)
+        self._receiver = Receiver(name, address, settings.sender, settings.workflow, settings.reply)
         self._settings = settings
         self._on_lost, self._on_credit = on_lost, on_credit
         self._queue = OutgoingQueue()

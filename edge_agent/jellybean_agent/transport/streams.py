@@ -22,6 +22,7 @@ from jellybean_agent.system.protocol_version import protocol_metadata
 from jellybean_agent.transport.channels import Transport
 from jellybean_agent.transport.message_wire import message_parts
 from jellybean_agent.transport.outgoing_queue import OutgoingMessage
+from jellybean_agent.transport.reply_address import ReplyAddress
 from jellybean_protos.agent.v1 import agent_pb2
 
 DELIVER_METHOD = "/jellybean.agent.v1.Agent/Deliver"
@@ -62,13 +63,15 @@ class DeliverCall(Protocol):
 class Receiver:
     """The process at the receiving end of a stream, and the name of this (sending) process.
 
-    `workflow`: of the stream's messages, if the plan has several.
+    `workflow`: of the stream's messages, if the plan has several. `reply`: where this process takes answers, if it is
+    one of several gateways.
     """
 
     name: str
     address: str
     sender: str
     workflow: str = ""
+    reply: ReplyAddress | None = None
 
 
 def open_deliver_call(
@@ -82,6 +85,8 @@ def open_deliver_call(
     metadata: tuple[tuple[str, str], ...] = ((SENDER_KEY, receiver.sender), *protocol_metadata())
     if receiver.workflow:
         metadata += ((WORKFLOW_KEY, receiver.workflow),)
+    if receiver.reply is not None:
+        metadata += receiver.reply.metadata
     address = transport.check(receiver.address)
     if by_own_protocol and address.startswith("unix:"):
         path = address.removeprefix("unix:")

@@ -35,9 +35,8 @@ from jellybean_agent.errors import (
 )
 from jellybean_agent.execution.executor import Executor
 from jellybean_agent.tensors.tensors import Array
-from jellybean_agent.transport.lanes import PeerLanes
+from jellybean_agent.transport.gateway_peers import AnyPeer
 from jellybean_agent.transport.message_wire import Data
-from jellybean_agent.transport.peers import Peer
 from jellybean_agent.worker.counters import WorkerCounters
 from jellybean_agent.worker.direct_calls import MAX_DIRECT_CALLS, DirectCalls, OnOutputs
 from jellybean_agent.worker.emulated_links import EmulatedLinks
@@ -56,14 +55,14 @@ _EXPIRE_EVERY_S = 1.0  # period at which all requests are checked against their 
 
 
 class Driver:
-    """The runtime of one worker, from `start` to `stop`. `peers`: other workers, and the gateway under GATEWAY."""
+    """The runtime of one worker, from `start` to `stop`. `peers`: other workers, and the gateways under GATEWAY."""
 
     def __init__(
         self,
         view: PlanView,
         worker: str,
         executors: Mapping[str, Executor],
-        peers: Mapping[str, Peer | PeerLanes],
+        peers: Mapping[str, AnyPeer],
         links: EmulatedLinks,
         tracer: RequestTracer | None = None,
         counters: WorkerCounters | None = None,

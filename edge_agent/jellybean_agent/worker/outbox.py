@@ -10,8 +10,7 @@ import grpc
 from jellybean_agent.brain.messages import GATEWAY, EdgeMessage
 from jellybean_agent.brain.plan_view import PlanView, WorkerView
 from jellybean_agent.telemetry.logs import log_fields
-from jellybean_agent.transport.lanes import PeerLanes
-from jellybean_agent.transport.peers import Peer
+from jellybean_agent.transport.gateway_peers import AnyPeer
 from jellybean_agent.worker.counters import WorkerCounters
 from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_agent.worker.request_tracer import RequestTracer
@@ -21,13 +20,13 @@ LOG = logging.getLogger("jellybean.agent")
 
 
 class Outbox:
-    """The outgoing messages of one worker. `peers`: the other workers, and the gateway under GATEWAY."""
+    """The outgoing messages of one worker. `peers`: the other workers, and the gateways under GATEWAY."""
 
     def __init__(
         self,
         view: PlanView,
         worker: WorkerView,
-        peers: Mapping[str, Peer | PeerLanes],
+        peers: Mapping[str, AnyPeer],
         links: EmulatedLinks,
         counters: WorkerCounters,
         tracer: RequestTracer,

@@ -16,5 +16,6 @@ def paid_seconds(intervals: Iterable[tuple[float, float, float]]) -> Iterator[tu
     for begin_s, end_s, seconds in intervals:
         length_s = end_s - begin_s
         own = 1.0 if length_s <= 0 else max(0.0, end_s - max(begin_s, covered_s)) / length_s
-        covered_s = max(covered_s, end_s)
+        if seconds:  # intervals of one of several gateways pay for no worker
+            covered_s = max(covered_s, end_s)
         yield begin_s, seconds * own

@@ -87,12 +87,14 @@ class Gateway:
             max_in_flight=settings.max_in_flight,
             timeout_s=settings.timeout_s,
             hedge=settings.hedge,
+            key_prefix=network.request_prefix,
         )
         self.audits = Audits(
             lambda: self.plans.served,
             self._is_busy,
             max_in_flight=settings.max_in_flight,
             timeout_s=settings.timeout_s,
+            key_prefix=network.request_prefix,
         )
         self.plans = CurrentPlan(
             view,

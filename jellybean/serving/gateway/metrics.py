@@ -36,7 +36,8 @@ class GatewaysCollector(Collector):
 
     `workers()`: metrics of each worker in Prometheus' text format; none where workers are scraped themselves.
     `certificate`: the gateway's own, None: it has none. `names_clients`: False where strangers may read them.
-    `plan()`: of all workflows, whose budget is one; None where some of them are left out.
+    `plan()`: of all workflows, whose budget is one; None where some of them are left out. `replicas`: number of the
+    plan's gateways, each of which states figures of the whole plan.
     """
 
     def __init__(
@@ -47,7 +48,9 @@ class GatewaysCollector(Collector):
         *,
         names_clients: bool = True,
         plan: Callable[[], PlanView] | None = None,
+        replicas: int = 1,
     ) -> None:
+        self._replicas = replicas
         self._gateways, self._workers, self._certificate = gateways, workers, certificate
         self._names_clients, self._plan = names_clients, plan
 
@@ -66,6 +69,9 @@ class GatewaysCollector(Collector):
         yield from workers_metrics(gateways)
         if self._plan is not None and (plan := self._plan()).workflows:
             yield from budget_metric(plan)
+        if self._replicas > 1:
+            text = "Gateways of the plan; each states the cost and the workers of all."
+            yield GaugeMetricFamily("jellybean_gateway_replicas", text, value=self._replicas)
         own = metrics_text(_Certificate(self._certificate))  # the workers have the same metrics
         yield from merged([own, *texts])
 

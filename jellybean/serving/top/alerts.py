@@ -3,7 +3,8 @@
 Rules compare what is measured with what the plan states, so they need no thresholds of their own for latency and cost.
 What overload is, and what more than single failures are, is that of `overload`. Every rule is about one gateway (`job`,
 `instance`), and of a plan of several about each workflow (`workflow`, a label that series of a plan of one lack); the
-budget is one of all workflows together.
+budget is one of all workflows together. What is offered to several gateways of a plan (`jellybean_gateway_replicas`) is
+added up by `job`.
 """
 
 from __future__ import annotations
@@ -25,9 +26,19 @@ _AT = f"{_PROCESS}, workflow"
 _CLIENT_ERRORS = f'ignoring (outcome) rate(jellybean_gateway_requests_total{{outcome="client_error"}}[{WINDOW}])'
 OFFERED_PER_S = f"rate(jellybean_gateway_received_total[{WINDOW}]) - {_CLIENT_ERRORS}"
 _PLANNED_PER_S = "jellybean_plan_requests_per_second"
+_OF_SEVERAL = f"and on ({_PROCESS}) jellybean_gateway_replicas"
+_OFFERED_TOGETHER = f"sum by (job, workflow) (({OFFERED_PER_S}) {_OF_SEVERAL})"
+_PLANNED_TOGETHER = f"max by (job, workflow) ({_PLANNED_PER_S} {_OF_SEVERAL})"
 P99_S = f"histogram_quantile(0.99, sum by ({_AT}, le) (rate(jellybean_gateway_latency_seconds_bucket[{WINDOW}])))"
 _CERTIFICATE_LEFT_S = "jellybean_certificate_expires_timestamp_seconds - time()"
 _REPLAN = "jellybean plan DIR --from running --set sources.NAME.rate=..., then jellybean apply DIR"
+
+
+def _above_plan(offered_per_s: str, planned_per_s: str) -> str:
+    """Offered load that is more than planned, and more than chance explains."""
+    # PromQL compares from left to right, and filters.
+    noise_per_s = f"{planned_per_s} + {NOISE} * sqrt({planned_per_s} / {WINDOW_S})"
+    return f"{offered_per_s} > {ABOVE_PLAN} * {planned_per_s} > {noise_per_s}"
 
 
 def _share_above(outcome: OutcomeKind) -> str:
@@ -51,8 +62,7 @@ class Rule:
 RULES = (
     Rule(
         "JellyBeanOverload",
-        f"({OFFERED_PER_S}) > {ABOVE_PLAN} * {_PLANNED_PER_S}"  # PromQL compares from left to right, and filters
-        f" > {_PLANNED_PER_S} + {NOISE} * sqrt({_PLANNED_PER_S} / {WINDOW_S})",
+        f"{_above_plan(f'({OFFERED_PER_S})', _PLANNED_PER_S)} or {_above_plan(_OFFERED_TOGETHER, _PLANNED_TOGETHER)}",
         "5m",
         "warning",
         "{{ $value | humanize }}/s offered, more than planned",

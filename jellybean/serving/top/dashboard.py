@@ -28,7 +28,7 @@ _OFFERED = (
 
 # Series of a workflow; not those of the whole process, nor those that are added to workers'.
 _OF_WORKFLOW = re.compile(
-    r"(jellybean_(?:gateway|plan|slo)_(?!workers\b|budget_|link_bytes|network_cost)\w+)(?:{([^}]*)})?"
+    r"(jellybean_(?:gateway|plan|slo)_(?!workers\b|replicas\b|budget_|link_bytes|network_cost)\w+)(?:{([^}]*)})?"
 )
 
 
@@ -36,18 +36,25 @@ def _quantile(share: float) -> str:
     return f"histogram_quantile({share}, sum by (workflow, le) (rate(jellybean_gateway_latency_seconds_bucket{_RATE})))"
 
 
+def _once(series: str) -> str:
+    """Series that each of several gateways states of the whole plan, divided so that their sum is that of one."""
+    return f"({series} / on (job, instance) group_left () jellybean_gateway_replicas or {series})"
+
+
+_PLANNED_PER_S = f"sum({_once('jellybean_plan_requests_per_second')})"
+_WORKERS_READY = _once('jellybean_gateway_workers{state="ready"}')
 _P99_TARGET = "min by (workflow) (jellybean_slo_latency_p99_seconds)"
 
 
 # Beside the plan's figure, 1 is as planned.
 LIMITS: dict[str, tuple[float, float]] = {"Offered / planned": (1.0, ABOVE_PLAN), "p99 / target": (0.9, 1.0)}
 STATS: tuple[tuple[str, str, str], ...] = (  # title, unit, PromQL
-    ("Offered / planned", "percentunit", f"{_OFFERED} / sum(jellybean_plan_requests_per_second)"),
+    ("Offered / planned", "percentunit", f"{_OFFERED} / {_PLANNED_PER_S}"),
     ("p99 / target", "percentunit", f"max({_quantile(0.99)} / on (workflow) {_P99_TARGET})"),
     (
         "Cost so far",
         "currencyUSD",
-        "sum(jellybean_gateway_cost_usd_total)"
+        f"sum({_once('jellybean_gateway_cost_usd_total')})"
         " or sum(jellybean_cost_usd_total) + (sum(jellybean_network_cost_usd_total) or vector(0))",
     ),
     (
@@ -57,7 +64,7 @@ STATS: tuple[tuple[str, str, str], ...] = (  # title, unit, PromQL
         f" + (sum(rate(jellybean_gateway_network_cost_usd_total{_RATE})) or vector(0)))",
     ),
     ("Answered", "reqps", f'sum(rate(jellybean_gateway_requests_total{{outcome="answered"}}{_RATE}))'),
-    ("Workers ready", "short", 'sum(jellybean_gateway_workers{state="ready"})'),
+    ("Workers ready", "short", f"sum({_WORKERS_READY})"),
 )
 GRAPHS: tuple[tuple[str, str, tuple[Query, ...]], ...] = (  # title, unit, queries
     (
@@ -65,7 +72,7 @@ GRAPHS: tuple[tuple[str, str, tuple[Query, ...]], ...] = (  # title, unit, queri
         "reqps",
         (
             (_OFFERED, "offered"),
-            ("sum(jellybean_plan_requests_per_second)", "planned"),
+            (_PLANNED_PER_S, "planned"),
             (f"sum by (outcome) (rate(jellybean_gateway_requests_total{_RATE}))", "{{outcome}}"),
             *((f"sum(rate(jellybean_gateway_{name}_total{_RATE}))", name) for name in ("retries", "hedges")),
         ),
@@ -129,10 +136,10 @@ GRAPHS: tuple[tuple[str, str, tuple[Query, ...]], ...] = (  # title, unit, queri
         "USD per hour",
         "currencyUSD",
         (
-            ("3600 * sum(rate(jellybean_gateway_cost_usd_total[1h]))", "measured"),
-            ("sum(jellybean_plan_cost_usd_per_h)", "planned"),
-            ("sum(jellybean_plan_bound_usd_per_h)", "bound"),
-            ("sum(jellybean_slo_budget_usd_per_h)", "budget"),
+            (f"3600 * sum({_once('rate(jellybean_gateway_cost_usd_total[1h])')})", "measured"),
+            (f"sum({_once('jellybean_plan_cost_usd_per_h')})", "planned"),
+            (f"sum({_once('jellybean_plan_bound_usd_per_h')})", "bound"),
+            (f"sum({_once('jellybean_slo_budget_usd_per_h')})", "budget"),
         ),
     ),
     (
@@ -167,7 +174,7 @@ GRAPHS: tuple[tuple[str, str, tuple[Query, ...]], ...] = (  # title, unit, queri
         "Workers",
         "short",
         (
-            ("sum by (state) (jellybean_gateway_workers)", "{{state}}"),
+            (f"sum by (state) ({_once('jellybean_gateway_workers')})", "{{state}}"),
             (f"sum(increase(jellybean_gateway_left_out_total{_RATE}))", "left out"),
         ),
     ),

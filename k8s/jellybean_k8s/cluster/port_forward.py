@@ -43,15 +43,20 @@ def forwarded_gateway(cluster: Cluster, app: str) -> Iterator[str]:
 
 
 def gateway_pod(cluster: Cluster, app: str) -> tuple[KubeObject, int]:
-    """The pod that serves the clients of a deployment, and its port for them. DeployError if there is none."""
+    """A pod that serves the clients of a deployment, and its port for them. DeployError if there is none."""
+    pods, port = gateway_pods(cluster, app)
+    return pods[0], port
+
+
+def gateway_pods(cluster: Cluster, app: str) -> tuple[list[KubeObject], int]:
+    """All pods that serve the clients of a deployment, and their port for them. DeployError if there is none."""
     service = cluster.get("Service", app)
     if service is None:
         raise DeployError(f"nothing of {app} is deployed in {cluster.namespace}: there is no Service {app}")
     selector = ",".join(f"{key}={value}" for key, value in sorted(service["spec"]["selector"].items()))
     pods = cluster.list("Pod", selector)
-    for pod in pods:
-        if "deletionTimestamp" not in pod["metadata"] and _is_ready(pod):
-            return pod, int(service["spec"]["ports"][0]["targetPort"])
+    if ready := [pod for pod in pods if "deletionTimestamp" not in pod["metadata"] and _is_ready(pod)]:
+        return ready, int(service["spec"]["ports"][0]["targetPort"])
     states = "; ".join(f"{pod['metadata']['name']} is not ready" for pod in pods) or "it has none"
     raise DeployError(f"{app} in {cluster.namespace} has no gateway pod that is ready ({states}): jellybean status")
 

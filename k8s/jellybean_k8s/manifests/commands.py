@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jellybean_k8s.manifests.deployed_plan import AGENT_PORT, CLIENT_PORT, HEALTH_PORT, METRICS_PORT, DeployedPlan
-from jellybean_k8s.manifests.pod_settings import NUMBER_ENV, POD_NAME_ENV
-from jellybean_k8s.manifests.settings import MIB, DeploymentSettings
+from jellybean_k8s.manifests.pod_settings import NAMESPACE_ENV, NUMBER_ENV, POD_NAME_ENV, REPLY_HOST_ENV
+from jellybean_k8s.manifests.settings import MIB
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
 from jellybean_k8s.names import MAX_LABEL_LENGTH, dns_name
 
@@ -44,12 +44,24 @@ def gateway(deployed: DeployedPlan) -> Command:
         f"--metrics-host={_EVERYWHERE}",
         f"--metrics-port={METRICS_PORT}",
         *([f"--spool={SPOOL}/spool.db"] if deployed.spools else []),
-        *_ledger(deployed.settings),
+        *_beside_others(deployed.settings.gateway_replicas),
+        *_ledger(deployed),
     )
 
 
-def _ledger(settings: DeploymentSettings) -> Sequence[str]:
-    """Options of the ledger. Each pod is a run of its own: time without a gateway is not billed."""
+def _beside_others(replicas: int) -> Sequence[str]:
+    """Options of a gateway that is not the only one: agents answer the pod that asked."""
+    if replicas == 1:
+        return ()
+    return (f"--reply-address=$({REPLY_HOST_ENV}):{AGENT_PORT}", f"--gateways={replicas}")
+
+
+def _ledger(deployed: DeployedPlan) -> Sequence[str]:
+    """Options of the ledger. Each pod is a run of its own: time without a gateway is not billed.
+
+    Of several pods, one bills the workers for all: they find each other by their namespace and Deployment.
+    """
+    settings = deployed.settings
     database = settings.gateway_ledger
     if database is None:
         return ()
@@ -58,6 +70,8 @@ def _ledger(settings: DeploymentSettings) -> Sequence[str]:
         for option, values in (("metric", settings.metrics), ("labelled", settings.labelled))
         for workflow, value in values.items()
     ]
+    if settings.gateway_replicas > 1:
+        labels.append(f"--ledger-deployment=$({NAMESPACE_ENV})/{deployed.gateway}")
     return (f"--ledger={database.url}", f"--live={RUN}/ledger.live", f"--ledger-run=$({POD_NAME_ENV})", *labels)
 
 

@@ -8,7 +8,7 @@ from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.deployed_plan import ID_DIGITS, DeployedPlan, json_sha256
 from jellybean_k8s.manifests.devices import require_devices
 from jellybean_k8s.manifests.sets import gateway_deployment, stateful_set
-from jellybean_k8s.manifests.settings import DeploymentSettings
+from jellybean_k8s.manifests.settings import MAX_GATEWAYS, DeploymentSettings
 from jellybean_solver import Plan, independent_streams_text
 
 
@@ -37,7 +37,27 @@ def _check(deployed: DeployedPlan) -> None:
             f"{plan.name} keeps requests on disk (`deliver: eventually`): name a PersistentVolumeClaim for them in "
             "kubernetes.yaml, gateway: {spool: CLAIM}"
         )
+    _check_replicas(deployed)
     require_devices(deployed.settings, deployed.groups)
     names = [deployed.set_name(group) for group in deployed.groups]
     if twice := {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else set():
         raise DeployError(f"two pools become one name: {', '.join(sorted(twice))}; rename one of them")
+
+
+def _check_replicas(deployed: DeployedPlan) -> None:
+    """DeployError if several gateways cannot serve the plan, as only one of them would know of a request's past."""
+    replicas = deployed.settings.gateway_replicas
+    if not 1 <= replicas <= MAX_GATEWAYS:
+        raise DeployError(f"gateway.replicas: {replicas} is not from 1 to {MAX_GATEWAYS}")
+    if replicas == 1:
+        return
+    if deployed.spools:
+        raise DeployError(
+            f"gateway.replicas: {deployed.plan.name} keeps requests on disk (`deliver: eventually`), on a volume that "
+            f"{replicas} gateways cannot share: write replicas: 1"
+        )
+    if stateful := next((operator.name for operator in deployed.plan.operators if operator.state), None):
+        raise DeployError(
+            f"gateway.replicas: {stateful} keeps a state by stream, and only the gateway at which a stream began knows "
+            f"it, while a client's next connection may go to another one of {replicas}: write replicas: 1"
+        )

@@ -16,7 +16,14 @@ from jellybean_k8s.manifests.deployed_plan import (
 )
 from jellybean_k8s.manifests.devices import agent_image, gpu_resource, gpu_taints
 from jellybean_k8s.manifests.pod_layers import PodLayers, with_pod_settings
-from jellybean_k8s.manifests.pod_settings import AUTHORIZATION_ENV, NUMBER_ENV, PASSWORD_ENV, POD_NAME_ENV
+from jellybean_k8s.manifests.pod_settings import (
+    AUTHORIZATION_ENV,
+    NAMESPACE_ENV,
+    NUMBER_ENV,
+    PASSWORD_ENV,
+    POD_NAME_ENV,
+    REPLY_HOST_ENV,
+)
 from jellybean_k8s.manifests.quantities import cores, mebibytes
 from jellybean_k8s.manifests.settings import MIB, LedgerDatabase
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
@@ -99,15 +106,16 @@ def agent_template(deployed: DeployedPlan, group: WorkerGroup) -> KubeObject:
 
 
 def gateway_template(deployed: DeployedPlan) -> KubeObject:
-    """Template of the gateway's pod."""
+    """Template of the gateways' pods."""
     settings, tier = deployed.settings, deployed.gateway_tier
     memory = math.ceil(settings.gateway_memory_bytes)
     ports = {"grpc": CLIENT_PORT, "agents": AGENT_PORT, "health": HEALTH_PORT, "metrics": METRICS_PORT}
     resources = _resources(settings.gateway_cpu, memory, memory)
     gateway = _container("gateway", settings.gateway_image, commands.gateway(deployed), ports, resources)
     gateway |= {"volumeMounts": _mounts(), **_probes(settings.start_s, loads=False)}
-    if settings.gateway_ledger is not None:
-        gateway["env"] = _ledger_env(settings.gateway_ledger)
+    ledger = _ledger_env(settings.gateway_ledger, settings.gateway_replicas)
+    if env := [*_reply_host_env(settings.gateway_replicas), *ledger]:
+        gateway["env"] = env
     gateway["lifecycle"] = _pre_stop(settings.pre_stop_s)
     prepare = _prepare(settings.gateway_image, commands.prepare(deployed, None)) | {"volumeMounts": _mounts()}
     spec = _pod(deployed, [prepare], [gateway], tier)
@@ -179,12 +187,26 @@ def _prepare(image: str, command: tuple[Sequence[str], Sequence[str]]) -> KubeOb
     return _container("prepare", image, command, {}, _resources(0.1, 64 * MIB, 256 * MIB))
 
 
-def _ledger_env(database: LedgerDatabase) -> list[KubeObject]:
-    name = {"name": POD_NAME_ENV, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
-    if database.secret is None:
-        return [name]
-    password = {"secretKeyRef": {"name": database.secret, "key": "password"}}
-    return [name, {"name": PASSWORD_ENV, "valueFrom": password}]
+def _ledger_env(database: LedgerDatabase | None, replicas: int) -> list[KubeObject]:
+    if database is None:
+        return []
+    found = [_field_env(POD_NAME_ENV, "metadata.name")]
+    if replicas > 1:
+        found.append(_field_env(NAMESPACE_ENV, "metadata.namespace"))
+    if database.secret is not None:
+        password = {"secretKeyRef": {"name": database.secret, "key": "password"}}
+        found.append({"name": PASSWORD_ENV, "valueFrom": password})
+    return found
+
+
+def _field_env(name: str, path: str) -> KubeObject:
+    """Environment variable with a field of the pod."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _reply_host_env(replicas: int) -> list[KubeObject]:
+    """Environment variable with the address of a gateway's pod: the pods of a Deployment have no names of their own."""
+    return [] if replicas == 1 else [_field_env(REPLY_HOST_ENV, "status.podIP")]
 
 
 def _worker_number_env(group: WorkerGroup) -> list[KubeObject]:
@@ -192,7 +214,7 @@ def _worker_number_env(group: WorkerGroup) -> list[KubeObject]:
     if group.first is None:
         return []
     label = "metadata.labels['apps.kubernetes.io/pod-index']"
-    return [{"name": NUMBER_ENV, "valueFrom": {"fieldRef": {"fieldPath": label}}}]
+    return [_field_env(NUMBER_ENV, label)]
 
 
 def _authorization(deployed: DeployedPlan) -> list[KubeObject]:

@@ -13,7 +13,7 @@ from jellybean_k8s.manifests.autoscaling import min_workers
 from jellybean_k8s.manifests.deployed_plan import AGENT_PORT, CLIENT_PORT, METRICS_PORT, DeployedPlan
 from jellybean_k8s.manifests.devices import gpu_resource
 from jellybean_k8s.manifests.pods import labels, selector
-from jellybean_k8s.manifests.sets import gateway_deployment, stateful_set
+from jellybean_k8s.manifests.sets import gateway_objects, stateful_set
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
 from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER, OWN_PREFIX, label_value
 from jellybean_k8s.objects import KubeObject, kube_object
@@ -28,7 +28,7 @@ def render(deployed: DeployedPlan) -> Objects:
     found += [_headless_service(deployed, "agent"), _headless_service(deployed, "gateway")]
     for group in deployed.groups:
         found += _group_objects(deployed, group, minimum.get(group.pool))
-    found.append(gateway_deployment(deployed))
+    found += gateway_objects(deployed)
     if deployed.service_monitor:
         found.append(_service_monitor(deployed))
     return (*found, _client_service(deployed))

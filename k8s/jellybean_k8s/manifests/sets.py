@@ -5,6 +5,8 @@ A set is never changed: another specification gets another name (`identity.deplo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from jellybean_k8s.manifests.deployed_plan import DeployedPlan
 from jellybean_k8s.manifests.pods import agent_template, gateway_template, labels, selector
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
@@ -29,11 +31,26 @@ def stateful_set(deployed: DeployedPlan, group: WorkerGroup) -> KubeObject:
     return kube_object("apps/v1", "StatefulSet", deployed.set_name(group), own, spec=spec)
 
 
+def gateway_objects(deployed: DeployedPlan) -> Iterator[KubeObject]:
+    """Objects of the gateways: Deployment, disruption budget."""
+    yield gateway_deployment(deployed)
+    if deployed.settings.gateway_replicas > 1:
+        budget = {"maxUnavailable": 1, "selector": {"matchLabels": selector(deployed, "gateway")}}
+        own = labels(deployed, "gateway")
+        yield kube_object("policy/v1", "PodDisruptionBudget", deployed.gateway, own, spec=budget)
+
+
 def gateway_deployment(deployed: DeployedPlan) -> KubeObject:
-    """The Deployment of the gateway."""
+    """The Deployment of the gateways.
+
+    A single one is known to the agents by the name of its Service, so a pod ends before the next one begins. Of several
+    that are restarted, a further one is ready before one leaves.
+    """
+    replicas = deployed.settings.gateway_replicas
+    surge = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
     spec = {
-        "replicas": 1,  # agents know a single gateway
-        "strategy": {"type": "Recreate"},
+        "replicas": replicas,
+        "strategy": surge if replicas > 1 else {"type": "Recreate"},
         "revisionHistoryLimit": 3,
         "selector": {"matchLabels": selector(deployed, "gateway")},
         "template": gateway_template(deployed),

@@ -17,6 +17,7 @@ GPU_RESOURCES = {  # vendor -> resource of its device plugin
     "amd": "amd.com/gpu",
     "intel": "gpu.intel.com/i915",
 }
+MAX_GATEWAYS = 16  # of a deployment: half of those that an agent knows at once (`gateway_peers.MAX_GATEWAYS`)
 _MAX_PORT = 65535
 MODEL_PORTS = {"https": 443, "http": 80}  # scheme of a URL of models -> its default port
 
@@ -127,7 +128,8 @@ class DeploymentSettings:
 
     `agent_images`: execution provider of workers (`cpu`, `cuda`, ...) -> image of their agents, with that provider.
     `edge_tiers`: tiers whose nodes may be unreachable for long and run one worker each; by default the plan's first.
-    `gateway_tier`: by default that of the first source, or the last tier of a plan with sites. `unreachable_s`: how
+    `gateway_tier`: by default that of the first source, or the last tier of a plan with sites. `gateway_replicas`:
+    gateways beside each other, between which the Service divides its clients. `unreachable_s`: how
     long pods of edge tiers stay bound to an unreachable node. `version`: of JellyBean, for a label. `allow_python`:
     functions in the agent image that its pods may run, besides the agent's own steps. `metrics`: workflow -> by which
     labels that come later judge its answers, of the operator `labelled`, by default the only one that answers. The name
@@ -143,6 +145,7 @@ class DeploymentSettings:
     site_label: str = SITE_LABEL
     edge_tiers: tuple[str, ...] | None = None
     gateway_tier: str | None = None
+    gateway_replicas: int = 1
     gateway_cpu: float = 1.0
     gateway_memory_bytes: float = 512 * MIB
     gateway_spool: str | None = None  # PersistentVolumeClaim for requests that are kept until they are answered

@@ -9,8 +9,8 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import random
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -22,6 +22,7 @@ from jellybean_k8s.cluster.cluster import ClusterError
 from tests.integration.k8s.pods_here import Pod
 from tests.k8s_target import Target
 from tests.kubelet_mounts import unmounted
+from tests.support.balancer import balancer
 from tests.support.ports import free_port
 
 _PORTS = (7001, 7002, 8001, 9090)
@@ -57,13 +58,21 @@ class Kubelet:
             thread.join(30.0)
 
     def port(self, selector: dict[str, str], port: int) -> int | None:
-        """Where a ready pod that a selector selects listens here; None if none does."""
+        """Where a ready pod that a selector selects listens here, any of several; None if none does."""
+        found = []
         for item in self._pods().values():
             labels = item["metadata"]["labels"]
             is_ready = any(c["type"] == "Ready" and c["status"] == "True" for c in item["status"].get("conditions", ()))
             if is_ready and selector.items() <= labels.items() and item["metadata"]["uid"] in self._running:
-                return self._running[item["metadata"]["uid"]].ports[port]
-        return None
+                found.append(self._running[item["metadata"]["uid"]].ports[port])
+        return random.choice(found) if found else None
+
+    def kill(self, name: str) -> None:
+        """Kill the process of a pod, as when its node is lost: its readiness probe fails from then on."""
+        (pod,) = (pod for pod in self._running.values() if pod.name == name)
+        assert pod.process is not None
+        pod.process.kill()
+        pod.process.wait()
 
     def _pods(self) -> dict[str, Any]:
         with contextlib.suppress(RuntimeError):  # the server writes meanwhile
@@ -107,7 +116,8 @@ class Kubelet:
         """The pod with its volumes, as they are at its start."""
         is_worker = item["metadata"]["ownerReferences"][0]["kind"] == "StatefulSet"
         number = name.rpartition("-")[2] if is_worker else ""
-        known_as = name if is_worker else name.rpartition("-")[0]
+        is_alone = not any("--reply-address=" in text for text in item["spec"]["containers"][0]["args"])
+        known_as = name.rpartition("-")[0] if is_alone and not is_worker else name
         folder = self._root / f"{name}-{item['metadata']['uid'][:8]}"
         pod = Pod(name, folder, item["spec"], number, self._ports_of(known_as))
         for mount in ("etc-jellybean", "etc-jellybean-tls", "run-jellybean", "models"):
@@ -171,46 +181,13 @@ def service_here(target: Target, kubelet: Kubelet, name: str, port: int) -> Iter
     """The address of a Service: each connection goes to a ready pod, or is closed if there is none."""
     server = target.server
     assert server is not None
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(0.2)
-        stop = threading.Event()
 
-        def accept() -> None:
-            while not stop.is_set():
-                with contextlib.suppress(TimeoutError):
-                    near, _ = listener.accept()
-                    there = server.api.of("services").get(name)
-                    local = None if there is None else kubelet.port(there["spec"]["selector"], port)
-                    threading.Thread(target=_forward, args=(near, local), daemon=True).start()
+    def choose() -> int | None:
+        there = server.api.of("services").get(name)
+        return None if there is None else kubelet.port(there["spec"]["selector"], port)
 
-        thread = threading.Thread(target=accept)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            stop.set()
-            thread.join()
-
-
-def _forward(near: socket.socket, local: int | None) -> None:
-    """Pass bytes both ways until either side ends."""
-    with contextlib.suppress(OSError), near:
-        near.settimeout(None)
-        if local is None:
-            return
-        with socket.create_connection(("127.0.0.1", local)) as far:
-            back = threading.Thread(target=_pump, args=(far, near), daemon=True)
-            back.start()
-            _pump(near, far)
-            back.join()
-
-
-def _pump(source: socket.socket, target: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(2**16):
-            target.sendall(data)
-    with contextlib.suppress(OSError):
-        target.shutdown(socket.SHUT_WR)
+    with balancer(choose) as address:
+        yield address
 
 
 def _host(address: str) -> str:

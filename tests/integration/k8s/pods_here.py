@@ -23,7 +23,7 @@ from jellybean.serving.enrolment.authority import LIFE_S, Authority, open_author
 from jellybean_agent.security.identity import Identity, Role
 from tests.support.ports import free_port
 
-_PORTS = {"--listen": 7001, "--port": 8001, "--health-port": 7002, "--metrics-port": 9090}
+_PORTS = {"--listen": 7001, "--reply-address": 7001, "--port": 8001, "--health-port": 7002, "--metrics-port": 9090}
 
 
 @dataclass
@@ -45,7 +45,9 @@ class Pod:
         return [*names[head], *(self._here(text) for text in [*rest, *container["args"]])]
 
     def _here(self, text: str) -> str:
-        text = text.replace("$(WORKER_NUMBER)", self.number).replace("0.0.0.0", "127.0.0.1")
+        text = text.replace("$(WORKER_NUMBER)", self.number)
+        for host in ("0.0.0.0", "$(REPLY_HOST)"):
+            text = text.replace(host, "127.0.0.1")
         option, _, value = text.partition("=")
         if option in _PORTS:
             return f"{option}={value.replace(str(_PORTS[option]), str(self.ports[_PORTS[option]]))}"
@@ -83,7 +85,9 @@ class Cluster:
                 for number in range(start, start + item["spec"]["replicas"]):
                     self._add(f"{item['metadata']['name']}-{number}", item, str(number))
             elif item["kind"] == "Deployment":
-                self._add(item["metadata"]["name"], item, "")
+                count = item["spec"]["replicas"]
+                for suffix in [f"-{number}" for number in range(count)] if count > 1 else [""]:
+                    self._add(f"{item['metadata']['name']}{suffix}", item, "")
         self._mount()
 
     def _add(self, name: str, item: Any, number: str) -> None:

@@ -51,12 +51,25 @@ class Served:
         plan = dataclasses.replace(from_document(document), name="digits")
         self.target.deploy(plan, dataclasses.replace(self.settings, **changes), options)
 
-    def load(self) -> SteadyLoad:
-        return SteadyLoad(self.address, RATE_PER_S, factor=6.0, timeout_s=60.0, tls=self.tls, retry_s=RETRY_S)
+    def load(self, retry_s: float = RETRY_S) -> SteadyLoad:
+        return SteadyLoad(self.address, RATE_PER_S, factor=6.0, timeout_s=60.0, tls=self.tls, retry_s=retry_s)
 
     def gateways(self) -> list[str]:
         assert self.target.server is not None
         return [name for name in self.target.server.api.of("pods") if "-gateway-" in name]
+
+    def is_ready(self, name: str) -> bool:
+        pod = self.target.cluster.get("Pod", name)
+        conditions = (pod or {}).get("status", {}).get("conditions", ())
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+    def delete_pod(self, name: str) -> None:
+        """Delete a pod, and wait until its set has made another one."""
+        before = self.kubelet.starts.count(name)
+        pod = self.target.cluster.get("Pod", name)
+        assert pod is not None
+        assert self.target.cluster.delete("Pod", name, pod["metadata"]["uid"])
+        wait_until(lambda: self.kubelet.starts.count(name) == before + 1)
 
 
 @pytest.fixture
@@ -103,13 +116,45 @@ def test_a_gateway_pod_that_is_deleted_loses_nothing(served: Served) -> None:
     (name,) = served.gateways()
     with served.load() as load:
         time.sleep(1.0)
-        pod = served.target.cluster.get("Pod", name)
-        assert pod is not None
-        assert served.target.cluster.delete("Pod", name, pod["metadata"]["uid"])
-        wait_until(lambda: served.kubelet.starts.count(name) == 2)
+        served.delete_pod(name)
         wait_until(lambda: served.kubelet.port({"app.kubernetes.io/component": "gateway"}, 8001) is not None)
         time.sleep(1.0)
     load.check()
+
+
+@pytest.mark.parametrize("retry_s", [0.0, RETRY_S])
+def test_one_of_two_gateway_pods_that_is_deleted_loses_nothing(served: Served, retry_s: float) -> None:
+    """As when its node is drained: not even a client that never sends a request again notices."""
+    served.deploy(gateway_replicas=2)
+    names = [name for name in served.gateways() if served.is_ready(name)]
+    assert len(names) == 2
+    loads = [served.load(retry_s) for _ in range(4)]  # connections go to both
+    with loads[0], loads[1], loads[2], loads[3]:
+        time.sleep(1.0)
+        for name in names:  # one after the other
+            served.delete_pod(name)
+            wait_until(lambda name=name: served.is_ready(name))
+        time.sleep(1.0)
+    for load in loads:
+        load.check()
+
+
+def test_one_of_two_gateway_pods_that_is_killed_loses_nothing(served: Served) -> None:
+    """Requests at it fail, and are sent again; those at the other go on."""
+    served.deploy(gateway_replicas=2)
+    first, second = (name for name in served.gateways() if served.is_ready(name))
+    loads = [served.load() for _ in range(4)]
+    with loads[0], loads[1], loads[2], loads[3]:
+        time.sleep(1.0)
+        served.kubelet.kill(first)
+        wait_until(lambda: not served.is_ready(first))
+        time.sleep(2.0)
+        assert served.is_ready(second)
+        served.delete_pod(first)  # as its controller does once the node is known to be lost
+        wait_until(lambda: served.is_ready(first))
+        time.sleep(1.0)
+    for load in loads:
+        load.check()
 
 
 def test_an_agent_pod_that_is_deleted_loses_nothing(served: Served) -> None:
@@ -118,9 +163,6 @@ def test_an_agent_pod_that_is_deleted_loses_nothing(served: Served) -> None:
     name = next(name for name in served.target.server.api.of("pods") if "-cloud-" in name)
     with served.load() as load:
         time.sleep(1.0)
-        pod = served.target.cluster.get("Pod", name)
-        assert pod is not None
-        assert served.target.cluster.delete("Pod", name, pod["metadata"]["uid"])
-        wait_until(lambda: served.kubelet.starts.count(name) == 2)
+        served.delete_pod(name)
         time.sleep(3.0)
     load.check()

@@ -14,7 +14,7 @@ import pytest
 from jellybean.operator.measured import WINDOW_S
 from jellybean.operator.reconcile import Reconciler
 from jellybean.operator.resource import resource_definition
-from jellybean_k8s import gateway_pod
+from jellybean_k8s import gateway_pod, gateway_pods
 from jellybean_k8s.resource.crd import CRD_KIND
 from tests.k8s_resource import resource
 from tests.k8s_target import Target, define, only_mock
@@ -76,10 +76,14 @@ def answering(gateway: Gateway) -> Iterator[None]:
 class Operated:
     """A resource under a virtual clock."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, gateway: dict[str, object] | None = None) -> None:
+        """`gateway`: settings of the gateway in the resource."""
         self.target, self.now_s, self.said = target, 0.0, list[str]()
         define(target, resource_definition())
-        target.create(resource())
+        found = resource()
+        if gateway is not None:
+            found["spec"]["kubernetes"]["gateway"] = gateway
+        target.create(found)
         self.reconciler = Reconciler(
             target.cluster, lambda: (), clock=lambda: self.now_s, now=lambda: NOW, log=self.said.append
         )
@@ -130,6 +134,33 @@ def test_measured_figures_stand_beside_planned_ones(operated: Operated) -> None:
             "at": "2026-11-27T12:00:00Z",
         }
         gateway.received, gateway.answered, gateway.paid_usd = 60, 60, 0.001  # it was started again
+        assert operated.look(WINDOW_S)["measured"]["requestsPerSecond"] == 1.0  # type: ignore[index]
+
+
+def test_the_figures_of_several_gateways_are_those_of_all_together(target: Target) -> None:
+    """Each tells the requests that it answered, and the cost of the whole deployment."""
+    operated = Operated(target, {"replicas": 2})
+    operated.look()
+    operated.target.well()
+    names = [pod["metadata"]["name"] for pod in gateway_pods(operated.target.cluster, "digits")[0]]
+    assert len(names) == 2
+    assert operated.target.server is not None
+    with answering(one := Gateway()), answering(other := Gateway()):
+        for name, gateway in zip(names, (one, other), strict=True):
+            operated.target.server.api.ports[name, 9090] = gateway.port
+        assert "measured" not in operated.look(WINDOW_S)
+        one.received = one.answered = 480
+        other.received = other.answered = 120
+        one.paid_usd = other.paid_usd = 0.002
+        found = operated.look(WINDOW_S)["measured"]
+        assert found == {
+            "requestsPerSecond": 10.0,
+            "latencyP99Seconds": 0.19,
+            "costUsdPerHour": 0.12,
+            "at": "2026-11-27T12:00:00Z",
+        }
+        one.received = one.answered = one.paid_usd = 0  # it was started again
+        other.received = other.answered = 180
         assert operated.look(WINDOW_S)["measured"]["requestsPerSecond"] == 1.0  # type: ignore[index]
 
 

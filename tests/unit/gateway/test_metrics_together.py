@@ -66,6 +66,12 @@ def samples_of(gateways: Sequence[Gateway], workers: Sequence[bytes] = ()) -> Sa
     return parse(metrics_text(GatewaysCollector(gateways, lambda: workers)).decode())
 
 
+def test_one_of_several_gateways_says_of_how_many() -> None:
+    found = parse(metrics_text(GatewaysCollector((), replicas=3)).decode())
+    assert found["jellybean_gateway_replicas"] == {(): 3.0}
+    assert "jellybean_gateway_replicas" not in parse(metrics_text(GatewaysCollector(())).decode())
+
+
 def labels_of(samples: Samples, name: str, label: str) -> set[str]:
     return {dict(labels).get(label, "") for labels in samples[name]}
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from jellybean.ledger.ledger import ledger_url
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
@@ -57,3 +58,13 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], 
     pid = int((data / "postmaster.pid").read_text(encoding="utf-8").split()[0])
     os.kill(pid, signal.SIGQUIT)  # not by pg_ctl: another pytest that begins takes its user's way to the folder
     wait_until(lambda: not (data / "postmaster.pid").exists())
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A new database: an SQLite file, or one of a PostgreSQL server where there is one."""
+    if request.param == "sqlite":
+        (tmp_path / ".jellybean").mkdir()
+        return ledger_url(tmp_path)
+    found: str = request.getfixturevalue("postgres")()
+    return found

@@ -17,20 +17,10 @@ from jellybean.ledger.columns import KINDS, LATENCY_BOUNDS_S, RECEIVED
 from jellybean.ledger.compaction import compact
 from jellybean.ledger.errors import LedgerError
 from jellybean.ledger.events import EventKind
-from jellybean.ledger.ledger import Ledger, ledger_url
+from jellybean.ledger.ledger import Ledger
 from jellybean.ledger.queries.questions import By, all_events, cost, served
 from jellybean.ledger.span import Span
 from tests.support.made_up_run import BEGIN_S, DAY_S, PLAN, Serving
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A new database: an SQLite file, or one of a PostgreSQL server where there is one."""
-    if request.param == "sqlite":
-        (tmp_path / ".jellybean").mkdir()
-        return ledger_url(tmp_path)
-    found: str = request.getfixturevalue("postgres")()
-    return found
 
 
 @pytest.fixture

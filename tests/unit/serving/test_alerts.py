@@ -29,8 +29,17 @@ def test_sums_have_the_labels_by_which_they_are_compared(alert: str, matched: li
 
 
 def test_other_rules_compare_each_workflow_with_itself() -> None:
-    others = EXPRESSIONS.keys() - {"JellyBeanLatencyAboveTarget", "JellyBeanOverBudget"}
+    others = EXPRESSIONS.keys() - {"JellyBeanLatencyAboveTarget", "JellyBeanOverBudget", "JellyBeanOverload"}
     assert all(not re.search(r"\b(by|on|without) \(", EXPRESSIONS[alert]) for alert in others)
+
+
+def test_overload_is_that_of_one_gateway_or_of_several_together() -> None:
+    """Each workflow is compared with itself: of one gateway by all labels, of several without their `instance`."""
+    of_one, of_several = EXPRESSIONS["JellyBeanOverload"].split(" or ")
+    assert not re.search(r"\b(by|on|without) \(", of_one)
+    assert {tuple(labels) for labels in labels_of("by", of_several)} == {("job", "workflow")}
+    assert {tuple(labels) for labels in labels_of("on", of_several)} == {tuple(PROCESS)}
+    assert of_several.count("and on (job, instance) jellybean_gateway_replicas") == 4, "only those that are several"
 
 
 def test_certificates_warn_in_their_last_third_and_are_critical_in_their_last_tenth() -> None:

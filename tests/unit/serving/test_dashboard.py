@@ -66,6 +66,17 @@ def test_series_of_workflows_are_those_that_are_chosen_and_those_of_the_process_
     assert re.fullmatch(variable["allValue"], ""), "series of a plan of one have no such label"
 
 
+def test_figures_of_the_whole_plan_count_once_for_several_gateways() -> None:
+    """Sums of figures that each gateway states of all are divided by their number, where they state one."""
+    queries = [query["expr"] for panel in PANELS for query in panel["targets"]]
+    stated = r"jellybean_(?:plan_\w+|slo_budget\w+|gateway_workers|gateway_cost_usd_total)"
+    for query in queries:
+        if re.search(r"sum[^()]*(?:\([^()]*\) )?\(+(?:rate\()?" + stated, query):
+            assert "/ on (job, instance) group_left () jellybean_gateway_replicas or" in query, query
+    assert sum("jellybean_gateway_replicas" in query for query in queries) >= 8
+    assert all("jellybean_gateway_replicas{" not in query for query in queries), "it has no label `workflow`"
+
+
 def test_percentiles_are_of_each_workflow() -> None:
     queries = [query["expr"] for panel in PANELS for query in panel["targets"]]
     percentiles = [query for query in queries if "histogram_quantile" in query]

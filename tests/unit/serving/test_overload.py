@@ -70,7 +70,12 @@ def test_reasons(changes: dict[str, float], reasons: tuple[str, ...], figures: P
 def test_alerts_have_the_thresholds_of_top() -> None:
     expr = {rule.alert: rule.expr for rule in RULES}
     planned, offered = "jellybean_plan_requests_per_second", f"({OFFERED_PER_S})"
-    assert expr["JellyBeanOverload"] == f"{offered} > 1.1 * {planned} > {planned} + 3.0 * sqrt({planned} / 300)"
+    of_one, together = expr["JellyBeanOverload"].split(" or ")
+    assert of_one == f"{offered} > 1.1 * {planned} > {planned} + 3.0 * sqrt({planned} / 300)"
+    of_several = "and on (job, instance) jellybean_gateway_replicas"
+    all_offered = f"sum by (job, workflow) ({offered} {of_several})"
+    planned = f"max by (job, workflow) ({planned} {of_several})"
+    assert together == f"{all_offered} > 1.1 * {planned} > {planned} + 3.0 * sqrt({planned} / 300)"
     for name, outcome in (("ShedsRequests", "shed"), ("LateRequests", "late"), ("Unavailable", "unavailable")):
         ended = f'rate(jellybean_gateway_requests_total{{outcome="{outcome}"}}[300s])'
         assert expr[f"JellyBean{name}"] == f"{ended} > ignoring (outcome) 0.01 * {offered}"

@@ -21,6 +21,7 @@ from jellybean.ledger.answers import keep_answers
 from jellybean.ledger.audits import keep_audits
 from jellybean.ledger.columns import COLUMNS
 from jellybean.ledger.compaction import compact
+from jellybean.ledger.deployments import Deployment
 from jellybean.ledger.errors import LedgerError
 from jellybean.ledger.ledger import Ledger
 from jellybean.ledger.queries.questions import run_cost
@@ -165,14 +166,10 @@ class Recorder:
 
     def _write_all(self, now: Moment) -> None:
         """Write what is not written yet. LedgerError if the database cannot be used."""
-        if self._paid_usd is None:
+        if self._paid_usd is None and not self._ledger.is_shared:
             self._paid_usd = run_cost(self._ledger, self._run, self._plans.served.view.served_name)
         while self._unwritten:
-            found = self._ledger.write(self._unwritten[0])
-            if found is not None:
-                self.metrics.add(found)
-            if found is not None and found.run == self._run:
-                self._paid_usd = (self._paid_usd[0] + found.workers_usd, self._paid_usd[1] + found.links_usd)
+            self._write_reading(self._unwritten[0])
             self._unwritten.pop(0)
             self.metrics.unwritten, self.metrics.written_unix_s = len(self._unwritten), now.unix_s
         self._keep_answers(now.unix_s)
@@ -181,6 +178,20 @@ class Recorder:
         if now.boot_s - self._compacted_s > _COMPACT_S:
             self._compacted_s = now.boot_s
             compact(self._ledger, now.unix_s)
+
+    def _write_reading(self, reading: Reading) -> None:
+        """Write one interval; with other gateways, what this one has of it. LedgerError as of `_write_all`."""
+        if self._ledger.is_shared:
+            written = self._ledger.write_shared(reading)
+            self._paid_usd = written.paid_usd
+            for one in written.intervals:
+                self.metrics.add(one)
+            return
+        found = self._ledger.write(reading)
+        if found is not None:
+            self.metrics.add(found)
+        if found is not None and found.run == self._run and self._paid_usd is not None:
+            self._paid_usd = (self._paid_usd[0] + found.workers_usd, self._paid_usd[1] + found.links_usd)
 
     def _keep_answers(self, now_unix_s: float) -> None:
         answers = self.answers.take()
@@ -282,10 +293,14 @@ def _samples(text: bytes) -> Iterator[tuple[str, Mapping[str, str], float]]:
             yield sample.name, sample.labels, sample.value
 
 
-def open_recorder(url: str, live: Path, run: str, plans: CurrentPlan) -> Recorder:
-    """The recorder of a gateway's plans. LedgerError if the database or the file of counters cannot be used."""
+def open_recorder(url: str, live: Path, run: str, plans: CurrentPlan, deployment: str = "") -> Recorder:
+    """The recorder of a gateway's plans. LedgerError if the database or the file of counters cannot be used.
+
+    `deployment`: name of the gateways that use the same workers; empty: this is the only one.
+    """
+    shared = Deployment(deployment, plans.served.view.served_name) if deployment else None
     gateway = hashlib.sha256(f"{socket.gethostname()} {live.resolve()}".encode()).hexdigest()
-    ledger = Ledger(url, gateway)
+    ledger = Ledger(url, gateway, shared)
     log = ServingLog(LiveCounters(live, COLUMNS), plans.served.view.served_name)
     recorder = Recorder(ledger, log, run, plans)
     if plans.served.view.workflow:

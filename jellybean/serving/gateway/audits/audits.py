@@ -91,12 +91,16 @@ class Audits:
         *,
         max_in_flight: int,
         timeout_s: float,
+        key_prefix: str = "",
     ) -> None:
-        """`max_in_flight`: of the gateway's requests, of which audits may be their share. `timeout_s`: of an audit."""
+        """`max_in_flight`: of the gateway's requests, of which audits may be their share. `timeout_s`: of an audit.
+
+        `key_prefix`: of all audits of this process.
+        """
         self._current_plan, self._is_busy = current_plan, is_busy
         self._max_in_flight, self._timeout_s = max_in_flight, timeout_s
         self._key = secrets.token_bytes(16)
-        self.key_prefix = uuid.uuid4().hex[:8]
+        self.key_prefix = key_prefix + uuid.uuid4().hex[:8]
         self._numbers = itertools.count()
         self._audits: dict[str, _Audit] = {}
         self._bytes = 0  # of their inputs

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jellybean.serving.gateway.plans.cost_so_far import CostAccount
 from jellybean.serving.gateway.plans.served_plan import OnSent, ServedPlan
-from jellybean_agent import EmulatedLinks, PlanView, Transport
+from jellybean_agent import EmulatedLinks, PlanView, ReplyAddress, Transport
 
 _POLL_S = 0.02
 OnRead = Callable[[Mapping[str, Sequence[bytes]]], Awaitable[None]]  # gets hash of a plan -> its workers' metrics
@@ -20,12 +20,18 @@ OnRead = Callable[[Mapping[str, Sequence[bytes]]], Awaitable[None]]  # gets hash
 class WorkerNetwork:
     """How workers are reached. `known`: workers that may call the gateway; workers of later plans are added to it.
 
-    `emulate`: emulate the links of later plans too.
+    `emulate`: emulate the links of later plans too. `reply`: where this gateway takes answers, if it is one of several.
     """
 
     transport: Transport
     known: set[str]
     emulate: bool = True
+    reply: ReplyAddress | None = None
+
+    @property
+    def request_prefix(self) -> str:
+        """What the ids of attempts begin with, by which workers tell several gateways apart."""
+        return "" if self.reply is None else self.reply.request_prefix
 
 
 class CurrentPlan:
@@ -51,9 +57,14 @@ class CurrentPlan:
         self.served = self._served_plan(view, addresses, links)
 
     def _served_plan(self, view: PlanView, addresses: Mapping[str, str], links: EmulatedLinks) -> ServedPlan:
-        transport = self._network.transport
         plan = ServedPlan(
-            view, addresses, links, transport, on_change=self._on_change, on_worker_lost=self._on_worker_lost
+            view,
+            addresses,
+            links,
+            self._network.transport,
+            on_change=self._on_change,
+            on_worker_lost=self._on_worker_lost,
+            reply=self._network.reply,
         )
         plan.on_sent = self._on_sent
         return plan

@@ -27,6 +27,7 @@ from jellybean_agent import (
     Peer,
     PeerSettings,
     PlanView,
+    ReplyAddress,
     StatusError,
     StreamPosition,
     Transport,
@@ -62,6 +63,7 @@ class ServedPlan:
     """The workers of one plan. `start` connects to them, `close` ends all streams.
 
     `on_change()`: another route may be open. `on_worker_lost(plan, worker, reason)`: the stream to a worker broke.
+    `reply`: where this gateway takes answers, if it is one of several.
     """
 
     def __init__(
@@ -73,7 +75,9 @@ class ServedPlan:
         *,
         on_change: Callable[[], None],
         on_worker_lost: Callable[[ServedPlan, str, str], None],
+        reply: ReplyAddress | None = None,
     ) -> None:
+        self._reply = reply
         self.view, self.links, self._addresses, self._transport = view, links, addresses, transport
         self._on_change, self._on_worker_lost = on_change, on_worker_lost
         self.workers = {worker.name: Worker() for worker in view.serving}
@@ -89,7 +93,7 @@ class ServedPlan:
 
     def start(self) -> None:
         """Connect to every worker, and again whenever a stream breaks."""
-        settings = PeerSettings(GATEWAY, self._transport, eager=True, workflow=self.view.workflow)
+        settings = PeerSettings(GATEWAY, self._transport, eager=True, workflow=self.view.workflow, reply=self._reply)
         for name in self.workers:
             peer = Peer(name, self._addresses[name], settings, on_lost=self._on_lost, on_credit=self._on_credit)
             self._peers[name] = peer.start()
@@ -322,6 +326,10 @@ class ServedPlan:
         if reason := protocol_mismatch("it", status.protocol or 1):
             worker.reason = reason
             LOG.warning("%s: %s", name, reason)
+            return
+        if self._reply is not None and not status.several_gateways:
+            worker.reason = "it answers a single gateway, and the plan has several: update it"
+            LOG.warning("%s: %s", name, worker.reason)
             return
         worker.signatures = self._own_signatures(status.signatures)
         worker.state, worker.reason, worker.blocked = "ready", "", ""

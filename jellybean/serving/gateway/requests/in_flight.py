@@ -52,6 +52,7 @@ class InFlightRequests:
     """The requests in flight and their attempts. `current_plan()` serves new attempts; `timeout_s`: longest time limit.
 
     `max_in_flight` sizes the retry budget; `hedge`: when a slow request gets a second attempt, None: never.
+    `key_prefix`: of all attempts of this process.
     """
 
     def __init__(
@@ -63,10 +64,11 @@ class InFlightRequests:
         max_in_flight: int,
         timeout_s: float,
         hedge: Hedge | None = None,
+        key_prefix: str = "",
     ) -> None:
         self._current_plan, self._counters, self._tracer = current_plan, counters, tracer
         self._hedge, self._timeout_s = hedge, timeout_s
-        self._key_prefix = uuid.uuid4().hex[:8]
+        self._key_prefix = key_prefix + uuid.uuid4().hex[:8]
         self._numbers = itertools.count()
         self._requests: dict[Request, None] = {}  # in order of arrival
         self._attempts: dict[str, Attempt] = {}  # under way, by key

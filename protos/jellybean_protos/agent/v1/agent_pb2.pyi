@@ -103,7 +103,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class AgentStatus(_message.Message):
-    __slots__ = ("worker", "plan", "state", "requests_in_hand", "completed", "busy_s", "signatures", "uptime_s", "runs", "late_s", "expired", "protocol", "device", "machine")
+    __slots__ = ("worker", "plan", "state", "requests_in_hand", "completed", "busy_s", "signatures", "uptime_s", "runs", "late_s", "expired", "protocol", "device", "machine", "several_gateways")
     class CompletedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -153,6 +153,7 @@ class AgentStatus(_message.Message):
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     MACHINE_FIELD_NUMBER: _ClassVar[int]
+    SEVERAL_GATEWAYS_FIELD_NUMBER: _ClassVar[int]
     worker: str
     plan: str
     state: str
@@ -167,7 +168,8 @@ class AgentStatus(_message.Message):
     protocol: int
     device: str
     machine: Machine
-    def __init__(self, worker: _Optional[str] = ..., plan: _Optional[str] = ..., state: _Optional[str] = ..., requests_in_hand: _Optional[int] = ..., completed: _Optional[_Mapping[str, int]] = ..., busy_s: _Optional[_Mapping[str, float]] = ..., signatures: _Optional[_Mapping[str, Signature]] = ..., uptime_s: _Optional[float] = ..., runs: _Optional[_Mapping[str, int]] = ..., late_s: _Optional[_Mapping[str, float]] = ..., expired: _Optional[int] = ..., protocol: _Optional[int] = ..., device: _Optional[str] = ..., machine: _Optional[_Union[Machine, _Mapping]] = ...) -> None: ...
+    several_gateways: bool
+    def __init__(self, worker: _Optional[str] = ..., plan: _Optional[str] = ..., state: _Optional[str] = ..., requests_in_hand: _Optional[int] = ..., completed: _Optional[_Mapping[str, int]] = ..., busy_s: _Optional[_Mapping[str, float]] = ..., signatures: _Optional[_Mapping[str, Signature]] = ..., uptime_s: _Optional[float] = ..., runs: _Optional[_Mapping[str, int]] = ..., late_s: _Optional[_Mapping[str, float]] = ..., expired: _Optional[int] = ..., protocol: _Optional[int] = ..., device: _Optional[str] = ..., machine: _Optional[_Union[Machine, _Mapping]] = ..., several_gateways: _Optional[bool] = ...) -> None: ...
 
 class Machine(_message.Message):
     __slots__ = ("cpu", "cores", "system", "onnxruntime", "threads", "jellybean", "driver")
