@@ -71,6 +71,8 @@ class Relay:
         try:
             server = await asyncio.get_running_loop().create_server(accept, *at, backlog=_BACKLOG)
         except (OSError, UnicodeError) as error:
+            for opened in self._servers:
+                opened.close()
             raise PlanViewError(f"cannot listen on {at[0]}:{at[1]}: {describe_error(error)}") from error
         self._servers.append(server)
 

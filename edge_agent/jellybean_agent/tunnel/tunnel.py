@@ -62,6 +62,8 @@ class Tunnel:
             try:
                 self._servers.append(await loop.create_server(self._accept(name), "127.0.0.1", port))
             except OSError as error:
+                for opened in self._servers:
+                    opened.close()
                 raise PlanViewError(f"cannot listen on 127.0.0.1:{port}: {describe_error(error)}") from error
         self._slots = [asyncio.create_task(self._keep_offering()) for _ in range(self._settings.offers)]
 
