@@ -19,6 +19,7 @@ from jellybean_agent.security.tls_context import tls_error_text
 
 WrapBio = Callable[[ssl.MemoryBIO, ssl.MemoryBIO], ssl.SSLObject]
 _SEND_BYTES = 2**17  # of ciphertext above which it is sent before more is encrypted, so that it stays in the cache
+_LINGER_S = 1.0  # for a peer to read the last bytes and close
 _RECORD_BYTES = 2**14  # largest plaintext of a record
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 s
 # A peer that is gone without a word is noticed by the kernel after 15 s + 3 * 5 s of silence.
@@ -57,6 +58,7 @@ class Endpoint(asyncio.BufferedProtocol):
         self._reason = ""  # why the connection is being ended
         self._is_over = self._has_ended = self._peer_has_ended = False
         self.is_lost = False
+        self._linger: asyncio.TimerHandle | None = None
 
     @property
     def is_over(self) -> bool:
@@ -88,6 +90,8 @@ class Endpoint(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         is_whole = self._has_ended and self._peer_has_ended and error is None and not self._reason
         self._socket, self._is_over, self.is_lost = None, True, True
+        if self._linger is not None:
+            self._linger.cancel()
         self.sink.lost("" if is_whole else self._reason or (str(error) if error else "it was closed"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -99,7 +103,7 @@ class Endpoint(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         self._peer_ended()
-        return True  # the other direction stays open
+        return self._linger is None  # the other direction stays open
 
     def pause_writing(self) -> None:
         self.sink.paused()
@@ -121,11 +125,11 @@ class Endpoint(asyncio.BufferedProtocol):
             self._send_end(self._socket)
 
     def close(self) -> None:
-        """Send what is left, then close."""
+        """Send what is left, then close. What the peer still sends is not passed on."""
         self.end()
         self._is_over = True
         if self._socket is not None:
-            self._socket.close()
+            self._close(self._socket)
 
     def reset(self, reason: str) -> None:
         """End the connection at once, so that the peer sees a reset. `reason` is reported to the sink."""
@@ -146,6 +150,18 @@ class Endpoint(asyncio.BufferedProtocol):
     def resume_reading(self) -> None:
         if self._socket is not None and not self._socket.is_closing():
             self._socket.resume_reading()
+
+    def _close(self, transport: asyncio.Transport) -> None:
+        """Close once the peer has, at the latest after `_LINGER_S`.
+
+        If bytes were left unread, the kernel would reset the connection, and the peer might not read why it ended.
+        """
+        if self._peer_has_ended:
+            transport.close()
+            return
+        transport.write_eof()
+        transport.resume_reading()
+        self._linger = asyncio.get_running_loop().call_later(_LINGER_S, transport.abort)
 
     # -- differs with TLS ---------------------------------------------------------------------------------------------
 
@@ -183,7 +199,7 @@ class TlsEndpoint(Endpoint):
     def eof_received(self) -> bool:
         if not self._peer_has_ended and not self._is_over:
             self.reset("it ended the connection without a word")
-        return True
+        return self._linger is None
 
     def send(self, data: bytes) -> None:
         if self._is_over or self._has_ended:
@@ -248,7 +264,7 @@ class TlsEndpoint(Endpoint):
         self._reason = self._reason or tls_error_text(error)
         self._is_over = True
         if self._socket is not None:
-            self._socket.close()
+            self._close(self._socket)
 
     def _send_outgoing(self) -> None:
         if self._outgoing.pending and self._socket is not None:
