@@ -15,6 +15,7 @@ from benchmarks import (  # noqa: F401  (each registers itself)
     mixed_variants,
     one_more,
     pipelines,
+    relay,
     serving_overhead,
     stages,
     torchgpipe,

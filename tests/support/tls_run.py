@@ -56,9 +56,12 @@ class TlsRun:
         for name in self.addresses:
             self.certificate(Role.AGENT if name else Role.GATEWAY, name)
 
+    def peers_file(self, name: str) -> Path:
+        """The file with the addresses of all processes as the process `name` reaches them."""
+        return self.root / "peers.json"
+
     def start(self, name: str) -> subprocess.Popen[bytes]:
-        common = [f"--{item}={self.root / item}.json" for item in ("plan", "peers")]
-        common += [f"--renew-s={self.renew_s}"]
+        common = [f"--plan={self.root / 'plan.json'}", f"--peers={self.peers_file(name)}", f"--renew-s={self.renew_s}"]
         if name:
             module, own = "jellybean_agent", [f"--worker={name}", f"--listen={self.addresses[name]}"]
             own += [f"--root={self.root}", f"--links={self.root}/links", f"--tls={self.certificate(Role.AGENT, name)}"]

@@ -31,12 +31,16 @@ _SAN, _SECURITY = "x509_subject_alternative_name", "transport_security_type"
 
 
 class Role(StrEnum):
-    """The role of an identity in a workflow. An admin is a client that may also query and drain agents."""
+    """The role of an identity in a workflow. An admin is a client that may also query and drain agents.
+
+    A relay passes connections on that it cannot read (`jellybean_agent.relay`), and may call nothing.
+    """
 
     AGENT = "agent"
     GATEWAY = "gateway"
     CLIENT = "client"
     ADMIN = "admin"
+    RELAY = "relay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ def parse_identity(uri: str) -> Identity | None:
     return found if (found.role is Role.GATEWAY) == (found.name == "") else None
 
 
-_ANYONE = frozenset(Role)
+_ANYONE = frozenset(Role) - {Role.RELAY}
 _AGENTS = frozenset({Role.AGENT})
 _CLIENTS = frozenset({Role.CLIENT, Role.ADMIN})
 _AGENT, _GATEWAY = "/jellybean.agent.v1.Agent/", "/jellybean.gateway.v1.Gateway/"

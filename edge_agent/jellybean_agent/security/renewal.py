@@ -70,6 +70,8 @@ def _root(folder: Path, identity: Identity) -> Path:
 
 def _name_option(identity: Identity) -> str:
     """The option of `jellybean certs` for a client or an admin; empty for what it makes in any case."""
+    if identity.role is Role.RELAY:
+        return " --relay"
     name = "/".join(filter(None, (identity.own_workflow, identity.name)))
     return "" if name == _NAMED.get(identity.role, name) else f" --{identity.role.value} {shlex.quote(name)}"
 

@@ -66,6 +66,9 @@ def certs(
     admins: Annotated[
         list[str] | None, typer.Option("--admin", help="Client that may also drain. May be repeated.")
     ] = None,
+    relay: Annotated[
+        bool, typer.Option("--relay", help="Also for a relay, which workers that only dial out connect to.")
+    ] = False,
     context: Context = None,
     namespace: Annotated[
         str | None,
@@ -112,6 +115,7 @@ def certs(
     authority = open_authority(folder / "ca", renew=new_ca)
     signs = renewal is not None and renewal.may_sign(authority)
     made = _identities(view, clients or ["client"], admins or ["admin"])
+    made |= _relay_identity(view) if relay else {}
     made |= {} if renewal is None else renewal.identities
     at_namespace = context_namespace(kubeconfig, context, namespace) if renewal is None else renewal.cluster.namespace
     names = gateway_hosts(project, certificate_hosts(folder / GATEWAY_FOLDER), hosts or (), at_namespace)
@@ -179,6 +183,13 @@ def _identities(view: PlanView, clients: Sequence[str], admins: Sequence[str]) -
     return {**found, GATEWAY_FOLDER: Identity(view.name, Role.GATEWAY)}
 
 
+def _relay_identity(view: PlanView) -> dict[str, Identity]:
+    """Path of the folder of a relay's certificate -> its identity."""
+    from jellybean_agent import Identity, Role
+
+    return {f"{Role.RELAY.value}/relay": Identity(view.name, Role.RELAY, "relay")}
+
+
 def _client(view: PlanView, text: str) -> Identity:
     """The identity of a client, of several workflows perhaps only of one. InputError if there is none of this name."""
     from jellybean_agent import Identity, Role
@@ -202,9 +213,9 @@ def _tell_left_alone(folder: Path, kept: Mapping[str, Credentials], directory: P
 
 
 def _left_alone(folder: Path, made: Collection[str]) -> dict[str, Credentials]:
-    """Path in the folder -> credentials, of clients and admins of earlier calls that were not made this time."""
+    """Path in the folder -> credentials, of clients, admins and a relay of earlier calls that were not made now."""
     found = {}
-    for role in ("client", "admin"):
+    for role in ("client", "admin", "relay"):
         for path in sorted([*(folder / role).glob("*"), *(folder / role).glob("*/*")]):
             name = path.relative_to(folder).as_posix()
             if name not in made:

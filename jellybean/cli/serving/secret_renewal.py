@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jellybean_k8s import Cluster, DeployedCertificates
 
 GATEWAY_FOLDER = "gateway"
+_PROCESSES = (Role.AGENT, Role.GATEWAY, Role.RELAY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class SecretRenewal:
         found = {}
         for uri in sorted(deployed.identities):
             identity = parse_identity(uri)
-            if identity is None or identity.plan != workflow or identity.role not in (Role.AGENT, Role.GATEWAY):
+            if identity is None or identity.plan != workflow or identity.role not in _PROCESSES:
                 raise InputError(f"{app} has a certificate of {uri}, which is no process of workflow {workflow}")
             own = GATEWAY_FOLDER if identity.role is Role.GATEWAY else f"{identity.role.value}/{identity.name}"
             found[own] = identity

@@ -22,6 +22,7 @@ from jellybean_agent.security.renewal import ExpiredCertificateError
         (Role.ADMIN, "shortlived", " --admin shortlived"),
         (Role.CLIENT, "alice b", " --client 'alice b'"),
         (Role.AGENT, "box-1", ""),
+        (Role.RELAY, "relay", " --relay"),
         (Role.GATEWAY, "", ""),
     ],
 )

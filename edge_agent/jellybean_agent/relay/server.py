@@ -1,0 +1,206 @@
+"""The relay: accepts tunnels of remote workers, and joins them with who asks for a worker or is asked for by one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from jellybean_agent.errors import PlanViewError, describe_error
+from jellybean_agent.relay.connector import Connector, Pipes
+from jellybean_agent.relay.endpoints import Endpoint, Sink, TlsEndpoint, WrapBio, read_buffer
+from jellybean_agent.relay.limits import RelayLimits
+from jellybean_agent.relay.traffic import ReasonLog, Traffic
+from jellybean_agent.relay.wire import OFFER, RELAY_ALPN, STARTED, GreetingError, parse_greeting, refusal
+from jellybean_agent.security.certificates import CertificateFolder
+from jellybean_agent.security.identity import Role, identities, tls_auth_context
+from jellybean_agent.security.tls_context import ReloadingTlsContext, TlsSettings
+
+LOG = logging.getLogger("jellybean.relay")
+_BACKLOG = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """Whom a relay connects. `workers`: local port -> remote worker. `targets`: name of a peer -> host and port."""
+
+    workers: Mapping[int, str]
+    targets: Mapping[str, tuple[str, int]]
+
+
+class Relay:
+    """A relay, from `start` to `stop`. Its workflow is the one of its certificate."""
+
+    def __init__(self, certificate: CertificateFolder, routes: Routes, limits: RelayLimits | None = None) -> None:
+        self.traffic = Traffic()
+        self.limits = limits or RelayLimits()
+        self.buffer = read_buffer()
+        self._certificate, self._routes = certificate, routes
+        self._reasons = ReasonLog(LOG)
+        self._context = ReloadingTlsContext.of(certificate, TlsSettings(alpn=(RELAY_ALPN,)))
+        self._pipes = Pipes(self.traffic, self.limits)
+        self._connector = Connector(set(routes.workers.values()), routes.targets, self._pipes, self.buffer)
+        self._callers: dict[_Caller, None] = {}  # connections without a complete greeting
+        self._servers: list[asyncio.Server] = []
+        self._is_draining = False
+
+    async def start(self, listen: tuple[str, int], bind: str) -> None:
+        """Listen for tunnels at `listen`, and on each worker's port at the host `bind`. PlanViewError if it cannot."""
+        await self._listen(listen, self._accept_tunnel)
+        for port, worker in self._routes.workers.items():
+            await self._listen((bind, port), self._accept_local(worker))
+
+    async def stop(self, drain_s: float) -> int:
+        """Accept nothing more, and wait for the pipes to end; returns how many were reset after `drain_s`."""
+        self._is_draining = True
+        for server in self._servers:
+            server.close()
+        for pool in self._connector.pools.values():
+            pool.end_all()
+        for caller in list(self._callers):
+            caller.endpoint.reset("the relay ends")
+        return await self._pipes.stop(drain_s)
+
+    def offers(self) -> dict[str, int]:
+        """Idle offers by worker."""
+        return {name: len(pool) for name, pool in self._connector.pools.items()}
+
+    async def _listen(self, at: tuple[str, int], accept: Callable[[], Endpoint]) -> None:
+        try:
+            server = await asyncio.get_running_loop().create_server(accept, *at, backlog=_BACKLOG)
+        except (OSError, UnicodeError) as error:
+            for opened in self._servers:
+                opened.close()
+            raise PlanViewError(f"cannot listen on {at[0]}:{at[1]}: {describe_error(error)}") from error
+        self._servers.append(server)
+
+    def _accept_local(self, worker: str) -> Callable[[], Endpoint]:
+        def fail(label: str, reason: str) -> None:
+            self._count_refusal(label, worker, f"a connection to {worker}: {reason}")
+
+        def connect(endpoint: Endpoint) -> None:
+            self._connector.from_local(endpoint, worker, fail)
+
+        return lambda: Endpoint(_Accepted(connect), self.buffer)
+
+    # -- tunnels ------------------------------------------------------------------------------------------------------
+
+    def _accept_tunnel(self) -> Endpoint:
+        while len(self._callers) >= self.limits.unknown:
+            oldest = next(iter(self._callers))
+            self._callers.pop(oldest)
+            oldest.endpoint.reset(f"more than {self.limits.unknown} connections without a greeting")
+
+        def wrap(incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:
+            return self._context.wrap_bio(incoming, outgoing, server_side=True)
+
+        caller = _Caller(self, wrap)
+        self._callers[caller] = None
+        return caller.endpoint
+
+    def identify(self, endpoint: TlsEndpoint) -> tuple[str, str, str]:
+        """The worker that is the caller; or an empty name, and why it is refused: a metric's label, and in words."""
+        try:
+            certificate = endpoint.tls.getpeercert() or {}
+        except ValueError:
+            certificate = {}
+        names = [str(item[1]) for item in certificate.get("subjectAltName", ()) if item[0] == "URI"]
+        found = identities(tls_auth_context(names))
+        workflow = self._certificate.current().identity.plan
+        if len(found) != 1 or found[0].role is not Role.AGENT:
+            return "", "role", f"{found[0] if len(found) == 1 else 'a certificate without an identity'} is no agent"
+        worker = found[0]
+        if worker.workflow != workflow:
+            return "", "workflow", f"{worker} is of workflow {worker.workflow}, this is {workflow}"
+        if worker.name not in self._connector.pools:
+            return "", "unknown_worker", f"{worker} is no remote worker of this relay"
+        if endpoint.tls.selected_alpn_protocol() != RELAY_ALPN:
+            return "", "greeting", f"{worker} does not speak {RELAY_ALPN}"
+        return worker.name, "", ""
+
+    def forget(self, caller: _Caller, label: str = "", reason: str = "") -> None:
+        """A connection has a complete greeting, or is refused (`label`, `reason`) or gone."""
+        self._callers.pop(caller, None)
+        if label:
+            peer = caller.endpoint.peer
+            self._count_refusal(label, peer, f"a tunnel at {peer}: {reason}")
+
+    def greeted(self, endpoint: TlsEndpoint, worker: str, kind: bytes, name: str) -> None:
+        """A worker offers a connection, or asks for a peer by its name."""
+
+        def fail(label: str, reason: str) -> None:
+            self._count_refusal(label, f"{worker} {name}", f"worker {worker}: {reason}")
+            endpoint.send(refusal(reason))
+            endpoint.close()
+
+        self._reasons.succeeded(endpoint.peer)
+        if self._is_draining:
+            fail("draining", "the relay ends")
+        elif kind == OFFER:
+            pool = self._connector.pools[worker]
+            if len(pool) >= self.limits.offers:
+                fail("too_many_offers", f"it has {self.limits.offers} idle offers, which is the limit")
+            else:
+                pool.add(endpoint)
+                self._reasons.succeeded(f"{worker} {name}")
+        else:
+            self._connector.from_worker(endpoint, worker, name, (lambda: endpoint.send(STARTED), fail))
+
+    def _count_refusal(self, label: str, who: str, text: str) -> None:
+        self.traffic.refusals[label] += 1
+        self._reasons.failed(who, label, f"refused: {text}")
+
+
+class _Accepted(Sink):
+    """A new local connection."""
+
+    def __init__(self, connect: Callable[[Endpoint], None]) -> None:
+        self._connect = connect
+
+    def opened(self, endpoint: Endpoint) -> None:
+        self._connect(endpoint)
+
+
+class _Caller(Sink):
+    """A tunnel's connection until its greeting is complete."""
+
+    def __init__(self, relay: Relay, wrap: WrapBio) -> None:
+        self.endpoint = TlsEndpoint(wrap, self, relay.buffer)
+        self._relay, self._data, self._worker, self._label = relay, b"", "", "handshake"
+        limit_s = relay.limits.greeting_s
+        reason = f"no TLS handshake and greeting within {limit_s:g} s"
+        self._timer = asyncio.get_running_loop().call_later(limit_s, self.endpoint.reset, reason)
+
+    def opened(self, endpoint: Endpoint) -> None:
+        self._label = "greeting"
+        self._worker, label, reason = self._relay.identify(self.endpoint)
+        if label:
+            self._refuse(label, reason)
+
+    def received(self, data: bytes) -> None:
+        self._data += data
+        try:
+            found = parse_greeting(self._data)
+        except GreetingError as error:
+            self._refuse("greeting", str(error))
+            return
+        if found is not None:
+            self._timer.cancel()
+            self._relay.forget(self)
+            self._relay.greeted(self.endpoint, self._worker, *found)
+
+    def ended(self) -> None:
+        self.endpoint.reset("it ended before its greeting")
+
+    def lost(self, reason: str) -> None:
+        self._timer.cancel()
+        self._relay.forget(self, self._label, reason)
+
+    def _refuse(self, label: str, reason: str) -> None:
+        self._timer.cancel()
+        self._relay.forget(self, label, reason)
+        self._label = ""  # counted
+        self.endpoint.send(refusal(reason))
+        self.endpoint.close()
