@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from jellybean_k8s.cluster.cluster import ClusterError
-from tests.integration.k8s.pods_here import Pod
+from tests.integration.k8s.pods_here import Pod, mount_secret
 from tests.k8s_target import Target
 from tests.kubelet_mounts import unmounted
 from tests.support.balancer import balancer
@@ -38,6 +38,7 @@ class Kubelet:
         self._ports: dict[str, dict[int, int]] = {}  # by the name under which others know a pod
         self._running: dict[str, Pod] = {}  # by uid
         self._leaving: list[Pod] = []
+        self._mounted: dict[Path, str] = {}  # folder of a pod -> version of its Secret
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self.starts: list[str] = []
@@ -67,6 +68,9 @@ class Kubelet:
                 found.append(self._running[item["metadata"]["uid"]].ports[port])
         return random.choice(found) if found else None
 
+    def services(self) -> dict[str, Any]:
+        return self._objects("services")
+
     def kill(self, name: str) -> None:
         """Kill the process of a pod, as when its node is lost: its readiness probe fails from then on."""
         (pod,) = (pod for pod in self._running.values() if pod.name == name)
@@ -75,9 +79,12 @@ class Kubelet:
         pod.process.wait()
 
     def _pods(self) -> dict[str, Any]:
-        with contextlib.suppress(RuntimeError):  # the server writes meanwhile
-            return self._api.of("pods")
-        return {}
+        return self._objects("pods")
+
+    def _objects(self, kind: str) -> dict[str, Any]:
+        while True:
+            with contextlib.suppress(RuntimeError):  # the server writes meanwhile
+                return dict(self._api.of(kind))
 
     def _watch(self) -> None:
         while not self._stop.wait(_POLL_S):
@@ -90,6 +97,7 @@ class Kubelet:
                 if pod is None:
                     self._start(name, item)
                 elif pod.process is not None:
+                    self._mount_certificates(item, pod)
                     self._report(name, item, pod.probe("readinessProbe"))
 
     def _in_thread(self, work: Any, *arguments: Any) -> None:
@@ -110,7 +118,7 @@ class Kubelet:
         self._in_thread(self._run, pod)
 
     def _mount_problem(self, item: Any) -> str:
-        return unmounted(item, *(list(self._api.of(kind).values()) for kind in ("secrets", "configmaps")))
+        return unmounted(item, *(list(self._objects(kind).values()) for kind in ("secrets", "configmaps")))
 
     def _made(self, name: str, item: Any) -> Pod:
         """The pod with its volumes, as they are at its start."""
@@ -123,18 +131,23 @@ class Kubelet:
         for mount in ("etc-jellybean", "etc-jellybean-tls", "run-jellybean", "models"):
             (folder / mount).mkdir(parents=True)
         volumes = {volume["name"]: volume for volume in item["spec"]["volumes"]}
-        data = dict(self._api.of("configmaps")[volumes["files"]["configMap"]["name"]]["data"])
+        data = dict(self._objects("configmaps")[volumes["files"]["configMap"]["name"]]["data"])
         data["peers.json"] = json.dumps(
             {w: f"127.0.0.1:{self._ports_of(_host(a))[7001]}" for w, a in json.loads(data["peers.json"]).items()}
         )
         for file, text in data.items():
             (folder / "etc-jellybean" / file).write_text(text, encoding="utf-8")
-        secret = self._api.of("secrets")[volumes["tls"]["secret"]["secretName"]]
-        for file, text in secret["data"].items():
-            path = folder / "etc-jellybean-tls" / file
-            path.write_bytes(base64.b64decode(text))
-            path.chmod(0o440)
+        self._mount_certificates(item, pod)
         return pod
+
+    def _mount_certificates(self, item: Any, pod: Pod) -> None:
+        """Mount the Secret of a pod, again when it has changed."""
+        (name,) = (v["secret"]["secretName"] for v in item["spec"]["volumes"] if v["name"] == "tls")
+        secret = self._objects("secrets")[name]
+        if self._mounted.get(pod.folder) != secret["metadata"]["resourceVersion"]:
+            self._mounted[pod.folder] = secret["metadata"]["resourceVersion"]
+            data = {file: base64.b64decode(text) for file, text in secret["data"].items()}
+            mount_secret(pod.folder / "etc-jellybean-tls", data)
 
     def _ports_of(self, known_as: str) -> dict[int, int]:
         return self._ports.setdefault(known_as, {port: free_port() for port in _PORTS})
@@ -183,7 +196,7 @@ def service_here(target: Target, kubelet: Kubelet, name: str, port: int) -> Iter
     assert server is not None
 
     def choose() -> int | None:
-        there = server.api.of("services").get(name)
+        there = kubelet.services().get(name)
         return None if there is None else kubelet.port(there["spec"]["selector"], port)
 
     with balancer(choose) as address:

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -117,18 +117,9 @@ class Cluster:
         assert pod.identity is not None
         made, secret = self.root / "made" / pod.name, pod.folder / "etc-jellybean-tls"
         self.authority.equip(made, pod.identity, life_s=life_s)
-        version = Path(tempfile.mkdtemp(prefix="..", dir=secret))
         name = pod.number or "tls"
-        for source, target in (("ca.crt", "ca.crt"), ("tls.crt", f"{name}.crt"), ("tls.key", f"{name}.key")):
-            (version / target).write_bytes((made / source).read_bytes())
-            (version / target).chmod(0o440)  # for the pod's group
-            if not (secret / target).is_symlink():
-                (secret / target).symlink_to(Path("..data", target))
-        before = (secret / "..data").resolve()
-        (secret / "..data_tmp").symlink_to(version.name)
-        (secret / "..data_tmp").replace(secret / "..data")
-        if before.name != "..data":
-            shutil.rmtree(before)
+        named = (("ca.crt", "ca.crt"), ("tls.crt", f"{name}.crt"), ("tls.key", f"{name}.key"))
+        mount_secret(secret, {target: (made / source).read_bytes() for source, target in named})
 
     def client_certificate(self) -> Path:
         """Folder of a client's certificate, written once: others may be reading it."""
@@ -144,6 +135,21 @@ class Cluster:
             for init in pod.spec["initContainers"]:
                 subprocess.run(pod.command(init), stdout=log, stderr=log, check=True, timeout=120)
             pod.process = subprocess.Popen(pod.command(pod.spec["containers"][0]), stdout=log, stderr=log)
+
+
+def mount_secret(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Mount a Secret as a kubelet does: its files in a new folder, to which one link is moved at once."""
+    version = Path(tempfile.mkdtemp(prefix="..", dir=folder))
+    for name, content in files.items():
+        (version / name).write_bytes(content)
+        (version / name).chmod(0o440)  # for the pod's group
+        if not (folder / name).is_symlink():
+            (folder / name).symlink_to(Path("..data", name))
+    before = (folder / "..data").resolve()
+    (folder / "..data_tmp").symlink_to(version.name)
+    (folder / "..data_tmp").replace(folder / "..data")
+    if before.name != "..data":
+        shutil.rmtree(before)
 
 
 @contextlib.contextmanager

@@ -14,11 +14,14 @@ from pathlib import Path
 import pytest
 
 from jellybean.serving.enrolment.authority import open_authority
+from jellybean_agent.security.certificates import CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE
 from jellybean_agent.security.identity import Identity, Role
-from jellybean_k8s import DeployError, DeploymentSettings, ModelSource
+from jellybean_k8s import DeployError, DeploymentSettings, ModelSource, read_deployed_certificates
 from jellybean_k8s.cluster.deploy import rollback
+from jellybean_k8s.cluster.renewal import renew_certificates
 from jellybean_k8s.cluster.revisions import read_inventory
 from jellybean_k8s.cluster.rollout import DeployOptions
+from jellybean_k8s.cluster.status import read_status
 from jellybean_solver.model.plan_document import from_document
 from tests.integration.k8s.kubelet_here import Kubelet, service_here
 from tests.integration.k8s.test_pods_here import serving_files
@@ -32,6 +35,8 @@ pytestmark = only_mock
 RATE_PER_S, RETRY_S = 20.0, 30.0
 OPTIONS = DeployOptions(timeout_s=60.0)
 LEAVE_S = 3.0  # in which the last pods leave
+NAMES = ("", "edge-1", "cloud-1", "cloud-2")
+SHORT_LIFE_S = 24.0
 IMAGES = {"agent:1", "agent:2", "gateway:1", "gateway:2"}
 
 
@@ -71,6 +76,21 @@ class Served:
         assert self.target.cluster.delete("Pod", name, pod["metadata"]["uid"])
         wait_until(lambda: self.kubelet.starts.count(name) == before + 1)
 
+    def worker_pods(self) -> list[str]:
+        assert self.target.server is not None
+        return [name for name in self.target.server.api.of("pods") if "-gateway-" not in name]
+
+    def renew(self) -> None:
+        """Renew the certificates in the cluster, as `jellybean certs --renew` does."""
+        cluster, folder = self.target.cluster, equip(self.target.certificates, NAMES)
+        found = read_deployed_certificates(cluster, "digits")
+        pairs = {}
+        for name in NAMES:
+            own = folder / "agent" / name if name else folder / "gateway"
+            identity = Identity("digits", Role.AGENT if name else Role.GATEWAY, name)
+            pairs[identity.uri] = ((own / CERTIFICATE_FILE).read_bytes(), (own / PRIVATE_KEY_FILE).read_bytes())
+        renew_certificates(cluster, found, (folder / "gateway" / CA_FILE).read_bytes(), pairs)
+
 
 @pytest.fixture
 def served(target: Target, tmp_path: Path) -> Iterator[Served]:
@@ -78,7 +98,7 @@ def served(target: Target, tmp_path: Path) -> Iterator[Served]:
     target.idle = True  # the kubelet here reports pods
     store = tmp_path / "store"
     chain(store)
-    equip(target.certificates, ("edge-1", "cloud-1", "cloud-2"))
+    equip(target.certificates, NAMES)
     open_authority(target.certificates / "ca").equip(tmp_path / "client", Identity("digits", Role.CLIENT, "alice"))
     with serving_files(store) as url, Kubelet(target, tmp_path / "pods", set(IMAGES)) as kubelet:
         settings = DeploymentSettings(
@@ -166,3 +186,44 @@ def test_an_agent_pod_that_is_deleted_loses_nothing(served: Served) -> None:
         served.delete_pod(name)
         time.sleep(3.0)
     load.check()
+
+
+def test_a_node_that_is_drained_loses_nothing(served: Served) -> None:
+    """Both workers and one of two gateways are on it: all leave at once, and start elsewhere."""
+    served.deploy(gateway_replicas=2)
+    one, other = (name for name in served.gateways() if served.is_ready(name))
+    on_node = [*served.worker_pods(), one]
+    with served.load() as load:
+        time.sleep(1.0)
+        before = len(served.kubelet.starts)
+        for name in on_node:
+            pod = served.target.cluster.get("Pod", name)
+            assert pod is not None
+            assert served.target.cluster.delete("Pod", name, pod["metadata"]["uid"])
+        wait_until(lambda: len(served.kubelet.starts) >= before + len(on_node))
+        wait_until(lambda: all(served.is_ready(name) for name in (*served.worker_pods(), *served.gateways())))
+        time.sleep(1.0)
+    load.check()
+    assert served.kubelet.starts.count(other) == 1
+
+
+def test_certificates_near_their_end_are_told_renewed_and_nothing_is_lost(served: Served) -> None:
+    pods = served.gateways() + served.worker_pods()
+    ends_s = time.time() + SHORT_LIFE_S
+    equip(served.target.certificates, NAMES, life_s=SHORT_LIFE_S)
+    served.deploy()
+    cluster = served.target.cluster
+    with served.load() as load:
+        wait_until(lambda: read_status(cluster, "digits").certificates.late)
+        status = read_status(cluster, "digits")
+        assert status.is_well
+        assert (
+            "less than a third of its lifetime: `jellybean certs DIR --renew` renews it" in status.certificates.notes[0]
+        )
+        served.renew()
+        status = read_status(cluster, "digits")
+        assert (status.certificates.late, status.certificates.expired) == ((), ())
+        time.sleep(max(0.0, ends_s - time.time()) + 5.0)  # the old ones have expired
+    load.check()
+    assert served.gateways() + served.worker_pods() == pods
+    assert sorted(served.kubelet.starts) == sorted(pods)
