@@ -137,18 +137,22 @@ class AgentService:
             call.end(grpc.StatusCode.UNAVAILABLE, f"{self.worker.name} is loading its models")
             return None
         try:
-            self._note_gateway(call)
+            key = self._note_gateway(call)
         except AgentError as error:
             call.end(status_of(error), str(error))
             return None
-        return self._inboxes.deliver_raw(call)
+        return self._inboxes.deliver_raw(call, key)
 
-    def _note_gateway(self, call: RpcCall) -> None:
-        """Answer the gateway that a stream is of, if that is one of several. StatusError if it may not ask for that."""
+    def _note_gateway(self, call: RpcCall) -> str:
+        """Answer the gateway that a stream is of, if that is one of several; returns its key, else an empty text.
+
+        StatusError if it may not ask for that.
+        """
         reply, gateways = read_reply_address(call, self._transport), self._peers.get(GATEWAY)
         if reply is not None and isinstance(gateways, GatewayPeers):
             stream_ended = gateways.stream_began(reply)
             call.add_done_callback(lambda _: stream_ended())
+        return "" if reply is None else reply.key
 
     async def Describe(self, _request: agent_pb2.DescribeRequest, _context: Any) -> agent_pb2.AgentStatus:
         status = agent_pb2.AgentStatus(

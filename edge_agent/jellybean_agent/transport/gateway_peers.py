@@ -70,7 +70,7 @@ class GatewayPeers:
         StatusError if too many gateways have one.
         """
         found = self._known.pop(reply.key, None)
-        if found is not None and found.reply != reply:  # its pod got another address
+        if found is not None and found.reply != reply:  # two have drawn the same key: the last one has it
             self._drop(found)
             found = None
         if found is None:

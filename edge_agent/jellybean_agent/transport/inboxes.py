@@ -20,7 +20,6 @@ from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, s
 from jellybean_agent.rpc.calls import RpcCall, StreamReceiver
 from jellybean_agent.security.identity import SENDER_KEY, WORKFLOW_KEY
 from jellybean_agent.transport.message_wire import Data, split_message
-from jellybean_agent.transport.reply_address import stated_key
 from jellybean_protos.agent.v1 import agent_pb2
 
 INITIAL_CREDIT = 64
@@ -183,10 +182,13 @@ class Inboxes:
         for inbox in list(self._open):
             inbox.grant()
 
-    def deliver_raw(self, call: RpcCall) -> StreamReceiver | None:
-        """Serve a Deliver stream without a task; for `RpcServer.add_raw_stream`."""
+    def deliver_raw(self, call: RpcCall, gateway: str = "") -> StreamReceiver | None:
+        """Serve a Deliver stream without a task; for `RpcServer.add_raw_stream`.
+
+        `gateway`: the key of one of several gateways, whose right to it was checked.
+        """
         try:
-            return _RawDeliver(self, _source(call), call)
+            return _RawDeliver(self, _source(call, gateway), call)
         except StatusError as error:
             call.end(error.status, str(error))
             return None
@@ -210,6 +212,6 @@ class Inboxes:
         self._open.pop(inbox, None)
 
 
-def _source(context: Any) -> StreamSource:
+def _source(context: Any, gateway: str) -> StreamSource:
     metadata = dict(context.invocation_metadata() or ())
-    return StreamSource(str(metadata.get(SENDER_KEY, "?")), str(metadata.get(WORKFLOW_KEY, "")), stated_key(context))
+    return StreamSource(str(metadata.get(SENDER_KEY, "?")), str(metadata.get(WORKFLOW_KEY, "")), gateway)

@@ -58,21 +58,16 @@ def gateway_key(request: str) -> str:
     return key if separator else ""
 
 
-def stated_key(context: Any) -> str:
-    """The key in a call's metadata; empty if it states none."""
-    return str(dict(context.invocation_metadata() or ()).get(REPLY_KEY, ""))
-
-
 def read_reply_address(context: Any, transport: Transport) -> ReplyAddress | None:
     """The reply address that the caller of a stream states; None if it states none.
 
     StatusError unless the caller may choose where this process connects to: with TLS it must have a gateway's
     certificate, and only a caller on a Unix socket may name a Unix socket.
     """
-    key = stated_key(context)
+    metadata = dict(context.invocation_metadata() or ())
+    key, address = (str(metadata.get(name, "")) for name in (REPLY_KEY, REPLY_ADDRESS_KEY))
     if not key:
         return None
-    address = str(dict(context.invocation_metadata() or ()).get(REPLY_ADDRESS_KEY, ""))
     is_local = context.peer().startswith("unix:")
     caller = caller_identity(context)
     if not is_local and transport.certificate is not None and (caller is None or caller.role is not Role.GATEWAY):

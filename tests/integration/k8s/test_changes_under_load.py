@@ -159,6 +159,15 @@ def test_one_of_two_gateway_pods_that_is_deleted_loses_nothing(served: Served, r
         load.check()
 
 
+def test_another_number_of_gateways_loses_nothing(served: Served) -> None:
+    with served.load() as load:
+        for count in (2, 1):
+            served.deploy(gateway_replicas=count)
+            assert len([name for name in served.gateways() if served.is_ready(name)]) == count
+        time.sleep(LEAVE_S)
+    load.check()
+
+
 def test_one_of_two_gateway_pods_that_is_killed_loses_nothing(served: Served) -> None:
     """Requests at it fail, and are sent again; those at the other go on."""
     served.deploy(gateway_replicas=2)

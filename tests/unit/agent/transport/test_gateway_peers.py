@@ -223,7 +223,7 @@ def test_a_gateway_is_forgotten_after_its_last_stream(tmp_path: Path, monkeypatc
     assert {name for name, _ in lost} == {f"the gateway at unix:{tmp_path}/nobody"}
 
 
-def test_a_gateway_that_moved_is_answered_at_its_new_address(tmp_path: Path) -> None:
+def test_a_key_that_is_drawn_twice_is_that_of_the_gateway_that_came_last(tmp_path: Path) -> None:
     async def test(peers: GatewayPeers, gateways: list[Gateway]) -> None:
         old_ended = peers.stream_began(ReplyAddress(FIRST.key, f"unix:{tmp_path}/nobody"))
         peers.stream_began(gateways[1].reply)

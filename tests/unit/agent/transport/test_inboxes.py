@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from jellybean_agent.security.identity import SENDER_KEY, OpenPolicy
+from jellybean_agent.security.identity import REPLY_KEY, SENDER_KEY, OpenPolicy
 from jellybean_agent.transport.channels import make_server
 from jellybean_agent.transport.inboxes import INITIAL_CREDIT, MAX_STREAMS, Inboxes, agent_service_handler
 from jellybean_agent.transport.streams import DELIVER_METHOD
@@ -28,7 +28,7 @@ def ended(talk: Callable[[Any], Awaitable[Any]], received: list[agent_pb2.Messag
         await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             deliver: Any = channel.stream_stream(DELIVER_METHOD, response_deserializer=agent_pb2.Credit.FromString)
-            call = await talk(lambda: deliver(metadata=((SENDER_KEY, "edge-1"),), timeout=20))
+            call = await talk(lambda *more: deliver(metadata=((SENDER_KEY, "edge-1"), *more), timeout=20))
             found = await call.code(), await call.details()
         await server.stop(0)
         return found
@@ -68,5 +68,16 @@ def test_more_streams_than_a_sender_needs() -> None:
         for call in calls:
             await call.read()
         return deliver()
+
+    assert ended(talk, []) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "8 streams of 'edge-1' are open, which is the most")
+
+
+def test_a_key_of_a_gateway_that_nobody_has_checked_gives_no_more_streams() -> None:
+    """As of a worker that calls a gateway, which has no use for it."""
+
+    async def talk(deliver: Any) -> Any:
+        for number in range(MAX_STREAMS):
+            await deliver((REPLY_KEY, f"{number:08x}")).read()
+        return deliver((REPLY_KEY, "f" * 8))
 
     assert ended(talk, []) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "8 streams of 'edge-1' are open, which is the most")
