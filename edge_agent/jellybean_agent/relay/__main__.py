@@ -31,6 +31,8 @@ def _service(given: argparse.Namespace) -> Service:
     listen = parse_address(given.listen)
     workers = read_ports(given.workers)
     routes = Routes(workers, {} if given.targets is None else read_targets(given.targets))
+    if not all(workers.values()):
+        raise PlanViewError(f"{given.workers}: a worker has an empty name, which is the gateway's")
     if both := sorted(set(routes.workers.values()) & set(routes.targets)):
         raise PlanViewError(f"{given.targets}: {', '.join(both)} is a remote worker too, in {given.workers}")
     certificate = CertificateFolder(given.tls)

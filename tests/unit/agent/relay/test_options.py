@@ -38,6 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (found / "workers.json").write_text(json.dumps({str(free_port()): "edge-1"}), encoding="utf-8")
     (found / "targets.json").write_text(json.dumps({"": "127.0.0.1:7000"}), encoding="utf-8")
     (found / "ports.json").write_text(json.dumps({"http": "edge-1"}), encoding="utf-8")
+    (found / "empty.json").write_text(json.dumps({"7101": ""}), encoding="utf-8")
     (found / "both.json").write_text(json.dumps({"edge-1": "127.0.0.1:7001"}), encoding="utf-8")
     (found / "address.json").write_text(json.dumps({"": "7000"}), encoding="utf-8")
     (found / "list.json").write_text("[]", encoding="utf-8")
@@ -51,6 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"listen": None}, "the following arguments are required: --listen"),
         ({"workers": "nowhere.json"}, "nowhere.json: there is no such file or folder"),
         ({"workers": "ports.json"}, "ports.json: 'http' is no port"),
+        ({"workers": "empty.json"}, "empty.json: a worker has an empty name, which is the gateway's"),
         ({"workers": "list.json"}, "list.json: not a JSON object of ports to names"),
         ({"targets": "both.json"}, "both.json: edge-1 is a remote worker too, in "),
         ({"targets": "address.json"}, "address.json: '7000' is no address: write HOST:PORT"),
