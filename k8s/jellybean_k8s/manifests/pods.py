@@ -150,7 +150,7 @@ def _pod(deployed: DeployedPlan, init: Sequence[KubeObject], containers: Sequenc
         "containers": list(containers),
     }
     if settings.image_pull_secrets:
-        found["imagePullSecrets"] = [{"name": name} for name in settings.image_pull_secrets]
+        found["imagePullSecrets"] = [{"name": name} for name in dict.fromkeys(settings.image_pull_secrets)]
     return found
 
 
