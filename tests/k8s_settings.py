@@ -37,6 +37,11 @@ def random_document(rng: random.Random, plan: Plan) -> dict[str, Any]:
     _maybe(rng, found["images"], "pull_secrets", ["pull"], ["pull", "other"], ["pull", "pull"])
     _maybe(rng, found, "name", "Some_Name", "shop", "x" * 63)
     _maybe(rng, found, "description", "a deployment: with \u00fcmlauts and 'quotes'")
+    _maybe(
+        rng, found, "traces",
+        {"endpoint": "http://collector.otel:4317", "ratio": 0.01},
+        {"endpoint": "https://collector:4318/base", "secret": "collector"},
+    )  # fmt: skip
     _maybe(rng, found, "tier_label", "example.com/tier", "own/tier")
     _maybe(rng, found, "site_label", "example.com/site")
     _maybe(rng, found, "edge", [], list(plan.tiers[:1]), list(plan.tiers))

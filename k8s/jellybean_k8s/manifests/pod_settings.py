@@ -9,9 +9,11 @@ from typing import Any, Literal
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.names import APP_PREFIX, OWN_PREFIX
 
-# Variables that our containers get from us: a pod's ordinal, its name, secrets of the ledger and of the models' server
+# Variables that our containers get from us: a pod's ordinal, its name, secrets of the ledger and of the models' server,
+# and where the pod is, for traces
 NUMBER_ENV, POD_NAME_ENV, PASSWORD_ENV, AUTHORIZATION_ENV = "WORKER_NUMBER", "POD_NAME", "PGPASSWORD", "AUTHORIZATION"
-OWN_ENV = (NUMBER_ENV, POD_NAME_ENV, PASSWORD_ENV, AUTHORIZATION_ENV)
+NODE_NAME_ENV, NAMESPACE_ENV = "JELLYBEAN_NODE_NAME", "JELLYBEAN_POD_NAMESPACE"
+OWN_ENV = (NUMBER_ENV, POD_NAME_ENV, PASSWORD_ENV, AUTHORIZATION_ENV, NODE_NAME_ENV, NAMESPACE_ENV)
 _CONTROLLERS_LABELS = frozenset(  # that Kubernetes writes itself
     {
         "apps.kubernetes.io/pod-index",

@@ -19,6 +19,7 @@ from jellybean_k8s.manifests.pod_layers import PodLayers, with_pod_settings
 from jellybean_k8s.manifests.pod_settings import AUTHORIZATION_ENV, NUMBER_ENV, PASSWORD_ENV, POD_NAME_ENV
 from jellybean_k8s.manifests.quantities import cores, mebibytes
 from jellybean_k8s.manifests.settings import MIB, LedgerDatabase
+from jellybean_k8s.manifests.traces import with_trace_env
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
 from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER, OWN_PREFIX, label_value
 from jellybean_k8s.objects import KubeObject
@@ -78,7 +79,7 @@ def agent_template(deployed: DeployedPlan, group: WorkerGroup) -> KubeObject:
     ports = {"agent": AGENT_PORT, "health": HEALTH_PORT, "metrics": METRICS_PORT}
     agent = _container("agent", image, commands.agent(deployed, group, most - AGENT_BASE_BYTES), ports, resources)
     agent |= {
-        "env": _worker_number_env(group),
+        "env": with_trace_env(_worker_number_env(group), settings.traces),
         "volumeMounts": _mounts("models"),
         **_probes(settings.start_s, loads=True),
     }
@@ -106,8 +107,9 @@ def gateway_template(deployed: DeployedPlan) -> KubeObject:
     resources = _resources(settings.gateway_cpu, memory, memory)
     gateway = _container("gateway", settings.gateway_image, commands.gateway(deployed), ports, resources)
     gateway |= {"volumeMounts": _mounts(), **_probes(settings.start_s, loads=False)}
-    if settings.gateway_ledger is not None:
-        gateway["env"] = _ledger_env(settings.gateway_ledger)
+    own = [] if settings.gateway_ledger is None else _ledger_env(settings.gateway_ledger)
+    if env := with_trace_env(own, settings.traces):
+        gateway["env"] = env
     gateway["lifecycle"] = _pre_stop(settings.pre_stop_s)
     prepare = _prepare(settings.gateway_image, commands.prepare(deployed, None)) | {"volumeMounts": _mounts()}
     spec = _pod(deployed, [prepare], [gateway], tier)

@@ -137,7 +137,10 @@ def _named(objects: Sequence[KubeObject]) -> Iterator[dict[str, Any]]:
     """The claims and Secrets that pods may name."""
     for item in (
         *(claim(name) for name in ("models", "kept")),
-        *(secret(name, "authorization", "password") for name in ("token", "ledger", "pull", "other")),
+        *(
+            secret(name, "authorization", "headers", "password")
+            for name in ("token", "ledger", "pull", "other", "collector")
+        ),
     ):
         yield {**item, "metadata": {**item["metadata"], "uid": item["metadata"]["name"], "resourceVersion": "1"}}
 
