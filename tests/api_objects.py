@@ -9,6 +9,8 @@ from typing import Any
 
 import jsonschema
 
+from jellybean_k8s.manifests.quantities import with_canonical_quantities
+
 Object = dict[str, Any]
 Fields = set[tuple[str, ...]]
 FIXED_FIELDS = ("selector", "serviceName", "podManagementPolicy")  # of a StatefulSet
@@ -124,6 +126,39 @@ def drop(item: Any, path: tuple[str, ...]) -> None:
             return
     if isinstance(item, dict):
         item.pop(path[-1], None)
+
+
+def normalised(item: Any) -> Any:
+    """An object as the server stores it: quantities in their canonical form."""
+    return with_canonical_quantities(item)
+
+
+def refuse_duplicates(value: Any, path: str = "") -> None:
+    """Refused if a list whose items an apply merges by a key has two of one key."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key in _MERGED and isinstance(item, list):
+                _refuse_twice([one.get(_MERGED[key]) for one in item if isinstance(one, dict)], f"{path}.{key}")
+            refuse_duplicates(item, f"{path}.{key}")
+    elif isinstance(value, list):
+        for item in value:
+            refuse_duplicates(item, path)
+
+
+_MERGED = {  # list of a pod -> key of its items: x-kubernetes-list-map-keys of Kubernetes' OpenAPI
+    "containers": "name",
+    "env": "name",
+    "hostAliases": "ip",
+    "imagePullSecrets": "name",
+    "initContainers": "name",
+    "volumeMounts": "mountPath",
+    "volumes": "name",
+}
+
+
+def _refuse_twice(keys: Sequence[Any], path: str) -> None:
+    if twice := {key for key in keys if keys.count(key) > 1}:
+        raise Refused(500, "InternalError", f"{path}: duplicate entries for key {sorted(map(str, twice))}")
 
 
 def without_version(item: Object) -> Object:

@@ -32,10 +32,12 @@ from tests.api_objects import (
     laid_over,
     leaves,
     merged,
+    normalised,
     owner,
     pruned,
     refuse_changed_fields,
     refuse_conflicts,
+    refuse_duplicates,
     selected,
     set_status,
     validate,
@@ -237,6 +239,8 @@ class ApiServer(kmock.KubernetesScaffold):
 
     def _apply(self, key: Key, body: Object, params: dict[str, str]) -> Object:
         manager, dry = params["fieldManager"], params.get("dryRun") == "All"
+        refuse_duplicates(body)
+        body = normalised(body)
         there = self.store.get(key)
         owners = copy.deepcopy(self.owners.get(key, {}))
         wanted, now = leaves(body), leaves(there or {})

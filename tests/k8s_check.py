@@ -24,7 +24,7 @@ RECOMMENDED = ("name", "instance", "component", "part-of", "managed-by", "versio
 _DNS = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 _LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
-_QUANTITY = re.compile(r"[0-9]+(m|Ki|Mi|Gi|Ti)?")
+_QUANTITY = re.compile(r"[0-9]+(m|k|M|G|T|Ki|Mi|Gi|Ti|e[0-9]+)?")
 _MOST_SET_NAME = 52
 _MOST_OBJECT_BYTES = 1_048_576
 _CLUSTER_KINDS = {"ClusterRole", "ClusterRoleBinding", "Namespace", "CustomResourceDefinition"}
@@ -189,7 +189,7 @@ def _placement(pod: Object) -> Iterator[str]:
         yield f"affinity {keys} and tolerations {pod['tolerations']} differ"
     yield from _labels({key: values[0] for key, values in keys.items()})
     gpus = {key for c in pod["containers"] for key in c["resources"]["limits"]} - {"memory", "cpu"}
-    if gpus - {toleration["key"] for toleration in pod["tolerations"]}:
+    if gpus - {toleration.get("key") for toleration in pod["tolerations"]}:
         yield f"does not tolerate the taint of its {gpus}"
     if not pod["topologySpreadConstraints"]:
         yield "is not spread"

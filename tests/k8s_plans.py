@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 from jellybean_k8s.manifests.pod_settings import PodSettings
 from jellybean_k8s.manifests.settings import DeploymentSettings, ModelSource, PoolSettings
 from jellybean_solver.model.model_ref import ModelRef
-from jellybean_solver.model.plan import Plan, PlannedWorker, Route
+from jellybean_solver.model.plan import Plan, PlannedWorker, PlannedWorkflow, Route
+from jellybean_solver.model.problem import Deliver, qualified_name
 from tests.property.simulator.plans import random_plan
 
 SETTINGS = DeploymentSettings(
@@ -83,6 +86,59 @@ def random_deployment(rng: random.Random) -> tuple[Plan, DeploymentSettings]:
         pods=rng.choice((PodSettings(), _ALL_PODS)),
     )
     return plan, settings
+
+
+def random_plan_with_models(rng: random.Random) -> Plan:
+    """A random plan with odd pool names and devices, sites, requests that are kept, and at times two workflows."""
+    plan = random_plan(rng)
+    if rng.random() < 0.3:
+        plan = of_workflows({"shop": plan, "back_yard": random_plan(rng)})
+    plan = with_models(plan)
+    pools = sorted({worker.pool for worker in plan.workers})
+    names = dict(zip(pools, rng.sample(_ODD, len(pools)), strict=True))
+    offset = rng.choice((0, 0, 1, 7))
+    plan = _renamed(
+        plan, names, {w.name: f"{names[w.pool]}-{int(w.name.rsplit('-')[1]) + offset}" for w in plan.workers}
+    )
+    for name in names.values():
+        plan = on_device(plan, name, rng.choice(("cpu", "cpu", "cuda", "rocm", "openvino")))
+    if rng.random() < 0.2:
+        plan = wide(plan, plan.workers[-1].pool, 3)
+    if rng.random() < 0.3 and not plan.workflows:
+        plan = replace(plan, sites={plan.tiers[0]: rng.randint(2, 6)})
+    if rng.random() < 0.3:
+        sources = (replace(source, deliver=Deliver.EVENTUALLY) for source in plan.sources)
+        plan = replace(plan, sources=tuple(sources))
+    return replace(plan, name=rng.choice(("test", "A workflow of many words", "n" * 63)))
+
+
+def of_workflows(plans: Mapping[str, Plan]) -> Plan:
+    """One plan of several on the same workers: names of operators and sources with their workflow's before them."""
+    first = next(iter(plans.values()))
+    workers: dict[str, PlannedWorker] = {}
+    sources, operators, routes = [], [], []
+    for workflow, plan in plans.items():
+        name = functools.partial(qualified_name, workflow)
+        sources += [replace(source, name=name(source.name)) for source in plan.sources]
+        for operator in plan.operators:
+            edges = (replace(e, upstream=name(e.upstream), downstream=name(e.downstream)) for e in operator.inputs)
+            sizes = {name(to): size for to, size in operator.message_bytes.items()}
+            operators.append(replace(operator, name=name(operator.name), inputs=tuple(edges), message_bytes=sizes))
+        routes += [Route(r.weight, {name(op): worker for op, worker in r.workers.items()}) for r in plan.routes]
+        for worker in plan.workers:
+            before = workers.get(worker.name, replace(worker, rates_per_s={}, load=0.0))
+            rates = {name(op): rate for op, rate in worker.rates_per_s.items()}
+            both = {**before.rates_per_s, **rates}
+            workers[worker.name] = replace(before, rates_per_s=both, load=before.load + worker.load / len(plans))
+    parts = tuple(PlannedWorkflow(name, plan.slo, plan.accuracy, plan.cost) for name, plan in plans.items())
+    return replace(
+        first,
+        sources=tuple(sources),
+        operators=tuple(operators),
+        workers=tuple(workers.values()),
+        routes=tuple(routes),
+        workflows=parts,
+    )
 
 
 def on_device(plan: Plan, pool: str, device: str, **options: str) -> Plan:

@@ -41,7 +41,9 @@ from jellybean_k8s import (
     LedgerDatabase,
     ModelSource,
     PoolSettings,
+    TraceSettings,
     model_port,
+    trace_port,
 )
 
 KUBERNETES_FILE = "kubernetes.yaml"
@@ -106,10 +108,23 @@ def _ledger_url(text: str) -> str:
     return text
 
 
+def _trace_endpoint(text: str) -> str:
+    try:
+        trace_port(text)
+    except DeployError as error:
+        raise InvalidValueError(str(error).removeprefix("traces.endpoint: ")) from error
+    return text
+
+
 Image = Annotated[str, AfterValidator(_reference), WithJsonSchema({"type": "string", "pattern": r"^\S+$"})]
 ModelsUrl = Annotated[str, AfterValidator(_url), WithJsonSchema({"type": "string", "pattern": r"^https?://\S+$"})]
 LedgerUrl = Annotated[
     str, AfterValidator(_ledger_url), WithJsonSchema({"type": "string", "pattern": r"^postgresql\+psycopg://\S+$"})
+]
+TraceEndpoint = Annotated[
+    str,
+    AfterValidator(_trace_endpoint),
+    WithJsonSchema({"type": "string", "pattern": r"^https?://[^\s/]+:[0-9]+(/\S*)?$"}),
 ]
 Gpu = Annotated[
     str,
@@ -156,6 +171,26 @@ class ModelsSpec(DocumentModel):
         if len(given) != 1:
             raise InvalidValueError(
                 f"{' and '.join(given) or 'neither url, image nor claim'} given", "write one of the three"
+            )
+        return self
+
+
+class TracesSpec(DocumentModel):
+    """Where agents and gateway send traces, by OpenTelemetry's protocol."""
+
+    endpoint: TraceEndpoint = Field(description="https://HOST:4318 (OTLP over HTTP), or another port (gRPC).")
+    ratio: Annotated[float, Field(strict=False, ge=0, le=1)] = Field(
+        default=1.0, description="Share of the requests that is traced, where their client has not decided."
+    )
+    secret: ObjectName | None = Field(
+        default=None, description="Secret whose key `headers` has the headers of each export, KEY=VALUE,..."
+    )
+
+    @model_validator(mode="after")
+    def _check_secret(self) -> TracesSpec:
+        if self.secret is not None and not self.endpoint.startswith("https://"):
+            raise InvalidValueError(
+                f"{self.endpoint} with a secret: only https:// keeps it secret", "write https://, or remove secret"
             )
         return self
 
@@ -232,6 +267,7 @@ class KubernetesDocument(DocumentModel):
     pods: PodsSpec = Field(default=PodsSpec(), description="Settings of all pods; those of a pool or the gateway win.")
     pools: dict[Name, PoolSpec] = Field(default={}, description="Pod settings by pool.")
     gateway: GatewaySpec = GatewaySpec()
+    traces: TracesSpec | None = Field(default=None, description="Where traces go; nowhere by default.")
     tier_label: LabelKey = TIER_LABEL
     site_label: LabelKey = SITE_LABEL
     edge: Annotated[tuple[Name, ...], Field(strict=False)] | None = Field(
@@ -299,7 +335,7 @@ def load_kubernetes(directory: Path) -> KubernetesDocument:
 
 def deployment_settings(document: KubernetesDocument) -> DeploymentSettings:
     """Convert the document to the settings that manifest rendering takes."""
-    models, gateway = document.models, document.gateway
+    models, gateway, traces = document.models, document.gateway, document.traces
     return DeploymentSettings(
         agent_images=document.images.agent,
         gateway_image=document.images.gateway,
@@ -330,6 +366,7 @@ def deployment_settings(document: KubernetesDocument) -> DeploymentSettings:
         gateway_pods=gateway.pod_settings,
         gateway_service=gateway.service.service_settings,
         pods=document.pods.pod_settings,
+        traces=None if traces is None else TraceSettings(traces.endpoint, traces.ratio, traces.secret),
         image_pull_secrets=document.images.pull_secrets,
         allow_python=document.allow_python,
         drain_s=document.drain_s,

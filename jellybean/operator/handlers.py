@@ -15,6 +15,7 @@ from typing import Any
 
 import kopf
 
+from jellybean.operator.metrics import OperatorMetrics
 from jellybean.operator.reconcile import POLL_S, Reconciler
 from jellybean_k8s import CRD_GROUP, CRD_PLURAL, CRD_VERSION, Cluster, DeployError
 
@@ -48,14 +49,18 @@ class _Nodes:
         return self._found
 
 
-def registry_for(cluster_of: Callable[[str], Cluster], *, poll_s: float = POLL_S) -> kopf.OperatorRegistry:
+def registry_for(
+    cluster_of: Callable[[str], Cluster], *, poll_s: float = POLL_S, metrics: OperatorMetrics | None = None
+) -> kopf.OperatorRegistry:
     """Handlers of all resources. `cluster_of(namespace)`: the API client for a namespace."""
+    counters = metrics or OperatorMetrics()
     registry = kopf.OperatorRegistry()
     nodes = _Nodes(cluster_of(""))
     working, removing = (ThreadPoolExecutor(_CONCURRENT, name) for name in ("work", "remove"))
 
     async def in_thread(pool: ThreadPoolExecutor, work: Callable[[Any], None], body: kopf.Body) -> None:
-        await asyncio.get_running_loop().run_in_executor(pool, work, _plain(body))
+        counted = _counting(counters, work)
+        await asyncio.get_running_loop().run_in_executor(pool, counted, _plain(body))
 
     def _configure(settings: kopf.OperatorSettings, **_: Any) -> None:
         settings.persistence.finalizer = FINALIZER
@@ -69,16 +74,20 @@ def registry_for(cluster_of: Callable[[str], Cluster], *, poll_s: float = POLL_S
         return connection(cluster_of("default"))
 
     async def _serve(stopped: kopf.DaemonStopped, body: kopf.Body, namespace: str, **_: Any) -> None:
-        found = Reconciler(cluster_of(namespace), nodes, stopped=lambda: bool(stopped), log=_log.info)
-        while not stopped:
-            if FINALIZER not in body["metadata"].get("finalizers", ()):  # create nothing before deletion is handled
-                await stopped.wait(min(poll_s, 1.0))
-                continue
-            try:
-                await in_thread(working, found.reconcile, body)
-            except DeployError as error:  # the status cannot be written: the API server is unreachable or refuses
-                _log.warning("%s/%s: %s", namespace, body["metadata"]["name"], error)
-            await stopped.wait(poll_s)
+        found = Reconciler(cluster_of(namespace), nodes, stopped=lambda: bool(stopped), log=_log.info, metrics=counters)
+        name = str(body["metadata"]["name"])
+        try:
+            while not stopped:
+                if FINALIZER not in body["metadata"].get("finalizers", ()):  # create nothing before deletion is handled
+                    await stopped.wait(min(poll_s, 1.0))
+                    continue
+                try:
+                    await in_thread(working, found.reconcile, body)
+                except DeployError as error:  # the status cannot be written: the API server is unreachable or refuses
+                    _log.warning("%s/%s: %s", namespace, name, error)
+                await stopped.wait(poll_s)
+        finally:
+            counters.forget(namespace, name)
 
     async def _undeploy(body: kopf.Body, namespace: str, **_: Any) -> None:
         found = Reconciler(cluster_of(namespace), nodes, log=_log.info)
@@ -93,6 +102,17 @@ def registry_for(cluster_of: Callable[[str], Cluster], *, poll_s: float = POLL_S
     kopf.daemon(CRD_GROUP, CRD_VERSION, CRD_PLURAL, id="serve", registry=registry)(_serve)
     kopf.on.delete(CRD_GROUP, CRD_VERSION, CRD_PLURAL, id="undeploy", registry=registry)(_undeploy)
     return registry
+
+
+def _counting(metrics: OperatorMetrics, work: Callable[[Any], None]) -> Callable[[Any], None]:
+    """The work of a resource, which waits for a thread from now on."""
+    begin = metrics.queue()
+
+    def run(resource: Any) -> None:
+        begin()
+        work(resource)
+
+    return run
 
 
 def connection(cluster: Cluster) -> kopf.ConnectionInfo:

@@ -22,6 +22,7 @@ from jellybean.operator.conditions import Serving, condition
 from jellybean.operator.fleet import ResourceFleet, discovered, stated, with_pools
 from jellybean.operator.healing import Healing
 from jellybean.operator.measured import MeasuredFigures
+from jellybean.operator.metrics import OperatorMetrics
 from jellybean.operator.pace import Pace
 from jellybean.operator.report import Decision, Report
 from jellybean.operator.resource import OperatorSpec, ResourceProject, lay_out, operator_spec, stated_profiles
@@ -73,6 +74,7 @@ class Reconciler:
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC)
     log: Callable[[str], None] = lambda text: None
+    metrics: OperatorMetrics = field(default_factory=OperatorMetrics)
     _figures: MeasuredFigures = field(init=False)
     _pace: Pace = field(default_factory=lambda: Pace(0.0))
     _healing: Healing = field(default_factory=Healing)
@@ -87,7 +89,8 @@ class Reconciler:
         app = _app(resource)
         report = Report(self.cluster, resource, app, now=self.now, clock=self.clock, log=self.log)
         status, before = self._status(resource), self._pace.runs
-        is_healed = False
+        is_healed = failed = False
+        began_s = self.clock()
         try:
             own = operator_spec(resource)
             if own.suspend:
@@ -102,10 +105,14 @@ class Reconciler:
             return
         except JellyBeanError as error:
             report.fail(error)
+            failed = True
+        if self._pace.runs != before:
+            self.metrics.reconciled(self.clock() - began_s, failed=failed)
         if is_healed or self._pace.runs != before:
             status = self._status(resource)
         report.measured(self._figures.read(self.cluster, app))
         report.write(_serving(status))
+        self.metrics.looked_at(self.cluster.namespace, resource["metadata"]["name"], report.conditions)
 
     def remove(self, resource: Mapping[str, Any]) -> None:
         """Delete the objects deployed for the resource. DeployError while its pods still exist."""
@@ -136,6 +143,7 @@ class Reconciler:
         is_healed = self._healing.repair(self.cluster, app, status.drift, self.clock())
         if is_healed:
             report.healed(status.drift.words)
+            self.metrics.healed(len(status.drift.keys))
         return is_healed
 
     def _reconcile_if_due(self, resource: Mapping[str, Any], own: OperatorSpec, report: Report) -> None:
@@ -256,7 +264,15 @@ class Reconciler:
             say=self.log,
             progress=advance,
         )
-        outcome = deploy(self.cluster, deployed, (record, *secrets, *objects), options)
+        try:
+            outcome = deploy(self.cluster, deployed, (record, *secrets, *objects), options)
+        except DeployStoppedError:
+            raise
+        except JellyBeanError:
+            self.metrics.deployed(failed=True)
+            raise
+        if outcome.number is not None:
+            self.metrics.deployed(failed=False)
         report.deployed(deployed, outcome.number, len(outcome.applied), len(outcome.pruned))
 
 

@@ -76,6 +76,11 @@ class Report:
         """Hash of the state whose plan did not become ready, as of the last reconciliation."""
         return self._before.get("failed")
 
+    @property
+    def conditions(self) -> Sequence[Condition]:
+        """All conditions of the resource, as last written."""
+        return [dict(item) for item in self._before.get("conditions") or ()]
+
     def before(self, kind: str) -> Condition | None:
         """A condition as it was before."""
         return next((dict(item) for item in self._before.get("conditions") or () if item["type"] == kind), None)

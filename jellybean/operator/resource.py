@@ -138,6 +138,9 @@ RULES: SchemaRules = {
             "a share has one form: mig, mps or slots",
         )
     ],
+    "TracesSpec": [
+        ("!has(self.secret) || self.endpoint.startsWith('https://')", "a secret is sent to https:// alone"),
+    ],
     "ModelsSpec": [
         (
             "[has(self.url), has(self.image), has(self.claim)].exists_one(given, given)",

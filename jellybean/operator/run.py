@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 import kopf
 
 from jellybean.errors import JellyBeanError
 from jellybean.operator.handlers import registry_for
 from jellybean.operator.leader import Leader
+from jellybean.operator.metrics import OperatorMetrics
 from jellybean.operator.reconcile import POLL_S
 from jellybean_k8s import CRD_API_VERSION, CRD_NAME, Cluster
 
+Pages = Mapping[str, Callable[[], bytes]]  # path -> its text
 _log = logging.getLogger("jellybean.operator")
 
 
@@ -26,12 +29,14 @@ def run_operator(
     namespaces: Sequence[str],
     *,
     health_port: int | None = None,
+    metrics_port: int | None = None,
     poll_s: float = POLL_S,
     stop: threading.Event | None = None,
 ) -> None:
     """Handle the resources of these namespaces (empty: all) until SIGTERM or `stop`.
 
-    The Lease is in the namespace of `cluster`. `health_port`: port for probes, also served while not the leader.
+    The Lease is in the namespace of `cluster`. `health_port`: port for probes, `metrics_port`:
+    for Prometheus; both are also served while not the leader.
     JellyBeanError when leadership is lost, or the custom resource is not defined.
     """
     if not cluster.serves(CRD_API_VERSION):
@@ -47,9 +52,17 @@ def run_operator(
     def in_namespace(namespace: str) -> Cluster:
         return dataclasses.replace(cluster, namespace=namespace)
 
-    with _health_server(health_port), Leader(cluster, lost=lost, say=_log.info):
+    metrics = OperatorMetrics()
+    pages: dict[int | None, Pages] = {health_port: {"/healthz": bytes}}
+    pages[metrics_port] = {**pages.get(metrics_port, {}), "/metrics": metrics.text}
+    with contextlib.ExitStack() as stack:
+        for port, texts in pages.items():
+            stack.enter_context(_http_server(port, texts))
+        stack.enter_context(Leader(cluster, lost=lost, say=_log.info))
+        stack.enter_context(metrics.leading())
         _log.info("leads; handles workflows of %s", ", ".join(namespaces) or "all namespaces")
-        asyncio.run(_serve(registry_for(in_namespace, poll_s=poll_s), namespaces, ended))
+        registry = registry_for(in_namespace, poll_s=poll_s, metrics=metrics)
+        asyncio.run(_serve(registry, namespaces, ended))
     if reasons:
         raise JellyBeanError(f"leads no more: {reasons[0]}")
 
@@ -67,25 +80,35 @@ async def _serve(registry: kopf.OperatorRegistry, namespaces: Sequence[str], end
         ended.set()  # else kopf's thread that waits for it outlives a SIGTERM
 
 
-@contextmanager
-def _health_server(port: int | None) -> Iterator[None]:
-    """Answer probes on `port` within this context; None: no server."""
+@contextlib.contextmanager
+def _http_server(port: int | None, pages: Pages) -> Iterator[None]:
+    """Serve these pages on `port`, on all addresses, within this context; None: no server."""
     if port is None:
         yield
         return
-    with ThreadingHTTPServer(("", port), _Health) as server:
-        threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
+
+    class Handler(_Handler):
+        texts = pages
+
+    with ThreadingHTTPServer(("", port), Handler) as server:
+        threading.Thread(target=server.serve_forever, name=f"http {port}", daemon=True).start()
         yield
         server.shutdown()
 
 
-class _Health(BaseHTTPRequestHandler):
-    """Answers GET /healthz with 200, other requests with 404; requests are not logged."""
+class _Handler(BaseHTTPRequestHandler):
+    """Answers GET of a known page with 200, other requests with 404; requests are not logged."""
+
+    texts: ClassVar[Pages] = {}
 
     def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/healthz" else 404)
-        self.send_header("Content-Length", "0")
+        page = self.texts.get(self.path)
+        text = b"" if page is None else page()
+        self.send_response(404 if page is None else 200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+        self.send_header("Content-Length", str(len(text)))
         self.end_headers()
+        self.wfile.write(text)
 
     def log_message(self, format: str, *args: object) -> None:
         return

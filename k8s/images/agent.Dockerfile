@@ -17,7 +17,7 @@ COPY k8s k8s
 COPY examples examples
 RUN python -m venv /opt/jellybean
 ARG EXTRA=agent
-RUN /opt/jellybean/bin/pip install --no-cache-dir --constraint "k8s/images/$EXTRA.txt" ".[$EXTRA]"
+RUN /opt/jellybean/bin/pip install --no-cache-dir --constraint "k8s/images/$EXTRA.txt" ".[$EXTRA,otel]"
 # the distribution has all packages in it; an agent is two of them
 RUN cd /opt/jellybean/lib/python3.*/site-packages && rm -r jellybean jellybean_solver jellybean_k8s
 RUN /opt/jellybean/bin/pip uninstall --yes setuptools pip

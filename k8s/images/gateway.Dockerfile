@@ -11,7 +11,7 @@ COPY edge_agent edge_agent
 COPY k8s k8s
 COPY examples examples
 RUN python -m venv /opt/jellybean
-RUN /opt/jellybean/bin/pip install --no-cache-dir --constraint k8s/images/gateway.txt '.[agent,ledger-postgres]' psutil pulp highspy sqlalchemy
+RUN /opt/jellybean/bin/pip install --no-cache-dir --constraint k8s/images/gateway.txt '.[agent,ledger-postgres,otel]' psutil pulp highspy sqlalchemy
 RUN /opt/jellybean/bin/pip uninstall --yes setuptools pip
 
 FROM ${PYTHON}

@@ -107,6 +107,10 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "service_names",
         "service_namespaces",
     ),
+    "manifests.traces": (
+        "TraceSettings",
+        "trace_port",
+    ),
     "manifests.training_job": (
         "TrainingJob",
         "training_objects",

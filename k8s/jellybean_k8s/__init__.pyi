@@ -64,6 +64,8 @@ from jellybean_k8s.manifests.settings import LedgerDatabase as LedgerDatabase
 from jellybean_k8s.manifests.settings import ModelSource as ModelSource
 from jellybean_k8s.manifests.settings import PoolSettings as PoolSettings
 from jellybean_k8s.manifests.settings import model_port as model_port
+from jellybean_k8s.manifests.traces import TraceSettings as TraceSettings
+from jellybean_k8s.manifests.traces import trace_port as trace_port
 from jellybean_k8s.manifests.training_job import TrainingJob as TrainingJob
 from jellybean_k8s.manifests.training_job import training_objects as training_objects
 from jellybean_k8s.manifests.yaml_text import to_yaml as to_yaml

@@ -36,6 +36,9 @@ def run(
     health_port: Annotated[
         int | None, typer.Option(min=0, max=65_535, help="Port for liveness probes (/healthz), on all addresses.")
     ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=0, max=65_535, help="Port for Prometheus (/metrics), on all addresses.")
+    ] = None,
 ) -> None:
     """Run the operator: plan, deploy, re-plan and undeploy Workflow resources. Replicas elect a leader."""
     if everywhere and watch:
@@ -50,7 +53,8 @@ def run(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     for name in ("kopf", "urllib3", "aiohttp"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    run_operator(cluster, () if everywhere else tuple(watch or [cluster.namespace]), health_port=health_port)
+    namespaces = () if everywhere else tuple(watch or [cluster.namespace])
+    run_operator(cluster, namespaces, health_port=health_port, metrics_port=metrics_port)
 
 
 @operator.command(epilog=example("jellybean operator crd | kubectl apply --server-side -f -"))

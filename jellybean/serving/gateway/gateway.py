@@ -73,7 +73,7 @@ class Gateway:
     ) -> None:
         """`spool`: open, for requests of sources with `deliver: eventually`; closed with the gateway."""
         self._settings, self._tracer = settings, tracer or NoTracer()
-        self.counters = RequestCounters()
+        self.counters = RequestCounters(target_s=lambda: self.view.figures.slo_latency_p99_s)
         self.ledger_metrics: Callable[[bool], Iterable[Metric]] = lambda names_clients: ()  # of what is written
         self.on_answer: OnAnswer | None = None  # gets each answer that has an id
         self.on_inputs: OnTensors | None = None  # gets the inputs of each request that is accepted
@@ -140,6 +140,10 @@ class Gateway:
     def view(self) -> PlanView:
         """The plan that new requests are served by."""
         return self.plans.served.view
+
+    def kept_oldest_s(self) -> float:
+        """Age in seconds of the oldest request on disk that has no answer; 0 without one."""
+        return 0.0 if self._kept is None else self._kept.oldest_s
 
     def signature(self, operator: str) -> agent_pb2.Signature | None:
         """Inputs and outputs of an operator's model; None before a worker has described it."""

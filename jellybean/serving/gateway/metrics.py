@@ -106,6 +106,11 @@ class GatewayCollector(Collector):
             ("kept_bytes", "Bytes of the spool.", status.kept_bytes),
         ):
             yield GaugeMetricFamily(f"jellybean_gateway_{name}", text, value=value)
+        text, oldest_s = "Age of the oldest request on disk.", self._gateway.kept_oldest_s()
+        yield GaugeMetricFamily("jellybean_gateway_kept_oldest_seconds", text, value=oldest_s)
+        if self._gateway.view.figures.slo_latency_p99_s is not None:
+            text = "Answers later than the plan's p99 target."
+            yield CounterMetricFamily("jellybean_gateway_over_target", text, value=counters.over_target)
         if self._gateway.view.audit is not None:
             yield audit_metric(self._gateway.audits.counters)
         yield self._latency()

@@ -75,6 +75,7 @@ class Spool:
         self._database, self._thread, self._max_bytes = database, thread, max_bytes
         self.closed = False
         self.waiting, self.bytes = 0, 0  # requests without an answer; size of all rows
+        self._oldest_unix_s: float | None = None  # when the first request without an answer arrived
         self.full = False  # an answer found no room: no request is tried until an answer is taken
 
     @classmethod
@@ -88,6 +89,15 @@ class Spool:
             raise
         thread.submit(spool._count).result()
         return spool
+
+    @property
+    def oldest_s(self) -> float:
+        """Age in seconds of the oldest request without an answer; 0 without one."""
+        return 0.0 if self._oldest_unix_s is None else max(0.0, time.time() - self._oldest_unix_s)
+
+    def _find_oldest(self) -> None:
+        row = self._database.execute("SELECT arrived_s FROM requests ORDER BY number LIMIT 1").fetchone()
+        self._oldest_unix_s = row[0] if row else None
 
     async def put(self, request_id: str, inputs: bytes) -> bool:
         """Keep a request; False when its id is known.
@@ -108,7 +118,9 @@ class Spool:
         size = _row_bytes(request_id) + len(inputs)
         self._make_room(size, self._max_bytes - self._max_bytes // _ANSWER_PART)
         insert = "INSERT INTO requests (id, inputs, arrived_s, digest) VALUES (?, ?, ?, ?)"
-        self._database.execute(insert, (request_id, inputs, time.time(), digest))
+        arrived_s = time.time()
+        self._database.execute(insert, (request_id, inputs, arrived_s, digest))
+        self._oldest_unix_s = arrived_s if self._oldest_unix_s is None else self._oldest_unix_s
         self.waiting, self.bytes = self.waiting + 1, self.bytes + size
         return True
 
@@ -132,6 +144,7 @@ class Spool:
     def _count(self) -> None:
         inputs, self.waiting, outputs = self._database.execute(_BYTES).fetchone()
         self.bytes = inputs + outputs
+        self._find_oldest()
 
     async def after(self, number: int) -> Kept | None:
         """The first request without an answer whose number is above `number`."""
@@ -177,6 +190,7 @@ class Spool:
             raise
         self.waiting -= removed
         self.bytes += added * size - removed * freed
+        self._find_oldest()
         return answer if added else None
 
     async def take(self, request_id: str) -> Answer | None:

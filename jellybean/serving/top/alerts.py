@@ -10,6 +10,7 @@ added up by `job`.
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,23 @@ _PLANNED_TOGETHER = f"max by (job, workflow) ({_PLANNED_PER_S} {_OF_SEVERAL})"
 P99_S = f"histogram_quantile(0.99, sum by ({_AT}, le) (rate(jellybean_gateway_latency_seconds_bucket[{WINDOW}])))"
 _CERTIFICATE_LEFT_S = "jellybean_certificate_expires_timestamp_seconds - time()"
 _REPLAN = "jellybean plan DIR --from running --set sources.NAME.rate=..., then jellybean apply DIR"
+
+_OBJECTIVE = 0.01  # error budget: of a p99 target, the share of requests that may fail or be later than it
+_FAILED = "late|server_error|shed|unavailable"
+_OPERATOR = "jellybean_operator"
+_LONGEST_RECONCILIATION_S = 1800  # a search of minutes, and 600 s until pods are ready
+
+
+def _burn(window: str, factor: float) -> str:
+    """The share of requests in `window` that failed or were over the p99 target, where it spends `factor` budgets.
+
+    Of plans with a target alone: others have no `over_target`.
+    """
+    failed = f'sum by ({_AT}) (rate(jellybean_gateway_requests_total{{outcome=~"{_FAILED}"}}[{window}]))'
+    slow = f"sum by ({_AT}) (rate(jellybean_gateway_over_target_total[{window}]))"
+    free = f'sum by ({_AT}) (rate(jellybean_gateway_requests_total{{outcome=~"cancelled|client_error"}}[{window}]))'
+    offered = f"(sum by ({_AT}) (rate(jellybean_gateway_received_total[{window}])) - {free})"
+    return f"(({failed} + {slow}) / {offered} > {factor * _OBJECTIVE:g})"
 
 
 def _above_plan(offered_per_s: str, planned_per_s: str) -> str:
@@ -152,9 +170,90 @@ RULES = (
 )
 
 
+# Windows and factors: Google, The Site Reliability Workbook, chapter 5 (multiwindow, multi-burn-rate alerts, 30 days).
+BURN_RULES = (
+    Rule(
+        "JellyBeanErrorBudgetBurnsFast",
+        f"{_burn('1h', 14.4)} and {_burn('5m', 14.4)} or {_burn('6h', 6)} and {_burn('30m', 6)}",
+        "2m",
+        "critical",
+        "{{ $value | humanizePercentage }} of requests fail or are over the plan's p99 target",
+        f"Of a budget of {_OBJECTIVE:.0%} in 30 days, 2 % went in an hour, or 5 % in six: jellybean top DIR.",
+    ),
+    Rule(
+        "JellyBeanErrorBudgetBurnsSlowly",
+        f"{_burn('3d', 1)} and {_burn('6h', 1)}",
+        "1h",
+        "warning",
+        "{{ $value | humanizePercentage }} of requests fail or are over the plan's p99 target",
+        f"Of a budget of {_OBJECTIVE:.0%} in 30 days, 10 % went in three days: {_REPLAN}.",
+    ),
+)
+SPOOL_RULES = (
+    Rule(
+        "JellyBeanSpoolGrows",
+        "min_over_time(jellybean_gateway_kept[30m]) > max_over_time(jellybean_gateway_kept[30m] offset 31m)",
+        "5m",
+        "warning",
+        "{{ $value }} requests on disk, ever more for an hour",
+        f"They arrive faster than they are answered: {_REPLAN}; a full spool refuses requests.",
+    ),
+    Rule(
+        "JellyBeanSpoolOld",
+        "jellybean_gateway_kept_oldest_seconds > 3600",
+        "5m",
+        "warning",
+        "a request has been on disk for {{ $value | humanizeDuration }}",
+        "Its workers are away, or it fails again and again: jellybean top DIR, and the gateway's log.",
+    ),
+)
+OPERATOR_RULES = (
+    Rule(
+        "JellyBeanStalePlan",
+        f"{_OPERATOR}_resource_stale == 1",
+        "15m",
+        "warning",
+        "{{ $labels.namespace }}/{{ $labels.name }} is served by an earlier plan than it asks for",
+        "kubectl describe workflow NAME: its conditions Planned and Deployed have the reason.",
+    ),
+    Rule(
+        "JellyBeanResourceNotReady",
+        f'{_OPERATOR}_resource_condition{{condition="Ready"}} < 1',
+        "15m",
+        "critical",
+        "{{ $labels.namespace }}/{{ $labels.name }} is not ready",
+        "kubectl describe workflow NAME: its condition Ready has the reason.",
+    ),
+    Rule(
+        "JellyBeanOperatorNotReconciling",
+        f"time() - {_OPERATOR}_resource_reconciled_timestamp_seconds > {_LONGEST_RECONCILIATION_S}",
+        "5m",
+        "critical",
+        "{{ $labels.namespace }}/{{ $labels.name }} was last reconciled {{ $value | humanizeDuration }} ago",
+        "The operator's log has the reason: the API server refuses or does not answer, or a search does not end.",
+    ),
+    Rule(
+        "JellyBeanOperatorAbsent",
+        f"sum by (job) ({_OPERATOR}_leader) == 0"
+        f" or (count by (job) (last_over_time({_OPERATOR}_leader[6h])) unless count by (job) ({_OPERATOR}_leader))",
+        "5m",
+        "critical",
+        "no operator of {{ $labels.job }} leads",
+        "What serves goes on, but nothing is planned, repaired or renewed: kubectl get pods, and the Lease"
+        " jellybean-operator.",
+    ),
+)
+ALL_RULES = (*RULES, *BURN_RULES, *SPOOL_RULES, *OPERATOR_RULES)
+
+
 def alert_groups() -> dict[str, Any]:
-    """The content of a rules file for Prometheus (`rule_files:`)."""
-    rules: list[dict[str, Any]] = [
+    """The content of a rules file for Prometheus (`rule_files:`): of runs, and of the operator."""
+    groups = (("jellybean", (*RULES, *BURN_RULES, *SPOOL_RULES)), ("jellybean-operator", OPERATOR_RULES))
+    return {"groups": [{"name": name, "rules": _written(rules)} for name, rules in groups]}
+
+
+def _written(rules: Sequence[Rule]) -> list[dict[str, Any]]:
+    return [
         {
             "alert": rule.alert,
             "expr": rule.expr,
@@ -162,9 +261,8 @@ def alert_groups() -> dict[str, Any]:
             "labels": {"severity": rule.severity},
             "annotations": {"summary": rule.summary, "description": rule.description},
         }
-        for rule in RULES
+        for rule in rules
     ]
-    return {"groups": [{"name": "jellybean", "rules": rules}]}
 
 
 def alert_rules() -> str:

@@ -97,4 +97,6 @@ def setting_paths(settings: DeploymentSettings) -> dict[Reference, str]:
     }
     if settings.gateway_ledger is not None:
         named["Secret", settings.gateway_ledger.secret] = "gateway.ledger.secret"
+    if settings.traces is not None:
+        named["Secret", settings.traces.secret] = "traces.secret"
     return {(kind, name): path for (kind, name), path in named.items() if name is not None}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.pod_patch import patched
 from jellybean_k8s.manifests.pod_settings import PodSettings
-from jellybean_k8s.manifests.quantities import cores, parse_quantity
+from jellybean_k8s.manifests.quantities import cores, parse_quantity, with_canonical_quantities
 from jellybean_k8s.objects import KubeObject, KubeObjectView
 
 _ROUNDING = 1e-6  # cores by which quantities of CPU are rounded
@@ -26,7 +26,7 @@ def with_pod_settings(template: KubeObjectView, layers: PodLayers) -> KubeObject
     for path, pods in layers:
         if pods.patch:
             found = patched(found, pods.patch, f"{path}.patch")
-    return found
+    return dict(with_canonical_quantities(found))
 
 
 def _set_fields(template: KubeObject, pods: PodSettings) -> None:

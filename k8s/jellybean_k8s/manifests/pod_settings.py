@@ -10,10 +10,10 @@ from jellybean_k8s.errors import DeployError
 from jellybean_k8s.names import APP_PREFIX, OWN_PREFIX
 
 # Variables that our containers get from us: a pod's ordinal, its name and namespace, its IP address if it is one of
-# several gateways, secrets of the ledger and of the models' server
+# several gateways, secrets of the ledger and of the models' server, and its node, for traces
 NUMBER_ENV, POD_NAME_ENV, NAMESPACE_ENV, REPLY_HOST_ENV = "WORKER_NUMBER", "POD_NAME", "POD_NAMESPACE", "REPLY_HOST"
-PASSWORD_ENV, AUTHORIZATION_ENV = "PGPASSWORD", "AUTHORIZATION"
-OWN_ENV = (NUMBER_ENV, POD_NAME_ENV, NAMESPACE_ENV, REPLY_HOST_ENV, PASSWORD_ENV, AUTHORIZATION_ENV)
+PASSWORD_ENV, AUTHORIZATION_ENV, NODE_NAME_ENV = "PGPASSWORD", "AUTHORIZATION", "JELLYBEAN_NODE_NAME"
+OWN_ENV = (NUMBER_ENV, POD_NAME_ENV, NAMESPACE_ENV, REPLY_HOST_ENV, PASSWORD_ENV, AUTHORIZATION_ENV, NODE_NAME_ENV)
 _CONTROLLERS_LABELS = frozenset(  # that Kubernetes writes itself
     {
         "apps.kubernetes.io/pod-index",

@@ -26,6 +26,7 @@ from jellybean_k8s.manifests.pod_settings import (
 )
 from jellybean_k8s.manifests.quantities import cores, mebibytes
 from jellybean_k8s.manifests.settings import MIB, LedgerDatabase
+from jellybean_k8s.manifests.traces import with_trace_env
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
 from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER, OWN_PREFIX, label_value
 from jellybean_k8s.objects import KubeObject
@@ -85,7 +86,7 @@ def agent_template(deployed: DeployedPlan, group: WorkerGroup) -> KubeObject:
     ports = {"agent": AGENT_PORT, "health": HEALTH_PORT, "metrics": METRICS_PORT}
     agent = _container("agent", image, commands.agent(deployed, group, most - AGENT_BASE_BYTES), ports, resources)
     agent |= {
-        "env": _worker_number_env(group),
+        "env": with_trace_env(_worker_number_env(group), settings.traces),
         "volumeMounts": _mounts("models"),
         **_probes(settings.start_s, loads=True),
     }
@@ -114,7 +115,7 @@ def gateway_template(deployed: DeployedPlan) -> KubeObject:
     gateway = _container("gateway", settings.gateway_image, commands.gateway(deployed), ports, resources)
     gateway |= {"volumeMounts": _mounts(), **_probes(settings.start_s, loads=False)}
     ledger = _ledger_env(settings.gateway_ledger, settings.gateway_replicas)
-    if env := [*_reply_host_env(settings.gateway_replicas), *ledger]:
+    if env := with_trace_env([*_reply_host_env(settings.gateway_replicas), *ledger], settings.traces):
         gateway["env"] = env
     gateway["lifecycle"] = _pre_stop(settings.pre_stop_s)
     prepare = _prepare(settings.gateway_image, commands.prepare(deployed, None)) | {"volumeMounts": _mounts()}
@@ -158,7 +159,7 @@ def _pod(deployed: DeployedPlan, init: Sequence[KubeObject], containers: Sequenc
         "containers": list(containers),
     }
     if settings.image_pull_secrets:
-        found["imagePullSecrets"] = [{"name": name} for name in settings.image_pull_secrets]
+        found["imagePullSecrets"] = [{"name": name} for name in dict.fromkeys(settings.image_pull_secrets)]
     return found
 
 

@@ -137,11 +137,13 @@ def _network_policies(deployed: DeployedPlan) -> Iterator[KubeObject]:
     from_own = {"from": [own], "ports": [_tcp_port(AGENT_PORT)]}
     to_models = [{"ports": [_tcp_port(port)]} for port in deployed.settings.models.ports]
     database = deployed.settings.gateway_ledger
+    traces = deployed.settings.traces
+    to_collector = [] if traces is None else [{"ports": [_tcp_port(traces.port)]}]
     to_database = [] if database is None else [{"ports": [_tcp_port(database.port)]}]
     anyone, scrapers = ({"ports": [_tcp_port(port)]} for port in (CLIENT_PORT, METRICS_PORT))
     rules = {
-        "agent": ([from_own, scrapers], [to_own, dns, *to_models]),
-        "gateway": ([from_own, anyone, scrapers], [to_own, dns, *to_database]),
+        "agent": ([from_own, scrapers], [to_own, dns, *to_models, *to_collector]),
+        "gateway": ([from_own, anyone, scrapers], [to_own, dns, *to_database, *to_collector]),
     }
     for component, (ingress, egress) in rules.items():
         spec = {

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.pod_settings import PodSettings, ServiceSettings
+from jellybean_k8s.manifests.traces import TraceSettings
 from jellybean_k8s.names import SITE_LABEL, TIER_LABEL
 
 MIB = 2**20
@@ -153,6 +154,7 @@ class DeploymentSettings:
     gateway_pods: PodSettings = field(default_factory=PodSettings)  # beside `pods`
     gateway_service: ServiceSettings = field(default_factory=ServiceSettings)
     pods: PodSettings = field(default_factory=PodSettings)  # of all pods
+    traces: TraceSettings | None = None
     image_pull_secrets: tuple[str, ...] = ()
     allow_python: tuple[str, ...] = ()
     drain_s: float = 30.0

@@ -26,7 +26,7 @@ pytest.importorskip("kopf", reason="the operator's extra is not installed")
 
 
 @contextlib.contextmanager
-def running(target: Target, port: int | None = None) -> Iterator[list[str]]:
+def running(target: Target, port: int | None = None, metrics: int | None = None) -> Iterator[list[str]]:
     """An operator in a thread; yields the errors that it ended with."""
     from jellybean.operator.run import run_operator
 
@@ -36,7 +36,7 @@ def running(target: Target, port: int | None = None) -> Iterator[list[str]]:
         try:
             namespaces = [target.cluster.namespace]
             poll_s = 1.0 if REAL else 0.1
-            run_operator(target.cluster, namespaces, poll_s=poll_s, stop=stop, health_port=port)
+            run_operator(target.cluster, namespaces, poll_s=poll_s, stop=stop, health_port=port, metrics_port=metrics)
         except JellyBeanError as error:
             errors.append(str(error))
 
@@ -56,6 +56,13 @@ def answers(port: int) -> int | None:
             return int(answer.status)
     except OSError:  # it does not listen yet, or not any more
         return None
+
+
+def told(port: int) -> dict[str, float]:
+    """The operator's metrics: series as written -> value."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
+    return {series: float(value) for series, _, value in (line.rpartition(" ") for line in lines)}
 
 
 def is_ready(target: Target) -> bool:
@@ -116,9 +123,21 @@ def test_a_process_that_is_told_to_end_lets_another_lead(target: Target, kubecon
 def test_a_resource_comes_and_goes_and_operators_follow_each_other(target: Target) -> None:
     define(target, resource_definition())
     target.drop("Lease", "jellybean-operator")
-    with running(target) as errors:
+    page = free_port()
+    with running(target, metrics=page) as errors:
         target.create(resource())
         target.eventually(lambda: is_ready(target))
+        own = f'name="digits",namespace="{target.cluster.namespace}"'
+        ready = f'jellybean_operator_resource_condition{{condition="Ready",{own}}}'
+        target.eventually(lambda: told(page).get(ready) == 1.0)
+        found = told(page)
+        assert (
+            found["jellybean_operator_leader"] == found['jellybean_operator_deployments_total{result="succeeded"}'] == 1
+        )
+        assert found['jellybean_operator_reconciliations_total{result="succeeded"}'] == 1
+        assert found['jellybean_operator_reconciliations_total{result="failed"}'] == 0
+        assert found["jellybean_operator_queue_seconds_count"] >= 1
+        assert found[f"jellybean_operator_resource_stale{{{own}}}"] == 0
         there = target.cluster.get(CRD_KIND, "digits")
         assert there is not None
         assert there["metadata"]["finalizers"] == ["jellybean.dev/undeploy"]

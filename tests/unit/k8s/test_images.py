@@ -105,6 +105,9 @@ def test_what_an_image_installs_runs_alone(name: str, extra: str, tmp_path: Path
         env=environment,
     )
     assert done.returncode == 0, done.stderr
+    if name != "operator":  # what it imports for traces only
+        command = [python, "-P", "-c", "import jellybean_agent.telemetry.spans as spans; spans._exporter({})"]
+        subprocess.run(command, check=True, cwd=tmp_path, env=environment)
     if name == "gateway":  # what it imports for a ledger only
         command = [python, "-P", "-c", "import psycopg, jellybean.serving.gateway.accounting.recorder"]
         subprocess.run(command, check=True, cwd=tmp_path, env=environment)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from jellybean.serving.top.alerts import RULES
+from jellybean.serving.top.alerts import BURN_RULES, RULES, alert_rules
 
 EXPRESSIONS = {rule.alert: rule.expr for rule in RULES}
 PROCESS = ["job", "instance"]
@@ -51,3 +56,135 @@ def test_certificates_warn_in_their_last_third_and_are_critical_in_their_last_te
     assert (third.severity, third.lasting) == ("warning", "2h")
     assert tenth.expr == f"{left} < 0.1 * jellybean_certificate_lifetime_seconds"
     assert (tenth.severity, tenth.lasting) == ("critical", "1m")
+
+
+PROMTOOL = shutil.which("promtool")
+with_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
+AT = 'job="g",instance="i"'
+YARD = f'{AT},workflow="yard"'
+
+
+def test_every_burn_rate_has_a_long_and_a_short_window() -> None:
+    windows = [re.findall(r"received_total\[(\w+)\]", rule.expr) for rule in BURN_RULES]
+    assert windows == [["1h", "5m", "6h", "30m"], ["3d", "6h"]]
+    assert [re.findall(r"> ([0-9.]+)\)", rule.expr) for rule in BURN_RULES] == [
+        ["0.144", "0.144", "0.06", "0.06"],
+        ["0.01", "0.01"],
+    ]
+
+
+def counted(labels: str, *, offered: str, slow: str = "0x1000", failed: str = "0x1000") -> list[dict[str, str]]:
+    """The series of a workflow that the budget is computed from."""
+    ended = "jellybean_gateway_requests_total"
+    return [
+        {"series": f"jellybean_gateway_received_total{{{labels}}}", "values": offered},
+        {"series": f"jellybean_gateway_over_target_total{{{labels}}}", "values": slow},
+        {"series": f'{ended}{{{labels},outcome="shed"}}', "values": failed},
+        {"series": f'{ended}{{{labels},outcome="client_error"}}', "values": "0+100x1000"},
+        {"series": f'{ended}{{{labels},outcome="cancelled"}}', "values": "0x1000"},
+    ]
+
+
+def firing(alert: str, at: str, series: list[dict[str, str]], *labels: str) -> dict[str, Any]:
+    """A case of promtool: the series of each minute, and the label sets that fire at a time."""
+    wanted = [{"exp_labels": dict(re.findall(r'(\w+)="([^"]*)"', one))} for one in labels]
+    test = {"eval_time": at, "alertname": alert, "exp_alerts": wanted}
+    return {"interval": "1m", "input_series": series, "alert_rule_test": [test]}
+
+
+CASES = {  # offered: 1100 a minute, of which 100 are client errors
+    "a burst of late answers fires fast": firing(
+        "JellyBeanErrorBudgetBurnsFast", "90m", counted(AT, offered="0+1100x1000", slow="0x60 0+200x900"), AT
+    ),
+    "a tenth of that does not": firing(
+        "JellyBeanErrorBudgetBurnsFast", "90m", counted(AT, offered="0+1100x1000", slow="0x60 0+20x900")
+    ),
+    "what has ended does not": firing(
+        "JellyBeanErrorBudgetBurnsFast", "125m", counted(AT, offered="0+1100x1000", slow="0+200x90 18000x900")
+    ),
+    "refused requests of one workflow of two": firing(
+        "JellyBeanErrorBudgetBurnsFast",
+        "90m",
+        [
+            *counted(f'{AT},workflow="shop"', offered="0+1100x1000"),
+            *counted(YARD, offered="0+1100x1000", failed="0+300x1000"),
+        ],
+        YARD,
+    ),
+    "2 % for three days fires slowly": firing(
+        "JellyBeanErrorBudgetBurnsSlowly", "900m", counted(AT, offered="0+1100x1000", slow="0+20x1000"), AT
+    ),
+    "a spool that grows": firing(
+        "JellyBeanSpoolGrows", "120m", [{"series": f"jellybean_gateway_kept{{{AT}}}", "values": "0+10x200"}], AT
+    ),
+    "a spool that goes up and down": firing(
+        "JellyBeanSpoolGrows", "120m", [{"series": f"jellybean_gateway_kept{{{AT}}}", "values": "5 9 " * 100}]
+    ),
+    "an old request": firing(
+        "JellyBeanSpoolOld",
+        "90m",
+        [{"series": f"jellybean_gateway_kept_oldest_seconds{{{AT}}}", "values": "0+60x200"}],
+        AT,
+    ),
+    "an earlier plan": firing(
+        "JellyBeanStalePlan",
+        "20m",
+        [
+            {"series": 'jellybean_operator_resource_stale{namespace="n",name="a"}', "values": "1x60"},
+            {"series": 'jellybean_operator_resource_stale{namespace="n",name="b"}', "values": "1x10 0x50"},
+        ],
+        'namespace="n",name="a"',
+    ),
+    "a resource that is not ready": firing(
+        "JellyBeanResourceNotReady",
+        "20m",
+        [{"series": 'jellybean_operator_resource_condition{name="a",condition="Ready"}', "values": "-1x60"}],
+        'name="a",condition="Ready"',
+    ),
+    "an operator that hangs": firing(
+        "JellyBeanOperatorNotReconciling",
+        "40m",
+        [{"series": 'jellybean_operator_resource_reconciled_timestamp_seconds{name="a"}', "values": "60x60"}],
+        'name="a"',
+    ),
+    "operators none of which leads": firing(
+        "JellyBeanOperatorAbsent",
+        "10m",
+        [{"series": 'jellybean_operator_leader{job="o"}', "values": "0x60"}],
+        'job="o"',
+    ),
+    "an operator that is gone": firing(
+        "JellyBeanOperatorAbsent",
+        "60m",
+        [{"series": 'jellybean_operator_leader{job="o"}', "values": "1x30"}],
+        'job="o"',
+    ),
+    "an operator that leads": firing(
+        "JellyBeanOperatorAbsent",
+        "60m",
+        [{"series": f'jellybean_operator_leader{{job="o",instance="{n}"}}', "values": f"{n}x90"} for n in (0, 1)],
+    ),
+}
+
+
+@with_promtool
+def test_rules_fire_when_and_for_whom_they_are_meant_to(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(alert_rules(), encoding="utf-8")
+    groups = yaml.safe_load(alert_rules())["groups"]
+    rules = {rule["alert"]: rule for group in groups for rule in group["rules"]}
+    for rule in rules.values():
+        del rule["annotations"]  # promtool would compare their texts
+    (tmp_path / "bare.yaml").write_text(yaml.safe_dump({"groups": groups}), encoding="utf-8")
+    tests = []
+    for name, case in CASES.items():
+        (test,) = case["alert_rule_test"]
+        labels = rules[test["alertname"]]["labels"]
+        wanted = [{"exp_labels": one["exp_labels"] | labels} for one in test["exp_alerts"]]
+        tests.append({"name": name, **case, "alert_rule_test": [test | {"exp_alerts": wanted}]})
+    text = yaml.safe_dump({"rule_files": ["bare.yaml"], "evaluation_interval": "1m", "tests": tests})
+    (tmp_path / "tests.yaml").write_text(text, encoding="utf-8")
+    for command in (("check", "rules", "rules.yaml"), ("test", "rules", "tests.yaml")):
+        done = subprocess.run(
+            [str(PROMTOOL), *command], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == 0, done.stdout + done.stderr

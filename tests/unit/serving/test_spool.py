@@ -32,6 +32,27 @@ def run(path: Path, test: Callable[[Spool], Awaitable[None]], most_bytes: int = 
     asyncio.run(whole())
 
 
+def test_the_age_of_the_oldest_request_ends_with_its_answer(tmp_path: Path) -> None:
+    async def test(spool: Spool) -> None:
+        assert spool.oldest_s == 0.0
+        await spool.put("a", b"")
+        await asyncio.sleep(0.02)
+        await spool.put("b", b"")
+        older = spool.oldest_s
+        assert older >= 0.02
+        first = await spool.after(0)
+        await spool.settle(first, DONE)
+        assert 0 <= spool.oldest_s < older
+        await spool.settle(await spool.after(first.number), DONE)
+        assert spool.oldest_s == 0.0
+        await spool.put("c", b"")
+
+    run(tmp_path / "spool.db", test)
+    spool = Spool.open(tmp_path / "spool.db", 1000)  # the age is of the file, not of the process
+    assert spool.oldest_s > 0
+    spool.close()
+
+
 def test_once_by_id_and_in_order(tmp_path: Path) -> None:
     async def test(spool: Spool) -> None:
         assert [await spool.put(name, name.encode()) for name in ("b", "a", "b")] == [True, True, False]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -38,6 +39,8 @@ class RequestCounters:
     failed_s: float = 0.0
     last_unix_s: float = 0.0  # end of the last request; 0: none yet
     latencies: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))  # answers per bucket
+    over_target: int = 0  # answers later than the p99 target of the plan at that time
+    target_s: Callable[[], float | None] = lambda: None  # that target; None: the plan has none
     log: RequestLog | None = None  # counts them too
 
     @property
@@ -65,6 +68,8 @@ class RequestCounters:
         if outcome is None:
             self.answered_s += latency_s
             self.latencies[bisect_left(LATENCY_BOUNDS_S, latency_s)] += 1
+            target_s = self.target_s()
+            self.over_target += target_s is not None and latency_s > target_s
         else:
             self.failed_s += latency_s
 

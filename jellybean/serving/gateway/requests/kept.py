@@ -51,6 +51,11 @@ class KeptRequests:
         """Size of the spool, answers included."""
         return self._delivery.spool.bytes
 
+    @property
+    def oldest_s(self) -> float:
+        """Age in seconds of the oldest request without an answer; 0 without one."""
+        return self._delivery.spool.oldest_s
+
     async def callers(self) -> list[str]:
         """The client of each request without an answer."""
         return [Key.of(text).caller for text in await self._delivery.spool.waiting_ids()]

@@ -260,9 +260,10 @@ def test_the_dashboard_asks_for_what_a_run_tells_and_the_docs_explain(
     rules = YAML(typ="safe").load(capsys.readouterr().out)
     assert run(["dashboard", "--alerts", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == rules
-    (group,) = rules["groups"]
-    assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"]) >= 5
-    for rule in group["rules"]:
+    group, operator = rules["groups"]
+    every = [*group["rules"], *operator["rules"]]
+    assert len({rule["alert"] for rule in every}) == len(every) >= 15
+    for rule in every:
         assert rule["alert"] in docs
         assert rule["annotations"]["summary"]
     queries += [{"expr": rule["expr"], "legendFormat": ""} for rule in group["rules"]]
