@@ -96,6 +96,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "GPU_RESOURCES",
         "MIB",
         "LedgerDatabase",
+        "ModelCache",
         "ModelSource",
         "PoolSettings",
         "DeploymentSettings",
