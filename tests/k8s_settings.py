@@ -69,7 +69,9 @@ def _models(rng: random.Random) -> dict[str, Any]:
             )
         )
     )
-    if "url" not in found:
+    if "url" in found:
+        _maybe(rng, found, "cache", {"claim": "models"}, {"claim": "kept", "size": "100 GiB"})
+    else:
         _maybe(rng, found, "folder", "digits", "/a/b/")
     return found
 

@@ -39,6 +39,7 @@ from jellybean_k8s import (
     DeployError,
     DeploymentSettings,
     LedgerDatabase,
+    ModelCache,
     ModelSource,
     PoolSettings,
     TraceSettings,
@@ -150,6 +151,31 @@ class ImagesSpec(DocumentModel):
     pull_secrets: Annotated[tuple[ObjectName, ...], Field(strict=False)] = ()
 
 
+class CacheSpec(DocumentModel):
+    """Where fetched model files are kept for other pods: exactly one of claim and host_path."""
+
+    claim: ObjectName | None = Field(default=None, description="PersistentVolumeClaim that all agents mount.")
+    host_path: Annotated[str, WithJsonSchema({"type": "string", "pattern": r"^/[^/]"})] | None = Field(
+        default=None, description="Folder of each node; needs the Pod Security level privileged."
+    )
+    size_bytes: Size = Field(default=20.0 * 2**30, gt=0, alias="size", description="Of all files; 20 GiB by default.")
+
+    @model_validator(mode="after")
+    def _check(self) -> CacheSpec:
+        try:
+            ModelCache(self.claim, self.host_path, self.size_bytes)
+        except DeployError as error:
+            raise InvalidValueError(
+                str(error).partition(": ")[2], "for example cache: {claim: models-cache}"
+            ) from error
+        return self
+
+    @property
+    def model_cache(self) -> ModelCache:
+        """As rendering takes it."""
+        return ModelCache(self.claim, self.host_path, self.size_bytes)
+
+
 class ModelsSpec(DocumentModel):
     """Where pods get model files: exactly one of url, image, claim."""
 
@@ -165,6 +191,8 @@ class ModelsSpec(DocumentModel):
         default=None, description="Secret whose key `authorization` is sent as HTTP header with each download."
     )
 
+    cache: CacheSpec | None = Field(default=None, description="Keeps what is fetched from url for other pods.")
+
     @model_validator(mode="after")
     def _check_one_given(self) -> ModelsSpec:
         given = [name for name in ("url", "image", "claim") if getattr(self, name) is not None]
@@ -172,6 +200,8 @@ class ModelsSpec(DocumentModel):
             raise InvalidValueError(
                 f"{' and '.join(given) or 'neither url, image nor claim'} given", "write one of the three"
             )
+        if self.cache is not None and self.url is None:
+            raise InvalidValueError("cache: only files of a url are fetched", "remove cache, or write url")
         return self
 
 
@@ -339,7 +369,14 @@ def deployment_settings(document: KubernetesDocument) -> DeploymentSettings:
     return DeploymentSettings(
         agent_images=document.images.agent,
         gateway_image=document.images.gateway,
-        models=ModelSource(models.url, models.image, models.claim, models.folder, models.secret),
+        models=ModelSource(
+            models.url,
+            models.image,
+            models.claim,
+            models.folder,
+            models.secret,
+            None if models.cache is None else models.cache.model_cache,
+        ),
         name=document.name,
         pools={
             name: PoolSettings(

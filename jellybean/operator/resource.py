@@ -138,6 +138,9 @@ RULES: SchemaRules = {
             "a share has one form: mig, mps or slots",
         )
     ],
+    "CacheSpec": [
+        ("has(self.claim) != has(self.host_path)", "a cache is either claim or host_path"),
+    ],
     "TracesSpec": [
         ("!has(self.secret) || self.endpoint.startsWith('https://')", "a secret is sent to https:// alone"),
     ],
@@ -146,6 +149,7 @@ RULES: SchemaRules = {
             "[has(self.url), has(self.image), has(self.claim)].exists_one(given, given)",
             "one of url, image or claim says where the model files are",
         ),
+        ("!has(self.cache) || has(self.url)", "only files of a url are kept in a cache"),
         (
             "!(has(self.secret) && has(self.url)) || self.url.startsWith('https://')",
             "only https:// keeps a secret secret",

@@ -98,6 +98,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "MAX_GATEWAYS",
         "MIB",
         "LedgerDatabase",
+        "ModelCache",
         "ModelSource",
         "PoolSettings",
         "DeploymentSettings",

@@ -61,6 +61,7 @@ from jellybean_k8s.manifests.settings import MAX_GATEWAYS as MAX_GATEWAYS
 from jellybean_k8s.manifests.settings import MIB as MIB
 from jellybean_k8s.manifests.settings import DeploymentSettings as DeploymentSettings
 from jellybean_k8s.manifests.settings import LedgerDatabase as LedgerDatabase
+from jellybean_k8s.manifests.settings import ModelCache as ModelCache
 from jellybean_k8s.manifests.settings import ModelSource as ModelSource
 from jellybean_k8s.manifests.settings import PoolSettings as PoolSettings
 from jellybean_k8s.manifests.settings import model_port as model_port

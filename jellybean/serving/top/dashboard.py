@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jellybean.display.terminal import BAD, GOOD, WARN  # Grafana's names too
-from jellybean.serving.top.alerts import RULES
+from jellybean.serving.top.alerts import ALL_RULES
 from jellybean.serving.top.overload import ABOVE_PLAN
 
 _RATE = "[$__rate_interval]"
@@ -237,7 +237,11 @@ def _alerts(number: int, left: int) -> dict[str, Any]:
         "type": "alertlist",
         "title": "Alerts",
         "gridPos": {"x": left, "y": 0, "w": 24 - left, "h": _STAT_HEIGHT},
-        "options": {"alertName": "JellyBean", "stateFilter": {"firing": True, "pending": True}, "maxItems": len(RULES)},
+        "options": {
+            "alertName": "JellyBean",
+            "stateFilter": {"firing": True, "pending": True},
+            "maxItems": len(ALL_RULES),
+        },
         "targets": [],
     }
 

@@ -19,6 +19,11 @@ _NO_DRY_RUN = "does not support dry run"
 _HINTS = (  # words of a refusal -> what to do
     ("exceeded quota", "raise the quota, or lower what pods or the plan take"),
     ("must specify limits.cpu", "write pods: {cpu_limit: CORES} into kubernetes.yaml"),
+    (
+        "hostPath",
+        "models.cache.host_path takes the level privileged: kubectl label namespace NAMESPACE "
+        "pod-security.kubernetes.io/enforce=privileged --overwrite, or write models.cache.claim instead",
+    ),
     ("violates PodSecurity", "remove from the patch what the namespace does not allow, or change its level"),
     ("usage per", "change cpu, cpu_limit or memory in kubernetes.yaml, or the LimitRange"),
     ("PriorityClass", "correct priority in kubernetes.yaml, or create the PriorityClass"),

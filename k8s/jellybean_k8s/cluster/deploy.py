@@ -243,7 +243,13 @@ def _switch_over(rollout: Rollout, wanted: Sequence[KubeObject], changes: Change
     if options.wait:
         keys = [object_key(item) for item in rest]
         await_ready(
-            rollout.cluster, rollout.app, keys, options.timeout_s, pulse=rollout.lock.renew, progress=options.progress
+            rollout.cluster,
+            rollout.app,
+            keys,
+            options.timeout_s,
+            stuck_s=options.stuck_s,
+            pulse=rollout.lock.renew,
+            progress=options.progress,
         )
     rollout.apply(front, changes.to_apply, new)
     rollout.prune(stale - frozenset(rollout.pruned))

@@ -17,8 +17,20 @@ _HINTS = {
     "ImagePullBackOff": "check the image's name in kubernetes.yaml and the pull secret",
     "ErrImagePull": "check the image's name in kubernetes.yaml and the pull secret",
     "InvalidImageName": "correct the image's name in kubernetes.yaml",
+    "ErrImageNeverPull": "load the image onto the nodes, or remove imagePullPolicy: Never from the patch",
+    "CreateContainerConfigError": "add what is missing, or correct its name or key in kubernetes.yaml",
     "OOMKilled": "give the pool more memory in kubernetes.yaml",
 }
+
+# Reasons of waiting that last until a person changes something; a registry that does not answer may come back.
+_STUCK = frozenset({"InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"})
+
+
+def is_stuck(pod: KubeObjectView) -> bool:
+    """True if a container waits for a reason that no time ends."""
+    status = pod.get("status", {})
+    containers = (one for key in ("initContainerStatuses", "containerStatuses") for one in status.get(key) or ())
+    return any(((one.get("state") or {}).get("waiting") or {}).get("reason") in _STUCK for one in containers)
 
 
 def is_ready(pod: KubeObjectView) -> bool:

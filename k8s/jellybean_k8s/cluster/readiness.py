@@ -7,7 +7,7 @@ from typing import Any
 
 from jellybean_k8s.cluster.cluster import Cluster
 from jellybean_k8s.cluster.compare import ObjectKey, by_key
-from jellybean_k8s.cluster.pod_reasons import counted_lines, indented_lines, pod_reasons, set_reasons
+from jellybean_k8s.cluster.pod_reasons import counted_lines, indented_lines, is_stuck, pod_reasons, set_reasons
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER
 from jellybean_k8s.objects import KubeObjectView
@@ -15,6 +15,7 @@ from jellybean_k8s.objects import KubeObjectView
 WORKLOADS = ("StatefulSet", "Deployment")
 _MOST_LINES = 10
 _POLL_S = 5.0  # longest seconds between two reads
+STUCK_S = 30.0  # a pod that has been stuck for so long stays so; a Secret that is being made has appeared by then
 
 
 class NotReadyError(DeployError):
@@ -54,13 +55,15 @@ def await_ready(
     wanted: Iterable[ObjectKey],
     timeout_s: float,
     *,
+    stuck_s: float = STUCK_S,
     pulse: Callable[[], None] = lambda: None,
     progress: Callable[[float, float, str], None] = lambda done, total, label: None,
 ) -> None:
     """Wait until the sets among `wanted` are ready. NotReadyError, with the pods' reasons, after the timeout.
 
-    `pulse` is called before every read.
+    Or once a pod has been stuck for `stuck_s`: its image has no valid name, say. `pulse` is called before every read.
     """
+    stuck = _StuckPods(cluster, app, stuck_s)
     names = [key for key in wanted if key[0] in WORKLOADS]
     until = cluster.clock() + timeout_s
     while True:
@@ -75,9 +78,39 @@ def await_ready(
             return
         left_s = until - cluster.clock()
         if left_s <= 0:
-            raise NotReadyError(_not_ready_message(cluster, app, missing, live, timeout_s), list(missing))
+            head = f"not ready after {timeout_s:g} s"
+            raise NotReadyError(_not_ready_message(cluster, app, missing, live, head), list(missing))
+        if count := stuck.count({name for _, name in missing}):
+            head = f"not ready ({count} pod{'s' if count > 1 else ''} stuck for {stuck_s:g} s)"
+            raise NotReadyError(_not_ready_message(cluster, app, missing, live, head), list(missing))
         kind = first[0][0]
-        cluster.await_change(kind, selector_of(app), since[kind], min(_POLL_S, left_s))
+        cluster.await_change(kind, selector_of(app), since[kind], min(_POLL_S, left_s, stuck.pause_s))
+
+
+class _StuckPods:
+    """Pods that wait for something only a person can change, and since when."""
+
+    def __init__(self, cluster: Cluster, app: str, stuck_s: float) -> None:
+        self._cluster, self._app, self._stuck_s = cluster, app, stuck_s
+        self._since: dict[str, float] = {}  # uid -> when it was first seen stuck, without a break
+        self._next_s = cluster.clock()
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds until the pods are to be read again."""
+        return max(0.1, self._next_s - self._cluster.clock())
+
+    def count(self, sets: Iterable[str]) -> int:
+        """The number of pods of these sets that have been stuck for long enough; reads pods every few seconds."""
+        now_s = self._cluster.clock()
+        if now_s < self._next_s:
+            return 0
+        self._next_s = now_s + min(_POLL_S, self._stuck_s / 2)
+        names = set(sets)
+        pods = (pod for pod in self._cluster.list("Pod", selector_of(self._app)) if is_stuck(pod))
+        uids = [pod["metadata"]["uid"] for pod in pods if _owner(pod["metadata"]["name"], names)]
+        self._since = {uid: self._since.get(uid, now_s) for uid in uids}
+        return sum(now_s - since >= self._stuck_s for since in self._since.values())
 
 
 def await_gone(cluster: Cluster, selector: str, timeout_s: float, pulse: Callable[[], None] = lambda: None) -> int:
@@ -102,7 +135,7 @@ def _workloads(cluster: Cluster, app: str) -> tuple[dict[ObjectKey, Any], dict[s
 
 
 def _not_ready_message(
-    cluster: Cluster, app: str, missing: Mapping[ObjectKey, str], live: Mapping[ObjectKey, Any], timeout_s: float
+    cluster: Cluster, app: str, missing: Mapping[ObjectKey, str], live: Mapping[ObjectKey, Any], head: str
 ) -> str:
     events = cluster.list("Event")
     sets = {name for _, name in missing}
@@ -112,7 +145,7 @@ def _not_ready_message(
         names_by_reason.setdefault(reason, []).append("/".join(key))
     lines = counted_lines(names_by_reason, "sets")[:_MOST_LINES]
     lines += set_reasons([live[key] for key in missing if key in live], events) + pod_reasons(pods, events)
-    return f"not ready after {timeout_s:g} s, {len(missing)} sets are missing pods:{indented_lines(lines)}"
+    return f"{head}, {len(missing)} sets are missing pods:{indented_lines(lines)}"
 
 
 def _owner(pod: str, sets: Iterable[str]) -> bool:

@@ -97,6 +97,8 @@ def setting_paths(settings: DeploymentSettings) -> dict[Reference, str]:
     }
     if settings.gateway_ledger is not None:
         named["Secret", settings.gateway_ledger.secret] = "gateway.ledger.secret"
+    if settings.models.cache is not None:
+        named[CLAIM, settings.models.cache.claim] = "models.cache.claim"
     if settings.traces is not None:
         named["Secret", settings.traces.secret] = "traces.secret"
     return {(kind, name): path for (kind, name), path in named.items() if name is not None}

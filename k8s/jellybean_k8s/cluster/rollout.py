@@ -10,6 +10,7 @@ from typing import Any
 from jellybean_k8s.cluster.cluster import Cluster
 from jellybean_k8s.cluster.compare import ObjectKey, by_key, is_ours, object_key, with_hash
 from jellybean_k8s.cluster.lock import DeployLock
+from jellybean_k8s.cluster.readiness import STUCK_S
 from jellybean_k8s.cluster.revisions import Inventory, write_inventory
 from jellybean_k8s.cluster.secrets import with_kept_keys
 from jellybean_k8s.errors import DeployError
@@ -30,11 +31,12 @@ class DeployOptions:
 
     `wait`: switch clients to the new plan only when it is ready, else immediately. `undo_failed`: undo a deployment
     that did not become ready. `in_place`: remove the running plan first. `owner`: owner reference set on all objects,
-    to the custom resource that is deployed.
+    to the custom resource that is deployed. `stuck_s`: as of `await_ready`.
     """
 
     wait: bool = True
     timeout_s: float = 600.0
+    stuck_s: float = STUCK_S
     force: bool = False
     undo_failed: bool = False
     in_place: bool = False

@@ -12,6 +12,7 @@ from jellybean_k8s.names import MAX_LABEL_LENGTH, dns_name
 
 FILES, MODELS, RUN, SECRETS = "/etc/jellybean", "/models", "/run/jellybean", "/etc/jellybean-tls"
 SPOOL = "/var/lib/jellybean"
+CACHE = "/var/cache/jellybean"
 _TLS = f"{RUN}/tls"
 _EVERYWHERE = "0.0.0.0"
 
@@ -91,8 +92,10 @@ def prepare(deployed: DeployedPlan, group: WorkerGroup | None) -> Command:
     number = "tls" if group is None else "0" if group.first is None else f"$({NUMBER_ENV})"
     arguments = [f"--tls-from={SECRETS}", f"--tls-name={number}", f"--tls-to={_TLS}"]
     if group is not None:
-        url = deployed.settings.models.url
+        url, cache = deployed.settings.models.url, deployed.settings.models.cache
         arguments += [f"--root={_root(deployed)}", *([f"--url={url}"] if url else [])]
+        if cache is not None:
+            arguments += [f"--cache={CACHE}", f"--cache-bytes={round(cache.size_bytes)}"]
         arguments += [f"{file.sha256}:{file.path}" for model in group.models for file in model.all_files]
     return ("python", "-P", f"{FILES}/prepare.py"), arguments
 

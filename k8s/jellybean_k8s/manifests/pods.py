@@ -25,7 +25,7 @@ from jellybean_k8s.manifests.pod_settings import (
     REPLY_HOST_ENV,
 )
 from jellybean_k8s.manifests.quantities import cores, mebibytes
-from jellybean_k8s.manifests.settings import MIB, LedgerDatabase
+from jellybean_k8s.manifests.settings import MIB, LedgerDatabase, ModelCache
 from jellybean_k8s.manifests.traces import with_trace_env
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
 from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER, OWN_PREFIX, label_value
@@ -94,6 +94,8 @@ def agent_template(deployed: DeployedPlan, group: WorkerGroup) -> KubeObject:
     prepare = _prepare(image, commands.prepare(deployed, group))
     prepare |= {"env": [*_worker_number_env(group), *_authorization(deployed)]}
     prepare["volumeMounts"] = _mounts("models", written=settings.models.url is not None)
+    if (cache := settings.models.cache) is not None:
+        prepare["volumeMounts"].append({"name": "cache", "mountPath": commands.CACHE})
     spec = _pod(deployed, [prepare], [agent], group.tier)
     spec["affinity"] = _affinity(deployed, group.tier, group)
     spec["tolerations"] = [
@@ -102,6 +104,8 @@ def agent_template(deployed: DeployedPlan, group: WorkerGroup) -> KubeObject:
     ]
     spec[_SPREAD] = _spread(selector(deployed, "agent", group))
     spec["volumes"] = [*_volumes(deployed, commands.tls_secret(deployed, group)), _models(deployed, group)]
+    if cache is not None:
+        spec["volumes"].append(_cache(cache))
     layers = (("pods", settings.pods), (f"pools.{group.pool}", pool.pods))
     return _template(deployed, labels(deployed, "agent", group), spec, layers)
 
@@ -329,6 +333,12 @@ def _volumes(deployed: DeployedPlan, secret: str) -> list[KubeObject]:
         {"name": "tls", "secret": {"secretName": secret, "defaultMode": 0o440}},
         {"name": "run", "emptyDir": {"sizeLimit": "64Mi"}},
     ]
+
+
+def _cache(cache: ModelCache) -> KubeObject:
+    if cache.host_path is not None:
+        return {"name": "cache", "hostPath": {"path": cache.host_path, "type": "DirectoryOrCreate"}}
+    return {"name": "cache", "persistentVolumeClaim": {"claimName": cache.claim}}
 
 
 def _models(deployed: DeployedPlan, group: WorkerGroup) -> KubeObject:

@@ -38,12 +38,36 @@ def model_port(url: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelCache:
+    """Where fetched models are kept for other pods: exactly one of `claim` and `host_path`, at most `size_bytes`.
+
+    `claim`: a PersistentVolumeClaim that all agents mount. `host_path`: a folder of each node, which only namespaces
+    with the Pod Security level `privileged` admit.
+    """
+
+    claim: str | None = None
+    host_path: str | None = None
+    size_bytes: float = 20.0 * 2**30
+
+    def __post_init__(self) -> None:
+        """DeployError unless exactly one place is given, with room."""
+        if (self.claim is None) == (self.host_path is None):
+            raise DeployError("models.cache: write one of claim and host_path")
+        path = self.host_path
+        if path is not None and (not path.startswith("/") or path.strip("/") == "" or ".." in path.split("/")):
+            raise DeployError(f"models.cache.host_path: {path} is not the absolute path of a folder")
+        if self.size_bytes < 1:
+            raise DeployError("models.cache.size: a cache without room keeps nothing")
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSource:
     """Where pods get model files from: exactly one of `url`, `image` and `claim`. All files are verified by sha256.
 
     `url`: an init container fetches `url`/path. `image`: an OCI image mounted as a volume (Kubernetes 1.35; in 1.33 and
     1.34 a feature gate). `claim`: a PersistentVolumeClaim, mounted read-only. `folder`: the project's folder in the
-    image or claim. `secret`: its key `authorization` is sent as the Authorization header of each fetch.
+    image or claim. `secret`: its key `authorization` is sent as the Authorization header of each fetch. `cache`: of
+    what is fetched from `url`.
     """
 
     url: str | None = None
@@ -51,6 +75,7 @@ class ModelSource:
     claim: str | None = None
     folder: str = ""
     secret: str | None = None
+    cache: ModelCache | None = None
 
     def __post_init__(self) -> None:
         """DeployError unless exactly one source is given, and a URL can be fetched from."""
@@ -58,6 +83,8 @@ class ModelSource:
         if len(given) != 1:
             named = " and ".join(given) or "none"
             raise DeployError(f"models: one of url, image or claim says where the model files are; given: {named}")
+        if self.cache is not None and self.url is None:
+            raise DeployError("models.cache: only files of a url are fetched: remove cache")
         if self.secret and self.url and not self.url.startswith("https://"):
             raise DeployError(f"models: {self.url} with a secret: only https:// keeps it secret")
         try:

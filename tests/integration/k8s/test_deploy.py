@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import threading
+import time
 import uuid
 
 import pytest
@@ -108,6 +110,66 @@ def test_what_does_not_come_up_is_told_in_words_and_the_old_plan_serves_on(targe
     target.broken.clear()
     assert target.deploy(OTHER).number == 4
     assert target.serving() == new.id
+
+
+def _wait(target: Target, name: str, reason: str, message: str) -> None:
+    """A kubelet says that the pod's container waits for this reason."""
+    waiting = {"waiting": {"reason": reason, "message": message}}
+    state = {"name": "agent", "state": waiting, "ready": False, "restartCount": 0, "image": "x", "imageID": ""}
+    target.eventually(lambda: target.cluster.get("Pod", name))
+    target.cluster.merge("Pod", name, {"status": {"containerStatuses": [state]}}, "status")
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "hint"),
+    [
+        ("InvalidImageName", 'Failed to apply default image tag "a b"', "correct the image's name"),
+        ("ErrImageNeverPull", "Container image is not present with pull policy of Never", "load the image onto"),
+        (
+            "CreateContainerConfigError",
+            "couldn't find key authorization in Secret shop/token",
+            "correct its name or key",
+        ),
+    ],
+)
+def test_pods_that_never_will_be_ready_end_a_deployment_early(
+    target: Target, reason: str, message: str, hint: str
+) -> None:
+    target.broken.add("digits")
+    name = f"{deployed_plan(PLAN, SETTINGS).prefix}-cloud-1"
+    told: list[str] = []
+
+    def fail(_done: float, _total: float, label: str) -> None:
+        if not told and ": " in label:
+            told.append(label)
+            _wait(target, name, reason, message)
+
+    began_s = time.monotonic()
+    with pytest.raises(NotReadyError) as caught:
+        target.deploy(options=DeployOptions(timeout_s=120.0, stuck_s=0.6, progress=fail))
+    assert time.monotonic() - began_s < 60.0
+    first, *lines = str(caught.value).splitlines()
+    assert first == "not ready (1 pod stuck for 0.6 s), 3 sets are missing pods:"
+    (line,) = [line for line in lines if f"agent waits: {reason} ({message}); " in line]
+    assert hint in line
+
+
+def test_an_image_that_cannot_be_pulled_and_a_key_that_comes_are_waited_for(target: Target) -> None:
+    """Registries come back, and so do Secrets that are made meanwhile."""
+    prefix = deployed_plan(PLAN, SETTINGS).prefix
+    target.broken.add("digits")
+    told: list[str] = []
+
+    def fail(_done: float, _total: float, label: str) -> None:
+        if not told and ": " in label:
+            told.append(label)
+            _wait(target, f"{prefix}-cloud-1", "ImagePullBackOff", "Back-off pulling image")
+            _wait(target, f"{prefix}-edge-box-1", "CreateContainerConfigError", "secret not found")
+            threading.Timer(0.4, _wait, (target, f"{prefix}-edge-box-1", "ContainerCreating", "")).start()
+            threading.Timer(1.5, target.broken.clear).start()
+
+    outcome = target.deploy(options=DeployOptions(timeout_s=60.0, stuck_s=1.0, progress=fail))
+    assert outcome.number == 1
 
 
 def test_a_first_deployment_that_fails_is_taken_away_whole(target: Target) -> None:

@@ -185,6 +185,15 @@ def _answer(target: Target, words: str, code: int = 403) -> None:
     ("words", "hint"),
     [
         ('violates PodSecurity "restricted:latest": hostNetwork', "remove from the patch what the namespace does not"),
+        (
+            'violates PodSecurity "baseline:latest": hostPath volumes (volume "cache")',
+            "kubectl label namespace NAMESPACE pod-security.kubernetes.io/enforce=privileged",
+        ),
+        (
+            'violates PodSecurity "restricted:latest": restricted volume types (volume "cache" uses restricted volume '
+            'type "hostPath")',
+            "or write models.cache.claim instead",
+        ),
         ("maximum cpu usage per Container is 500m, but limit is 2", "or the LimitRange"),
         ("no PriorityClass with name serving was found", "correct priority in kubernetes.yaml"),
         ('pod rejected: RuntimeClass "gvisor" not found', "correct runtime_class in kubernetes.yaml"),

@@ -18,7 +18,7 @@ from jellybean.documents import load_project
 from jellybean.planning.project_plan import plan_project
 from jellybean_agent import Share, plan_view
 from jellybean_agent.execution.python_code import BUILTIN_STEPS_MODULE
-from jellybean_k8s import DeployError, DeploymentSettings, LedgerDatabase, ModelSource, PoolSettings, render
+from jellybean_k8s import DeployError, DeploymentSettings, LedgerDatabase, ModelCache, ModelSource, PoolSettings, render
 from jellybean_k8s.cluster.readiness import WORKLOADS
 from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_k8s.manifests.kustomize import kustomize_base
@@ -34,6 +34,7 @@ from tests import report_plans
 from tests.k8s_check import complaints, schema_complaints
 from tests.k8s_golden import assert_golden
 from tests.k8s_plans import SETTINGS, on_device, wide, with_models
+from tests.pod_security import violations
 
 IMAGES = dataclasses.replace(
     SETTINGS, agent_images={name: f"registry.example/agent-{name}:1" for name in ("cpu", "cuda", "rocm")}
@@ -368,6 +369,40 @@ def test_what_several_gateways_cannot_serve(plan: Plan) -> None:
     for count in (0, 17):
         with pytest.raises(DeployError, match=rf"gateway\.replicas: {count} is not from 1 to 16"):
             deployed_plan(plan, dataclasses.replace(SETTINGS, gateway_replicas=count))
+
+
+def test_a_cache_of_models_is_mounted_by_the_init_container_alone(plan: Plan) -> None:
+    url = "https://models.example/x"
+    for cache, volume, refused in (
+        (ModelCache(claim="models-cache"), {"persistentVolumeClaim": {"claimName": "models-cache"}}, []),
+        (
+            ModelCache(host_path="/var/lib/jellybean/models", size_bytes=2.0**30),
+            {"hostPath": {"path": "/var/lib/jellybean/models", "type": "DirectoryOrCreate"}},
+            ["restricted volume types: cache ['hostPath']"],
+        ),
+    ):
+        objects = render(deployed_plan(plan, dataclasses.replace(SETTINGS, models=ModelSource(url=url, cache=cache))))
+        assert schema_complaints(objects) == []
+        found = pod(objects, "cloud")
+        assert violations(found) == refused
+        assert {"name": "cache", **volume} in found["volumes"]
+        (prepare,), (agent,) = found["initContainers"], found["containers"]
+        assert "/var/cache/jellybean" in [mount["mountPath"] for mount in prepare["volumeMounts"]]
+        assert "cache" not in [mount["name"] for mount in agent["volumeMounts"]]
+        assert {"--cache=/var/cache/jellybean", f"--cache-bytes={round(cache.size_bytes)}"} <= set(prepare["args"])
+        gateway = find(objects, "Deployment")["spec"]["template"]["spec"]
+        assert "cache" not in [one["name"] for one in gateway["volumes"]]
+    with pytest.raises(DeployError, match="only files of a url are fetched: remove cache"):
+        ModelSource(claim="models", cache=ModelCache(claim="c"))
+    for wrong in (
+        {},
+        {"claim": "a", "host_path": "/b"},
+        {"host_path": "b"},
+        {"host_path": "/"},
+        {"host_path": "/a/.."},
+    ):
+        with pytest.raises(DeployError, match=r"models\.cache"):
+            ModelCache(**wrong)
 
 
 def test_requests_that_are_kept_need_a_volume(plan: Plan) -> None:

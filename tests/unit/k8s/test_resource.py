@@ -146,6 +146,8 @@ HOLDS = {
     "a share has one form": ({"mps": 0.5, "slots": 2}, {"slots": 2}),
     "one of url, image or claim": ({"url": "https://x", "claim": "y"}, {"claim": "y"}),
     "only https:// keeps": ({"url": "http://x", "secret": "s"}, {"url": "https://x", "secret": "s"}),
+    "a cache is either": ({"claim": "a", "host_path": "/b"}, {"host_path": "/b"}),
+    "only files of a url": ({"claim": "a", "cache": {"claim": "b"}}, {"url": "https://x", "cache": {"claim": "b"}}),
     "a secret is sent": ({"endpoint": "http://x:1", "secret": "s"}, {"endpoint": "https://x:1", "secret": "s"}),
     "a pool's tier": (
         {"tiers": ["edge"], "workers": {"p": {"tier": "cloud"}}},
