@@ -22,7 +22,9 @@ def jellybean(*arguments: str, status: int | tuple[int, ...] = 0) -> subprocess.
     return _checked(subprocess.CompletedProcess(arguments, returned, out.getvalue(), err.getvalue()), status)
 
 
-def jellybean_process(*arguments: str, status: int = 0, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def jellybean_process(
+    *arguments: str, status: int | tuple[int, ...] = 0, timeout: float = 120
+) -> subprocess.CompletedProcess[str]:
     """Run `jellybean ARGUMENTS` as a process of its own; it must exit with `status` and print no traceback."""
     command = [sys.executable, "-m", "jellybean", *arguments]
     return _checked(subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False), status)

@@ -35,6 +35,7 @@ class Kubelet:
     def __init__(self, target: Target, root: Path, images: set[str]) -> None:
         assert target.server is not None
         self._target, self._api, self._root, self.images = target, target.server.api, root, images
+        self.image_volumes: dict[str, Path] = {}  # image -> folder with what it has
         self._ports: dict[str, dict[int, int]] = {}  # by the name under which others know a pod
         self._running: dict[str, Pod] = {}  # by uid
         self._leaving: list[Pod] = []
@@ -131,6 +132,9 @@ class Kubelet:
         for mount in ("etc-jellybean", "etc-jellybean-tls", "run-jellybean", "models"):
             (folder / mount).mkdir(parents=True)
         volumes = {volume["name"]: volume for volume in item["spec"]["volumes"]}
+        if image := volumes.get("models", {}).get("image"):
+            (folder / "models").rmdir()
+            (folder / "models").symlink_to(self.image_volumes[image["reference"]])
         data = dict(self._objects("configmaps")[volumes["files"]["configMap"]["name"]]["data"])
         data["peers.json"] = json.dumps(
             {w: f"127.0.0.1:{self._ports_of(_host(a))[7001]}" for w, a in json.loads(data["peers.json"]).items()}
