@@ -3,7 +3,8 @@
 Rules compare what is measured with what the plan states, so they need no thresholds of their own for latency and cost.
 What overload is, and what more than single failures are, is that of `overload`. Every rule is about one gateway (`job`,
 `instance`), and of a plan of several about each workflow (`workflow`, a label that series of a plan of one lack); the
-budget is one of all workflows together.
+budget is one of all workflows together. Error budgets are of a service (`job`, `namespace`): they last longer than a
+gateway, which another plan replaces in Kubernetes.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ _CERTIFICATE_LEFT_S = "jellybean_certificate_expires_timestamp_seconds - time()"
 _REPLAN = "jellybean plan DIR --from running --set sources.NAME.rate=..., then jellybean apply DIR"
 
 _OBJECTIVE = 0.01  # error budget: of a p99 target, the share of requests that may fail or be later than it
+_SERVICE = "job, namespace, workflow"
 _FAILED = "late|server_error|shed|unavailable"
 _OPERATOR = "jellybean_operator"
 _LONGEST_RECONCILIATION_S = 1800  # a search of minutes, and 600 s until pods are ready
@@ -39,12 +41,14 @@ _LONGEST_RECONCILIATION_S = 1800  # a search of minutes, and 600 s until pods ar
 def _burn(window: str, factor: float) -> str:
     """The share of requests in `window` that failed or were over the p99 target, where it spends `factor` budgets.
 
-    Of plans with a target alone: others have no `over_target`.
+    Of plans with a target alone: others have no `over_target`. Series of gateways that have gone count in the window.
     """
-    failed = f'sum by ({_AT}) (rate(jellybean_gateway_requests_total{{outcome=~"{_FAILED}"}}[{window}]))'
-    slow = f"sum by ({_AT}) (rate(jellybean_gateway_over_target_total[{window}]))"
-    free = f'sum by ({_AT}) (rate(jellybean_gateway_requests_total{{outcome=~"cancelled|client_error"}}[{window}]))'
-    offered = f"(sum by ({_AT}) (rate(jellybean_gateway_received_total[{window}])) - {free})"
+    failed = f'sum by ({_SERVICE}) (rate(jellybean_gateway_requests_total{{outcome=~"{_FAILED}"}}[{window}]))'
+    slow = f"sum by ({_SERVICE}) (rate(jellybean_gateway_over_target_total[{window}]))"
+    free = (
+        f'sum by ({_SERVICE}) (rate(jellybean_gateway_requests_total{{outcome=~"cancelled|client_error"}}[{window}]))'
+    )
+    offered = f"(sum by ({_SERVICE}) (rate(jellybean_gateway_received_total[{window}])) - {free})"
     return f"(({failed} + {slow}) / {offered} > {factor * _OBJECTIVE:g})"
 
 

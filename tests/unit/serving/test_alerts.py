@@ -52,6 +52,7 @@ def test_certificates_warn_in_their_last_third_and_are_critical_in_their_last_te
 PROMTOOL = shutil.which("promtool")
 with_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
 AT = 'job="g",instance="i"'
+JOB_G = 'job="g"'
 YARD = f'{AT},workflow="yard"'
 
 
@@ -85,7 +86,7 @@ def firing(alert: str, at: str, series: list[dict[str, str]], *labels: str) -> d
 
 CASES = {  # offered: 1100 a minute, of which 100 are client errors
     "a burst of late answers fires fast": firing(
-        "JellyBeanErrorBudgetBurnsFast", "90m", counted(AT, offered="0+1100x1000", slow="0x60 0+200x900"), AT
+        "JellyBeanErrorBudgetBurnsFast", "90m", counted(AT, offered="0+1100x1000", slow="0x60 0+200x900"), JOB_G
     ),
     "a tenth of that does not": firing(
         "JellyBeanErrorBudgetBurnsFast", "90m", counted(AT, offered="0+1100x1000", slow="0x60 0+20x900")
@@ -100,10 +101,27 @@ CASES = {  # offered: 1100 a minute, of which 100 are client errors
             *counted(f'{AT},workflow="shop"', offered="0+1100x1000"),
             *counted(YARD, offered="0+1100x1000", failed="0+300x1000"),
         ],
-        YARD,
+        f'{JOB_G},workflow="yard"',
+    ),
+    "a budget that goes on with the next gateway": firing(
+        "JellyBeanErrorBudgetBurnsFast",
+        "94m",
+        [
+            *counted(AT, offered="0+1100x90", slow="0x60 0+200x30"),
+            *counted(f'{JOB_G},instance="next"', offered="_x88 0+1100x900", slow="_x88 0+200x900"),
+        ],
+        JOB_G,
+    ),
+    "a new gateway whose first minutes are bad": firing(
+        "JellyBeanErrorBudgetBurnsFast",
+        "94m",
+        [
+            *counted(AT, offered="0+1100x90", slow="0x1000"),
+            *counted(f'{JOB_G},instance="next"', offered="_x88 0+1100x900", slow="_x88 0+200x900"),
+        ],
     ),
     "2 % for three days fires slowly": firing(
-        "JellyBeanErrorBudgetBurnsSlowly", "900m", counted(AT, offered="0+1100x1000", slow="0+20x1000"), AT
+        "JellyBeanErrorBudgetBurnsSlowly", "900m", counted(AT, offered="0+1100x1000", slow="0+20x1000"), JOB_G
     ),
     "a spool that grows": firing(
         "JellyBeanSpoolGrows", "120m", [{"series": f"jellybean_gateway_kept{{{AT}}}", "values": "0+10x200"}], AT

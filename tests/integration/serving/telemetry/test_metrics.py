@@ -276,7 +276,7 @@ def test_the_dashboard_asks_for_what_a_run_tells_and_the_docs_explain(
             assert label == "workflow" or label in labels[name], expr
         wanted = {word for by in re.findall(r"by \(([^)]*)\)", expr) for word in by.split(", ")}
         wanted |= set(re.findall(r"{{(\w+)}}", legend))
-        wanted -= {"job", "instance"}  # which Prometheus adds
+        wanted -= {"job", "instance", "namespace"}  # which Prometheus adds
         assert wanted - {"workflow"} <= set().union(*labels.values()), query  # a label of several workflows
         assert all(f"`{label}`" in docs for label in wanted)
     told_names = {re.sub("_(bucket|count|sum)$", "", name) for name in told if name.startswith("jellybean_")}
