@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -22,6 +23,8 @@ from jellybean.ledger.span import Span
 from jellybean.report.advice import HASH_DIGITS
 from jellybean.report.history import HistoryEntry
 from jellybean.report.history import history as history_of
+
+_MOST_PLANS = 3
 
 
 @app.command(epilog=example("jellybean history my-digits", "jellybean history my-digits --since 2d --json"))
@@ -42,11 +45,8 @@ def history(
     endpoint = at.endpoint(directory)
     with open_ledger_source(directory, ledger, endpoint) as source:
         events = source.events(Span(begin_s))
-    entries = [
-        entry
-        for entry in history_of(shown_store(directory, endpoint).history(), events)
-        if entry.at_unix_s >= begin_s and entry.plan.startswith(plan or "")
-    ]
+    known = history_of(shown_store(directory, endpoint).history(), events)
+    entries = [entry for entry in known if entry.at_unix_s >= begin_s and entry.plan.startswith(plan or "")]
     if json:
         print_json([entry.to_json() for entry in entries])
     elif not entries:
@@ -55,9 +55,16 @@ def history(
             if endpoint is None
             else nothing_served(directory, endpoint)
         )
-        say(first if since is None and plan is None else "nothing")
+        say(first if since is None and plan is None else _nothing(since, plan, known))
     else:
         out.print(_table(entries))
+
+
+def _nothing(since: str | None, plan: str | None, known: Sequence[HistoryEntry]) -> str:
+    """What was asked for and is not there, and which plans there are."""
+    asked = ("" if plan is None else f" of a plan {plan}") + ("" if since is None else f" since {since}")
+    hashes = dict.fromkeys(entry.plan[:HASH_DIGITS] for entry in reversed(known) if entry.plan)
+    return f"nothing{asked}" + (f"; the newest plans are {', '.join(list(hashes)[:_MOST_PLANS])}" if hashes else "")
 
 
 def _table(entries: list[HistoryEntry]) -> Table:

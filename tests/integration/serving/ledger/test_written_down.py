@@ -77,6 +77,8 @@ def test_the_ledger_of_a_run_in_which_everything_is_killed(tmp_path: Path, start
     restart = "gateway started again"
     assert [entry["what"] for entry in told] == ["up", restart, "plan took over", restart, "down"]
     assert {entry["plan"] for entry in told} == lines(tmp_path, By.PLAN).keys()
+    said = jellybean("history", str(tmp_path), "--plan", "zzz").stderr
+    assert said.startswith(f"nothing of a plan zzz; the newest plans are {told[-1]['plan'][:12]}, ")
 
 
 def test_between_two_runs_nothing_costs_and_both_are_shown(
