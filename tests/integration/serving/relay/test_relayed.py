@@ -85,7 +85,9 @@ def test_requests_are_answered_through_the_relay_in_both_directions(run: Relayed
             labels = f'{{direction="{direction}",worker="{EDGE}"}}'
             assert metric(run, process, "connections_total", labels) >= 1
             assert metric(run, process, "bytes_total", labels) > 0
-        assert metric(run, process, "offers", f'{{worker="{EDGE}"}}') == 4
+        wait_until(
+            lambda name=process: metric(run, name, "offers", f'{{worker="{EDGE}"}}') == 4
+        )  # used ones are replaced
         assert metric(run, process, "refusals_total") == 0
 
 
