@@ -15,6 +15,7 @@ from pathlib import Path
 from jellybean.serving.client import Client
 from jellybean.serving.errors import RequestError
 from jellybean_solver.model.plan_document import Document
+from tests.support.ended_processes import end_processes
 from tests.support.ports import free_port
 
 Crosses = Callable[[str, str], bool]
@@ -141,12 +142,5 @@ def run_over_a_link(
         yield run
     finally:
         run.link.heal()
-        for process in run.processes.values():
-            process.terminate()
-        for process in run.processes.values():
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        end_processes(run.processes.values())
         run.link.close()

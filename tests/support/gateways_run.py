@@ -14,6 +14,7 @@ from jellybean.serving.client import Client
 from jellybean.serving.errors import RequestError
 from jellybean_agent.security.identity import Role
 from jellybean_solver.model.plan_document import Document
+from tests.support.ended_processes import end_processes
 from tests.support.ports import free_port
 from tests.support.tls_run import TlsRun
 
@@ -78,11 +79,4 @@ def gateways_run(root: Path, document: Document, workers: tuple[str, ...], **mor
             run.await_gateway(number)
         yield run
     finally:
-        for process in run.processes.values():
-            process.terminate()
-        for process in run.processes.values():
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        end_processes(run.processes.values())

@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from jellybean_agent.security.identity import Role
 from jellybean_solver.model.plan_document import Document
+from tests.support.ended_processes import end_processes
 from tests.support.ports import free_port
 from tests.support.tls_run import WORKFLOW, TlsRun
 
@@ -97,11 +98,4 @@ def relayed_run(root: Path, document: Document, workers: tuple[str, ...]) -> Ite
         run.await_ready()
         yield run
     finally:
-        for process in run.processes.values():
-            process.terminate()
-        for process in run.processes.values():
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        end_processes(run.processes.values())

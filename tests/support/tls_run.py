@@ -17,6 +17,7 @@ from jellybean.serving.enrolment.authority import Authority, open_authority
 from jellybean.serving.errors import RequestError
 from jellybean_agent.security.identity import Identity, Role
 from jellybean_solver.model.plan_document import Document
+from tests.support.ended_processes import end_processes
 from tests.support.ports import free_port
 
 WORKFLOW = "tiny"  # as serving_models calls its plans
@@ -105,11 +106,4 @@ def tls_run(root: Path, document: Document, workers: tuple[str, ...], **more: An
         run.await_ready()
         yield run
     finally:
-        for process in run.processes.values():
-            process.terminate()
-        for process in run.processes.values():
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        end_processes(run.processes.values())

@@ -118,7 +118,7 @@ class DeployedPlan:
 
     @cached_property
     def gateway_tier(self) -> str:
-        """Tier of the gateway: the first source's; with several sites the last tier, as all sites share one gateway."""
+        """Tier of the gateway: the first source's; with several sites the last tier, as all sites share it."""
         if self.settings.gateway_tier is not None:
             return self.settings.gateway_tier
         return self.plan.tiers[-1] if self.plan.sites else self.plan.sources[0].tier
