@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.serving import gateway_main
+from jellybean.serving import gateway_arguments
 from jellybean.serving.errors import LaunchError
 from jellybean.serving.local import launcher
 from jellybean.serving.local.settings import JoinedSettings
@@ -28,4 +28,4 @@ def test_the_lifetime_of_the_boxes_certificates(
     project = make_scales_project(tmp_path / "scales")
     jellybean("gateway", str(project), "--peers", "peers.json", *given, status=1)
     files = ["--plan=plan.json", "--peers=peers.json", "--links=links"]
-    assert gateway_main._parser().parse_args([*files, *arguments]).certificate_hours == hours
+    assert gateway_arguments.gateway_parser().parse_args([*files, *arguments]).certificate_hours == hours

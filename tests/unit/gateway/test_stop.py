@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,7 @@ from jellybean.serving.enrolment.rollout import PlanOffer, PlanRollout
 from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.plans.current_plan import WorkerNetwork
 from jellybean.serving.gateway.service import GatewayService
-from jellybean.serving.gateway_main import end_of_run
+from jellybean.serving.gateway_main import end_of_run, leave
 from jellybean_agent import EmulatedLinks, Transport, plan_view
 from jellybean_protos.agent.v1 import agent_pb2
 from tests.one_gateway import gateways_of
@@ -63,3 +65,22 @@ def test_a_state_file_that_cannot_be_written_does_not_keep_the_process_from_endi
 
     asyncio.run(run())
     assert f"`jellybean down {tmp_path}` ends the run" in caplog.text
+
+
+@pytest.mark.parametrize(("health_port", "told"), [(0, False), (7002, True)])
+def test_only_clients_of_a_gateway_in_a_pod_are_told_to_connect_again(health_port: int, told: bool) -> None:
+    """At home there is no other gateway that they could connect to."""
+    events: list[str] = []
+
+    class Leaving:
+        def retire(self) -> None:
+            events.append("retired")
+
+        async def drain(self, _drain_s: float) -> int:
+            events.append("drained")
+            return 0
+
+    options: Any = argparse.Namespace(health_port=health_port, drain_s=0.0)
+    leaving: Any = Leaving()
+    asyncio.run(leave(options, leaving, leaving))
+    assert events == (["retired", "drained"] if told else ["drained"])
