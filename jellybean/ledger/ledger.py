@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, func, insert, select, update
+from sqlalchemy import URL, Connection, Engine, create_engine, event, func, insert, inspect, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from jellybean.folders import LEDGER_FILE, STATE_FOLDER
@@ -33,6 +33,7 @@ _LOCK_TIMEOUT_S = 10.0
 _COMPLETING = 7_240_911  # number of a lock in PostgreSQL
 _CREATE_TRIES, _CREATE_PAUSE_S = 20, 0.1
 _CREATING = threading.Lock()
+_CHANGES = "jellybean_changes"  # an SQLite transaction that changes something is the only one from its first read on
 
 
 def ledger_url(directory: Path) -> str:
@@ -76,6 +77,7 @@ class Ledger:
         self._gateway, self._is_open, self._is_complete = gateway, False, False
         with _explained(url):
             self._engine = _engine(url)
+            self._changes = self._engine.execution_options(**{_CHANGES: True})
 
     def close(self) -> None:
         """Close all connections."""
@@ -147,7 +149,7 @@ class Ledger:
         with _explained(self._engine.url):
             self._open()
             self._complete()
-            with self._engine.begin() as connection:
+            with self._changes.begin() as connection:
                 yield connection
 
     def _open(self) -> None:
@@ -166,20 +168,24 @@ class Ledger:
         self._is_open = True
 
     def _create(self) -> None:
-        with self._engine.begin() as connection:
-            tables.METADATA.create_all(connection)
-            known = connection.execute(select(tables.version.c.version)).scalar()
-            if known is None:
-                connection.execute(insert(tables.version).values(version=tables.VERSION))
-            elif known != tables.VERSION:
-                versions = f"has version {known} of its tables, this JellyBean knows {tables.VERSION}"
-                raise LedgerError(f"ledger {self._engine.url} {versions}: update JellyBean")
+        with self._engine.connect() as connection:
+            known = _version_of(connection)
+        if known is None:
+            with self._changes.begin() as connection:
+                tables.METADATA.create_all(connection)
+                known = _version_of(connection)
+                if known is None:
+                    known = tables.VERSION
+                    connection.execute(insert(tables.version).values(version=known))
+        if known != tables.VERSION:
+            versions = f"has version {known} of its tables, this JellyBean knows {tables.VERSION}"
+            raise LedgerError(f"ledger {self._engine.url} {versions}: update JellyBean")
 
     def _complete(self) -> None:
         """Add indices and views that a ledger of an earlier version lacks; who only reads may not be allowed to."""
         if self._is_complete:
             return
-        with self._engine.begin() as connection:
+        with self._changes.begin() as connection:
             if connection.dialect.name == "postgresql":  # one gateway at a time
                 connection.execute(select(func.pg_advisory_xact_lock(_COMPLETING)))
             for table in tables.METADATA.sorted_tables:
@@ -187,6 +193,14 @@ class Ledger:
                     index.create(connection, checkfirst=True)
             add_missing_views(connection)
         self._is_complete = True
+
+
+def _version_of(connection: Connection) -> int | None:
+    """The version of a ledger's tables; None if one of them does not exist."""
+    found = set(inspect(connection).get_table_names())
+    if not found.issuperset(tables.METADATA.tables):
+        return None
+    return connection.execute(select(tables.version.c.version)).scalar()
 
 
 def _add_events(connection: Connection, found: Iterable[Event]) -> None:
@@ -275,7 +289,13 @@ def _engine(url: str) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _settings(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # sqlite3 would begin a transaction at its first change, after what it read
         use_write_ahead_log(connection, _LOCK_TIMEOUT_S)
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        is_change = connection.get_execution_options().get(_CHANGES, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if is_change else "BEGIN")
 
     return engine
 

@@ -246,6 +246,28 @@ def test_two_gateways_that_add_up_the_same_intervals_do_it_once(url: str, ledger
     other.close()
 
 
+def test_what_a_change_has_read_is_not_changed_by_another_gateway_meanwhile(url: str, ledger: Ledger) -> None:
+    ledger.write(Serving().read(0.0))
+    other = Ledger(url, "other")
+    count = select(func.count()).select_from(tables.cursor)
+    with ThreadPoolExecutor(1) as thread:
+        with ledger.changing() as connection:
+            connection.execute(select(tables.cursor.c.gateway).with_for_update()).all()
+            done = thread.submit(_remove_cursors, other)
+            with pytest.raises(TimeoutError):
+                done.result(0.3)
+            assert connection.execute(count).scalar() == 1
+        done.result(10)
+    with ledger.reading() as connection:
+        assert connection.execute(count).scalar() == 0
+    other.close()
+
+
+def _remove_cursors(ledger: Ledger) -> None:
+    with ledger.changing() as connection:
+        connection.execute(tables.cursor.delete())
+
+
 def _rows(ledger: Ledger, query) -> list:
     with ledger.reading() as connection:
         return connection.execute(query).all()
