@@ -79,6 +79,11 @@ def _definitions(folder: str, version: str) -> Any:
 
 def complaints(objects: Sequence[Object]) -> list[str]:
     """What is wrong with the objects of one plan, each in words."""
+    return [*object_complaints(objects), *_addresses(objects)]
+
+
+def object_complaints(objects: Sequence[Object]) -> list[str]:
+    """What is wrong with objects, whether or not all workers of their plan are among them."""
     found: list[str] = []
     for item in objects:
         found += [f"{_name(item)}: {text}" for text in _metadata(item)]
@@ -88,7 +93,7 @@ def complaints(objects: Sequence[Object]) -> list[str]:
     for name, count in Counter((item["kind"], item["metadata"]["name"]) for item in objects).items():
         if count > 1:
             found.append(f"{name}: {count} objects of one name")
-    return [*found, *_selections(objects), *_references(objects), *_addresses(objects), *_scaling(objects)]
+    return [*found, *_selections(objects), *_references(objects), *_scaling(objects)]
 
 
 def _name(item: Object) -> str:
@@ -148,6 +153,14 @@ def _workload(item: Object) -> Iterator[str]:
     yield from _volumes(pod)
     for container in pod["containers"]:
         yield from _life(container, pod)
+    ports = [(c.get("name"), port["containerPort"]) for c in _staying(pod) for port in c.get("ports", ())]
+    if len({port for _, port in ports}) < len(ports):
+        yield f"two containers open one port: {ports}"
+
+
+def _staying(pod: Object) -> list[Object]:
+    """The containers that run at the same time: those, and the sidecars."""
+    return [*pod["containers"], *(c for c in pod["initContainers"] if c.get("restartPolicy") == "Always")]
 
 
 def _security(pod: Object) -> Iterator[str]:
@@ -238,8 +251,8 @@ def _selections(objects: Sequence[Object]) -> Iterator[str]:
             opened = {
                 p["containerPort"]
                 for s in chosen
-                for c in s["spec"]["template"]["spec"]["containers"]
-                for p in c["ports"]
+                for c in _staying(s["spec"]["template"]["spec"])
+                for p in c.get("ports", ())
             }
             if strange := {port["targetPort"] for port in spec["ports"]} - opened:
                 yield f"{_name(item)} leads to {strange}, which nobody opens"
@@ -283,26 +296,32 @@ def _scaling(objects: Sequence[Object]) -> Iterator[str]:
             yield f"{_name(item)}: replicas and autoscaler"
 
 
-def _addresses(objects: Sequence[Object]) -> Iterator[str]:
-    """Every worker that the agents' own reading of the plan serves has one pod, whose address the book has."""
-    data = _of(objects, "ConfigMap")[0]["data"]
-    view, book = plan_view(json.loads(data["plan.json"])), json.loads(data["peers.json"])
-    pods: dict[str, tuple[str, str]] = {}
+def worker_pods(objects: Sequence[Object]) -> Iterator[tuple[str, str, str, set[str]]]:
+    """Worker, pod, its address, and the sha256 that its init container verifies."""
     for item in _of(objects, "StatefulSet"):
         start = item["spec"].get("ordinals", {}).get("start", 0)
         container = item["spec"]["template"]["spec"]["containers"][0]
         worker = next(arg.partition("=")[2] for arg in container["args"] if arg.startswith("--worker="))
         hashes = {arg.partition(":")[0] for arg in item["spec"]["template"]["spec"]["initContainers"][0]["args"]}
         for number in range(start, start + _count(objects, item)):
-            name = worker.replace("$(WORKER_NUMBER)", str(number))
-            if name in pods:
-                yield f"two pods are worker {name}"
             pod = f"{item['metadata']['name']}-{number}"
-            pods[name] = (pod, f"{pod}.{item['spec']['serviceName']}:7001")
-            if name in view.workers:
-                wanted = {view.operators[op].model_sha256 for op in view.workers[name].operators}
-                if not wanted <= hashes:
-                    yield f"{pod} does not verify {wanted - hashes}"
+            name = worker.replace("$(WORKER_NUMBER)", str(number))
+            yield name, pod, f"{pod}.{item['spec']['serviceName']}:7001", hashes
+
+
+def _addresses(objects: Sequence[Object]) -> Iterator[str]:
+    """Every worker that the agents' own reading of the plan serves has one pod, whose address the book has."""
+    data = _of(objects, "ConfigMap")[0]["data"]
+    view, book = plan_view(json.loads(data["plan.json"])), json.loads(data["peers.json"])
+    pods: dict[str, tuple[str, str]] = {}
+    for name, pod, address, hashes in worker_pods(objects):
+        if name in pods:
+            yield f"two pods are worker {name}"
+        pods[name] = (pod, address)
+        if name in view.workers:
+            wanted = {view.operators[op].model_sha256 for op in view.workers[name].operators}
+            if not wanted <= hashes:
+                yield f"{pod} does not verify {wanted - hashes}"
     if set(pods) != {worker.name for worker in view.serving}:
         yield f"pods {sorted(pods)} for workers {sorted(worker.name for worker in view.serving)}"
     if {name: address for name, (_, address) in pods.items()} != {k: v for k, v in book.items() if k}:

@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from jellybean.documents.kubernetes_clusters import ClusterSpec, RelaySpec
 from jellybean.documents.kubernetes_names import Cores, LabelKey, LabelValue, ObjectName
 from jellybean.documents.kubernetes_pods import PodsSpec, ServiceSpec
 from jellybean.documents.multi_workflow import AnyProject
@@ -287,6 +288,7 @@ class KubernetesDocument(DocumentModel):
         ("pods", "patch"),
         ("gateway", "patch"),
         ("pools", "*", "patch"),
+        ("relay", "patch"),
     )
 
     kind: Literal["Kubernetes"]
@@ -298,6 +300,12 @@ class KubernetesDocument(DocumentModel):
     pools: dict[Name, PoolSpec] = Field(default={}, description="Pod settings by pool.")
     gateway: GatewaySpec = GatewaySpec()
     traces: TracesSpec | None = Field(default=None, description="Where traces go; nowhere by default.")
+    clusters: dict[Name, ClusterSpec] = Field(
+        default={}, description="Where the plan runs in several clusters: what runs in which."
+    )
+    relay: RelaySpec | None = Field(
+        default=None, description="By which other clusters than the gateway's are reached; they only dial out."
+    )
     tier_label: LabelKey = TIER_LABEL
     site_label: LabelKey = SITE_LABEL
     edge: Annotated[tuple[Name, ...], Field(strict=False)] | None = Field(
@@ -320,10 +328,18 @@ class KubernetesDocument(DocumentModel):
     )
 
     @model_validator(mode="after")
+    def _check_relay(self) -> KubernetesDocument:
+        if self.relay is not None and not self.clusters:
+            hint = "write clusters, or remove relay"
+            raise InvalidValueError("relay: only agents of other clusters than the gateway's need it", hint)
+        return self
+
+    @model_validator(mode="after")
     def _check_limits(self) -> KubernetesDocument:
         most = self.pods.cpu_limit
-        components: dict[str, PoolSpec | GatewaySpec] = {"gateway": self.gateway}
+        components: dict[str, PoolSpec | GatewaySpec | RelaySpec] = {"gateway": self.gateway}
         components |= {f"pools.{name}": pool for name, pool in self.pools.items()}
+        components |= {} if self.relay is None else {"relay": self.relay}
         for path, own in components.items():
             if most is not None and own.cpu_limit is None and own.cpu > most:
                 raise InvalidValueError(
@@ -410,4 +426,6 @@ def deployment_settings(document: KubernetesDocument) -> DeploymentSettings:
         start_s=document.start_s,
         unreachable_s=round(document.unreachable_s),
         version=metadata.version("jellybean-serving"),
+        clusters={name: cluster.place for name, cluster in document.clusters.items()},
+        relay=None if document.relay is None else document.relay.relay_settings,
     )

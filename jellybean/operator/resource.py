@@ -52,6 +52,7 @@ Object = Mapping[str, Any]
 _NOT_IN_SPEC = ("kind", "name")  # of workflow.yaml: a resource has its own
 _WORKFLOW_KEYS = tuple(name for name in WorkflowDocument.model_fields if name not in _NOT_IN_SPEC)
 _WORKFLOWS = "workflows"  # key of the spec: several instead of one
+_ONE_CLUSTER = ("clusters", "relay")  # of kubernetes.yaml, not of a resource: an operator deploys to its own cluster
 _MOST_WORKFLOWS = 50  # in one resource, whose size is limited
 _PARTS = {  # file name of a document -> path in the spec
     WORKFLOW_FILE: "spec.",
@@ -188,7 +189,7 @@ def resource_definition() -> dict[str, Any]:
     spec = structural_schema(WorkflowDocument.model_json_schema(), RULES, without=_NOT_IN_SPEC)
     own = structural_schema(OperatorSpec.model_json_schema(), RULES, without=("kind",))
     fleet = structural_schema(InfrastructureDocument.model_json_schema(), RULES, without=("kind",))
-    deployment = structural_schema(KubernetesDocument.model_json_schema(), RULES, without=("kind",))
+    deployment = structural_schema(KubernetesDocument.model_json_schema(), RULES, without=("kind", *_ONE_CLUSTER))
     profiles = structural_schema(ProfilesDocument.model_json_schema(), RULES, without=("kind",))
     fleet["x-kubernetes-validations"] = [{"rule": rule, "message": text} for rule, text in _FLEET_RULES]
     spec["properties"] |= {"infrastructure": fleet, "profiles": profiles, "kubernetes": deployment, **own["properties"]}
@@ -251,6 +252,7 @@ def lay_out(resource: Object, infrastructure: Object, profiles: str, folder: Pat
     own in the spec.
     """
     spec, name = resource["spec"], resource["metadata"]["name"]
+    _refuse_clusters(spec["kubernetes"])
     root = folder / name  # a project of several workflows has the name of its folder
     root.mkdir()
     _write(root / INFRASTRUCTURE_FILE, {"kind": "Infrastructure", **infrastructure})
@@ -269,6 +271,15 @@ def lay_out(resource: Object, infrastructure: Object, profiles: str, folder: Pat
         raise DocumentError(problems) from error
     except DocumentError as error:
         raise DocumentError([_in_resource(problem, spec) for problem in error.problems]) from error
+
+
+def _refuse_clusters(kubernetes: Object) -> None:
+    """DocumentError if a resource names several clusters."""
+    for key in _ONE_CLUSTER:
+        if kubernetes.get(key):
+            what = "an operator deploys to its own cluster only"
+            hint = f"remove {key}; `jellybean deploy` deploys to several clusters"
+            raise DocumentError([DocumentProblem(f"spec.kubernetes.{key}", None, None, "", what, hint)])
 
 
 def _lay_out_workflow(folder: Path, name: str, part: Object, profiles: str) -> None:
@@ -306,8 +317,10 @@ def stated_profiles(spec: Object) -> str:
 def to_resource(project: AnyProject, kubernetes: KubernetesDocument) -> dict[str, Any]:
     """A project as a resource, with every value in its long form. ValueError without profiles.
 
-    InputError if a workflow has cascades: the operator does not have the models, and does not know what flows in one.
+    DocumentError if it is deployed to several clusters. InputError if a workflow has cascades: the operator does not
+    have the models, and does not know what flows in one.
     """
+    _refuse_clusters(_dump(kubernetes))
     parts = written_projects(project)
     dumped = {name: _workflow_part(part) for name, part in parts.items()}
     infrastructure = _dump(project.infrastructure)

@@ -67,6 +67,11 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     ),
     "cluster.readiness": ("NotReadyError",),
     "errors": ("DeployError",),
+    "manifests.clusters": (
+        "ClusterPlace",
+        "RelaySettings",
+        "relay_port",
+    ),
     "manifests.commands": (
         "admin_secret",
         "tls_secret",

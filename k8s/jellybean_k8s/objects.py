@@ -12,3 +12,8 @@ KubeObjectView = Mapping[str, Any]  # read only
 def kube_object(api: str, kind: str, name: str, labels: dict[str, str], **rest: Any) -> KubeObject:
     """An object without a namespace."""
     return {"apiVersion": api, "kind": kind, "metadata": {"name": name, "labels": labels}, **rest}
+
+
+def service_port(name: str, port: int) -> KubeObject:
+    """A TCP port of a Service, the same as of its pods."""
+    return {"name": name, "port": port, "targetPort": port, "protocol": "TCP"}

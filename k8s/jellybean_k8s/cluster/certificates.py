@@ -6,17 +6,20 @@ import base64
 from pathlib import Path
 
 from jellybean_k8s.errors import DeployError
-from jellybean_k8s.manifests.commands import tls_secret
+from jellybean_k8s.manifests.commands import relay_secret, tls_secret
 from jellybean_k8s.manifests.deployed_plan import DeployedPlan
-from jellybean_k8s.manifests.pods import labels
+from jellybean_k8s.manifests.labels import plan_independent_labels
 from jellybean_k8s.objects import KubeObject
 
 
 def certificate_secrets(deployed: DeployedPlan, folder: Path) -> tuple[KubeObject, ...]:
-    """One Secret for the gateway, one per pool and site. DeployError if a worker has no certificate."""
+    """One Secret for gateway and relay, one per pool and site. DeployError if a worker has no certificate."""
     data: dict[str, dict[str, str]] = {}
     gateway = folder / "gateway"
-    data[tls_secret(deployed, None)] = {name: _read(gateway / name) for name in ("tls.crt", "tls.key", "ca.crt")}
+    fronts = {tls_secret(deployed, None): gateway} if deployed.has_gateway else {}
+    fronts |= {relay_secret(deployed.app): folder / "relay" / "relay"} if deployed.has_relay else {}
+    for secret, front in fronts.items():
+        data[secret] = {name: _read(front / name) for name in ("tls.crt", "tls.key", "ca.crt")}
     for group in deployed.groups:
         own = data.setdefault(tls_secret(deployed, group), {"ca.crt": _read(gateway / "ca.crt")})
         for number, worker in enumerate(group.workers, group.first or 0):
@@ -26,7 +29,7 @@ def certificate_secrets(deployed: DeployedPlan, folder: Path) -> tuple[KubeObjec
 
 
 def _secret(deployed: DeployedPlan, name: str, data: dict[str, str]) -> KubeObject:
-    own = {key: value for key, value in labels(deployed, "certificates").items() if not key.endswith("/plan")}
+    own = plan_independent_labels(deployed, "certificates")
     return {
         "apiVersion": "v1",
         "kind": "Secret",

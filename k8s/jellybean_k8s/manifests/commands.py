@@ -1,10 +1,19 @@
-"""Command lines of the containers: agent, gateway, and the init container that prepares their files."""
+"""Command lines of the containers: agent, gateway, relay, tunnel, and the init container that prepares their files."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jellybean_k8s.manifests.deployed_plan import AGENT_PORT, CLIENT_PORT, HEALTH_PORT, METRICS_PORT, DeployedPlan
+from jellybean_k8s.manifests.deployed_plan import (
+    AGENT_PORT,
+    CLIENT_PORT,
+    HEALTH_PORT,
+    METRICS_PORT,
+    RELAY_PORT,
+    TUNNEL_HEALTH_PORT,
+    TUNNEL_METRICS_PORT,
+    DeployedPlan,
+)
 from jellybean_k8s.manifests.pod_settings import NAMESPACE_ENV, NUMBER_ENV, POD_NAME_ENV, REPLY_HOST_ENV
 from jellybean_k8s.manifests.settings import MIB
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
@@ -14,17 +23,16 @@ FILES, MODELS, RUN, SECRETS = "/etc/jellybean", "/models", "/run/jellybean", "/e
 SPOOL = "/var/lib/jellybean"
 CACHE = "/var/cache/jellybean"
 _TLS = f"{RUN}/tls"
-_EVERYWHERE = "0.0.0.0"
+_EVERYWHERE, _LOCAL = "0.0.0.0", "127.0.0.1"
 
 Command = tuple[Sequence[str], Sequence[str]]  # command, arguments
 
 
 def agent(deployed: DeployedPlan, group: WorkerGroup, models_bytes: int) -> Command:
     """Command of an agent, for the worker with the pod's ordinal. `models_bytes`: memory limit of its models."""
-    own = group.prefix if group.first is None else f"{group.prefix}$({NUMBER_ENV})"
     return ("jellybean-agent",), (
         *_common(deployed),
-        f"--worker={own}",
+        f"--worker={_worker(group)}",
         f"--root={_root(deployed)}",
         f"--listen={_EVERYWHERE}:{AGENT_PORT}",
         f"--model-memory-mib={max(1, models_bytes // MIB)}",
@@ -33,6 +41,47 @@ def agent(deployed: DeployedPlan, group: WorkerGroup, models_bytes: int) -> Comm
         f"--counters={RUN}/counters",
         *(f"--allow-python={function}" for function in deployed.settings.allow_python),
     )
+
+
+def tunnel(deployed: DeployedPlan, group: WorkerGroup, relay: str) -> Command:
+    """Command of the tunnel beside an agent. `relay`: where it dials."""
+    return ("python", "-P", "-m", "jellybean_agent.tunnel"), (
+        f"--relay={relay}",
+        f"--plan={FILES}/plan.json",
+        f"--worker={_worker(group)}",
+        f"--agent={_LOCAL}:{AGENT_PORT}",
+        f"--peers={FILES}/tunnel.json",
+        f"--bind={_LOCAL}",
+        *_piped(deployed, TUNNEL_HEALTH_PORT, TUNNEL_METRICS_PORT),
+    )
+
+
+def relay(deployed: DeployedPlan) -> Command:
+    """Command of the relay."""
+    return ("python", "-P", "-m", "jellybean_agent.relay"), (
+        f"--listen={_EVERYWHERE}:{RELAY_PORT}",
+        f"--workers={FILES}/workers.json",
+        f"--targets={FILES}/targets.json",
+        f"--bind={_EVERYWHERE}",
+        *_piped(deployed, HEALTH_PORT, METRICS_PORT),
+    )
+
+
+def _piped(deployed: DeployedPlan, health_port: int, metrics_port: int) -> tuple[str, ...]:
+    """Options that tunnel and relay have in common. Relays of other plans, behind the same Service, are not theirs."""
+    return (
+        f"--deployment={deployed.id}",
+        f"--tls={_TLS}",
+        f"--health-port={health_port}",
+        f"--metrics-host={_EVERYWHERE}",
+        f"--metrics-port={metrics_port}",
+        f"--drain-s={deployed.settings.drain_s:g}",
+    )
+
+
+def _worker(group: WorkerGroup) -> str:
+    """Name of the worker that a pod of a group is, by its ordinal."""
+    return group.prefix if group.first is None else f"{group.prefix}$({NUMBER_ENV})"
 
 
 def gateway(deployed: DeployedPlan) -> Command:
@@ -114,6 +163,11 @@ def tls_secret(deployed: DeployedPlan, group: WorkerGroup | None) -> str:
 def gateway_secret(app: str) -> str:
     """Name of the Secret with the certificate of a deployment's gateway."""
     return f"{app}-gateway-tls"
+
+
+def relay_secret(app: str) -> str:
+    """Name of the Secret with the certificate of a deployment's relay."""
+    return f"{app}-relay-tls"
 
 
 def admin_secret(app: str) -> str:

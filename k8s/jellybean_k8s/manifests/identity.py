@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from jellybean_k8s.errors import DeployError
+from jellybean_k8s.manifests.clusters import check_clusters
 from jellybean_k8s.manifests.deployed_plan import ID_DIGITS, DeployedPlan, json_sha256
 from jellybean_k8s.manifests.devices import require_devices
-from jellybean_k8s.manifests.sets import gateway_deployment, stateful_set
+from jellybean_k8s.manifests.sets import sets_of_pods
 from jellybean_k8s.manifests.settings import MAX_GATEWAYS, DeploymentSettings
-from jellybean_solver import Plan, independent_streams_text
+from jellybean_solver import Plan, independent_streams_text, tier_at
 
 
 def deployed_plan(plan: Plan, settings: DeploymentSettings, *, service_monitor: bool = False) -> DeployedPlan:
@@ -20,7 +21,8 @@ def deployed_plan(plan: Plan, settings: DeploymentSettings, *, service_monitor: 
     """
     draft = DeployedPlan(plan, settings, "0" * ID_DIGITS, service_monitor)  # the id is in the sets' names too
     _check(draft)
-    sets = [gateway_deployment(draft), *(stateful_set(draft, group) for group in draft.groups)]
+    views = [draft.in_cluster(name) for name in draft.clusters] or [draft]
+    sets = [item for view in views for item in sets_of_pods(view)]
     digest = json_sha256([draft.document["hash"], sets])
     return dataclasses.replace(draft, id=digest[:ID_DIGITS])
 
@@ -37,11 +39,39 @@ def _check(deployed: DeployedPlan) -> None:
             f"{plan.name} keeps requests on disk (`deliver: eventually`): name a PersistentVolumeClaim for them in "
             "kubernetes.yaml, gateway: {spool: CLAIM}"
         )
+    _check_clusters(deployed)
     _check_replicas(deployed)
     require_devices(deployed.settings, deployed.groups)
     names = [deployed.set_name(group) for group in deployed.groups]
     if twice := {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else set():
         raise DeployError(f"two pools become one name: {', '.join(sorted(twice))}; rename one of them")
+
+
+def _check_clusters(deployed: DeployedPlan) -> None:
+    """DeployError if the clusters do not have each worker once, or cannot reach each other."""
+    settings, plan = deployed.settings, deployed.plan
+    if not settings.clusters:
+        if settings.relay is not None:
+            raise DeployError("relay: only agents of other clusters need it: name clusters, or remove relay")
+        return
+    sites = [
+        tier_at(plan.sites, tier, site) for tier, count in plan.sites.items() if count > 1 for site in range(count)
+    ]
+    check_clusters(settings.clusters, plan.tiers, sites)
+    views = [deployed.in_cluster(name) for name in deployed.clusters]
+    if not views[0].has_relay:
+        return
+    if settings.relay is None:
+        where = ", ".join(view.cluster or "" for view in views[1:] if view.groups)
+        raise DeployError(
+            f"relay: agents in {where} have to reach the gateway in {views[0].cluster}: write relay: {{address: "
+            "HOST:PORT}, where they reach its cluster"
+        )
+    if settings.gateway_replicas > 1:
+        raise DeployError(
+            f"gateway.replicas: agents in other clusters than {views[0].cluster} know only one gateway: write "
+            "replicas: 1"
+        )
 
 
 def _check_replicas(deployed: DeployedPlan) -> None:

@@ -1,7 +1,7 @@
 """Renders plan and settings as Kubernetes objects: a pure, deterministic function.
 
 No object names a namespace; the caller chooses one for all. The order is the order of application: the last object is
-the client Service, which switches clients to this plan's gateway.
+the client Service, which switches clients to this plan's gateway; clusters without the gateway have none.
 """
 
 from __future__ import annotations
@@ -10,28 +10,47 @@ from collections.abc import Iterator
 
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.autoscaling import min_workers
-from jellybean_k8s.manifests.deployed_plan import AGENT_PORT, CLIENT_PORT, METRICS_PORT, DeployedPlan
+from jellybean_k8s.manifests.deployed_plan import (
+    AGENT_PORT,
+    CLIENT_PORT,
+    METRICS_PORT,
+    TUNNEL_METRICS_PORT,
+    DeployedPlan,
+)
 from jellybean_k8s.manifests.devices import gpu_resource
-from jellybean_k8s.manifests.pods import labels, selector
+from jellybean_k8s.manifests.labels import labels, plan_independent_labels, selector
+from jellybean_k8s.manifests.network_policies import network_policies
+from jellybean_k8s.manifests.relay import relay_deployment, relay_services
 from jellybean_k8s.manifests.sets import gateway_objects, stateful_set
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
-from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER, OWN_PREFIX, label_value
-from jellybean_k8s.objects import KubeObject, kube_object
+from jellybean_k8s.names import APP_PREFIX, OWN_PREFIX, label_value
+from jellybean_k8s.objects import KubeObject, kube_object, service_port
 
+TUNNEL_METRICS = "tunnel-metrics"  # port of the agents' Service
 Objects = tuple[KubeObject, ...]
 
 
 def render(deployed: DeployedPlan) -> Objects:
-    """All objects of a deployed plan. DeployError if a pool cannot be autoscaled as its settings say."""
+    """All objects of a deployed plan, of its view in one cluster if it has several (`DeployedPlan.in_cluster`).
+
+    DeployError if a pool cannot be autoscaled as its settings say.
+    """
+    if deployed.cluster is None and deployed.clusters:
+        raise DeployError(f"clusters: {deployed.app} has objects for each of {', '.join(deployed.clusters)}")
+    if not deployed.groups and not deployed.has_gateway:
+        return ()
     minimum = _min_workers_of(deployed)
-    found = [_service_account(deployed), _config_map(deployed), *_network_policies(deployed)]
-    found += [_headless_service(deployed, "agent"), _headless_service(deployed, "gateway")]
+    found = [_service_account(deployed), _config_map(deployed), *network_policies(deployed)]
+    found += [_headless_service(deployed, "agent")] if deployed.groups else []
+    found += [_headless_service(deployed, "gateway")] if deployed.has_gateway else []
+    found += relay_services(deployed) if deployed.has_relay else []
     for group in deployed.groups:
         found += _group_objects(deployed, group, minimum.get(group.pool))
-    found += gateway_objects(deployed)
+    found += gateway_objects(deployed) if deployed.has_gateway else []
+    found += [relay_deployment(deployed)] if deployed.has_relay else []
     if deployed.service_monitor:
         found.append(_service_monitor(deployed))
-    return (*found, _client_service(deployed))
+    return (*found, _client_service(deployed)) if deployed.has_gateway else tuple(found)
 
 
 def _min_workers_of(deployed: DeployedPlan) -> dict[str, int]:
@@ -56,18 +75,13 @@ def _min_workers_of(deployed: DeployedPlan) -> dict[str, int]:
     return minimum
 
 
-def _plan_independent_labels(deployed: DeployedPlan, component: str) -> dict[str, str]:
-    """Labels of objects that all plans of a deployment share."""
-    return {key: value for key, value in labels(deployed, component).items() if key != f"{OWN_PREFIX}/plan"}
-
-
 def _service_account(deployed: DeployedPlan) -> KubeObject:
     """ServiceAccount of all pods, without token and Role, as pods never call the API server."""
     return kube_object(
         "v1",
         "ServiceAccount",
         deployed.app,
-        _plan_independent_labels(deployed, "workflow"),
+        plan_independent_labels(deployed, "workflow"),
         automountServiceAccountToken=False,
     )
 
@@ -99,14 +113,12 @@ def _scaling(name: str, group: WorkerGroup, minimum: int) -> KubeObject:
     }
 
 
-def _port(name: str, port: int) -> KubeObject:
-    return {"name": name, "port": port, "targetPort": port, "protocol": "TCP"}
-
-
 def _headless_service(deployed: DeployedPlan, component: str) -> KubeObject:
     """Headless Service: DNS names of all pods, also unready ones, as a draining worker still exchanges messages."""
     name = deployed.gateway if component == "gateway" else deployed.agents
-    ports = [_port("agent", AGENT_PORT), _port("metrics", METRICS_PORT)]
+    ports = [service_port("agent", AGENT_PORT), service_port("metrics", METRICS_PORT)]
+    if component == "agent" and deployed.has_tunnels:
+        ports.append(service_port(TUNNEL_METRICS, TUNNEL_METRICS_PORT))
     spec = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
@@ -121,7 +133,7 @@ def _client_service(deployed: DeployedPlan) -> KubeObject:
     spec = {
         "type": wanted.type,
         "selector": selector(deployed, "gateway"),
-        "ports": [_port("grpc", CLIENT_PORT)],
+        "ports": [service_port("grpc", CLIENT_PORT)],
     }
     service = kube_object("v1", "Service", deployed.app, labels(deployed, "gateway"), spec=spec)
     if wanted.annotations:
@@ -129,59 +141,25 @@ def _client_service(deployed: DeployedPlan) -> KubeObject:
     return service
 
 
-def _network_policies(deployed: DeployedPlan) -> Iterator[KubeObject]:
-    """Agents accept agents and gateway, the gateway clients, both scrapers; both call each other and DNS."""
-    own = {"podSelector": {"matchLabels": _plan_selector(deployed)}}
-    dns = {"ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]}
-    to_own = {"to": [own], "ports": [_tcp_port(AGENT_PORT)]}
-    from_own = {"from": [own], "ports": [_tcp_port(AGENT_PORT)]}
-    to_models = [{"ports": [_tcp_port(port)]} for port in deployed.settings.models.ports]
-    database = deployed.settings.gateway_ledger
-    traces = deployed.settings.traces
-    to_collector = [] if traces is None else [{"ports": [_tcp_port(traces.port)]}]
-    to_database = [] if database is None else [{"ports": [_tcp_port(database.port)]}]
-    anyone, scrapers = ({"ports": [_tcp_port(port)]} for port in (CLIENT_PORT, METRICS_PORT))
-    rules = {
-        "agent": ([from_own, scrapers], [to_own, dns, *to_models, *to_collector]),
-        "gateway": ([from_own, anyone, scrapers], [to_own, dns, *to_database, *to_collector]),
-    }
-    for component, (ingress, egress) in rules.items():
-        spec = {
-            "podSelector": {"matchLabels": selector(deployed, component)},
-            "policyTypes": ["Ingress", "Egress"],
-            "ingress": ingress,
-            "egress": egress,
-        }
-        name = deployed.gateway if component == "gateway" else deployed.agents
-        yield kube_object("networking.k8s.io/v1", "NetworkPolicy", name, labels(deployed, component), spec=spec)
-
-
-def _plan_selector(deployed: DeployedPlan) -> dict[str, str]:
-    return {
-        f"{APP_PREFIX}/instance": deployed.app,
-        f"{OWN_PREFIX}/plan": deployed.id,
-        f"{APP_PREFIX}/managed-by": FIELD_MANAGER,
-    }
-
-
-def _tcp_port(port: int) -> KubeObject:
-    return {"protocol": "TCP", "port": port}
-
-
 def _service_monitor(deployed: DeployedPlan) -> KubeObject:
     wanted = {
         f"{APP_PREFIX}/instance": deployed.app,
         f"{OWN_PREFIX}/plan": deployed.id,
     }
-    components = {"key": f"{APP_PREFIX}/component", "operator": "In", "values": ["agent", "gateway"]}
+    ports = ("metrics", TUNNEL_METRICS) if deployed.has_tunnels else ("metrics",)
+    components = {
+        "key": f"{APP_PREFIX}/component",
+        "operator": "In",
+        "values": ["agent", "gateway", *(["relay"] if deployed.has_relay else [])],
+    }
     spec = {
         "selector": {"matchLabels": wanted, "matchExpressions": [components]},
-        "endpoints": [{"port": "metrics", "path": "/metrics"}],
+        "endpoints": [{"port": port, "path": "/metrics"} for port in ports],
         "targetLabels": [f"{OWN_PREFIX}/plan"],
         "podTargetLabels": [f"{OWN_PREFIX}/pool", f"{OWN_PREFIX}/tier"],
         "jobLabel": f"{APP_PREFIX}/instance",
     }
-    own = _plan_independent_labels(deployed, "agent") | {f"{APP_PREFIX}/part-of": label_value(deployed.plan.name)}
+    own = plan_independent_labels(deployed, "agent") | {f"{APP_PREFIX}/part-of": label_value(deployed.plan.name)}
     return kube_object(
         "monitoring.coreos.com/v1",
         "ServiceMonitor",

@@ -1,4 +1,4 @@
-"""The sets of pods: a StatefulSet for each group of workers, a Deployment for the gateway.
+"""The sets of pods: a StatefulSet for each group of workers, a Deployment for the gateway, and for the relay.
 
 A set is never changed: another specification gets another name (`identity.deployed_plan`).
 """
@@ -8,9 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jellybean_k8s.manifests.deployed_plan import DeployedPlan
-from jellybean_k8s.manifests.pods import agent_template, gateway_template, labels, selector
+from jellybean_k8s.manifests.labels import labels, selector
+from jellybean_k8s.manifests.pods import agent_template, gateway_template
+from jellybean_k8s.manifests.relay import relay_deployment
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
 from jellybean_k8s.objects import KubeObject, kube_object
+
+
+def sets_of_pods(deployed: DeployedPlan) -> list[KubeObject]:
+    """All sets of pods, of a view of one cluster those in it."""
+    found = [gateway_deployment(deployed)] if deployed.has_gateway else []
+    found += [relay_deployment(deployed)] if deployed.has_relay else []
+    return found + [stateful_set(deployed, group) for group in deployed.groups]
 
 
 def stateful_set(deployed: DeployedPlan, group: WorkerGroup) -> KubeObject:

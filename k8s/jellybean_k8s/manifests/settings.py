@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jellybean_k8s.errors import DeployError
+from jellybean_k8s.manifests.clusters import ClusterPlace, RelaySettings
 from jellybean_k8s.manifests.pod_settings import PodSettings, ServiceSettings
 from jellybean_k8s.manifests.traces import TraceSettings
 from jellybean_k8s.names import SITE_LABEL, TIER_LABEL
@@ -161,7 +162,8 @@ class DeploymentSettings:
     long pods of edge tiers stay bound to an unreachable node. `version`: of JellyBean, for a label. `allow_python`:
     functions in the agent image that its pods may run, besides the agent's own steps. `metrics`: workflow -> by which
     labels that come later judge its answers, of the operator `labelled`, by default the only one that answers. The name
-    of a plan's only workflow is empty.
+    of a plan's only workflow is empty. `clusters`: name -> what runs there, of a plan over several; `relay`: by which
+    the other clusters reach the gateway's.
     """
 
     agent_images: Mapping[str, str]
@@ -191,6 +193,8 @@ class DeploymentSettings:
     version: str = "0.1.0"
     metrics: Mapping[str, str] = field(default_factory=dict)
     labelled: Mapping[str, str] = field(default_factory=dict)
+    clusters: Mapping[str, ClusterPlace] = field(default_factory=dict)
+    relay: RelaySettings | None = None
 
     def of_pool(self, pool: str) -> PoolSettings:
         """The settings of a pool, or the defaults."""
