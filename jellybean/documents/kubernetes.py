@@ -44,6 +44,7 @@ from jellybean_k8s import (
     ModelSource,
     PoolSettings,
     TraceSettings,
+    cluster_of,
     model_port,
     trace_port,
 )
@@ -326,6 +327,26 @@ class KubernetesDocument(DocumentModel):
         alias="unreachable",
         description="How long pods in edge tiers tolerate an unreachable node.",
     )
+
+    @property
+    def clusters_by_name(self) -> dict[str, ClusterSpec]:
+        """Its clusters, the gateway's first."""
+        if not self.clusters:
+            return {}
+        places = {name: cluster.place for name, cluster in self.clusters.items()}
+        first = cluster_of(places, self.gateway.tier or "")
+        return {name: self.clusters[name] for name in sorted(self.clusters, key=lambda name: name != first)}
+
+    @model_validator(mode="after")
+    def _check_clusters(self) -> KubernetesDocument:
+        if self.clusters and not any(self.gateway.tier in cluster.tiers for cluster in self.clusters.values()):
+            what = "no tier is given" if self.gateway.tier is None else f"no cluster has tier {self.gateway.tier}"
+            raise InvalidValueError(
+                f"gateway: {what}, which says in which of the clusters it runs",
+                "write for example gateway: {tier: cloud}, a tier of one of the clusters",
+                keys=("gateway",),
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_relay(self) -> KubernetesDocument:

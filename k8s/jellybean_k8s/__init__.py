@@ -70,6 +70,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     "manifests.clusters": (
         "ClusterPlace",
         "RelaySettings",
+        "cluster_of",
         "relay_port",
     ),
     "manifests.commands": (

@@ -13,6 +13,7 @@ import typer
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import out, print_json, say
 from jellybean.cli.current_plan import load_current_plan
+from jellybean.cli.kubernetes.clusters import clusters_of, connect_to_deployment
 from jellybean.cli.kubernetes.options import Context, Kubeconfig
 from jellybean.cli.projects import open_served_project, planned_options
 from jellybean.cli.serving.gateway_hosts import context_namespace, deployment_name_of, gateway_hosts
@@ -67,7 +68,12 @@ def certs(
         list[str] | None, typer.Option("--admin", help="Client that may also drain. May be repeated.")
     ] = None,
     relay: Annotated[
-        bool, typer.Option("--relay", help="Also for a relay, which workers that only dial out connect to.")
+        bool,
+        typer.Option(
+            "--relay",
+            help="Also for a relay, which workers that only dial out connect to; made anyway if kubernetes.yaml names "
+            "several clusters.",
+        ),
     ] = False,
     context: Context = None,
     namespace: Annotated[
@@ -110,18 +116,21 @@ def certs(
     if renew and is_first:
         reason = "has no authority: give --renew where the deployment's certificates were made"
         raise InputError(f"{folder / 'ca'} {reason}")
-    app = deployment_name_of(project) if renew else ""
-    renewal = SecretRenewal.of(app, view.name, kubeconfig, context, namespace) if renew else None
+    clusters = clusters_of(project.directory)
+    renewal = None
+    if renew:
+        at = connect_to_deployment(clusters, kubeconfig, context, namespace)
+        renewal = SecretRenewal.of(deployment_name_of(project), view.name, at.values())
     authority = open_authority(folder / "ca", renew=new_ca)
     signs = renewal is not None and renewal.may_sign(authority)
     made = _identities(view, clients or ["client"], admins or ["admin"])
-    made |= _relay_identity(view) if relay else {}
+    made |= _relay_identity(view) if relay or len(clusters) > 1 else {}
     made |= {} if renewal is None else renewal.identities
-    at_namespace = context_namespace(kubeconfig, context, namespace) if renewal is None else renewal.cluster.namespace
+    at_namespace = renewal.namespace if renewal is not None else context_namespace(kubeconfig, context, namespace)
     names = gateway_hosts(project, certificate_hosts(folder / GATEWAY_FOLDER), hosts or (), at_namespace)
     for path, identity in made.items():
-        at = names if path == GATEWAY_FOLDER else ()
-        authority.equip(_inside(folder, path), identity, hosts=at, life_s=hours * 3600.0)
+        own = names if path == GATEWAY_FOLDER else ()
+        authority.equip(_inside(folder, path), identity, hosts=own, life_s=hours * 3600.0)
     secrets = () if renewal is None else renewal.write(authority, folder, signs=signs)
     _tell_authority(folder, is_first=is_first, is_next=new_ca)
     kept = _left_alone(folder, made)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jellybean.documents.kubernetes import KubernetesDocument, load_settings
+from jellybean.documents.kubernetes import load_kubernetes, load_settings
 from jellybean.errors import DocumentError
 from jellybean_k8s import ClusterPlace, DeployError, RelaySettings, ServiceSettings, render
 from jellybean_k8s.cluster.certificates import certificate_secrets
@@ -148,9 +148,10 @@ TEXT = """\
 kind: Kubernetes
 images: {agent: a:1, gateway: g:1}
 models: {image: m:1}
+gateway: {tier: cloud}
 clusters:
-  far: {context: prod, namespace: shop, tiers: [cloud]}
   near: {tiers: [edge], sites: [edge-1]}
+  far: {context: prod, namespace: shop, tiers: [cloud]}
 relay: {address: "relay.example:30443", service: {type: NodePort}, cpu: 1, cpu_limit: 2}
 """
 WRONG = [
@@ -160,6 +161,8 @@ WRONG = [
     ("cpu_limit: 2", "cpu_limit: 0.5", "cpu_limit 0.5 is below the request"),
     ("{tiers: [edge], sites: [edge-1]}", "{}", "clusters.near: neither tiers nor sites"),
     ("{tiers: [edge], sites: [edge-1]}", "{tiers: [edge], contxt: x}", "contxt"),
+    ("gateway: {tier: cloud}", "gateway: {tier: fog}", "no cluster has tier fog"),
+    ("gateway: {tier: cloud}", "description: x", "gateway: no tier is given"),
     ("namespace: shop", "namespace: Shop_1", "clusters.far.namespace"),
 ]
 
@@ -176,7 +179,7 @@ def test_the_document_says_what_runs_where(tmp_path: Path) -> None:
     assert (found.relay.address, found.relay.service.type, found.relay.pods.cpu_limit) == (
         "relay.example:30443", "NodePort", 2.0
     )  # fmt: skip
-    assert KubernetesDocument.model_fields["clusters"].description
+    assert list(load_kubernetes(tmp_path).clusters_by_name) == ["far", "near"]
 
 
 @pytest.mark.parametrize(("right", "wrong", "words"), WRONG)

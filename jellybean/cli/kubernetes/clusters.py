@@ -1,0 +1,48 @@
+"""The clusters that a project's kubernetes.yaml names, and what of its plan is deployed to each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jellybean.cli.kubernetes.options import connect_to
+from jellybean.errors import InputError
+from jellybean.folders import state_folder
+
+if TYPE_CHECKING:
+    from jellybean.documents.kubernetes_clusters import ClusterSpec
+    from jellybean_k8s import Cluster, DeployedPlan
+
+
+def clusters_of(directory: Path) -> dict[str, ClusterSpec]:
+    """The clusters that DIR/kubernetes.yaml names, the gateway's first; none without the file, or if it names none."""
+    from jellybean.documents.kubernetes import KUBERNETES_FILE, load_kubernetes
+
+    return load_kubernetes(directory).clusters_by_name if (directory / KUBERNETES_FILE).exists() else {}
+
+
+def connect_to_deployment(
+    specs: Mapping[str, ClusterSpec], kubeconfig: Path | None, context: str | None, namespace: str | None
+) -> dict[str, Cluster]:
+    """Connect to the clusters of a deployment, by their contexts; without any to the one that the options name.
+
+    That one has no name. InputError if options name another context or namespace for several.
+    """
+    if not specs:
+        return {"": connect_to(kubeconfig, context, namespace)}
+    for option, value in (("--context", context), ("--namespace", namespace)):
+        if value is not None:
+            raise InputError(
+                f"{option} {value}: kubernetes.yaml names the clusters {', '.join(specs)}, with a context and a "
+                f"namespace each: leave {option} out"
+            )
+    return {name: connect_to(kubeconfig, spec.context or name, spec.namespace) for name, spec in specs.items()}
+
+
+def certificates_of(deployed: DeployedPlan, directory: Path, certs: Path | None) -> tuple[Any, ...]:
+    """The Secrets of the plan's processes here, if certificates were made in `certs`, or in the project."""
+    from jellybean_k8s import certificate_secrets
+
+    folder = certs or state_folder(directory) / "certs"
+    return certificate_secrets(deployed, folder) if certs is not None or (folder / "gateway").exists() else ()
