@@ -188,6 +188,7 @@ class _Caller(Sink):
             return
         if found is not None:
             self._timer.cancel()
+            self._label = ""  # what follows is counted by `greeted`
             self._relay.forget(self)
             self._relay.greeted(self.endpoint, self._worker, *found)
 

@@ -208,6 +208,7 @@ def test_more_connections_than_a_worker_may_have_are_refused(tmp_path: Path) -> 
         async with echo_server() as agent, net.relay() as relay, net.tunnel(agent, offers=4):
             await offers(relay, count=2)
             await wait_until_async(lambda: relay.traffic.refusals["too_many_offers"] >= 2)
+            assert set(relay.traffic.refusals) == {"too_many_offers"}
             held = [await asyncio.open_connection("127.0.0.1", net.ports["edge-1"]) for _ in range(2)]
             for reader, writer in held:
                 writer.write(b"1")
