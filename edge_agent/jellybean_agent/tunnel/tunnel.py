@@ -23,7 +23,8 @@ LOG = logging.getLogger("jellybean.tunnel")
 
 @dataclass(frozen=True, slots=True)
 class TunnelSettings:
-    """Settings of a tunnel. `peers`: local port -> name of a remote peer. `offers`: idle ones that it keeps open.
+    """Settings of a tunnel. `peers`: local port, at the host `bind` -> name of a remote peer. `offers`: idle ones that
+    it keeps open.
 
     Pauses between dials to a relay that fails double from `retry_s` to `most_retry_s`, and are shortened at random by
     up to half, so that tunnels do not dial all at once.
@@ -36,6 +37,7 @@ class TunnelSettings:
     offers: int = 4
     retry_s: float = 0.1
     most_retry_s: float = 10.0
+    bind: str = "127.0.0.1"
     limits: RelayLimits = field(default_factory=RelayLimits)
 
 
@@ -57,14 +59,14 @@ class Tunnel:
     async def start(self, on_ready: Callable[[bool], None]) -> None:
         """Listen on the peers' ports, and begin to offer connections. PlanViewError if it cannot listen."""
         self._on_ready = on_ready
-        loop = asyncio.get_running_loop()
+        loop, host = asyncio.get_running_loop(), self._settings.bind
         for port, name in self._settings.peers.items():
             try:
-                self._servers.append(await loop.create_server(self._accept(name), "127.0.0.1", port))
-            except OSError as error:
+                self._servers.append(await loop.create_server(self._accept(name), host, port))
+            except (OSError, UnicodeError) as error:
                 for opened in self._servers:
                     opened.close()
-                raise PlanViewError(f"cannot listen on 127.0.0.1:{port}: {describe_error(error)}") from error
+                raise PlanViewError(f"cannot listen on {host}:{port}: {describe_error(error)}") from error
         self._slots = [asyncio.create_task(self._keep_offering()) for _ in range(self._settings.offers)]
 
     async def stop(self, drain_s: float) -> int:

@@ -80,6 +80,7 @@ def test_what_a_relay_refuses(
         ({"tls": "relay"}, "the certificate is of jellybean://tiny/relay/relay, this is jellybean://tiny/agent/edge-1"),
         ({"plan": "list.json"}, "argument --plan: not allowed with argument --workflow"),
         ({"peers": "ports.json"}, "ports.json: 'http' is no port"),
+        ({"peers": "workers.json", "bind": "203.0.113.1"}, "cannot listen on 203.0.113.1:"),
     ],
 )
 def test_what_a_tunnel_refuses(
