@@ -34,7 +34,8 @@ def _service(given: argparse.Namespace) -> Service:
     wanted = Identity(workflow, Role.AGENT, given.worker)
     if found != wanted:
         raise PlanViewError(f"{given.tls}: the certificate is of {found.uri}, this is {wanted.uri}")
-    tunnel = Tunnel(TunnelSettings(relay, given.worker, agent, peers, bind=given.bind), certificate)
+    settings = TunnelSettings(relay, given.worker, agent, peers, deployment=given.deployment, bind=given.bind)
+    tunnel = Tunnel(settings, certificate)
     collector = TrafficCollector("tunnel", tunnel.traffic, tunnel.offers, certificate)
     return Service("tunnel", certificate, collector, tunnel.start, tunnel.stop)
 
