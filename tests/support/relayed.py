@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from jellybean.serving.enrolment.authority import Authority, open_authority
 from jellybean_agent.relay.limits import RelayLimits
@@ -23,11 +24,16 @@ QUICK = RelayLimits(offer_wait_s=1.0, start_s=0.5)
 
 @dataclass
 class RelayNet:
-    """A relay with two remote workers, edge-1 and edge-2, and the ports of it."""
+    """A relay with two remote workers, edge-1 and edge-2, and the ports of it.
+
+    `deployment`: ID of relay and tunnels. `dialled`: where tunnels dial, the relay's own address unless it is set.
+    """
 
     root: Path
     limits: RelayLimits = QUICK
     targets: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    deployment: str = ""
+    dialled: tuple[str, int] | None = None
 
     def __post_init__(self) -> None:
         self.authority: Authority = open_authority(self.root / "ca")
@@ -44,7 +50,7 @@ class RelayNet:
     async def relay(self, drain_s: float = 0.0) -> AsyncIterator[Relay]:
         """The relay, until the context ends."""
         routes = Routes({port: name for name, port in self.ports.items()}, self.targets)
-        relay = Relay(CertificateFolder(self.folder(Role.RELAY, "relay")), routes, self.limits)
+        relay = Relay(CertificateFolder(self.folder(Role.RELAY, "relay")), routes, self.limits, self.deployment)
         await relay.start(self.listen, "127.0.0.1")
         try:
             yield relay
@@ -53,11 +59,12 @@ class RelayNet:
 
     @contextlib.asynccontextmanager
     async def tunnel(
-        self, agent: int, name: str = "edge-1", peers: Mapping[int, str] | None = None, **more: int
+        self, agent: int, name: str = "edge-1", peers: Mapping[int, str] | None = None, **more: Any
     ) -> AsyncIterator[Tunnel]:
         """The tunnel of a worker whose agent listens on a port."""
         at = ("127.0.0.1", agent)
-        settings = TunnelSettings(self.listen, name, at, peers or {}, limits=self.limits, **more)
+        own = {"limits": self.limits, "deployment": self.deployment}
+        settings = TunnelSettings(self.dialled or self.listen, name, at, peers or {}, **{**own, **more})
         tunnel = Tunnel(settings, CertificateFolder(self.folder(name=name)))
         await tunnel.start(lambda _: None)
         try:

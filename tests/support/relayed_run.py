@@ -20,6 +20,8 @@ from tests.support.ports import free_port
 from tests.support.tls_run import WORKFLOW, TlsRun
 
 EDGE = "edge-1"
+DEPLOYMENT = "blue"
+PEERS_HOST = "127.0.0.2"  # that the tunnel's ports for the edge worker's peers are on
 
 
 @dataclass
@@ -36,7 +38,10 @@ class RelayedRun(TlsRun):
         local = {name: free_port() for name in others}
         for file, content in (
             ("peers", {**others, EDGE: f"127.0.0.1:{edge_port}"}),
-            ("edge-peers", {**{name: f"127.0.0.1:{port}" for name, port in local.items()}, EDGE: self.addresses[EDGE]}),
+            (
+                "edge-peers",
+                {**{name: f"{PEERS_HOST}:{port}" for name, port in local.items()}, EDGE: self.addresses[EDGE]},
+            ),
             ("relay-workers", {str(edge_port): EDGE}),
             ("relay-targets", others),
             ("tunnel-peers", {str(port): name for name, port in local.items()}),
@@ -48,14 +53,16 @@ class RelayedRun(TlsRun):
 
     def start(self, name: str) -> subprocess.Popen[bytes]:
         if name == "relay":
-            return self._run(name, f"--tls={self.certificate(Role.RELAY, 'relay')}", *self._files("workers", "targets"))
+            own = (f"--tls={self.certificate(Role.RELAY, 'relay')}", f"--deployment={DEPLOYMENT}")
+            return self._run(name, *own, *self._files("workers", "targets"))
         if name == "tunnel":
             return self.start_tunnel(self.certificate(Role.AGENT, EDGE))
         return super().start(name)
 
-    def start_tunnel(self, folder: Path) -> subprocess.Popen[bytes]:
+    def start_tunnel(self, folder: Path, deployment: str = DEPLOYMENT) -> subprocess.Popen[bytes]:
         """Start the tunnel with the certificate in a folder."""
         own = (f"--relay={self.listen}", f"--agent={self.addresses[EDGE]}", f"--peers={self.root}/tunnel-peers.json")
+        own += (f"--bind={PEERS_HOST}", f"--deployment={deployment}")
         return self._run("tunnel", *own, f"--workflow={WORKFLOW}", f"--worker={EDGE}", f"--tls={folder}")
 
     def kill(self, name: str) -> None:

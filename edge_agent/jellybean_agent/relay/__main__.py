@@ -39,7 +39,7 @@ def _service(given: argparse.Namespace) -> Service:
     identity = certificate.current().identity
     if identity.role not in _RELAY_ROLES:
         raise PlanViewError(f"{given.tls}: the certificate is of {identity.uri}, not of a relay or gateway")
-    relay = Relay(certificate, routes)
+    relay = Relay(certificate, routes, deployment=given.deployment)
 
     async def start(ready: Callable[[bool], None]) -> None:
         await relay.start(listen, given.bind)

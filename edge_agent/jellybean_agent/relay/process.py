@@ -19,6 +19,7 @@ from jellybean_agent.errors import AgentError, PlanViewError, describe_error
 from jellybean_agent.process.health import serve_health, set_health
 from jellybean_agent.process.metrics import serve_metrics
 from jellybean_agent.process.server import DEFAULT_DRAIN_S, running_task, termination_event
+from jellybean_agent.relay.wire import MAX_DEPLOYMENT_BYTES
 from jellybean_agent.security.certificates import CertificateFolder
 from jellybean_agent.security.expiry import watch_expiry
 from jellybean_agent.telemetry.logs import add_log_options, configure_logging
@@ -48,6 +49,9 @@ class Service:
 def add_process_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that relay and tunnel have in common."""
     parser.add_argument("--tls", type=Path, required=True, help="folder with tls.crt, tls.key, ca.crt; read on change")
+    parser.add_argument(
+        "--deployment", metavar="ID", type=_deployment, default="", help="a relay accepts only tunnels with its own ID"
+    )
     parser.add_argument("--drain-s", type=_seconds, default=DEFAULT_DRAIN_S, help="longest time of a drain, in seconds")
     parser.add_argument("--health-port", type=_port, default=0, help="grpc.health.v1 without TLS, for probes (0: off)")
     parser.add_argument("--metrics-port", type=_port, default=0, help="port of Prometheus metrics (0: off)")
@@ -102,6 +106,12 @@ def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) > _MAX_PORT:
         raise argparse.ArgumentTypeError(f"{text!r} is no port")
     return int(text)
+
+
+def _deployment(text: str) -> str:
+    if not text.isprintable() or len(text.encode()) > MAX_DEPLOYMENT_BYTES:
+        raise argparse.ArgumentTypeError(f"{text!r} is no ID: at most {MAX_DEPLOYMENT_BYTES} bytes, all printable")
+    return text
 
 
 def _seconds(text: str) -> float:

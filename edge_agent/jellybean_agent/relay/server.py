@@ -13,7 +13,16 @@ from jellybean_agent.relay.connector import Connector, Pipes
 from jellybean_agent.relay.endpoints import Endpoint, Sink, TlsEndpoint, WrapBio, read_buffer
 from jellybean_agent.relay.limits import RelayLimits
 from jellybean_agent.relay.traffic import ReasonLog, Traffic
-from jellybean_agent.relay.wire import OFFER, RELAY_ALPN, STARTED, GreetingError, parse_greeting, refusal
+from jellybean_agent.relay.wire import (
+    OFFER,
+    OTHER_DEPLOYMENT,
+    RELAY_ALPN,
+    STARTED,
+    Greeting,
+    GreetingError,
+    parse_greeting,
+    refusal,
+)
 from jellybean_agent.security.certificates import CertificateFolder
 from jellybean_agent.security.identity import Role, identities, tls_auth_context
 from jellybean_agent.security.tls_context import ReloadingTlsContext, TlsSettings
@@ -31,13 +40,18 @@ class Routes:
 
 
 class Relay:
-    """A relay, from `start` to `stop`. Its workflow is the one of its certificate."""
+    """A relay, from `start` to `stop`. Its workflow is the one of its certificate.
 
-    def __init__(self, certificate: CertificateFolder, routes: Routes, limits: RelayLimits | None = None) -> None:
+    `deployment`: ID of the tunnels that it accepts. Relays of two deployments may be behind one address.
+    """
+
+    def __init__(
+        self, certificate: CertificateFolder, routes: Routes, limits: RelayLimits | None = None, deployment: str = ""
+    ) -> None:
         self.traffic = Traffic()
         self.limits = limits or RelayLimits()
         self.buffer = read_buffer()
-        self._certificate, self._routes = certificate, routes
+        self._certificate, self._routes, self._deployment = certificate, routes, deployment
         self._reasons = ReasonLog(LOG)
         self._context = ReloadingTlsContext.of(certificate, TlsSettings(alpn=(RELAY_ALPN,)))
         self._pipes = Pipes(self.traffic, self.limits)
@@ -101,7 +115,10 @@ class Relay:
         return caller.endpoint
 
     def identify(self, endpoint: TlsEndpoint) -> tuple[str, str, str]:
-        """The worker that is the caller; or an empty name, and why it is refused: a metric's label, and in words."""
+        """The worker that is the caller; or an empty name, and why it is refused: a metric's label, and in words.
+
+        Whether it is a worker of this relay is decided after its greeting, as another deployment may have others.
+        """
         try:
             certificate = endpoint.tls.getpeercert() or {}
         except ValueError:
@@ -114,8 +131,6 @@ class Relay:
         worker = found[0]
         if worker.workflow != workflow:
             return "", "workflow", f"{worker} is of workflow {worker.workflow}, this is {workflow}"
-        if worker.name not in self._connector.pools:
-            return "", "unknown_worker", f"{worker} is no remote worker of this relay"
         if endpoint.tls.selected_alpn_protocol() != RELAY_ALPN:
             return "", "greeting", f"{worker} does not speak {RELAY_ALPN}"
         return worker.name, "", ""
@@ -127,8 +142,9 @@ class Relay:
             peer = caller.endpoint.peer
             self._count_refusal(label, peer, f"a tunnel at {peer}: {reason}")
 
-    def greeted(self, endpoint: TlsEndpoint, worker: str, kind: bytes, name: str) -> None:
+    def greeted(self, endpoint: TlsEndpoint, worker: str, greeting: Greeting) -> None:
         """A worker offers a connection, or asks for a peer by its name."""
+        name = greeting.name
 
         def fail(label: str, reason: str) -> None:
             self._count_refusal(label, f"{worker} {name}", f"worker {worker}: {reason}")
@@ -136,9 +152,13 @@ class Relay:
             endpoint.close()
 
         self._reasons.succeeded(endpoint.peer)
-        if self._is_draining:
+        if greeting.deployment != self._deployment:
+            self._refuse_deployment(endpoint, worker, greeting.deployment)
+        elif worker not in self._connector.pools:
+            fail("unknown_worker", f"agent {worker} is no remote worker of this relay")
+        elif self._is_draining:
             fail("draining", "the relay ends")
-        elif kind == OFFER:
+        elif greeting.kind == OFFER:
             pool = self._connector.pools[worker]
             if len(pool) >= self.limits.offers:
                 fail("too_many_offers", f"it has {self.limits.offers} idle offers, which is the limit")
@@ -148,9 +168,16 @@ class Relay:
         else:
             self._connector.from_worker(endpoint, worker, name, (lambda: endpoint.send(STARTED), fail))
 
-    def _count_refusal(self, label: str, who: str, text: str) -> None:
+    def _refuse_deployment(self, endpoint: TlsEndpoint, worker: str, deployment: str) -> None:
+        """Refuse a tunnel of another deployment, which is expected while one deployment replaces another."""
+        reason = f"worker {worker}: its tunnel has --deployment {deployment!r}, this relay {self._deployment!r}"
+        self._count_refusal("deployment", f"{worker} of {deployment}", reason, logging.INFO)
+        endpoint.send(OTHER_DEPLOYMENT)
+        endpoint.close()
+
+    def _count_refusal(self, label: str, who: str, text: str, level: int = logging.WARNING) -> None:
         self.traffic.refusals[label] += 1
-        self._reasons.failed(who, label, f"refused: {text}")
+        self._reasons.failed(who, label, f"refused: {text}", level)
 
 
 class _Accepted(Sink):
@@ -188,8 +215,9 @@ class _Caller(Sink):
             return
         if found is not None:
             self._timer.cancel()
+            self._label = ""  # what follows is counted by `greeted`
             self._relay.forget(self)
-            self._relay.greeted(self.endpoint, self._worker, *found)
+            self._relay.greeted(self.endpoint, self._worker, found)
 
     def ended(self) -> None:
         self.endpoint.reset("it ended before its greeting")

@@ -80,14 +80,14 @@ class ReasonLog:
     def __init__(self, log: logging.Logger) -> None:
         self._log, self._last = log, dict[tuple[str, str], str]()
 
-    def failed(self, who: str, kind: str, text: str) -> None:
+    def failed(self, who: str, kind: str, text: str, level: int = logging.WARNING) -> None:
         """Log a failure of a kind, unless the last of this kind was the same."""
         if self._last.get((who, kind)) == text:
             return
         if len(self._last) >= _MOST_REASONS:
             self._last.pop(next(iter(self._last)))
         self._last[who, kind] = text
-        self._log.warning("%s", text)
+        self._log.log(level, "%s", text)
 
     def succeeded(self, who: str) -> bool:
         """Forget the failures; True if there were any."""

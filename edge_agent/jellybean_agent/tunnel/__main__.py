@@ -34,7 +34,8 @@ def _service(given: argparse.Namespace) -> Service:
     wanted = Identity(workflow, Role.AGENT, given.worker)
     if found != wanted:
         raise PlanViewError(f"{given.tls}: the certificate is of {found.uri}, this is {wanted.uri}")
-    tunnel = Tunnel(TunnelSettings(relay, given.worker, agent, peers), certificate)
+    settings = TunnelSettings(relay, given.worker, agent, peers, deployment=given.deployment, bind=given.bind)
+    tunnel = Tunnel(settings, certificate)
     collector = TrafficCollector("tunnel", tunnel.traffic, tunnel.offers, certificate)
     return Service("tunnel", certificate, collector, tunnel.start, tunnel.stop)
 
@@ -50,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--worker", required=True, help="the name of the agent's worker")
     parser.add_argument("--agent", metavar="HOST:PORT", required=True, help="where the agent listens")
     parser.add_argument("--peers", type=Path, help='JSON: {"local port": "name of a remote peer"}; gateway: ""')
+    parser.add_argument("--bind", default="127.0.0.1", help="host that the peers' ports are on")
     add_process_options(parser)
     return parser
 

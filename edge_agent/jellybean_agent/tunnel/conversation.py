@@ -11,24 +11,30 @@ from jellybean_agent.relay.wire import (
     ACCEPTED,
     ASK,
     OFFER,
+    OTHER_DEPLOYMENT,
     PING,
     PONG,
     REFUSED,
     START,
     STARTED,
-    greeting,
+    Greeting,
     parse_refusal,
 )
+
+
+class OtherDeploymentError(TransientError):
+    """The relay is of another deployment: at the next dial, one of the own deployment may answer."""
 
 
 class Conversation(Sink):
     """A greeting sent on a secured connection, and the relay's answers to it.
 
-    The connection is lost if the relay is silent for `silence_s`.
+    The connection is lost if the relay is silent for `silence_s`. `deployment`: ID of the tunnel's, which the relay
+    compares with its own.
     """
 
-    def __init__(self, endpoint: Endpoint, silence_s: float) -> None:
-        self.endpoint, self._silence_s = endpoint, silence_s
+    def __init__(self, endpoint: Endpoint, silence_s: float, deployment: str = "") -> None:
+        self.endpoint, self._silence_s, self._deployment = endpoint, silence_s, deployment
         self.early = b""  # received behind STARTED
         self._loop = asyncio.get_running_loop()
         self._is_offer = self._is_accepted = self._was_ended = False
@@ -43,17 +49,17 @@ class Conversation(Sink):
     async def offer(self, on_accepted: Callable[[], None]) -> bool:
         """Offer the connection; returns once the relay starts it, False if it ends it. TransientError if it fails."""
         self._is_offer, self._on_accepted = True, on_accepted
-        self._say(greeting(OFFER))
+        self._greet(OFFER)
         await self._answered()
         return not self._was_ended
 
     async def ask(self, name: str) -> None:
         """Ask for a peer; returns once the pipe may begin. TransientError with the relay's reason if it refuses."""
-        self._say(greeting(ASK, name))
+        self._greet(ASK, name)
         await self._answered()
 
-    def _say(self, data: bytes) -> None:
-        self.endpoint.send(data)
+    def _greet(self, kind: bytes, name: str = "") -> None:
+        self.endpoint.send(Greeting(kind, name, self._deployment).encode())
         self._listen()
 
     async def _answered(self) -> None:
@@ -91,6 +97,8 @@ class Conversation(Sink):
                 self.endpoint.pause_reading()  # until the pipe begins
                 self.early, self._data = self._data, b""
                 self._started.set_result(None)
+            elif kind == OTHER_DEPLOYMENT and not self._is_accepted:
+                self._fail("the relay is of another deployment", OtherDeploymentError)
             else:
                 self._fail("it speaks another protocol")
 
@@ -117,6 +125,6 @@ class Conversation(Sink):
     def _silent(self) -> None:
         self._fail(f"it was silent for {self._silence_s:g} s")
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, kind: type[TransientError] = TransientError) -> None:
         if not self._started.done():
-            self._started.set_exception(TransientError(reason))
+            self._started.set_exception(kind(reason))

@@ -96,3 +96,4 @@ class _Handshake(Sink):
     def lost(self, reason: str) -> None:
         if not self.done.done():
             self.done.set_exception(_HandshakeError(reason))
+            self.done.exception()  # retrieved: a dial that was cancelled does not wait for it

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -15,7 +14,8 @@ from jellybean_agent.relay.limits import RelayLimits
 from jellybean_agent.relay.traffic import FROM_WORKER, TO_WORKER, ReasonLog, Traffic
 from jellybean_agent.relay.wire import STARTED, UNREACHABLE
 from jellybean_agent.security.certificates import CertificateFolder
-from jellybean_agent.tunnel.conversation import Conversation
+from jellybean_agent.tunnel.backoff import Backoff
+from jellybean_agent.tunnel.conversation import Conversation, OtherDeploymentError
 from jellybean_agent.tunnel.dialling import Dialler
 
 LOG = logging.getLogger("jellybean.tunnel")
@@ -23,10 +23,12 @@ LOG = logging.getLogger("jellybean.tunnel")
 
 @dataclass(frozen=True, slots=True)
 class TunnelSettings:
-    """Settings of a tunnel. `peers`: local port -> name of a remote peer. `offers`: idle ones that it keeps open.
+    """Settings of a tunnel. `peers`: local port, at the host `bind` -> name of a remote peer. `offers`: idle ones that
+    it keeps open. `deployment`: ID of the relays that accept it; others may be behind the same address.
 
-    Pauses between dials to a relay that fails double from `retry_s` to `most_retry_s`, and are shortened at random by
-    up to half, so that tunnels do not dial all at once.
+    Pauses between dials to a relay that fails double from `retry_s` to `most_retry_s`; after a relay of another
+    deployment from `other_retry_s` to `most_other_retry_s`. Shorter ones find the own relay sooner, and cost the others
+    more TLS handshakes. `other_warning_s`: after which it is logged that only relays of other deployments answer.
     """
 
     relay: tuple[str, int]
@@ -36,6 +38,11 @@ class TunnelSettings:
     offers: int = 4
     retry_s: float = 0.1
     most_retry_s: float = 10.0
+    deployment: str = ""
+    bind: str = "127.0.0.1"
+    other_retry_s: float = 0.1
+    most_other_retry_s: float = 1.0
+    other_warning_s: float = 30.0
     limits: RelayLimits = field(default_factory=RelayLimits)
 
 
@@ -50,6 +57,7 @@ class Tunnel:
         self._reasons = ReasonLog(LOG)
         self._idle = 0  # offers that the relay has accepted
         self._is_ready = False
+        self._refused_since_s: float | None = None  # by relays of other deployments, with no offer accepted since
         self._on_ready: Callable[[bool], None] = lambda _: None
         self._slots: list[asyncio.Task[None]] = []
         self._servers: list[asyncio.Server] = []
@@ -57,14 +65,14 @@ class Tunnel:
     async def start(self, on_ready: Callable[[bool], None]) -> None:
         """Listen on the peers' ports, and begin to offer connections. PlanViewError if it cannot listen."""
         self._on_ready = on_ready
-        loop = asyncio.get_running_loop()
+        loop, host = asyncio.get_running_loop(), self._settings.bind
         for port, name in self._settings.peers.items():
             try:
-                self._servers.append(await loop.create_server(self._accept(name), "127.0.0.1", port))
-            except OSError as error:
+                self._servers.append(await loop.create_server(self._accept(name), host, port))
+            except (OSError, UnicodeError) as error:
                 for opened in self._servers:
                     opened.close()
-                raise PlanViewError(f"cannot listen on 127.0.0.1:{port}: {describe_error(error)}") from error
+                raise PlanViewError(f"cannot listen on {host}:{port}: {describe_error(error)}") from error
         self._slots = [asyncio.create_task(self._keep_offering()) for _ in range(self._settings.offers)]
 
     async def stop(self, drain_s: float) -> int:
@@ -85,35 +93,40 @@ class Tunnel:
     async def _keep_offering(self) -> None:
         """Keep one idle offer open at the relay."""
         settings, loop = self._settings, asyncio.get_running_loop()
-        pause_s = settings.retry_s
+        after_failure, after_other = Backoff(settings.retry_s, settings.most_retry_s), self._after_other_deployment()
         while True:
             began_s = loop.time()
+            is_started, reason = False, "the relay has ended it"
             try:
-                if await self._offer():
-                    continue
-                reason = "the relay has ended it"
+                is_started = await self._offer()
+            except OtherDeploymentError:
+                self._warn_of_other_deployments()
+                await after_other.pause()
+                continue
             except TransientError as error:
                 reason = str(error)
+            after_other.reset()
+            if is_started:
+                continue
             if loop.time() - began_s > settings.most_retry_s:  # it had stood: dial again soon
-                pause_s = settings.retry_s
+                after_failure.reset()
             else:
                 self._reasons.failed("relay", "offer", f"no offer at the relay, dialled again and again: {reason}")
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, settings.most_retry_s)
+            await after_failure.pause()
 
     async def _offer(self) -> bool:
         """Make an offer; returns once the relay starts it, False if it ends it. TransientError if it fails."""
         try:
-            endpoint = await self._dialler.dial()
+            conversation = await self._dial()
         except TransientError:
             self.traffic.failed_dials["relay"] += 1
             raise
-        conversation = Conversation(endpoint, self._settings.limits.silence_s)
         accepted: list[bool] = []
 
         def on_accepted() -> None:
             accepted.append(True)
             self._idle += 1
+            self._refused_since_s = None
             if self._reasons.succeeded("relay"):
                 LOG.info("offers are accepted at the relay")
             self._tell_ready()
@@ -126,6 +139,15 @@ class Tunnel:
         if is_started:
             self._pipes.start(self._connect_agent(conversation))
         return is_started
+
+    def _warn_of_other_deployments(self) -> None:
+        """Warn if relays of other deployments have refused all offers for long."""
+        now_s, settings = asyncio.get_running_loop().time(), self._settings
+        if self._refused_since_s is None:
+            self._refused_since_s = now_s
+        if now_s - self._refused_since_s >= settings.other_warning_s:
+            text = f"no new offer is accepted for {settings.other_warning_s:g} s: {self._only_others()}"
+            self._reasons.failed("relay", "deployment", text)
 
     async def _connect_agent(self, conversation: Conversation) -> None:
         endpoint, worker = conversation.endpoint, self._settings.worker
@@ -167,14 +189,10 @@ class Tunnel:
         async def connect() -> None:
             try:
                 with self._pipes.reserve(worker, FROM_WORKER) as room:
-                    limits = self._settings.limits
-                    async with asyncio.timeout(limits.dial_s + limits.offer_wait_s):
-                        remote = await self._dialler.dial()
-                        conversation = Conversation(remote, limits.silence_s)
-                        await conversation.ask(name)
-                    self._pipes.join(remote, local, [(worker, FROM_WORKER)], room.pop_all(), conversation.early)
-            except (ConnectError, TransientError, TimeoutError) as error:
-                reason = "no answer" if isinstance(error, TimeoutError) else str(error)
+                    asked = await self._ask(name)
+                    self._pipes.join(asked.endpoint, local, [(worker, FROM_WORKER)], room.pop_all(), asked.early)
+            except (ConnectError, TransientError) as error:
+                reason = str(error)
                 self.traffic.failed_dials[peer] += 1
                 self._reasons.failed(peer, "ask", f"{peer} is not reached through the relay: {reason}")
                 local.reset(reason)
@@ -186,6 +204,38 @@ class Tunnel:
 
         task = self._pipes.start(connect())
         Waiting(local, task.cancel)
+
+    async def _ask(self, name: str) -> Conversation:
+        """Ask for a peer, again while relays of other deployments answer. TransientError if it is not reached."""
+        limits, after_other = self._settings.limits, self._after_other_deployment()
+        reason = "no answer"
+        try:
+            async with asyncio.timeout(limits.dial_s + limits.offer_wait_s):
+                while True:
+                    conversation = await self._dial()
+                    reason = "no answer"
+                    try:
+                        await conversation.ask(name)
+                    except OtherDeploymentError:
+                        reason = self._only_others()
+                        await after_other.pause()
+                    else:
+                        return conversation
+        except TimeoutError as error:
+            raise TransientError(reason) from error
+
+    # -- dialling -----------------------------------------------------------------------------------------------------
+
+    async def _dial(self) -> Conversation:
+        settings = self._settings
+        return Conversation(await self._dialler.dial(), settings.limits.silence_s, settings.deployment)
+
+    def _after_other_deployment(self) -> Backoff:
+        return Backoff(self._settings.other_retry_s, self._settings.most_other_retry_s)
+
+    def _only_others(self) -> str:
+        (host, port), deployment = self._settings.relay, self._settings.deployment
+        return f"only relays of other deployments answer at {host}:{port}, none with --deployment {deployment!r}"
 
 
 class _Accepted(Sink):

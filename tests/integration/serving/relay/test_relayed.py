@@ -114,6 +114,19 @@ def test_processes_that_are_terminated_drain(run: RelayedRun, requests: Requests
         requests.more()
 
 
+def test_a_tunnel_of_another_deployment_is_refused(run: RelayedRun) -> None:
+    run.kill("tunnel")
+    run.root.joinpath("tunnel.log").write_text("", encoding="utf-8")
+    run.start_tunnel(run.certificate(Role.AGENT, EDGE), "green")
+    wait_until(lambda: metric(run, "relay", "refusals_total", '{reason="deployment"}') >= 8)
+    assert not run.is_healthy("tunnel")
+    assert run.log("tunnel") == ""
+    assert run.log("relay").count("its tunnel has --deployment 'green', this relay 'blue'") == 1
+    run.kill("tunnel")
+    run.start("tunnel")
+    wait_until(lambda: run.is_healthy("tunnel"))
+
+
 def test_a_tunnel_of_another_authority_is_refused_until_it_gets_a_certificate(run: RelayedRun) -> None:
     folder = run.root / "foreign"
     other = open_authority(run.root / "other-ca")

@@ -61,6 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"drain-s": "soon"}, "argument --drain-s: 'soon' is no number of seconds"),
         ({"health-port": "70000"}, "argument --health-port: '70000' is no port"),
         ({"bind": "203.0.113.1"}, "cannot listen on 203.0.113.1:"),
+        ({"deployment": "a" * 129}, "is no ID: at most 128 bytes, all printable"),
     ],
 )
 def test_what_a_relay_refuses(
@@ -80,6 +81,8 @@ def test_what_a_relay_refuses(
         ({"tls": "relay"}, "the certificate is of jellybean://tiny/relay/relay, this is jellybean://tiny/agent/edge-1"),
         ({"plan": "list.json"}, "argument --plan: not allowed with argument --workflow"),
         ({"peers": "ports.json"}, "ports.json: 'http' is no port"),
+        ({"peers": "workers.json", "bind": "203.0.113.1"}, "cannot listen on 203.0.113.1:"),
+        ({"deployment": "a\n"}, "argument --deployment: 'a\\n' is no ID: at most 128 bytes, all printable"),
     ],
 )
 def test_what_a_tunnel_refuses(

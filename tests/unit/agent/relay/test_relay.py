@@ -15,7 +15,7 @@ import pytest
 from jellybean.serving.enrolment.authority import open_authority
 from jellybean_agent.errors import TransientError
 from jellybean_agent.relay.limits import RelayLimits
-from jellybean_agent.relay.wire import ACCEPTED, OFFER, PING, REFUSED, RELAY_ALPN, greeting, parse_refusal
+from jellybean_agent.relay.wire import ACCEPTED, OFFER, PING, REFUSED, RELAY_ALPN, Greeting, parse_refusal
 from jellybean_agent.security.certificates import CERTIFICATE_FILE, PRIVATE_KEY_FILE, CertificateFolder
 from jellybean_agent.security.identity import Identity, Role
 from jellybean_agent.security.tls_context import client_context
@@ -208,6 +208,7 @@ def test_more_connections_than_a_worker_may_have_are_refused(tmp_path: Path) -> 
         async with echo_server() as agent, net.relay() as relay, net.tunnel(agent, offers=4):
             await offers(relay, count=2)
             await wait_until_async(lambda: relay.traffic.refusals["too_many_offers"] >= 2)
+            assert set(relay.traffic.refusals) == {"too_many_offers"}
             held = [await asyncio.open_connection("127.0.0.1", net.ports["edge-1"]) for _ in range(2)]
             for reader, writer in held:
                 writer.write(b"1")
@@ -262,7 +263,7 @@ async def _said(net: RelayNet, folder: Path, data: bytes, alpn: str = RELAY_ALPN
 def test_only_agents_of_the_workflow_are_let_in_and_only_by_the_protocol(tmp_path: Path) -> None:
     async def run() -> None:
         net = RelayNet(tmp_path)
-        offer = greeting(OFFER)
+        offer = Greeting(OFFER).encode()
         async with net.relay() as relay:
             for folder, data, why in (
                 (net.folder(Role.CLIENT, "alice"), offer, "client alice is no agent"),
@@ -270,7 +271,7 @@ def test_only_agents_of_the_workflow_are_let_in_and_only_by_the_protocol(tmp_pat
                 (net.folder(workflow="other"), offer, "agent edge-1 is of workflow other, this is tiny"),
                 (net.folder(name="cloud-1"), offer, "agent cloud-1 is no remote worker of this relay"),
                 (net.folder(), b"GET / HTTP", "its first byte is no kind of connection"),
-                (net.folder(), OFFER + b"\xff\xff", "its name has 65535 bytes, at most 1024 are allowed"),
+                (net.folder(), OFFER + b"\0\xff\xff", "its name has 65535 bytes, at most 1024 are allowed"),
                 (net.folder(), offer + b"more", "it sends more before it has an answer"),
             ):
                 found = await _said(net, folder, data)
@@ -280,7 +281,7 @@ def test_only_agents_of_the_workflow_are_let_in_and_only_by_the_protocol(tmp_pat
                 "agent edge-1 does not speak jellybean-relay/1"
             )
             assert relay.offers() == {"edge-1": 0, "edge-2": 0}
-            assert relay.traffic.refusals["role"] == 2
+            assert relay.traffic.refusals == {"role": 2, "workflow": 1, "unknown_worker": 1, "greeting": 4}
             assert await _said(net, net.folder(), offer) == b"A"
 
     asyncio.run(run())
@@ -337,7 +338,7 @@ def test_a_tunnel_offers_only_the_worker_of_its_certificate(tmp_path: Path) -> N
         async with echo_server() as agent, net.relay() as relay, net.tunnel(agent, "edge-1"):
             await offers(relay, "edge-1", 4)
             assert relay.offers()["edge-2"] == 0
-            assert parse_refusal(await _said(net, net.folder(), OFFER + b"\0\6edge-2")) is None
+            assert parse_refusal(await _said(net, net.folder(), Greeting(OFFER, "edge-2").encode())) is None
             with pytest.raises(ConnectionError):
                 await exchange(net.ports["edge-2"], b"hello")
 
@@ -366,7 +367,7 @@ def test_a_silent_relay_and_a_silent_tunnel_are_noticed(tmp_path: Path) -> None:
         async with echo_server() as agent, net.relay() as relay, net.tunnel(agent, offers=1):
             await offers(relay)
             reader, writer = await _connected(net)
-            writer.write(greeting(OFFER))
+            writer.write(Greeting(OFFER).encode())
             await offers(relay, count=2)
             with pytest.raises(ConnectionError):  # it has answered no ping
                 while await reader.read(1) in (ACCEPTED, PING):
