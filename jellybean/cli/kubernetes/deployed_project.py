@@ -17,4 +17,5 @@ def deployed_project(project: AnyProject, *, service_monitor: bool, what_if: boo
     from jellybean_k8s import deployed_plan
 
     settings = with_label_rules(load_settings(project.directory), project)
-    return deployed_plan(load_current_plan(project, what_if=what_if), settings, service_monitor=service_monitor)
+    monitored = service_monitor and not settings.clusters  # of several clusters each view says so itself
+    return deployed_plan(load_current_plan(project, what_if=what_if), settings, service_monitor=monitored)

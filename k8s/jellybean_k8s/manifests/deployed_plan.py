@@ -198,12 +198,13 @@ class DeployedPlan:
     def remote_peers(self) -> dict[int, str]:
         """Local port -> worker of another cluster, of the relay, or of each tunnel; the gateway's name is empty.
 
-        Workers of different sites never exchange messages. DeployError if there are too many.
+        Workers of different sites never exchange messages; those of no site do with all. DeployError if there
+        are too many.
         """
         here = {group.site for group in self.groups}
         names = [] if self.has_gateway else [_GATEWAY]
         for group in self._all_groups:
-            is_peer = self.has_gateway or group.site is None or group.site in here
+            is_peer = self.has_gateway or None in here or group.site is None or group.site in here
             if self.cluster is not None and is_peer and self._cluster_of(group) != self.cluster:
                 names += group.workers
         if len(names) > MAX_REMOTE:

@@ -13,7 +13,7 @@ import pytest
 
 from jellybean.serving.enrolment.authority import open_authority
 from jellybean_agent.security.identity import Identity, Role
-from jellybean_k8s import DeployError, render
+from jellybean_k8s import ClusterPlace, DeployError, RelaySettings, ServiceSettings, render
 from jellybean_k8s.cluster.certificate_expiry import mounted_certificates
 from jellybean_k8s.cluster.deploy import deploy, dry_run
 from jellybean_k8s.cluster.readiness import WORKLOADS
@@ -22,14 +22,17 @@ from jellybean_k8s.cluster.status import read_status
 from jellybean_k8s.manifests.deployed_plan import DeployedPlan
 from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_k8s.objects import KubeObject
+from jellybean_solver import tier_at
 from tests.api_server import RunningServer
 from tests.k8s_check import complaints, new_shapes, schema_complaints
+from tests.k8s_clusters_check import cluster_complaints
 from tests.k8s_plans import random_plan_with_models
 from tests.k8s_settings import random_settings
 from tests.k8s_target import claim, mock_cluster, secret
 from tests.pod_security import violations
 
 PLANS, MANY_PLANS = 40, 200
+RELAY = "relay.example:30443"
 _NO_WAIT = DeployOptions(wait=False)
 
 
@@ -78,7 +81,7 @@ def test_many_random_deployments_are_sound_and_a_second_run_changes_nothing(
 
 def check_plans(server: RunningServer, pem: dict[str, str], seeds: range) -> None:
     seen: set[str] = set()
-    count = dict.fromkeys(("sites", "workflows", "gpus", "autoscaled", "patched", "spooled"), 0)
+    count = dict.fromkeys(("sites", "workflows", "gpus", "autoscaled", "patched", "spooled", "relayed"), 0)
     for seed in seeds:
         deployed = random_deployment(random.Random(seed))
         objects = render(deployed)
@@ -93,7 +96,40 @@ def check_plans(server: RunningServer, pem: dict[str, str], seeds: range) -> Non
         count["autoscaled"] += any(item["kind"] == "HorizontalPodAutoscaler" for item in objects)
         count["patched"] += "patched" in str([item for item in objects if item["kind"] in WORKLOADS])
         count["spooled"] += deployed.spools
+        count["relayed"] += check_clusters(random_clusters(random.Random(seed), deployed), seen, seed)
     assert min(count.values()) > len(seeds) // 20, count  # the plans are as varied as they are meant to be
+
+
+def random_clusters(rng: random.Random, deployed: DeployedPlan) -> DeployedPlan:
+    """The plan divided among clusters: its tiers, and some sites."""
+    plan, names = deployed.plan, [f"c{number}" for number in range(rng.randint(2, 3))]
+    tiers = {tier: rng.choice(names) for tier in plan.tiers}
+    sites = {
+        tier_at(plan.sites, tier, site): rng.choice(names)
+        for tier, count in plan.sites.items()
+        for site in range(count)
+        if count > 1 and rng.random() < 0.3
+    }
+    places = {
+        name: ClusterPlace(*(tuple(key for key, own in of.items() if own == name) for of in (tiers, sites)))
+        for name in names
+    }
+    relay = RelaySettings(
+        RELAY, rng.choice((ServiceSettings("LoadBalancer", {"a/b": "c"}), ServiceSettings("NodePort")))
+    )
+    settings = dataclasses.replace(deployed.settings, clusters=places, relay=relay)
+    return deployed_plan(plan, settings)
+
+
+def check_clusters(deployed: DeployedPlan, seen: set[str], seed: int) -> bool:
+    """Check the objects of each cluster, alone and together; returns whether they need a relay."""
+    found = {name: render(deployed.in_cluster(name, service_monitor=seed % 2 == 0)) for name in deployed.clusters}
+    assert cluster_complaints(found, RELAY) == [], seed
+    everything = [item for objects in found.values() for item in objects]
+    assert schema_complaints(new_shapes(everything, seen)) == [], seed
+    pods = [item["spec"]["template"]["spec"] for item in everything if item["kind"] in WORKLOADS]
+    assert [text for pod in pods for text in violations(pod)] == [], seed
+    return deployed.in_cluster(deployed.clusters[0]).has_relay
 
 
 def deploy_twice(
