@@ -44,6 +44,7 @@ from tests.api_objects import (
     without_version,
 )
 from tests.api_streams import PORT_FORWARD, PROXY, forward_port, proxied
+from tests.support.balancer import Endpoint
 
 Key = tuple[str, str, str]  # plural, namespace, name
 _KINDS = {
@@ -109,7 +110,7 @@ class ApiServer(kmock.KubernetesScaffold):
     words: str = "a fault of the test"
     monitoring: bool = False
     schemas: dict[str, Object] = attrs.field(factory=dict)  # of custom resources, OpenAPI 3.0, by plural
-    ports: dict[tuple[str, int], int] = attrs.field(factory=dict)  # (pod, its port) -> one here that answers for it
+    endpoints: dict[tuple[str, int], Endpoint] = attrs.field(factory=dict)  # (pod, its port) -> what answers for it
     _version: Iterator[int] = attrs.field(factory=lambda: itertools.count(1))
     _history: list[tuple[int, str, Key, Object]] = attrs.field(factory=list)
 
@@ -144,11 +145,13 @@ class ApiServer(kmock.KubernetesScaffold):
         if found is None:
             return None
         port = int(params["ports"] if forwarded else found["port"])
-        local = self.ports.get((found["pod"], port))
-        if local is None:
+        endpoint = self.endpoints.get((found["pod"], port))
+        if endpoint is None:
             message = {"message": f"error trying to reach service: pod {found['pod']} has no port {port}"}
             return aiohttp.web.json_response(message, status=502)
-        return await (forward_port(request._raw_request, port, local) if forwarded else proxied(local, found["path"]))
+        if forwarded:
+            return await forward_port(request._raw_request, port, endpoint)
+        return await proxied(endpoint, found["path"])
 
     def _group(self, path: str) -> aiohttp.web.StreamResponse:
         if path in _DISCOVERY:

@@ -1,4 +1,4 @@
-"""What a Service does: each connection goes to one of several ports of this machine."""
+"""What a Service does: each connection goes to one of several endpoints."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 
+Endpoint = tuple[str, int]  # host, port
+
 
 @contextlib.contextmanager
-def balancer(choose: Callable[[], int | None]) -> Iterator[str]:
-    """An address whose connections go to the port that `choose` gives for each; they are closed if it gives none."""
+def balancer(choose: Callable[[], Endpoint | None]) -> Iterator[str]:
+    """An address whose connections go where `choose` says for each one, and are closed where it returns None."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0.2)
         stop = threading.Event()
@@ -30,13 +32,13 @@ def balancer(choose: Callable[[], int | None]) -> Iterator[str]:
             thread.join()
 
 
-def _forward(near: socket.socket, local: int | None) -> None:
+def _forward(near: socket.socket, endpoint: Endpoint | None) -> None:
     """Pass bytes both ways until either side ends."""
     with contextlib.suppress(OSError), near:
         near.settimeout(None)
-        if local is None:
+        if endpoint is None:
             return
-        with socket.create_connection(("127.0.0.1", local)) as far:
+        with socket.create_connection(endpoint) as far:
             back = threading.Thread(target=_pump, args=(far, near), daemon=True)
             back.start()
             _pump(near, far)

@@ -1,32 +1,32 @@
-"""A kubelet for the mock API server: it runs pods as processes here, and says of each what a real one would.
+"""A kubelet for the mock API server: it runs pods as processes here, and reports of each what a real one would.
 
-A pod waits while its image is not known, or a volume cannot be mounted; it is ready by its readiness probe; a deleted
-one gets the time to drain. What a Service does is here too: connections go to a ready pod that its selector selects.
+A pod waits while its image is not known, or a volume cannot be mounted; it is ready by its readiness probes; a deleted
+one gets the time to drain. Each pod has a loopback address. Pods of one name have the same one, and the next of them
+waits for the end of the last; a name is resolved within its kubelet only. What a Service does is here too: connections
+go to a ready pod that its selector selects.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import random
-import signal
-import subprocess
 import threading
-import time
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from jellybean_k8s.cluster.cluster import ClusterError
-from tests.integration.k8s.pods_here import Pod, mount_secret
+from tests.integration.k8s.pods_here import Pod
+from tests.integration.k8s.volumes_here import mount_config_map, mount_secret
 from tests.k8s_target import Target
 from tests.kubelet_mounts import unmounted
-from tests.support.balancer import balancer
-from tests.support.ports import free_port
+from tests.support.balancer import Endpoint, balancer
+from tests.support.loopback import loopback_address
 
-_PORTS = (7001, 7002, 8001, 9090)
 _POLL_S = 0.1
+_PREDECESSOR_S = 60.0  # in which a pod ends that has the address of another one
 
 
 class Kubelet:
@@ -36,10 +36,10 @@ class Kubelet:
         assert target.server is not None
         self._target, self._api, self._root, self.images = target, target.server.api, root, images
         self.image_volumes: dict[str, Path] = {}  # image -> folder with what it has
-        self._ports: dict[str, dict[int, int]] = {}  # by the name under which others know a pod
+        self._addresses: dict[str, str] = defaultdict(loopback_address)  # by the name under which others know a pod
         self._running: dict[str, Pod] = {}  # by uid
         self._leaving: list[Pod] = []
-        self._mounted: dict[Path, str] = {}  # folder of a pod -> version of its Secret
+        self._mounted: dict[Path, str] = {}  # folder of a Secret's volume -> its version
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self.starts: list[str] = []
@@ -52,32 +52,33 @@ class Kubelet:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._loop.join()
-        for pod in self._running.values():
-            if pod.process is not None:
-                pod.process.kill()
-                pod.process.wait()
+        for pod in (*self._running.values(), *self._leaving):
+            pod.kill()
         for thread in self._threads:
             thread.join(30.0)
 
-    def port(self, selector: dict[str, str], port: int) -> int | None:
-        """Where a ready pod that a selector selects listens here, any of several; None if none does."""
+    def endpoint(self, selector: dict[str, str], port: int) -> Endpoint | None:
+        """Where a ready pod that a selector selects listens, any of several; None if none does."""
         found = []
         for item in self._pods().values():
             labels = item["metadata"]["labels"]
             is_ready = any(c["type"] == "Ready" and c["status"] == "True" for c in item["status"].get("conditions", ()))
-            if is_ready and selector.items() <= labels.items() and item["metadata"]["uid"] in self._running:
-                found.append(self._running[item["metadata"]["uid"]].ports[port])
+            pod = self._running.get(item["metadata"]["uid"])
+            if pod is not None and is_ready and selector.items() <= labels.items():
+                found.append((pod.address, port))
         return random.choice(found) if found else None
 
     def services(self) -> dict[str, Any]:
         return self._objects("services")
 
     def kill(self, name: str) -> None:
-        """Kill the process of a pod, as when its node is lost: its readiness probe fails from then on."""
+        """Kill the processes of a pod, as when its node is lost: it is not ready from then on."""
+        self.pod(name).kill()
+
+    def pod(self, name: str) -> Pod:
+        """The pod of this name that was not deleted."""
         (pod,) = (pod for pod in self._running.values() if pod.name == name)
-        assert pod.process is not None
-        pod.process.kill()
-        pod.process.wait()
+        return pod
 
     def _pods(self) -> dict[str, Any]:
         return self._objects("pods")
@@ -92,21 +93,23 @@ class Kubelet:
             pods = self._pods()
             there = {item["metadata"]["uid"] for item in pods.values()}
             for uid in [uid for uid in self._running if uid not in there]:
-                self._in_thread(self._end, self._running.pop(uid))
+                self._leaving.append(self._running.pop(uid))
+                self._in_thread(self._leaving[-1].end)
             for name, item in pods.items():
                 pod = self._running.get(item["metadata"]["uid"])
                 if pod is None:
                     self._start(name, item)
-                elif pod.process is not None:
-                    self._mount_certificates(item, pod)
-                    self._report(name, item, pod.probe("readinessProbe"))
+                elif pod.is_started:
+                    self._mount_secrets(item, pod)
+                    pod.restart_sidecars()
+                    self._report(name, item, pod.is_ready())
 
     def _in_thread(self, work: Any, *arguments: Any) -> None:
         self._threads.append(threading.Thread(target=work, args=arguments, daemon=True))
         self._threads[-1].start()
 
     def _start(self, name: str, item: Any) -> None:
-        containers = [*item["spec"]["initContainers"], *item["spec"]["containers"]]
+        containers = [*item["spec"].get("initContainers", ()), *item["spec"]["containers"]]
         unknown = next((c["image"] for c in containers if c["image"] not in self.images), None)
         reason = f"ErrImagePull: {unknown}" if unknown else self._mount_problem(item)
         if reason:
@@ -125,61 +128,48 @@ class Kubelet:
         """The pod with its volumes, as they are at its start."""
         is_worker = item["metadata"]["ownerReferences"][0]["kind"] == "StatefulSet"
         number = name.rpartition("-")[2] if is_worker else ""
-        is_alone = not any("--reply-address=" in text for text in item["spec"]["containers"][0]["args"])
-        known_as = name.rpartition("-")[0] if is_alone and not is_worker else name
         folder = self._root / f"{name}-{item['metadata']['uid'][:8]}"
-        pod = Pod(name, folder, item["spec"], number, self._ports_of(known_as))
-        for mount in ("etc-jellybean", "etc-jellybean-tls", "run-jellybean", "models"):
-            (folder / mount).mkdir(parents=True)
-        volumes = {volume["name"]: volume for volume in item["spec"]["volumes"]}
-        if image := volumes.get("models", {}).get("image"):
-            (folder / "models").rmdir()
-            (folder / "models").symlink_to(self.image_volumes[image["reference"]])
-        data = dict(self._objects("configmaps")[volumes["files"]["configMap"]["name"]]["data"])
-        data["peers.json"] = json.dumps(
-            {w: f"127.0.0.1:{self._ports_of(_host(a))[7001]}" for w, a in json.loads(data["peers.json"]).items()}
-        )
-        for file, text in data.items():
-            (folder / "etc-jellybean" / file).write_text(text, encoding="utf-8")
-        self._mount_certificates(item, pod)
+        pod = Pod(name, folder, item["spec"], number, self._addresses[self._known_as(name, item)])
+        for volume in item["spec"]["volumes"]:
+            mount = pod.volume(volume["name"])
+            if "image" in volume:
+                mount.rmdir()
+                mount.symlink_to(self.image_volumes[volume["image"]["reference"]])
+            elif "configMap" in volume:
+                data = self._objects("configmaps")[volume["configMap"]["name"]]["data"]
+                mount_config_map(mount, data, pod.address, self._addresses)
+        self._mount_secrets(item, pod)
         return pod
 
-    def _mount_certificates(self, item: Any, pod: Pod) -> None:
-        """Mount the Secret of a pod, again when it has changed."""
-        (name,) = (v["secret"]["secretName"] for v in item["spec"]["volumes"] if v["name"] == "tls")
-        secret = self._objects("secrets")[name]
-        if self._mounted.get(pod.folder) != secret["metadata"]["resourceVersion"]:
-            self._mounted[pod.folder] = secret["metadata"]["resourceVersion"]
-            data = {file: base64.b64decode(text) for file, text in secret["data"].items()}
-            mount_secret(pod.folder / "etc-jellybean-tls", data)
+    def _known_as(self, name: str, item: Any) -> str:
+        """The name under which others know a pod: its own, or that of its Deployment, whose Service has the same name.
 
-    def _ports_of(self, known_as: str) -> dict[int, int]:
-        return self._ports.setdefault(known_as, {port: free_port() for port in _PORTS})
+        The latter is right of the only pod of a Deployment, unless the pod tells others a reply address.
+        """
+        owner = item["metadata"]["ownerReferences"][0]
+        if owner["kind"] != "Deployment":
+            return name
+        deployment = self._objects("deployments").get(owner["name"])  # None: it was deleted just now
+        is_only = deployment is not None and deployment["spec"]["replicas"] == 1
+        arguments = [text for container in item["spec"]["containers"] for text in container.get("args", ())]
+        has_reply_address = any(text.startswith("--reply-address=") for text in arguments)
+        return str(owner["name"]) if is_only and not has_reply_address else name
+
+    def _mount_secrets(self, item: Any, pod: Pod) -> None:
+        """Mount the Secrets of a pod, again those that have changed."""
+        for volume in item["spec"]["volumes"]:
+            if "secret" in volume:
+                mount, secret = pod.volume(volume["name"]), self._objects("secrets")[volume["secret"]["secretName"]]
+                if self._mounted.get(mount) != secret["metadata"]["resourceVersion"]:
+                    self._mounted[mount] = secret["metadata"]["resourceVersion"]
+                    data = {file: base64.b64decode(text) for file, text in secret["data"].items()}
+                    mount_secret(mount, data)
 
     def _run(self, pod: Pod) -> None:
-        for one in [one for one in self._leaving if one.ports is pod.ports and one.process is not None]:
-            one.process.wait(60.0)  # its address is that of a pod that still drains
+        for other in [other for other in self._leaving if other.address == pod.address]:
+            assert other.has_ended.wait(_PREDECESSOR_S), f"{other.name} does not end"
         self.starts.append(pod.name)
-        log = (pod.folder / "log").open("ab")
-        with log:
-            for init in pod.spec["initContainers"]:
-                subprocess.run(pod.command(init), stdout=log, stderr=log, check=True, timeout=120)
-            if not self._stop.is_set():
-                pod.process = subprocess.Popen(pod.command(pod.spec["containers"][0]), stdout=log, stderr=log)
-
-    def _end(self, pod: Pod) -> None:
-        """PreStop, SIGTERM, and SIGKILL at the end of the grace period."""
-        if pod.process is None:
-            return
-        self._leaving.append(pod)
-        container = pod.spec["containers"][0]
-        time.sleep(container["lifecycle"]["preStop"]["sleep"]["seconds"])
-        pod.process.send_signal(signal.SIGTERM)
-        try:
-            pod.process.wait(pod.spec["terminationGracePeriodSeconds"])
-        except subprocess.TimeoutExpired:
-            pod.process.kill()
-            pod.process.wait()
+        pod.start()
 
     def _report(self, name: str, item: Any, is_ready: bool) -> None:
         status = "True" if is_ready else "False"
@@ -199,13 +189,9 @@ def service_here(target: Target, kubelet: Kubelet, name: str, port: int) -> Iter
     server = target.server
     assert server is not None
 
-    def choose() -> int | None:
+    def choose() -> Endpoint | None:
         there = kubelet.services().get(name)
-        return None if there is None else kubelet.port(there["spec"]["selector"], port)
+        return None if there is None else kubelet.endpoint(there["spec"]["selector"], port)
 
     with balancer(choose) as address:
         yield address
-
-
-def _host(address: str) -> str:
-    return address.partition(":")[0].partition(".")[0]

@@ -1,71 +1,127 @@
-"""Runs rendered pods as local processes, by their containers' commands with paths and addresses replaced.
+"""Runs rendered pods as local processes, each pod with a loopback address of its own and the ports of its manifest.
 
-What a kubelet would do is done here: mount volumes, number pods, run init containers, ask probes, send SIGTERM.
+What a kubelet would do is done here: mount volumes, number pods, start containers in their order, ask probes, and end
+containers in the opposite order.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-
 from jellybean.serving.enrolment.authority import LIFE_S, Authority, open_authority
 from jellybean_agent.security.identity import Identity, Role
-from tests.support.ports import free_port
+from tests.integration.k8s.containers_here import Container, Sandbox
+from tests.integration.k8s.volumes_here import first_label, mount_config_map, mount_secret
+from tests.support.loopback import loopback_address
 
-_PORTS = {"--listen": 7001, "--reply-address": 7001, "--port": 8001, "--health-port": 7002, "--metrics-port": 9090}
+_VOLUMES = ("configMap", "secret", "emptyDir", "image")
+_INIT_S = 120.0  # longest time of an init container
+_POLL_S = 0.1
 
 
-@dataclass
 class Pod:
-    """One pod: `name` as in the cluster, container commands, and local ports in place of its own."""
+    """One pod: `name` as in the cluster, `number` the ordinal in its StatefulSet or empty."""
 
-    name: str
-    folder: Path
-    spec: Any
-    number: str
-    ports: dict[int, int]
-    process: subprocess.Popen[bytes] | None = None
-    identity: Identity | None = None
+    def __init__(self, name: str, folder: Path, spec: Any, number: str, address: str) -> None:
+        self.name, self.folder, self.spec, self.number, self.address = name, folder, spec, number, address
+        fields = {
+            "metadata.name": name,
+            "metadata.labels['apps.kubernetes.io/pod-index']": number,
+            "status.podIP": address,
+        }
+        sandbox = Sandbox(folder, address, fields)
+        self.volume = sandbox.volume
+        for volume in spec["volumes"]:
+            assert any(kind in volume for kind in _VOLUMES), f"{name}: {volume['name']}: volume of unknown kind"
+            self.volume(volume["name"]).mkdir(parents=True)
+        self._init_containers = [Container(item, sandbox) for item in spec.get("initContainers", ())]
+        self.sidecars = [container for container in self._init_containers if container.is_sidecar]
+        self.containers = [Container(item, sandbox) for item in spec["containers"]]  # the main ones
+        self._lock = threading.Lock()
+        self._is_ending = threading.Event()
+        self.is_started = False
+        self.has_ended = threading.Event()
 
-    def command(self, container: Any) -> list[str]:
-        """The container's command line, as it runs here."""
-        names = {"python": [sys.executable], "jellybean-agent": [sys.executable, "-P", "-m", "jellybean_agent"]}
-        head, *rest = container["command"]
-        return [*names[head], *(self._here(text) for text in [*rest, *container["args"]])]
+    @property
+    def process(self) -> subprocess.Popen[bytes] | None:
+        """Process of the only main container."""
+        (container,) = self.containers
+        return container.process
 
-    def _here(self, text: str) -> str:
-        text = text.replace("$(WORKER_NUMBER)", self.number)
-        for host in ("0.0.0.0", "$(REPLY_HOST)"):
-            text = text.replace(host, "127.0.0.1")
-        option, _, value = text.partition("=")
-        if option in _PORTS:
-            return f"{option}={value.replace(str(_PORTS[option]), str(self.ports[_PORTS[option]]))}"
-        for mount in ("/etc/jellybean-tls", "/etc/jellybean", "/run/jellybean", "/models"):
-            if text.startswith(mount) or f"={mount}" in text:
-                return text.replace(mount, str(self.folder / mount.strip("/").replace("/", "-")), 1)
-        return text
+    def start(self) -> None:
+        """Start what does not run: init containers in order, each to its end, or to its startup if it is a sidecar.
+
+        Then the main containers. CalledProcessError if an init container fails.
+        """
+        for container in self._init_containers:
+            self._launch(container)
+            if container.is_sidecar:
+                self._await_startup(container)
+            elif container.process is not None:
+                status = container.process.wait(_INIT_S)
+                if status and not self._is_ending.is_set():
+                    raise subprocess.CalledProcessError(status, container.command())
+        for container in self.containers:
+            self._launch(container)
+        self.is_started = True
+
+    def _launch(self, container: Container) -> None:
+        with self._lock:
+            if not container.is_running and not self._is_ending.is_set():
+                container.start()
+
+    def _await_startup(self, sidecar: Container) -> None:
+        while not sidecar.probe("startupProbe") and not self._is_ending.wait(_POLL_S):
+            self._launch(sidecar)
+
+    def restart_sidecars(self) -> None:
+        """Start sidecars again that have exited. Main containers stay ended: a test sees that they failed."""
+        for sidecar in self.sidecars:
+            self._launch(sidecar)
+
+    def is_ready(self) -> bool:
+        """True if all containers and sidecars run, and those with a readiness probe pass it."""
+        return self.is_started and all(container.is_ready() for container in (*self.sidecars, *self.containers))
 
     def probe(self, kind: str) -> bool:
-        """Result of a probe, as the kubelet would see it."""
-        asked = self.spec["containers"][0][kind]["grpc"]
-        with grpc.insecure_channel(f"127.0.0.1:{self.ports[asked['port']]}") as channel:
-            stub = health_pb2_grpc.HealthStub(channel)  # type: ignore[no-untyped-call]
-            try:
-                request = health_pb2.HealthCheckRequest(service=asked["service"])
-                return bool(stub.Check(request, timeout=20).status == health_pb2.HealthCheckResponse.SERVING)
-            except grpc.RpcError:
-                return False
+        """True if all containers and sidecars pass this probe."""
+        return all(container.probe(kind) for container in (*self.sidecars, *self.containers))
+
+    def end(self) -> None:
+        """Terminate the main containers, then the sidecars in reverse order; SIGKILL after the grace period."""
+        begin_s = time.monotonic()
+        end_s = begin_s + self.spec["terminationGracePeriodSeconds"]
+        self._forbid_starts()
+        first = [one for one in (*self._init_containers, *self.containers) if not one.is_sidecar]
+        terminations = [threading.Thread(target=one.terminate_at, args=(begin_s,)) for one in first]
+        for thread in terminations:
+            thread.start()
+        for container in first:
+            container.kill_at(end_s)
+        for thread in terminations:
+            thread.join()
+        for sidecar in reversed(self.sidecars):
+            sidecar.terminate_at(begin_s)
+            sidecar.kill_at(end_s)
+        self.has_ended.set()
+
+    def kill(self) -> None:
+        """Kill all processes, as when the node is lost."""
+        self._forbid_starts()
+        for container in (*self._init_containers, *self.containers):
+            container.kill_at(0.0)
+
+    def _forbid_starts(self) -> None:
+        with self._lock:
+            self._is_ending.set()
 
 
 @dataclass
@@ -76,6 +132,7 @@ class Cluster:
     workflow: str
     objects: Sequence[Any]
     pods: list[Pod] = field(default_factory=list)
+    identities: dict[str, Identity] = field(default_factory=dict)  # by pod
 
     def __post_init__(self) -> None:
         self.authority: Authority = open_authority(self.root / "ca")
@@ -91,35 +148,26 @@ class Cluster:
         self._mount()
 
     def _add(self, name: str, item: Any, number: str) -> None:
-        ports = {port: free_port() for port in _PORTS.values()}
-        self.pods.append(Pod(name, self.root / name, item["spec"]["template"]["spec"], number, ports))
+        self.pods.append(Pod(name, self.root / name, item["spec"]["template"]["spec"], number, loopback_address()))
 
     def _mount(self) -> None:
         data = next(item["data"] for item in self.objects if item["kind"] == "ConfigMap")
-        ports = {pod.name: pod.ports[7001] for pod in self.pods}
-        book = json.loads(data["peers.json"])
-        files = data | {
-            "peers.json": json.dumps({w: f"127.0.0.1:{ports[a.split('.')[0].split(':')[0]]}" for w, a in book.items()})
-        }
-        names = {address.split(".")[0]: worker for worker, address in book.items() if worker}
+        addresses = {pod.name: pod.address for pod in self.pods}
+        workers = {first_label(place): worker for worker, place in json.loads(data["peers.json"]).items() if worker}
         for pod in self.pods:
-            for mount in ("etc-jellybean", "etc-jellybean-tls", "run-jellybean", "models"):
-                (pod.folder / mount).mkdir(parents=True)
-            for name, text in files.items():
-                (pod.folder / "etc-jellybean" / name).write_text(text, encoding="utf-8")
-            worker = names.get(pod.name)
+            mount_config_map(pod.volume("files"), data, pod.address, addresses)
+            worker = workers.get(pod.name)
             own = (Role.GATEWAY, "") if worker is None else (Role.AGENT, worker)
-            pod.identity = Identity(self.workflow, *own)
+            self.identities[pod.name] = Identity(self.workflow, *own)
             self.certify(pod)
 
     def certify(self, pod: Pod, life_s: float = LIFE_S) -> None:
         """Mount a new certificate as a kubelet does: files in a new folder, to which one link is moved at once."""
-        assert pod.identity is not None
-        made, secret = self.root / "made" / pod.name, pod.folder / "etc-jellybean-tls"
-        self.authority.equip(made, pod.identity, life_s=life_s)
+        made = self.root / "made" / pod.name
+        self.authority.equip(made, self.identities[pod.name], life_s=life_s)
         name = pod.number or "tls"
         named = (("ca.crt", "ca.crt"), ("tls.crt", f"{name}.crt"), ("tls.key", f"{name}.key"))
-        mount_secret(secret, {target: (made / source).read_bytes() for source, target in named})
+        mount_secret(pod.volume("tls"), {target: (made / source).read_bytes() for source, target in named})
 
     def client_certificate(self) -> Path:
         """Folder of a client's certificate, written once: others may be reading it."""
@@ -127,29 +175,6 @@ class Cluster:
         if not folder.exists():
             self.authority.equip(folder, Identity(self.workflow, Role.CLIENT, "alice"))
         return folder
-
-    def start(self, pod: Pod) -> None:
-        """Run the init containers to completion, then the container."""
-        log = (pod.folder / "log").open("ab")
-        with log:
-            for init in pod.spec["initContainers"]:
-                subprocess.run(pod.command(init), stdout=log, stderr=log, check=True, timeout=120)
-            pod.process = subprocess.Popen(pod.command(pod.spec["containers"][0]), stdout=log, stderr=log)
-
-
-def mount_secret(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Mount a Secret as a kubelet does: its files in a new folder, to which one link is moved at once."""
-    version = Path(tempfile.mkdtemp(prefix="..", dir=folder))
-    for name, content in files.items():
-        (version / name).write_bytes(content)
-        (version / name).chmod(0o440)  # for the pod's group
-        if not (folder / name).is_symlink():
-            (folder / name).symlink_to(Path("..data", name))
-    before = (folder / "..data").resolve()
-    (folder / "..data_tmp").symlink_to(version.name)
-    (folder / "..data_tmp").replace(folder / "..data")
-    if before.name != "..data":
-        shutil.rmtree(before)
 
 
 @contextlib.contextmanager
@@ -159,8 +184,5 @@ def cluster_here(root: Path, workflow: str, objects: Sequence[Any]) -> Iterator[
     try:
         yield cluster
     finally:
-        started = [pod.process for pod in cluster.pods if pod.process is not None]
-        for process in started:
-            process.kill()
-        for process in started:
-            process.wait()
+        for pod in cluster.pods:
+            pod.kill()

@@ -137,7 +137,7 @@ def test_a_gateway_pod_that_is_deleted_loses_nothing(served: Served) -> None:
     with served.load() as load:
         time.sleep(1.0)
         served.delete_pod(name)
-        wait_until(lambda: served.kubelet.port({"app.kubernetes.io/component": "gateway"}, 8001) is not None)
+        wait_until(lambda: served.kubelet.endpoint({"app.kubernetes.io/component": "gateway"}, 8001) is not None)
         time.sleep(1.0)
     load.check()
 

@@ -106,7 +106,7 @@ def connect(operated: Operated, gateway: Gateway) -> str:
     """Have the deployed gateway's pod answer; its name."""
     name = str(gateway_pod(operated.target.cluster, "digits")[0]["metadata"]["name"])
     assert operated.target.server is not None
-    operated.target.server.api.ports[name, 9090] = gateway.port
+    operated.target.server.api.endpoints[name, 9090] = ("127.0.0.1", gateway.port)
     return name
 
 
@@ -147,7 +147,7 @@ def test_the_figures_of_several_gateways_are_those_of_all_together(target: Targe
     assert operated.target.server is not None
     with answering(one := Gateway()), answering(other := Gateway()):
         for name, gateway in zip(names, (one, other), strict=True):
-            operated.target.server.api.ports[name, 9090] = gateway.port
+            operated.target.server.api.endpoints[name, 9090] = ("127.0.0.1", gateway.port)
         assert "measured" not in operated.look(WINDOW_S)
         one.received = one.answered = 480
         other.received = other.answered = 120
@@ -173,7 +173,7 @@ def test_a_gateway_that_does_not_answer_takes_its_figures_away(operated: Operate
             found = operated.look(after_s)
         assert "measured" in found
         assert operated.target.server is not None
-        del operated.target.server.api.ports[name, 9090]
+        del operated.target.server.api.endpoints[name, 9090]
         for _ in range(3):
             assert "measured" not in operated.look(WINDOW_S)
     assert len([text for text in operated.said if text.startswith("nothing is measured: ")]) == 1

@@ -43,20 +43,20 @@ def test_the_commands_of_rendered_pods_serve_a_request_and_drain(tmp_path: Path)
         with cluster_here(tmp_path / "pods", plan.name, render(deployed_plan(plan, settings))) as cluster:
             gateway = next(pod for pod in cluster.pods if pod.name.endswith("-gateway"))
             agents = [pod for pod in cluster.pods if pod is not gateway]
-            cluster.start(gateway)
+            gateway.start()
             wait_until(lambda: gateway.probe("livenessProbe"))
             assert gateway.probe("startupProbe")
             assert not gateway.probe("readinessProbe")  # its workers are not there
             for pod in agents:
-                cluster.start(pod)
+                pod.start()
             wait_until(lambda: all(pod.probe("readinessProbe") for pod in cluster.pods))
             assert all(pod.probe(kind) for pod in cluster.pods for kind in ("startupProbe", "livenessProbe"))
-            with Client(f"127.0.0.1:{gateway.ports[8001]}", tls=cluster.client_certificate()) as client:
+            with Client(f"{gateway.address}:8001", tls=cluster.client_certificate()) as client:
                 answer = client.infer({"x": np.array([[1, 2, 3, 4]], np.float32)})
             assert answer["triple"].tolist() == [[6, 12, 18, 24]]
-            metrics = urllib.request.urlopen(f"http://127.0.0.1:{agents[0].ports[9090]}/metrics", timeout=60).read()
+            metrics = urllib.request.urlopen(f"http://{agents[0].address}:9090/metrics", timeout=60).read()
             assert b"jellybean_requests_total" in metrics
-            metrics = urllib.request.urlopen(f"http://127.0.0.1:{gateway.ports[9090]}/metrics", timeout=60).read()
+            metrics = urllib.request.urlopen(f"http://{gateway.address}:9090/metrics", timeout=60).read()
             assert b'jellybean_gateway_requests_total{outcome="answered"} 1.0' in metrics
             for pod in cluster.pods:
                 assert pod.process is not None
@@ -73,10 +73,10 @@ def test_pods_of_several_workflows_serve_each_under_its_name(tmp_path: Path) -> 
         settings = DeploymentSettings({"cpu": "agent"}, "gateway", ModelSource(url=url), drain_s=5)
         with cluster_here(tmp_path / "pods", plan.name, render(deployed_plan(plan, settings))) as cluster:
             for pod in cluster.pods:
-                cluster.start(pod)
+                pod.start()
             wait_until(lambda: all(pod.probe("readinessProbe") for pod in cluster.pods))
             gateway = next(pod for pod in cluster.pods if pod.name.endswith("-gateway"))
-            address, row = f"127.0.0.1:{gateway.ports[8001]}", np.array([[1, 2, 3, 4]], np.float32)
+            address, row = f"{gateway.address}:8001", np.array([[1, 2, 3, 4]], np.float32)
             for name, factor in FACTORS.items():
                 with Client(address, tls=cluster.client_certificate(), workflow=name) as client:
                     (answer,) = client.infer({"x": row}).values()
@@ -98,15 +98,15 @@ def test_a_gateway_pod_becomes_ready_and_serves_without_a_pod_that_is_never_star
             (absent,) = (pod for pod in cluster.pods if pod.name.endswith("-edge-2"))
             for pod in cluster.pods:
                 if pod is not absent:
-                    cluster.start(pod)
+                    pod.start()
             gateway = next(pod for pod in cluster.pods if pod.name.endswith("-gateway"))
             wait_until(lambda: gateway.probe("readinessProbe"))
-            address, row = f"127.0.0.1:{gateway.ports[8001]}", np.array([[1, 2, 3, 4]], np.float32)
+            address, row = f"{gateway.address}:8001", np.array([[1, 2, 3, 4]], np.float32)
             with Client(address, tls=cluster.client_certificate()) as client:
                 answers = [client.infer({"x": row})["triple"].tolist() for _ in range(10)]
                 assert answers == [[[6, 12, 18, 24]]] * 10
                 states = dict(client.status().workers)
                 assert states == {"edge-1": "ready", "cloud-1": "ready", "edge-2": "starting"}
-                cluster.start(absent)
+                absent.start()
                 wait_until(lambda: client.status().state == "ready")
                 assert client.infer({"x": row})["triple"].tolist() == [[6, 12, 18, 24]]

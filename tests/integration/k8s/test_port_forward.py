@@ -49,7 +49,7 @@ def at(target: Target, kubeconfig: Path, served: ServedScales) -> tuple[str, ...
     assert target.server is not None
     for item in (SERVICE, pod("scales-7d4b-gateway-1", ready=False), pod()):
         target.cluster.create(item)
-    target.server.api.ports[POD, 8001] = served.port
+    target.server.api.endpoints[POD, 8001] = ("127.0.0.1", served.port)
     return ("--context", "x", "--namespace", target.cluster.namespace, "--kubeconfig", str(kubeconfig))
 
 

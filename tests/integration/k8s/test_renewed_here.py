@@ -33,7 +33,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         settings = DeploymentSettings({"cpu": "agent"}, "gateway", ModelSource(url=url), drain_s=5)
         with cluster_here(root / "pods", plan.name, render(deployed_plan(plan, settings))) as found:
             for pod in found.pods:
-                found.start(pod)
+                pod.start()
             wait_until(lambda: all(pod.probe("readinessProbe") for pod in found.pods))
             yield found
 
@@ -44,11 +44,11 @@ def gateway_of(cluster: Cluster) -> Pod:
 
 def shown(cluster: Cluster, pod: Pod) -> bytes:
     """The certificate that a pod shows in a new connection, valid or not."""
-    port, mine = pod.ports[8001 if pod is gateway_of(cluster) else 7001], cluster.client_certificate()
+    port, mine = 8001 if pod is gateway_of(cluster) else 7001, cluster.client_certificate()
     context = ssl.create_default_context(cafile=str(mine / CA_FILE))
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.load_cert_chain(mine / CERTIFICATE_FILE, mine / PRIVATE_KEY_FILE)
-    with socket.create_connection(("127.0.0.1", port), 10) as raw, context.wrap_socket(raw) as secured:
+    with socket.create_connection((pod.address, port), 10) as raw, context.wrap_socket(raw) as secured:
         return secured.getpeercert(binary_form=True) or b""
 
 
@@ -56,7 +56,7 @@ def test_renewed_secrets_are_used_while_requests_are_answered(cluster: Cluster) 
     failures: list[str] = []
     answered: list[object] = []
     is_over = threading.Event()
-    address, mine = f"127.0.0.1:{gateway_of(cluster).ports[8001]}", cluster.client_certificate()
+    address, mine = f"{gateway_of(cluster).address}:8001", cluster.client_certificate()
 
     def load() -> None:
         while not is_over.wait(0.005):
@@ -88,7 +88,7 @@ def test_renewed_secrets_are_used_while_requests_are_answered(cluster: Cluster) 
 
 def test_pods_recover_from_an_outage_of_expired_certificates_by_new_secrets_alone(cluster: Cluster) -> None:
     gateway, pids = gateway_of(cluster), [pod.process.pid for pod in cluster.pods if pod.process is not None]
-    address = f"127.0.0.1:{gateway.ports[8001]}"
+    address = f"{gateway.address}:8001"
     cluster.certify(gateway, life_s=-60.0)
     expired = pytest.raises(RequestError, match=r"the certificate of the gateway at .* expired on 20")
     with Client(address, tls=cluster.client_certificate()) as client, expired:
@@ -112,10 +112,10 @@ def test_a_pod_that_starts_with_an_expired_certificate_says_so_and_starts_with_a
     agent.process.terminate()
     agent.process.wait(30)
     cluster.certify(agent, life_s=-60.0)
-    cluster.start(agent)
+    agent.start()
     assert agent.process.wait(60) == 2
-    log = (agent.folder / "log").read_text(encoding="utf-8")
+    log = agent.containers[0].log.read_text(encoding="utf-8")
     assert "the certificate has expired; it is mounted from a Secret, which `jellybean certs DIR --renew`" in log
     cluster.certify(agent)
-    cluster.start(agent)
+    agent.start()
     wait_until(lambda: all(pod.probe("readinessProbe") for pod in cluster.pods))

@@ -58,9 +58,9 @@ def test_the_ten_commands_end_with_a_measurement(
                         kubelet.image_volumes["registry.example/digits-models:1"] = tmp_path / "my-digits"
                     if words[1] == "bench":
                         (gateway,) = (name for name in server.api.of("pods") if "-gateway-" in name)
-                        port = kubelet.port({"app.kubernetes.io/component": "gateway"}, 8001)
-                        assert port is not None
-                        server.api.ports[gateway, 8001] = port
+                        endpoint = kubelet.endpoint({"app.kubernetes.io/component": "gateway"}, 8001)
+                        assert endpoint is not None
+                        server.api.endpoints[gateway, 8001] = endpoint
                     at = {"fleet": "x", "digits": target.cluster.namespace}
                     own = [
                         at.get(w, w) if words[i] in ("--context", "--namespace") else w for i, w in enumerate(words[1:])

@@ -25,7 +25,7 @@ from jellybean_agent.transport.channels import CHANNEL_OPTIONS
 from jellybean_agent.transport.gateway_peers import FORGET_S
 from jellybean_agent.transport.reply_address import ReplyAddress
 from jellybean_agent.transport.streams import DELIVER_METHOD
-from tests.support.balancer import balancer
+from tests.support.balancer import Endpoint, balancer
 from tests.support.gateways_run import GatewaysRun, gateways_run
 from tests.support.steady_load import SteadyLoad
 from tests.support.tiny_models import chain, make_plan, scale
@@ -90,13 +90,13 @@ def test_each_gateway_is_told_of_the_failures_of_its_own_requests(run: GatewaysR
 def test_a_gateway_that_is_killed_loses_nothing_and_the_other_never_stops(run: GatewaysRun) -> None:
     turns = itertools.count()
 
-    def choose() -> int | None:
+    def choose() -> Endpoint | None:
         """A gateway that takes connections, in turn."""
         for _ in run.ports:
-            port = run.ports[next(turns) % len(run.ports)]
+            endpoint = "127.0.0.1", run.ports[next(turns) % len(run.ports)]
             with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    return port
+                if probe.connect_ex(endpoint) == 0:
+                    return endpoint
         return None
 
     tls = run.certificate(Role.CLIENT, "bob")
