@@ -139,6 +139,14 @@ RULES = (
         "The plan is served without them: jellybean top DIR names them.",
     ),
     Rule(
+        "JellyBeanRemoteWorkerNotReached",
+        "jellybean_relay_offers == 0",
+        "10m",  # a new plan's pods may take as long to start
+        "critical",
+        "no tunnel of {{ $labels.worker }} has dialled the relay",
+        "Its agent, its site, or the way from there to relay.address is down; the log of its tunnel says what it sees.",
+    ),
+    Rule(
         "JellyBeanCertificateNotRenewed",
         f"{_CERTIFICATE_LEFT_S} < jellybean_certificate_lifetime_seconds / 3",
         "2h",  # the operator of Kubernetes renews at a third, and looks once an hour

@@ -179,6 +179,16 @@ GRAPHS: tuple[tuple[str, str, tuple[Query, ...]], ...] = (  # title, unit, queri
         ),
     ),
     ("Spool", "bytes", (("sum(jellybean_gateway_kept_bytes)", "kept on disk"),)),
+    (
+        "Relay: idle connections of tunnels",
+        "short",
+        (("sum by (worker) (jellybean_relay_offers)", "{{worker}}"),),
+    ),
+    (
+        "Relay: bytes",
+        "Bps",
+        ((f"sum by (worker, direction) (rate(jellybean_relay_bytes_total{_RATE}))", "{{worker}} {{direction}}"),),
+    ),
 )
 
 

@@ -144,6 +144,15 @@ CASES = {  # offered: 1100 a minute, of which 100 are client errors
         [{"series": f"jellybean_gateway_kept_oldest_seconds{{{AT}}}", "values": "0+60x200"}],
         AT,
     ),
+    "a worker whose tunnel is away": firing(
+        "JellyBeanRemoteWorkerNotReached",
+        "20m",
+        [
+            {"series": f'jellybean_relay_offers{{{AT},worker="edge-1"}}', "values": "2x3 0x60"},
+            {"series": f'jellybean_relay_offers{{{AT},worker="edge-2"}}', "values": "0x3 2x60"},
+        ],
+        f'{AT},worker="edge-1"',
+    ),
     "an earlier plan": firing(
         "JellyBeanStalePlan",
         "20m",
