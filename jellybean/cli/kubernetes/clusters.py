@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jellybean.cli.kubernetes.deployed_project import deployed_project
 from jellybean.cli.kubernetes.options import connect_to
 from jellybean.errors import InputError
 from jellybean.folders import state_folder
 
 if TYPE_CHECKING:
+    from jellybean.documents import AnyProject
     from jellybean.documents.kubernetes_clusters import ClusterSpec
-    from jellybean_k8s import Cluster, DeployedPlan
+    from jellybean_k8s import Cluster, ClusterPart, DeployedPlan
+
+_MONITORING = "monitoring.coreos.com/v1"
+_AWAY_S = 2.0  # in which one of several clusters answers, or is taken to be away
 
 
 def clusters_of(directory: Path) -> dict[str, ClusterSpec]:
@@ -40,7 +46,41 @@ def connect_to_deployment(
     return {name: connect_to(kubeconfig, spec.context or name, spec.namespace) for name, spec in specs.items()}
 
 
-def certificates_of(deployed: DeployedPlan, directory: Path, certs: Path | None) -> tuple[Any, ...]:
+def require_clusters(specs: Mapping[str, ClusterSpec], *, skip_offline: bool) -> None:
+    """InputError if an option is about several clusters, and there is one."""
+    if skip_offline and not specs:
+        raise InputError("--skip-offline is for several clusters; kubernetes.yaml names none")
+
+
+def cluster_parts(
+    project: AnyProject, clusters: Mapping[str, Cluster], certs: Path | None, *, what_if: bool
+) -> list[ClusterPart]:
+    """What of the project's plan is deployed to each cluster, with the Secrets of its certificates if there are any."""
+    from jellybean_k8s import ClusterPart, render
+
+    monitored = {name: _is_monitored(cluster, is_only=not name) for name, cluster in clusters.items()}
+    whole = deployed_project(project, service_monitor=monitored.get("", False), what_if=what_if)
+    parts = []
+    for name, cluster in clusters.items():
+        view = whole.in_cluster(name, service_monitor=monitored[name]) if name else whole
+        objects = (*_certificates(view, project.directory, certs), *render(view))
+        parts.append(ClusterPart(name, cluster, view, objects))
+    return parts
+
+
+def _is_monitored(cluster: Cluster, *, is_only: bool) -> bool:
+    """True if the cluster has ServiceMonitors. One of several that is away gets one when it is deployed to again."""
+    from jellybean_k8s import UnreachableError
+
+    if is_only:
+        return cluster.serves(_MONITORING)
+    try:
+        return replace(cluster, patience_s=_AWAY_S).serves(_MONITORING)
+    except UnreachableError:
+        return False
+
+
+def _certificates(deployed: DeployedPlan, directory: Path, certs: Path | None) -> tuple[Any, ...]:
     """The Secrets of the plan's processes here, if certificates were made in `certs`, or in the project."""
     from jellybean_k8s import certificate_secrets
 

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from tests.api_server import RunningServer
 from tests.k8s_check import complaints
 from tests.support.command_line import jellybean
 from tests.support.paths import EXAMPLES
+from tests.support.ready_pods import add_nodes, ready_pods
 
 EXAMPLE = EXAMPLES / "digits"
 SETTINGS = """\
@@ -47,9 +47,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def server() -> Iterator[RunningServer]:
     with RunningServer() as found:
-        for name, tier in (("a", "edge"), ("b", "edge"), ("c", "cloud")):
-            meta = {"name": name, "uid": name, "labels": {"jellybean.dev/tier": tier}}
-            found.api.store["nodes", "", name] = {"kind": "Node", "metadata": meta, "spec": {}, "status": {}}
+        add_nodes(found, a="edge", b="edge", c="cloud")
         yield found
 
 
@@ -64,24 +62,10 @@ def flags(server: RunningServer, tmp_path: Path) -> list[str]:
     return ["--kubeconfig", str(tmp_path / "kubeconfig"), "--context", "fleet"]
 
 
-def ready(server: RunningServer, stop: threading.Event) -> None:
-    while not stop.wait(0.02):
-        for key, pod in list(server.api.store.items()):
-            if key[0] == "pods" and pod["status"]["phase"] == "Pending":
-                conditions = [{"type": "Ready", "status": "True"}]
-                server._loop.call_soon_threadsafe(
-                    server.api._save, key, {**pod, "status": {"phase": "Running", "conditions": conditions}}, pod
-                )
-
-
 @pytest.fixture
 def kubelet(server: RunningServer) -> Iterator[None]:
-    stop = threading.Event()
-    thread = threading.Thread(target=ready, args=(server, stop), daemon=True)
-    thread.start()
-    yield
-    stop.set()
-    thread.join()
+    with ready_pods(server):
+        yield
 
 
 def test_render_prints_sound_objects_and_writes_a_base(

@@ -1,0 +1,69 @@
+"""Prints what a deployment would change, by a server-side dry run."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from jellybean.cli.console import EXIT_FAILURE, out
+from jellybean.display.terminal import BAD, GOOD
+
+if TYPE_CHECKING:
+    from jellybean_k8s import ClusterPart
+
+EXIT_DIFFERENT = EXIT_FAILURE  # exit statuses are those of diff(1)
+_CLUSTER_ONLY = ("resourceVersion", "uid", "creationTimestamp", "generation", "managedFields", "selfLink")
+
+
+def print_changes(parts: Sequence[ClusterPart], *, force: bool) -> None:
+    """Print what deploying would change, by cluster; typer.Exit(1) if it would change anything."""
+    from jellybean_k8s import dry_run
+
+    is_different = False
+    for part in parts:
+        pairs = dry_run(part.cluster, part.deployed, part.objects, force=force)
+        is_different |= bool(pairs)
+        if pairs and part.name:
+            out.print(f"{part.name}:", style="bold")
+        for before, after in pairs:
+            for line in _difference(before, after):
+                style = GOOD if line.startswith("+") else BAD if line.startswith("-") else "dim"
+                out.print(line, style=style, soft_wrap=True)
+    if is_different:
+        raise typer.Exit(EXIT_DIFFERENT)
+    out.print("nothing would change", style=GOOD)
+
+
+def _difference(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Iterator[str]:
+    from jellybean_k8s import to_yaml
+
+    item = after or before or {}
+    name = f"{item['kind']}/{item['metadata']['name']}"
+    if after is None:
+        yield f"- {name}: pruned"
+        return
+    if before is None:
+        yield f"+ {name}: new"
+        return
+    old, new = (to_yaml(_without_cluster_fields(value)).splitlines() for value in (before, after))
+    yield from difflib.unified_diff(old, new, name, name, lineterm="", n=2)
+
+
+def _without_cluster_fields(item: Mapping[str, Any]) -> dict[str, Any]:
+    """The object without fields that the cluster sets; secrets are replaced by short hashes."""
+    meta = {key: value for key, value in item["metadata"].items() if key not in _CLUSTER_ONLY}
+    fields = {key: value for key, value in item.items() if key not in ("metadata", "status", "apiVersion")}
+    if item["kind"] == "Secret":
+        data = item.get("data") or {}
+        fields["data"] = {key: hashlib.sha256(str(value).encode()).hexdigest()[:8] for key, value in data.items()}
+    return {"metadata": meta, **_sorted(fields)}
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,179 @@
+"""certs, render, deploy, status, rollback, undeploy over two clusters, as a person runs them: two mock API servers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from jellybean.cli import run
+from tests.api_server import RunningServer
+from tests.k8s_clusters_check import cluster_complaints
+from tests.support.paths import EXAMPLES
+from tests.support.ready_pods import add_nodes, ready_pods
+
+SETTINGS = """\
+kind: Kubernetes
+images: {agent: "registry.example/agent:1", gateway: "registry.example/gateway:1"}
+models: {url: https://models.example/digits}
+gateway: {tier: cloud}
+clusters:
+  near: {tiers: [edge]}
+  far: {context: far-admin, namespace: hall, tiers: [cloud]}
+relay: {address: "relay.example:7443"}
+"""
+PLAN = ("--set", "slo.accuracy=94")  # whose operators run in both tiers
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example, planned, with certificates."""
+    directory = tmp_path_factory.mktemp("projects") / "digits"
+    shutil.copytree(EXAMPLES / "digits", directory, ignore=shutil.ignore_patterns(".jellybean", "plan.json"))
+    (directory / "kubernetes.yaml").write_text(SETTINGS, encoding="utf-8")
+    assert run(["plan", str(directory)]) == 0
+    assert run(["certs", str(directory)]) == 0
+    return directory
+
+
+@pytest.fixture
+def servers() -> Iterator[dict[str, RunningServer]]:
+    with contextlib.ExitStack() as stack:
+        found = {name: stack.enter_context(RunningServer()) for name in ("far-admin", "near")}
+        add_nodes(found["near"], a="edge", b="edge")
+        add_nodes(found["far-admin"], c="cloud")
+        for server in found.values():
+            stack.enter_context(ready_pods(server))
+        yield found
+
+
+@pytest.fixture
+def flags(servers: dict[str, RunningServer], tmp_path: Path) -> list[str]:
+    config = {"apiVersion": "v1", "kind": "Config", "current-context": "far-admin"}
+    config |= {"clusters": [{"name": name, "cluster": {"server": one.url}} for name, one in servers.items()]}
+    contexts = [{"name": name, "context": {"cluster": name, "user": "u", "namespace": "yard"}} for name in servers]
+    config |= {"contexts": contexts, "users": [{"name": "u", "user": {}}]}
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config), encoding="utf-8")
+    return ["--kubeconfig", str(tmp_path / "kubeconfig")]
+
+
+def test_the_objects_of_each_cluster_are_printed_or_written(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {}
+    for name in ("far", "near"):
+        capsys.readouterr()
+        assert run(["render", str(project), "--cluster", name]) == 0
+        found[name] = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert cluster_complaints(found, "relay.example:7443") == []
+    assert run(["render", str(project)]) == 2
+    assert "give --cluster far or --cluster near" in capsys.readouterr().err
+    assert run(["render", str(project), "--cluster", "fog"]) == 2
+    assert "the clusters in kubernetes.yaml are far, near" in capsys.readouterr().err
+    assert run(["render", str(project), "--kustomize", str(tmp_path / "base"), "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)["clusters"]
+    assert {name: one["objects"] for name, one in written.items()} == {name: len(own) for name, own in found.items()}
+    assert all((tmp_path / "base" / name / "kustomization.yaml").exists() for name in found)
+    assert run(["render", str(project), "--resource"]) == 2
+    assert re.search(r"clusters: an operator deploys to its own\s+cluster only", capsys.readouterr().err)
+
+
+def test_a_project_is_deployed_to_both_looked_at_rolled_back_and_taken_away(
+    project: Path,
+    flags: list[str],
+    servers: dict[str, RunningServer],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    copy = tmp_path / "digits"
+    shutil.copytree(project, copy)
+
+    def call(command: str, *more: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = run([command, str(copy), *flags, *more])
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    code, text = call("deploy", "--dry-run")
+    assert (code, text.count("+ StatefulSet"), "far:" in text, "near:" in text) == (1, 2, True, True)
+    assert not any(key[0] == "statefulsets" for server in servers.values() for key in server.api.store)
+    code, text = call("deploy")
+    assert code == 0, text
+    assert "digits in far (hall): revision 1" in text
+    assert "digits in near (yard): revision 1" in text
+    assert "clients reach it at digits.hall.svc:8001 in far" in text
+    assert {name for kind, _, name in servers["near"].api.store if kind == "services"} == {
+        name for kind, _, name in servers["near"].api.store if kind == "services" and name.endswith("-agents")
+    }
+    code, text = call("deploy")
+    assert (code, text.count("already serves this plan")) == (0, 2)
+    code, text = call("status", "--json")
+    found = json.loads(text)
+    assert (code, found["well"], list(found["clusters"])) == (0, True, ["far", "near"])
+    (copy / "kubernetes.yaml").write_text(SETTINGS.replace("agent:1", "agent:2"), encoding="utf-8")
+    code, text = call("deploy")
+    assert (code, text.count("revision 2, ")) == (0, 2), text
+    code, text = call("rollback")
+    assert (code, text.count("revision 3, ")) == (0, 2), text
+    code, text = call("status")
+    assert (code, text.count("is healthy")) == (0, 2), text
+    code, text = call("certs", "--renew")
+    assert (code, "5 Secrets of digits in 2 clusters have new certificates" in text) == (0, True), text
+    code, text = call("undeploy")
+    assert (code, text.count("deleted from")) == (0, 2), text
+    kept = {"nodes", "events"}
+    assert not [key for server in servers.values() for key in server.api.store if key[0] not in kept]
+
+
+def test_a_cluster_that_is_away_is_told_left_out_and_caught_up(
+    project: Path, flags: list[str], servers: dict[str, RunningServer], capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers["near"].api.fault = lambda method, path: 503
+    assert run(["deploy", str(project), *flags, "--timeout", "1"]) == 1
+    text = capsys.readouterr().err
+    assert "near has not answered" in text
+    assert "nothing was applied" in text
+    assert run(["status", str(project), *flags]) == 1
+    capsys.readouterr()
+    assert run(["deploy", str(project), *flags, "--skip-offline", "--no-wait"]) == 0
+    printed = capsys.readouterr()
+    assert "near is left out" in printed.err
+    assert "digits in far (hall): revision 1" in printed.out
+    assert run(["status", str(project), *flags]) == 1
+    assert "near does not answer" in capsys.readouterr().out
+    servers["near"].api.fault = None
+    assert run(["deploy", str(project), *flags]) == 0
+    assert "digits in near (yard): revision 1" in capsys.readouterr().out
+    assert run(["status", str(project), *flags]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--context", "near"), "--context near: kubernetes.yaml names the clusters far, near"),
+        (("--namespace", "x"), "--namespace x: kubernetes.yaml names the clusters"),
+    ],
+)
+def test_options_of_one_cluster_are_refused(
+    project: Path, flags: list[str], options: tuple[str, str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ("deploy", "status", "rollback", "undeploy"):
+        assert run([command, str(project), *flags, *options]) == 2
+        assert words in " ".join(capsys.readouterr().err.split())
+
+
+def test_skipping_needs_several_clusters(
+    project: Path, flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "digits"
+    shutil.copytree(project, copy)
+    text = SETTINGS.partition("clusters:")[0]
+    (copy / "kubernetes.yaml").write_text(text, encoding="utf-8")
+    assert run(["deploy", str(copy), *flags, "--skip-offline"]) == 2
+    assert "--skip-offline is for several clusters" in capsys.readouterr().err
