@@ -19,7 +19,6 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "connect",
     ),
     "cluster.deploy": (
-        "DeployResult",
         "deploy",
         "dry_run",
         "rollback",
@@ -41,6 +40,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "DeployLock",
         "LockedError",
     ),
+    "cluster.phases": ("DeployResult",),
     "cluster.port_forward": (
         "forwarded_gateway",
         "gateway_pod",

@@ -5,7 +5,6 @@ from jellybean_k8s.cluster.cluster import Cluster as Cluster
 from jellybean_k8s.cluster.cluster import ClusterError as ClusterError
 from jellybean_k8s.cluster.cluster import UnreachableError as UnreachableError
 from jellybean_k8s.cluster.cluster import connect as connect
-from jellybean_k8s.cluster.deploy import DeployResult as DeployResult
 from jellybean_k8s.cluster.deploy import deploy as deploy
 from jellybean_k8s.cluster.deploy import dry_run as dry_run
 from jellybean_k8s.cluster.deploy import rollback as rollback
@@ -20,6 +19,7 @@ from jellybean_k8s.cluster.drift import Drift as Drift
 from jellybean_k8s.cluster.drift import heal as heal
 from jellybean_k8s.cluster.lock import DeployLock as DeployLock
 from jellybean_k8s.cluster.lock import LockedError as LockedError
+from jellybean_k8s.cluster.phases import DeployResult as DeployResult
 from jellybean_k8s.cluster.port_forward import forwarded_gateway as forwarded_gateway
 from jellybean_k8s.cluster.port_forward import gateway_pod as gateway_pod
 from jellybean_k8s.cluster.port_forward import gateway_pods as gateway_pods
