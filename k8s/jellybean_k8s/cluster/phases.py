@@ -55,6 +55,7 @@ class PhasedRollout:
     rest: Sequence[KubeObject]
     changes: Changes
     stale: frozenset[ObjectKey]
+    number: int | None = None  # of the revision, once it is begun
 
     @property
     def current(self) -> Revision | None:
@@ -98,7 +99,7 @@ class PhasedRollout:
 
     def begin(self, number: int) -> None:
         """Write the revision, and the objects that may exist from now on."""
-        rollout, content = self.rollout, self.content
+        self.number, rollout, content = number, self.rollout, self.content
         revision = Revision(
             number,
             content.plan,
@@ -111,11 +112,6 @@ class PhasedRollout:
         )
         rollout.remember(rollout.inventory.with_new_revision(revision, content.objects))
         write_revision(rollout.cluster, rollout.inventory, number, content.objects)
-
-    @property
-    def number(self) -> int:
-        """The number of the revision that was begun."""
-        return self.rollout.inventory.revisions[-1].number
 
     def bring_up(self) -> None:
         """Make all but the client Service ready, unless waiting is not asked for. NotReadyError if it is not."""
@@ -165,7 +161,7 @@ class PhasedRollout:
     @cached_property
     def _finished(self) -> tuple[Inventory, tuple[int, ...]]:
         """The inventory once the revision serves, and the numbers of forgotten revisions, however often it is tried."""
-        done, forgotten = self.rollout.inventory.with_state(self.number, DEPLOYED).without_oldest()
+        done, forgotten = self._with_state(DEPLOYED).without_oldest()
         return replace(done, objects=done.objects - self.stale), forgotten
 
     @property
@@ -175,7 +171,12 @@ class PhasedRollout:
     def fail(self) -> None:
         """Record that the revision did not become ready."""
         self.rollout.lock.renew()
-        self.rollout.remember(self.rollout.inventory.with_state(self.number, FAILED))
+        self.rollout.remember(self._with_state(FAILED))
+
+    def _with_state(self, state: str) -> Inventory:
+        if self.number is None:
+            raise DeployError("no revision was begun: a fault of JellyBean")
+        return self.rollout.inventory.with_state(self.number, state)
 
     def undo(self) -> str:
         """Delete the failed revision's new objects, restore the changed ones. Returns what serves now, in words."""

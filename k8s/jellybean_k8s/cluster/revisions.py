@@ -29,6 +29,10 @@ _PLAN = "plan.json.gz"
 _MOST_BYTES = 1_000_000
 
 
+class NotDeployedError(DeployError):
+    """Nothing is deployed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Revision:
     """A deployment that was started. `plan`: hash of plan.json; `served`: short hash in the objects' names.
@@ -149,7 +153,7 @@ def check_deployed(cluster: Cluster, app: str) -> None:
     """DeployError if nothing is deployed, before a lock is created."""
     inventory = read_inventory(cluster, app)
     if not inventory.exists:
-        raise DeployError(f"nothing of {app} is deployed in {cluster.namespace}")
+        raise NotDeployedError(f"nothing of {app} is deployed in {cluster.namespace}")
 
 
 def _revision(item: Mapping[str, Any]) -> Revision:
