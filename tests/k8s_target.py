@@ -26,7 +26,8 @@ from jellybean_k8s import DeployError, PoolSettings, render, service_names
 from jellybean_k8s.cluster.certificates import certificate_secrets
 from jellybean_k8s.cluster.cluster import PATHS, Cluster, ClusterError, connect
 from jellybean_k8s.cluster.compare import object_key
-from jellybean_k8s.cluster.deploy import DeployResult, deploy, undeploy
+from jellybean_k8s.cluster.deploy import deploy, undeploy
+from jellybean_k8s.cluster.phases import DeployResult
 from jellybean_k8s.cluster.rollout import DeployOptions
 from jellybean_k8s.cluster.status import DeploymentStatus, read_status
 from jellybean_k8s.manifests.identity import deployed_plan

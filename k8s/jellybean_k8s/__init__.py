@@ -18,8 +18,8 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "UnreachableError",
         "connect",
     ),
+    "cluster.common_rollout": ("PartlyDeployedError",),
     "cluster.deploy": (
-        "DeployResult",
         "deploy",
         "dry_run",
         "rollback",
@@ -41,6 +41,17 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "DeployLock",
         "LockedError",
     ),
+    "cluster.parts": (
+        "ClusterPart",
+        "deploy_parts",
+        "rollback_parts",
+    ),
+    "cluster.parts_removal": ("undeploy_parts",),
+    "cluster.parts_status": (
+        "PartsStatus",
+        "read_statuses",
+    ),
+    "cluster.phases": ("DeployResult",),
     "cluster.port_forward": (
         "forwarded_gateway",
         "gateway_pod",
@@ -53,6 +64,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "renew_certificates",
     ),
     "cluster.revisions": (
+        "NotDeployedError",
         "plan_record",
         "read_inventory",
         "read_plan_record",

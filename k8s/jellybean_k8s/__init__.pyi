@@ -5,7 +5,7 @@ from jellybean_k8s.cluster.cluster import Cluster as Cluster
 from jellybean_k8s.cluster.cluster import ClusterError as ClusterError
 from jellybean_k8s.cluster.cluster import UnreachableError as UnreachableError
 from jellybean_k8s.cluster.cluster import connect as connect
-from jellybean_k8s.cluster.deploy import DeployResult as DeployResult
+from jellybean_k8s.cluster.common_rollout import PartlyDeployedError as PartlyDeployedError
 from jellybean_k8s.cluster.deploy import deploy as deploy
 from jellybean_k8s.cluster.deploy import dry_run as dry_run
 from jellybean_k8s.cluster.deploy import rollback as rollback
@@ -20,6 +20,13 @@ from jellybean_k8s.cluster.drift import Drift as Drift
 from jellybean_k8s.cluster.drift import heal as heal
 from jellybean_k8s.cluster.lock import DeployLock as DeployLock
 from jellybean_k8s.cluster.lock import LockedError as LockedError
+from jellybean_k8s.cluster.parts import ClusterPart as ClusterPart
+from jellybean_k8s.cluster.parts import deploy_parts as deploy_parts
+from jellybean_k8s.cluster.parts import rollback_parts as rollback_parts
+from jellybean_k8s.cluster.parts_removal import undeploy_parts as undeploy_parts
+from jellybean_k8s.cluster.parts_status import PartsStatus as PartsStatus
+from jellybean_k8s.cluster.parts_status import read_statuses as read_statuses
+from jellybean_k8s.cluster.phases import DeployResult as DeployResult
 from jellybean_k8s.cluster.port_forward import forwarded_gateway as forwarded_gateway
 from jellybean_k8s.cluster.port_forward import gateway_pod as gateway_pod
 from jellybean_k8s.cluster.port_forward import gateway_pods as gateway_pods
@@ -28,6 +35,7 @@ from jellybean_k8s.cluster.readiness import NotReadyError as NotReadyError
 from jellybean_k8s.cluster.renewal import DeployedCertificates as DeployedCertificates
 from jellybean_k8s.cluster.renewal import read_deployed_certificates as read_deployed_certificates
 from jellybean_k8s.cluster.renewal import renew_certificates as renew_certificates
+from jellybean_k8s.cluster.revisions import NotDeployedError as NotDeployedError
 from jellybean_k8s.cluster.revisions import plan_record as plan_record
 from jellybean_k8s.cluster.revisions import read_inventory as read_inventory
 from jellybean_k8s.cluster.revisions import read_plan_record as read_plan_record

@@ -62,6 +62,8 @@ def admission(cluster: Cluster, app: str, new: Sequence[NewPods]) -> Admission:
         try:
             found.pods[one.template] = cluster.create(_with_account(one.pod, app, account), dry_run=True)
         except ClusterError as error:
+            if error.is_transient:
+                raise
             text = without_set_names(str(error), one.name)
             if _NO_RIGHT in text:
                 found.notes.append("admission of pods was not checked: this user may not create pods")

@@ -55,15 +55,19 @@ PATHS = {  # kind -> API path
 
 
 class ClusterError(DeployError):
-    """The API server refused a call; `status` is the HTTP status."""
+    """The API server refused a call; `status` is the HTTP status. `is_transient`: it may answer later."""
 
-    def __init__(self, status: int, message: str) -> None:
-        self.status = status
+    def __init__(self, status: int, message: str, *, is_transient: bool = False) -> None:
+        self.status, self.is_transient = status, is_transient
         super().__init__(message)
 
 
 class UnreachableError(DeployError):
-    """The API server does not answer."""
+    """The API server does not answer. `reason`: why, in a few words."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        self.reason = reason or message
+        super().__init__(message)
 
 
 class FieldConflictError(DeployError):
@@ -136,7 +140,7 @@ class Cluster:
             conflicts = _conflicts(error)
             if conflicts:
                 raise FieldConflictError(f"{kind}/{name}", conflicts) from error
-            raise ClusterError(error.status, f"{kind}/{name}: {error}") from error
+            raise ClusterError(error.status, f"{kind}/{name}: {error}", is_transient=error.is_transient) from error
 
     def create(self, item: KubeObject, *, dry_run: bool = False) -> KubeObject:
         """Create an object; ClusterError 409 if it exists."""
@@ -225,11 +229,16 @@ class Cluster:
                     raise _refusal(error) from error
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 if self.clock() > until:
-                    host = self.api.configuration.host
-                    reason = f"the API server {host} has not answered for {self.patience_s:g} s: {_short_reason(error)}"
-                    raise UnreachableError(f"{reason}. Nothing is lost: run it again when it is back") from error
+                    host, reason = self.api.configuration.host, _short_reason(error)
+                    text = f"the API server {host} has not answered for {self.patience_s:g} s: {reason}"
+                    raise UnreachableError(f"{text}. Nothing is lost: run it again when it is back", reason) from error
             self.sleep(pause_s)
             pause_s = min(2 * pause_s, _MAX_BACKOFF_S)
+
+
+def is_unavailable(error: BaseException) -> bool:
+    """True if a call failed because the API server did not answer, or could not; the same call may succeed later."""
+    return isinstance(error, UnreachableError) or (isinstance(error, ClusterError) and error.is_transient)
 
 
 def connect(kubeconfig: Path | None, context: str | None, namespace: str | None) -> Cluster:
@@ -261,7 +270,7 @@ def _is_transient(error: ApiException) -> bool:
 def _refusal(error: ApiException) -> ClusterError:
     body = _status(error)
     message = str(body.get("message") or error.reason or f"status {error.status}")
-    found = ClusterError(int(error.status or 0), message)
+    found = ClusterError(int(error.status or 0), message, is_transient=_is_transient(error))
     found.__cause__ = error
     return found
 

@@ -19,6 +19,7 @@ from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER
 HOLD_S = 30  # seconds after its last renewal when the lease is free
 _RENEW_S = 10.0
 _POLL_S = 1.0
+_RENEWALS = 2  # attempts: a write whose answer was lost is repeated by the client, and is a conflict with itself
 _CONFLICT = 409
 
 
@@ -49,7 +50,12 @@ class DeployLock:
         self._renewed_s = 0.0
 
     def __enter__(self) -> Self:
-        """Acquire the lease. LockedError if another keeps holding it."""
+        """Acquire the lease."""
+        self.acquire()
+        return self
+
+    def acquire(self) -> None:
+        """Acquire the lease; may be repeated. LockedError if another keeps holding it."""
         until, reported = self._cluster.clock() + self._wait_s, False
         while not self._try_acquire():
             holder = self._lease["spec"].get("holderIdentity")
@@ -61,11 +67,14 @@ class DeployLock:
                 self._say(f"waiting for {holder}, which deploys {self._app} right now")
                 reported = True
             self._cluster.sleep(_POLL_S)
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Release the lease."""
+        self.release()
+
+    def release(self) -> None:
         """Release the lease, if it is still ours and the API server answers."""
         with suppress(DeployError):
             found = self._cluster.get("Lease", self.name)
@@ -73,13 +82,21 @@ class DeployLock:
                 self._cluster.replace(self._lease_body(found, holder=None))
 
     def renew(self) -> None:
-        """Renew the lease, unless that was done recently. LockedError if another has taken it."""
+        """Renew the lease, unless that was done recently. LockedError if another has taken it.
+
+        A lease that has expired is ours as long as nobody else has taken it.
+        """
         if self._cluster.clock() - self._renewed_s < _RENEW_S:
             return
-        found = self._cluster.get("Lease", self.name)
-        holder = found["spec"].get("holderIdentity") if found is not None else None
-        if found is None or holder != self.holder or not self._write(found):
-            raise LockedError(f"{holder or 'another process'} took over the deployment of {self._app}: this one stops")
+        holder = None
+        for _ in range(_RENEWALS):
+            found = self._cluster.get("Lease", self.name)
+            holder = found["spec"].get("holderIdentity") if found is not None else None
+            if found is None or holder != self.holder:
+                break
+            if self._write(found):
+                return
+        raise LockedError(f"{holder or 'another process'} took over the deployment of {self._app}: this one stops")
 
     def _try_acquire(self) -> bool:
         found = self._cluster.get("Lease", self.name)

@@ -26,7 +26,11 @@ _TOLERANCE = 1e-9
 
 
 class PreflightError(DeployError):
-    """The cluster cannot run the plan; nothing was applied."""
+    """The cluster cannot run the plan; nothing was applied. `problems`: a line for each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__(f"nothing was applied:{indented_lines(problems)}")
 
 
 def check(
@@ -36,12 +40,14 @@ def check(
     *,
     leaving: frozenset[str] = frozenset(),
     now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+    with_budget: bool = True,
 ) -> list[str]:
     """Run all checks. PreflightError with every problem; otherwise returns notes on checks that were not possible.
 
-    `leaving`: StatefulSets and Deployments that are removed before the new ones start.
+    `leaving`: StatefulSets and Deployments that are removed before the new ones start. `with_budget`: check the budget,
+    which is the same in every cluster of a plan.
     """
-    problems, paths = over_budget(deployed.plan), setting_paths(deployed.settings)
+    problems, paths = over_budget(deployed.plan) if with_budget else [], setting_paths(deployed.settings)
     return _check_objects(cluster, deployed.app, objects, leaving, now().timestamp(), problems, paths)
 
 
@@ -76,7 +82,7 @@ def _check_objects(
     _check_nodes(cluster, objects, leaving, problems, notes)
     _check_admission(cluster, app, objects, leaving, problems, notes)
     if problems:
-        raise PreflightError(f"nothing was applied:{indented_lines(problems)}")
+        raise PreflightError(problems)
     return notes
 
 

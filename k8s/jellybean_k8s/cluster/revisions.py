@@ -29,6 +29,10 @@ _PLAN = "plan.json.gz"
 _MOST_BYTES = 1_000_000
 
 
+class NotDeployedError(DeployError):
+    """Nothing is deployed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Revision:
     """A deployment that was started. `plan`: hash of plan.json; `served`: short hash in the objects' names.
@@ -54,6 +58,16 @@ class Inventory:
     objects: frozenset[ObjectKey] = frozenset()
     revisions: tuple[Revision, ...] = field(default=())
     owner: Mapping[str, Any] | None = None  # reference to the custom resource; None: deployed by a person
+
+    @property
+    def exists(self) -> bool:
+        """True if anything is, or was, deployed."""
+        return bool(self.objects or self.revisions)
+
+    @property
+    def highest_number(self) -> int:
+        """The number of its newest revision; 0 if there is none."""
+        return max((revision.number for revision in self.revisions), default=0)
 
     @property
     def current(self) -> Revision | None:
@@ -85,8 +99,12 @@ class Inventory:
         return replace(self, revisions=tuple(found))
 
     def with_new_revision(self, revision: Revision, objects: Iterable[KubeObject]) -> Inventory:
-        """Add a revision whose objects may be created from now on; an unfinished earlier one has failed."""
-        before = [replace(r, state=FAILED) if r.state == APPLYING else r for r in self.revisions]
+        """Add a revision whose objects may be created from now on; an unfinished earlier one has failed.
+
+        It takes the place of one with the same number.
+        """
+        others = [r for r in self.revisions if r.number != revision.number]
+        before = [replace(r, state=FAILED) if r.state == APPLYING else r for r in others]
         wanted = {object_key(item) for item in objects}
         return replace(self, objects=self.objects | wanted, revisions=(*before, revision))
 
@@ -114,6 +132,28 @@ def read_inventory(cluster: Cluster, app: str) -> Inventory:
             f"ConfigMap {app}-inventory was changed and cannot be read ({error}): restore it, or delete it and deploy "
             "again; objects that are not of the new plan then stay until you delete them"
         ) from error
+
+
+def check_owner(inventory: Inventory, owner: Mapping[str, Any] | None) -> None:
+    """DeployError if the deployment has another owner; None stands for a person who deploys by command."""
+    theirs = inventory.owner
+    if not inventory.exists or (theirs or {}).get("uid") == (owner or {}).get("uid"):
+        return
+    if theirs is None:
+        raise DeployError(
+            f"{inventory.app} is deployed here already, by hand: `jellybean undeploy` it first, or give this another"
+            " `name` in its kubernetes part"
+        )
+    raise DeployError(
+        f"{inventory.app} is deployed for {theirs['kind']} {theirs['name']}: change that, or give this another `name`"
+    )
+
+
+def check_deployed(cluster: Cluster, app: str) -> None:
+    """DeployError if nothing is deployed, before a lock is created."""
+    inventory = read_inventory(cluster, app)
+    if not inventory.exists:
+        raise NotDeployedError(f"nothing of {app} is deployed in {cluster.namespace}")
 
 
 def _revision(item: Mapping[str, Any]) -> Revision:

@@ -48,7 +48,11 @@ class DeployOptions:
 
 @dataclass
 class Rollout:
-    """A deployment in progress, under the lock."""
+    """A deployment in progress, under the lock.
+
+    `interrupt` is called before every change, and while waiting; it raises to stop. `until_s`: when all waiting ends,
+    by the cluster's clock; None: each wait takes at most the options' `timeout_s`.
+    """
 
     cluster: Cluster
     app: str
@@ -57,6 +61,20 @@ class Rollout:
     inventory: Inventory
     applied: list[ObjectKey] = field(default_factory=list)
     pruned: list[ObjectKey] = field(default_factory=list)
+    interrupt: Callable[[], None] = lambda: None
+    until_s: float | None = None
+
+    @property
+    def wait_s(self) -> float:
+        """Longest seconds to wait from now."""
+        if self.until_s is None:
+            return self.options.timeout_s
+        return max(0.0, round(self.until_s - self.cluster.clock(), 1))
+
+    def pulse(self) -> None:
+        """Renew the lock, unless the deployment is to stop."""
+        self.interrupt()
+        self.lock.renew()
 
     def live(self, wanted: Iterable[KubeObject]) -> dict[ObjectKey, KubeObject]:
         """Objects in the cluster under the names of the inventory and of `wanted`, whoever created them."""
@@ -84,17 +102,17 @@ class Rollout:
             key = object_key(item)
             if key not in wanted:
                 continue
-            self.lock.renew()
+            self.pulse()
             self.cluster.apply(item, force=self.options.force)
-            self.applied.append(key)
             if key in new and key[0] == "StatefulSet" and key[1] in scaled:
                 self.cluster.merge(*key, {"spec": {"replicas": scaled[key[1]]}}, "scale")
+            self.applied.append(key)
             self.options.progress(done + 1, len(objects), "/".join(key))
 
     def prune(self, keys: Iterable[ObjectKey]) -> None:
         """Delete the objects under `keys` that belong to this deployment; others with these names are kept."""
         for key in sorted(keys, key=lambda key: (_PRUNE_ORDER.get(key[0], len(_PRUNE_ORDER)), key)):
-            self.lock.renew()
+            self.pulse()
             there = self.cluster.get(*key)
             if there is not None and is_ours(there, self.app):
                 if self.cluster.delete(*key, there["metadata"]["uid"]):

@@ -14,9 +14,15 @@ from jellybean_k8s.cluster.compare import ObjectKey, by_key
 from jellybean_k8s.cluster.drift import Drift, at_rest, find_drift
 from jellybean_k8s.cluster.pod_reasons import pod_reasons, set_reasons
 from jellybean_k8s.cluster.readiness import WORKLOADS, selector_of, unready
-from jellybean_k8s.cluster.revisions import Inventory, Revision, read_inventory, read_revision
+from jellybean_k8s.cluster.revisions import (
+    DEPLOYED,
+    Inventory,
+    NotDeployedError,
+    Revision,
+    read_inventory,
+    read_revision,
+)
 from jellybean_k8s.cluster.secrets import read_secrets, secret_names
-from jellybean_k8s.errors import DeployError
 from jellybean_k8s.names import OWN_PREFIX
 from jellybean_k8s.objects import KubeObject
 
@@ -35,7 +41,10 @@ class SetStatus:
 
 @dataclass(frozen=True, slots=True)
 class DeploymentStatus:
-    """Status of a deployment. `serving`: short hash of the plan behind the client Service."""
+    """Status of a deployment. `serving`: short hash of the plan behind the client Service.
+
+    In a cluster without the client Service, whose plan has its gateway in another, it is that of the current revision.
+    """
 
     app: str
     namespace: str
@@ -47,17 +56,22 @@ class DeploymentStatus:
     certificates: CertificateReport  # of the revision that serves
 
     @property
+    def current(self) -> Revision | None:
+        """The revision that serves."""
+        return next((found for found in reversed(self.revisions) if found.state == DEPLOYED), None)
+
+    @property
     def is_well(self) -> bool:
         """True if the newest revision serves and is complete, and no certificate of its pods has expired."""
         newest, problems = self.revisions[-1], (*self.drift.keys, *self.certificates.problems)
-        return newest.state == "deployed" and not problems and not any(found.lacks for found in self.sets)
+        return newest.state == DEPLOYED and not problems and not any(found.lacks for found in self.sets)
 
 
 def read_status(cluster: Cluster, app: str, *, now_unix_s: float | None = None) -> DeploymentStatus:
     """The status of a deployment. DeployError if nothing is deployed."""
     inventory = read_inventory(cluster, app)
     if not inventory.revisions:
-        raise DeployError(f"nothing of {app} is deployed in {cluster.namespace}")
+        raise NotDeployedError(f"nothing of {app} is deployed in {cluster.namespace}")
     live: dict[tuple[str, str], dict[str, Any]] = {}
     for kind in sorted({kind for kind, _ in inventory.objects} - {"Secret"}):
         live |= by_key(cluster.list(kind, selector_of(app)), kind)
@@ -70,11 +84,18 @@ def read_status(cluster: Cluster, app: str, *, now_unix_s: float | None = None) 
         reasons = set_reasons([item for key, item in sorted(live.items()) if key in lacking], events)
         pods = cluster.list("Pod", selector_of(app))
         reasons += pod_reasons(pods, events, certificates.pod_reasons(pods))
-    front = live.get(("Service", app))
-    serving = front["spec"]["selector"].get(f"{OWN_PREFIX}/plan") if front is not None else None
+    serving = _serving(inventory, live)
     return DeploymentStatus(
         app, cluster.namespace, serving, inventory.revisions, sets, drift, tuple(reasons), certificates
     )
+
+
+def _serving(inventory: Inventory, live: Mapping[ObjectKey, KubeObject]) -> str | None:
+    """Short hash of the plan that serves; None where there is none, or its client Service is missing."""
+    key = ("Service", inventory.app)
+    if key in inventory.objects:
+        return live[key]["spec"]["selector"].get(f"{OWN_PREFIX}/plan") if key in live else None
+    return inventory.current.served if inventory.current is not None else None
 
 
 def _of_serving_revision(

@@ -8,12 +8,19 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.k8s_sites import Sites, running_sites
 from tests.k8s_target import REAL, Target, running_target
 
 
 @pytest.fixture
 def target(tmp_path: Path) -> Iterator[Target]:
     with running_target(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> Iterator[Sites]:
+    with running_sites(tmp_path) as found:
         yield found
 
 

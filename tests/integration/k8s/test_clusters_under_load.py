@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from jellybean_agent.security.identity import Identity, Role
 from jellybean_k8s import (
     ClusterPart,
     ClusterPlace,
+    DeployedPlan,
     DeployError,
     DeploymentSettings,
     DeployOptions,
@@ -104,12 +106,11 @@ class Served:
         plan = dataclasses.replace(from_document(chain(self.store, workers=("edge-1", cloud))), name="digits")
         deployed = deployed_plan(plan, dataclasses.replace(self.settings, **changes))
         views = {name: deployed.in_cluster(name) for name in deployed.clusters}
-        return [
-            ClusterPart(
-                name, self.sites[name].target.cluster, view, [*certificate_secrets(view, self.certificates), *render(view)]
-            )
-            for name, view in views.items()
-        ]
+        return [self._part(name, view) for name, view in views.items()]
+
+    def _part(self, name: str, view: DeployedPlan) -> ClusterPart:
+        objects = [*certificate_secrets(view, self.certificates), *render(view)]
+        return ClusterPart(name, self.sites[name].target.cluster, view, objects)
 
     def options(self, options: DeployOptions) -> DeployOptions:
         return dataclasses.replace(
@@ -251,6 +252,4 @@ def test_agents_of_the_other_cluster_are_dialled_by_nobody(served: Served) -> No
 
 
 def _hosts(text: str) -> list[str]:
-    import json
-
     return [address.rpartition(":")[0] for address in json.loads(text).values()]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jellybean_k8s import DeployError
-from jellybean_k8s.cluster.cluster import Cluster
+from jellybean_k8s.cluster.cluster import Cluster, ClusterError
 from jellybean_k8s.cluster.deploy import deploy
 from jellybean_k8s.cluster.lock import HOLD_S, DeployLock, LockedError
 from jellybean_k8s.manifests.identity import deployed_plan
@@ -106,6 +106,23 @@ def test_a_lock_is_refused_renewed_lost_and_inherited(target: Target) -> None:
                 first.renew()
     with DeployLock(cluster, "digits", wait_s=0.0) as third:  # given back by those before
         third.renew()
+
+
+def test_a_renewal_whose_answer_was_lost_is_not_a_lost_lock(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client repeats the write, which is then a conflict with itself."""
+    replace, answers = target.cluster.replace, iter((409,))
+
+    def lose(item: Any) -> Any:
+        written = replace(item)
+        if (status := next(answers, None)) is not None:
+            raise ClusterError(status, "the object has been modified")
+        return written
+
+    with DeployLock(target.cluster, "digits", wait_s=0.0) as lock:
+        monkeypatch.setattr(target.cluster, "replace", lose)
+        lock._renewed_s = -1e9
+        lock.renew()
+    assert next(answers, None) is None
 
 
 def _shifted(seconds: float) -> Callable[[], Any]:

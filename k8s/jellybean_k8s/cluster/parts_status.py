@@ -1,0 +1,68 @@
+"""Reads the status of a deployment over several clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from jellybean_k8s.cluster.cluster import Cluster, UnreachableError
+from jellybean_k8s.cluster.members import AWAY_S
+from jellybean_k8s.cluster.revisions import NotDeployedError
+from jellybean_k8s.cluster.status import DeploymentStatus, read_status
+from jellybean_k8s.errors import DeployError
+
+
+@dataclass(frozen=True)
+class PartsStatus:
+    """Status of a deployment by cluster, the gateway's first; or the error why it cannot be read."""
+
+    parts: Mapping[str, DeploymentStatus | DeployError]
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """A line for each cluster that cannot be read, or whose plan is not the gateway's."""
+        lines = []
+        gateway = next(iter(self.parts))
+        for name, status in self.parts.items():
+            if isinstance(status, UnreachableError):
+                lines.append(f"{name} does not answer: {status.reason}")
+            elif isinstance(status, DeployError):
+                lines.append(f"{name}: {status}")
+            elif behind := _behind(status, gateway, self.parts[gateway]):
+                lines.append(f"{name}: {behind}")
+        return tuple(lines)
+
+    @property
+    def is_well(self) -> bool:
+        """True if every cluster is well, and all serve the same plan."""
+        return not self.problems and all(
+            isinstance(status, DeploymentStatus) and status.is_well for status in self.parts.values()
+        )
+
+
+def read_statuses(clusters: Mapping[str, Cluster], app: str, *, now_unix_s: float | None = None) -> PartsStatus:
+    """The status in each cluster; the first is the gateway's. NotDeployedError if nothing is deployed in any."""
+
+    def read(cluster: Cluster) -> DeploymentStatus | DeployError:
+        try:
+            return read_status(replace(cluster, patience_s=min(cluster.patience_s, AWAY_S)), app, now_unix_s=now_unix_s)
+        except DeployError as error:
+            return error
+
+    with ThreadPoolExecutor(len(clusters), thread_name_prefix="cluster") as pool:
+        parts = dict(zip(clusters, pool.map(read, clusters.values()), strict=True))
+    if all(isinstance(status, NotDeployedError) for status in parts.values()):
+        raise NotDeployedError(f"nothing of {app} is deployed in {', '.join(clusters)}")
+    return PartsStatus(parts)
+
+
+def _behind(status: DeploymentStatus, gateway: str, of_gateway: DeploymentStatus | DeployError) -> str:
+    """What keeps a cluster from serving the plan of the gateway's; empty if nothing does, or that is not known."""
+    current = of_gateway.current if isinstance(of_gateway, DeploymentStatus) else None
+    if current is None or status.serving == current.served or status is of_gateway:
+        return ""
+    again = "run `jellybean deploy` again"
+    if status.current is None:
+        return f"no revision serves, revision {current.number} of {gateway} does: {again}"
+    return f"revision {status.current.number} serves, behind revision {current.number} of {gateway}: {again}"

@@ -1,0 +1,140 @@
+"""Two clusters that one plan is deployed over: the gateway's, and the edge's with its workers; both may be away."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from jellybean_k8s import DeployError, DeployOptions
+from jellybean_k8s.cluster.parts import ClusterPart, deploy_parts
+from jellybean_k8s.cluster.parts_status import PartsStatus, read_statuses
+from jellybean_k8s.cluster.revisions import read_inventory
+from jellybean_k8s.manifests.identity import deployed_plan
+from jellybean_solver.model.plan import Plan
+from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target, mock_cluster, running_target
+
+NOWHERE = "http://127.0.0.1:9"  # nothing listens there: connections are refused
+UNDO = dataclasses.replace(QUICK, undo_failed=True)
+ID, OTHER_ID = deployed_plan(PLAN, SETTINGS).id, deployed_plan(OTHER, SETTINGS).id
+
+
+@dataclasses.dataclass
+class Site:
+    """A cluster whose API server can be away for everybody but its kubelet."""
+
+    target: Target
+    url: str
+    jumped_s: float = 0.0
+
+    @property
+    def cluster(self) -> Any:
+        return self.target.cluster
+
+    def leave(self) -> None:
+        self.cluster.api.configuration.host = NOWHERE
+
+    def come_back(self) -> None:
+        self.cluster.api.configuration.host = self.url
+
+    def pass_time(self, seconds: float) -> None:
+        """Let the cluster's clock jump, in clients that were made of it, too."""
+        self.jumped_s += seconds
+
+    def expire_lock(self) -> None:
+        """As if its holder had ended long ago."""
+        with contextlib.suppress(DeployError):
+            self.cluster.merge("Lease", "digits-deploy", {"spec": {"renewTime": "2000-01-01T00:00:00.000000Z"}})
+
+    def states(self) -> list[tuple[int, str]]:
+        return [(found.number, found.state) for found in read_inventory(self.cluster, "digits").revisions]
+
+    def plans(self) -> set[str]:
+        """Short hashes of the plans that have sets of pods here."""
+        return {plan for plan in (ID, OTHER_ID) if any(plan in name for name in self.target.names("StatefulSet"))}
+
+
+@dataclasses.dataclass
+class Sites:
+    """The gateway's cluster and the edge's."""
+
+    cloud: Site
+    edge: Site
+    told: list[str] = dataclasses.field(default_factory=list)
+    on_progress: Callable[[str], None] = lambda label: None
+    on_say: Callable[[str], None] = lambda text: None
+
+    @property
+    def clusters(self) -> dict[str, Any]:
+        return {"cloud": self.cloud.cluster, "edge": self.edge.cluster}
+
+    def pass_deadline_when_told(self, site: Site, text: str) -> None:
+        """The deadline of a cluster is over as soon as the user is told this, however quick the rest is."""
+
+        def tell(told: str) -> None:
+            if text in told:
+                site.pass_time(1000.0)
+
+        self.on_say = tell
+
+    def options(self, options: DeployOptions) -> DeployOptions:
+        def say(text: str) -> None:
+            self.told.append(text)
+            self.on_say(text)
+
+        return dataclasses.replace(options, say=say, progress=lambda done, total, label: self.on_progress(label))
+
+    def parts(self, plan: Plan = PLAN) -> list[ClusterPart]:
+        deployed = deployed_plan(plan, SETTINGS)
+        objects = self.cloud.target.objects(plan)
+        at_edge = [item for item in objects if "edge-box" in item["metadata"]["name"]]
+        shared = ("ConfigMap", "ServiceAccount", "NetworkPolicy")
+        agents = [item for item in objects if item["kind"] in shared or item["metadata"]["name"] == deployed.agents]
+        return [
+            ClusterPart("cloud", self.cloud.cluster, deployed, [item for item in objects if item not in at_edge]),
+            ClusterPart("edge", self.edge.cluster, deployed, [*agents, *at_edge]),
+        ]
+
+    def deploy(self, plan: Plan = PLAN, options: DeployOptions = QUICK, *, skip_offline: bool = False) -> Any:
+        found = deploy_parts(self.parts(plan), self.options(options), skip_offline=skip_offline)
+        return {name: one.number for name, one in found.items()}
+
+    def status(self) -> PartsStatus:
+        return read_statuses(self.clusters, "digits")
+
+    def well(self) -> PartsStatus:
+        def read() -> PartsStatus | None:
+            status = self.status()
+            return status if status.is_well else None
+
+        status: PartsStatus = self.cloud.target.eventually(read)
+        return status
+
+    def writes(self) -> list[Any]:
+        return [*self.cloud.target.writes(), *self.edge.target.writes()]
+
+    def serving(self) -> str:
+        front = self.cloud.cluster.get("Service", "digits")
+        return str(front["spec"]["selector"]["jellybean.dev/plan"])
+
+
+def _site(target: Target, url: str) -> Site:
+    site = Site(target, url)
+    target.cluster.clock = lambda: time.monotonic() + site.jumped_s
+    return site
+
+
+@contextlib.contextmanager
+def running_sites(folder: Path) -> Iterator[Sites]:
+    """Two mock API servers; each kubelet has a connection of its own, which is never away."""
+    with running_target(folder / "cloud") as cloud, running_target(folder / "edge") as edge:
+        found = []
+        for target in (cloud, edge):
+            assert target.server is not None
+            target.kubelet = mock_cluster(target.server)
+            target.cluster.patience_s = 0.1
+            found.append(_site(target, target.server.url))
+        yield Sites(*found)
