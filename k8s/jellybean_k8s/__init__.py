@@ -17,6 +17,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "ClusterError",
         "UnreachableError",
         "connect",
+        "is_unavailable",
     ),
     "cluster.common_rollout": ("PartlyDeployedError",),
     "cluster.deploy": (

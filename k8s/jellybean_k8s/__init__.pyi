@@ -5,6 +5,7 @@ from jellybean_k8s.cluster.cluster import Cluster as Cluster
 from jellybean_k8s.cluster.cluster import ClusterError as ClusterError
 from jellybean_k8s.cluster.cluster import UnreachableError as UnreachableError
 from jellybean_k8s.cluster.cluster import connect as connect
+from jellybean_k8s.cluster.cluster import is_unavailable as is_unavailable
 from jellybean_k8s.cluster.common_rollout import PartlyDeployedError as PartlyDeployedError
 from jellybean_k8s.cluster.deploy import deploy as deploy
 from jellybean_k8s.cluster.deploy import dry_run as dry_run

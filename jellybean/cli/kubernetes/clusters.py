@@ -70,13 +70,15 @@ def cluster_parts(
 
 def _is_monitored(cluster: Cluster, *, is_only: bool) -> bool:
     """True if the cluster has ServiceMonitors. One of several that is away gets one when it is deployed to again."""
-    from jellybean_k8s import UnreachableError
+    from jellybean_k8s import DeployError, is_unavailable
 
     if is_only:
         return cluster.serves(_MONITORING)
     try:
         return replace(cluster, patience_s=_AWAY_S).serves(_MONITORING)
-    except UnreachableError:
+    except DeployError as error:
+        if not is_unavailable(error):
+            raise
         return False
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from jellybean_k8s.cluster.cluster import Cluster, UnreachableError
+from jellybean_k8s.cluster.cluster import Cluster, UnreachableError, is_unavailable
 from jellybean_k8s.cluster.members import AWAY_S
 from jellybean_k8s.cluster.revisions import NotDeployedError
 from jellybean_k8s.cluster.status import DeploymentStatus, read_status
@@ -25,8 +25,9 @@ class PartsStatus:
         lines = []
         gateway = next(iter(self.parts))
         for name, status in self.parts.items():
-            if isinstance(status, UnreachableError):
-                lines.append(f"{name} does not answer: {status.reason}")
+            if isinstance(status, DeployError) and is_unavailable(status):
+                reason = status.reason if isinstance(status, UnreachableError) else status
+                lines.append(f"{name} does not answer: {reason}")
             elif isinstance(status, DeployError):
                 lines.append(f"{name}: {status}")
             elif behind := _behind(status, gateway, self.parts[gateway]):

@@ -49,7 +49,8 @@ CLOUD, EDGE = "cloud", "edge"
 PLACES = {CLOUD: ClusterPlace(("cloud",)), EDGE: ClusterPlace(("edge",))}
 NAMES = ("", "edge-1", "cloud-1", "cloud-2")
 IMAGES = {"agent:1", "agent:2", "gateway:1"}
-RATE_PER_S, RETRY_S, LEAVE_S = 20.0, 30.0, 12.0
+RATE_PER_S, RETRY_S = 20.0, 30.0
+LEAVE_S = 7.0  # in which the last pods leave, the relay behind its gateway
 OPTIONS = DeployOptions(timeout_s=120.0)
 
 
