@@ -29,7 +29,7 @@ RelayAddress = Annotated[
 
 
 class ClusterSpec(DocumentModel):
-    """One of several clusters."""
+    """One of several clusters. Without tiers and sites nothing of the plan stays in it."""
 
     context: str | None = Field(
         default=None, min_length=1, description="Context of the kubeconfig; the cluster's name by default."
@@ -41,12 +41,6 @@ class ClusterSpec(DocumentModel):
     sites: Annotated[tuple[Name, ...], Field(strict=False)] = Field(
         default=(), description="Single sites (store-17) of tiers with several; they go before tiers."
     )
-
-    @model_validator(mode="after")
-    def _check_any(self) -> ClusterSpec:
-        if not self.tiers and not self.sites:
-            raise InvalidValueError("neither tiers nor sites given", "write what runs there, for example tiers: [edge]")
-        return self
 
     @property
     def place(self) -> ClusterPlace:

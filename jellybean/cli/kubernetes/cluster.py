@@ -13,7 +13,7 @@ from jellybean.cli.console import EXIT_FAILURE, out, progress, say
 from jellybean.cli.kubernetes.changes import print_changes
 from jellybean.cli.kubernetes.clusters import cluster_parts, clusters_of, connect_to_deployment, require_clusters
 from jellybean.cli.kubernetes.options import Context, Kubeconfig, Namespace
-from jellybean.cli.kubernetes.outcomes import place_of, print_results, print_status
+from jellybean.cli.kubernetes.outcomes import place_of, print_results, print_status, tell_relay
 from jellybean.cli.projects import open_served_project, planned_options, require_servable
 from jellybean.display.terminal import GOOD
 from jellybean.documents import Project, load_any_project
@@ -80,6 +80,7 @@ def deploy(
     if dry_run:
         print_changes(parts, force=force)
         return
+    tell_relay(parts)
     with progress("deploy") as advance:
         options = _options(wait, timeout, force=force, undo_failed=back, in_place=in_place, progress=advance)
         results = _deploy(parts, options, skip_offline=skip_offline)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -13,13 +13,22 @@ from jellybean.cli.console import out, print_json, say
 from jellybean.display.terminal import BAD, GOOD
 
 if TYPE_CHECKING:
-    from jellybean_k8s import Cluster, DeploymentStatus, DeployResult, PartsStatus, SecretCertificate
+    from jellybean_k8s import Cluster, ClusterPart, DeploymentStatus, DeployResult, PartsStatus, SecretCertificate
 
 
 def place_of(name: str, clusters: Mapping[str, Cluster]) -> str:
     """Where a deployment is, in words: the namespace, and of several clusters the name."""
     namespace = clusters[name].namespace
     return f"{name} ({namespace})" if name else namespace
+
+
+def tell_relay(parts: Sequence[ClusterPart]) -> None:
+    """Say where the relay has to be reached, if some agents run in other clusters than the gateway."""
+    first, *others = parts
+    relay, dialling = first.deployed.settings.relay, [part.name for part in others if part.objects]
+    if relay is not None and first.deployed.has_relay:
+        where = f"Service {first.deployed.relay_front} in {first.name} ({first.cluster.namespace})"
+        say(f"agents in {', '.join(dialling)} dial {relay.address}, which has to lead to {where}")
 
 
 def print_results(results: Mapping[str, DeployResult], app: str, clusters: Mapping[str, Cluster]) -> None:

@@ -40,6 +40,7 @@ from jellybean_k8s.manifests.worker_groups import WorkerGroup
 from jellybean_k8s.objects import KubeObject
 
 AGENT_BASE_BYTES = 256 * MIB  # memory of an agent without models: Python, gRPC, ONNX Runtime
+AGENT = "agent"  # name of the container
 SPOOL_VOLUME = "spool"
 _SPREAD = "topologySpreadConstraints"
 
@@ -56,7 +57,7 @@ def agent_template(deployed: DeployedPlan, group: WorkerGroup) -> KubeObject:
         needed["limits"][gpu] = str(pool.gpus)  # a GPU's request is its limit
     image = agent_image(settings, group)
     ports = {"agent": AGENT_PORT, "health": HEALTH_PORT, "metrics": METRICS_PORT}
-    agent = container("agent", image, commands.agent(deployed, group, most - AGENT_BASE_BYTES), ports, needed)
+    agent = container(AGENT, image, commands.agent(deployed, group, most - AGENT_BASE_BYTES), ports, needed)
     agent |= {
         "env": with_trace_env(worker_number_env(group), settings.traces),
         "volumeMounts": mounts("models"),

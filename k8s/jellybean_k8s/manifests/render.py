@@ -20,6 +20,7 @@ from jellybean_k8s.manifests.deployed_plan import (
 from jellybean_k8s.manifests.devices import gpu_resource
 from jellybean_k8s.manifests.labels import labels, plan_independent_labels, selector
 from jellybean_k8s.manifests.network_policies import network_policies
+from jellybean_k8s.manifests.pods import AGENT
 from jellybean_k8s.manifests.relay import relay_deployment, relay_services
 from jellybean_k8s.manifests.sets import gateway_objects, stateful_set
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
@@ -99,17 +100,25 @@ def _group_objects(deployed: DeployedPlan, group: WorkerGroup, minimum: int | No
         budget = {"maxUnavailable": 1, "selector": {"matchLabels": selector(deployed, "agent", group)}}
         yield kube_object("policy/v1", "PodDisruptionBudget", name, own, spec=budget)
     if minimum is not None:
-        yield kube_object("autoscaling/v2", "HorizontalPodAutoscaler", name, own, spec=_scaling(name, group, minimum))
+        spec = _scaling(name, group, minimum, is_alone=not deployed.has_tunnels)
+        yield kube_object("autoscaling/v2", "HorizontalPodAutoscaler", name, own, spec=spec)
 
 
-def _scaling(name: str, group: WorkerGroup, minimum: int) -> KubeObject:
-    """Autoscaler that keeps workers at their planned load, with at most the plan's number of workers."""
+def _scaling(name: str, group: WorkerGroup, minimum: int, *, is_alone: bool) -> KubeObject:
+    """Autoscaler that keeps workers at their planned load, with at most the plan's number of workers.
+
+    `is_alone`: the agent is the pod's only container; otherwise only its load counts.
+    """
     target = {"type": "Utilization", "averageUtilization": max(1, round(100 * group.load))}
+    metric: KubeObject = {"type": "Resource", "resource": {"name": "cpu", "target": target}}
+    if not is_alone:
+        own = {"name": "cpu", "container": AGENT, "target": target}
+        metric = {"type": "ContainerResource", "containerResource": own}
     return {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": name},
         "minReplicas": minimum,
         "maxReplicas": group.count,
-        "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}],
+        "metrics": [metric],
     }
 
 

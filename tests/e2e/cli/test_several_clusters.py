@@ -107,6 +107,8 @@ def test_a_project_is_deployed_to_both_looked_at_rolled_back_and_taken_away(
     assert "digits in far (hall): revision 1" in text
     assert "digits in near (yard): revision 1" in text
     assert "clients reach it at digits.hall.svc:8001 in far" in text
+    told = "agents in near dial relay.example:7443, which has to lead to Service digits-relay in far (hall)"
+    assert told in " ".join(text.split())
     assert {name for kind, _, name in servers["near"].api.store if kind == "services"} == {
         name for kind, _, name in servers["near"].api.store if kind == "services" and name.endswith("-agents")
     }

@@ -12,7 +12,7 @@ import pytest
 
 from jellybean.documents.kubernetes import load_kubernetes, load_settings
 from jellybean.errors import DocumentError
-from jellybean_k8s import ClusterPlace, DeployError, RelaySettings, ServiceSettings, render
+from jellybean_k8s import ClusterPlace, DeployError, PoolSettings, RelaySettings, ServiceSettings, render
 from jellybean_k8s.cluster.certificates import certificate_secrets
 from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_k8s.manifests.settings import DeploymentSettings
@@ -139,6 +139,16 @@ def test_clusters_that_cannot_serve_are_refused_in_words(changes: Mapping[str, A
         deployed_plan(PLAN, dataclasses.replace(SETTINGS, **changes))
 
 
+def test_an_autoscaler_counts_the_agent_beside_its_tunnel_alone() -> None:
+    pools = {"edge-box": PoolSettings(autoscale=True)}
+    plan = report_plans.digits()
+    found = objects_of(with_models(plan), dataclasses.replace(SETTINGS, pools=pools))
+    (scaler,) = (item for item in found["near"] if item["kind"] == "HorizontalPodAutoscaler")
+    (metric,) = scaler["spec"]["metrics"]
+    assert (metric["type"], metric["containerResource"]["container"]) == ("ContainerResource", "agent")
+    assert schema_complaints([scaler]) == []
+
+
 def test_objects_of_all_clusters_at_once_are_refused() -> None:
     with pytest.raises(DeployError, match="objects for each of far, near"):
         render(deployed_plan(PLAN, SETTINGS))
@@ -159,7 +169,6 @@ WRONG = [
     ("relay.example:30443", "relay.example:99999", "relay.address: .*is not HOST:PORT"),
     ("relay.example:30443", "relay.example:443", "30000 to 32767"),
     ("cpu_limit: 2", "cpu_limit: 0.5", "cpu_limit 0.5 is below the request"),
-    ("{tiers: [edge], sites: [edge-1]}", "{}", "clusters.near: neither tiers nor sites"),
     ("{tiers: [edge], sites: [edge-1]}", "{tiers: [edge], contxt: x}", "contxt"),
     ("gateway: {tier: cloud}", "gateway: {tier: fog}", "no cluster has tier fog"),
     ("gateway: {tier: cloud}", "description: x", "gateway: no tier is given"),

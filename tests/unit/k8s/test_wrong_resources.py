@@ -117,6 +117,8 @@ WRONG: list[tuple[Any, ...]] = [  # path, value, words of the reader
     ("kubernetes.start", "0 s", ZERO),
     ("kubernetes.drain", "-1 s", "must not be negative"),
     ("kubernetes.tier_label", "a b", "is not a Kubernetes label"),
+    ("kubernetes.clusters", {"a": {"tiers": ["edge"]}}, "an operator deploys to its own cluster only", READ_ALONE),
+    ("kubernetes.relay", {"address": "a.example:1"}, "an operator deploys to its own cluster only", READ_ALONE),
     ("kubernetes.name", "Bad Name", "is not a valid name"),
     ("replan.horizon", "0 s", "greater than 0"),
     ("replan.time_limit", "0 s", "greater than 0"),
