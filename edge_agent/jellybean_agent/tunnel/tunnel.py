@@ -7,10 +7,11 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from jellybean_agent.errors import PlanViewError, TransientError, describe_error
+from jellybean_agent.errors import TransientError
 from jellybean_agent.relay.connector import ConnectError, Pipes, Waiting, dial
 from jellybean_agent.relay.endpoints import Endpoint, Sink, read_buffer
 from jellybean_agent.relay.limits import RelayLimits
+from jellybean_agent.relay.listeners import Listeners
 from jellybean_agent.relay.traffic import FROM_WORKER, TO_WORKER, ReasonLog, Traffic
 from jellybean_agent.relay.wire import STARTED, UNREACHABLE
 from jellybean_agent.security.certificates import CertificateFolder
@@ -60,25 +61,18 @@ class Tunnel:
         self._refused_since_s: float | None = None  # by relays of other deployments, with no offer accepted since
         self._on_ready: Callable[[bool], None] = lambda _: None
         self._slots: list[asyncio.Task[None]] = []
-        self._servers: list[asyncio.Server] = []
+        self._listeners = Listeners()
 
     async def start(self, on_ready: Callable[[bool], None]) -> None:
         """Listen on the peers' ports, and begin to offer connections. PlanViewError if it cannot listen."""
         self._on_ready = on_ready
-        loop, host = asyncio.get_running_loop(), self._settings.bind
         for port, name in self._settings.peers.items():
-            try:
-                self._servers.append(await loop.create_server(self._accept(name), host, port))
-            except (OSError, UnicodeError) as error:
-                for opened in self._servers:
-                    opened.close()
-                raise PlanViewError(f"cannot listen on {host}:{port}: {describe_error(error)}") from error
+            await self._listeners.open(self._accept(name), self._settings.bind, port)
         self._slots = [asyncio.create_task(self._keep_offering()) for _ in range(self._settings.offers)]
 
     async def stop(self, drain_s: float) -> int:
         """Accept nothing more, and wait for the pipes to end; returns how many were reset after `drain_s`."""
-        for server in self._servers:
-            server.close()
+        self._listeners.close()
         for slot in self._slots:
             slot.cancel()
         await asyncio.gather(*self._slots, return_exceptions=True)
