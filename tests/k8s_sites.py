@@ -9,8 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from jellybean_k8s import DeployError, DeployOptions
+from jellybean.serving.enrolment.authority import open_authority
+from jellybean_agent.security.identity import Identity, Role
+from jellybean_k8s import ClusterPlace, DeployError, DeployOptions, RelaySettings, certificate_secrets, render
 from jellybean_k8s.cluster.parts import ClusterPart, deploy_parts
+from jellybean_k8s.cluster.parts_rollback import rollback_parts
 from jellybean_k8s.cluster.parts_status import PartsStatus, read_statuses
 from jellybean_k8s.cluster.revisions import read_inventory
 from jellybean_k8s.manifests.identity import deployed_plan
@@ -19,6 +22,8 @@ from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target, mock_cluster,
 
 NOWHERE = "http://127.0.0.1:9"  # nothing listens there: connections are refused
 UNDO = dataclasses.replace(QUICK, undo_failed=True)
+PLACES = {"cloud": ClusterPlace(("cloud",)), "edge": ClusterPlace(("edge",))}
+RELAY = RelaySettings("relay.example:7443")
 ID, OTHER_ID = deployed_plan(PLAN, SETTINGS).id, deployed_plan(OTHER, SETTINGS).id
 
 
@@ -100,6 +105,23 @@ class Sites:
 
     def deploy(self, plan: Plan = PLAN, options: DeployOptions = QUICK, *, skip_offline: bool = False) -> Any:
         found = deploy_parts(self.parts(plan), self.options(options), skip_offline=skip_offline)
+        return {name: one.number for name, one in found.items()}
+
+    def relayed_parts(self, plan: Plan = PLAN, relay: RelaySettings = RELAY) -> list[ClusterPart]:
+        """As they are rendered, with relay, tunnels, and ServiceMonitors."""
+        own = dataclasses.replace(SETTINGS, clusters=PLACES, relay=relay, gateway_tier="cloud", name="digits")
+        certificates, deployed = self.cloud.target.certificates, deployed_plan(plan, own)
+        if not (certificates / "relay").exists():
+            authority = open_authority(certificates / "ca")
+            authority.equip(certificates / "relay" / "relay", Identity("digits", Role.RELAY, "relay"))
+        parts = []
+        for name, cluster in self.clusters.items():
+            view = deployed.in_cluster(name, service_monitor=True)
+            parts.append(ClusterPart(name, cluster, view, [*certificate_secrets(view, certificates), *render(view)]))
+        return parts
+
+    def rollback(self, number: int | None = None, options: DeployOptions = QUICK, *, skip_offline: bool = False) -> Any:
+        found = rollback_parts(self.clusters, "digits", number, self.options(options), skip_offline=skip_offline)
         return {name: one.number for name, one in found.items()}
 
     def status(self) -> PartsStatus:

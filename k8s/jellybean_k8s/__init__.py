@@ -45,9 +45,13 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     "cluster.parts": (
         "ClusterPart",
         "deploy_parts",
-        "rollback_parts",
+    ),
+    "cluster.parts_dry_run": (
+        "NotCompared",
+        "dry_run_parts",
     ),
     "cluster.parts_removal": ("undeploy_parts",),
+    "cluster.parts_rollback": ("rollback_parts",),
     "cluster.parts_status": (
         "PartsStatus",
         "read_statuses",

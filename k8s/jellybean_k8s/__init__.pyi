@@ -23,8 +23,10 @@ from jellybean_k8s.cluster.lock import DeployLock as DeployLock
 from jellybean_k8s.cluster.lock import LockedError as LockedError
 from jellybean_k8s.cluster.parts import ClusterPart as ClusterPart
 from jellybean_k8s.cluster.parts import deploy_parts as deploy_parts
-from jellybean_k8s.cluster.parts import rollback_parts as rollback_parts
+from jellybean_k8s.cluster.parts_dry_run import NotCompared as NotCompared
+from jellybean_k8s.cluster.parts_dry_run import dry_run_parts as dry_run_parts
 from jellybean_k8s.cluster.parts_removal import undeploy_parts as undeploy_parts
+from jellybean_k8s.cluster.parts_rollback import rollback_parts as rollback_parts
 from jellybean_k8s.cluster.parts_status import PartsStatus as PartsStatus
 from jellybean_k8s.cluster.parts_status import read_statuses as read_statuses
 from jellybean_k8s.cluster.phases import DeployResult as DeployResult

@@ -9,33 +9,50 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from jellybean.cli.console import EXIT_FAILURE, out
+from jellybean.cli.console import EXIT_FAILURE, out, say
 from jellybean.display.terminal import BAD, GOOD
 
 if TYPE_CHECKING:
     from jellybean_k8s import ClusterPart
 
-EXIT_DIFFERENT = EXIT_FAILURE  # exit statuses are those of diff(1)
+EXIT_DIFFERENT = EXIT_FAILURE  # different, or not compared
 _CLUSTER_ONLY = ("resourceVersion", "uid", "creationTimestamp", "generation", "managedFields", "selfLink")
 
 
-def print_changes(parts: Sequence[ClusterPart], *, force: bool) -> None:
-    """Print what deploying would change, by cluster; typer.Exit(1) if it would change anything."""
-    from jellybean_k8s import dry_run
+def print_changes(parts: Sequence[ClusterPart], *, force: bool, skip_offline: bool = False) -> None:
+    """Print what deploying would change, by cluster; typer.Exit(1) if it would change anything, or that is not known.
 
-    is_different = False
-    for part in parts:
-        pairs = dry_run(part.cluster, part.deployed, part.objects, force=force)
-        is_different |= bool(pairs)
-        if pairs and part.name:
-            out.print(f"{part.name}:", style="bold")
-        for before, after in pairs:
-            for line in _difference(before, after):
-                style = GOOD if line.startswith("+") else BAD if line.startswith("-") else "dim"
-                out.print(line, style=style, soft_wrap=True)
-    if is_different:
+    `skip_offline`: clusters that are away, except the gateway's, do not count.
+    """
+    from jellybean_k8s import NotCompared, dry_run, dry_run_parts
+
+    first = parts[0]
+    if first.name:
+        found = dry_run_parts(parts, force=force)
+    else:
+        found = {"": dry_run(first.cluster, first.deployed, first.objects, force=force)}
+    is_same = True
+    for name, compared in found.items():
+        if not isinstance(compared, NotCompared):
+            is_same &= not compared
+            _print_pairs(name, compared)
+        elif skip_offline and compared.is_away and name != first.name:
+            say(f"{name} is left out: it does not answer ({compared.reason})")
+        else:
+            is_same = False
+            out.print(f"{name} was not compared: {compared.reason}", style=BAD, soft_wrap=True)
+    if not is_same:
         raise typer.Exit(EXIT_DIFFERENT)
     out.print("nothing would change", style=GOOD)
+
+
+def _print_pairs(cluster: str, pairs: Sequence[tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]]) -> None:
+    if pairs and cluster:
+        out.print(f"{cluster}:", style="bold")
+    for before, after in pairs:
+        for line in _difference(before, after):
+            style = GOOD if line.startswith("+") else BAD if line.startswith("-") else "dim"
+            out.print(line, style=style, soft_wrap=True)
 
 
 def _difference(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> Iterator[str]:

@@ -28,6 +28,13 @@ Back = Annotated[bool, typer.Option("--rollback", help="Roll back if the deploym
 InPlace = Annotated[
     bool, typer.Option("--in-place", help="Remove the running plan first, if the nodes have no room for two plans.")
 ]
+SkipOffline = Annotated[
+    bool,
+    typer.Option(
+        "--skip-offline",
+        help="Of several clusters, leave out those that do not answer now; they are brought up to date later.",
+    ),
+]
 
 
 @app.command(
@@ -54,13 +61,7 @@ def deploy(
     force: Force = False,
     back: Back = False,
     in_place: InPlace = False,
-    skip_offline: Annotated[
-        bool,
-        typer.Option(
-            "--skip-offline",
-            help="Of several clusters, leave out those that do not answer now; the next deploy brings them up to date.",
-        ),
-    ] = False,
+    skip_offline: SkipOffline = False,
     certs: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Certificates from `jellybean certs`; DIR/.jellybean/certs by default."),
@@ -78,7 +79,7 @@ def deploy(
     clusters = connect_to_deployment(specs, kubeconfig, context, namespace)
     parts = cluster_parts(project, clusters, certs, what_if=bool(overrides))
     if dry_run:
-        print_changes(parts, force=force)
+        print_changes(parts, force=force, skip_offline=skip_offline)
         return
     tell_relay(parts)
     with progress("deploy") as advance:
@@ -133,10 +134,13 @@ def rollback(
     timeout: Timeout = 600.0,
     force: Force = False,
     in_place: InPlace = False,
+    skip_offline: SkipOffline = False,
 ) -> None:
-    """Deploy an earlier revision again."""
+    """Deploy an earlier revision again, in all clusters that kubernetes.yaml names, or one."""
     name = _name(directory, overrides)
-    clusters = connect_to_deployment(clusters_of(directory), kubeconfig, context, namespace)
+    specs = clusters_of(directory)
+    require_clusters(specs, skip_offline=skip_offline)
+    clusters = connect_to_deployment(specs, kubeconfig, context, namespace)
     from jellybean_k8s import rollback as roll_back
     from jellybean_k8s import rollback_parts
 
@@ -145,7 +149,7 @@ def rollback(
         if "" in clusters:
             results = {"": roll_back(clusters[""], name, revision, options)}
         else:
-            results = dict(rollback_parts(clusters, name, revision, options))
+            results = dict(rollback_parts(clusters, name, revision, options, skip_offline=skip_offline))
     print_results(results, name, clusters)
 
 

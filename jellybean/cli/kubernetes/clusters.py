@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from jellybean_k8s import Cluster, ClusterPart, DeployedPlan
 
 _MONITORING = "monitoring.coreos.com/v1"
-_AWAY_S = 2.0  # in which one of several clusters answers, or is taken to be away
 
 
 def clusters_of(directory: Path) -> dict[str, ClusterSpec]:
@@ -58,28 +56,14 @@ def cluster_parts(
     """What of the project's plan is deployed to each cluster, with the Secrets of its certificates if there are any."""
     from jellybean_k8s import ClusterPart, render
 
-    monitored = {name: _is_monitored(cluster, is_only=not name) for name, cluster in clusters.items()}
-    whole = deployed_project(project, service_monitor=monitored.get("", False), what_if=what_if)
+    is_monitored = "" in clusters and clusters[""].serves(_MONITORING)
+    whole = deployed_project(project, service_monitor=is_monitored, what_if=what_if)
     parts = []
     for name, cluster in clusters.items():
-        view = whole.in_cluster(name, service_monitor=monitored[name]) if name else whole
+        view = whole.in_cluster(name, service_monitor=True) if name else whole  # left out where a cluster has none
         objects = (*_certificates(view, project.directory, certs), *render(view))
         parts.append(ClusterPart(name, cluster, view, objects))
     return parts
-
-
-def _is_monitored(cluster: Cluster, *, is_only: bool) -> bool:
-    """True if the cluster has ServiceMonitors. One of several that is away gets one when it is deployed to again."""
-    from jellybean_k8s import DeployError, is_unavailable
-
-    if is_only:
-        return cluster.serves(_MONITORING)
-    try:
-        return replace(cluster, patience_s=_AWAY_S).serves(_MONITORING)
-    except DeployError as error:
-        if not is_unavailable(error):
-            raise
-        return False
 
 
 def _certificates(deployed: DeployedPlan, directory: Path, certs: Path | None) -> tuple[Any, ...]:

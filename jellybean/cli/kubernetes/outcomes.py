@@ -84,7 +84,7 @@ def _print_one(found: DeploymentStatus, cluster: str = "") -> None:
         table.add_row(item.name, str(item.wanted), str(item.available), item.lacks)
     out.print(table)
     drift = (f"{what}: run `jellybean deploy` again" for what in found.drift.words)
-    for text in (*drift, *found.certificates.problems, *found.reasons):
+    for text in (*found.problems, *drift, *found.certificates.problems, *found.reasons):
         out.print(text, style=BAD, soft_wrap=True)
     for text in found.certificates.notes:
         say(text)

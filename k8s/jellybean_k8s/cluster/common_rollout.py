@@ -38,7 +38,7 @@ class CommonRollout:
     ) -> None:
         self._members, self._contents, self._command = members, contents, command
         self._phases: dict[str, PhasedRollout] = {}
-        self._number: int | None = None
+        self._number: int | None = None  # once the gateway's cluster has it, which chooses what to roll back to
         self._is_catching_up = False  # the gateway's cluster has the revision: clients need no switch
 
     def run(self) -> dict[str, DeployResult]:
@@ -49,9 +49,11 @@ class CommonRollout:
         if not needed:
             return results
         number, taking_part = self._choose_number(needed)
-        self._number = number
-        for step in (lambda member: self._of(member).begin(number), lambda member: self._of(member).bring_up()):
-            self._require(self._members.run(step, taking_part, together=True))
+        begun = self._members.run(lambda member: self._of(member).begin(number), taking_part, together=True)
+        if self._is_catching_up or self._members.gateway.name in begun.results:
+            self._number = number
+        self._require(begun)
+        self._require(self._members.run(lambda member: self._of(member).bring_up(), taking_part, together=True))
         if not self._is_catching_up:
             switched = self._members.run(lambda member: self._of(member).switch(), [self._members.gateway])
             self._require(switched, "clients were being switched over: all of both plans is there to serve them")

@@ -13,6 +13,7 @@ from dataclasses import replace
 from jellybean_k8s.cluster.cluster import Cluster, UnreachableError
 from jellybean_k8s.cluster.compare import ObjectKey, compare_objects, object_key
 from jellybean_k8s.cluster.lock import DeployLock, LockedError
+from jellybean_k8s.cluster.named_clusters import check_forgotten, check_target, forgotten_beside
 from jellybean_k8s.cluster.phases import DeployResult, PhasedRollout, compare, leaving_sets, stale_keys
 from jellybean_k8s.cluster.preflight import check, check_manifests
 from jellybean_k8s.cluster.removal import Removal
@@ -21,8 +22,8 @@ from jellybean_k8s.cluster.revisions import (
     REPLACED,
     Inventory,
     Revision,
-    check_deployed,
     check_owner,
+    read_deployed,
     read_inventory,
     read_revision,
     with_owner,
@@ -64,6 +65,7 @@ def deploy(
     options = options or DeployOptions()
     before = read_inventory(cluster, deployed.app)
     check_owner(before, options.owner)
+    check_forgotten(forgotten_beside(before))
     objects = with_owner(objects, options.owner)
     for note in check(cluster, deployed, objects, leaving=leaving_sets(before, objects, options), now=options.now):
         options.say(note)
@@ -79,10 +81,10 @@ def rollback(
 ) -> DeployResult:
     """Serve an earlier revision again: revision `number`, or the last one that served before the current one."""
     options = options or DeployOptions()
-    check_deployed(cluster, app)
+    _alone_rollback_target(read_deployed(cluster, app), number)  # before a lock is created
     with DeployLock(cluster, app, now=options.now, say=options.say) as lock:
         rollout = Rollout(cluster, app, lock, options, read_inventory(cluster, app))
-        target = rollback_target(rollout.inventory, number)
+        target = _alone_rollback_target(rollout.inventory, number)
         manifests = read_revision(cluster, app, target.number)
         leaving = leaving_sets(rollout.inventory, manifests, options)
         for note in check_manifests(cluster, app, manifests, leaving=leaving, now=options.now):
@@ -93,11 +95,12 @@ def rollback(
 def undeploy(cluster: Cluster, app: str, options: DeployOptions | None = None) -> tuple[ObjectKey, ...]:
     """Delete everything that this deployment created, the gateway first so that requests in flight are answered."""
     options = options or DeployOptions()
-    check_deployed(cluster, app)
+    check_forgotten(forgotten_beside(read_deployed(cluster, app)), undeploys=True)
     with DeployLock(cluster, app, now=options.now, say=options.say) as lock:
         removal = Removal(Rollout(cluster, app, lock, options, read_inventory(cluster, app)))
         removal.remove_gateway()
-        return removal.remove_rest()
+        removal.remove_rest()
+        return removal.delete_lock()
 
 
 def _roll_out(phases: PhasedRollout) -> DeployResult:
@@ -118,6 +121,14 @@ def _roll_out(phases: PhasedRollout) -> DeployResult:
             raise
         raise DeployError(f"{error}\n{phases.undo()}") from error
     return phases.finish()
+
+
+def _alone_rollback_target(inventory: Inventory, number: int | None) -> Revision:
+    """As `rollback_target`, where kubernetes.yaml names no clusters. DeployError if others have, or need, objects."""
+    check_forgotten(forgotten_beside(inventory))
+    target = rollback_target(inventory, number)
+    check_target(target, target.clusters[:1])  # its first is this one, which had the gateway
+    return target
 
 
 def rollback_target(inventory: Inventory, number: int | None) -> Revision:

@@ -81,6 +81,13 @@ class DeployLock:
             if found is not None and found["spec"].get("holderIdentity") == self.holder:
                 self._cluster.replace(self._lease_body(found, holder=None))
 
+    def delete(self) -> bool:
+        """Delete the lease, if it is still ours; may be repeated. False if there was nothing to delete."""
+        found = self._cluster.get("Lease", self.name)
+        if found is None or found["spec"].get("holderIdentity") != self.holder:
+            return False
+        return self._cluster.delete("Lease", self.name, found["metadata"]["uid"])
+
     def renew(self) -> None:
         """Renew the lease, unless that was done recently. LockedError if another has taken it.
 

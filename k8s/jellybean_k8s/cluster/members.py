@@ -144,10 +144,13 @@ class Members:
         failure in one cluster ends the others' work; at the deadline all may still tell what they lack. No step is
         taken once another process has taken a lock.
         """
+        self._halt, self._is_together = (
+            threading.Event(),
+            together,
+        )  # before the look: a lock lost after it ends the step
         lost = {member.name: member.lost_lock for member in self if member.lost_lock is not None}
         if lost:
             return StepResults(errors=dict(lost))
-        self._halt, self._is_together = threading.Event(), together
         chosen = list(self if members is None else members)
         futures = {self._pool.submit(self._attempt, member, step, patient): member for member in chosen}
         try:

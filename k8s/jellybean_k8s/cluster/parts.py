@@ -1,4 +1,4 @@
-"""Deploys a plan over several clusters, and rolls it back.
+"""Deploys a plan over several clusters.
 
 All clusters' objects have the plan's hash in their names; the gateway and the Service of the clients are in one
 cluster, the first. A revision has the same number in all clusters.
@@ -11,34 +11,41 @@ from dataclasses import dataclass
 
 from jellybean_k8s.cluster.cluster import Cluster
 from jellybean_k8s.cluster.common_rollout import CommonRollout
-from jellybean_k8s.cluster.deploy import rollback_target
-from jellybean_k8s.cluster.member import Member, StepResults
+from jellybean_k8s.cluster.member import Member
 from jellybean_k8s.cluster.members import Members
-from jellybean_k8s.cluster.phases import DeployResult, leaving_sets
-from jellybean_k8s.cluster.preflight import PreflightError, check, check_manifests
-from jellybean_k8s.cluster.revision_content import RevisionContent
-from jellybean_k8s.cluster.revisions import (
-    Inventory,
-    NotDeployedError,
-    Revision,
-    check_owner,
-    read_inventory,
-    read_revision,
+from jellybean_k8s.cluster.parts_checks import (
+    CheckedPart,
+    check_part,
+    check_parts,
+    check_places,
+    leave_out_offline,
+    supported_objects,
 )
+from jellybean_k8s.cluster.phases import DeployResult
+from jellybean_k8s.cluster.preflight import check
+from jellybean_k8s.cluster.revision_content import RevisionContent
+from jellybean_k8s.cluster.revisions import Inventory, check_owner, read_inventory
 from jellybean_k8s.cluster.rollout import DeployOptions
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.deployed_plan import DeployedPlan
 from jellybean_k8s.objects import KubeObject
 
+_COMMAND = "`jellybean deploy`"
+_WAITING = f"nothing was applied; run {_COMMAND} again when it is back"
+
 
 @dataclass(frozen=True)
 class ClusterPart:
-    """What of a plan is deployed to one cluster. `name`: of the cluster in messages."""
+    """What of a plan is deployed to one cluster. `name`: of the cluster in messages and records.
+
+    `objects`: with Secrets of certificates. The first part's last one is the clients' Service. ServiceMonitors are left
+    out in clusters that do not have them.
+    """
 
     name: str
     cluster: Cluster
     deployed: DeployedPlan
-    objects: Sequence[KubeObject]  # with Secrets of certificates; the first part's last one is the clients' Service
+    objects: Sequence[KubeObject]
 
 
 def deploy_parts(
@@ -54,64 +61,35 @@ def deploy_parts(
     if options.owner is not None:
         raise DeployError("objects in several clusters cannot be owned by a resource of one: a fault of JellyBean")
     _check_distinct(parts)
+    used = tuple(part.name for part in parts if part.objects)
+    inventories: dict[str, Inventory] = {}
     with Members({part.name: part.cluster for part in parts}, parts[0].deployed.app, options) as members:
 
-        def check_part(member: Member) -> list[str]:
+        def check_one(member: Member) -> CheckedPart:
             part = by_name[member.name]
-            before = read_inventory(member.cluster, members.app)
-            check_owner(before, None)
-            leaving = leaving_sets(before, part.objects, options)
-            return check(
-                member.cluster,
-                part.deployed,
-                part.objects,
-                leaving=leaving,
-                now=options.now,
-                with_budget=member.is_gateway,
+            inventory = inventories[member.name] = read_inventory(member.cluster, members.app)
+            check_owner(inventory, None)
+            objects = supported_objects(member.cluster, part.objects)
+            return check_part(
+                member,
+                inventory,
+                RevisionContent.of_plan(part.deployed, objects, used),
+                lambda found, leaving: check(
+                    member.cluster,
+                    part.deployed,
+                    found,
+                    leaving=leaving,
+                    now=options.now,
+                    with_budget=member.is_gateway,
+                ),
             )
 
         if skip_offline:
-            _leave_out_offline(members)
-        command = "`jellybean deploy`"
-        _pass_preflight(members, members.run(check_part, together=True), _nothing_applied(command))
-        members.acquire_locks(_nothing_applied(command))
-        contents = {part.name: RevisionContent.of_plan(part.deployed, part.objects) for part in parts}
-        return CommonRollout(members, contents, lambda _: command).run()
-
-
-def rollback_parts(
-    clusters: Mapping[str, Cluster], app: str, number: int | None = None, options: DeployOptions | None = None
-) -> Mapping[str, DeployResult]:
-    """Serve an earlier revision again in all clusters; the first is the gateway's, which chooses it, as `rollback`.
-
-    The others return to their newest revision of the same plan. DeployError if one has none, before a change.
-    """
-    options = options or DeployOptions()
-
-    def command(to: int | None) -> str:
-        return f"`jellybean rollback{'' if to is None else f' --revision {to}'}`"
-
-    with Members(clusters, app, options) as members:
-        waiting = _nothing_applied(command(number))
-        _targets(members.read_inventories(waiting), number)  # before a lock is created
-        members.acquire_locks(waiting)
-        inventories = members.read_inventories(waiting)
-        targets = _targets(inventories, number)
-        chosen = targets[members.gateway.name].number
-
-        def read_content(member: Member) -> RevisionContent:
-            target = targets[member.name]
-            return RevisionContent.of_revision(target, read_revision(member.cluster, app, target.number))
-
-        contents = members.run(read_content, together=True).require(waiting)
-
-        def check_part(member: Member) -> list[str]:
-            objects = contents[member.name].objects
-            leaving = leaving_sets(inventories[member.name], objects, options)
-            return check_manifests(member.cluster, app, objects, leaving=leaving, now=options.now)
-
-        _pass_preflight(members, members.run(check_part, together=True), waiting)
-        return CommonRollout(members, contents, lambda new: command(chosen if new is None else new)).run()
+            leave_out_offline(members, f": run {_COMMAND} again when it is back")
+        contents = check_parts(members, check_one, _WAITING)
+        check_places(inventories, by_name, members.gateway.name, in_place=options.in_place)
+        members.acquire_locks(_WAITING)
+        return CommonRollout(members, contents, lambda _: _COMMAND).run()
 
 
 def _check_distinct(parts: Sequence[ClusterPart]) -> None:
@@ -122,48 +100,3 @@ def _check_distinct(parts: Sequence[ClusterPart]) -> None:
         if place in names or part.name in list(names.values()):
             raise DeployError(f"{names.get(place, part.name)} and {part.name} are the same namespace of one cluster")
         names[place] = part.name
-
-
-def _nothing_applied(command: str) -> str:
-    return f"nothing was applied; run {command} again when it is back"
-
-
-def _leave_out_offline(members: Members) -> None:
-    """Leave out the clusters, except the gateway's, that do not answer now."""
-    found = members.run(lambda member: read_inventory(member.cluster, members.app), members.others, patient=False)
-    for name in found.away:
-        members.say(f"{name} is left out: run `jellybean deploy` again when it is back")
-    members.leave_out(found.away)
-
-
-def _pass_preflight(members: Members, outcome: StepResults[list[str]], waiting: str) -> None:
-    """Tell the notes of the checks. PreflightError with the problems of all clusters, if there are any."""
-    outcome.raise_stop()
-    problems = []
-    for name, error in outcome.errors.items():
-        lines = error.problems if isinstance(error, PreflightError) else [str(error)]
-        problems += [f"{name}: {line}" for line in lines]
-    if problems:
-        raise PreflightError([*problems, *(f"{error}: it was not checked" for error in outcome.away.values())])
-    for name, notes in outcome.require(waiting).items():
-        for note in notes:
-            members.say(f"{name}: {note}")
-
-
-def _targets(inventories: Mapping[str, Inventory], number: int | None) -> dict[str, Revision]:
-    """The revision to return to in each cluster, the gateway's first. DeployError if one has none."""
-    gateway = next(iter(inventories))
-    inventory = inventories[gateway]
-    if not inventory.exists:
-        raise NotDeployedError(f"nothing of {inventory.app} is deployed in {gateway}, the gateway's cluster")
-    target = rollback_target(inventory, number)
-    found: dict[str, Revision] = {}
-    for name, other in inventories.items():
-        same = [revision for revision in other.revisions if revision.served == target.served]
-        if not same:
-            raise DeployError(
-                f"nothing was applied: {name} has no revision of the plan of revision {target.number} of {gateway}: "
-                "deploy that plan again"
-            )
-        found[name] = target if name == gateway else same[-1]
-    return found

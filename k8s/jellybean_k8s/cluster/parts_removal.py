@@ -8,6 +8,7 @@ from jellybean_k8s.cluster.cluster import Cluster
 from jellybean_k8s.cluster.compare import ObjectKey
 from jellybean_k8s.cluster.member import Member, StepResults
 from jellybean_k8s.cluster.members import Members
+from jellybean_k8s.cluster.named_clusters import check_forgotten, forgotten_clusters
 from jellybean_k8s.cluster.removal import Removal
 from jellybean_k8s.cluster.revisions import NotDeployedError, read_inventory
 from jellybean_k8s.cluster.rollout import DeployOptions
@@ -23,11 +24,14 @@ def undeploy_parts(
     """Delete the deployment in all clusters, the first, the gateway's, first; returns what was deleted, by cluster.
 
     One that is away is left as it is: the others' objects are deleted, then UnreachableError tells so. One where
-    nothing is deployed is passed over. NotDeployedError if that holds for all.
+    nothing is deployed is passed over. NotDeployedError if that holds for all; DeployError, before a change, if a
+    cluster that is not among these has objects, too.
     """
     with Members(clusters, app, options or DeployOptions()) as members:
         found = members.run(lambda member: read_inventory(member.cluster, app), patient=False)
         found.raise_stop()
+        records = (inventory.revisions for inventory in found.results.values())
+        check_forgotten(forgotten_clusters(records, clusters), undeploys=True)
         deployed = [name for name, inventory in found.results.items() if inventory.exists]
         if found.errors or not deployed:
             found.require(_STAYS)
@@ -41,18 +45,19 @@ def undeploy_parts(
 def _remove(members: Members) -> StepResults[Deleted]:
     members.acquire_locks(_STAYS)
     inventories = members.read_inventories(_STAYS)
-    removals = {
-        member.name: Removal(members.rollout(member, inventories[member.name]), member.is_gateway) for member in members
-    }
-    gateway = [member for member in members if member.is_gateway]
+    removals = {member.name: Removal(members.rollout(member, inventories[member.name])) for member in members}
+    gateway = [member for member in members if inventories[member.name].has_client_service]
     emptied = members.run(lambda member: removals[member.name].remove_gateway(), gateway)
     emptied.raise_stop()
     if emptied.errors:
         raise DeployError("\n".join(emptied.lines))
 
-    def remove(member: Member) -> Deleted:
-        deleted = removals[member.name].remove_rest()
-        member.holds_lock = False  # its Lease was deleted, too
-        return deleted
+    removed = members.run(lambda member: removals[member.name].remove_rest())
+    removed.raise_stop()
 
-    return members.run(remove)
+    def delete_lock(member: Member) -> Deleted:
+        member.holds_lock = False  # nobody renews it any more: it may be gone though the answer was lost
+        return removals[member.name].delete_lock()
+
+    unlocked = members.run(delete_lock, [member for member in members if member.name in removed.results])
+    return StepResults(unlocked.results, {**removed.away, **unlocked.away}, {**removed.errors, **unlocked.errors})

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from jellybean_k8s.cluster.cluster import Cluster, UnreachableError, is_unavailable
 from jellybean_k8s.cluster.members import AWAY_S
-from jellybean_k8s.cluster.revisions import NotDeployedError
+from jellybean_k8s.cluster.named_clusters import forgotten_clusters, forgotten_lines
+from jellybean_k8s.cluster.revisions import DEPLOYED, REPLACED, NotDeployedError
 from jellybean_k8s.cluster.status import DeploymentStatus, read_status
 from jellybean_k8s.errors import DeployError
 
@@ -21,7 +22,7 @@ class PartsStatus:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """A line for each cluster that cannot be read, or whose plan is not the gateway's."""
+        """A line for each cluster that cannot be read, whose plan is not the gateway's, or that is not among these."""
         lines = []
         gateway = next(iter(self.parts))
         for name, status in self.parts.items():
@@ -32,7 +33,8 @@ class PartsStatus:
                 lines.append(f"{name}: {status}")
             elif behind := _behind(status, gateway, self.parts[gateway]):
                 lines.append(f"{name}: {behind}")
-        return tuple(lines)
+        records = (one.revisions for one in self.parts.values() if isinstance(one, DeploymentStatus))
+        return (*lines, *forgotten_lines(forgotten_clusters(records, self.parts)))
 
     @property
     def is_well(self) -> bool:
@@ -47,7 +49,8 @@ def read_statuses(clusters: Mapping[str, Cluster], app: str, *, now_unix_s: floa
 
     def read(cluster: Cluster) -> DeploymentStatus | DeployError:
         try:
-            return read_status(replace(cluster, patience_s=min(cluster.patience_s, AWAY_S)), app, now_unix_s=now_unix_s)
+            impatient = replace(cluster, patience_s=min(cluster.patience_s, AWAY_S))
+            return read_status(impatient, app, now_unix_s=now_unix_s, is_only=False)
         except DeployError as error:
             return error
 
@@ -63,7 +66,11 @@ def _behind(status: DeploymentStatus, gateway: str, of_gateway: DeploymentStatus
     current = of_gateway.current if isinstance(of_gateway, DeploymentStatus) else None
     if current is None or status.serving == current.served or status is of_gateway:
         return ""
-    again = "run `jellybean deploy` again"
+    served = any(
+        one.served == current.served and one.number < current.number and one.state in (DEPLOYED, REPLACED)
+        for one in status.revisions
+    )  # so this is where clients were rolled back to while it was away, and deploying may bring another plan
+    again = f"run `jellybean rollback --revision {current.number}`" if served else "run `jellybean deploy` again"
     if status.current is None:
         return f"no revision serves, revision {current.number} of {gateway} does: {again}"
     return f"revision {status.current.number} serves, behind revision {current.number} of {gateway}: {again}"

@@ -109,6 +109,7 @@ class PhasedRollout:
             content.cost_usd_per_h,
             content.accuracy,
             content.secrets,
+            content.clusters,
         )
         rollout.remember(rollout.inventory.with_new_revision(revision, content.objects))
         write_revision(rollout.cluster, rollout.inventory, number, content.objects)
@@ -125,6 +126,7 @@ class PhasedRollout:
                 rollout.app,
                 [object_key(item) for item in self.rest],
                 rollout.wait_s,
+                whole_s=options.timeout_s,
                 stuck_s=options.stuck_s,
                 pulse=rollout.pulse,
                 progress=options.progress,
@@ -135,9 +137,8 @@ class PhasedRollout:
         rollout.options.say("the running plan is removed first: requests are refused until the new one is ready")
         rollout.prune(self.stale)
         others = f"{selector_of(rollout.app)},{OWN_PREFIX}/plan!={self.content.served}"
-        wait_s = rollout.wait_s
-        if left := await_gone(rollout.cluster, others, wait_s, rollout.pulse):
-            raise DeployError(f"{left} pods of the previous plan still exist after {wait_s:g} s")
+        if left := await_gone(rollout.cluster, others, rollout.wait_s, rollout.pulse):
+            raise DeployError(f"{left} pods of the previous plan still exist after {rollout.options.timeout_s:g} s")
 
     def switch(self) -> None:
         """Switch clients over to this revision."""

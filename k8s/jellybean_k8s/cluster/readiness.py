@@ -55,6 +55,7 @@ def await_ready(
     wanted: Iterable[ObjectKey],
     timeout_s: float,
     *,
+    whole_s: float | None = None,
     stuck_s: float = STUCK_S,
     pulse: Callable[[], None] = lambda: None,
     progress: Callable[[float, float, str], None] = lambda done, total, label: None,
@@ -62,6 +63,7 @@ def await_ready(
     """Wait until the sets among `wanted` are ready. NotReadyError, with the pods' reasons, after the timeout.
 
     Or once a pod has been stuck for `stuck_s`: its image has no valid name, say. `pulse` is called before every read.
+    `whole_s`: the timeout that the user gave, where a part of it is over already.
     """
     stuck = _StuckPods(cluster, app, stuck_s)
     names = [key for key in wanted if key[0] in WORKLOADS]
@@ -78,7 +80,7 @@ def await_ready(
             return
         left_s = until - cluster.clock()
         if left_s <= 0:
-            head = f"not ready after {timeout_s:g} s"
+            head = f"not ready after {timeout_s if whole_s is None else whole_s:g} s"
             raise NotReadyError(_not_ready_message(cluster, app, missing, live, head), list(missing))
         if count := stuck.count({name for _, name in missing}):
             head = f"not ready ({count} pod{'s' if count > 1 else ''} stuck for {stuck_s:g} s)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jellybean_k8s.cluster.revisions import Revision
 from jellybean_k8s.cluster.secrets import secret_names
@@ -14,7 +14,7 @@ from jellybean_solver import to_document
 
 @dataclass(frozen=True, slots=True)
 class RevisionContent:
-    """Objects and record of a revision. `plan`, `served` and `secrets` as of `Revision`."""
+    """Objects and record of a revision in a cluster. `plan`, `served`, `secrets` and `clusters` as of `Revision`."""
 
     objects: tuple[KubeObject, ...]
     plan: str
@@ -22,16 +22,26 @@ class RevisionContent:
     cost_usd_per_h: float
     accuracy: float | None
     secrets: tuple[str, ...] | None
+    clusters: tuple[str, ...] = ()
 
     @classmethod
-    def of_plan(cls, deployed: DeployedPlan, objects: Sequence[KubeObject]) -> RevisionContent:
+    def of_plan(
+        cls, deployed: DeployedPlan, objects: Sequence[KubeObject], clusters: tuple[str, ...] = ()
+    ) -> RevisionContent:
         """A plan with its objects in this cluster."""
         plan = deployed.plan
         digest, cost = str(to_document(plan)["hash"]), plan.cost.total_usd_per_h
-        return cls(tuple(objects), digest, deployed.id, cost, plan.accuracy, secret_names(objects))
+        return cls(tuple(objects), digest, deployed.id, cost, plan.accuracy, secret_names(objects), clusters)
 
     @classmethod
-    def of_revision(cls, revision: Revision, manifests: Sequence[KubeObject]) -> RevisionContent:
+    def of_revision(
+        cls, revision: Revision, manifests: Sequence[KubeObject], clusters: tuple[str, ...] = ()
+    ) -> RevisionContent:
         """An earlier revision."""
         cost, accuracy = revision.cost_usd_per_h, revision.accuracy
-        return cls(tuple(manifests), revision.plan, revision.served, cost, accuracy, revision.secrets)
+        return cls(tuple(manifests), revision.plan, revision.served, cost, accuracy, revision.secrets, clusters)
+
+    @classmethod
+    def nothing_of(cls, revision: Revision, clusters: tuple[str, ...]) -> RevisionContent:
+        """An earlier revision in a cluster where it has no objects."""
+        return replace(cls.of_revision(revision, (), clusters), secrets=())

@@ -38,6 +38,7 @@ class Revision:
     """A deployment that was started. `plan`: hash of plan.json; `served`: short hash in the objects' names.
 
     `secrets`: names of the Secrets that it brought or mounts; None where an earlier JellyBean did not record them.
+    `clusters`: names of all clusters that it has objects in, the gateway's first; empty where the only one has no name.
     """
 
     number: int
@@ -48,6 +49,7 @@ class Revision:
     cost_usd_per_h: float
     accuracy: float | None
     secrets: tuple[str, ...] | None = None
+    clusters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,11 @@ class Inventory:
     def exists(self) -> bool:
         """True if anything is, or was, deployed."""
         return bool(self.objects or self.revisions)
+
+    @property
+    def has_client_service(self) -> bool:
+        """True if the Service that clients call may be in this cluster."""
+        return ("Service", self.app) in self.objects
 
     @property
     def highest_number(self) -> int:
@@ -149,16 +156,18 @@ def check_owner(inventory: Inventory, owner: Mapping[str, Any] | None) -> None:
     )
 
 
-def check_deployed(cluster: Cluster, app: str) -> None:
-    """DeployError if nothing is deployed, before a lock is created."""
+def read_deployed(cluster: Cluster, app: str) -> Inventory:
+    """The inventory in the cluster. NotDeployedError if nothing is deployed."""
     inventory = read_inventory(cluster, app)
     if not inventory.exists:
         raise NotDeployedError(f"nothing of {app} is deployed in {cluster.namespace}")
+    return inventory
 
 
 def _revision(item: Mapping[str, Any]) -> Revision:
     secrets = item.get("secrets")
-    return Revision(**{**item, "secrets": None if secrets is None else tuple(secrets)})
+    clusters = tuple(item.get("clusters") or ())  # earlier JellyBeans did not record them
+    return Revision(**{**item, "secrets": None if secrets is None else tuple(secrets), "clusters": clusters})
 
 
 def write_inventory(cluster: Cluster, inventory: Inventory) -> None:

@@ -14,11 +14,12 @@ from jellybean_k8s.cluster.readiness import STUCK_S
 from jellybean_k8s.cluster.revisions import Inventory, write_inventory
 from jellybean_k8s.cluster.secrets import with_kept_keys
 from jellybean_k8s.errors import DeployError
+from jellybean_k8s.manifests.relay_names import is_relay
 from jellybean_k8s.objects import KubeObject
 
 Say = Callable[[str], None]
 Progress = Callable[[float, float, str], None]
-_PRUNE_ORDER = {"Service": 0, "Deployment": 1, "StatefulSet": 2}  # all other kinds follow
+_PRUNE_ORDER = {"Service": 0, "Deployment": 1, "StatefulSet": 2}  # the relay's Services and all other kinds follow
 
 
 class DeployStoppedError(DeployError):
@@ -111,7 +112,7 @@ class Rollout:
 
     def prune(self, keys: Iterable[ObjectKey]) -> None:
         """Delete the objects under `keys` that belong to this deployment; others with these names are kept."""
-        for key in sorted(keys, key=lambda key: (_PRUNE_ORDER.get(key[0], len(_PRUNE_ORDER)), key)):
+        for key in sorted(keys, key=self._prune_order):
             self.pulse()
             there = self.cluster.get(*key)
             if there is not None and is_ours(there, self.app):
@@ -119,6 +120,12 @@ class Rollout:
                     self.pruned.append(key)
             elif there is not None:
                 self.options.say(f"{'/'.join(key)} does not belong to this deployment any more: it is kept")
+
+    def _prune_order(self, key: ObjectKey) -> tuple[int, ObjectKey]:
+        """Order of deletion. A relay's Services follow the sets, whose pods answer through it while they leave."""
+        kind, name = key
+        follows = kind == "Service" and is_relay(self.app, name)
+        return len(_PRUNE_ORDER) if follows else _PRUNE_ORDER.get(kind, len(_PRUNE_ORDER)), key
 
 
 def wanted_objects(objects: Sequence[KubeObject], live: Mapping[ObjectKey, KubeObject], app: str) -> list[KubeObject]:

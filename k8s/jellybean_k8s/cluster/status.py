@@ -12,6 +12,7 @@ from jellybean_k8s.cluster.certificate_report import CertificateReport, report_c
 from jellybean_k8s.cluster.cluster import Cluster
 from jellybean_k8s.cluster.compare import ObjectKey, by_key
 from jellybean_k8s.cluster.drift import Drift, at_rest, find_drift
+from jellybean_k8s.cluster.named_clusters import forgotten_beside, forgotten_lines
 from jellybean_k8s.cluster.pod_reasons import pod_reasons, set_reasons
 from jellybean_k8s.cluster.readiness import WORKLOADS, selector_of, unready
 from jellybean_k8s.cluster.revisions import (
@@ -44,6 +45,7 @@ class DeploymentStatus:
     """Status of a deployment. `serving`: short hash of the plan behind the client Service.
 
     In a cluster without the client Service, whose plan has its gateway in another, it is that of the current revision.
+    `problems`: clusters with objects that kubernetes.yaml does not name, if this is the only one.
     """
 
     app: str
@@ -54,6 +56,7 @@ class DeploymentStatus:
     drift: Drift  # from the revision that serves
     reasons: tuple[str, ...]  # why pods are not made, or not ready
     certificates: CertificateReport  # of the revision that serves
+    problems: tuple[str, ...] = ()
 
     @property
     def current(self) -> Revision | None:
@@ -63,12 +66,14 @@ class DeploymentStatus:
     @property
     def is_well(self) -> bool:
         """True if the newest revision serves and is complete, and no certificate of its pods has expired."""
-        newest, problems = self.revisions[-1], (*self.drift.keys, *self.certificates.problems)
+        newest, problems = self.revisions[-1], (*self.problems, *self.drift.keys, *self.certificates.problems)
         return newest.state == DEPLOYED and not problems and not any(found.lacks for found in self.sets)
 
 
-def read_status(cluster: Cluster, app: str, *, now_unix_s: float | None = None) -> DeploymentStatus:
-    """The status of a deployment. DeployError if nothing is deployed."""
+def read_status(
+    cluster: Cluster, app: str, *, now_unix_s: float | None = None, is_only: bool = True
+) -> DeploymentStatus:
+    """The status of a deployment; `is_only`: in its only cluster. DeployError if nothing is deployed."""
     inventory = read_inventory(cluster, app)
     if not inventory.revisions:
         raise NotDeployedError(f"nothing of {app} is deployed in {cluster.namespace}")
@@ -85,8 +90,17 @@ def read_status(cluster: Cluster, app: str, *, now_unix_s: float | None = None) 
         pods = cluster.list("Pod", selector_of(app))
         reasons += pod_reasons(pods, events, certificates.pod_reasons(pods))
     serving = _serving(inventory, live)
+    problems = forgotten_lines(forgotten_beside(inventory)) if is_only else []
     return DeploymentStatus(
-        app, cluster.namespace, serving, inventory.revisions, sets, drift, tuple(reasons), certificates
+        app,
+        cluster.namespace,
+        serving,
+        inventory.revisions,
+        sets,
+        drift,
+        tuple(reasons),
+        certificates,
+        tuple(problems),
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.clusters import cluster_of
 from jellybean_k8s.manifests.devices import provider_of
+from jellybean_k8s.manifests.relay_names import relay_name
 from jellybean_k8s.manifests.settings import OWN_STEPS, DeploymentSettings
 from jellybean_k8s.manifests.worker_groups import WorkerGroup, worker_groups
 from jellybean_k8s.names import MAX_SET_NAME_LENGTH, dns_name
@@ -178,12 +179,12 @@ class DeployedPlan:
     @cached_property
     def relay(self) -> str:
         """Name of the relay's Deployment, and of the Service by which gateway and agents beside it reach it."""
-        return f"{self.prefix}-relay"
+        return relay_name(self.prefix)
 
     @cached_property
     def relay_front(self) -> str:
         """Name of the Service by which other clusters reach the relays of all plans of this deployment."""
-        return f"{self.app}-relay"
+        return relay_name(self.app)
 
     @cached_property
     def local_addresses(self) -> dict[str, str]:

@@ -143,10 +143,20 @@ def test_a_cluster_that_is_away_is_told_left_out_and_caught_up(
     assert "nothing was applied" in text
     assert run(["status", str(project), *flags]) == 1
     capsys.readouterr()
+    assert run(["deploy", str(project), *flags, "--dry-run"]) == 1
+    text = capsys.readouterr().out
+    assert "+ StatefulSet" in text
+    assert "near was not compared: a fault of the test" in text
     assert run(["deploy", str(project), *flags, "--skip-offline", "--no-wait"]) == 0
     printed = capsys.readouterr()
     assert "near is left out" in printed.err
     assert "digits in far (hall): revision 1" in printed.out
+    assert run(["diff", str(project), "--cluster", *flags]) == 1
+    assert "near was not compared: " in capsys.readouterr().out
+    assert run(["deploy", str(project), *flags, "--dry-run", "--skip-offline"]) == 0
+    printed = capsys.readouterr()
+    assert "near is left out: it does not answer (a fault of the test)" in " ".join(printed.err.split())
+    assert "nothing would change" in printed.out
     assert run(["status", str(project), *flags]) == 1
     assert "near does not answer" in capsys.readouterr().out
     servers["near"].api.fault = None
@@ -224,5 +234,53 @@ def test_skipping_needs_several_clusters(
     shutil.copytree(project, copy)
     text = SETTINGS.partition("clusters:")[0]
     (copy / "kubernetes.yaml").write_text(text, encoding="utf-8")
-    assert run(["deploy", str(copy), *flags, "--skip-offline"]) == 2
-    assert "--skip-offline is for several clusters" in capsys.readouterr().err
+    for command in ("deploy", "rollback"):
+        assert run([command, str(copy), *flags, "--skip-offline"]) == 2
+        assert "--skip-offline is for several clusters" in capsys.readouterr().err
+
+
+def test_clusters_that_are_not_named_any_more_are_told(
+    project: Path,
+    flags: list[str],
+    servers: dict[str, RunningServer],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    copy = tmp_path / "digits"
+    shutil.copytree(project, copy)
+    servers["near"].api.monitoring = True
+    assert run(["deploy", str(copy), *flags]) == 0
+    assert {kind for kind, _, _ in servers["near"].api.store} >= {"servicemonitors"}
+    (copy / "kubernetes.yaml").write_text(SETTINGS.partition("clusters:")[0], encoding="utf-8")
+    alone = [str(copy), *flags, "--namespace", "hall"]
+    capsys.readouterr()
+    words = "near has objects of revision 1, and kubernetes.yaml does not name it: write it"
+    for command in ("deploy", "rollback", "undeploy"):
+        assert run([command, *alone]) == 1
+        assert words in " ".join(capsys.readouterr().err.split())
+    assert run(["status", *alone]) == 1
+    assert words in capsys.readouterr().out
+    assert run(["status", *alone, "--json"]) == 1
+    status = json.loads(capsys.readouterr().out)
+    assert (status["well"], len(status["problems"])) == (False, 1)
+    assert status["revisions"][0]["clusters"] == ["far", "near"]
+
+
+def test_a_rollback_leaves_out_what_is_away(
+    project: Path,
+    flags: list[str],
+    servers: dict[str, RunningServer],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    copy = tmp_path / "digits"
+    shutil.copytree(project, copy)
+    assert run(["deploy", str(copy), *flags]) == 0
+    (copy / "kubernetes.yaml").write_text(SETTINGS.replace("agent:1", "agent:2"), encoding="utf-8")
+    assert run(["deploy", str(copy), *flags]) == 0
+    servers["near"].api.fault = lambda method, path: 503
+    assert run(["rollback", str(copy), *flags, "--skip-offline", "--no-wait"]) == 0
+    assert "run `jellybean rollback --revision 3` when near is back" in " ".join(capsys.readouterr().err.split())
+    servers["near"].api.fault = None
+    assert run(["rollback", str(copy), *flags, "--revision", "3"]) == 0
+    assert "digits in near (yard): revision 3" in capsys.readouterr().out

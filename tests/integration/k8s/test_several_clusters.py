@@ -7,8 +7,9 @@ import dataclasses
 import pytest
 
 from jellybean_k8s import DeployError
-from jellybean_k8s.cluster.parts import deploy_parts, rollback_parts
+from jellybean_k8s.cluster.parts import deploy_parts
 from jellybean_k8s.cluster.parts_removal import undeploy_parts
+from jellybean_k8s.cluster.parts_rollback import rollback_parts
 from jellybean_k8s.cluster.preflight import PreflightError
 from jellybean_k8s.cluster.readiness import NotReadyError
 from jellybean_k8s.cluster.revisions import NotDeployedError
@@ -129,7 +130,7 @@ def test_pods_that_do_not_come_up_are_undone_in_both_clusters(sites: Sites) -> N
     sites.on_progress = watch
     with pytest.raises(NotReadyError) as caught:
         sites.deploy(OTHER)
-    assert str(caught.value).startswith("edge: not ready after ")
+    assert str(caught.value).startswith("edge: not ready after 60 s, ")
     assert {kind for kind, _ in caught.value.missing} == {"StatefulSet"}
     assert sites.cloud.states() == sites.edge.states() == [(1, "deployed"), (2, "failed")]
     assert sites.serving() == ID
