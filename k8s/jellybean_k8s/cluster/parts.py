@@ -28,6 +28,7 @@ from jellybean_k8s.cluster.revisions import Inventory, check_owner, read_invento
 from jellybean_k8s.cluster.rollout import DeployOptions
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.deployed_plan import DeployedPlan
+from jellybean_k8s.manifests.routes_left import has_route_in
 from jellybean_k8s.objects import KubeObject
 
 _COMMAND = "`jellybean deploy`"
@@ -86,10 +87,21 @@ def deploy_parts(
 
         if skip_offline:
             leave_out_offline(members, f": run {_COMMAND} again when it is back")
+            _check_routes(parts, [member.name for member in members])
         contents = check_parts(members, check_one, _WAITING)
         check_places(inventories, by_name, members.gateway.name, in_place=options.in_place)
         members.acquire_locks(_WAITING)
         return CommonRollout(members, contents, lambda _: _COMMAND).run()
+
+
+def _check_routes(parts: Sequence[ClusterPart], there: Sequence[str]) -> None:
+    """DeployError if the plan serves nothing without the clusters that were left out: its gateway would wait."""
+    if not has_route_in(part.deployed for part in parts if part.name in there):
+        missing = ", ".join(part.name for part in parts if part.name not in there)
+        raise DeployError(
+            f"nothing was applied: every route of the plan leads through workers in {missing}; without --skip-offline "
+            "it is waited for"
+        )
 
 
 def _check_distinct(parts: Sequence[ClusterPart]) -> None:

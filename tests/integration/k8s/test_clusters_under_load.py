@@ -132,11 +132,9 @@ class Served:
     def is_well(self) -> bool:
         return read_statuses({name: site.target.cluster for name, site in self.sites.items()}, "digits").is_well
 
-    def numbers(self) -> dict[str, list[tuple[int, str]]]:
-        return {
-            name: [(one.number, one.state) for one in read_inventory(site.target.cluster, "digits").revisions]
-            for name, site in self.sites.items()
-        }
+    def numbers_in(self, name: str) -> list[tuple[int, str]]:
+        inventory = read_inventory(self.sites[name].target.cluster, "digits")
+        return [(one.number, one.state) for one in inventory.revisions]
 
 
 @pytest.fixture
@@ -183,7 +181,7 @@ def test_changes_and_the_way_back_lose_nothing(served: Served) -> None:
     load.check()
     wait_until(served.is_well)
     states = [(1, "replaced"), (2, "replaced"), (3, "replaced"), (4, "deployed")]
-    assert served.numbers() == {CLOUD: states, EDGE: states}
+    assert [served.numbers_in(name) for name in (CLOUD, EDGE)] == [states, states]
 
 
 @pytest.mark.parametrize(
@@ -241,6 +239,13 @@ def test_a_relay_or_an_agent_behind_it_that_is_deleted_loses_nothing(served: Ser
         served.sites[name].replace_pod(pod)
         time.sleep(3.0)
     load.check()
+
+
+def test_a_cluster_without_which_nothing_is_served_is_not_left_out(served: Served) -> None:
+    served.sites[EDGE].leave()
+    with pytest.raises(DeployError, match="every route of the plan leads through workers in edge"):
+        deploy_parts(served.parts(agent_images={"cpu": "agent:2"}), served.options(OPTIONS), skip_offline=True)
+    assert served.numbers_in(CLOUD) == [(1, "deployed")]
 
 
 def test_agents_of_the_other_cluster_are_dialled_by_nobody(served: Served) -> None:

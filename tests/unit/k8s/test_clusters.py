@@ -15,6 +15,7 @@ from jellybean.errors import DocumentError
 from jellybean_k8s import ClusterPlace, DeployError, PoolSettings, RelaySettings, ServiceSettings, render
 from jellybean_k8s.cluster.certificates import certificate_secrets
 from jellybean_k8s.manifests.identity import deployed_plan
+from jellybean_k8s.manifests.routes_left import has_route_in
 from jellybean_k8s.manifests.settings import DeploymentSettings
 from jellybean_solver import Plan
 from tests import k8s_plans, report_plans
@@ -97,6 +98,17 @@ def test_sites_run_in_clusters_of_their_own() -> None:
     books = {name: json.loads(_files(own)["peers.json"]) for name, own in found.items()}
     assert {name.partition("/")[0] for name in books["first"] if "/" in name} == {"edge-1"}
     assert {name.partition("/")[0] for name in books["others"] if "/" in name} == {"edge-2", "edge-3"}
+
+
+def test_a_plan_serves_something_without_a_cluster_if_a_route_avoids_it() -> None:
+    deployed = deployed_plan(PLAN, SETTINGS)
+    far, near = (deployed.in_cluster(name) for name in deployed.clusters)
+    assert {worker.rpartition("-")[0] for route in PLAN.routes for worker in route.workers.values()} == {
+        "edge-box", "cloud"
+    }  # fmt: skip
+    assert has_route_in([far, near])
+    assert not has_route_in([far])
+    assert not has_route_in([])
 
 
 def test_a_nodes_port_is_the_addresses() -> None:
