@@ -305,7 +305,7 @@ class KubernetesDocument(DocumentModel):
         default={}, description="Where the plan runs in several clusters: what runs in which."
     )
     relay: RelaySpec | None = Field(
-        default=None, description="By which other clusters than the gateway's are reached; they only dial out."
+        default=None, description="The relay that agents in other clusters than the gateway's dial."
     )
     tier_label: LabelKey = TIER_LABEL
     site_label: LabelKey = SITE_LABEL

@@ -1,4 +1,4 @@
-"""kubernetes.yaml, where a plan's pods are in several clusters: which is where, and the relay that joins them."""
+"""kubernetes.yaml of a plan in several clusters: what runs in each of them, and the relay that joins them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jellybean.documents.kubernetes_names import Cores, ObjectName
 from jellybean.documents.kubernetes_pods import PodsSpec, ServiceSpec
 from jellybean.documents.schema.fields import DocumentModel, Name, Size
 from jellybean.quantities import InvalidValueError
-from jellybean_k8s import MIB, ClusterPlace, DeployError, RelaySettings, relay_port
+from jellybean_k8s import MIB, ClusterPlace, DeployError, RelaySettings, ServiceType, relay_port
 
 _EXAMPLE = "for example relay.example:7443, where agents of other clusters reach the relay's Service"
 
@@ -48,13 +48,19 @@ class ClusterSpec(DocumentModel):
         return ClusterPlace(self.tiers, self.sites)
 
 
+class RelayServiceSpec(ServiceSpec):
+    """The Service that agents of other clusters dial."""
+
+    type: ServiceType = Field(
+        default="LoadBalancer", description="LoadBalancer, NodePort (whose port the address has) or ClusterIP."
+    )
+
+
 class RelaySpec(PodsSpec):
     """The relay in the gateway's cluster, which agents of other clusters dial."""
 
     address: RelayAddress = Field(description="HOST:PORT at which other clusters reach it.")
-    service: ServiceSpec = Field(
-        default=ServiceSpec(type="LoadBalancer"), description="Its Service; with NodePort, the address has that port."
-    )
+    service: RelayServiceSpec = Field(default=RelayServiceSpec(), description="Its Service.")
     cpu: Cores = 0.5
     memory_bytes: Size = Field(default=256.0 * MIB, gt=0, alias="memory")
 

@@ -109,7 +109,7 @@ class PodsSpec(DocumentModel):
 
 
 class ServiceSpec(DocumentModel):
-    """The Service by which clients reach the gateway."""
+    """A Service: the one by which clients reach the gateway, unless said otherwise."""
 
     type: ServiceType = Field(default="ClusterIP", description="ClusterIP, NodePort or LoadBalancer.")
     annotations: dict[LabelKey, LongText] = Field(default={}, description="For what makes load balancers.")

@@ -65,6 +65,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     "cluster.preflight": ("PreflightError",),
     "cluster.renewal": (
         "DeployedCertificates",
+        "NoCertificatesError",
         "read_deployed_certificates",
         "renew_certificates",
     ),

@@ -36,6 +36,7 @@ from jellybean_k8s.cluster.port_forward import gateway_pods as gateway_pods
 from jellybean_k8s.cluster.preflight import PreflightError as PreflightError
 from jellybean_k8s.cluster.readiness import NotReadyError as NotReadyError
 from jellybean_k8s.cluster.renewal import DeployedCertificates as DeployedCertificates
+from jellybean_k8s.cluster.renewal import NoCertificatesError as NoCertificatesError
 from jellybean_k8s.cluster.renewal import read_deployed_certificates as read_deployed_certificates
 from jellybean_k8s.cluster.renewal import renew_certificates as renew_certificates
 from jellybean_k8s.cluster.revisions import NotDeployedError as NotDeployedError

@@ -22,6 +22,7 @@ from jellybean_agent.process.server import DEFAULT_DRAIN_S, running_task, termin
 from jellybean_agent.relay.wire import MAX_DEPLOYMENT_BYTES
 from jellybean_agent.security.certificates import CertificateFolder
 from jellybean_agent.security.expiry import watch_expiry
+from jellybean_agent.system.open_files import raise_open_file_limit
 from jellybean_agent.telemetry.logs import add_log_options, configure_logging
 
 LOG = logging.getLogger("jellybean.relay")
@@ -76,6 +77,7 @@ def run_service(prog: str, given: argparse.Namespace, make: Callable[[], Service
 
 async def _serve(given: argparse.Namespace, make: Callable[[], Service]) -> None:
     stop = termination_event()
+    most_open_files = raise_open_file_limit()  # a relay has a listener and idle offers of each worker, a pipe two ends
     service = make()
     servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]
     await set_health(servicer, serving=False)
@@ -86,6 +88,7 @@ async def _serve(given: argparse.Namespace, make: Callable[[], Service]) -> None
         if stop_metrics is not None:
             stack.callback(stop_metrics)
         await service.start(states.put_nowait)
+        LOG.info("%s may have %d files and connections open", service.name, most_open_files)
         await stack.enter_async_context(running_task(_follow(states, servicer)))
         await stack.enter_async_context(running_task(watch_expiry(service.certificate)))
         await stop.wait()

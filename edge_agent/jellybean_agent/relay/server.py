@@ -8,10 +8,10 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from jellybean_agent.errors import PlanViewError, describe_error
 from jellybean_agent.relay.connector import Connector, Pipes
 from jellybean_agent.relay.endpoints import Endpoint, Sink, TlsEndpoint, WrapBio, read_buffer
 from jellybean_agent.relay.limits import RelayLimits
+from jellybean_agent.relay.listeners import Listeners
 from jellybean_agent.relay.traffic import ReasonLog, Traffic
 from jellybean_agent.relay.wire import (
     OFFER,
@@ -28,7 +28,6 @@ from jellybean_agent.security.identity import Role, identities, tls_auth_context
 from jellybean_agent.security.tls_context import ReloadingTlsContext, TlsSettings
 
 LOG = logging.getLogger("jellybean.relay")
-_BACKLOG = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +56,19 @@ class Relay:
         self._pipes = Pipes(self.traffic, self.limits)
         self._connector = Connector(set(routes.workers.values()), routes.targets, self._pipes, self.buffer)
         self._callers: dict[_Caller, None] = {}  # connections without a complete greeting
-        self._servers: list[asyncio.Server] = []
+        self._listeners = Listeners()
         self._is_draining = False
 
     async def start(self, listen: tuple[str, int], bind: str) -> None:
         """Listen for tunnels at `listen`, and on each worker's port at the host `bind`. PlanViewError if it cannot."""
-        await self._listen(listen, self._accept_tunnel)
+        await self._listeners.open(self._accept_tunnel, *listen)
         for port, worker in self._routes.workers.items():
-            await self._listen((bind, port), self._accept_local(worker))
+            await self._listeners.open(self._accept_local(worker), bind, port)
 
     async def stop(self, drain_s: float) -> int:
         """Accept nothing more, and wait for the pipes to end; returns how many were reset after `drain_s`."""
         self._is_draining = True
-        for server in self._servers:
-            server.close()
+        self._listeners.close()
         for pool in self._connector.pools.values():
             pool.end_all()
         for caller in list(self._callers):
@@ -80,15 +78,6 @@ class Relay:
     def offers(self) -> dict[str, int]:
         """Idle offers by worker."""
         return {name: len(pool) for name, pool in self._connector.pools.items()}
-
-    async def _listen(self, at: tuple[str, int], accept: Callable[[], Endpoint]) -> None:
-        try:
-            server = await asyncio.get_running_loop().create_server(accept, *at, backlog=_BACKLOG)
-        except (OSError, UnicodeError) as error:
-            for opened in self._servers:
-                opened.close()
-            raise PlanViewError(f"cannot listen on {at[0]}:{at[1]}: {describe_error(error)}") from error
-        self._servers.append(server)
 
     def _accept_local(self, worker: str) -> Callable[[], Endpoint]:
         def fail(label: str, reason: str) -> None:

@@ -13,14 +13,19 @@ class Backoff:
     """
 
     def __init__(self, first_s: float, most_s: float) -> None:
-        self._first_s, self._most_s = first_s, most_s
-        self._next_s = first_s
+        self.most_s = most_s
+        self._first_s = self._next_s = first_s
 
     def reset(self) -> None:
         """Begin with the shortest pause again."""
         self._next_s = self._first_s
 
+    def next_s(self) -> float:
+        """The length of a pause, after which the next one is twice as long."""
+        pause_s = min(self._next_s, self.most_s)
+        self._next_s = 2 * pause_s
+        return pause_s * random.uniform(0.5, 1.0)
+
     async def pause(self) -> None:
         """Sleep, and double the next pause."""
-        pause_s, self._next_s = self._next_s, min(2 * self._next_s, self._most_s)
-        await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+        await asyncio.sleep(self.next_s())

@@ -7,16 +7,18 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from jellybean_agent.errors import PlanViewError, TransientError, describe_error
+from jellybean_agent.errors import TransientError
 from jellybean_agent.relay.connector import ConnectError, Pipes, Waiting, dial
 from jellybean_agent.relay.endpoints import Endpoint, Sink, read_buffer
 from jellybean_agent.relay.limits import RelayLimits
+from jellybean_agent.relay.listeners import Listeners
 from jellybean_agent.relay.traffic import FROM_WORKER, TO_WORKER, ReasonLog, Traffic
 from jellybean_agent.relay.wire import STARTED, UNREACHABLE
 from jellybean_agent.security.certificates import CertificateFolder
 from jellybean_agent.tunnel.backoff import Backoff
 from jellybean_agent.tunnel.conversation import Conversation, OtherDeploymentError
 from jellybean_agent.tunnel.dialling import Dialler
+from jellybean_agent.tunnel.probing import ProbeGate
 
 LOG = logging.getLogger("jellybean.tunnel")
 
@@ -26,9 +28,10 @@ class TunnelSettings:
     """Settings of a tunnel. `peers`: local port, at the host `bind` -> name of a remote peer. `offers`: idle ones that
     it keeps open. `deployment`: ID of the relays that accept it; others may be behind the same address.
 
-    Pauses between dials to a relay that fails double from `retry_s` to `most_retry_s`; after a relay of another
-    deployment from `other_retry_s` to `most_other_retry_s`. Shorter ones find the own relay sooner, and cost the others
-    more TLS handshakes. `other_warning_s`: after which it is logged that only relays of other deployments answer.
+    Pauses between dials to a relay that fails double from `retry_s` to `most_retry_s`. While only relays of other
+    deployments answer, a single offer is tried again, after pauses that double from `other_retry_s` to
+    `most_other_retry_s`, and from `other_warning_s` on, when this is logged, to `most_retry_s`. Shorter ones find the
+    own relay sooner, and cost the others more TLS handshakes.
     """
 
     relay: tuple[str, int]
@@ -57,28 +60,23 @@ class Tunnel:
         self._reasons = ReasonLog(LOG)
         self._idle = 0  # offers that the relay has accepted
         self._is_ready = False
-        self._refused_since_s: float | None = None  # by relays of other deployments, with no offer accepted since
+        self._gate = ProbeGate(
+            settings.other_retry_s, settings.most_other_retry_s, settings.other_warning_s, settings.most_retry_s
+        )
         self._on_ready: Callable[[bool], None] = lambda _: None
         self._slots: list[asyncio.Task[None]] = []
-        self._servers: list[asyncio.Server] = []
+        self._listeners = Listeners()
 
     async def start(self, on_ready: Callable[[bool], None]) -> None:
         """Listen on the peers' ports, and begin to offer connections. PlanViewError if it cannot listen."""
         self._on_ready = on_ready
-        loop, host = asyncio.get_running_loop(), self._settings.bind
         for port, name in self._settings.peers.items():
-            try:
-                self._servers.append(await loop.create_server(self._accept(name), host, port))
-            except (OSError, UnicodeError) as error:
-                for opened in self._servers:
-                    opened.close()
-                raise PlanViewError(f"cannot listen on {host}:{port}: {describe_error(error)}") from error
-        self._slots = [asyncio.create_task(self._keep_offering()) for _ in range(self._settings.offers)]
+            await self._listeners.open(self._accept(name), self._settings.bind, port)
+        self._slots = [asyncio.create_task(self._keep_offering(slot)) for slot in range(self._settings.offers)]
 
     async def stop(self, drain_s: float) -> int:
         """Accept nothing more, and wait for the pipes to end; returns how many were reset after `drain_s`."""
-        for server in self._servers:
-            server.close()
+        self._listeners.close()
         for slot in self._slots:
             slot.cancel()
         await asyncio.gather(*self._slots, return_exceptions=True)
@@ -90,22 +88,23 @@ class Tunnel:
 
     # -- from the relay to the agent ----------------------------------------------------------------------------------
 
-    async def _keep_offering(self) -> None:
+    async def _keep_offering(self, slot: int) -> None:
         """Keep one idle offer open at the relay."""
         settings, loop = self._settings, asyncio.get_running_loop()
-        after_failure, after_other = Backoff(settings.retry_s, settings.most_retry_s), self._after_other_deployment()
+        after_failure = Backoff(settings.retry_s, settings.most_retry_s)
         while True:
+            await self._gate.may_dial(slot)
             began_s = loop.time()
             is_started, reason = False, "the relay has ended it"
             try:
                 is_started = await self._offer()
             except OtherDeploymentError:
+                self._gate.close(slot)
                 self._warn_of_other_deployments()
-                await after_other.pause()
+                await self._gate.pause(slot)
                 continue
             except TransientError as error:
                 reason = str(error)
-            after_other.reset()
             if is_started:
                 continue
             if loop.time() - began_s > settings.most_retry_s:  # it had stood: dial again soon
@@ -126,7 +125,7 @@ class Tunnel:
         def on_accepted() -> None:
             accepted.append(True)
             self._idle += 1
-            self._refused_since_s = None
+            self._gate.open()
             if self._reasons.succeeded("relay"):
                 LOG.info("offers are accepted at the relay")
             self._tell_ready()
@@ -142,11 +141,8 @@ class Tunnel:
 
     def _warn_of_other_deployments(self) -> None:
         """Warn if relays of other deployments have refused all offers for long."""
-        now_s, settings = asyncio.get_running_loop().time(), self._settings
-        if self._refused_since_s is None:
-            self._refused_since_s = now_s
-        if now_s - self._refused_since_s >= settings.other_warning_s:
-            text = f"no new offer is accepted for {settings.other_warning_s:g} s: {self._only_others()}"
+        if self._gate.is_patience_over:
+            text = f"no new offer is accepted for {self._settings.other_warning_s:g} s: {self._only_others()}"
             self._reasons.failed("relay", "deployment", text)
 
     async def _connect_agent(self, conversation: Conversation) -> None:
@@ -207,7 +203,8 @@ class Tunnel:
 
     async def _ask(self, name: str) -> Conversation:
         """Ask for a peer, again while relays of other deployments answer. TransientError if it is not reached."""
-        limits, after_other = self._settings.limits, self._after_other_deployment()
+        settings, limits = self._settings, self._settings.limits
+        after_other = Backoff(settings.other_retry_s, settings.most_other_retry_s)
         reason = "no answer"
         try:
             async with asyncio.timeout(limits.dial_s + limits.offer_wait_s):
@@ -220,6 +217,7 @@ class Tunnel:
                         reason = self._only_others()
                         await after_other.pause()
                     else:
+                        self._gate.open()
                         return conversation
         except TimeoutError as error:
             raise TransientError(reason) from error
@@ -229,9 +227,6 @@ class Tunnel:
     async def _dial(self) -> Conversation:
         settings = self._settings
         return Conversation(await self._dialler.dial(), settings.limits.silence_s, settings.deployment)
-
-    def _after_other_deployment(self) -> Backoff:
-        return Backoff(self._settings.other_retry_s, self._settings.most_other_retry_s)
 
     def _only_others(self) -> str:
         (host, port), deployment = self._settings.relay, self._settings.deployment

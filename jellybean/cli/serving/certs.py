@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
-from jellybean.cli.console import out, print_json, say
+from jellybean.cli.console import EXIT_FAILURE, out, print_json, say, warn
 from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.kubernetes.clusters import clusters_of, connect_to_deployment
 from jellybean.cli.kubernetes.options import Context, Kubeconfig
@@ -34,6 +34,7 @@ from jellybean_protos.plan_format import qualified_name
 from jellybean_solver import to_document
 
 if TYPE_CHECKING:
+    from jellybean.documents.kubernetes_clusters import ClusterSpec
     from jellybean_agent import Credentials, Identity, PlanView
 
 
@@ -117,16 +118,17 @@ def certs(
         reason = "has no authority: give --renew where the deployment's certificates were made"
         raise InputError(f"{folder / 'ca'} {reason}")
     clusters = clusters_of(project.directory)
-    renewal = None
+    app, renewal = deployment_name_of(project) if renew else "", None
     if renew:
-        at = connect_to_deployment(clusters, kubeconfig, context, namespace)
-        renewal = SecretRenewal.of(deployment_name_of(project), view.name, at.values())
+        renewal = SecretRenewal.of(app, view.name, connect_to_deployment(clusters, kubeconfig, context, namespace))
     authority = open_authority(folder / "ca", renew=new_ca)
     signs = renewal is not None and renewal.may_sign(authority)
     made = _identities(view, clients or ["client"], admins or ["admin"])
     made |= _relay_identity(view) if relay or len(clusters) > 1 else {}
     made |= {} if renewal is None else renewal.identities
-    at_namespace = renewal.namespace if renewal is not None else context_namespace(kubeconfig, context, namespace)
+    at_namespace = (
+        _gateway_namespace(clusters, kubeconfig, context, namespace) if renewal is None else renewal.namespace
+    )
     names = gateway_hosts(project, certificate_hosts(folder / GATEWAY_FOLDER), hosts or (), at_namespace)
     for path, identity in made.items():
         own = names if path == GATEWAY_FOLDER else ()
@@ -135,19 +137,41 @@ def certs(
     _tell_authority(folder, is_first=is_first, is_next=new_ca)
     kept = _left_alone(folder, made)
     if json:
-        written = {"secrets": list(secrets), "secrets_signed": signs} if renew else {}
-        print_json(_result(folder, made, kept) | written)
+        print_json(_result(folder, made, kept) | ({} if renewal is None else _renewed(renewal, secrets, signs=signs)))
+        _fail_if_missed(renewal)
         return
     out.print(
         f"{len(made)} certificates in {folder}, valid for {hours:g} hours; run the same command to renew them",
         style=GOOD,
     )
     if renewal is not None:
-        out.print(renewal.outcome(secrets, signs=signs), style=GOOD if signs else BAD)
+        out.print(renewal.outcome(app, secrets, signs=signs), style=GOOD if signs else BAD)
     if clients or admins:
         _tell_callers(folder, made)
     _tell_left_alone(folder, kept, directory)
     out.print(f"{folder / 'ca'} has the CA's private key: do not copy it to other machines", style="bold")
+    _fail_if_missed(renewal)
+
+
+def _fail_if_missed(renewal: SecretRenewal | None) -> None:
+    """Exit with status 1 if a cluster was not renewed, and say why."""
+    for name, reason in (renewal.missed if renewal is not None else {}).items():
+        warn(f"{name} was not renewed: {reason}")
+    if renewal is not None and renewal.missed:
+        raise typer.Exit(EXIT_FAILURE)
+
+
+def _renewed(renewal: SecretRenewal, secrets: Sequence[str], *, signs: bool) -> dict[str, object]:
+    """What --json prints of a deployment's Secrets."""
+    return {"secrets": list(secrets), "secrets_signed": signs, "not_reached": dict(renewal.missed)}
+
+
+def _gateway_namespace(
+    clusters: Mapping[str, ClusterSpec], kubeconfig: Path | None, context: str | None, namespace: str | None
+) -> str:
+    """The namespace that options name, or kubernetes.yaml for the gateway's cluster, which is the first; else empty."""
+    named = next((spec.namespace for spec in clusters.values()), None)
+    return named or context_namespace(kubeconfig, context, namespace)
 
 
 def _result(folder: Path, made: Mapping[str, Identity], kept: Mapping[str, Credentials]) -> dict[str, object]:

@@ -139,12 +139,12 @@ RULES = (
         "The plan is served without them: jellybean top DIR names them.",
     ),
     Rule(
-        "JellyBeanRemoteWorkerNotReached",
-        "jellybean_relay_offers == 0",
+        "JellyBeanRelayNotDialled",
+        "sum by (job, instance) (jellybean_relay_offers) == 0",
         "10m",  # a new plan's pods may take as long to start
         "critical",
-        "no tunnel of {{ $labels.worker }} has dialled the relay",
-        "Its agent, its site, or the way from there to relay.address is down; the log of its tunnel says what it sees.",
+        "no tunnel has dialled the relay",
+        "No agent of another cluster is reached: does relay.address lead to its Service? The tunnels' logs say more.",
     ),
     Rule(
         "JellyBeanCertificateNotRenewed",

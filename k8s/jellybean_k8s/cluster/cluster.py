@@ -6,6 +6,7 @@ repeat. A refusal is a `ClusterError` with the server's message.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -221,7 +222,7 @@ class Cluster:
         until, pause_s = self.clock() + self.patience_s, _BACKOFF_S
         while True:
             try:
-                timeout = (_CONNECT_S, _ANSWER_S)
+                timeout = (_CONNECT_S, min(_ANSWER_S, max(self.patience_s, _POD_ANSWER_S)))
                 answer = self._dynamic.request(method, path, serialize=False, _request_timeout=timeout, **more)
                 return dict(json.loads(answer.data))
             except ApiException as error:
@@ -244,14 +245,25 @@ def is_unavailable(error: BaseException) -> bool:
 def connect(kubeconfig: Path | None, context: str | None, namespace: str | None) -> Cluster:
     """The cluster of a kubeconfig and context, else the one this process runs in. DeployError if there is none."""
     path = None if kubeconfig is None else str(kubeconfig)
+    configuration = client.Configuration()
+    configuration.retries = False  # `Cluster` retries by itself, and knows for how long
     try:
-        api = config.new_client_from_config(path, context)
-        return Cluster(api, namespace or _namespace(path, context))
+        config.load_kube_config(path, context, client_configuration=configuration)
+        return Cluster(client.ApiClient(configuration), namespace or _namespace(path, context))
     except config.ConfigException as error:
         if kubeconfig is None and context is None and "KUBERNETES_SERVICE_HOST" in os.environ:
-            config.load_incluster_config()
-            return Cluster(client.ApiClient(), namespace or "default")
-        raise DeployError(f"no cluster to talk to: {error}; give --context, or set KUBECONFIG") from error
+            config.load_incluster_config(client_configuration=configuration)
+            return Cluster(client.ApiClient(configuration), namespace or "default")
+        raise DeployError(f"no cluster to talk to: {_config_reason(error, path, context)}") from error
+
+
+def _config_reason(error: Exception, path: str | None, context: str | None) -> str:
+    """Why a kubeconfig names no cluster, and what to do."""
+    with contextlib.suppress(config.ConfigException):
+        known = [str(item["name"]) for item in config.list_kube_config_contexts(path)[0]]
+        if context is not None and context not in known:
+            return f"the kubeconfig has no context {context}; it has {', '.join(known) or 'none'}"
+    return f"{error}; give --context, or set KUBECONFIG"
 
 
 def _namespace(path: str | None, context: str | None) -> str:

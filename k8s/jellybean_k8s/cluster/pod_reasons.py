@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from jellybean_k8s.manifests.commands import RELAY_OPTION
 from jellybean_k8s.objects import KubeObjectView
 
 _MOST_GROUPS = 10
@@ -159,9 +160,25 @@ def _state(pod: KubeObjectView) -> str:
                 return f"{container['name']} {text}"
     if reason := status.get("reason"):
         return f"{status.get('phase', '')}: {reason}: {status.get('message', '')}"
-    if status.get("phase") == "Running":
-        return "runs, but is not ready: its models are loading, or workers that it needs are missing"
-    return str(status.get("phase") or "Pending").lower()
+    return _unready(pod) if status.get("phase") == "Running" else str(status.get("phase") or "Pending").lower()
+
+
+def _unready(pod: KubeObjectView) -> str:
+    """Why a pod whose containers run is not ready."""
+    if relay := _unreached_relay(pod):
+        return f"runs, but its tunnel has not reached its relay at {relay} (relay.address in kubernetes.yaml)"
+    return "runs, but is not ready: its models are loading, or workers that it needs are missing"
+
+
+def _unreached_relay(pod: KubeObjectView) -> str:
+    """Where the tunnel of a pod dials its relay in vain; empty if it has reached it, or there is none."""
+    states = {one["name"]: one for one in pod["status"].get("initContainerStatuses") or ()}
+    for container in pod["spec"].get("initContainers") or ():
+        state = states.get(container["name"], {})
+        relay = next((text for text in container.get("args") or () if text.startswith(RELAY_OPTION)), "")
+        if relay and "running" in (state.get("state") or {}) and not state.get("ready"):
+            return str(relay.removeprefix(RELAY_OPTION))
+    return ""
 
 
 def _container(container: KubeObjectView) -> str:

@@ -14,7 +14,7 @@ from jellybean_k8s.cluster.certificate_expiry import CA_KEY, certificates_in, mo
 from jellybean_k8s.cluster.cluster import Cluster
 from jellybean_k8s.cluster.compare import is_ours, with_hash
 from jellybean_k8s.cluster.lock import DeployLock
-from jellybean_k8s.cluster.revisions import Inventory, read_inventory, read_revision
+from jellybean_k8s.cluster.revisions import Inventory, NotDeployedError, read_inventory, read_revision
 from jellybean_k8s.cluster.secrets import read_secrets
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.objects import KubeObject
@@ -54,12 +54,21 @@ class DeployedCertificates:
             )
         return accepted
 
+    def is_settled(self, at: Any) -> bool:
+        """True if all pods trust the same single authority: none is being replaced. One that has expired is none."""
+        valid = (item for secret in self.secrets for item in _authorities(secret) if item.not_valid_after_utc > at)
+        return len({_fingerprint(item) for item in valid}) == 1
+
+
+class NoCertificatesError(DeployError):
+    """A deployment has no Secrets with certificates here."""
+
 
 def read_deployed_certificates(cluster: Cluster, app: str) -> DeployedCertificates:
     """The certificates that `deploy` brought. DeployError if there are none, or others make them."""
     inventory = read_inventory(cluster, app)
     if not inventory.revisions:
-        raise DeployError(f"nothing of {app} is deployed in {cluster.namespace}")
+        raise NotDeployedError(f"nothing of {app} is deployed in {cluster.namespace}")
     if inventory.owner is not None:
         raise DeployError(
             f"{app} is deployed for {inventory.owner['kind']} {inventory.owner['name']}, whose operator renews its "
@@ -74,7 +83,7 @@ def read_deployed_certificates(cluster: Cluster, app: str) -> DeployedCertificat
         raise DeployError(f"Secrets {', '.join(foreign)} were not made by `jellybean deploy`: renew them there")
     if not secrets:
         where = f"in {cluster.namespace}"
-        raise DeployError(f"{app} has no Secrets with certificates {where}: `jellybean deploy` makes them")
+        raise NoCertificatesError(f"{app} has no Secrets with certificates {where}: `jellybean deploy` makes them")
     return DeployedCertificates(app, tuple(secrets[name] for name in sorted(secrets)))
 
 

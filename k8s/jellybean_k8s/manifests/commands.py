@@ -22,6 +22,7 @@ from jellybean_k8s.names import MAX_LABEL_LENGTH, dns_name
 FILES, MODELS, RUN, SECRETS = "/etc/jellybean", "/models", "/run/jellybean", "/etc/jellybean-tls"
 SPOOL = "/var/lib/jellybean"
 CACHE = "/var/cache/jellybean"
+RELAY_OPTION = "--relay="  # of a tunnel
 _TLS = f"{RUN}/tls"
 _EVERYWHERE, _LOCAL = "0.0.0.0", "127.0.0.1"
 
@@ -46,7 +47,7 @@ def agent(deployed: DeployedPlan, group: WorkerGroup, models_bytes: int) -> Comm
 def tunnel(deployed: DeployedPlan, group: WorkerGroup, relay: str) -> Command:
     """Command of the tunnel beside an agent. `relay`: where it dials."""
     return ("python", "-P", "-m", "jellybean_agent.tunnel"), (
-        f"--relay={relay}",
+        f"{RELAY_OPTION}{relay}",
         f"--plan={FILES}/plan.json",
         f"--worker={_worker(group)}",
         f"--agent={_LOCAL}:{AGENT_PORT}",

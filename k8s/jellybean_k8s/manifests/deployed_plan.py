@@ -103,14 +103,15 @@ class DeployedPlan:
     def groups(self) -> tuple[WorkerGroup, ...]:
         """Groups of workers that become StatefulSets here. DeployError if an operator has no model file."""
         if self.cluster is None:
-            return self._all_groups
-        return tuple(group for group in self._all_groups if self._cluster_of(group) == self.cluster)
+            return self.all_groups
+        return tuple(group for group in self.all_groups if self._cluster_of(group) == self.cluster)
 
     def _cluster_of(self, group: WorkerGroup) -> str:
         return cluster_of(self.settings.clusters, group.tier, group.site)
 
     @cached_property
-    def _all_groups(self) -> tuple[WorkerGroup, ...]:
+    def all_groups(self) -> tuple[WorkerGroup, ...]:
+        """The groups of all clusters."""
         missing = [f"{o.name}/{o.variant}" for o in self.plan.variants if o.model is None]
         if missing:
             raise DeployError(
@@ -139,9 +140,9 @@ class DeployedPlan:
     @cached_property
     def _set_names(self) -> dict[tuple[str, str, int | None], str]:
         most = MAX_SET_NAME_LENGTH - len(self.prefix) - 1
-        rows = Counter((group.pool, group.site) for group in self._all_groups)
+        rows = Counter((group.pool, group.site) for group in self.all_groups)
         found = {}
-        for group in self._all_groups:
+        for group in self.all_groups:
             row = f".{group.first}" if rows[group.pool, group.site] > 1 else ""
             own = f"{group.pool}{f'.{group.site}' if group.site else ''}{row}"
             own = f"{group.prefix}.one" if group.first is None else own
@@ -204,7 +205,7 @@ class DeployedPlan:
         """
         here = {group.site for group in self.groups}
         names = [] if self.has_gateway else [_GATEWAY]
-        for group in self._all_groups:
+        for group in self.all_groups:
             is_peer = self.has_gateway or None in here or group.site is None or group.site in here
             if self.cluster is not None and is_peer and self._cluster_of(group) != self.cluster:
                 names += group.workers

@@ -55,13 +55,13 @@ def render(deployed: DeployedPlan) -> Objects:
 
 
 def _min_workers_of(deployed: DeployedPlan) -> dict[str, int]:
-    """Pool -> fewest workers, for autoscaled pools. DeployError if a pool cannot be autoscaled."""
+    """Pool -> fewest workers, for autoscaled pools, of all clusters. DeployError if one cannot be autoscaled."""
     shrinking: dict[str, WorkerGroup] = {}
-    for group in deployed.groups:
+    for group in deployed.all_groups:
         pool = deployed.settings.of_pool(group.pool)
         if not pool.autoscale:
             continue
-        beside = [other for other in deployed.groups if other.pool == group.pool]
+        beside = [other for other in deployed.all_groups if other.pool == group.pool]
         if len(beside) > 1 or group.count == 1:
             raise DeployError(f"autoscale: {group.pool} cannot shrink: its workers are not numbered without gaps")
         if gpu_resource(deployed.settings, group) is not None:
@@ -97,7 +97,9 @@ def _group_objects(deployed: DeployedPlan, group: WorkerGroup, minimum: int | No
     name, own = deployed.set_name(group), labels(deployed, "agent", group)
     yield stateful_set(deployed, group)
     if group.count > 1:
-        budget = {"maxUnavailable": 1, "selector": {"matchLabels": selector(deployed, "agent", group)}}
+        budget: KubeObject = {"maxUnavailable": 1, "selector": {"matchLabels": selector(deployed, "agent", group)}}
+        if deployed.has_tunnels:  # all are unready while the relay cannot be reached, and nodes are drained even so
+            budget["unhealthyPodEvictionPolicy"] = "AlwaysAllow"
         yield kube_object("policy/v1", "PodDisruptionBudget", name, own, spec=budget)
     if minimum is not None:
         spec = _scaling(name, group, minimum, is_alone=not deployed.has_tunnels)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ from jellybean_agent.security.certificates import read_credentials
 from jellybean_agent.security.identity import Identity, Role
 from jellybean_k8s import service_names
 from tests.api_server import RunningServer
-from tests.e2e.cli.test_kubernetes import ready
 from tests.support.command_line import jellybean
+from tests.support.ready_pods import add_nodes, ready_pods
 from tests.support.scales_project import make_scales_project
 
 SETTINGS = """\
@@ -59,23 +58,16 @@ def deployed(tmp_path: Path) -> Iterator[Deployed]:
     project = make_scales_project(tmp_path / "project")
     (project / "kubernetes.yaml").write_text(SETTINGS, encoding="utf-8")
     assert run(["plan", str(project)]) == 0
-    stop = threading.Event()
-    with RunningServer() as server:
-        for name, tier in (("a", "edge"), ("b", "edge"), ("c", "cloud")):
-            meta = {"name": name, "uid": name, "labels": {"jellybean.dev/tier": tier}}
-            server.api.store["nodes", "", name] = {"kind": "Node", "metadata": meta, "spec": {}, "status": {}}
+    with RunningServer() as server, ready_pods(server):
+        add_nodes(server, a="edge", b="edge", c="cloud")
         context = {"name": "fleet", "context": {"cluster": "c", "user": "u", "namespace": "shop"}}
         config = {"apiVersion": "v1", "kind": "Config", "contexts": [context], "current-context": "fleet"}
         config |= {"clusters": [{"name": "c", "cluster": {"server": server.url}}], "users": [{"name": "u", "user": {}}]}
         (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config), encoding="utf-8")
-        thread = threading.Thread(target=ready, args=(server, stop), daemon=True)
-        thread.start()
         found = Deployed(server, project, ["--kubeconfig", str(tmp_path / "kubeconfig"), "--context", "fleet"])
         found.call("certs")
         found.call("deploy")
         yield found
-        stop.set()
-        thread.join()
 
 
 def certificate(data: Data, secret: str, key: str) -> x509.Certificate:

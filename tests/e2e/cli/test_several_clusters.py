@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from cryptography import x509
 
 from jellybean.cli import run
 from tests.api_server import RunningServer
@@ -162,6 +163,53 @@ def test_a_cluster_that_is_away_is_told_left_out_and_caught_up(
     assert run(["deploy", str(project), *flags]) == 0
     assert "digits in near (yard): revision 1" in capsys.readouterr().out
     assert run(["status", str(project), *flags]) == 0
+
+
+def test_certificates_are_renewed_where_a_cluster_answers_and_the_others_are_told(
+    project: Path,
+    flags: list[str],
+    servers: dict[str, RunningServer],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    copy = tmp_path / "digits"
+    shutil.copytree(project, copy)
+    assert run(["deploy", str(copy), *flags]) == 0
+    before = secrets_of(servers)
+    servers["near"].api.fault = lambda method, path: 500
+    capsys.readouterr()
+    assert run(["certs", str(copy), "--renew", "--json", *flags]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["secrets_signed"], list(found["not_reached"])) == (True, ["near"])
+    servers["near"].api.fault = None
+    after = secrets_of(servers)
+    assert {name for name, data in after.items() if data != before[name]} == {
+        "digits-gateway-tls", "digits-relay-tls", "digits-tls-cloud"
+    }  # fmt: skip
+    servers["near"].api.fault = lambda method, path: 500
+    assert run(["certs", str(copy), "--renew", "--new-ca", *flags]) == 1  # still signed by the one before
+    learnt = secrets_of(servers)
+    assert run(["certs", str(copy), "--renew", *flags]) == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "run the same command again when all clusters answer" in printed
+    servers["near"].api.fault = None
+    signed = secrets_of(servers)
+    for name, key in (("digits-gateway-tls", "tls.crt"), ("digits-tls-cloud", "1.crt")):
+        assert signed[name][key] == learnt[name][key]  # who is away would refuse the new authority's
+    for signs in (False, True):
+        capsys.readouterr()
+        assert run(["certs", str(copy), "--renew", "--json", *flags]) == 0
+        assert json.loads(capsys.readouterr().out)["secrets_signed"] == signs
+
+
+def secrets_of(servers: dict[str, RunningServer]) -> dict[str, dict[str, str]]:
+    return {name: dict(one["data"]) for server in servers.values() for name, one in server.api.of("secrets").items()}
+
+
+def test_the_gateways_certificate_has_the_names_in_its_clusters_namespace(project: Path) -> None:
+    text = (project / ".jellybean/certs/gateway/tls.crt").read_bytes()
+    names = x509.load_pem_x509_certificate(text).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "digits.hall.svc" in names.get_values_for_type(x509.DNSName)
 
 
 @pytest.mark.parametrize(

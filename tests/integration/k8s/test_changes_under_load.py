@@ -142,7 +142,7 @@ def test_a_gateway_pod_that_is_deleted_loses_nothing(served: Served) -> None:
     load.check()
 
 
-@pytest.mark.parametrize("retry_s", [0.0, RETRY_S])
+@pytest.mark.parametrize("retry_s", [0.0, pytest.param(RETRY_S, marks=pytest.mark.nightly)])
 def test_one_of_two_gateway_pods_that_is_deleted_loses_nothing(served: Served, retry_s: float) -> None:
     """As when its node is drained: not even a client that never sends a request again notices."""
     served.deploy(gateway_replicas=2)

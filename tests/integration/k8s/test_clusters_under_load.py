@@ -190,7 +190,6 @@ def test_changes_and_the_way_back_lose_nothing(served: Served) -> None:
     ("name", "away_s"),
     [
         (EDGE, 8.0),
-        (CLOUD, 8.0),
         pytest.param(EDGE, 60.0, marks=pytest.mark.nightly),
         pytest.param(CLOUD, 60.0, marks=pytest.mark.nightly),
     ],

@@ -149,6 +149,38 @@ def test_an_autoscaler_counts_the_agent_beside_its_tunnel_alone() -> None:
     assert schema_complaints([scaler]) == []
 
 
+def test_pools_of_several_clusters_shrink_as_in_one() -> None:
+    """Each alone could lose workers; together no route would be left."""
+    pools = {pool: PoolSettings(autoscale=True) for pool in ("edge-box", "cloud")}
+    settings = dataclasses.replace(SETTINGS, pools=pools)
+    plan = crossed_routes(PLAN)
+    with pytest.raises(DeployError) as together:
+        render(deployed_plan(plan, dataclasses.replace(settings, clusters={}, relay=None)))
+    with pytest.raises(DeployError) as apart:
+        objects_of(plan, settings)
+    assert str(apart.value) == str(together.value)
+
+
+def crossed_routes(plan: Plan) -> Plan:
+    """The plan with four workers of each pool, that are joined crosswise."""
+    names = {pool: [f"{pool}-{number}" for number in range(1, 5)] for pool in ("edge-box", "cloud")}
+    by_pool = {worker.pool: worker for worker in plan.workers}
+    workers = tuple(dataclasses.replace(by_pool[pool], name=name) for pool, own in names.items() for name in own)
+    (route, *_) = plan.routes
+    pools = {operator: worker.rpartition("-")[0] for operator, worker in route.workers.items()}
+    routes = tuple(
+        dataclasses.replace(
+            route,
+            weight=0.25,
+            workers={
+                operator: names[pool][number if pool == "cloud" else 3 - number] for operator, pool in pools.items()
+            },
+        )
+        for number in range(4)
+    )
+    return dataclasses.replace(plan, workers=workers, routes=routes)
+
+
 def test_objects_of_all_clusters_at_once_are_refused() -> None:
     with pytest.raises(DeployError, match="objects for each of far, near"):
         render(deployed_plan(PLAN, SETTINGS))
@@ -189,6 +221,12 @@ def test_the_document_says_what_runs_where(tmp_path: Path) -> None:
         "relay.example:30443", "NodePort", 2.0
     )  # fmt: skip
     assert list(load_kubernetes(tmp_path).clusters_by_name) == ["far", "near"]
+
+
+def test_a_relays_service_is_a_load_balancer_whatever_else_is_said_of_it(tmp_path: Path) -> None:
+    found = load(tmp_path, TEXT.replace("30443", "443").replace("type: NodePort", "annotations: {a.example/nlb: x}"))
+    assert found.relay is not None
+    assert found.relay.service == ServiceSettings("LoadBalancer", {"a.example/nlb": "x"})
 
 
 @pytest.mark.parametrize(("right", "wrong", "words"), WRONG)

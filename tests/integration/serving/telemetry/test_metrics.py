@@ -250,7 +250,9 @@ def test_the_dashboard_asks_for_what_a_run_tells_and_the_docs_explain(
         told = parse(response.read().decode())
     for name in ("expires_timestamp_seconds", "lifetime_seconds"):  # this run has no certificates
         told[f"jellybean_certificate_{name}"] = {(("process", "gateway"),): 0.0}
-    told["jellybean_gateway_replicas"] = {(): 2.0}  # it has a single gateway
+    told["jellybean_gateway_replicas"] = {(): 2.0}  # it has a single gateway, and no relay
+    told["jellybean_relay_offers"] = {(("worker", "edge-1"),): 4.0}
+    told["jellybean_relay_bytes_total"] = {(("worker", "edge-1"), ("direction", "to_worker")): 9.0}
     docs = (DOCS / "metrics.md").read_text(encoding="utf-8")
     assert run(["dashboard"]) == 0
     panels = json.loads(capsys.readouterr().out)["panels"]

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple
@@ -47,9 +48,9 @@ async def two_deployments(root: Path) -> AsyncIterator[tuple[Deployment, Deploym
             nets.append(RelayNet(root, PATIENT, {"": ("127.0.0.1", gateway)}, name))
         ports, dials = itertools.cycle([net.listen[1] for net in nets]), list[int]()
 
-        def choose() -> int:
+        def choose() -> tuple[str, int]:
             dials.append(next(ports))
-            return dials[-1]
+            return "127.0.0.1", dials[-1]
 
         host, _, port = stack.enter_context(balancer(choose)).rpartition(":")
         relays = [await stack.enter_async_context(net.relay()) for net in nets]
@@ -121,6 +122,29 @@ def test_relays_of_other_deployments_are_warned_of_once_and_only_when_it_lasts(
     (line,) = [one for one in caplog.messages if one.startswith("no new offer is accepted for ")]
     assert "only relays of other deployments answer at 127.0.0.1:" in line
     assert line.endswith("none with --deployment 'blue'")
+
+
+def test_one_offer_is_tried_while_only_other_deployments_answer_and_all_once_the_own_relay_does(tmp_path: Path) -> None:
+    slots, first_s = 4, 0.01
+    settings = {"offers": slots, "other_retry_s": first_s, "most_other_retry_s": 600.0}
+
+    async def run() -> None:
+        other = RelayNet(tmp_path, deployment="green")
+        own = RelayNet(tmp_path, deployment="blue", dialled=other.listen)
+        began_s = asyncio.get_running_loop().time()
+        async with echo_server() as agent, other.relay() as relay, own.tunnel(agent, **settings) as tunnel:
+            refusals = relay.traffic.refusals
+            await wait_until_async(lambda: refusals["deployment"] >= slots + 7)
+            passed_s = asyncio.get_running_loop().time() - began_s
+            # One slot's pauses before n probes last at least half of (1 + 2 + ... + 2^(n-1)) * first_s.
+            assert refusals["deployment"] <= slots + math.log2(1 + 2 * passed_s / first_s)
+            await relay.stop(0.0)
+            own.listen = other.listen
+            async with own.relay() as successor:
+                await wait_until_async(lambda: successor.offers()["edge-1"] == slots)
+                await wait_until_async(lambda: tunnel.offers()["edge-1"] == slots)
+
+    asyncio.run(run())
 
 
 def test_a_request_that_only_other_deployments_answer_fails_in_time(

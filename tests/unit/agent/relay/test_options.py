@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,12 +18,14 @@ from tests.support.ports import free_port
 
 
 @pytest.fixture(autouse=True)
-def _logging() -> Iterator[None]:
-    """Keep the handlers of pytest: the processes configure logging."""
+def _process_settings() -> Iterator[None]:
+    """Keep the handlers of pytest and its limit on open files: the processes set both."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     root.handlers = []
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     root.handlers = handlers
     root.setLevel(level)
 
