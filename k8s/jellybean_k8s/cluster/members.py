@@ -144,10 +144,7 @@ class Members:
         failure in one cluster ends the others' work; at the deadline all may still tell what they lack. No step is
         taken once another process has taken a lock.
         """
-        self._halt, self._is_together = (
-            threading.Event(),
-            together,
-        )  # before the look: a lock lost after it ends the step
+        self._halt, self._is_together = threading.Event(), together  # first: a lock lost after the check sets it
         lost = {member.name: member.lost_lock for member in self if member.lost_lock is not None}
         if lost:
             return StepResults(errors=dict(lost))
