@@ -23,7 +23,7 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from jellybean_k8s import DeployError, PoolSettings, render, service_names
-from jellybean_k8s.cluster.certificates import certificate_secrets
+from jellybean_k8s.cluster.certificates.rendered import certificate_secrets
 from jellybean_k8s.cluster.cluster import PATHS, Cluster, ClusterError, connect
 from jellybean_k8s.cluster.compare import object_key
 from jellybean_k8s.cluster.deploy import deploy, undeploy

@@ -9,9 +9,9 @@ from __future__ import annotations
 from jellybean_protos.lazy_surface import lazy_surface
 
 _NAMES: dict[str, tuple[str, ...]] = {  # by module
-    "cluster.certificate_expiry": ("SecretCertificate",),
-    "cluster.certificate_report": ("CertificateReport",),
-    "cluster.certificates": ("certificate_secrets",),
+    "cluster.certificates.expiry": ("SecretCertificate",),
+    "cluster.certificates.report": ("CertificateReport",),
+    "cluster.certificates.rendered": ("certificate_secrets",),
     "cluster.cluster": (
         "Cluster",
         "ClusterError",
@@ -19,7 +19,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "connect",
         "is_unavailable",
     ),
-    "cluster.common_rollout": ("PartlyDeployedError",),
+    "cluster.several.common_rollout": ("PartlyDeployedError",),
     "cluster.deploy": (
         "deploy",
         "dry_run",
@@ -42,17 +42,17 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "DeployLock",
         "LockedError",
     ),
-    "cluster.parts": (
+    "cluster.several.parts": (
         "ClusterPart",
         "deploy_parts",
     ),
-    "cluster.parts_dry_run": (
+    "cluster.several.dry_run": (
         "NotCompared",
         "dry_run_parts",
     ),
-    "cluster.parts_removal": ("undeploy_parts",),
-    "cluster.parts_rollback": ("rollback_parts",),
-    "cluster.parts_status": (
+    "cluster.several.removal": ("undeploy_parts",),
+    "cluster.several.rollback": ("rollback_parts",),
+    "cluster.several.status": (
         "PartsStatus",
         "read_statuses",
     ),
@@ -62,8 +62,8 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "gateway_pod",
         "gateway_pods",
     ),
-    "cluster.preflight": ("PreflightError",),
-    "cluster.renewal": (
+    "cluster.checks.preflight": ("PreflightError",),
+    "cluster.certificates.renewal": (
         "DeployedCertificates",
         "NoCertificatesError",
         "read_deployed_certificates",

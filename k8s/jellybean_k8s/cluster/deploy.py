@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from jellybean_k8s.cluster.checks.preflight import check, check_manifests
 from jellybean_k8s.cluster.cluster import Cluster, UnreachableError
 from jellybean_k8s.cluster.compare import ObjectKey, compare_objects, object_key
 from jellybean_k8s.cluster.lock import DeployLock, LockedError
 from jellybean_k8s.cluster.named_clusters import check_forgotten, check_target, forgotten_beside
 from jellybean_k8s.cluster.phases import DeployResult, PhasedRollout, compare, leaving_sets, stale_keys
-from jellybean_k8s.cluster.preflight import check, check_manifests
 from jellybean_k8s.cluster.removal import Removal
 from jellybean_k8s.cluster.revision_content import RevisionContent
 from jellybean_k8s.cluster.revisions import (

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jellybean_k8s.cluster.certificate_expiry import mounted_certificates
-from jellybean_k8s.cluster.certificate_report import CertificateReport, report_certificates
+from jellybean_k8s.cluster.certificates.expiry import mounted_certificates
+from jellybean_k8s.cluster.certificates.report import CertificateReport, report_certificates
 from jellybean_k8s.cluster.cluster import Cluster
 from jellybean_k8s.cluster.compare import ObjectKey, by_key
 from jellybean_k8s.cluster.drift import Drift, at_rest, find_drift

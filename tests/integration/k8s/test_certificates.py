@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from jellybean_k8s import DeployError, read_deployed_certificates, render
-from jellybean_k8s.cluster.certificates import certificate_secrets
+from jellybean_k8s.cluster.certificates.rendered import certificate_secrets
+from jellybean_k8s.cluster.checks.preflight import PreflightError
 from jellybean_k8s.cluster.deploy import deploy, rollback
-from jellybean_k8s.cluster.preflight import PreflightError
 from jellybean_k8s.cluster.status import DeploymentStatus, read_status
 from jellybean_k8s.manifests.identity import deployed_plan
 from tests.k8s_certificates import equip

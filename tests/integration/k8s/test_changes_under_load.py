@@ -17,8 +17,8 @@ from jellybean.serving.enrolment.authority import open_authority
 from jellybean_agent.security.certificates import CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE
 from jellybean_agent.security.identity import Identity, Role
 from jellybean_k8s import DeployError, DeploymentSettings, ModelSource, read_deployed_certificates
+from jellybean_k8s.cluster.certificates.renewal import renew_certificates
 from jellybean_k8s.cluster.deploy import rollback
-from jellybean_k8s.cluster.renewal import renew_certificates
 from jellybean_k8s.cluster.revisions import read_inventory
 from jellybean_k8s.cluster.rollout import DeployOptions
 from jellybean_k8s.cluster.status import read_status

@@ -8,10 +8,10 @@ import pytest
 
 from jellybean_k8s import DeployError
 from jellybean_k8s.cluster.cluster import UnreachableError
-from jellybean_k8s.cluster.common_rollout import PartlyDeployedError
 from jellybean_k8s.cluster.lock import DeployLock, LockedError
-from jellybean_k8s.cluster.parts_removal import undeploy_parts
 from jellybean_k8s.cluster.readiness import NotReadyError
+from jellybean_k8s.cluster.several.common_rollout import PartlyDeployedError
+from jellybean_k8s.cluster.several.removal import undeploy_parts
 from tests.k8s_sites import ID, OTHER_ID, UNDO, Sites
 from tests.k8s_target import OTHER, PLAN, QUICK, mock_cluster, only_mock
 

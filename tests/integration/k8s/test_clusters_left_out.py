@@ -10,8 +10,8 @@ from jellybean_k8s import DeployError
 from jellybean_k8s.cluster import members as members_module
 from jellybean_k8s.cluster.cluster import UnreachableError
 from jellybean_k8s.cluster.lock import LockedError
-from jellybean_k8s.cluster.members import Members
-from jellybean_k8s.cluster.parts_removal import undeploy_parts
+from jellybean_k8s.cluster.several.members import Members
+from jellybean_k8s.cluster.several.removal import undeploy_parts
 from tests.k8s_sites import ID, OTHER_ID, Sites
 from tests.k8s_target import OTHER, QUICK, only_mock
 

@@ -11,12 +11,12 @@ import pytest
 
 from jellybean_k8s import DeployError
 from jellybean_k8s.cluster.deploy import rollback, undeploy
-from jellybean_k8s.cluster.parts import ClusterPart, deploy_parts
-from jellybean_k8s.cluster.parts_removal import undeploy_parts
-from jellybean_k8s.cluster.parts_rollback import rollback_parts
-from jellybean_k8s.cluster.parts_status import read_statuses
 from jellybean_k8s.cluster.readiness import NotReadyError
 from jellybean_k8s.cluster.revisions import read_inventory
+from jellybean_k8s.cluster.several.parts import ClusterPart, deploy_parts
+from jellybean_k8s.cluster.several.removal import undeploy_parts
+from jellybean_k8s.cluster.several.rollback import rollback_parts
+from jellybean_k8s.cluster.several.status import read_statuses
 from jellybean_k8s.cluster.status import read_status
 from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_solver.model.plan import Plan

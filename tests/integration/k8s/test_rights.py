@@ -14,7 +14,7 @@ from kubernetes import client
 from jellybean.operator.reconcile import Reconciler
 from jellybean.operator.resource import resource_definition
 from jellybean_k8s import DeployError, DeploymentSettings, ModelSource, PoolSettings, render
-from jellybean_k8s.cluster.certificates import certificate_secrets
+from jellybean_k8s.cluster.certificates.rendered import certificate_secrets
 from jellybean_k8s.cluster.cluster import Cluster, ClusterError
 from jellybean_k8s.cluster.deploy import deploy, dry_run, rollback, undeploy
 from jellybean_k8s.cluster.rollout import DeployOptions

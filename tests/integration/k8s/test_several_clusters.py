@@ -7,12 +7,12 @@ import dataclasses
 import pytest
 
 from jellybean_k8s import DeployError
-from jellybean_k8s.cluster.parts import deploy_parts
-from jellybean_k8s.cluster.parts_removal import undeploy_parts
-from jellybean_k8s.cluster.parts_rollback import rollback_parts
-from jellybean_k8s.cluster.preflight import PreflightError
+from jellybean_k8s.cluster.checks.preflight import PreflightError
 from jellybean_k8s.cluster.readiness import NotReadyError
 from jellybean_k8s.cluster.revisions import NotDeployedError
+from jellybean_k8s.cluster.several.parts import deploy_parts
+from jellybean_k8s.cluster.several.removal import undeploy_parts
+from jellybean_k8s.cluster.several.rollback import rollback_parts
 from jellybean_k8s.cluster.status import DeploymentStatus
 from tests.k8s_sites import ID, OTHER_ID, UNDO, Sites
 from tests.k8s_target import OTHER, PLAN, QUICK, only_mock

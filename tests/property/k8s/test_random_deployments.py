@@ -14,7 +14,7 @@ import pytest
 from jellybean.serving.enrolment.authority import open_authority
 from jellybean_agent.security.identity import Identity, Role
 from jellybean_k8s import ClusterPlace, DeployError, RelaySettings, ServiceSettings, render
-from jellybean_k8s.cluster.certificate_expiry import mounted_certificates
+from jellybean_k8s.cluster.certificates.expiry import mounted_certificates
 from jellybean_k8s.cluster.deploy import deploy, dry_run
 from jellybean_k8s.cluster.readiness import WORKLOADS
 from jellybean_k8s.cluster.rollout import DeployOptions

@@ -7,9 +7,9 @@ import dataclasses
 from pathlib import Path
 
 from jellybean_k8s import PoolSettings, render
-from jellybean_k8s.cluster.certificate_expiry import SecretCertificate, certificates_in, mounted_certificates
-from jellybean_k8s.cluster.certificate_report import CertificateReport
-from jellybean_k8s.cluster.certificates import certificate_secrets
+from jellybean_k8s.cluster.certificates.expiry import SecretCertificate, certificates_in, mounted_certificates
+from jellybean_k8s.cluster.certificates.rendered import certificate_secrets
+from jellybean_k8s.cluster.certificates.report import CertificateReport
 from jellybean_k8s.manifests.identity import deployed_plan
 from tests.k8s_certificates import equip
 from tests.k8s_plans import SETTINGS, wide, with_models

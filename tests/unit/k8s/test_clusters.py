@@ -13,7 +13,7 @@ import pytest
 from jellybean.documents.kubernetes import load_kubernetes, load_settings
 from jellybean.errors import DocumentError
 from jellybean_k8s import ClusterPlace, DeployError, PoolSettings, RelaySettings, ServiceSettings, render
-from jellybean_k8s.cluster.certificates import certificate_secrets
+from jellybean_k8s.cluster.certificates.rendered import certificate_secrets
 from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_k8s.manifests.routes_left import has_route_in
 from jellybean_k8s.manifests.settings import DeploymentSettings

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from jellybean_k8s.cluster.new_pods import demand, new_pods
-from jellybean_k8s.cluster.quotas import applies, exceeded_quotas
+from jellybean_k8s.cluster.checks.new_pods import demand, new_pods
+from jellybean_k8s.cluster.checks.quotas import applies, exceeded_quotas
 from jellybean_k8s.objects import KubeObject
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from jellybean_agent.telemetry.tracing import is_traced
 from jellybean_k8s import DeployError, LedgerDatabase, PodSettings, TraceSettings, render
+from jellybean_k8s.cluster.checks.references import setting_paths
 from jellybean_k8s.cluster.readiness import WORKLOADS
-from jellybean_k8s.cluster.references import setting_paths
 from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_k8s.manifests.settings import DeploymentSettings
 from tests import report_plans

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from jellybean_k8s.cluster.checks.new_pods import DEFAULT_ACCOUNT, NewPods
 from jellybean_k8s.cluster.cluster import Cluster, ClusterError
-from jellybean_k8s.cluster.new_pods import DEFAULT_ACCOUNT, NewPods
 from jellybean_k8s.cluster.pod_reasons import counted_lines, without_set_names
 from jellybean_k8s.objects import KubeObject
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from jellybean_k8s.cluster.certificate_expiry import (
+from jellybean_k8s.cluster.certificates.expiry import (
     SecretCertificate,
     certificate_of_pod,
     certificates_in,

@@ -6,15 +6,15 @@ import datetime
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from jellybean_k8s.cluster.admission import admission
-from jellybean_k8s.cluster.certificate_check import check_certificates
-from jellybean_k8s.cluster.certificate_expiry import CA_KEY, mounted_certificates
+from jellybean_k8s.cluster.certificates.check import check_certificates
+from jellybean_k8s.cluster.certificates.expiry import CA_KEY, mounted_certificates
+from jellybean_k8s.cluster.checks.admission import admission
+from jellybean_k8s.cluster.checks.new_pods import living, new_pods, replicas
+from jellybean_k8s.cluster.checks.quotas import exceeded_quotas
+from jellybean_k8s.cluster.checks.references import Reference, check_references, setting_paths
 from jellybean_k8s.cluster.cluster import Cluster, ClusterError
-from jellybean_k8s.cluster.new_pods import living, new_pods, replicas
 from jellybean_k8s.cluster.pod_reasons import indented_lines
-from jellybean_k8s.cluster.quotas import exceeded_quotas
 from jellybean_k8s.cluster.readiness import WORKLOADS, selector_of
-from jellybean_k8s.cluster.references import Reference, check_references, setting_paths
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.deployed_plan import DeployedPlan
 from jellybean_k8s.manifests.quantities import parse_quantity

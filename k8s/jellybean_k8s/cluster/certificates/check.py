@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from jellybean_k8s.cluster.certificate_expiry import CA_KEY, SecretCertificate, mounted_certificates
-from jellybean_k8s.cluster.certificate_report import CertificateReport, report_certificates
+from jellybean_k8s.cluster.certificates.expiry import CA_KEY, SecretCertificate, mounted_certificates
+from jellybean_k8s.cluster.certificates.report import CertificateReport, report_certificates
 from jellybean_k8s.cluster.cluster import Cluster
 from jellybean_k8s.manifests.commands import gateway_secret
 from jellybean_k8s.manifests.service_names import service_names

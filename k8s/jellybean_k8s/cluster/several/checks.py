@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from jellybean_k8s.cluster.checks.preflight import PreflightError
 from jellybean_k8s.cluster.cluster import Cluster
 from jellybean_k8s.cluster.compare import difference, is_ours
-from jellybean_k8s.cluster.member import Member
-from jellybean_k8s.cluster.members import Members
 from jellybean_k8s.cluster.named_clusters import check_forgotten, forgotten_clusters
 from jellybean_k8s.cluster.phases import leaving_sets
-from jellybean_k8s.cluster.preflight import PreflightError
 from jellybean_k8s.cluster.revision_content import RevisionContent
 from jellybean_k8s.cluster.revisions import Inventory, read_inventory
+from jellybean_k8s.cluster.several.member import Member
+from jellybean_k8s.cluster.several.members import Members
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.relay_names import relay_name
 from jellybean_k8s.objects import KubeObject

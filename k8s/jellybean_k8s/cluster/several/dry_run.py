@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from jellybean_k8s.cluster.cluster import is_unavailable
 from jellybean_k8s.cluster.deploy import dry_run
-from jellybean_k8s.cluster.member import reason_of
-from jellybean_k8s.cluster.members import AWAY_S
-from jellybean_k8s.cluster.parts import ClusterPart
-from jellybean_k8s.cluster.parts_checks import supported_objects
+from jellybean_k8s.cluster.several.checks import supported_objects
+from jellybean_k8s.cluster.several.member import reason_of
+from jellybean_k8s.cluster.several.members import AWAY_S
+from jellybean_k8s.cluster.several.parts import ClusterPart
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.objects import KubeObject
 

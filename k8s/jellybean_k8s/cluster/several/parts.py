@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from jellybean_k8s.cluster.checks.preflight import check
 from jellybean_k8s.cluster.cluster import Cluster
-from jellybean_k8s.cluster.common_rollout import CommonRollout
-from jellybean_k8s.cluster.member import Member
-from jellybean_k8s.cluster.members import Members
-from jellybean_k8s.cluster.parts_checks import (
+from jellybean_k8s.cluster.phases import DeployResult
+from jellybean_k8s.cluster.revision_content import RevisionContent
+from jellybean_k8s.cluster.revisions import Inventory, check_owner, read_inventory
+from jellybean_k8s.cluster.rollout import DeployOptions
+from jellybean_k8s.cluster.several.checks import (
     CheckedPart,
     check_part,
     check_parts,
@@ -21,11 +23,9 @@ from jellybean_k8s.cluster.parts_checks import (
     leave_out_offline,
     supported_objects,
 )
-from jellybean_k8s.cluster.phases import DeployResult
-from jellybean_k8s.cluster.preflight import check
-from jellybean_k8s.cluster.revision_content import RevisionContent
-from jellybean_k8s.cluster.revisions import Inventory, check_owner, read_inventory
-from jellybean_k8s.cluster.rollout import DeployOptions
+from jellybean_k8s.cluster.several.common_rollout import CommonRollout
+from jellybean_k8s.cluster.several.member import Member
+from jellybean_k8s.cluster.several.members import Members
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.deployed_plan import DeployedPlan
 from jellybean_k8s.manifests.routes_left import has_route_in

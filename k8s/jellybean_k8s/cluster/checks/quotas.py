@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from jellybean_k8s.cluster.new_pods import demand
+from jellybean_k8s.cluster.checks.new_pods import demand
 from jellybean_k8s.manifests.quantities import mebibytes, parse_quantity
 from jellybean_k8s.objects import KubeObjectView
 

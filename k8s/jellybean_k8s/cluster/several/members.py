@@ -14,9 +14,9 @@ from typing import Self, TypeVar
 
 from jellybean_k8s.cluster.cluster import Cluster, is_unavailable
 from jellybean_k8s.cluster.lock import DeployLock, LockedError
-from jellybean_k8s.cluster.member import CancelledError, Member, StepResults, reason_of
 from jellybean_k8s.cluster.revisions import Inventory, read_inventory
 from jellybean_k8s.cluster.rollout import DeployOptions, DeployStoppedError, Rollout
+from jellybean_k8s.cluster.several.member import CancelledError, Member, StepResults, reason_of
 from jellybean_k8s.errors import DeployError
 
 T = TypeVar("T")

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from jellybean_k8s.cluster.compare import ObjectKey
-from jellybean_k8s.cluster.member import Member, StepResults
-from jellybean_k8s.cluster.members import Members
 from jellybean_k8s.cluster.phases import DeployResult, PhasedRollout, compare
 from jellybean_k8s.cluster.readiness import NotReadyError
 from jellybean_k8s.cluster.revision_content import RevisionContent
 from jellybean_k8s.cluster.revisions import DEPLOYED, check_owner, read_inventory
+from jellybean_k8s.cluster.several.member import Member, StepResults
+from jellybean_k8s.cluster.several.members import Members
 from jellybean_k8s.errors import DeployError
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from jellybean_k8s.cluster.certificate_expiry import CA_KEY, certificates_in, mounted_certificates
+from jellybean_k8s.cluster.certificates.expiry import CA_KEY, certificates_in, mounted_certificates
 from jellybean_k8s.cluster.cluster import Cluster
 from jellybean_k8s.cluster.compare import is_ours, with_hash
 from jellybean_k8s.cluster.lock import DeployLock

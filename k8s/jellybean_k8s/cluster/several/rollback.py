@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from jellybean_k8s.cluster.checks.preflight import check_manifests
 from jellybean_k8s.cluster.cluster import Cluster
-from jellybean_k8s.cluster.common_rollout import CommonRollout
 from jellybean_k8s.cluster.compare import object_key
 from jellybean_k8s.cluster.deploy import rollback_target
-from jellybean_k8s.cluster.member import Member
-from jellybean_k8s.cluster.members import Members
 from jellybean_k8s.cluster.named_clusters import check_target
-from jellybean_k8s.cluster.parts_checks import (
+from jellybean_k8s.cluster.phases import DeployResult
+from jellybean_k8s.cluster.revision_content import RevisionContent
+from jellybean_k8s.cluster.revisions import Inventory, NotDeployedError, Revision, read_revision
+from jellybean_k8s.cluster.rollout import DeployOptions
+from jellybean_k8s.cluster.several.checks import (
     CheckedPart,
     check_part,
     check_parts,
@@ -19,11 +21,9 @@ from jellybean_k8s.cluster.parts_checks import (
     leave_out_offline,
     supported_objects,
 )
-from jellybean_k8s.cluster.phases import DeployResult
-from jellybean_k8s.cluster.preflight import check_manifests
-from jellybean_k8s.cluster.revision_content import RevisionContent
-from jellybean_k8s.cluster.revisions import Inventory, NotDeployedError, Revision, read_revision
-from jellybean_k8s.cluster.rollout import DeployOptions
+from jellybean_k8s.cluster.several.common_rollout import CommonRollout
+from jellybean_k8s.cluster.several.member import Member
+from jellybean_k8s.cluster.several.members import Members
 from jellybean_k8s.errors import DeployError
 
 

@@ -1,0 +1,1 @@
+"""Certificates of a deployment in its Secrets: rendered, checked, read, renewed."""

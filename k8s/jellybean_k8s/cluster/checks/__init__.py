@@ -1,0 +1,1 @@
+"""Checks of a cluster before anything is applied."""

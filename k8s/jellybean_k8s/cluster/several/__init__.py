@@ -1,0 +1,1 @@
+"""One plan in several clusters: deployed, rolled back, removed and read over all of them."""
