@@ -91,7 +91,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "cluster_of",
         "relay_port",
     ),
-    "manifests.commands": (
+    "manifests.pods.commands": (
         "admin_secret",
         "tls_secret",
     ),
@@ -108,7 +108,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "deployment_name",
         "json_sha256",
     ),
-    "manifests.pod_patch": ("patch_problems",),
+    "manifests.pods.patch": ("patch_problems",),
     "manifests.pod_settings": (
         "OWN_ENV",
         "PodSettings",

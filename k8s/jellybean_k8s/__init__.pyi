@@ -52,8 +52,6 @@ from jellybean_k8s.manifests.clusters import ClusterPlace as ClusterPlace
 from jellybean_k8s.manifests.clusters import RelaySettings as RelaySettings
 from jellybean_k8s.manifests.clusters import cluster_of as cluster_of
 from jellybean_k8s.manifests.clusters import relay_port as relay_port
-from jellybean_k8s.manifests.commands import admin_secret as admin_secret
-from jellybean_k8s.manifests.commands import tls_secret as tls_secret
 from jellybean_k8s.manifests.deployed_plan import METRICS_PORT as METRICS_PORT
 from jellybean_k8s.manifests.deployed_plan import DeployedPlan as DeployedPlan
 from jellybean_k8s.manifests.deployed_plan import app_name as app_name
@@ -61,13 +59,15 @@ from jellybean_k8s.manifests.deployed_plan import deployment_name as deployment_
 from jellybean_k8s.manifests.deployed_plan import json_sha256 as json_sha256
 from jellybean_k8s.manifests.identity import deployed_plan as deployed_plan
 from jellybean_k8s.manifests.kustomize import kustomize_base as kustomize_base
-from jellybean_k8s.manifests.pod_patch import patch_problems as patch_problems
 from jellybean_k8s.manifests.pod_settings import OWN_ENV as OWN_ENV
 from jellybean_k8s.manifests.pod_settings import PodSettings as PodSettings
 from jellybean_k8s.manifests.pod_settings import ServiceSettings as ServiceSettings
 from jellybean_k8s.manifests.pod_settings import ServiceType as ServiceType
 from jellybean_k8s.manifests.pod_settings import is_own_annotation as is_own_annotation
 from jellybean_k8s.manifests.pod_settings import is_own_label as is_own_label
+from jellybean_k8s.manifests.pods.commands import admin_secret as admin_secret
+from jellybean_k8s.manifests.pods.commands import tls_secret as tls_secret
+from jellybean_k8s.manifests.pods.patch import patch_problems as patch_problems
 from jellybean_k8s.manifests.render import Objects as Objects
 from jellybean_k8s.manifests.render import render as render
 from jellybean_k8s.manifests.service_names import service_names as service_names

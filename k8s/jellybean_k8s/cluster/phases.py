@@ -28,7 +28,7 @@ from jellybean_k8s.cluster.revisions import (
 )
 from jellybean_k8s.cluster.rollout import DeployOptions, Rollout, wanted_objects
 from jellybean_k8s.errors import DeployError
-from jellybean_k8s.manifests.pods import SPOOL_VOLUME
+from jellybean_k8s.manifests.pods.templates import SPOOL_VOLUME
 from jellybean_k8s.names import OWN_PREFIX
 from jellybean_k8s.objects import KubeObject
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from jellybean_k8s.manifests.commands import RELAY_OPTION
+from jellybean_k8s.manifests.pods.commands import RELAY_OPTION
 from jellybean_k8s.objects import KubeObjectView
 
 _MOST_GROUPS = 10

@@ -20,8 +20,8 @@ from jellybean_k8s.manifests.deployed_plan import (
 from jellybean_k8s.manifests.devices import gpu_resource
 from jellybean_k8s.manifests.labels import labels, plan_independent_labels, selector
 from jellybean_k8s.manifests.network_policies import network_policies
-from jellybean_k8s.manifests.pods import AGENT
-from jellybean_k8s.manifests.relay import relay_deployment, relay_services
+from jellybean_k8s.manifests.pods.relay import relay_deployment, relay_services
+from jellybean_k8s.manifests.pods.templates import AGENT
 from jellybean_k8s.manifests.sets import gateway_objects, stateful_set
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
 from jellybean_k8s.names import APP_PREFIX, OWN_PREFIX, label_value

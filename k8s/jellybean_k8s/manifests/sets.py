@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from jellybean_k8s.manifests.deployed_plan import DeployedPlan
 from jellybean_k8s.manifests.labels import labels, selector
-from jellybean_k8s.manifests.pods import agent_template, gateway_template
-from jellybean_k8s.manifests.relay import relay_deployment
+from jellybean_k8s.manifests.pods.relay import relay_deployment
+from jellybean_k8s.manifests.pods.templates import agent_template, gateway_template
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
 from jellybean_k8s.objects import KubeObject, kube_object
 

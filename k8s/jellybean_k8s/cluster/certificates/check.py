@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from jellybean_k8s.cluster.certificates.expiry import CA_KEY, SecretCertificate, mounted_certificates
 from jellybean_k8s.cluster.certificates.report import CertificateReport, report_certificates
 from jellybean_k8s.cluster.cluster import Cluster
-from jellybean_k8s.manifests.commands import gateway_secret
+from jellybean_k8s.manifests.pods.commands import gateway_secret
 from jellybean_k8s.manifests.service_names import service_names
 from jellybean_k8s.objects import KubeObjectView
 

@@ -6,9 +6,9 @@ import base64
 from pathlib import Path
 
 from jellybean_k8s.errors import DeployError
-from jellybean_k8s.manifests.commands import relay_secret, tls_secret
 from jellybean_k8s.manifests.deployed_plan import DeployedPlan
 from jellybean_k8s.manifests.labels import plan_independent_labels
+from jellybean_k8s.manifests.pods.commands import relay_secret, tls_secret
 from jellybean_k8s.objects import KubeObject
 
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import math
 
-from jellybean_k8s.manifests import commands
 from jellybean_k8s.manifests.deployed_plan import AGENT_PORT, CLIENT_PORT, HEALTH_PORT, METRICS_PORT, DeployedPlan
 from jellybean_k8s.manifests.devices import agent_image, gpu_resource, gpu_taints
 from jellybean_k8s.manifests.labels import labels, selector
-from jellybean_k8s.manifests.pod_parts import (
+from jellybean_k8s.manifests.pod_settings import (
+    AUTHORIZATION_ENV,
+    NAMESPACE_ENV,
+    PASSWORD_ENV,
+    POD_NAME_ENV,
+    REPLY_HOST_ENV,
+)
+from jellybean_k8s.manifests.pods import commands
+from jellybean_k8s.manifests.pods.parts import (
     affinity,
     container,
     container_resources,
@@ -25,17 +32,10 @@ from jellybean_k8s.manifests.pod_parts import (
     volumes,
     worker_number_env,
 )
-from jellybean_k8s.manifests.pod_settings import (
-    AUTHORIZATION_ENV,
-    NAMESPACE_ENV,
-    PASSWORD_ENV,
-    POD_NAME_ENV,
-    REPLY_HOST_ENV,
-)
+from jellybean_k8s.manifests.pods.tunnel import tunnel_container
 from jellybean_k8s.manifests.quantities import mebibytes
 from jellybean_k8s.manifests.settings import MIB, LedgerDatabase, ModelCache
 from jellybean_k8s.manifests.traces import with_trace_env
-from jellybean_k8s.manifests.tunnel import tunnel_container
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
 from jellybean_k8s.objects import KubeObject
 

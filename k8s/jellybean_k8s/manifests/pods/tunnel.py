@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from jellybean_k8s.errors import DeployError
-from jellybean_k8s.manifests import commands
 from jellybean_k8s.manifests.deployed_plan import TUNNEL_HEALTH_PORT, TUNNEL_METRICS_PORT, DeployedPlan
-from jellybean_k8s.manifests.pod_parts import container, container_resources, mounts, probes, worker_number_env
+from jellybean_k8s.manifests.pods import commands
+from jellybean_k8s.manifests.pods.parts import container, container_resources, mounts, probes, worker_number_env
 from jellybean_k8s.manifests.settings import MIB
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
 from jellybean_k8s.objects import KubeObject

@@ -6,8 +6,8 @@ import copy
 from collections.abc import Sequence
 
 from jellybean_k8s.errors import DeployError
-from jellybean_k8s.manifests.pod_patch import patched
 from jellybean_k8s.manifests.pod_settings import PodSettings
+from jellybean_k8s.manifests.pods.patch import patched
 from jellybean_k8s.manifests.quantities import cores, parse_quantity, with_canonical_quantities
 from jellybean_k8s.objects import KubeObject, KubeObjectView
 

@@ -10,11 +10,11 @@ import math
 from collections.abc import Iterator
 
 from jellybean_k8s.errors import DeployError
-from jellybean_k8s.manifests import commands
 from jellybean_k8s.manifests.clusters import RelaySettings
 from jellybean_k8s.manifests.deployed_plan import HEALTH_PORT, METRICS_PORT, RELAY_PORT, DeployedPlan
 from jellybean_k8s.manifests.labels import labels, plan_independent_labels, selector
-from jellybean_k8s.manifests.pod_parts import (
+from jellybean_k8s.manifests.pods import commands
+from jellybean_k8s.manifests.pods.parts import (
     affinity,
     container,
     container_resources,

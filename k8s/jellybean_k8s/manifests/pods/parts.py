@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from jellybean_k8s.manifests import commands
 from jellybean_k8s.manifests.deployed_plan import HEALTH_PORT, LIVENESS_SERVICE, METRICS_PORT, DeployedPlan
-from jellybean_k8s.manifests.pod_layers import PodLayers, with_pod_settings
 from jellybean_k8s.manifests.pod_settings import NUMBER_ENV
+from jellybean_k8s.manifests.pods import commands
+from jellybean_k8s.manifests.pods.layers import PodLayers, with_pod_settings
 from jellybean_k8s.manifests.quantities import cores, mebibytes
 from jellybean_k8s.manifests.settings import MIB
 from jellybean_k8s.manifests.worker_groups import WorkerGroup

@@ -1,0 +1,1 @@
+"""Pods of agents, gateway and relay: templates, commands, and settings laid over them."""
