@@ -340,10 +340,12 @@ class KubernetesDocument(DocumentModel):
     @model_validator(mode="after")
     def _check_clusters(self) -> KubernetesDocument:
         if self.clusters and not any(self.gateway.tier in cluster.tiers for cluster in self.clusters.values()):
-            what = "no tier is given" if self.gateway.tier is None else f"no cluster has tier {self.gateway.tier}"
+            tiers = ", ".join(tier for cluster in self.clusters.values() for tier in cluster.tiers) or "none"
+            no_tier = "gateway: with several clusters, its tier says in which of them it runs"
+            other = f"gateway: no cluster has tier {self.gateway.tier}; the clusters have {tiers}"
             raise InvalidValueError(
-                f"gateway: {what}, which says in which of the clusters it runs",
-                "write for example gateway: {tier: cloud}, a tier of one of the clusters",
+                no_tier if self.gateway.tier is None else other,
+                f"write gateway: {{tier: TIER}}, one of the clusters' tiers: {tiers}",
                 keys=("gateway",),
             )
         return self

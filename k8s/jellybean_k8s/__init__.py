@@ -87,6 +87,7 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     "errors": ("DeployError",),
     "manifests.clusters": (
         "ClusterPlace",
+        "ClustersError",
         "RelaySettings",
         "cluster_of",
         "relay_port",

@@ -49,6 +49,7 @@ from jellybean_k8s.cluster.status import DeploymentStatus as DeploymentStatus
 from jellybean_k8s.cluster.status import read_status as read_status
 from jellybean_k8s.errors import DeployError as DeployError
 from jellybean_k8s.manifests.clusters import ClusterPlace as ClusterPlace
+from jellybean_k8s.manifests.clusters import ClustersError as ClustersError
 from jellybean_k8s.manifests.clusters import RelaySettings as RelaySettings
 from jellybean_k8s.manifests.clusters import cluster_of as cluster_of
 from jellybean_k8s.manifests.clusters import relay_port as relay_port

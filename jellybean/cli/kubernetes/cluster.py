@@ -32,7 +32,8 @@ SkipOffline = Annotated[
     bool,
     typer.Option(
         "--skip-offline",
-        help="Of several clusters, leave out those that do not answer now; they are brought up to date later.",
+        help="Of several clusters, leave out those that do not answer now, but for the gateway's; the next deploy "
+        "brings them up to date (after a rollback: rollback --revision N).",
     ),
 ]
 
@@ -41,6 +42,7 @@ SkipOffline = Annotated[
     epilog=example(
         "jellybean deploy my-digits --context edge-fleet --namespace digits --dry-run",
         "jellybean deploy my-digits --context edge-fleet --namespace digits --rollback",
+        "jellybean deploy my-digits --skip-offline",
     )
 )
 def deploy(

@@ -35,13 +35,20 @@ def connect_to_deployment(
     """
     if not specs:
         return {"": connect_to(kubeconfig, context, namespace)}
+    refuse_options_of_one(specs, context, namespace)
+    return {name: connect_to(kubeconfig, spec.context or name, spec.namespace) for name, spec in specs.items()}
+
+
+def refuse_options_of_one(specs: Mapping[str, ClusterSpec], context: str | None, namespace: str | None) -> None:
+    """InputError if options name a context or namespace, and kubernetes.yaml names those of several clusters."""
+    if not specs:
+        return
     for option, value in (("--context", context), ("--namespace", namespace)):
         if value is not None:
             raise InputError(
                 f"{option} {value}: kubernetes.yaml names the clusters {', '.join(specs)}, with a context and a "
                 f"namespace each: leave {option} out"
             )
-    return {name: connect_to(kubeconfig, spec.context or name, spec.namespace) for name, spec in specs.items()}
 
 
 def require_clusters(specs: Mapping[str, ClusterSpec], *, skip_offline: bool) -> None:

@@ -13,10 +13,19 @@ if TYPE_CHECKING:
     from jellybean_k8s import Cluster
 
 Context = Annotated[
-    str | None, typer.Option("--context", help="Context of the kubeconfig; the current context by default.")
+    str | None,
+    typer.Option(
+        "--context",
+        help="Context of the kubeconfig; the current context by default. Of several clusters kubernetes.yaml names it.",
+    ),
 ]
 Namespace = Annotated[
-    str | None, typer.Option("--namespace", "-n", help="Namespace; the context's namespace by default.")
+    str | None,
+    typer.Option(
+        "--namespace",
+        "-n",
+        help="Namespace; the context's namespace by default. Of several clusters kubernetes.yaml names it.",
+    ),
 ]
 Kubeconfig = Annotated[
     Path | None, typer.Option("--kubeconfig", help="Kubeconfig file; $KUBECONFIG or ~/.kube/config by default.")

@@ -27,7 +27,7 @@ ServiceMonitor = Annotated[
     epilog=example(
         "jellybean render my-digits | kubectl apply -f -",
         "jellybean render my-digits --kustomize base",
-        "jellybean render my-digits --cluster edge | kubectl --context shops apply -f -",
+        "jellybean render my-digits --cluster edge | kubectl --context shops -n digits apply -f -",
     )
 )
 def render(

@@ -13,7 +13,7 @@ import typer
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import EXIT_FAILURE, out, print_json, say, warn
 from jellybean.cli.current_plan import load_current_plan
-from jellybean.cli.kubernetes.clusters import clusters_of, connect_to_deployment
+from jellybean.cli.kubernetes.clusters import clusters_of, connect_to_deployment, refuse_options_of_one
 from jellybean.cli.kubernetes.options import Context, Kubeconfig
 from jellybean.cli.projects import open_served_project, planned_options
 from jellybean.cli.serving.gateway_hosts import context_namespace, deployment_name_of, gateway_hosts
@@ -118,6 +118,7 @@ def certs(
         reason = "has no authority: give --renew where the deployment's certificates were made"
         raise InputError(f"{folder / 'ca'} {reason}")
     clusters = clusters_of(project.directory)
+    refuse_options_of_one(clusters, context, namespace)
     app, renewal = deployment_name_of(project) if renew else "", None
     if renew:
         renewal = SecretRenewal.of(app, view.name, connect_to_deployment(clusters, kubeconfig, context, namespace))
@@ -156,7 +157,7 @@ def certs(
 def _fail_if_missed(renewal: SecretRenewal | None) -> None:
     """Exit with status 1 if a cluster was not renewed, and say why."""
     for name, reason in (renewal.missed if renewal is not None else {}).items():
-        warn(f"{name} was not renewed: {reason}")
+        warn(f"{name} was not renewed: {reason}; run the same command again when that is over")
     if renewal is not None and renewal.missed:
         raise typer.Exit(EXIT_FAILURE)
 

@@ -142,7 +142,7 @@ def rollback_target(inventory: Inventory, number: int | None) -> Revision:
         if last is not None and current is not None and last.number > current.number:
             return current  # the newest revision never served: return to the one that does
         if not replaced:
-            raise DeployError(f"{inventory.app} has no revision before the current one")
+            raise DeployError(f"{inventory.app} has no revision that served before the current one")
         return replaced[-1]
     for revision in inventory.revisions:
         if revision.number == number:

@@ -116,10 +116,12 @@ class Inventory:
         return replace(self, objects=self.objects | wanted, revisions=(*before, revision))
 
     def without_oldest(self) -> tuple[Inventory, tuple[int, ...]]:
-        """Without revisions beyond the last `KEPT_REVISIONS`, except the serving one; and the numbers removed."""
-        keep = {revision.number for revision in self.revisions[-KEPT_REVISIONS:]}
-        if self.current is not None:
-            keep.add(self.current.number)
+        """Without revisions beyond the last `KEPT_REVISIONS`, and as many that served; and the numbers removed.
+
+        However often a deployment fails, the revision before it can be returned to.
+        """
+        served = [revision for revision in self.revisions if revision.state in (DEPLOYED, REPLACED)]
+        keep = {revision.number for revision in (*self.revisions[-KEPT_REVISIONS:], *served[-KEPT_REVISIONS:])}
         gone = tuple(revision.number for revision in self.revisions if revision.number not in keep)
         return replace(self, revisions=tuple(r for r in self.revisions if r.number in keep)), gone
 

@@ -17,6 +17,10 @@ _NODE_PORTS = range(30000, 32768)  # that the API server gives to Services of ty
 _MIB = 2**20
 
 
+class ClustersError(DeployError):
+    """What settings say of clusters does not fit the plan, or itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterPlace:
     """What runs in a cluster: the workers of these tiers, and of single sites (`store-17`), which go before tiers."""
@@ -65,7 +69,7 @@ def relay_port(address: str) -> int:
 
 
 def cluster_of(clusters: Mapping[str, ClusterPlace], tier: str, site: str | None = None) -> str:
-    """The cluster in which a tier's workers run, those of one site if it has several. DeployError if there is none."""
+    """The cluster of a tier's workers, of a tier with several sites of those in one. ClustersError if there is none."""
     if site is not None:
         for name, place in clusters.items():
             if site in place.sites:
@@ -74,11 +78,13 @@ def cluster_of(clusters: Mapping[str, ClusterPlace], tier: str, site: str | None
         if tier in place.tiers:
             return name
     what = f"tier {tier}" if site is None else f"site {site} of tier {tier}"
-    raise DeployError(f"clusters: none has {what}: write it into the tiers{'' if site is None else ' or sites'} of one")
+    raise ClustersError(
+        f"clusters: none has {what}: write it into the tiers{'' if site is None else ' or sites'} of one"
+    )
 
 
 def check_clusters(clusters: Mapping[str, ClusterPlace], tiers: Iterable[str], sites: Iterable[str]) -> None:
-    """DeployError for a tier or site that the plan does not have, or that two clusters have."""
+    """ClustersError for a tier or site that the plan does not have, or that two clusters have."""
     for kind, known, named in (
         ("tier", tuple(tiers), [(name, tier) for name, place in clusters.items() for tier in place.tiers]),
         ("site", tuple(sites), [(name, site) for name, place in clusters.items() for site in place.sites]),
@@ -87,8 +93,10 @@ def check_clusters(clusters: Mapping[str, ClusterPlace], tiers: Iterable[str], s
         for cluster, own in named:
             if own not in known:
                 there = ", ".join(known[:8]) or "none"
-                raise DeployError(f"clusters.{cluster}: there is no {kind} {own}; the {kind}s of the plan are {there}")
+                raise ClustersError(
+                    f"clusters.{cluster}: there is no {kind} {own}; the {kind}s of the plan are {there}"
+                )
             if own in of:
                 where = "twice" if of[own] == cluster else f"in {of[own]} too"
-                raise DeployError(f"clusters.{cluster}: {kind} {own} is {where}: it runs in one cluster")
+                raise ClustersError(f"clusters.{cluster}: {kind} {own} is {where}: it runs in one cluster")
             of[own] = cluster

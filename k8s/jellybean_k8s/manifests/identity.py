@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from jellybean_k8s.errors import DeployError
-from jellybean_k8s.manifests.clusters import check_clusters
+from jellybean_k8s.manifests.clusters import ClustersError, check_clusters
 from jellybean_k8s.manifests.deployed_plan import ID_DIGITS, DeployedPlan, json_sha256
 from jellybean_k8s.manifests.devices import require_devices
 from jellybean_k8s.manifests.sets import sets_of_pods
@@ -48,11 +48,11 @@ def _check(deployed: DeployedPlan) -> None:
 
 
 def _check_clusters(deployed: DeployedPlan) -> None:
-    """DeployError if the clusters do not have each worker once, or cannot reach each other."""
+    """ClustersError if the clusters do not have each worker once, or cannot reach each other."""
     settings, plan = deployed.settings, deployed.plan
     if not settings.clusters:
         if settings.relay is not None:
-            raise DeployError("relay: only agents of other clusters need it: name clusters, or remove relay")
+            raise ClustersError("relay: only agents of other clusters need it: name clusters, or remove relay")
         return
     sites = [
         tier_at(plan.sites, tier, site) for tier, count in plan.sites.items() if count > 1 for site in range(count)
@@ -63,12 +63,12 @@ def _check_clusters(deployed: DeployedPlan) -> None:
         return
     if settings.relay is None:
         where = ", ".join(view.cluster or "" for view in views[1:] if view.groups)
-        raise DeployError(
+        raise ClustersError(
             f"relay: agents in {where} have to reach the gateway in {views[0].cluster}: write relay: {{address: "
             "HOST:PORT}, where they reach its cluster"
         )
     if settings.gateway_replicas > 1:
-        raise DeployError(
+        raise ClustersError(
             f"gateway.replicas: agents in other clusters than {views[0].cluster} know only one gateway: write "
             "replicas: 1"
         )

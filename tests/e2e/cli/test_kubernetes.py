@@ -179,7 +179,8 @@ def test_an_expired_certificate_makes_status_fail(
     capsys.readouterr()
     assert run(["status", str(project), *flags]) == 0
     text = " ".join("".join(capsys.readouterr()).split())
-    assert "the first to end is the certificate of jellybean://digits/" in text
+    assert "the certificate of jellybean://digits/" in text
+    assert "before all others" in " ".join(text.split())
     assert run(["status", str(project), *flags, "--json"]) == 0
     certificates = json.loads(capsys.readouterr().out)["certificates"]
     assert (certificates["expired"], certificates["late"], certificates["unread"]) == ([], [], [])

@@ -202,6 +202,67 @@ def test_certificates_are_renewed_where_a_cluster_answers_and_the_others_are_tol
         assert json.loads(capsys.readouterr().out)["secrets_signed"] == signs
 
 
+def test_another_namespace_of_a_cluster_that_runs_is_told_and_not_emptied(
+    project: Path,
+    flags: list[str],
+    servers: dict[str, RunningServer],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    copy, file = tmp_path / "digits", tmp_path / "digits/kubernetes.yaml"
+    add_nodes(servers["far-admin"], d="edge", e="edge")
+    shutil.copytree(project, copy)
+    assert run(["deploy", str(copy), *flags]) == 0
+    moved = SETTINGS.replace("near: {tiers: [edge]}", "near: {namespace: other, tiers: [edge]}")
+    emptied = SETTINGS.replace("near: {tiers: [edge]}", "near: {namespace: other}").replace("[cloud]", "[cloud, edge]")
+    file.write_text(emptied, encoding="utf-8")
+    capsys.readouterr()
+    assert run(["deploy", str(copy), *flags]) == 1
+    text = " ".join(capsys.readouterr().err.split())
+    assert "near has nothing of digits in other, though revision 1 runs in near" in text
+    file.write_text(moved, encoding="utf-8")
+    assert run(["deploy", str(copy), *flags]) == 0
+    text = " ".join(capsys.readouterr().err.split())
+    assert "near has nothing of digits in other" in text
+    assert "the pods in the old place still run: undeploy there" in text
+
+
+def test_what_undeploy_has_deleted_is_told_when_a_cluster_is_away(
+    project: Path, flags: list[str], servers: dict[str, RunningServer], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["deploy", str(project), *flags]) == 0
+    servers["near"].api.fault = lambda method, path: 503
+    assert run(["undeploy", str(project), *flags, "--timeout", "2"]) == 1
+    text = " ".join(capsys.readouterr().err.split())
+    assert re.search(r"far: \d+ objects deleted", text)
+    assert "what is deployed there stays; run `jellybean undeploy` again" in text
+
+
+def test_the_gateways_cluster_is_not_waited_for_when_others_may_be_left_out(
+    project: Path, flags: list[str], servers: dict[str, RunningServer], capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers["far-admin"].api.fault = lambda method, path: 503
+    assert run(["deploy", str(project), *flags, "--skip-offline"]) == 1
+    assert "the gateway is there, so it cannot be left out" in " ".join(capsys.readouterr().err.split())
+
+
+def test_clusters_that_do_not_fit_the_plan_are_a_wrong_document(
+    project: Path, flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "digits"
+    shutil.copytree(project, copy)
+    for right, wrong, words in (
+        ("near: {tiers: [edge]}", "near: {tiers: [egde]}", "there is no tier egde"),
+        ("relay: {address", "description: {address", "description"),
+        ("gateway: {tier: cloud}", "gateway: {tier: cloud, replicas: 2}", "write replicas: 1"),
+    ):
+        (copy / "kubernetes.yaml").write_text(SETTINGS.replace(right, wrong), encoding="utf-8")
+        assert run(["deploy", str(copy), *flags]) == 2
+        text = capsys.readouterr().err
+        assert words in " ".join(text.split())
+        assert "kubernetes.yaml" in text
+
+
 def secrets_of(servers: dict[str, RunningServer]) -> dict[str, dict[str, str]]:
     return {name: dict(one["data"]) for server in servers.values() for name, one in server.api.of("secrets").items()}
 
@@ -222,7 +283,7 @@ def test_the_gateways_certificate_has_the_names_in_its_clusters_namespace(projec
 def test_options_of_one_cluster_are_refused(
     project: Path, flags: list[str], options: tuple[str, str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for command in ("deploy", "status", "rollback", "undeploy"):
+    for command in ("deploy", "status", "rollback", "undeploy", "certs"):
         assert run([command, str(project), *flags, *options]) == 2
         assert words in " ".join(capsys.readouterr().err.split())
 

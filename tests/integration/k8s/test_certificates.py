@@ -45,7 +45,8 @@ def test_status_tells_which_certificate_ends_first(target: Target, tmp_path: Pat
     status = target.well()
     assert (status.certificates.expired, status.certificates.late, status.certificates.problems) == ((), (), ())
     (note,) = status.certificates.notes
-    assert note.startswith("the first to end is the certificate of jellybean://digits/")
+    assert note.startswith("the certificate of jellybean://digits/")
+    assert note.endswith(", before all others")
     assert "in 6 d 23 h" in note
     assert [item.key for item in status.certificates.certificates].count("ca.crt") == 3
 

@@ -17,7 +17,7 @@ from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target, only_mock
 
 def test_rollback_serves_the_revision_before_again(target: Target) -> None:
     target.deploy()
-    with pytest.raises(DeployError, match="has no revision before the current one"):
+    with pytest.raises(DeployError, match="has no revision that served before the current one"):
         rollback(target.cluster, "digits", options=QUICK)
     target.deploy(OTHER)
     assert rollback(target.cluster, "digits", options=QUICK).number == 3
@@ -81,6 +81,22 @@ def test_only_the_last_revisions_are_kept(target: Target) -> None:
     assert numbers == [3, 4, 5, 6, 7]
     kept = {name for name in target.names("ConfigMap") if "-revision-" in name}
     assert kept == {f"digits-revision-{number}" for number in numbers}
+
+
+def test_however_often_a_deployment_fails_the_revision_before_it_is_kept(target: Target) -> None:
+    target.deploy()
+    other = dataclasses.replace(SETTINGS, agent_images={"cpu": "agent:2"})
+    impatient = dataclasses.replace(QUICK, timeout_s=0.05)
+    target.broken.add("digits")
+    for _ in range(KEPT_REVISIONS + 1):
+        with pytest.raises(DeployError, match="not ready"):
+            target.deploy(settings=other, options=impatient)
+    target.broken.clear()
+    target.deploy(settings=other)
+    rollback(target.cluster, "digits", None, QUICK)
+    states = [(one.number, one.state) for one in read_inventory(target.cluster, "digits").revisions]
+    assert states[0] == (1, "replaced")
+    assert states[-1] == (KEPT_REVISIONS + 4, "deployed")
 
 
 def test_undeploy_takes_all_of_it_and_nothing_else(target: Target) -> None:

@@ -215,7 +215,7 @@ WRONG = [
     ("cpu_limit: 2", "cpu_limit: 0.5", "cpu_limit 0.5 is below the request"),
     ("{tiers: [edge], sites: [edge-1]}", "{tiers: [edge], contxt: x}", "contxt"),
     ("gateway: {tier: cloud}", "gateway: {tier: fog}", "no cluster has tier fog"),
-    ("gateway: {tier: cloud}", "description: x", "gateway: no tier is given"),
+    ("gateway: {tier: cloud}", "description: x", "gateway: with several clusters, its tier says"),
     ("namespace: shop", "namespace: Shop_1", "clusters.far.namespace"),
 ]
 

@@ -55,7 +55,7 @@ class CertificateReport:
             more = f" and {len(self.unread) - _MOST_LINES} more" if len(self.unread) > _MOST_LINES else ""
             found.append(f"certificates were not checked: this user may not get the Secrets {names}{more}")
         if self.certificates and not self.late and not self.expired:
-            found.append(f"the first to end is {self.certificates[0].words(self.at_unix_s)}")
+            found.append(f"{self.certificates[0].words(self.at_unix_s)}, before all others")
         return tuple(found)
 
     def pod_reasons(self, pods: Iterable[KubeObjectView]) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from jellybean_k8s.cluster.checks.preflight import PreflightError
-from jellybean_k8s.cluster.cluster import Cluster
+from jellybean_k8s.cluster.cluster import Cluster, UnreachableError
 from jellybean_k8s.cluster.compare import difference, is_ours
 from jellybean_k8s.cluster.named_clusters import check_forgotten, forgotten_clusters
 from jellybean_k8s.cluster.phases import leaving_sets
@@ -32,8 +32,14 @@ class CheckedPart:
 
 
 def leave_out_offline(members: Members, next_step: str = "") -> tuple[str, ...]:
-    """Leave out the clusters, except the gateway's, that do not answer now, and tell so; returns their names."""
-    found = members.run(lambda member: read_inventory(member.cluster, members.app), members.others, patient=False)
+    """Leave out the clusters that do not answer now, and tell so; returns their names.
+
+    UnreachableError if the gateway's is one of them.
+    """
+    found = members.run(lambda member: read_inventory(member.cluster, members.app), patient=False)
+    if (error := found.away.get(members.gateway.name)) is not None:
+        what = f"nothing was applied: {error}; the gateway is there, so it cannot be left out"
+        raise UnreachableError(what, error.reason)
     for name in found.away:
         members.say(f"{name} is left out{next_step}")
     members.leave_out(found.away)
@@ -90,6 +96,33 @@ def check_places(inventories: Mapping[str, Inventory], named: Collection[str], g
                 f"{app} in {name} would have to call the one in {gateway}, and requests that are kept on the volume "
                 f"gateway.spool would stay in {name}, unanswered: if that is meant, --in-place does so"
             )
+
+
+def check_moved(
+    inventories: Mapping[str, Inventory], contents: Mapping[str, RevisionContent], clusters: Mapping[str, Cluster]
+) -> list[str]:
+    """Warnings about clusters that have nothing of the serving revision, though it ran in them.
+
+    kubernetes.yaml may name another context or namespace now. DeployError where such a cluster is to be emptied.
+    """
+    serving = max(
+        (one.current for one in inventories.values() if one.current), key=lambda one: one.number, default=None
+    )
+    warnings = []
+    for name, inventory in inventories.items():
+        if serving is None or name not in serving.clusters or inventory.exists:
+            continue
+        lacks = f"{name} has nothing of {inventory.app} in {clusters[name].namespace}, though revision {serving.number}"
+        if not contents[name].objects:
+            raise DeployError(
+                f"nothing was applied: {lacks} runs in {name}: write the context and namespace in which it runs, so "
+                "that it can be emptied"
+            )
+        warnings.append(
+            f"{lacks} is for it: unless it was left out until now, its context or namespace in kubernetes.yaml has "
+            "changed, and the pods in the old place still run: undeploy there"
+        )
+    return warnings
 
 
 def _relay_changes(member: Member, inventory: Inventory, content: RevisionContent) -> list[str]:

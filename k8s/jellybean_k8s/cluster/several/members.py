@@ -194,7 +194,7 @@ class Members:
             except DeployError as error:
                 if not is_unavailable(error):
                     raise
-                self._note_away(member, error, ": it is tried again" if patient else "")
+                self._note_away(member, error, f": it is tried again for {member.left_s:.0f} s" if patient else "")
                 if not patient or not member.left_s or self._halt.is_set():
                     raise
             self._halt.wait(min(_RETRY_S, member.left_s))

@@ -17,6 +17,7 @@ from jellybean_k8s.cluster.revisions import Inventory, check_owner, read_invento
 from jellybean_k8s.cluster.rollout import DeployOptions
 from jellybean_k8s.cluster.several.checks import (
     CheckedPart,
+    check_moved,
     check_part,
     check_parts,
     check_places,
@@ -90,6 +91,8 @@ def deploy_parts(
             _check_routes(parts, [member.name for member in members])
         contents = check_parts(members, check_one, _WAITING)
         check_places(inventories, by_name, members.gateway.name, in_place=options.in_place)
+        for warning in check_moved(inventories, contents, {part.name: part.cluster for part in parts}):
+            members.say(warning)
         members.acquire_locks(_WAITING)
         return CommonRollout(members, contents, lambda _: _COMMAND).run()
 

@@ -39,6 +39,8 @@ def undeploy_parts(
         members.leave_out([name for name in clusters if name not in deployed])
         removed = _remove(members)
         left = StepResults(removed.results, {**found.away, **removed.away}, removed.errors)
+        for name, deleted in left.results.items() if not left.is_complete else ():
+            members.say(f"{name}: {len(deleted)} objects deleted")
         return left.require(_STAYS)
 
 
