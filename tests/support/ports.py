@@ -7,14 +7,15 @@ import random
 import socket
 
 # Below the ports that the system itself chooses (Linux: from 32768): none of these is taken by a connection, or by a
-# server that asks for any port, before the process listens for which a test looked for it.
-_PORTS = range(20_000, 30_000)
+# server that asks for any port, before the process listens for which a test looked for it. Above the first ones that
+# relays and tunnels of rendered pods listen on (`deployed_plan.REMOTE_PORT`), each on an address of its own.
+_PORTS = range(20_100, 30_000)
 _WORKERS = 16  # of a parallel run, each with ports of its own
 _given: set[int] = set()
 
 
 def free_port() -> int:
-    """A TCP port on the loopback that nothing listens on now, and that no test beside this one gets."""
+    """A TCP port that nothing listens on now, at any address, and that no test beside this one gets."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     own = set(_PORTS[worker % _WORKERS :: _WORKERS])
     if own <= _given:
@@ -23,7 +24,7 @@ def free_port() -> int:
     for port in random.SystemRandom().sample(left, len(left)):
         with socket.socket() as probe:
             try:
-                probe.bind(("127.0.0.1", port))
+                probe.bind(("0.0.0.0", port))
             except OSError:
                 continue
         _given.add(port)
