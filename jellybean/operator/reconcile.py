@@ -55,7 +55,7 @@ from jellybean_k8s import (
 from jellybean_solver import Verdict
 
 Object = dict[str, Any]
-POLL_S = 10.0  # seconds between two polls of nodes, profiles and pods
+POLL_S = 7.0  # seconds between two polls of nodes, profiles, pods and objects: a status is true within 10
 _STATE_DIGITS = 16
 _FORBIDDEN, _TERMINATED = 403, "because it is being terminated"  # answer of the API server when a namespace ends
 
