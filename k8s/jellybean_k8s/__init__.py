@@ -65,12 +65,10 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
     "cluster.checks.preflight": ("PreflightError",),
     "cluster.certificates.renewal": (
         "DeployedCertificates",
-        "NoCertificatesError",
         "read_deployed_certificates",
         "renew_certificates",
     ),
     "cluster.revisions": (
-        "NotDeployedError",
         "plan_record",
         "read_inventory",
         "read_plan_record",
@@ -84,7 +82,11 @@ _NAMES: dict[str, tuple[str, ...]] = {  # by module
         "read_status",
     ),
     "cluster.readiness": ("NotReadyError",),
-    "errors": ("DeployError",),
+    "errors": (
+        "DeployError",
+        "NoCertificatesError",
+        "NotDeployedError",
+    ),
     "manifests.clusters": (
         "ClusterPlace",
         "ClustersError",

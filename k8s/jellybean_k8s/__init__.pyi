@@ -1,7 +1,6 @@
 from jellybean_k8s.cluster.certificates.expiry import SecretCertificate as SecretCertificate
 from jellybean_k8s.cluster.certificates.rendered import certificate_secrets as certificate_secrets
 from jellybean_k8s.cluster.certificates.renewal import DeployedCertificates as DeployedCertificates
-from jellybean_k8s.cluster.certificates.renewal import NoCertificatesError as NoCertificatesError
 from jellybean_k8s.cluster.certificates.renewal import read_deployed_certificates as read_deployed_certificates
 from jellybean_k8s.cluster.certificates.renewal import renew_certificates as renew_certificates
 from jellybean_k8s.cluster.certificates.report import CertificateReport as CertificateReport
@@ -30,7 +29,6 @@ from jellybean_k8s.cluster.port_forward import forwarded_gateway as forwarded_ga
 from jellybean_k8s.cluster.port_forward import gateway_pod as gateway_pod
 from jellybean_k8s.cluster.port_forward import gateway_pods as gateway_pods
 from jellybean_k8s.cluster.readiness import NotReadyError as NotReadyError
-from jellybean_k8s.cluster.revisions import NotDeployedError as NotDeployedError
 from jellybean_k8s.cluster.revisions import plan_record as plan_record
 from jellybean_k8s.cluster.revisions import read_inventory as read_inventory
 from jellybean_k8s.cluster.revisions import read_plan_record as read_plan_record
@@ -48,6 +46,8 @@ from jellybean_k8s.cluster.several.status import read_statuses as read_statuses
 from jellybean_k8s.cluster.status import DeploymentStatus as DeploymentStatus
 from jellybean_k8s.cluster.status import read_status as read_status
 from jellybean_k8s.errors import DeployError as DeployError
+from jellybean_k8s.errors import NoCertificatesError as NoCertificatesError
+from jellybean_k8s.errors import NotDeployedError as NotDeployedError
 from jellybean_k8s.manifests.clusters import ClusterPlace as ClusterPlace
 from jellybean_k8s.manifests.clusters import ClustersError as ClustersError
 from jellybean_k8s.manifests.clusters import RelaySettings as RelaySettings

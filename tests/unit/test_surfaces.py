@@ -41,6 +41,13 @@ def test_processes_that_solve_nothing_import_no_solver(process: str) -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.parametrize("command", ["jellybean.cli.serving.certs", "jellybean.cli.kubernetes.render"])
+def test_commands_that_talk_to_no_cluster_need_no_client_of_one(command: str) -> None:
+    code = f"import sys, {command}; print('kubernetes' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "False\n"
+
+
 def offered(name: str) -> list[str]:
     """Names of a surface: its `__all__`, or without one what it imports under an alias (`from m import A as A`)."""
     package = import_module(name)

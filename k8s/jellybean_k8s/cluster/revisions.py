@@ -16,7 +16,7 @@ from typing import Any
 
 from jellybean_k8s.cluster.cluster import Cluster
 from jellybean_k8s.cluster.compare import ObjectKey, object_key
-from jellybean_k8s.errors import DeployError
+from jellybean_k8s.errors import DeployError, NotDeployedError
 from jellybean_k8s.names import APP_PREFIX, FIELD_MANAGER
 from jellybean_k8s.objects import KubeObject
 from jellybean_solver import Plan, to_document
@@ -27,10 +27,6 @@ _STATE = "inventory.json"
 _MANIFESTS = "manifests.json.gz"
 _PLAN = "plan.json.gz"
 _MOST_BYTES = 1_000_000
-
-
-class NotDeployedError(DeployError):
-    """Nothing is deployed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ from jellybean_k8s.cluster.readiness import WORKLOADS, selector_of, unready
 from jellybean_k8s.cluster.revisions import (
     DEPLOYED,
     Inventory,
-    NotDeployedError,
     Revision,
     read_inventory,
     read_revision,
 )
 from jellybean_k8s.cluster.secrets import read_secrets, secret_names
+from jellybean_k8s.errors import NotDeployedError
 from jellybean_k8s.names import OWN_PREFIX
 from jellybean_k8s.objects import KubeObject
 

@@ -6,10 +6,9 @@ import dataclasses
 
 import pytest
 
-from jellybean_k8s import DeployError
+from jellybean_k8s import DeployError, NotDeployedError
 from jellybean_k8s.cluster.checks.preflight import PreflightError
 from jellybean_k8s.cluster.readiness import NotReadyError
-from jellybean_k8s.cluster.revisions import NotDeployedError
 from jellybean_k8s.cluster.several.parts import deploy_parts
 from jellybean_k8s.cluster.several.removal import undeploy_parts
 from jellybean_k8s.cluster.several.rollback import rollback_parts

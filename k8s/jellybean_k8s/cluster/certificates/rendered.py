@@ -9,17 +9,17 @@ from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.deployed_plan import DeployedPlan
 from jellybean_k8s.manifests.labels import plan_independent_labels
 from jellybean_k8s.manifests.pods.commands import relay_secret, tls_secret
-from jellybean_k8s.objects import KubeObject
+from jellybean_k8s.objects import KubeObject, kube_object
 
 
 def certificate_secrets(deployed: DeployedPlan, folder: Path) -> tuple[KubeObject, ...]:
     """One Secret for gateway and relay, one per pool and site. DeployError if a worker has no certificate."""
     data: dict[str, dict[str, str]] = {}
     gateway = folder / "gateway"
-    fronts = {tls_secret(deployed, None): gateway} if deployed.has_gateway else {}
-    fronts |= {relay_secret(deployed.app): folder / "relay" / "relay"} if deployed.has_relay else {}
-    for secret, front in fronts.items():
-        data[secret] = {name: _read(front / name) for name in ("tls.crt", "tls.key", "ca.crt")}
+    folders = {tls_secret(deployed, None): gateway} if deployed.has_gateway else {}
+    folders |= {relay_secret(deployed.app): folder / "relay" / "relay"} if deployed.has_relay else {}
+    for secret, own_folder in folders.items():
+        data[secret] = {name: _read(own_folder / name) for name in ("tls.crt", "tls.key", "ca.crt")}
     for group in deployed.groups:
         own = data.setdefault(tls_secret(deployed, group), {"ca.crt": _read(gateway / "ca.crt")})
         for number, worker in enumerate(group.workers, group.first or 0):
@@ -30,13 +30,7 @@ def certificate_secrets(deployed: DeployedPlan, folder: Path) -> tuple[KubeObjec
 
 def _secret(deployed: DeployedPlan, name: str, data: dict[str, str]) -> KubeObject:
     own = plan_independent_labels(deployed, "certificates")
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": name, "labels": own},
-        "type": "Opaque",
-        "data": data,
-    }
+    return kube_object("v1", "Secret", name, own, type="Opaque", data=data)
 
 
 def _read(path: Path) -> str:

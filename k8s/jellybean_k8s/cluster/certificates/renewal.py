@@ -14,9 +14,9 @@ from jellybean_k8s.cluster.certificates.expiry import CA_KEY, certificates_in, m
 from jellybean_k8s.cluster.cluster import Cluster
 from jellybean_k8s.cluster.compare import is_ours, with_hash
 from jellybean_k8s.cluster.lock import DeployLock
-from jellybean_k8s.cluster.revisions import Inventory, NotDeployedError, read_inventory, read_revision
+from jellybean_k8s.cluster.revisions import Inventory, read_inventory, read_revision
 from jellybean_k8s.cluster.secrets import read_secrets
-from jellybean_k8s.errors import DeployError
+from jellybean_k8s.errors import DeployError, NoCertificatesError, NotDeployedError
 from jellybean_k8s.objects import KubeObject
 
 
@@ -58,10 +58,6 @@ class DeployedCertificates:
         """True if all pods trust the same single authority: none is being replaced. One that has expired is none."""
         valid = (item for secret in self.secrets for item in _authorities(secret) if item.not_valid_after_utc > at)
         return len({_fingerprint(item) for item in valid}) == 1
-
-
-class NoCertificatesError(DeployError):
-    """A deployment has no Secrets with certificates here."""
 
 
 def read_deployed_certificates(cluster: Cluster, app: str) -> DeployedCertificates:

@@ -8,11 +8,11 @@ from jellybean_k8s.cluster.cluster import Cluster
 from jellybean_k8s.cluster.compare import ObjectKey
 from jellybean_k8s.cluster.named_clusters import check_forgotten, forgotten_clusters
 from jellybean_k8s.cluster.removal import Removal
-from jellybean_k8s.cluster.revisions import NotDeployedError, read_inventory
+from jellybean_k8s.cluster.revisions import read_inventory
 from jellybean_k8s.cluster.rollout import DeployOptions
 from jellybean_k8s.cluster.several.member import Member, StepResults
 from jellybean_k8s.cluster.several.members import Members
-from jellybean_k8s.errors import DeployError
+from jellybean_k8s.errors import DeployError, NotDeployedError
 
 _STAYS = "what is deployed there stays; run `jellybean undeploy` again when it is back"
 Deleted = tuple[ObjectKey, ...]

@@ -11,7 +11,7 @@ from jellybean_k8s.cluster.deploy import rollback_target
 from jellybean_k8s.cluster.named_clusters import check_target
 from jellybean_k8s.cluster.phases import DeployResult
 from jellybean_k8s.cluster.revision_content import RevisionContent
-from jellybean_k8s.cluster.revisions import Inventory, NotDeployedError, Revision, read_revision
+from jellybean_k8s.cluster.revisions import Inventory, Revision, read_revision
 from jellybean_k8s.cluster.rollout import DeployOptions
 from jellybean_k8s.cluster.several.checks import (
     CheckedPart,
@@ -24,7 +24,7 @@ from jellybean_k8s.cluster.several.checks import (
 from jellybean_k8s.cluster.several.common_rollout import CommonRollout
 from jellybean_k8s.cluster.several.member import Member
 from jellybean_k8s.cluster.several.members import Members
-from jellybean_k8s.errors import DeployError
+from jellybean_k8s.errors import DeployError, NotDeployedError
 
 
 def rollback_parts(

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from jellybean_k8s.cluster.cluster import Cluster, UnreachableError, is_unavailable
 from jellybean_k8s.cluster.named_clusters import forgotten_clusters, forgotten_lines
-from jellybean_k8s.cluster.revisions import DEPLOYED, REPLACED, NotDeployedError
+from jellybean_k8s.cluster.revisions import DEPLOYED, REPLACED
 from jellybean_k8s.cluster.several.members import AWAY_S
 from jellybean_k8s.cluster.status import DeploymentStatus, read_status
-from jellybean_k8s.errors import DeployError
+from jellybean_k8s.errors import DeployError, NotDeployedError
 
 
 @dataclass(frozen=True)
