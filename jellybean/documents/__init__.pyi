@@ -17,6 +17,7 @@ from .flow import follow_requests as follow_requests
 from .hashes import HashFix as HashFix
 from .hashes import write_hashes as write_hashes
 from .hashes import wrong_hashes as wrong_hashes
+from .heldout import load_heldout as load_heldout
 from .kubernetes import KUBERNETES_FILE as KUBERNETES_FILE
 from .kubernetes import KubernetesDocument as KubernetesDocument
 from .kubernetes import load_kubernetes as load_kubernetes

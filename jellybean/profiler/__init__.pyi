@@ -1,4 +1,5 @@
 from .measurement_plan import Scope as Scope
+from .profiler import Profiled as Profiled
 from .profiler import measurements as measurements
 from .profiler import profile as profile
 from .profiler import scope_on as scope_on

@@ -1,4 +1,5 @@
 from .collectives.all_reduce import AllReduce as AllReduce
+from .collectives.all_reduce import Transfer as Transfer
 from .collectives.all_reduce import chunk_bounds as chunk_bounds
 from .collectives.all_reduce import participant_rounds as participant_rounds
 from .collectives.closed_forms import COLLECTIVES as COLLECTIVES
@@ -6,6 +7,7 @@ from .collectives.traffic import Duplex as Duplex
 from .collectives.traffic import Link as Link
 from .collectives.traffic import Traffic as Traffic
 from .collectives.traffic import count_traffic as count_traffic
+from .collectives.validate import all_reduce_violations as all_reduce_violations
 from .collectives.ways import WAYS as WAYS
 from .collectives.ways import make_all_reduce as make_all_reduce
 from .estimates.device_memory import DeviceMemory as DeviceMemory

@@ -18,8 +18,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 pytest.importorskip("sklearn", reason="its digits are the data")
 
-from jellybean.cli import run  # noqa: E402
-from tests.support.paths import EXAMPLES  # noqa: E402
+from jellybean.cli import run
+from tests.support.paths import EXAMPLES
 
 EXAMPLE = EXAMPLES / "pipeline"
 QUICK = ("device=cpu", "lr_schedule.name=constant", "lr_schedule.warmup=0", "batch=240", "optimizer.lr=0.005")

@@ -6,9 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
-from jellybean.pipeline.torch_trace import TRACERS, CallArguments, trace  # noqa: E402
-from jellybean.training.stages.cut import cut_module  # noqa: E402
+from jellybean.pipeline.torch_graph import graph_facts
+from jellybean.pipeline.torch_trace import TRACERS, CallArguments, trace
+from jellybean.training.stages.cut import cut_module
 
 nn = torch.nn
 

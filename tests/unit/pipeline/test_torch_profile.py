@@ -12,11 +12,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from jellybean.errors import JellyBeanError  # noqa: E402
-from jellybean.pipeline.model_profile import profile_model  # noqa: E402
-from jellybean.pipeline.profile_file import read_profile  # noqa: E402
-from jellybean.pipeline.torch_profile import _HostInstant, profile_module  # noqa: E402
-from jellybean_solver.pipeline import TopologyLevel, partition  # noqa: E402
+from jellybean.errors import JellyBeanError
+from jellybean.pipeline.model_profile import profile_model
+from jellybean.pipeline.profile_file import read_profile
+from jellybean.pipeline.torch_profile import _HostInstant, profile_module
+from jellybean_solver.pipeline import TopologyLevel, partition
 
 nn = torch.nn
 

@@ -11,8 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from jellybean.pipeline.torch_saved import TemporaryFileError, activations_in_file  # noqa: E402
-from jellybean.pipeline.torch_trace import CallArguments, trace  # noqa: E402
+from jellybean.pipeline.torch_saved import TemporaryFileError, activations_in_file
+from jellybean.pipeline.torch_trace import CallArguments, trace
 
 nn = torch.nn
 ROWS, SIDE = 8, 256  # activations of 2 MiB

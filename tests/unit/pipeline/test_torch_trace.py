@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from jellybean.errors import JellyBeanError  # noqa: E402
-from jellybean.pipeline.torch_trace import CallArguments, TracedModule, check_trace, trace  # noqa: E402
+from jellybean.errors import JellyBeanError
+from jellybean.pipeline.torch_trace import CallArguments, TracedModule, check_trace, trace
 
 nn = torch.nn
 

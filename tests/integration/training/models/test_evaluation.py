@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from tests.integration.training.models.evaluation_case import MeasureTwoModes, two_modes  # noqa: E402
-from tests.integration.training.ranks import run_ranks  # noqa: E402
+from tests.integration.training.models.evaluation_case import MeasureTwoModes, two_modes
+from tests.integration.training.ranks import run_ranks
 
 CASES = [
     MeasureTwoModes("1f1b", 2),

@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 pytest.importorskip("transformers", reason="the model: pip install transformers")
 pytest.importorskip("tokenizers", reason="the model: pip install transformers")
 
-from tests.integration.training.models.padded_case import TrainPadded, whole_batches  # noqa: E402
-from tests.integration.training.ranks import run_ranks  # noqa: E402
+from tests.integration.training.models.padded_case import TrainPadded, whole_batches
+from tests.integration.training.ranks import run_ranks
 
 EXACT = {"cross_entropy": 1e-9, "model": 1e-6}  # transformers computes its loss in float32
 
