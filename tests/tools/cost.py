@@ -52,7 +52,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("cost")
     group.addoption("--cost", metavar="FILE", type=Path, help="write each test's processor seconds to a table (TSV)")
     group.addoption("--no-cost-limit", action="store_true", help="pass unit tests above the limit (under a tracer)")
-    group.addoption("--cost-repeats", metavar="FILE", type=Path, help="run each test repeatedly; write its call's costs")
+    group.addoption(
+        "--cost-repeats", metavar="FILE", type=Path, help="run each test repeatedly; write its call's costs"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -160,8 +162,8 @@ def _measure_again(item: pytest.Item, report: pytest.TestReport) -> None:
         report.outcome = "failed"
         report.longrepr = (
             f"{item.nodeid} costs {min(seconds):.2f} processor seconds, and a unit test may cost {LIMIT_S} "
-            f"(measured: {', '.join(f'{each:.2f}' for each in seconds)}): test a smaller case, share what it builds by a "
-            "fixture of its module, or mark it slow and leave a short representative behind"
+            f"(measured: {', '.join(f'{each:.2f}' for each in seconds)}): test a smaller case, share what it builds "
+            "by a fixture of its module, or mark it slow and leave a short representative behind"
         )
 
 
@@ -185,7 +187,8 @@ def _repeat(item: pytest.Item) -> list[float] | str:
         except subprocess.TimeoutExpired:
             return f"no end after {_PATIENCE_S:g} s"
         if done.returncode != 0 or not result.exists():
-            return f"it fails in a process of its own (exit status {done.returncode}): {done.stdout[-300:]}"
+            printed = (done.stdout + done.stderr)[-300:]
+            return f"it fails in a process of its own (exit status {done.returncode}): {printed}"
         return [float(line) for line in result.read_text(encoding="utf-8").split()]
 
 
