@@ -15,8 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.support.skips import NotInstalled
+
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
-pytest.importorskip("sklearn", reason="its digits are the data")
+pytest.importorskip("sklearn", reason=NotInstalled.SCIKIT_LEARN)
 
 from jellybean.cli import run
 from tests.support.paths import EXAMPLES

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
+from tests.support.skips import Absent, NotInstalled
+
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
-pytest.importorskip("transformers", reason="peft needs it")
+pytest.importorskip("transformers", reason=NotInstalled.TRANSFORMERS)
 
 from tests.integration.training.models.zoo import declare_torchvision
 
 declare_torchvision()
-pytest.importorskip("peft", reason="LoRA: pip install 'jellybean-serving[lora]'")
+pytest.importorskip("peft", reason=NotInstalled.PEFT)
 
 from safetensors.torch import load_file
 
@@ -110,7 +112,7 @@ class OnTwo:
         return [loss for epoch in trained.epochs for loss in epoch.losses]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
+@pytest.mark.skipif(sys.platform != "linux", reason=Absent.LINUX)
 def test_a_run_on_one_and_two_processes(project, tmp_path_factory, capsys):
     """Three epochs, the second one on two processes, are three epochs on one. The user's own PeftModel is the same."""
     whole = tmp_path_factory.mktemp("whole")

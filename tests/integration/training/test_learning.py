@@ -6,8 +6,10 @@ import functools
 
 import pytest
 
+from tests.support.skips import NotInstalled
+
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
-pytest.importorskip("sklearn", reason="its digits are the data")
+pytest.importorskip("sklearn", reason=NotInstalled.SCIKIT_LEARN)
 
 from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
 from tests.integration.training.learning import DEVICES, Learn, one_device

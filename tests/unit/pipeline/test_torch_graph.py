@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.support.skips import NotInstalled
+
+torch = pytest.importorskip("torch", reason=NotInstalled.TORCH)
 
 from jellybean.pipeline.torch_graph import graph_facts
 from jellybean.pipeline.torch_trace import TRACERS, CallArguments, trace

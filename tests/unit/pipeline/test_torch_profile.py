@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.support.skips import Absent, NotInstalled
+
+torch = pytest.importorskip("torch", reason=NotInstalled.TORCH)
 
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline.model_profile import profile_model
@@ -196,7 +198,7 @@ def test_time_in_which_others_have_the_core_does_not_count():
         torch.set_num_threads(before)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not count preemptions by thread")
+@pytest.mark.skipif(sys.platform != "linux", reason=Absent.LINUX)
 def test_preemptions_are_counted():
     """On one core with another process that computes, the thread is preempted; waiting is none."""
     cores = os.sched_getaffinity(0)

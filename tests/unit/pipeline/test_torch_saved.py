@@ -9,7 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.support.skips import NotInstalled
+
+torch = pytest.importorskip("torch", reason=NotInstalled.TORCH)
 
 from jellybean.pipeline.torch_saved import TemporaryFileError, activations_in_file
 from jellybean.pipeline.torch_trace import CallArguments, trace

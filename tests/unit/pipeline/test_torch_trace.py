@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.support.skips import NotInstalled
+
+torch = pytest.importorskip("torch", reason=NotInstalled.TORCH)
 
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline.torch_trace import CallArguments, TracedModule, check_trace, trace

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.skips import NotInstalled
+
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
-pytest.importorskip("sklearn", reason="the example's data")
+pytest.importorskip("sklearn", reason=NotInstalled.SCIKIT_LEARN)
 
 from jellybean.pipeline.torch_graph import graph_facts
 from jellybean.pipeline.torch_trace import CallArguments, trace

@@ -6,13 +6,15 @@ import re
 
 import pytest
 
+from tests.support.skips import NotInstalled
+
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
-pytest.importorskip("transformers", reason="peft needs it")
+pytest.importorskip("transformers", reason=NotInstalled.TRANSFORMERS)
 
 from tests.integration.training.models.zoo import declare_torchvision
 
 declare_torchvision()
-peft = pytest.importorskip("peft", reason="LoRA: pip install 'jellybean-serving[lora]'")
+peft = pytest.importorskip("peft", reason=NotInstalled.PEFT)
 
 from safetensors.torch import load_file, save_file
 from torch import nn

@@ -6,14 +6,16 @@ import sys
 
 import pytest
 
+from tests.support.skips import Absent, NotInstalled
+
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
-pytest.importorskip("transformers", reason="the models: pip install transformers")
-pytest.importorskip("tokenizers", reason="the models: pip install transformers")
+pytest.importorskip("transformers", reason=NotInstalled.TRANSFORMERS)
+pytest.importorskip("tokenizers", reason=NotInstalled.TRANSFORMERS)
 
 from tests.integration.training.models import lora_case, zoo
 
 zoo.declare_torchvision()
-pytest.importorskip("peft", reason="LoRA: pip install 'jellybean-serving[lora]'")
+pytest.importorskip("peft", reason=NotInstalled.PEFT)
 
 import onnx
 
@@ -29,7 +31,7 @@ from tests.integration.training.ranks import run_ranks
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "chimera", "zb-h1", "zb-v")
 ZOO = "tests.integration.training.models.zoo"
 OWN = "tests.integration.training.models.lora_case:adapted_bert"
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason=Absent.LINUX)
 WORKFLOW = """\
 kind: Workflow
 name: words

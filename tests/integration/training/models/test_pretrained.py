@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tests.support.skips import Absent
+
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from safetensors.torch import save_file
@@ -17,7 +19,7 @@ from tests.integration.training.ranks import run_ranks
 from tests.support.training_inputs import load_training_inputs
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
+@pytest.mark.skipif(sys.platform != "linux", reason=Absent.LINUX)
 def test_each_rank_reads_its_stages(tmp_path):
     state = write_weights(tmp_path, seed=7)
     state["middle.weight"] = state["last.weight"]

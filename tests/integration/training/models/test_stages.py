@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.skips import Absent
+
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.errors import JellyBeanError
@@ -23,7 +25,7 @@ from tests.support.training_inputs import load_training_inputs
 CASES = [TrainStages("1f1b", 2), TrainStages("zb-v", 2), TrainStages("chimera", 2)]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
+@pytest.mark.skipif(sys.platform != "linux", reason=Absent.LINUX)
 def test_one_update_equals_one_process():
     loss, expected, evaluation = _one_process()
     for case, found in zip(CASES, run_ranks(2, CASES), strict=True):

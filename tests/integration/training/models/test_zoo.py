@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.skips import Absent, NotInstalled
+
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
-pytest.importorskip("transformers", reason="the models: pip install transformers")
-pytest.importorskip("tokenizers", reason="the models: pip install transformers")
+pytest.importorskip("transformers", reason=NotInstalled.TRANSFORMERS)
+pytest.importorskip("tokenizers", reason=NotInstalled.TRANSFORMERS)
 
 from jellybean.documents.training.lora import LoraSpec
 from jellybean.pipeline.torch_profile import profile_traced
@@ -27,7 +29,7 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved", "chimera", "zb-h1", "zb-v")
 SOME = [ZooUpdate("gpt2", "1f1b", 2), ZooUpdate("t5", "zb-v", 2), ZooUpdate("timm_vit", "chimera", 2)]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
+@pytest.mark.skipif(sys.platform != "linux", reason=Absent.LINUX)
 def test_some():
     _check(2, SOME)
 
@@ -56,7 +58,7 @@ def test_asynchronous(model):
 @pytest.mark.nightly
 @pytest.mark.parametrize("model", ["llama", "gpt2"])  # gpt2's shared weight is frozen, so that it may be in two stages
 def test_asynchronous_with_adapters(model):
-    pytest.importorskip("peft", reason="LoRA: pip install 'jellybean-serving[lora]'")
+    pytest.importorskip("peft", reason=NotInstalled.PEFT)
     _check_asynchronous([ZooUpdate(model, name, 2, lora=LoraSpec(rank=4)) for name in ASYNCHRONOUS])
 
 
