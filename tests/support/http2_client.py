@@ -163,7 +163,9 @@ class Http2Client:
 
     def status(self, answers: Iterable[Frame], number: int) -> tuple[int, str]:
         """The trailing status of a call: its number and its text."""
-        (last,) = (found for found in answers if found.kind == HEADERS and found.flags & END_STREAM and found.number == number)
+        (last,) = (
+            found for found in answers if found.kind == HEADERS and found.flags & END_STREAM and found.number == number
+        )
         headers = self.headers(last)
         return int(headers[b"grpc-status"]), headers.get(b"grpc-message", b"").decode()
 

@@ -12,7 +12,7 @@ PEER = ("127.0.0.1", 40_000)
 class MemoryTransport(asyncio.Transport):
     """The transport of one connection. `unix`: the connected socket of a Unix-socket connection, if it is one.
 
-    `is_blocked`: what is written stays in the buffer, and the protocol is told to pause above its limit.
+    `has_ended`: the protocol has half-closed the connection. `is_blocked`: what is written stays in the buffer, and the protocol is told to pause above its limit.
     """
 
     def __init__(self, protocol: asyncio.BaseProtocol, unix: socket.socket | None = None) -> None:
@@ -22,7 +22,7 @@ class MemoryTransport(asyncio.Transport):
         self.writes = 0
         self.is_reading = True
         self.is_blocked = False
-        self.is_aborted = False
+        self.is_aborted = self.has_ended = False
         self._unsent = bytearray()
         self._high, self._is_paused, self._is_closing = 2**16, False, False
 
@@ -59,6 +59,12 @@ class MemoryTransport(asyncio.Transport):
             protocol: Any = self.protocol
             protocol.resume_writing()
 
+    def end(self) -> None:
+        """The peer half-closes the connection, which is closed unless the protocol wants it to stay open."""
+        protocol: Any = self.protocol
+        if not protocol.eof_received():
+            self.close()
+
     def lose(self, error: Exception | None = None) -> None:
         """The connection is lost."""
         self._is_closing = True
@@ -76,6 +82,12 @@ class MemoryTransport(asyncio.Transport):
             self._is_paused = True
             protocol: Any = self.protocol
             protocol.pause_writing()
+
+    def write_eof(self) -> None:
+        self.has_ended = True
+
+    def can_write_eof(self) -> bool:
+        return True
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "socket":

@@ -283,8 +283,14 @@ def test_control_frames_are_answered_or_ignored() -> None:
         (open_call(1, ECHO) + frame(DATA, END_STREAM, 1, message(b"abc")[:7]), (INVALID, "ended within a message")),
         (open_call(1, ECHO) + frame(DATA, END_STREAM, 1, message(b"abc")[:3]), (INVALID, "ended within a message")),
         (open_call(1, ECHO) + frame(DATA, END_STREAM, 1, message(b"a") * 2), (INVALID, "a second request in a call")),
-        (open_call(1, ECHO) + frame(DATA, 0, 1, message(bytes(1001))), (EXHAUSTED, "1001 bytes is larger than max (1000)")),
-        (open_call(1, ECHO) + frame(DATA, 0, 1, message(b"x", compressed=1)), (INTERNAL, "a message that is no identity")),
+        (
+            open_call(1, ECHO) + frame(DATA, 0, 1, message(bytes(1001))),
+            (EXHAUSTED, "1001 bytes is larger than max (1000)"),
+        ),
+        (
+            open_call(1, ECHO) + frame(DATA, 0, 1, message(b"x", compressed=1)),
+            (INTERNAL, "a message that is no identity"),
+        ),
     ],
 )
 def test_a_call_that_cannot_be_served_ends_with_its_status_and_the_connection_goes_on(
@@ -371,7 +377,9 @@ def test_answers_leave_as_far_as_both_windows_and_the_frame_size_allow() -> None
         whole = message(RANDOM[:100_000])
         answers = await client.send(open_call(1, ECHO))
         parts = [whole[at : at + 2**15] for at in range(0, len(whole), 2**15)]
-        answers += await client.send(b"".join(frame(DATA, 0, 1, part) for part in parts) + frame(DATA, END_STREAM, 1, b""))
+        answers += await client.send(
+            b"".join(frame(DATA, 0, 1, part) for part in parts) + frame(DATA, END_STREAM, 1, b"")
+        )
         got = content(answers, 1)
         assert got == whole[:10], "the stream's window"
         answers = await client.send(window(1, 5))
@@ -381,10 +389,18 @@ def test_answers_leave_as_far_as_both_windows_and_the_frame_size_allow() -> None
         assert content(answers, 1) == b"", "the window is negative now"
         assert content(await client.send(window(1, 10)), 1) == b""
         answers = await client.send(window(1, 2**20))
-        assert [len(found.payload) for found in answers if found.kind == DATA] == [2**14, 2**14, 2**14, 65535 - 15 - 3 * 2**14]
+        assert [len(found.payload) for found in answers if found.kind == DATA] == [
+            2**14,
+            2**14,
+            2**14,
+            65535 - 15 - 3 * 2**14,
+        ]
         got += content(answers, 1)
         assert len(got) == 65535, "the connection's window"
-        assert client.status(answers := await client.send(settings((MAX_FRAME, 2**15)) + window(0, 2**20)), 1) == (0, "")
+        assert client.status(answers := await client.send(settings((MAX_FRAME, 2**15)) + window(0, 2**20)), 1) == (
+            0,
+            "",
+        )
         got += content(answers, 1)
         assert max(len(found.payload) for found in answers if found.kind == DATA) == 2**15
         assert got == whole
@@ -423,7 +439,9 @@ def test_a_handler_waits_until_most_of_its_answer_has_left() -> None:
         server = CallServer()
         client = await greeted(server, (INITIAL_WINDOW, 0))
         large = message(RANDOM)  # the first one leaves more than a stream may hold
-        await client.send(open_call(1, BIDI) + frame(DATA, 0, 1, large) + frame(DATA, 0, 1, message(b"a") + message(b"b")))
+        await client.send(
+            open_call(1, BIDI) + frame(DATA, 0, 1, large) + frame(DATA, 0, 1, message(b"a") + message(b"b"))
+        )
         assert server.got == [RANDOM]
         await client.send(window(1, 5))
         assert server.got == [RANDOM, b"a"], "256 KiB are left"

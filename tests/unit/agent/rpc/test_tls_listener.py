@@ -6,7 +6,6 @@ import asyncio
 import os
 import ssl
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 

@@ -125,7 +125,9 @@ def test_calls_and_streams_of_one_connection(sockets: socket.socket, pieces: int
         assert await client.send(framed(3, END) + framed(3, MESSAGE, b"late") + framed(9, END)) == [(3, END, b"")]
         assert server.server.calls_in_progress == 0
         if pieces in (0, 50_000):
-            large = called(4, LARGE) + framed(5, OPEN, head(BIDI)) + framed(5, MESSAGE, LARGE) + framed(5, MESSAGE, b"x")
+            large = (
+                called(4, LARGE) + framed(5, OPEN, head(BIDI)) + framed(5, MESSAGE, LARGE) + framed(5, MESSAGE, b"x")
+            )
             answers = await client.send(large + called(6, b"six"), pieces)
             assert [found for found in answers if found[0] == 5] == [(5, MESSAGE, LARGE), (5, MESSAGE, b"x")]
             assert [found for found in answers if found[0] != 5] == [(4, REPLY, LARGE), (6, REPLY, b"six")]
@@ -182,7 +184,10 @@ def test_streams_need_the_second_form_of_the_greeting(sockets: socket.socket, ki
 @pytest.mark.parametrize(
     ("data", "answer"),
     [
-        (called(1, b"", "/no.Such/Method"), failed(1, grpc.StatusCode.UNIMPLEMENTED, "no unary method /no.Such/Method")),
+        (
+            called(1, b"", "/no.Such/Method"),
+            failed(1, grpc.StatusCode.UNIMPLEMENTED, "no unary method /no.Such/Method"),
+        ),
         (called(1, b"", BIDI), failed(1, grpc.StatusCode.UNIMPLEMENTED, f"no unary method {BIDI}")),
         (called(1, b"", SPLIT), failed(1, grpc.StatusCode.UNIMPLEMENTED, f"no unary method {SPLIT}")),
         (framed(1, OPEN, head(ECHO)), failed(1, grpc.StatusCode.UNIMPLEMENTED, f"no such method {ECHO}")),
