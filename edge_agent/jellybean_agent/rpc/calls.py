@@ -19,6 +19,7 @@ import grpc
 import grpc.aio
 
 from jellybean_agent.rpc.flood_limits import FloodLimits
+from jellybean_agent.system.timers import loop_s
 
 LOG = logging.getLogger("jellybean.calls")
 SHUTTING_DOWN = "the server is shutting down"
@@ -313,11 +314,6 @@ class RpcCall:
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(self)
-
-
-def loop_s() -> float:
-    """Now, by the event loop's clock, which is CLOCK_MONOTONIC."""
-    return asyncio.get_running_loop().time()
 
 
 def timeout_rounding_s(timeout_s: float) -> float:

@@ -13,12 +13,12 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from jellybean_agent.errors import AgentError, TransientError
-from jellybean_agent.rpc.calls import loop_s
 from jellybean_agent.rpc.tls.stream import TlsStream
 from jellybean_agent.rpc.unix_socket_client import UnixSocketRpcUnsupportedError
 from jellybean_agent.rpc.unix_socket_stream import UnixSocketStream
 from jellybean_agent.security.identity import SENDER_KEY, WORKFLOW_KEY
 from jellybean_agent.system.protocol_version import protocol_metadata
+from jellybean_agent.system.timers import loop_s
 from jellybean_agent.transport.channels import Transport
 from jellybean_agent.transport.message_wire import message_parts
 from jellybean_agent.transport.outgoing_queue import OutgoingMessage
