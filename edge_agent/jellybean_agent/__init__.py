@@ -5,7 +5,13 @@ Names are loaded on first use (PEP 562): a process pays only for the parts that 
 
 from __future__ import annotations
 
+import os
+
 from jellybean_protos.lazy_surface import lazy_surface
+
+# Before onnxruntime is imported: otherwise its import starts a thread that looks up a telemetry host, writes an ID to
+# the home folder, and runs while the process pool forks.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _NAMES: dict[str, tuple[str, ...]] = {  # by module
     "brain.brain": ("Brain",),

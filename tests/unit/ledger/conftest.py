@@ -31,8 +31,8 @@ def _binaries() -> Path | None:
 def postgres() -> Iterator[Callable[[], str]]:
     """A function that makes a new database of this run's own server and returns its URL.
 
-    The server's folder is not one of pytest's: every run that begins on this machine shuts those to other users, so also
-    to the server's.
+    The server's folder is not one of pytest's: every run that begins on this machine shuts those to other users, as
+    the server's is one.
     """
     binaries = _binaries()
     if binaries is None or importlib.util.find_spec("psycopg") is None:
