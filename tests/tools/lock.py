@@ -13,7 +13,7 @@ ELSEWHERE = {"torch", "torchvision"}
 # CUDA, which torch brings on some machines alone.
 OF_TORCH = re.compile(r"(nvidia|cuda|triton$)")
 HEAD = """\
-# Exact versions of what `make` installs on Python 3.11, so that a new release of a dependency does not change a test run.
+# Exact versions of what `make` installs on Python 3.11: a new release of a dependency changes no test run.
 # `make lock` writes this file anew. torch and torchvision are pinned in pyproject.toml.
 """
 

@@ -53,7 +53,7 @@ class Result:
 
 def main(arguments: Sequence[str]) -> int:
     at = arguments.index("--") if "--" in arguments else len(arguments)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project = project_file()
     known = [*python_versions(project), OLDEST]
     named, for_pytest = arguments[:at], arguments[at + 1 :]
     unknown = sorted(set(named) - set(known))
@@ -72,6 +72,10 @@ def main(arguments: Sequence[str]) -> int:
         results.append(run_row(row, project, wheel, for_pytest, must_run=bool(named)))
     print(table(results))
     return 1 if any(result.status == "FAILED" for result in results) else 0
+
+
+def project_file() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def python_versions(project: dict) -> list[str]:

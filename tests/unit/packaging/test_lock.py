@@ -17,8 +17,9 @@ MAKE_INSTALLS = ("all",)  # the extras that the targets of the Makefile install
 
 
 def test_the_lock_has_no_torch_no_cuda_and_nothing_without_a_version() -> None:
-    frozen = "numpy==2.4.6\ntorch==2.13.0+cpu\nnvidia-nccl-cu13==2.1\n-e /src\nAiohttp==3.14.5\ntriton==3.2\ntritonclient==2.73.0\n"
-    assert [line for line in lock(frozen).splitlines() if not line.startswith("#")] == [
+    of_torch = ["torch==2.13.0+cpu", "nvidia-nccl-cu13==2.1", "triton==3.2"]
+    frozen = ["numpy==2.4.6", *of_torch, "-e /src", "Aiohttp==3.14.5", "tritonclient==2.73.0"]
+    assert [line for line in lock("\n".join(frozen)).splitlines() if not line.startswith("#")] == [
         "Aiohttp==3.14.5",
         "numpy==2.4.6",
         "tritonclient==2.73.0",
