@@ -8,7 +8,7 @@ DEMO := demo/digits
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test nightly devices bench lint types protos matrix lock dist clean help
+.PHONY: demo test slow nightly devices bench lint types protos clean help
 
 help:            ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*##/  /'
@@ -28,17 +28,18 @@ $(VENV)/.test: pyproject.toml requirements/protoc.txt $(VENV)/.plan
 demo: $(VENV)/.plan  ## profile, plan, serve, measure and report examples/digits
 	$(BIN)/python -m jellybean demo $(DEMO)
 
-# Without reordering, long tests (e2e, integration) come first, so that both workers end at about the same time.
-# A worker that crashes fails its test and is not started again: with files as units, xdist would then wait for ever.
-IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
-# Both parts run even if the first fails, so that one run names every failing test.
-test: $(VENV)/.test lint types  ## lint, type-check and run the tests
-	$(BIN)/python -m pytest -m 'not nightly and not alone' $(IN_PARALLEL); status=$$?; \
-	$(BIN)/python -m pytest -m 'not nightly and alone' && exit $$status
+# COST=1: each test's processor seconds. RANDOM=SEED: in random order. Lint and types run beside the first tests.
+TIER = COST='$(COST)' RANDOM_ORDER='$(RANDOM)' tests/tools/run-tier
+test: $(VENV)/.test  ## lint, type-check and run the tests (COST=1: print what they cost; RANDOM=7: in random order)
+	@$(MAKE) --no-print-directory lint types >$(VENV)/checks.log 2>&1 & checks=$$!; \
+	$(TIER) test; tests=$$?; \
+	wait $$checks; checks=$$?; cat $(VENV)/checks.log; exit $$((tests + checks))
 
-nightly: $(VENV)/.test  ## the long runs too
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'not alone' $(IN_PARALLEL) --timeout 3600 -o faulthandler_timeout=0
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m alone --timeout 3600 -o faulthandler_timeout=0
+slow: $(VENV)/.test  ## the tests to run before a merge, beside those of `make test`
+	$(TIER) slow
+
+nightly: $(VENV)/.test  ## all tests, and other execution providers
+	$(TIER) nightly
 	$(MAKE) devices
 
 # Only one build of onnxruntime can be installed: each further one gets an environment of its own over $(VENV).
@@ -69,6 +70,7 @@ types: $(VENV)/.test
 protos: $(VENV)/.test  ## regenerate the stubs beside the .proto files
 	cd protos && PYTHONPATH=../$(VENV)/protoc ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $$(find jellybean_protos -name '*.proto')
 
+.PHONY: matrix lock dist
 matrix:          ## unit and property tests of the wheel on each Python that is installed; ROWS="3.12 oldest" for some
 	$(PYTHON) tests/tools/matrix.py $(ROWS)
 
@@ -87,4 +89,4 @@ dist:            ## sdist and wheel into dist/, as a release publishes them
 	$(VENV)-dist/bin/python -m twine check --strict dist/*
 
 clean:           ## remove what the targets made
-	rm -rf $(VENV) $(VENV)-openvino $(VENV)-gpu $(VENV)-matrix $(VENV)-lock $(VENV)-dist dist demo
+	rm -rf $(VENV) $(VENV)-openvino $(VENV)-gpu $(VENV)-matrix $(VENV)-lock $(VENV)-dist .cost dist demo
