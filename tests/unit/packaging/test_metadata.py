@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import jellybean
+from jellybean_protos.extras import MODULES_OF_EXTRAS
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
@@ -44,6 +45,10 @@ def test_every_extra_that_a_text_names_exists() -> None:
             named.update(dict.fromkeys(extras.split(","), path))
     assert len(named) > 5
     assert {extra: path for extra, path in named.items() if extra not in PROJECT["optional-dependencies"]} == {}
+
+
+def test_every_extra_that_messages_offer_exists() -> None:
+    assert set(MODULES_OF_EXTRAS) <= set(PROJECT["optional-dependencies"])
 
 
 def test_the_package_has_the_version_that_is_installed() -> None:
