@@ -50,7 +50,9 @@ def program_version() -> str:
 
 def program_help() -> str:
     """The help of the program for stdout: as wide as the terminal, in colours if it is one."""
-    return _help_text(max(_width(), _LEAST_WIDTH), box="╭─╮│╰╯" if _prints_boxes() else "+-+|++", colours=_is_coloured())
+    return _help_text(
+        max(_width(), _LEAST_WIDTH), box="╭─╮│╰╯" if _prints_boxes() else "+-+|++", colours=_is_coloured()
+    )
 
 
 def _help_text(width: int, *, box: str, colours: bool) -> str:
