@@ -53,19 +53,22 @@ def install_command(*extras: str) -> str:
 
 
 def _requirement(extras: str) -> str:
-    """The requirement for pip, quoted for a shell. PEP 610: what is not from an index notes its place."""
+    """The requirement for pip, quoted for a shell, by the origin that an installation notes (PEP 610)."""
     import importlib.metadata  # only where something is missing, as it takes longer than this module
 
     try:
         origin = json.loads(importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
     except importlib.metadata.PackageNotFoundError:
         origin = {}
-    url = urlsplit(str(origin.get("url", "")))
-    place = Path(unquote(url.path))
-    if url.scheme != "file" or not place.exists():
-        return shlex.quote(f"{DISTRIBUTION}[{extras}]")
-    editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
-    return f"{editable}{shlex.quote(f'{place}[{extras}]')}"
+    url, named = str(origin.get("url", "")), f"{DISTRIBUTION}[{extras}]"
+    parts = urlsplit(url)
+    place = Path(unquote(parts.path))
+    if parts.scheme == "file":
+        editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
+        return f"{editable}{shlex.quote(f'{place}[{extras}]')}" if place.exists() else shlex.quote(named)
+    version = origin.get("vcs_info")
+    source = f"{version['vcs']}+{url}@{version['commit_id']}" if version else url
+    return shlex.quote(f"{named} @ {source}" if source else named)
 
 
 def _importer(trace: TracebackType | None) -> str:
