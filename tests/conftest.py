@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["tests.tools.cost", "tests.tools.listed_skips"]
 _quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 # A shell without job control starts background commands with SIGINT ignored, which the tests' processes would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -26,3 +29,15 @@ def default_sigterm() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(scope="session")
+def real_cluster() -> Iterator[Any]:
+    """The `RealCluster` that JELLYBEAN_TEST_KUBECONFIG names; None if it names none."""
+    if not (kubeconfig := os.environ.get("JELLYBEAN_TEST_KUBECONFIG")):
+        yield None
+        return
+    from tests.k8s_real import RealCluster
+
+    with RealCluster(Path(kubeconfig)) as cluster:
+        yield cluster

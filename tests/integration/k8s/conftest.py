@@ -8,27 +8,28 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.k8s_real import RealCluster
 from tests.k8s_sites import Sites, running_sites
-from tests.k8s_target import REAL, Target, running_target
+from tests.k8s_target import Target, running_target
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Iterator[Target]:
-    with running_target(tmp_path) as found:
-        yield found
+def target(tmp_path: Path, real_cluster: RealCluster | None) -> Iterator[Target]:
+    with running_target(tmp_path, real_cluster) as running:
+        yield running
 
 
 @pytest.fixture
-def sites(tmp_path: Path) -> Iterator[Sites]:
-    with running_sites(tmp_path) as found:
-        yield found
+def sites(tmp_path: Path, real_cluster: RealCluster | None) -> Iterator[Sites]:
+    with running_sites(tmp_path, real_cluster) as running:
+        yield running
 
 
 @pytest.fixture
 def kubeconfig(target: Target, tmp_path: Path) -> Path:
     """A kubeconfig for the target's cluster."""
     if target.server is None:
-        return Path(str(REAL))
+        return target.real.kubeconfig
     config = {"apiVersion": "v1", "kind": "Config", "current-context": "x"}
     config |= {"clusters": [{"name": "c", "cluster": {"server": target.server.url}}]}
     config |= {"contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}

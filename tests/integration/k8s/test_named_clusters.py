@@ -21,9 +21,8 @@ from jellybean_k8s.cluster.status import read_status
 from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_solver.model.plan import Plan
 from tests.k8s_sites import ID, OTHER_ID, Sites
-from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, only_mock
+from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS
 
-pytestmark = only_mock
 IN_PLACE = dataclasses.replace(QUICK, in_place=True)
 
 

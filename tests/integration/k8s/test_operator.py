@@ -15,8 +15,9 @@ from jellybean_k8s import DeployError
 from jellybean_k8s.cluster.cluster import ClusterError
 from jellybean_k8s.cluster.revisions import read_inventory
 from jellybean_k8s.resource.crd import CONDITION_DEPLOYED, CONDITION_PLANNED, CONDITION_READY, CRD_KIND
+from tests.k8s_real import node
 from tests.k8s_resource import resource
-from tests.k8s_target import Target, define, node, only_mock
+from tests.k8s_target import Target, define
 
 
 class Operated:
@@ -30,8 +31,7 @@ class Operated:
 
     def another(self) -> Reconciler:
         """A new operator without state."""
-        cluster = self.target.cluster
-        return Reconciler(cluster, lambda: cluster.list("Node"), clock=lambda: self.now_s, log=self.said.append)
+        return Reconciler(self.target.cluster, self.target.nodes, clock=lambda: self.now_s, log=self.said.append)
 
     def look(self, change: Callable[[dict[str, Any]], object] | None = None) -> dict[str, dict[str, Any]]:
         """The conditions after a reconciliation; `change` is applied to the spec first."""
@@ -149,7 +149,6 @@ def test_a_budget_that_cannot_be_kept_fails_closed(operated: Callable[..., Opera
     assert found.revisions() == ["deployed"]
 
 
-@only_mock
 def test_a_fleet_of_nodes_is_planned_for_anew_when_they_change(operated: Callable[..., Operated]) -> None:
     discover = {
         "tiers": ["edge", "cloud"],
@@ -157,25 +156,24 @@ def test_a_fleet_of_nodes_is_planned_for_anew_when_they_change(operated: Callabl
         "links": [{"from": "edge", "to": "cloud", "price": "0.1 USD/GiB"}],
     }
     found = operated(discover=discover, slo={"accuracy": 80}, infrastructure=None)
-    assert found.target.server is not None
     nodes = {
         name: node(name, tier, **{"jellybean.dev/pool": pool})
         for name, tier, pool in (("box-a", "edge", "box"), ("box-b", "edge", "box"), ("big", "cloud", "big"))
     }
-    for name, item in nodes.items():
-        found.target.server.api.store["nodes", "", name] = item
+    for item in nodes.values():
+        found.target.set_node(item)
     found.look()
     assert found.status["fleet"] == "2 box (edge), 1 big (cloud)"
     (name,) = found.target.names("StatefulSet")
-    pod = found.target.server.api.of("statefulsets")[name]["spec"]["template"]["spec"]
+    pod = (found.target.cluster.get("StatefulSet", name) or {})["spec"]["template"]["spec"]
     terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert {"key": "jellybean.dev/pool", "operator": "In", "values": ["box"]} in terms[0]["matchExpressions"]
     for name in ("box-a", "box-b"):
-        nodes[name]["spec"]["unschedulable"] = True
+        found.target.set_node(nodes[name] | {"spec": {"unschedulable": True}})
     assert found.look()[CONDITION_PLANNED]["reason"] == "Replanned"
     assert found.status["costUsdPerHour"] > 0.9
     assert found.status["fleet"].startswith("1 big (cloud); 2 nodes left out, first box-a: it is cordoned")
-    nodes["big"]["spec"]["unschedulable"] = True
+    found.target.set_node(nodes["big"] | {"spec": {"unschedulable": True}})
     conditions = found.look()
     assert conditions[CONDITION_PLANNED]["message"].startswith("no node has a tier: kubectl label node NODE")
     assert (conditions[CONDITION_READY]["status"], conditions[CONDITION_READY]["reason"]) == ("False", "NoPlan")

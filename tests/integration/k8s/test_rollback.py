@@ -12,7 +12,7 @@ from jellybean_k8s.cluster.deploy import rollback, undeploy
 from jellybean_k8s.cluster.revisions import KEPT_REVISIONS, read_inventory
 from jellybean_k8s.manifests.identity import deployed_plan
 from tests.k8s_plans import wide, without_pool
-from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target, only_mock
+from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target
 
 
 def test_rollback_serves_the_revision_before_again(target: Target) -> None:
@@ -43,16 +43,12 @@ def test_rollback_after_a_plan_without_a_pool_finds_its_certificates(target: Tar
     assert target.serving() == deployed_plan(two, SETTINGS).id
 
 
-@only_mock
 def test_rollback_checks_first_and_applies_nothing_if_something_is_missing(target: Target) -> None:
     """Here the nodes and a key of the tier that the revision needs, which have gone since."""
     target.deploy()
     target.deploy(without_pool(PLAN, "cloud", "edge-box"), dataclasses.replace(SETTINGS, gateway_tier="edge"))
-    assert target.server is not None
-    (secret,) = [item for name, item in target.server.api.of("secrets").items() if name == "digits-tls-cloud"]
-    del secret["data"]["1.key"]
-    for name in ("big",):
-        del target.server.api.store["nodes", "", name]
+    target.cluster.merge("Secret", "digits-tls-cloud", {"data": {"1.key": None}})
+    target.remove_node("big")
     serving = target.serving()
     target.writes()
     with pytest.raises(PreflightError) as caught:

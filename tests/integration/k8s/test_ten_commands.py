@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.integration.k8s.kubelet_here import Kubelet
-from tests.k8s_target import Target, only_mock
+from tests.k8s_target import NEEDS_CONTAINERS, Target, mock_only
 from tests.support.command_line import jellybean_process
 from tests.support.paths import ROOT
 
-pytestmark = [only_mock, pytest.mark.timeout(300)]
+pytestmark = [mock_only(NEEDS_CONTAINERS), pytest.mark.timeout(300)]
 _SECTION = "## From an empty cluster to a measured deployment\n"
 
 
