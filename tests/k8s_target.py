@@ -12,12 +12,13 @@ import json
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
@@ -146,6 +147,10 @@ class Target:
         self.wire.log.clear()
         return changes
 
+    def access(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The API server and the user, as a kubeconfig has them."""
+        return self.real.access() if self.server is None else ({"server": self.server.url}, {})
+
     def impatient(self, patience_s: float) -> Cluster:
         """The same namespace through a client with less patience."""
         return dataclasses.replace(self.cluster, patience_s=patience_s)
@@ -165,6 +170,7 @@ class Target:
             if kind == CRD_KIND and there["metadata"].get("finalizers"):  # whose operator is gone
                 self.cluster.merge(kind, name, {"metadata": {"finalizers": None}})
             self.cluster.delete(kind, name, there["metadata"]["uid"])
+            self.eventually(lambda: self.cluster.get(kind, name) is None)  # a claim is in use until its pods are gone
 
     def set_node(self, item: Any) -> None:
         """Make a node, or replace its labels, its spec and its size."""
@@ -318,6 +324,20 @@ def _report(found: Target, stop: threading.Event) -> None:
         if not found.idle:
             with contextlib.suppress(DeployError):
                 found.report_pods()
+
+
+def write_kubeconfig(file: Path, contexts: Mapping[str, Target]) -> Path:
+    """A kubeconfig whose contexts are namespaces of targets; the first is the current one."""
+    document: dict[str, Any] = {"apiVersion": "v1", "kind": "Config", "current-context": next(iter(contexts))}
+    document |= {"clusters": [], "users": [], "contexts": []}
+    for name, target in contexts.items():
+        cluster, user = target.access()
+        document["clusters"].append({"name": name, "cluster": cluster})
+        document["users"].append({"name": name, "user": user})
+        context = {"cluster": name, "user": name, "namespace": target.cluster.namespace}
+        document["contexts"].append({"name": name, "context": context})
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return file
 
 
 def define(target: Target, definition: Any) -> None:
