@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
@@ -73,7 +74,7 @@ def test_a_cluster_that_is_away_until_the_deadline_keeps_clients_on_the_running_
     with pytest.raises(UnreachableError) as caught:
         sites.deploy(OTHER)
     text = str(caught.value)
-    assert text.startswith("edge has not answered for 1000 s (")
+    assert re.match(r"edge has not answered for 1\d{3} s \(", text)  # the jump of the clock, and what really passed
     assert "clients were not switched: revision 1 serves as before; run `jellybean deploy` again" in text
     assert sites.serving() == ID
     assert sites.cloud.plans() == {ID, OTHER_ID}
