@@ -8,7 +8,7 @@ DEMO := demo/digits
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test nightly devices bench lint types protos clean help
+.PHONY: demo test slow nightly devices bench lint types protos clean help
 
 help:            ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*##/  /'
@@ -27,17 +27,18 @@ $(VENV)/.test: pyproject.toml $(VENV)/.plan
 demo: $(VENV)/.plan  ## profile, plan, serve, measure and report examples/digits
 	$(BIN)/python -m jellybean demo $(DEMO)
 
-# Without reordering, long tests (e2e, integration) come first, so that both workers end at about the same time.
-# A worker that crashes fails its test and is not started again: with files as units, xdist would then wait for ever.
-IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
-# Both parts run even if the first fails, so that one run names every failing test.
-test: $(VENV)/.test lint types  ## lint, type-check and run the tests
-	$(BIN)/python -m pytest -m 'not nightly and not alone' $(IN_PARALLEL); status=$$?; \
-	$(BIN)/python -m pytest -m 'not nightly and alone' && exit $$status
+# COST=1: each test's processor seconds. RANDOM=SEED: in random order. Lint and types run beside the first tests.
+TIER = COST='$(COST)' RANDOM_ORDER='$(RANDOM)' tests/tools/run-tier
+test: $(VENV)/.test  ## lint, type-check and run the tests (COST=1: print what they cost; RANDOM=7: in random order)
+	@$(MAKE) --no-print-directory lint types >$(VENV)/checks.log 2>&1 & checks=$$!; \
+	$(TIER) test; tests=$$?; \
+	wait $$checks; checks=$$?; cat $(VENV)/checks.log; exit $$((tests + checks))
 
-nightly: $(VENV)/.test  ## the long runs too
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'not alone' $(IN_PARALLEL) --timeout 3600 -o faulthandler_timeout=0
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m alone --timeout 3600 -o faulthandler_timeout=0
+slow: $(VENV)/.test  ## the tests to run before a merge, beside those of `make test`
+	$(TIER) slow
+
+nightly: $(VENV)/.test  ## all tests, and other execution providers
+	$(TIER) nightly
 	$(MAKE) devices
 
 # Only one build of onnxruntime can be installed: each further one gets an environment of its own over $(VENV).
@@ -68,4 +69,4 @@ protos: $(VENV)/.test  ## regenerate the stubs beside the .proto files
 	cd protos && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $$(find jellybean_protos -name '*.proto')
 
 clean:           ## remove what the targets made
-	rm -rf $(VENV) $(VENV)-openvino $(VENV)-gpu demo
+	rm -rf $(VENV) $(VENV)-openvino $(VENV)-gpu .cost demo

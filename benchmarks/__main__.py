@@ -23,7 +23,7 @@ from benchmarks import (  # noqa: F401  (each registers itself)
     vqa,
 )
 from benchmarks.deadline import compare as deadline  # noqa: F401
-from benchmarks.examples import digits, ocr, together  # noqa: F401
+from benchmarks.examples import digits, ocr, split, together  # noqa: F401
 from benchmarks.harness.run import main
 from benchmarks.middle import compare  # noqa: F401
 from benchmarks.training_runs import (  # noqa: F401

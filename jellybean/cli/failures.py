@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INFEASIBLE
+from jellybean.cli.exit_status import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INFEASIBLE
 from jellybean.errors import (
     DocumentError,
     DocumentProblem,

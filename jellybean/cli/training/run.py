@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from jellybean.cli.console import EXIT_FAILURE, out, print_json, say, warn
+from jellybean.cli.console import out, print_json, say, warn
+from jellybean.cli.exit_status import EXIT_FAILURE
 from jellybean.cli.failures import error_json, interrupt_behind
 from jellybean.documents.training.references import RUN_FOLDER
 from jellybean.errors import JellyBeanError

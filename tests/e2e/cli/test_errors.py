@@ -53,7 +53,7 @@ def test_bad_input_is_json_with_file_line_and_path(vqa: Path, tmp_path: Path, co
     if name in {"report", "infer"}:  # they do not read the documents
         return
     (problem,) = error(name, str(broken), status=2)["problems"]
-    assert (Path(problem["file"]).name, problem["line"], problem["path"]) == ("workflow.yaml", 18, "slo.accuracy")
+    assert (Path(problem["file"]).name, problem["line"], problem["path"]) == ("workflow.yaml", 12, "slo.accuracy")
 
 
 def test_a_wrong_command_line_is_json(vqa: Path) -> None:

@@ -14,9 +14,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from safetensors.torch import load_file, save_file  # noqa: E402
+from safetensors.torch import load_file, save_file
 
-from jellybean.cli import run  # noqa: E402
+from jellybean.cli import run
 
 DOCUMENT = """\
 kind: Training

@@ -16,9 +16,10 @@ import pytest
 
 from jellybean.answer_metrics import correctness
 from tests.support.paths import EXAMPLES
+from tests.support.skips import NotInstalled
 
 for _name in ("cv2", "pyclipper", "rapidocr", "rapidocr_onnxruntime"):
-    pytest.importorskip(_name, reason="pip install 'jellybean-serving[ocr]'")
+    pytest.importorskip(_name, reason=NotInstalled.OCR)
 
 OCR = EXAMPLES / "ocr"
 COUNT, SEED = 4, 3  # one of each kind of sheet

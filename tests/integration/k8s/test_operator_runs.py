@@ -21,8 +21,9 @@ from jellybean_k8s.resource.crd import CONDITION_READY, CRD_KIND
 from tests.k8s_resource import resource
 from tests.k8s_target import REAL, Target, define
 from tests.support.ports import free_port
+from tests.support.skips import NotInstalled
 
-pytest.importorskip("kopf", reason="the operator's extra is not installed")
+pytest.importorskip("kopf", reason=NotInstalled.KOPF)
 
 
 @contextlib.contextmanager

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 import jellybean_protos
+from tests.support.skips import NotInstalled
 
 
 def test_stubs_are_fresh(tmp_path: Path) -> None:
-    pytest.importorskip("grpc_tools", reason="grpcio-tools is only installed for tests")
+    pytest.importorskip("grpc_tools", reason=NotInstalled.GRPC_TOOLS)
     root = Path(jellybean_protos.__file__).parent.parent
     protos = sorted(str(path.relative_to(root)) for path in root.rglob("*.proto"))
     assert protos

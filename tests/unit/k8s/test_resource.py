@@ -28,6 +28,7 @@ from jellybean_solver.model.problem import Problem
 from tests.api_objects import pruned
 from tests.k8s_check import complaints, schema_complaints
 from tests.k8s_resource import resource
+from tests.support.skips import NotInstalled
 from tests.support.two_scales import make_two_scales
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -166,7 +167,7 @@ HOLDS = {
 
 
 def test_rules_hold_for_what_is_right_and_for_nothing_else() -> None:
-    celpy = pytest.importorskip("celpy", reason="cel-python is not installed")
+    celpy = pytest.importorskip("celpy", reason=NotInstalled.CEL)
     from celpy.adapter import json_to_cel
 
     environment = celpy.Environment()

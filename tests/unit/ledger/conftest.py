@@ -15,6 +15,7 @@ import pytest
 
 from jellybean.ledger.ledger import ledger_url
 from tests.support.ports import free_port
+from tests.support.skips import NotInstalled
 from tests.support.waiting import wait_until
 
 OWN_USER = "postgres"  # the server refuses to run as root
@@ -31,7 +32,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], 
     """A function that makes a new database and returns its URL."""
     binaries = _binaries()
     if binaries is None or importlib.util.find_spec("psycopg") is None:
-        pytest.skip("needs Debian's package postgresql, and psycopg")
+        pytest.skip(NotInstalled.POSTGRESQL)
     folder = tmp_path_factory.mktemp("postgres")
     for parent in (folder, *folder.parents[:3]):
         if parent.owner() != "root" or parent == Path("/tmp"):

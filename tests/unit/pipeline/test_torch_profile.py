@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.support.skips import Absent, NotInstalled
 
-from jellybean.errors import JellyBeanError  # noqa: E402
-from jellybean.pipeline.model_profile import profile_model  # noqa: E402
-from jellybean.pipeline.profile_file import read_profile  # noqa: E402
-from jellybean.pipeline.torch_profile import _HostInstant, profile_module  # noqa: E402
-from jellybean_solver.pipeline import TopologyLevel, partition  # noqa: E402
+torch = pytest.importorskip("torch", reason=NotInstalled.TORCH)
+
+from jellybean.errors import JellyBeanError
+from jellybean.pipeline.model_profile import profile_model
+from jellybean.pipeline.profile_file import read_profile
+from jellybean.pipeline.torch_profile import _HostInstant, profile_module
+from jellybean_solver.pipeline import TopologyLevel, partition
 
 nn = torch.nn
 
@@ -196,7 +198,7 @@ def test_time_in_which_others_have_the_core_does_not_count():
         torch.set_num_threads(before)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not count preemptions by thread")
+@pytest.mark.skipif(sys.platform != "linux", reason=Absent.LINUX)
 def test_preemptions_are_counted():
     """On one core with another process that computes, the thread is preempted; waiting is none."""
     cores = os.sched_getaffinity(0)

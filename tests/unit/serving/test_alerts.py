@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from jellybean.serving.top.alerts import BURN_RULES, RULES, alert_rules
+from tests.support.skips import NotInstalled
 
 EXPRESSIONS = {rule.alert: rule.expr for rule in RULES}
 PROCESS = ["job", "instance"]
@@ -60,7 +61,7 @@ def test_certificates_warn_in_their_last_third_and_are_critical_in_their_last_te
 
 
 PROMTOOL = shutil.which("promtool")
-with_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
+with_promtool = pytest.mark.skipif(PROMTOOL is None, reason=NotInstalled.PROMTOOL)
 AT = 'job="g",instance="i"'
 JOB_G = 'job="g"'
 YARD = f'{AT},workflow="yard"'

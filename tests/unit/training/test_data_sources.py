@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from torch.utils.data import (  # noqa: E402
+from torch.utils.data import (
     BatchSampler,
     DataLoader,
     Dataset,
@@ -21,13 +21,13 @@ from torch.utils.data import (  # noqa: E402
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
-from torch.utils.data.distributed import DistributedSampler  # noqa: E402
+from torch.utils.data.distributed import DistributedSampler
 
-from jellybean.training.data.rows import MicrobatchIndex, ReadPlan, RowSource  # noqa: E402
-from jellybean.training.data.rules import RowRules  # noqa: E402
-from jellybean.training.data.sampler import MicrobatchSampler, TestSampler  # noqa: E402
-from jellybean.training.data.sources import SourceSettings, find_source  # noqa: E402
-from jellybean.training.errors import RankCrashError, TrainingError  # noqa: E402
+from jellybean.training.data.rows import MicrobatchIndex, ReadPlan, RowSource
+from jellybean.training.data.rules import RowRules
+from jellybean.training.data.sampler import MicrobatchSampler, TestSampler
+from jellybean.training.data.sources import SourceSettings, find_source
+from jellybean.training.errors import RankCrashError, TrainingError
 
 ROWS, BATCH = 26, 8
 CPU = torch.device("cpu")

@@ -9,15 +9,15 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-import torch.distributed as dist  # noqa: E402
-from safetensors.torch import load_file  # noqa: E402
+import torch.distributed as dist
+from safetensors.torch import load_file
 
-from jellybean.documents.training import TrainingDocument  # noqa: E402
-from jellybean.training.checkpoints.finite import not_finite  # noqa: E402
-from jellybean.training.errors import TrainingError  # noqa: E402
-from jellybean.training.hand_back import trained_model  # noqa: E402
-from jellybean.training.train import train  # noqa: E402
-from tests.support.training_inputs import set_up_cpu_run  # noqa: E402
+from jellybean.documents.training import TrainingDocument
+from jellybean.training.checkpoints.finite import not_finite
+from jellybean.training.errors import TrainingError
+from jellybean.training.hand_back import trained_model
+from jellybean.training.train import train
+from tests.support.training_inputs import set_up_cpu_run
 
 NETS = """\
 import torch

@@ -22,6 +22,7 @@ from jellybean.serving.local.settings import LaunchSettings
 from jellybean_solver.model.problem import Link
 from tests.integration.serving.inference.triton_remote import triton_process
 from tests.support.ports import free_port
+from tests.support.skips import NotInstalled
 from tests.support.tiny_models import chain, fan_out, make_plan, positives, scale
 from tests.support.waiting import wait_until
 
@@ -74,7 +75,7 @@ def document(sent: dict[str, np.ndarray], **more: Any) -> bytes:
 
 @pytest.mark.parametrize("binary", [True, False])
 def test_tritonclient_gets_the_same_bits(served: tuple[Running, int], binary: bool) -> None:
-    pytest.importorskip("geventhttpclient", reason="tritonclient.http needs it")
+    pytest.importorskip("geventhttpclient", reason=NotInstalled.GEVENTHTTPCLIENT)
     running, port = served
     sent, version = inputs(), running.state.plan[:12]
     with triton_process() as remote, Client(running.gateway_address) as client:

@@ -24,12 +24,11 @@ from jellybean_agent.process.model_loading import ModelSettings, load_executors
 from jellybean_agent.system.device import CPU, Device
 from jellybean_agent.system.share import Share
 from jellybean_protos import plan_format
+from tests.support.skips import Absent
 from tests.support.tiny_models import chain, scale
 
 AVAILABLE = ort.get_available_providers()
-needs_openvino = pytest.mark.skipif(
-    "OpenVINOExecutionProvider" not in AVAILABLE, reason="needs the package onnxruntime-openvino"
-)
+needs_openvino = pytest.mark.skipif("OpenVINOExecutionProvider" not in AVAILABLE, reason=Absent.ONNXRUNTIME_BUILD)
 without_cuda = pytest.mark.skipif("CUDAExecutionProvider" in AVAILABLE, reason="this onnxruntime has CUDA")
 OPENVINO = Device("openvino")
 
@@ -118,7 +117,7 @@ def test_a_missing_provider_is_refused_with_what_to_install(tmp_path: Path) -> N
 def test_a_device_that_does_not_start_is_refused(tmp_path: Path) -> None:
     """A GPU build of onnxruntime without a GPU opens a session on the CPU, or finds "CPU nodes": neither is served."""
     if "CUDAExecutionProvider" not in AVAILABLE:
-        pytest.skip("needs the package onnxruntime-gpu")
+        pytest.skip(Absent.ONNXRUNTIME_BUILD)
     lenient = Device("cuda:99", (("session.disable_cpu_ep_fallback", "0"),))
     for device in (Device("cuda:99"), lenient):
         with pytest.raises(ModelError, match=r"device cuda:99.*: CUDAExecutionProvider does not start here"):

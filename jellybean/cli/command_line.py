@@ -1,0 +1,56 @@
+"""Runs a command line with Typer. Exceptions become a message and an exit status here, at the process boundary."""
+
+from __future__ import annotations
+
+import typer
+
+from jellybean.cli.app import app
+from jellybean.cli.command_resources import command_resources
+from jellybean.cli.console import errors, print_json
+from jellybean.cli.exit_status import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_TERMINATED
+from jellybean.cli.failures import error_json, failure, interrupt_behind, status_of, text_of
+from jellybean.display.terminal import BAD, WARN
+from jellybean.errors import JellyBeanError
+from jellybean.termination import TerminatedError
+from jellybean_agent import AgentError
+
+# Base class of all usage errors; Typer exports only its subclass BadParameter.
+_UsageError: type[Exception] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+
+
+def run_command_line(arguments: list[str]) -> int:
+    """Run one command line and return its exit status (docs/cli.md lists them)."""
+    as_json = "--json" in arguments
+    try:
+        with command_resources():
+            return _run(arguments, as_json=as_json)
+    except BaseException as error:
+        if (interrupt := interrupt_behind(error)) is not None:
+            if as_json:
+                print_json(error_json("interrupted", "interrupted"))
+            errors.print("interrupted", style=WARN)
+            return EXIT_TERMINATED if isinstance(interrupt, TerminatedError) else EXIT_INTERRUPTED
+        if not isinstance(error, JellyBeanError | AgentError | OSError):
+            raise
+        if as_json:
+            print_json(failure(error))
+        errors.print(text_of(error), style=BAD, soft_wrap=True)
+        return status_of(error)
+
+
+def _run(arguments: list[str], *, as_json: bool) -> int:
+    """Run the command with Typer. Typer prints usage errors itself, except with --json."""
+    command = typer.main.get_command(app)
+    try:
+        status = command.main(arguments, prog_name="jellybean", standalone_mode=not as_json)
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else EXIT_FAILURE if exit_.code else 0
+    except typer.Abort:
+        print_json(error_json("interrupted", "interrupted"))
+        return EXIT_FAILURE
+    except _UsageError as error:
+        message = str(getattr(error, "format_message", error.__str__)())
+        print_json(error_json("usage", message))
+        errors.print(f"{message} (see jellybean --help)", style=BAD, soft_wrap=True)
+        return EXIT_BAD_INPUT
+    return status if isinstance(status, int) else 0

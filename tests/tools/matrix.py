@@ -1,0 +1,222 @@
+"""Unit and property tests of the wheel on every Python version that is installed: `make matrix`.
+
+    python tests/tools/matrix.py [ROW ...] [-- PYTEST_ARGUMENTS]
+
+A row is a Python version of the classifiers in pyproject.toml, with the newest packages, or "oldest": the lowest Python with the
+lower bound of every package. Each row has a virtual environment of its own, `.venv-matrix/ROW`, which is made anew. Without
+arguments, a version that is not installed is a skipped row; a row that is named must run. The exit status is 1 if a row fails.
+
+torch is not installed: the newest Python versions get no wheel, and elsewhere it brings gigabytes of CUDA. Tests that need it skip.
+Needs Python 3.11 with pip, and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENTS = ROOT / ".venv-matrix"
+OLDEST = "oldest"
+EXTRAS = ("all", "ledger-postgres", "examples")
+FOLDERS = ("tests/unit", "tests/property")
+SELECTION = "not slow and not nightly and not alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a row gave. `status`: ok, FAILED or skipped; the counts are None if no test ran."""
+
+    row: str
+    status: str
+    note: str
+    packages: str = ""
+    passed: int | None = None
+    failed: int | None = None
+    seconds: float | None = None
+    skips: Counter[str] = field(default_factory=Counter)
+
+
+def main(arguments: Sequence[str]) -> int:
+    own, _, for_pytest = _split(arguments)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", nargs="*", choices=[*python_versions(project), OLDEST, []], metavar="ROW")
+    named = parser.parse_args(own).rows
+    shutil.rmtree(ENVIRONMENTS, ignore_errors=True)
+    wheel = build_wheel(ENVIRONMENTS / "wheel")
+    results = []
+    for row in named or [*python_versions(project), OLDEST]:
+        print(f"== {row}", flush=True)
+        results.append(run_row(row, project, wheel, for_pytest, must_run=bool(named)))
+    print(table(results))
+    return 1 if any(result.status == "FAILED" for result in results) else 0
+
+
+def _split(arguments: Sequence[str]) -> tuple[Sequence[str], str, Sequence[str]]:
+    if "--" not in arguments:
+        return arguments, "", ()
+    at = arguments.index("--")
+    return arguments[:at], "--", arguments[at + 1 :]
+
+
+def python_versions(project: dict) -> list[str]:
+    """Minor versions that the classifiers name, in their order."""
+    prefix = "Programming Language :: Python :: "
+    names = [entry.removeprefix(prefix) for entry in project["project"]["classifiers"] if entry.startswith(prefix)]
+    return [name for name in names if re.fullmatch(r"3\.\d+", name)]
+
+
+def lower_bounds(project: dict) -> dict[str, str]:
+    """The oldest version that each requirement of an installed extra allows, by package."""
+    table = project["project"]
+    bounds: dict[str, str] = {}
+    pending, visited = list(EXTRAS), set()
+    requirements = list(table["dependencies"])
+    while pending:
+        extra = pending.pop()
+        if extra in visited:
+            continue
+        visited.add(extra)
+        for requirement in table["optional-dependencies"][extra]:
+            inner = re.fullmatch(r"jellybean-serving\[(.+)\]", requirement)
+            if inner:
+                pending += inner[1].split(",")
+            else:
+                requirements.append(requirement)
+    for requirement in requirements:
+        match = re.match(r"([\w.-]+)(?:\[[^\]]*\])?>=([\w.]+)", requirement)
+        if match:
+            bounds[match[1]] = match[2]
+    return bounds
+
+
+def find_python(version: str) -> Path | None:
+    """An interpreter of `version`, such as "3.12", that runs: on PATH or below ~/.pyenv; None if there is none."""
+    on_path = shutil.which(f"python{version}")
+    of_pyenv = sorted((Path.home() / ".pyenv/versions").glob(f"{version}.*/bin/python"))
+    for candidate in [*([Path(on_path)] if on_path else []), *of_pyenv]:
+        code = "import sys; print('.'.join(map(str, sys.version_info[:2])))"
+        done = subprocess.run([candidate, "-c", code], capture_output=True, text=True, check=False)
+        if done.returncode == 0 and done.stdout.strip() == version:
+            return candidate
+    return None
+
+
+def build_wheel(folder: Path) -> Path:
+    _pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def run_row(row: str, project: dict, wheel: Path, for_pytest: Sequence[str], *, must_run: bool) -> Result:
+    version = python_versions(project)[0] if row == OLDEST else row
+    interpreter = find_python(version)
+    if interpreter is None:
+        return Result(row, "FAILED" if must_run else "skipped", f"Python {version} is not installed here")
+    environment = ENVIRONMENTS / row
+    subprocess.run([interpreter, "-m", "venv", "--without-pip", environment], check=True)
+    constraints = ENVIRONMENTS / f"{row}.txt"
+    pins = lower_bounds(project) if row == OLDEST else {}
+    constraints.write_text("".join(f"{name}=={bound}\n" for name, bound in pins.items()), encoding="utf-8")
+    unresolved = install(environment / "bin/python", wheel, constraints, project)
+    _add_checkout(environment)
+    result = run_tests(row, environment, for_pytest)
+    note = f"extras that do not install: {', '.join(unresolved)}" if unresolved else result.note
+    return Result(
+        row, result.status, note, _packages(environment), result.passed, result.failed, result.seconds, result.skips
+    )
+
+
+def install(python: Path, wheel: Path, constraints: Path, project: dict) -> list[str]:
+    """Install the wheel with its extras and the tests' packages; the extras that cannot be installed on this Python."""
+    needed = [requirement.replace(" ", "") for requirement in project["dependency-groups"]["test-core"]]
+    protoc = ("--no-deps", "--target", str(python.parents[1] / "protoc"), "-r", str(ROOT / "requirements/protoc.txt"))
+    into = ("--python", str(python), "install")
+    _pip(*into, *protoc)
+    try:
+        _pip(*into, "-c", str(constraints), _with_extras(wheel, EXTRAS), *needed)
+    except subprocess.CalledProcessError:  # one by one, so that the rest is tested
+        _pip(*into, "-c", str(constraints), str(wheel), *needed)
+    else:
+        return []
+    unresolved = []
+    for extra in EXTRAS:
+        try:
+            _pip(*into, "-c", str(constraints), _with_extras(wheel, [extra]))
+        except subprocess.CalledProcessError:
+            unresolved.append(extra)
+    return unresolved
+
+
+def _with_extras(wheel: Path, extras: Sequence[str]) -> str:
+    return f"jellybean-serving[{','.join(extras)}] @ {wheel.as_uri()}"
+
+
+def _pip(*arguments: str) -> None:
+    """pip of this Python, which acts on others by `--python`: theirs may be too old."""
+    at = 2 if arguments[0] == "--python" else 0
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments[:at]]
+    subprocess.run([*command, arguments[at], "-q", *arguments[at + 1 :]], check=True)
+
+
+def _add_checkout(environment: Path) -> None:
+    """Put the checkout last on the path: tests and benchmarks come from it, the packages from the wheel."""
+    (packages,) = environment.glob("lib/python3.*/site-packages")
+    (packages / "checkout.pth").write_text(f"{ROOT}\n", encoding="utf-8")
+
+
+def _packages(environment: Path) -> str:
+    code = "from importlib.metadata import version as v; print('protobuf', v('protobuf') + ', grpcio', v('grpcio'))"
+    return subprocess.run(
+        [environment / "bin/python", "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def run_tests(row: str, environment: Path, for_pytest: Sequence[str]) -> Result:
+    report = ENVIRONMENTS / f"{row}.xml"
+    command = [environment / "bin/python", "-m", "pytest", "-m", SELECTION, f"--junitxml={report}", "-o", "junit_family=xunit1"]
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    # Without it, the current folder comes before the wheel.
+    variables["PYTHONSAFEPATH"] = "1"
+    begin = time.monotonic()
+    status = subprocess.run([*command, *(for_pytest or FOLDERS)], cwd=ROOT, env=variables, check=False).returncode
+    seconds = time.monotonic() - begin
+    if not report.exists():
+        return Result(row, "FAILED", f"pytest ended with {status} and without a report", seconds=seconds)
+    cases = list(ElementTree.parse(report).iter("testcase"))
+    skips = Counter(
+        str(element.get("message")) for case in cases for element in case.findall("skipped")
+    )
+    failed = sum(case.find("failure") is not None or case.find("error") is not None for case in cases)
+    passed = len(cases) - failed - skips.total()
+    return Result(row, "ok" if status == 0 else "FAILED", "", "", passed, failed, seconds, skips)
+
+
+def table(results: Sequence[Result]) -> str:
+    """The rows as text, and below it each reason for which tests were skipped."""
+    lines = [f"{'row':8}{'result':9}{'passed':>7}{'failed':>7}{'skipped':>8}{'s':>6}  note"]
+    for result in results:
+        counts = ("-",) * 4
+        if result.passed is not None:
+            counts = (result.passed, result.failed, result.skips.total(), round(result.seconds or 0))
+        note = "; ".join(part for part in (result.packages, result.note) if part)
+        lines.append(f"{result.row:8}{result.status:9}{counts[0]:>7}{counts[1]:>7}{counts[2]:>8}{counts[3]:>6}  {note}")
+    for result in results:
+        lines += [f"{result.row}: {count} skipped: {reason}" for reason, count in result.skips.most_common()]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
