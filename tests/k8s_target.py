@@ -41,17 +41,17 @@ from tests.k8s_certificates import equip
 from tests.k8s_plans import with_models
 from tests.k8s_real import NODES, REAL, RealCluster
 from tests.kubelet_mounts import unmounted
+from tests.support.skips import Absent
 
-REAL_ONLY = "JELLYBEAN_TEST_KUBECONFIG names no cluster: a mock API server grants nothing, and has no kubelets to ask"
-NEEDS_CONTAINERS = "containers run, or their ports are asked, which takes a kubelet"
-FAULTY_SERVER = "the API server itself fails at a chosen moment, for all of its clients"
-UNLIKE_APIS = "of its two clusters one knows a kind that the other does not"
-real_only = pytest.mark.skipif(not REAL, reason=REAL_ONLY)
+NEEDS_CONTAINERS, FAULTY_SERVER, UNLIKE_APIS = Absent.CONTAINERS, Absent.FAULTY_API_SERVER, Absent.UNLIKE_APIS
+real_only = pytest.mark.skipif(
+    not REAL, reason=f"{Absent.CLUSTER}: a mock API server grants nothing, and asks no kubelet"
+)
 
 
-def mock_only(reason: str) -> pytest.MarkDecorator:
-    """A test for the mock API server alone, for one of the reasons above."""
-    return pytest.mark.skipif(bool(REAL), reason=f"on the mock API server only: {reason}")
+def mock_only(reason: Absent) -> pytest.MarkDecorator:
+    """A test for the mock API server alone."""
+    return pytest.mark.skipif(bool(REAL), reason=reason)
 
 
 OWN_PREFIX = "app.kubernetes.io/managed-by=jellybean,app.kubernetes.io/instance=digits"  # others' may stand beside it

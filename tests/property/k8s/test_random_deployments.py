@@ -33,7 +33,7 @@ from tests.k8s_settings import random_settings
 from tests.k8s_target import claim, mock_cluster, monitored, real_only, running_target, secret
 from tests.pod_security import violations
 
-PLANS, MANY_PLANS = 40, 200
+PLANS, MORE_PLANS, MANY_PLANS = 12, 40, 200
 RELAY = "relay.example:30443"
 _NO_WAIT = DeployOptions(wait=False)
 
@@ -74,11 +74,18 @@ def test_a_random_deployment_is_sound_and_a_second_run_changes_nothing(
     check_plans(server, pem, range(PLANS))
 
 
+@pytest.mark.slow
+def test_more_random_deployments_are_sound_and_a_second_run_changes_nothing(
+    server: RunningServer, pem: dict[str, str]
+) -> None:
+    check_plans(server, pem, range(PLANS, MORE_PLANS))
+
+
 @pytest.mark.nightly
 def test_many_random_deployments_are_sound_and_a_second_run_changes_nothing(
     server: RunningServer, pem: dict[str, str]
 ) -> None:
-    check_plans(server, pem, range(PLANS, MANY_PLANS))
+    check_plans(server, pem, range(MORE_PLANS, MANY_PLANS))
 
 
 @real_only
@@ -86,7 +93,7 @@ def test_a_real_api_server_takes_objects_of_random_plans(tmp_path: Path, real_cl
     """And their pods in a namespace that enforces the restricted profile; schemas alone do not tell either."""
     with running_target(tmp_path, real_cluster) as target, monitored(target):
         real_cluster.restrict(target.cluster.namespace)
-        for seed in range(PLANS):
+        for seed in range(MORE_PLANS):
             objects = render(random_deployment(random.Random(seed)))
             for item in objects:
                 made = target.cluster.apply(dict(item), dry_run=True)
