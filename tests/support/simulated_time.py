@@ -1,7 +1,7 @@
 """An event loop whose clock advances to the next timer as soon as nothing else is left to do.
 
-Timers, pauses and deadlines of seconds or minutes then cost no time, and run in their exact order. Sockets are real: the
-loop looks for their bytes before it advances. For code in one thread whose times are those of the loop's clock.
+Timers, pauses and deadlines of seconds or minutes then cost no time, and run in their exact order. Sockets are real:
+the loop looks for their bytes before it advances. For code in one thread whose times are those of the loop's clock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
-_IN_FLIGHT_S = 0.0005  # for bytes that the kernel still moves from one socket to another
 _ROUNDING_S = 1e-9  # so that the timer is due in spite of rounding
 _HANG_S = 20.0  # longest wait for a socket when there is no timer
 
@@ -27,8 +26,7 @@ class _AdvancingSelector(selectors.EpollSelector):
             events = super().select(_HANG_S)
             assert events, f"no timer is set, and no socket is ready after {_HANG_S:g} s"
             return events
-        has_sockets = len(self.get_map()) > 1  # besides the loop's own
-        events = super().select(_IN_FLIGHT_S if has_sockets and timeout > 0.0 else 0.0)
+        events = super().select(0.0)  # a socket on this machine has its bytes as soon as they are sent
         if not events and timeout > 0.0:
             self.now_s += timeout + _ROUNDING_S
         return events
@@ -46,7 +44,7 @@ class SimulatedTimeLoop(asyncio.SelectorEventLoop):
 
 
 def run_in_simulated_time(work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-    """The result of `work` in a `SimulatedTimeLoop`. AssertionError if a callback or a forgotten task failed meanwhile."""
+    """The result of `work` in a `SimulatedTimeLoop`. AssertionError if a callback or a forgotten task failed."""
     faults: list[Mapping[str, Any]] = []
     with asyncio.Runner(loop_factory=SimulatedTimeLoop) as runner:
         runner.get_loop().set_exception_handler(lambda _, context: faults.append(context))
