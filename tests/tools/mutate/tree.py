@@ -1,0 +1,64 @@
+"""A copy of the repository in a temporary folder: faults are put there, and never into the repository."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+_PACKAGES = (
+    "",
+    "edge_agent",
+    "k8s",
+    "protos",
+    "solver",
+)  # folders that hold the packages, as an editable install names them
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The copied repository at `root`."""
+
+    root: Path
+
+    def environment(self, more: dict[str, str] | None = None) -> dict[str, str]:
+        """Variables with which each Python process imports the copy, in place of what is installed."""
+        path = os.pathsep.join(str(self.root / package) for package in _PACKAGES)
+        return {**os.environ, "PYTHONPATH": path, **(more or {})}
+
+    @contextmanager
+    def with_text(self, file: str, text: str) -> Iterator[None]:
+        """Hold another text in a file meanwhile. Its bytecode goes: time and size alone say of which source it is."""
+        path = self.root / file
+        before = path.read_text(encoding="utf-8")
+        try:
+            path.write_text(text, encoding="utf-8")
+            _drop_bytecode(path)
+            yield
+        finally:
+            path.write_text(before, encoding="utf-8")
+            _drop_bytecode(path)
+
+
+@contextmanager
+def copied(root: Path) -> Iterator[Tree]:
+    """Copy what git tracks, and new files that it does not ignore; the copy is removed at the end."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.split("\0")
+    with tempfile.TemporaryDirectory(prefix="mutate-", ignore_cleanup_errors=True) as folder:
+        copy = Path(folder).resolve() / "tree"
+        for name in filter(None, names):
+            if (root / name).is_file():
+                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(root / name, copy / name)
+        yield Tree(copy)
+
+
+def _drop_bytecode(path: Path) -> None:
+    for bytecode in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+        bytecode.unlink(missing_ok=True)
