@@ -16,6 +16,7 @@ from jellybean_agent.errors import StatusError
 from jellybean_agent.rpc.unix_socket_client import UnixSocketClient, UnixSocketRpcUnsupportedError
 from jellybean_agent.rpc.unix_socket_frames import AFTER_LENGTH, CALL, FAILED, FRAME, GREETING, HEAD, REPLY, STATUS
 from jellybean_agent.system.sockets import receive_exactly
+from tests.support.waiting import wait_until
 
 Request = tuple[int, float, str, bytes, bytes]  # number, seconds left, method, metadata, message
 Answer = Callable[[socket.socket, Request], bool]  # answers a request; False: close the connection
@@ -156,6 +157,7 @@ def test_an_answer_that_does_not_come_in_time(tmp_path: Path) -> None:
         done.set()
         with pytest.raises(StatusError):
             client.call("/x/Y", b"", -1.0)
+        wait_until(lambda: len(server.requests) == 2)
         assert server.requests[-1][1] == 1e-6, "0 would mean no deadline"
         client.close()
 

@@ -45,6 +45,11 @@ class TimedSession:
         return tuple(TensorPort(name, "float32", (-1, 2)) for name in (*self.names, *self.states))
 
     @property
+    def example(self) -> list[Array]:
+        """Inputs of one request."""
+        return [np.zeros((1, 2), np.float32) for _ in self.inputs]
+
+    @property
     def outputs(self) -> tuple[TensorPort, ...]:
         return tuple(TensorPort(name, "float32", (-1, 2)) for name in ("y", *self.states.values()))
 
