@@ -1,4 +1,4 @@
-"""The agent: runs stages of a plan on one worker.
+"""The agent that runs on a worker. Other packages import from here, never from a subpackage.
 
 Names are loaded on first use (PEP 562): a process pays only for the parts that it uses.
 """

@@ -14,6 +14,7 @@ from tests.unit import opening_files
 PROCESSES = 6
 
 
+@pytest.mark.slow
 def test_processes_that_open_a_new_file_at_once_all_can(tmp_path: Path) -> None:
     """Without the wait about every fourth file refuses one of them: `database is locked`."""
     run_at_once(opening_files.__name__, PROCESSES, str(tmp_path))

@@ -30,6 +30,7 @@ def ledger(url: str) -> Iterator[Ledger]:
     found.close()
 
 
+@pytest.mark.slow
 def test_all_sums_are_the_cost_by_hand(ledger: Ledger) -> None:
     serving = Serving()
     first = serving.read(0.0)
@@ -130,6 +131,7 @@ def test_two_gateways_write_beside_each_other(url: str, ledger: Ledger) -> None:
     other.close()
 
 
+@pytest.mark.slow
 def test_old_intervals_become_hours_and_days_with_the_same_sums(ledger: Ledger) -> None:
     serving = Serving()
     times_s = [0.0, *itertools.accumulate([300.0] * 400), 20 * DAY_S, 90 * DAY_S, 90 * DAY_S + 60]
@@ -224,6 +226,7 @@ def test_a_damaged_reading_is_told_with_what_to_do(ledger: Ledger) -> None:
         ledger.write(Serving().read(10.0))
 
 
+@pytest.mark.slow
 def test_two_gateways_that_add_up_the_same_intervals_do_it_once(url: str, ledger: Ledger) -> None:
     serving = Serving()
     for number in range(200):
