@@ -23,7 +23,7 @@ from tests.support.steady_load import SteadyLoad
 from tests.support.tiny_models import chain
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 RATE_PER_S = 40.0
 USD_PER_GIB = 1e5
