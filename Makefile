@@ -18,11 +18,14 @@ $(VENV)/.plan: pyproject.toml
 	$(PIP) install -e '.[all]'
 	touch $@
 
-$(VENV)/.test: pyproject.toml $(VENV)/.plan
-	$(PIP) install 'pip>=25.1'
-	$(PIP) install --group test
-	tests/tools/install-browser.sh
-	touch $@
+# One resolution for all; modules are compiled when they are first imported, and Debian's packages come meanwhile.
+$(VENV)/.test: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@packages=$$(tests/tools/debian-packages.sh ask); \
+	tests/tools/debian-packages.sh install $$packages & \
+	$(PIP) install --no-compile 'pip>=25.1' && $(PIP) install --no-compile -e '.[all,ocr]' --group test; \
+	status=$$?; wait; exit $$status
+	touch $(VENV)/.plan $@
 
 demo: $(VENV)/.plan  ## profile, plan, serve, measure and report examples/digits
 	$(BIN)/python -m jellybean demo $(DEMO)
