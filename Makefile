@@ -18,12 +18,16 @@ $(VENV)/.plan: pyproject.toml requirements/ci.txt
 	$(PIP) install -c requirements/ci.txt -e '.[all]'
 	touch $@
 
-$(VENV)/.test: pyproject.toml requirements/protoc.txt $(VENV)/.plan
-	$(PIP) install 'pip>=25.1'
-	$(PIP) install -c requirements/ci.txt --group test
-	$(PIP) install --no-deps --upgrade --target $(VENV)/protoc -r requirements/protoc.txt
-	tests/tools/install-browser.sh
-	touch $@
+# One resolution for all; modules are compiled when they are first imported, and Debian's packages come meanwhile.
+$(VENV)/.test: pyproject.toml requirements/ci.txt requirements/protoc.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@packages=$$(tests/tools/debian-packages.sh ask); \
+	tests/tools/debian-packages.sh install $$packages & \
+	$(PIP) install --no-compile 'pip>=25.1' && \
+	$(PIP) install --no-compile -c requirements/ci.txt -e '.[all,ocr]' --group test && \
+	$(PIP) install --no-compile --no-deps --upgrade --target $(VENV)/protoc -r requirements/protoc.txt; \
+	status=$$?; wait; exit $$status
+	touch $(VENV)/.plan $@
 
 demo: $(VENV)/.plan  ## profile, plan, serve, measure and report examples/digits
 	$(BIN)/python -m jellybean demo $(DEMO)

