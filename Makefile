@@ -8,10 +8,10 @@ DEMO := demo/digits
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test slow nightly devices bench lint types protos clean help
+.PHONY: demo test slow cluster-tests nightly devices bench lint types protos clean help
 
 help:            ## list the targets
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*##/  /'
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*##/  /'
 
 $(VENV)/.plan: pyproject.toml requirements/ci.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -37,6 +37,13 @@ test: $(VENV)/.test  ## lint, type-check and run the tests (COST=1: print what t
 
 slow: $(VENV)/.test  ## the tests to run before a merge, beside those of `make test`
 	$(TIER) slow
+
+# RANDOM=SEED: in random order.
+cluster-tests: $(VENV)/.test  ## the tests of Kubernetes on the API server that JELLYBEAN_TEST_KUBECONFIG names
+	@test -n "$$JELLYBEAN_TEST_KUBECONFIG" || { echo 'cluster-tests: set JELLYBEAN_TEST_KUBECONFIG to the kubeconfig of' \
+		'an administrator of a cluster that nothing else uses, made by kind or envtest as CONTRIBUTING.md says' >&2; exit 2; }
+	$(BIN)/python -m pytest -rs -m 'cluster and not nightly' $(if $(RANDOM),-p randomly --randomly-dont-reset-seed \
+		--randomly-seed=$(RANDOM)) tests/integration/k8s tests/property/k8s tests/e2e/cli
 
 nightly: $(VENV)/.test  ## all tests, and other execution providers
 	$(TIER) nightly

@@ -31,6 +31,12 @@ def default_sigterm() -> Iterator[None]:
     signal.signal(signal.SIGTERM, before)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "real_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker("cluster")
+
+
 @pytest.fixture(scope="session")
 def real_cluster() -> Iterator[Any]:
     """The `RealCluster` that JELLYBEAN_TEST_KUBECONFIG names; None if it names none."""

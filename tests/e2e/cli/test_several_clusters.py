@@ -133,6 +133,7 @@ def test_a_project_is_deployed_to_both_looked_at_rolled_back_and_taken_away(
     assert not [key for server in servers.values() for key in server.api.store if key[0] not in kept]
 
 
+@pytest.mark.slow
 def test_a_cluster_that_is_away_is_told_left_out_and_caught_up(
     project: Path, flags: list[str], servers: dict[str, RunningServer], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,6 +166,7 @@ def test_a_cluster_that_is_away_is_told_left_out_and_caught_up(
     assert run(["status", str(project), *flags]) == 0
 
 
+@pytest.mark.slow
 def test_certificates_are_renewed_where_a_cluster_answers_and_the_others_are_told(
     project: Path,
     flags: list[str],
@@ -202,6 +204,7 @@ def test_certificates_are_renewed_where_a_cluster_answers_and_the_others_are_tol
         assert json.loads(capsys.readouterr().out)["secrets_signed"] == signs
 
 
+@pytest.mark.slow
 def test_another_namespace_of_a_cluster_that_runs_is_told_and_not_emptied(
     project: Path,
     flags: list[str],
@@ -300,6 +303,7 @@ def test_skipping_needs_several_clusters(
         assert "--skip-offline is for several clusters" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_clusters_that_are_not_named_any_more_are_told(
     project: Path,
     flags: list[str],
@@ -327,6 +331,7 @@ def test_clusters_that_are_not_named_any_more_are_told(
     assert status["revisions"][0]["clusters"] == ["far", "near"]
 
 
+@pytest.mark.slow
 def test_a_rollback_leaves_out_what_is_away(
     project: Path,
     flags: list[str],

@@ -172,6 +172,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
         yield found
 
 
+@pytest.mark.slow
 def test_changes_and_the_way_back_lose_nothing(served: Served) -> None:
     with served.load() as load:
         assert served.deploy(agent_images={"cpu": "agent:2"}) == {2}
@@ -184,6 +185,7 @@ def test_changes_and_the_way_back_lose_nothing(served: Served) -> None:
     assert [served.numbers_in(name) for name in (CLOUD, EDGE)] == [states, states]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "away_s"),
     [
@@ -215,6 +217,7 @@ def test_a_cluster_that_is_away_in_mid_deploy_is_told_and_loses_nothing(
     wait_until(served.is_well)
 
 
+@pytest.mark.slow
 def test_a_cluster_that_stays_away_keeps_the_running_plan_until_deploying_again(served: Served) -> None:
     """As for an hour: after the time limit nothing has changed for clients, in neither cluster."""
     site = served.sites[EDGE]
@@ -231,6 +234,7 @@ def test_a_cluster_that_stays_away_keeps_the_running_plan_until_deploying_again(
     wait_until(served.is_well)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "part"), [(CLOUD, "-relay-"), (EDGE, "-edge-")])
 def test_a_relay_or_an_agent_behind_it_that_is_deleted_loses_nothing(served: Served, name: str, part: str) -> None:
     (pod,) = served.sites[name].pods(part)
@@ -241,6 +245,7 @@ def test_a_relay_or_an_agent_behind_it_that_is_deleted_loses_nothing(served: Ser
     load.check()
 
 
+@pytest.mark.slow
 def test_a_cluster_without_which_nothing_is_served_is_not_left_out(served: Served) -> None:
     served.sites[EDGE].leave()
     with pytest.raises(DeployError, match="every route of the plan leads through workers in edge"):

@@ -43,6 +43,7 @@ def test_the_service_that_tunnels_dial_is_not_changed_under_the_running_plan(
     assert sites.rollback(1, in_place) == {"cloud": 4, "edge": 4}
 
 
+@pytest.mark.slow
 def test_the_service_that_tunnels_dial_is_repaired(sites: Sites) -> None:
     deploy_parts(sites.relayed_parts(), QUICK)
     sites.cloud.cluster.merge("Service", "digits-relay", {"spec": {"type": "ClusterIP"}})

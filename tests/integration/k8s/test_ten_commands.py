@@ -34,6 +34,7 @@ def label_nodes(target: Target, command: str) -> None:
         target.server.api.store["nodes", "", name] = {"kind": "Node", "metadata": meta, "spec": {}, "status": {}}
 
 
+@pytest.mark.slow
 def test_the_ten_commands_end_with_a_measurement(
     target: Target, kubeconfig: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
