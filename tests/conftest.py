@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.tools.cost", "tests.tools.listed_skips"]
+pytest_plugins = ["tests.tools.cost", "tests.tools.listed_skips", "tests.tools.tiers"]
 _quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 # A shell without job control starts background commands with SIGINT ignored, which the tests' processes would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)

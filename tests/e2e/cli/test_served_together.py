@@ -72,6 +72,7 @@ def _paid_s(project: Path) -> dict[str, float]:
         return dict(ledger.execute(query))
 
 
+@pytest.mark.slow
 def test_a_flood_of_one_is_its_own_and_leaves_the_other_in_time(project: Path) -> None:
     """Both run on the same box and the same server, which shop's flood would keep busy several times over."""
     socket = running_state(project).gateway_address
@@ -85,6 +86,7 @@ def test_a_flood_of_one_is_its_own_and_leaves_the_other_in_time(project: Path) -
     assert not flood.wrong
 
 
+@pytest.mark.slow
 def test_another_plan_takes_over_for_both_and_may_leave_one_out(project: Path) -> None:
     socket = running_state(project).gateway_address
     with Client(socket, workflow="shop") as shop, Client(socket, workflow="yard") as yard:

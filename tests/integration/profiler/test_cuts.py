@@ -52,7 +52,7 @@ links:
 """
 
 
-pytestmark = pytest.mark.alone  # one profile, measured once, for all of them
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from tests.support.steady_load import SteadyLoad
 from tests.support.tiny_models import make_plan, scale
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 lasting = pytest.mark.parametrize("seconds", [3.0, pytest.param(30.0, marks=pytest.mark.nightly)])
 

@@ -14,6 +14,8 @@ import pytest
 from tests.integration.serving.fuzz.model_fuzz import LIMIT_S, mutated, originals
 from tests.support.tiny_models import make_plan
 
+pytestmark = pytest.mark.slow
+
 FUZZ = "tests.integration.serving.fuzz.model_fuzz"
 
 _LONGEST_S = 8 * LIMIT_S  # of one model: loading, its first runs and one more

@@ -211,6 +211,7 @@ def test_reflection_and_health(tiny: Running, worker: str) -> None:
             assert health.Check(health_pb2.HealthCheckRequest(service=name)).status == 1
 
 
+@pytest.mark.slow
 def test_our_messages_are_those_of_tritonclient(remote: Remote) -> None:
     """Names, numbers and types of every field, and the methods: what we leave out is skipped, nothing is another."""
     theirs = [descriptor_pb2.FileDescriptorProto.FromString(data) for data in remote("descriptors")]

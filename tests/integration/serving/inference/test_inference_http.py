@@ -173,6 +173,7 @@ def test_whatever_comes_the_gateway_lives(served: tuple[Running, int]) -> None:
         assert "Traceback" not in Path(process.log).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_said(tmp_path: Path, start) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -190,6 +191,7 @@ def test_http_without_its_library_is_refused_before_anything_starts(
         start(tmp_path, chain(tmp_path), http_port=free_port())
 
 
+@pytest.mark.slow
 def test_a_request_whose_client_has_gone_is_given_up(tmp_path: Path, start) -> None:
     port = free_port()
     running = start(tmp_path, chain(tmp_path, links=[Link("edge", "cloud", 0.0, None, 55.0)]), http_port=port)

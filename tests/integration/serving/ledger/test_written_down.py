@@ -23,7 +23,7 @@ from tests.support.steady_load import SteadyLoad
 from tests.support.tiny_models import chain
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 RATE_PER_S = 40.0
 USD_PER_GIB = 1e5
@@ -40,6 +40,7 @@ def cost_so_far(directory: Path) -> float:
     return sum(sample.value for sample in samples if sample.name == "jellybean_gateway_cost_usd_total")
 
 
+@pytest.mark.slow
 def test_the_ledger_of_a_run_in_which_everything_is_killed(tmp_path: Path, start) -> None:
     start(tmp_path, chain(tmp_path, links=[LINK]), detach=True)
     began_s = time.monotonic()
@@ -81,6 +82,7 @@ def test_the_ledger_of_a_run_in_which_everything_is_killed(tmp_path: Path, start
     assert said.startswith(f"nothing of a plan zzz; the newest plans are {told[-1]['plan'][:12]}, ")
 
 
+@pytest.mark.slow
 def test_between_two_runs_nothing_costs_and_both_are_shown(
     tmp_path: Path, start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from jellybean.serving.run_state import read_state
 from jellybean.serving.top.top import parse
 from tests.support.tiny_models import make_plan, scale
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 DELAY_S = 1.0  # in which requests that are sent together meet, on a busy machine too
 ONES = {"x": np.ones((1, 4), np.float32)}
