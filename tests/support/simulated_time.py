@@ -46,6 +46,10 @@ class SimulatedTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._clock.now_s
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Wait for the threads without the limit of `asyncio.Runner`, which simulated time reaches at once (3.12)."""
+        await super().shutdown_default_executor()
+
 
 def run_in_simulated_time(work: Callable[[], Coroutine[Any, Any, Result]], in_flight_s: float = 0.0) -> Result:
     """The result of `work` in a `SimulatedTimeLoop`. AssertionError if a callback or a forgotten task failed.

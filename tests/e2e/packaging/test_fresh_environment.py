@@ -16,6 +16,7 @@ import pytest
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
+UV = Path(sys.executable).with_name("uv")
 PACKAGES = ("jellybean", "jellybean_agent", "jellybean_k8s", "jellybean_protos", "jellybean_solver")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -26,7 +27,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
     subprocess.run(["xargs", "-0", "cp", "--parents", "-t", source], cwd=ROOT, input=files, check=True)
-    pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(source))
+    run(UV, "build", "-q", "--system-certs", "--wheel", "--out-dir", folder, source)
     (built,) = folder.glob("*.whl")
     return built
 
@@ -38,7 +39,7 @@ def commands(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     clients = ("tritonclient[grpc,http]", "kserve")
     jellybean = f"jellybean-serving[all] @ {wheel.as_uri()}"
-    pip("--python", str(environment / "bin/python"), "install", jellybean, *clients)
+    run(UV, "pip", "install", "-q", "--system-certs", "--python", environment / "bin/python", jellybean, *clients)
     return environment / "bin"
 
 
@@ -53,10 +54,6 @@ def served(commands: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     run(commands / "jellybean", "up", "--detach", folder, *ports, "--insecure")
     yield folder, port, http_port
     run(commands / "jellybean", "down", folder)
-
-
-def pip(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", *arguments], check=True)
 
 
 def run(*command: str | Path) -> str:
@@ -90,7 +87,7 @@ def test_the_version_is_the_same_everywhere(wheel: Path, commands: Path) -> None
 
 
 def test_the_environment_is_consistent(commands: Path) -> None:
-    pip("--python", str(commands / "python"), "check")
+    run(UV, "pip", "check", "--python", commands / "python")
     code = "import google.protobuf, grpc; print(google.protobuf.__version__)"
     assert int(run(commands / "python", "-c", code).split(".")[0]) == 6  # kserve and tritonclient allow no newer one
 
