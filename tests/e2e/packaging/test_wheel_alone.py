@@ -37,9 +37,16 @@ def install(environment: Path, command: str) -> None:
 
 
 def ended(environment: Path, *command: str) -> tuple[int, str, str]:
+    """`done`, of a program that must print no traceback."""
+    status, out, err = done(environment, *command)
+    assert "Traceback" not in err
+    return status, out, err
+
+
+def done(environment: Path, *command: str) -> tuple[int, str, str]:
     """Status, stdout and stderr of a program of the environment, started outside of the checkout."""
     variables = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(
+    ran = subprocess.run(
         [environment / "bin" / command[0], *command[1:]],
         capture_output=True,
         text=True,
@@ -47,8 +54,7 @@ def ended(environment: Path, *command: str) -> tuple[int, str, str]:
         cwd=environment.parent,
         env=variables,
     )
-    assert "Traceback" not in done.stderr
-    return done.returncode, done.stdout, done.stderr
+    return ran.returncode, ran.stdout, ran.stderr
 
 
 def refusal(environment: Path, *command: str) -> str:
@@ -62,6 +68,8 @@ def refusal(environment: Path, *command: str) -> str:
 
 def test_each_step_from_the_wheel_alone_says_the_next_one(environment: Path) -> None:
     assert ended(environment, "python", "-c", "import jellybean") == (0, "", "")
+    status, _, err = done(environment, "python", "-c", "from jellybean import Client")
+    assert status == 1 and re.search(r"\nImportError: jellybean.Client: .* the extra `agent` brings it: pip .*\n$", err)
     status, version, err = ended(environment, "jellybean", "--version")
     assert (status, err) == (0, "") and version.startswith("jellybean ")
     assert "─ Deploy ─" in ended(environment, "jellybean", "--help")[1]
@@ -73,6 +81,8 @@ def test_each_step_from_the_wheel_alone_says_the_next_one(environment: Path) -> 
     assert "--join GATEWAY" in ended(environment, "jellybean-agent", "--help")[1]
     status, _, err = ended(environment, "jellybean-agent")
     assert status == 2 and "--plan, --worker, --listen, --peers" in err
+
+    assert ended(environment, "python", "-c", "from jellybean import Client")[0] == 0
 
     install(environment, refusal(environment, "jellybean", "plan"))
     for command in ("init digits", "validate", "plan --dry-run", "simulate"):

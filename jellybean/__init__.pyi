@@ -1,0 +1,1 @@
+from jellybean.serving.client import Client as Client
