@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.abc
 import importlib.machinery
 import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 _VERBOSITY = "GRPC_VERBOSITY"  # read when grpc is imported
 
@@ -44,21 +43,22 @@ class _QuietGrpc:
         sys.meta_path.remove(cls)
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _QuietLoader(spec.loader)
+            spec.loader = cast(Any, _QuietLoader(spec.loader))
         return spec
 
 
-class _QuietLoader(importlib.abc.Loader):
-    """A module's loader under which the environment asks grpc for no messages."""
+class _QuietLoader:
+    """A module's loader under which the environment asks grpc for no messages; its base class is slow to import."""
 
-    def __init__(self, loader: importlib.abc.Loader) -> None:
+    def __init__(self, loader: Any) -> None:
         self._loader = loader
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         os.environ[_VERBOSITY] = "NONE"

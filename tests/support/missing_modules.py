@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 _CODE = """
-import contextlib, io, json, sys, traceback
+import contextlib, importlib, io, json, sys, traceback
 from importlib.machinery import PathFinder
 
 class Installed(PathFinder):
@@ -27,7 +27,10 @@ for program, *arguments in lines:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            status = run(arguments) if program == "jellybean" else run_agent(arguments)
+            if program == "import":
+                status = getattr(importlib.import_module(arguments[0]), arguments[1]) and 0
+            else:
+                status = run(arguments) if program == "jellybean" else run_agent(arguments)
         except SystemExit as ended:
             status = ended.code
         except BaseException:
@@ -47,7 +50,10 @@ class Ended(NamedTuple):
 
 
 def run_without(modules: Iterable[str], *lines: Sequence[str]) -> list[Ended]:
-    """Run `jellybean ...` and `jellybean-agent ...` command lines where these top-level modules are not installed."""
+    """Run `jellybean ...` and `jellybean-agent ...` command lines where these top-level modules are not installed.
+
+    `import MODULE NAME` imports a name.
+    """
     command = [sys.executable, "-c", _CODE, json.dumps([*modules]), json.dumps(lines)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr

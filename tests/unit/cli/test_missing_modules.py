@@ -54,6 +54,14 @@ def test_an_agent_says_so_too() -> None:
     assert run_without(ALL, ["jellybean-agent", "--help"], ["jellybean-agent"]) == [(1, "", reason)] * 2
 
 
+def test_an_import_in_a_program_of_a_user_says_so_too() -> None:
+    (ended,) = run_without(ALL, ["import", "jellybean", "Client"])
+    assert ended.err.endswith(
+        f"\nImportError: jellybean.Client: numpy is not installed; the extra `agent` brings it: "
+        f"{install_command('agent')}\n"
+    )
+
+
 def test_what_other_commands_need_is_not_asked_for() -> None:
     others = [module for module in ALL if module not in MODULES_OF_EXTRAS["plan"] + MODULES_OF_EXTRAS["agent"]]
     definition, operator = run_without(others, ["jellybean", "operator", "crd"], ["jellybean", "operator", "run"])
