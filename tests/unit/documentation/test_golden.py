@@ -28,6 +28,15 @@ def test_the_readmes_workflow_is_the_examples() -> None:
     assert [line.removeprefix("    ") for line in block.splitlines()] == lines
 
 
+def test_the_readmes_commands_are_those_of_the_golden_files() -> None:
+    assert f"`{' && '.join('jellybean ' + ' '.join(words) for words in PLAN.commands)}`" in PAGE
+    ((_, folder),) = DEMO.commands
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert f"DEMO := {folder}\n" in makefile
+    assert re.search(r"^demo:.*\n\t.* -m jellybean demo \$\(DEMO\)$", makefile, re.MULTILINE)
+    assert "    make demo " in PAGE
+
+
 def test_a_line_that_is_missing_or_has_another_form_is_named() -> None:
     lines = golden(DEMO)
     place = next(at for at, line in enumerate(lines) if line.startswith("  Latency p99"))

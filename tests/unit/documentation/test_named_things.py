@@ -76,7 +76,8 @@ def is_there(name: str) -> bool:
     depth = next(count for count in range(len(parts), 0, -1) if module_file(folder, parts[:count]) is not None)
     module = module_file(folder, parts[:depth])
     assert module is not None
-    text = module.read_text(encoding="utf-8")
+    stub = module.with_suffix(".pyi")  # the names that a package loads on first use
+    text = module.read_text(encoding="utf-8") + (stub.read_text(encoding="utf-8") if stub.exists() else "")
     return all(re.search(rf"\b{part}\b", text) for part in parts[depth:]) or is_said(name)
 
 
