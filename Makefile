@@ -13,14 +13,15 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 help:            ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*##/  /'
 
-$(VENV)/.plan: pyproject.toml
+$(VENV)/.plan: pyproject.toml requirements/ci.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -e '.[all]'
+	$(PIP) install -c requirements/ci.txt -e '.[all]'
 	touch $@
 
-$(VENV)/.test: pyproject.toml $(VENV)/.plan
+$(VENV)/.test: pyproject.toml requirements/protoc.txt $(VENV)/.plan
 	$(PIP) install 'pip>=25.1'
-	$(PIP) install --group test
+	$(PIP) install -c requirements/ci.txt --group test
+	$(PIP) install --no-deps --upgrade --target $(VENV)/protoc -r requirements/protoc.txt
 	tests/tools/install-browser.sh
 	touch $@
 
@@ -72,8 +73,27 @@ lint: $(VENV)/.test
 types: $(VENV)/.test
 	$(BIN)/mypy
 
+# The stubs' compiler is older than the runtime in .venv, so that the stubs run on old runtimes too: requirements/protoc.txt.
 protos: $(VENV)/.test  ## regenerate the stubs beside the .proto files
-	cd protos && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $$(find jellybean_protos -name '*.proto')
+	cd protos && PYTHONPATH=../$(VENV)/protoc ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $$(find jellybean_protos -name '*.proto')
+
+.PHONY: matrix lock dist
+matrix:          ## unit and property tests of the wheel on each Python that is installed; ROWS="3.12 oldest" for some
+	$(PYTHON) tests/tools/matrix.py $(ROWS)
+
+lock:            ## the newest versions of all dependencies into requirements/ci.txt
+	rm -rf $(VENV)-lock
+	$(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/python -m pip install -q 'pip>=25.1'
+	$(VENV)-lock/bin/python -m pip install -q -e '.[all]' --group test
+	$(VENV)-lock/bin/python tests/tools/lock.py
+
+dist:            ## sdist and wheel into dist/, as a release publishes them
+	rm -rf dist $(VENV)-dist
+	$(PYTHON) -m venv $(VENV)-dist
+	$(VENV)-dist/bin/python -m pip install -q build twine
+	$(VENV)-dist/bin/python -m build
+	$(VENV)-dist/bin/python -m twine check --strict dist/*
 
 clean:           ## remove what the targets made
-	rm -rf $(VENV) $(VENV)-openvino $(VENV)-gpu .cost demo
+	rm -rf $(VENV) $(VENV)-openvino $(VENV)-gpu $(VENV)-matrix $(VENV)-lock $(VENV)-dist .cost dist demo

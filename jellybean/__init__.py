@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["__version__"]
-
 
 def __getattr__(name: str) -> str:
     """`__version__`, read on first use (PEP 562): importlib.metadata would cost every process 20 ms."""

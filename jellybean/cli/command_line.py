@@ -8,11 +8,9 @@ from jellybean.cli.app import app
 from jellybean.cli.command_resources import command_resources
 from jellybean.cli.console import errors, print_json
 from jellybean.cli.exit_status import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_TERMINATED
-from jellybean.cli.failures import error_json, failure, interrupt_behind, status_of, text_of
+from jellybean.cli.failures import error_json, failure, interrupt_behind, is_expected, status_of, text_of
 from jellybean.display.terminal import BAD, WARN
-from jellybean.errors import JellyBeanError
 from jellybean.termination import TerminatedError
-from jellybean_agent import AgentError
 
 # Base class of all usage errors; Typer exports only its subclass BadParameter.
 _UsageError: type[Exception] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
@@ -30,7 +28,7 @@ def run_command_line(arguments: list[str]) -> int:
                 print_json(error_json("interrupted", "interrupted"))
             errors.print("interrupted", style=WARN)
             return EXIT_TERMINATED if isinstance(interrupt, TerminatedError) else EXIT_INTERRUPTED
-        if not isinstance(error, JellyBeanError | AgentError | OSError):
+        if not is_expected(error):
             raise
         if as_json:
             print_json(failure(error))

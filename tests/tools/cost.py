@@ -64,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_Costs(config.getoption("cost"), limited), "cost-of-tests")
 
 
-@dataclass
+@dataclass(eq=False)  # pluggy needs plug-ins that can be hashed
 class _Costs:
     """Measures the tests of this process; the main process of a parallel run gathers the reports of all."""
 
@@ -192,7 +192,7 @@ def _repeat(item: pytest.Item) -> list[float] | str:
         return [float(line) for line in result.read_text(encoding="utf-8").split()]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Repeats:
     """Runs each test until its call is below the limit, up to `MEASUREMENTS` times."""
 

@@ -131,6 +131,7 @@ def test_a_stream_is_read_in_order_and_again_for_each_epoch():
     assert plain == _read(find_source(DataLoader(Rows()), _settings()))
 
 
+@pytest.mark.slow
 def test_a_stream_keeps_no_more_than_an_update():
     """A million rows would not fit: what was used is forgotten."""
     alive: set[int] = set()
