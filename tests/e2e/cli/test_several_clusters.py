@@ -47,6 +47,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def servers() -> Iterator[dict[str, RunningServer]]:
+    """Mock API servers, as most tests here let one fail at a chosen moment for all of its clients."""
     with contextlib.ExitStack() as stack:
         found = {name: stack.enter_context(RunningServer()) for name in ("far-admin", "near")}
         add_nodes(found["near"], a="edge", b="edge")
