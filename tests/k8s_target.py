@@ -43,7 +43,7 @@ from tests.k8s_real import NODES, REAL, RealCluster
 from tests.kubelet_mounts import unmounted
 from tests.support.skips import Absent
 
-NEEDS_CONTAINERS, FAULTY_SERVER, UNLIKE_APIS = Absent.CONTAINERS, Absent.FAULTY_API_SERVER, Absent.UNLIKE_APIS
+NEEDS_CONTAINERS, UNLIKE_APIS = Absent.CONTAINERS, Absent.UNLIKE_APIS
 real_only = pytest.mark.skipif(
     not REAL, reason=f"{Absent.CLUSTER}: a mock API server grants nothing, and asks no kubelet"
 )

@@ -13,7 +13,6 @@ class Absent(StrEnum):
 
     CLUSTER = "JELLYBEAN_TEST_KUBECONFIG names no cluster"
     CONTAINERS = "with the mock API server only: its containers run, or their ports are asked, which takes a kubelet"
-    FAULTY_API_SERVER = "with the mock API server only: the server fails at a chosen moment, for all of its clients"
     UNLIKE_APIS = "with the mock API server only: of two clusters one knows a kind that the other does not"
     DEPLOYED_PROJECT = "JELLYBEAN_TEST_PROJECT names no deployed project"
     KUBECTL = "kubectl is not installed"

@@ -44,7 +44,7 @@ from tests.support.steady_load import SteadyLoad
 from tests.support.tiny_models import chain
 from tests.support.waiting import wait_until
 
-pytestmark = mock_only(NEEDS_CONTAINERS)
+pytestmark = [mock_only(NEEDS_CONTAINERS), pytest.mark.slow]
 CLOUD, EDGE = "cloud", "edge"
 PLACES = {CLOUD: ClusterPlace(("cloud",)), EDGE: ClusterPlace(("edge",))}
 NAMES = ("", "edge-1", "cloud-1", "cloud-2")
@@ -172,7 +172,6 @@ def served(tmp_path: Path) -> Iterator[Served]:
         yield found
 
 
-@pytest.mark.slow
 def test_changes_and_the_way_back_lose_nothing(served: Served) -> None:
     with served.load() as load:
         assert served.deploy(agent_images={"cpu": "agent:2"}) == {2}
@@ -185,7 +184,6 @@ def test_changes_and_the_way_back_lose_nothing(served: Served) -> None:
     assert [served.numbers_in(name) for name in (CLOUD, EDGE)] == [states, states]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "away_s"),
     [
@@ -217,7 +215,6 @@ def test_a_cluster_that_is_away_in_mid_deploy_is_told_and_loses_nothing(
     wait_until(served.is_well)
 
 
-@pytest.mark.slow
 def test_a_cluster_that_stays_away_keeps_the_running_plan_until_deploying_again(served: Served) -> None:
     """As for an hour: after the time limit nothing has changed for clients, in neither cluster."""
     site = served.sites[EDGE]
@@ -234,7 +231,6 @@ def test_a_cluster_that_stays_away_keeps_the_running_plan_until_deploying_again(
     wait_until(served.is_well)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "part"), [(CLOUD, "-relay-"), (EDGE, "-edge-")])
 def test_a_relay_or_an_agent_behind_it_that_is_deleted_loses_nothing(served: Served, name: str, part: str) -> None:
     (pod,) = served.sites[name].pods(part)
@@ -245,7 +241,6 @@ def test_a_relay_or_an_agent_behind_it_that_is_deleted_loses_nothing(served: Ser
     load.check()
 
 
-@pytest.mark.slow
 def test_a_cluster_without_which_nothing_is_served_is_not_left_out(served: Served) -> None:
     served.sites[EDGE].leave()
     with pytest.raises(DeployError, match="every route of the plan leads through workers in edge"):

@@ -111,7 +111,12 @@ UNNAMED: dict[str, Callable[[Sites], object]] = {
 }
 
 
-@pytest.mark.parametrize("what", UNNAMED)
+EACH_CHANGE = {"deploy of one", "rollback of several", "undeploy of the other"}  # those of `make test`
+
+
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=() if what in EACH_CHANGE else pytest.mark.slow) for what in UNNAMED]
+)
 def test_a_cluster_with_objects_that_is_not_named_is_told(sites: Sites, what: str) -> None:
     sites.deploy()
     sites.writes()

@@ -20,6 +20,10 @@ from tests.k8s_resource import resource
 from tests.k8s_target import Target, define
 
 
+def slow(*values: object) -> Any:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 class Operated:
     """A resource in a cluster with its reconciler, under a virtual clock."""
 
@@ -295,7 +299,9 @@ def test_the_status_says_that_a_plan_is_being_deployed(operated: Callable[..., O
     assert during[0]["Stalled"] == ("False", "Deploying")
 
 
-@pytest.mark.parametrize("kind", ["StatefulSet", "Deployment", "Service", "ConfigMap", "NetworkPolicy", "Secret"])
+@pytest.mark.parametrize(
+    "kind", ["StatefulSet", "Secret", *map(slow, ("Deployment", "Service", "ConfigMap", "NetworkPolicy"))]
+)
 def test_an_object_that_was_deleted_comes_back(operated: Callable[..., Operated], kind: str) -> None:
     found = operated()
     found.look()

@@ -15,7 +15,11 @@ from tests.k8s_target import OTHER, PLAN, QUICK, UNLIKE_APIS, mock_only
 
 CHANGED = [
     (RelaySettings("relay.example:8443"), r"spec\.ports\[0\]\.port is 7443, the plan has 8443"),
-    (RelaySettings("relay.example:7443", ServiceSettings("ClusterIP")), 'spec.type is "LoadBalancer"'),
+    pytest.param(
+        RelaySettings("relay.example:7443", ServiceSettings("ClusterIP")),
+        'spec.type is "LoadBalancer"',
+        marks=pytest.mark.slow,
+    ),
 ]
 
 
