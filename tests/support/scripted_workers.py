@@ -102,7 +102,7 @@ class ScriptedWorker:
 
     async def start(self) -> None:
         """Listen; the gateway connects by itself."""
-        self._inboxes = Inboxes(self._receive, lambda _: False)
+        self._inboxes = Inboxes(self._receive, lambda _: False, workflows=self.view.workflows or ("",))
         self._peer = Peer(GATEWAY, self.gateway_address, PeerSettings(self.name, PLAIN, resends=True), on_lost=_ignore)
         self._peer.start()
         self._server = PLAIN.server(Policy(self.view.name, set(self.view.workers)))
