@@ -15,7 +15,7 @@ from jellybean.ledger.answers import MAX_ANSWER_BYTES, KeptAnswer
 from jellybean.ledger.columns import ANSWERED_US, COLUMNS, KINDS, LOST, RECEIVED
 from jellybean.ledger.readings import RequestKey, Sent, SentKey
 from jellybean.ledger.value_figures import Figure, Port, ValueLine
-from jellybean.serving.gateway.accounting.answer_log import AnswerLog
+from jellybean.serving.gateway.accounting.answer_log import AnswerLog, site_name
 from jellybean.serving.gateway.accounting.recorder import billed_plan
 from jellybean.serving.gateway.accounting.serving_log import ServingLog, client_name
 from jellybean.serving.gateway.accounting.value_log import ValueLog
@@ -91,6 +91,19 @@ def test_a_killed_gateway_has_lost_what_does_not_wait_on_disk(tmp_path: Path) ->
     assert not (tmp_path / "live").exists()
 
 
+def test_the_file_of_counters_is_read_by_the_next_version(tmp_path: Path) -> None:
+    """What a row is about has a name that does not change."""
+    counters = LiveCounters(tmp_path / "live", COLUMNS)
+    counters.row(("client", "tiny", ANN))[RECEIVED] += 3
+    counters.row(("source", "plan", "x", "edge", "cloud"))[0] += 7
+    counters.close()
+    log = log_at(tmp_path / "live")
+    assert log.lose({}) == 3
+    assert counts(log) == {"ann": (3, 0, 0, 3, 0)}
+    assert log.bytes_by_source() == {SentKey("plan", "x", "", "", "edge", "cloud"): Sent(7.0, log.mark)}
+    log.close()
+
+
 def test_the_name_of_a_client() -> None:
     of_one = Identity("tiny/shop", Role.CLIENT, "ann").uri
     assert [client_name(uri) for uri in (ANN, of_one, Identity("tiny", Role.GATEWAY).uri, "", "nobody")] == [
@@ -111,6 +124,17 @@ def test_what_a_plan_pays_for(view: PlanView) -> None:
         "cloud-1": ("cloud", "", 0.1),
     }
     assert workers["edge-1"].variants == {"double": "only"}
+
+
+def test_a_worker_of_a_site_is_of_the_sites_tier(tmp_path: Path) -> None:
+    """Of several identical sites, each of which is a tier of its own in the view."""
+    view = scale_view(tmp_path, "edge-1", sites={"edge": 3})
+    workers = {worker.name: (worker.site, worker.tier) for worker in billed_plan(view).workers}
+    assert len(workers) == 3
+    for name, (site, tier) in workers.items():
+        assert (site, tier) == (name.rpartition("/")[0], "edge")
+        assert site
+    assert [site_name(view, route) for route in range(3)] == [site for site, _ in workers.values()]
 
 
 # -- answers and values -----------------------------------------------------------------------------------------------
