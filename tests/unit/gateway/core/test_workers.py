@@ -14,14 +14,17 @@ from jellybean.documents import load_project
 from jellybean.planning.project_plan import plan_project
 from jellybean.serving.gateway.audits.audits import AuditOutcome
 from jellybean.serving.gateway.metrics import audit_metric
-from jellybean_agent import PlanView, StatusError, encode_tensor, plan_view
+from jellybean.serving.gateway.plans.current_plan import WorkerNetwork
+from jellybean_agent import Identity, PlanView, Role, StatusError, encode_tensor, plan_view
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_solver import to_document
 from jellybean_solver.model.problem import Link
+from tests.one_gateway import gateways_of
 from tests.support.audited_project import make_audited_project
-from tests.support.scripted_workers import ScriptedWorker, Served, scale_view, served, tensor, until
+from tests.support.scripted_workers import PLAIN, ScriptedWorker, Served, scale_view, served, tensor, until
 
 INPUTS = {"x": tensor(1, 2, 3, 4)}
+ANN, OF_YARD = Identity("tiny", Role.CLIENT, "ann").uri, Identity("tiny/yard", Role.CLIENT, "ann").uri
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +141,63 @@ def test_bytes_that_cross_a_link_are_counted(tmp_path: Path) -> None:
             assert sent == [(view.hash, "x", ("edge", "cloud"), 16)] * 2
             assert dict(found.gateway.plans.served.bytes_sent) == {("x", "edge", "cloud"): 32}
             assert found.gateway.plans.costs.links_usd == pytest.approx(32 / 2**30 * 0.5)
+
+    run(test())
+
+
+def test_a_worker_is_asked_again_what_it_is(one: PlanView) -> None:
+    async def test() -> None:
+        async with served(one, away=("edge-1",)) as found:
+            worker = found.workers["edge-1"]
+            worker.silences = 1
+            await worker.start()
+            await until(lambda: found.gateway.status().reasons["edge-1"] == "it does not describe itself: not now")
+            assert found.gateway.status().state == "starting"
+            await until(lambda: found.gateway.status().state == "ready")
+
+    run(test())
+
+
+def test_a_site_whose_workers_never_came_refuses(tmp_path: Path) -> None:
+    """The other sites are served; one that was there before waits for its workers."""
+    view = scale_view(tmp_path, "edge-1", sites={"edge": 2})
+    first, second = (worker.name for worker in view.serving)
+
+    async def test() -> None:
+        async with served(view, away=(second,)) as found:
+            assert found.gateway.status().state == "degraded"
+            outcomes = [(await found.gateway.infer(INPUTS, 5.0))[0] for _ in range(8)]
+            reasons = {outcome.reason for outcome in outcomes if outcome is not None}
+            assert len(reasons) == 1
+            assert reasons.pop().startswith(f"no route is left: worker {second} is starting")
+            assert len(found.workers[first].received) == outcomes.count(None) < 8
+            await found.workers[second].start()
+            await until(lambda: found.gateway.status().state == "ready")
+            assert [(await found.gateway.infer(INPUTS, 5.0))[0] for _ in range(8)] == [None] * 8
+            await found.workers[second].stop()
+            await until(lambda: found.gateway.status().workers[second] == "gone")
+            late = await asyncio.gather(*(found.gateway.infer(INPUTS, 0.1) for _ in range(8)))
+            waited = [outcome.reason for outcome, _ in late if outcome is not None]
+            assert 0 < len(waited) < 8
+            assert all(f"no route is left: worker {second} is gone" in reason for reason in waited)
+
+    run(test())
+
+
+def test_why_a_box_is_not_ready_is_told(one: PlanView) -> None:
+    async def test() -> None:
+        async with served(one, away=("edge-1",)) as found:
+            gateways = gateways_of(found.gateway, WorkerNetwork(PLAIN, set()))
+            gateways.block("edge-1", "its disk is full")
+            gateways.block("edge-9", "it is of another plan")
+            assert gateways.status().reasons == {"edge-1": "its disk is full"}
+            gateways.block("edge-1", "")
+            assert "its disk is full" not in gateways.status().reasons.values()
+            for workflow, caller in (("tiny", ANN), ("", ANN), ("", "")):
+                assert gateways.of(workflow, caller) is found.gateway
+            with pytest.raises(StatusError, match="the certificate is of workflow yard only, not of 'tiny'") as refused:
+                gateways.of("tiny", OF_YARD)
+            assert refused.value.status is grpc.StatusCode.PERMISSION_DENIED
 
     run(test())
 
