@@ -65,6 +65,7 @@ async def running_gateway(
     behaviours: Mapping[str, Behaviour] = {},
     away: tuple[str, ...] = (),
     sockets: Path | None = None,
+    insecure: bool = True,
 ) -> AsyncIterator[RunningGateway]:
     """Serve a plan; files are in `root`. `options`: of the command line; `sockets`: a folder that stays."""
     view = plan_view(plan)
@@ -80,7 +81,7 @@ async def running_gateway(
             for worker in view.serving
         }
         told = ["--plan", f"{root}/plan.json", "--peers", f"{root}/peers.json", "--links", f"{root}/links"]
-        told += ["--address-file", f"{root}/address", "--insecure", *options]
+        told += ["--address-file", f"{root}/address", *(["--insecure"] if insecure else []), *options]
         for name, worker in workers.items():
             if name not in away:
                 await worker.start()

@@ -84,6 +84,7 @@ class ScriptedWorker:
     states: dict[tuple[str, str], agent_pb2.Tensor] = field(default_factory=dict)  # by stream and attempt
     metrics: bytes = b""
     refuses_states: bool = False
+    silences: int = 0  # times that it does not describe itself
     state_reads: int = 0  # states that the gateway has asked for
     _server: RpcServer | None = None
 
@@ -102,7 +103,7 @@ class ScriptedWorker:
 
     async def start(self) -> None:
         """Listen; the gateway connects by itself."""
-        self._inboxes = Inboxes(self._receive, lambda _: False)
+        self._inboxes = Inboxes(self._receive, lambda _: False, workflows=self.view.workflows or ("",))
         self._peer = Peer(GATEWAY, self.gateway_address, PeerSettings(self.name, PLAIN, resends=True), on_lost=_ignore)
         self._peer.start()
         self._server = PLAIN.server(Policy(self.view.name, set(self.view.workers)))
@@ -163,7 +164,10 @@ class ScriptedWorker:
             }
         )
 
-    async def _describe(self, _request: agent_pb2.DescribeRequest, _context: Any) -> agent_pb2.AgentStatus:
+    async def _describe(self, _request: agent_pb2.DescribeRequest, context: Any) -> agent_pb2.AgentStatus:
+        if self.silences > 0:
+            self.silences -= 1
+            await context.abort(grpc.StatusCode.INTERNAL, "not now")
         return self.status
 
     async def _metrics(self, _request: agent_pb2.MetricsRequest, _context: Any) -> agent_pb2.MetricsResponse:
@@ -225,7 +229,8 @@ def scale_view(root: Path, *workers: str, **settings: Any) -> PlanView:
 
 def addresses_of(view: PlanView, folder: Path) -> dict[str, str]:
     """Sockets of the workers and the gateway of a plan."""
-    return {name: f"unix:{folder}/{name or 'gateway'}" for name in (*view.workers, GATEWAY)}
+    files = {name: name.replace("/", "-") or "gateway" for name in (*view.workers, GATEWAY)}
+    return {name: f"unix:{folder}/{file}" for name, file in files.items()}
 
 
 @asynccontextmanager

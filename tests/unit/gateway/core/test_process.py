@@ -20,7 +20,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from jellybean.ledger.ledger import Ledger
 from jellybean.ledger.queries.questions import By, cost, run_cost
 from jellybean.serving import gateway_main
-from jellybean_agent import PlanViewError
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from jellybean_protos.inference.v2 import inference_pb2
@@ -28,8 +27,8 @@ from jellybean_solver import from_document, to_document
 from jellybean_solver.model.problem import Deliver, Link
 from tests.support.gateway_in_process import RunningGateway, running_gateway
 from tests.support.ports import free_port
-from tests.support.scripted_workers import ScriptedWorker, hold, socket_folder, tensor, until
-from tests.support.tiny_models import make_plan, scale
+from tests.support.scripted_workers import ScriptedWorker, add_up, hold, socket_folder, tensor, until
+from tests.support.tiny_models import make_plan, recurrent, scale
 
 INPUTS = {"x": tensor(1, 2, 3, 4)}
 Code = grpc.StatusCode
@@ -166,6 +165,52 @@ def test_the_inference_protocol(plan: Document, tmp_path: Path) -> None:
             assert reason.startswith("no answer of double within 0.")
             found = await gateway.status()
             assert (found.answered, found.failed, found.expired) == (4, 4, 1)
+
+    run(test())
+
+
+def test_an_answer_that_the_inference_protocol_cannot_hold(plan: Document, tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running_gateway(plan, tmp_path) as gateway:
+            (worker,) = gateway.workers.values()
+            strange = agent_pb2.Tensor(dtype="complex64", shape=[1, 1], data=b"\0" * 8)
+            worker.behaviour = lambda worker, message: worker.answer(message, strange)
+            for _ in range(2):
+                status, reason = await refused(model_call(gateway.channel)(model_request(), timeout=20.0))
+                assert status is Code.INTERNAL
+                assert "complex64" in reason
+
+    run(test())
+
+
+def test_sequences_of_the_inference_protocol_are_streams(tmp_path: Path) -> None:
+    operators = {"remember": (["x"], recurrent(tmp_path / "models/remember.onnx", 0.9))}
+    states = {"remember": (("state", "state_next"),)}
+    route = [(1.0, {"remember": "edge-1"})]
+    document = make_plan(tmp_path, operators, route, sources={"x": "edge"}, states=states)
+
+    async def test() -> None:
+        async with running_gateway(document, tmp_path, behaviours={"edge-1": add_up}) as gateway:
+            infer = model_call(gateway.channel)
+
+            async def chunk(*, start: bool = False, end: bool = False) -> float:
+                request = model_request()
+                request.parameters["sequence_id"].int64_param = 7
+                request.parameters["sequence_start"].bool_param = start
+                request.parameters["sequence_end"].bool_param = end
+                answer = await infer(request, timeout=20.0)
+                return float(struct.unpack("4f", answer.raw_output_contents[0])[0])
+
+            assert [await chunk(start=True), await chunk(), await chunk(end=True)] == [1.0, 2.0, 3.0]
+            assert (await refused(chunk()))[0] is Code.NOT_FOUND
+            for _ in range(2):
+                assert (await refused(infer(model_request(), timeout=20.0)))[0] is Code.INVALID_ARGUMENT
+            stream = gateway_pb2.Stream(id="s", begins=True, chunk=1)
+            first = await gateway.infer(inputs=INPUTS, stream=stream)
+            assert first.outputs["remember"] == INPUTS["x"]
+            again = await gateway.infer(inputs=INPUTS, stream=gateway_pb2.Stream(id="s", chunk=1))
+            assert again.outputs == first.outputs
+            assert (await gateway.status()).answered == 5
 
     run(test())
 
@@ -412,22 +457,19 @@ def test_a_request_that_is_kept_is_answered_after_the_next_start(tmp_path: Path)
             assert dict(response.outputs) == {"double": INPUTS["x"]}
             named = await gateway.infer(inputs=INPUTS)
             assert named.outputs
+            for _ in range(2):  # the protocol's ids need not be unique
+                assert (await model_call(gateway.channel)(model_request("m"), timeout=20.0)).id == "m"
             status = await gateway.status()
-            assert (status.kept, status.answered, status.failed) == (0, 2, 0)
+            assert (status.kept, status.answered, status.failed) == (0, 4, 0)
             assert (await refused(gateway.infer(inputs={}, request_id="b")))[0] is Code.NOT_FOUND
         assert not (tmp_path / "live").exists(), "all of it is in the ledger"
-        assert requests_of(tmp_path / "ledger.db") == 2
+        assert requests_of(tmp_path / "ledger.db") == 4
 
     run(test())
 
 
 def test_a_gateway_keeps_requests_only_where_it_is_told(plan: Document, tmp_path: Path) -> None:
-    document = plan_of(tmp_path, "edge-1", deliver=Deliver.EVENTUALLY)
-
     async def test() -> None:
-        with pytest.raises(PlanViewError, match="say with --spool FILE where its requests are kept"):
-            async with running_gateway(document, tmp_path):
-                raise AssertionError
         async with running_gateway(plan, tmp_path) as gateway:
             assert (await gateway.infer(inputs=INPUTS, request_id="a")).outputs
             assert (await refused(gateway.infer(inputs={}, request_id="a")))[0] is Code.ALREADY_EXISTS
@@ -446,11 +488,12 @@ def requests_of(path: Path) -> int | None:
         ledger.close()
 
 
-def test_the_ledger_has_what_was_served(tmp_path: Path) -> None:
+@pytest.mark.parametrize("several", [(), ("--ledger-deployment", "all")])
+def test_the_ledger_has_what_was_served(tmp_path: Path, several: tuple[str, ...]) -> None:
     document = plan_of(tmp_path, "cloud-1", links=[Link("edge", "cloud", 0.5, None, 0.0)])
 
     async def test() -> None:
-        options = ("--ledger", f"{tmp_path}/ledger.db", "--live", f"{tmp_path}/live", "--ledger-run", "first")
+        options = ("--ledger", f"{tmp_path}/ledger.db", "--live", f"{tmp_path}/live", "--ledger-run", "first", *several)
         async with running_gateway(document, tmp_path, *options) as gateway:
             for _ in range(3):
                 await gateway.infer(inputs=INPUTS)
@@ -461,6 +504,20 @@ def test_the_ledger_has_what_was_served(tmp_path: Path) -> None:
         found.close()
         assert workers_usd > 0
         assert links_usd == pytest.approx(3 * 16 / 2**30 * 0.5)
+        assert not (tmp_path / "live").exists()
+
+    run(test())
+
+
+def test_what_could_not_be_written_is_written_later(plan: Document, tmp_path: Path) -> None:
+    async def test() -> None:
+        options = ("--ledger", f"{tmp_path}/away/ledger.db", "--live", f"{tmp_path}/live")
+        async with running_gateway(plan, tmp_path, *options) as gateway:
+            while not (await metrics_of(gateway))["ledger_unwritten",]:
+                await asyncio.sleep(0.01)
+            assert (await gateway.infer(inputs=INPUTS, request_id="a")).outputs
+            (tmp_path / "away").mkdir()
+        assert requests_of(tmp_path / "away/ledger.db") == 1
         assert not (tmp_path / "live").exists()
 
     run(test())
