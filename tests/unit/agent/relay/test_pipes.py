@@ -543,6 +543,7 @@ def test_a_connection_waits_for_an_offer_and_gives_up_after_a_time() -> None:
         pool, loop = OfferPool("a", LIMITS), asyncio.get_running_loop()
         waiting = [asyncio.create_task(pool.started()) for _ in range(2)]
         await asyncio.sleep(9.0)
+        assert pool.waiting == 2
         offered = Offered(pool)
         assert len(pool) == 0, "the first that waits gets it"
         await settle()
@@ -552,6 +553,7 @@ def test_a_connection_waits_for_an_offer_and_gives_up_after_a_time() -> None:
         with pytest.raises(TransientError, match="no offer of worker a within 10 s"):
             await waiting[1]
         assert loop.time() - began_s <= 1.1
+        assert pool.waiting == 0
         late = Offered(pool)
         assert (len(pool), late.said()) == (1, ACCEPTED), "who has given up gets none"
 

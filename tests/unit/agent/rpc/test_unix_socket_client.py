@@ -217,12 +217,8 @@ def test_only_so_many_connections_are_pooled(tmp_path: Path) -> None:
             client._idle.insert(0, one)
         assert client.call("/x/Y", b"x", 30.0) == b"x"
         assert len(client._idle) == 16
-        extra, _ = pairs[0]
-        client._idle.insert(0, client._idle[0])
-        client._idle.pop(0)
         client.close()
         assert client._idle == []
         for one, other in pairs:
             assert one.fileno() == -1, "closed with the pool"
             other.close()
-        assert extra.fileno() == -1
