@@ -169,9 +169,7 @@ def test_a_machine_that_cannot_join_says_why(tmp_path: Path) -> None:
         (lambda plan: json.dumps({**json.loads(plan), "name": "other"}).encode(), "plan"),
     ],
 )
-def test_a_plan_that_cannot_be_read_ends_a_join(
-    tmp_path: Path, change: Callable[[bytes], bytes], reason: str
-) -> None:
+def test_a_plan_that_cannot_be_read_ends_a_join(tmp_path: Path, change: Callable[[bytes], bytes], reason: str) -> None:
     async def test(gateway: Gateway) -> None:
         answer = gateway.offer(plan_of(tmp_path))
         answer.plan = change(answer.plan)
@@ -404,7 +402,9 @@ def test_a_refusal_is_final() -> None:
     run_in_simulated_time(run)
 
 
-@pytest.mark.parametrize(("of_certificate", "needs", "is_final"), [(True, True, True), (True, False, False), (False, True, False)])
+@pytest.mark.parametrize(
+    ("of_certificate", "needs", "is_final"), [(True, True, True), (True, False, False), (False, True, False)]
+)
 def test_a_fault_of_certificates_is_final_where_one_is_needed(
     caplog: pytest.LogCaptureFixture, of_certificate: bool, needs: bool, is_final: bool
 ) -> None:

@@ -210,7 +210,12 @@ def classified() -> pb.ModelInferRequest:
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 REFUSED: list[tuple[str, Any, grpc.StatusCode, str]] = [
     ("no model", infer(model="add", model_version="2"), grpc.StatusCode.NOT_FOUND, "served in version only, not '2'"),
-    ("unknown", pb.ModelInferRequest(model_name="x"), grpc.StatusCode.NOT_FOUND, "no model 'x' here; served: add, both"),
+    (
+        "unknown",
+        pb.ModelInferRequest(model_name="x"),
+        grpc.StatusCode.NOT_FOUND,
+        "no model 'x' here; served: add, both",
+    ),
     ("no bytes", b"\xff\xff", INVALID, "the bytes are no ModelInferRequest"),
     ("no input", pb.ModelInferRequest(model_name="add"), INVALID, "x"),
     ("other name", changed(name="w"), INVALID, "w"),
@@ -326,7 +331,9 @@ def test_statistics_count_requests_and_runs(tmp_path: Path) -> None:
         assert found.inference_stats.compute_infer.ns > 0
         both = (await it.call("ModelStatistics", pb.ModelStatisticsRequest())).model_stats
         assert [stats.name for stats in both] == ["add", "both"]
-        assert (await it.refusal("ModelStatistics", pb.ModelStatisticsRequest(name="x")))[0] is grpc.StatusCode.NOT_FOUND
+        assert (await it.refusal("ModelStatistics", pb.ModelStatisticsRequest(name="x")))[
+            0
+        ] is grpc.StatusCode.NOT_FOUND
 
     served(tmp_path, test)
 

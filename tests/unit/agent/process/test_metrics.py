@@ -67,7 +67,7 @@ def test_requests_runs_failures_and_bytes_are_counted_by_operator(tmp_path: Path
         asked = 'jellybean_asked_total{operator="add",outcome="%s",variant="only",worker="edge-1"}'
         assert (found[asked % "completed"], found[asked % "failed"]) == (1, 0)
         assert found['jellybean_expired_total{operator="",worker="edge-1"}'] == 3
-        crossed = f'operator="add",tier="edge",to_tier="cloud",variant="only",worker="edge-1"'
+        crossed = 'operator="add",tier="edge",to_tier="cloud",variant="only",worker="edge-1"'
         assert found[f"jellybean_link_bytes_total{{{crossed}}}"] == 8 * (6 - failed)
         assert found[f"jellybean_network_cost_usd_total{{{crossed}}}"] == 8 * (6 - failed)
         assert found['jellybean_device{device="cpu",worker="edge-1"}'] == 1

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
@@ -127,7 +126,9 @@ def test_an_agent_serves_its_model_its_health_and_its_metrics_until_it_drains(
             assert await checked(f"127.0.0.1:{health}", service) == SERVING
         url = f"http://127.0.0.1:{metrics}/metrics"
         text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=10).read())
-        assert b'jellybean_asked_total{operator="double",outcome="completed",variant="only",worker="edge-1"} 1.0' in text
+        assert (
+            b'jellybean_asked_total{operator="double",outcome="completed",variant="only",worker="edge-1"} 1.0' in text
+        )
         assert not serving.done()
         await asyncio.to_thread(caller.close)
         stop.set()

@@ -105,7 +105,7 @@ def test_calls_go_over_one_connection(tmp_path: Path) -> None:
 def test_a_failed_call_has_its_status_and_the_connection_stays(tmp_path: Path) -> None:
     def fail(connection: socket.socket, request: Request) -> bool:
         number = grpc.StatusCode.NOT_FOUND.value[0]
-        connection.sendall(framed(request[0], FAILED, STATUS.pack(number) + "gibt's nicht".encode()))
+        connection.sendall(framed(request[0], FAILED, STATUS.pack(number) + b"gibt's nicht"))
         return True
 
     with serving(tmp_path / "s", fail) as server:

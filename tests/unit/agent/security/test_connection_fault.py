@@ -183,7 +183,10 @@ def test_a_server_that_takes_tls_only(root: Path) -> None:
     ("folder", "reason"),
     [
         ("agent", r"at {address} answers jellybean://w/agent/edge-1, not jellybean://w/gateway: check the address"),
-        ("old", r"the certificate of the gateway at {address} expired on [0-9-]+ .* UTC: run `jellybean certs DIR` there"),
+        (
+            "old",
+            r"the certificate of the gateway at {address} expired on [0-9-]+ .* UTC: run `jellybean certs DIR` there",
+        ),
         ("foreign", r"is signed by the authority '.*'; .*/admin/admin trusts '.*': `jellybean certs` made another"),
     ],
 )

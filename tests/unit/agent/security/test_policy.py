@@ -32,7 +32,11 @@ from jellybean_agent.system.protocol_version import (
     stated_protocol,
 )
 
-AGENT, GATEWAY, ENROLMENT = "/jellybean.agent.v1.Agent/", "/jellybean.gateway.v1.Gateway/", "/jellybean.enrol.v1.Enrolment/"
+AGENT, GATEWAY, ENROLMENT = (
+    "/jellybean.agent.v1.Agent/",
+    "/jellybean.gateway.v1.Gateway/",
+    "/jellybean.enrol.v1.Enrolment/",
+)
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 A, G, C, R, L = Role.AGENT, Role.GATEWAY, Role.CLIENT, Role.ADMIN, Role.RELAY
 

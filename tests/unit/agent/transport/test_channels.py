@@ -48,9 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("host:x", "not an address", "not an address", "not an address"),
     ],
 )
-def test_addresses_that_a_process_may_use(
-    folder: Path, address: str, plain: str, insecure: str, secure: str
-) -> None:
+def test_addresses_that_a_process_may_use(folder: Path, address: str, plain: str, insecure: str, secure: str) -> None:
     transports = (Transport("w"), Transport("w", insecure=True), Transport("w", CertificateFolder(folder)))
     for transport, reason in zip(transports, (plain, insecure, secure), strict=True):
         if not reason:
@@ -181,7 +179,9 @@ def test_a_handler_runs_after_its_policy_and_gets_a_parsed_request() -> None:
             ),
         }
         server = make_server(Policy("w", (), Role.CLIENT), seen.append)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("inference.GRPCInferenceService", handlers),))
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("inference.GRPCInferenceService", handlers),)
+        )
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("other.Service", handlers),))
         client = Http2Client(server)
         await client.greet()

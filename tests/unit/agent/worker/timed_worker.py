@@ -113,7 +113,9 @@ class Worker:
         self.view = plan_view(document)
         self.worker = own = self.view.workers[name]
         self.state = "ready"  # as an agent's
-        self.sessions = {op: TimedSession([up for up, _ in self.view.operators[op].wiring.inputs]) for op in own.operators}
+        self.sessions = {
+            op: TimedSession([up for up, _ in self.view.operators[op].wiring.inputs]) for op in own.operators
+        }
         self.executors = {
             operator: Executor(
                 Path("model"), "", session.names, batch=own.batches[operator], open_session=lambda *_, s=session: s
@@ -152,9 +154,7 @@ class Worker:
         self._links.close()
 
 
-def with_worker(
-    document: Document, name: str, folder: Path, test: Callable[[Worker], Awaitable[None]]
-) -> None:
+def with_worker(document: Document, name: str, folder: Path, test: Callable[[Worker], Awaitable[None]]) -> None:
     """Run a test with a worker, in simulated time."""
 
     async def run() -> None:
