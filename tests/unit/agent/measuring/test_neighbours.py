@@ -57,7 +57,7 @@ def test_a_neighbour_that_cannot_run_says_why(_sigint: None) -> None:
     with pytest.raises(ModelError, match=r"^another part of device cpu, which is kept busy meanwhile: .*sha256"):
         _require_running(parent, CPU)
     neighbour.close()
-    with pytest.raises(ModelError, match="meanwhile: its process died$"):
+    with pytest.raises(ModelError, match=r"meanwhile: its process died$"):
         _require_running(parent, CPU)
     parent.close()
     parent, neighbour = multiprocessing.Pipe()

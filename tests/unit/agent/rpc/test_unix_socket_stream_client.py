@@ -1,4 +1,4 @@
-"""The client of one stream, whose server a test writes: greeting, frames, backpressure, and each way in which it ends."""
+"""The client of one stream, whose server a test writes: greeting, frames, backpressure, and each kind of end."""
 
 from __future__ import annotations
 

@@ -332,7 +332,7 @@ def test_a_direct_call_is_answered_by_the_models_output_names(tmp_path: Path) ->
 def test_a_direct_call_that_takes_too_long_is_dropped(tmp_path: Path) -> None:
     async def test(worker: Worker) -> None:
         worker.receive("r0", 0, "add")
-        with pytest.raises(StatusError, match="no answer of add within 0.5 s: 1 requests wait") as refused:
+        with pytest.raises(StatusError, match=r"no answer of add within 0.5 s: 1 requests wait") as refused:
             await worker.driver.call_operator("add", ones(), 0.5)
         assert refused.value.status is grpc.StatusCode.DEADLINE_EXCEEDED
         assert worker.driver.direct_calls_in_flight == 0
@@ -345,7 +345,7 @@ def test_a_direct_call_that_takes_too_long_is_dropped(tmp_path: Path) -> None:
 def test_a_direct_call_whose_run_fails_has_its_status(tmp_path: Path) -> None:
     async def test(worker: Worker) -> None:
         worker.sessions["add"].fault = InvalidInputError("a wrong shape")
-        with pytest.raises(StatusError, match="^operator add: a wrong shape$") as refused:
+        with pytest.raises(StatusError, match=r"^operator add: a wrong shape$") as refused:
             await worker.driver.call_operator("add", ones(), None)
         assert refused.value.status is grpc.StatusCode.INVALID_ARGUMENT
         counters = worker.driver.counters
