@@ -33,6 +33,9 @@ from tests.support.ports import free_port
 from tests.support.tiny_models import make_plan, scale
 from tests.support.waiting import wait_until
 
+# Connections that are open at the end close with the process, which does not end here.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:

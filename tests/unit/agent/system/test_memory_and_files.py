@@ -8,6 +8,7 @@ import resource
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,42 +50,47 @@ def test_a_private_file_is_replaced_at_once_and_readable_by_this_user_alone(tmp_
     assert os.listdir(tmp_path) == ["key"]  # noqa: PTH208
 
 
-def files_of(monkeypatch: pytest.MonkeyPatch, **texts: str) -> None:
-    """Files of the system with these texts, by the end of their path with _ for / and ."""
-    real = Path.read_text
+@pytest.fixture
+def files_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Gives the system these files, by the end of their path with _ for / and ., and no others."""
+    texts: dict[str, str] = {}
 
-    def read_text(path: Path, *arguments: Any, **more: Any) -> str:
-        name = path.as_posix().strip("/").replace("/", "_").replace(".", "_")
+    def path(name: str) -> Path:
+        key = name.strip("/").replace("/", "_").replace(".", "_")
         for end, text in texts.items():
-            if name.endswith(end):
-                return text
-        if name.startswith(("sys_fs", "proc_meminfo", "proc_self_statm")):
-            raise OSError
-        return real(path, *arguments, **more)
+            if key.endswith(end):
+                (tmp_path / key).write_text(text, encoding="ascii")
+                return tmp_path / key
+        return tmp_path / "none"
 
-    monkeypatch.setattr(memory.Path, "read_text", read_text)
+    def give(**files: str) -> None:
+        texts.clear()
+        texts.update(files)
+
+    monkeypatch.setattr(memory, "Path", path)
+    return give
 
 
-def test_a_control_group_limits_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    files_of(monkeypatch)
+def test_a_control_group_limits_memory(files_of: Callable[..., None]) -> None:
+    files_of()
     whole = machine_memory_bytes()
     assert whole == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert available_memory_bytes() == whole
-    files_of(monkeypatch, memory_max="1000000")
+    files_of(memory_max="1000000")
     assert machine_memory_bytes() == 1_000_000
-    files_of(monkeypatch, memory_max="max")
+    files_of(memory_max="max")
     assert machine_memory_bytes() == whole
-    files_of(monkeypatch, memory_max="1000000", memory_current="999000")
+    files_of(memory_max="1000000", memory_current="999000")
     assert available_memory_bytes() == 1000
-    files_of(monkeypatch, memory_max="1000000", memory_current="2000000")
+    files_of(memory_max="1000000", memory_current="2000000")
     assert available_memory_bytes() == 0
-    files_of(monkeypatch, proc_meminfo="MemTotal: 9 kB\nMemAvailable:   5 kB\n")
+    files_of(proc_meminfo="MemTotal: 9 kB\nMemAvailable:   5 kB\n")
     assert available_memory_bytes() == 5 * 1024
-    files_of(monkeypatch, proc_meminfo="MemTotal: 9 kB\n")
+    files_of(proc_meminfo="MemTotal: 9 kB\n")
     assert available_memory_bytes() == whole
 
 
-def test_the_memory_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_this_process(monkeypatch: pytest.MonkeyPatch, files_of: Callable[..., None]) -> None:
     limits = [(resource.RLIM_INFINITY, 0)]
     monkeypatch.setattr(memory.resource, "getrlimit", lambda _: limits[0])
     assert process_memory_bytes() == machine_memory_bytes()
@@ -92,9 +98,9 @@ def test_the_memory_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert process_memory_bytes() == 4096
     limits[0] = (2**62, 2**62)
     assert process_memory_bytes() == machine_memory_bytes()
-    files_of(monkeypatch, proc_self_statm="100 7 3")
+    files_of(proc_self_statm="100 7 3")
     assert resident_bytes() == 7 * os.sysconf("SC_PAGE_SIZE")
-    files_of(monkeypatch)
+    files_of()
     assert resident_bytes() == resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
