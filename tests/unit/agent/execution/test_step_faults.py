@@ -32,16 +32,43 @@ def write(folder: Path, text: str, name: str = "one_step_of_a_test") -> str:
         (f"{RIGHT}def run(inputs, more):\n    return inputs\n", "must take its inputs, then arguments by name"),
         (f"{RIGHT}def run(*inputs):\n    return inputs\n", "must take its inputs, then arguments by name"),
         (f"{RIGHT}def run():\n    return 1\n", "must take its inputs, then arguments by name"),
-        ('@step(inputs={"x": "float32"}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n', "must say name: (dtype, shape)"),
-        ('@step(inputs={5: ("float32", (-1,))}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n', "must say name"),
-        ('@step(inputs={"": ("float32", (-1,))}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n', "must say name"),
+        (
+            '@step(inputs={"x": "float32"}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n',
+            "must say name: (dtype, shape)",
+        ),
+        (
+            '@step(inputs={5: ("float32", (-1,))}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n',
+            "must say name",
+        ),
+        (
+            '@step(inputs={"": ("float32", (-1,))}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n',
+            "must say name",
+        ),
         ('@step(inputs={"x": ("string", (-1,))}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n', "x "),
-        ('@step(inputs={"x": ("float8", (-1,))}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n', "x has no known dtype"),
-        ('@step(inputs={"x": ("float32", ())}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n', "x needs a shape whose first"),
-        ('@step(inputs={"x": ("float32", 5)}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n', "x needs a shape whose first"),
-        ('@step(inputs={"x": ("float32", (-1, 0))}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n', "0 is no size of x"),
-        ('@step(inputs={"x": ("float32", (-2,))}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n', "-2 is no size of x"),
-        ('@step(inputs={"x": ("float32", (True,))}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n', "True is no size of x"),
+        (
+            '@step(inputs={"x": ("float8", (-1,))}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n',
+            "x has no known dtype",
+        ),
+        (
+            '@step(inputs={"x": ("float32", ())}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n',
+            "x needs a shape whose first",
+        ),
+        (
+            '@step(inputs={"x": ("float32", 5)}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n',
+            "x needs a shape whose first",
+        ),
+        (
+            '@step(inputs={"x": ("float32", (-1, 0))}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n',
+            "0 is no size of x",
+        ),
+        (
+            '@step(inputs={"x": ("float32", (-2,))}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n',
+            "-2 is no size of x",
+        ),
+        (
+            '@step(inputs={"x": ("float32", (True,))}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n',
+            "True is no size of x",
+        ),
         (
             '@step(inputs={"x": ("float32", (-1, "n"))}, outputs={"y": ("int8", (-1,))})\ndef run(i, *, n="x"):\n    return i\n',
             "argument 'n', x, is no size of x",
