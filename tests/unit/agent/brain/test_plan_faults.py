@@ -11,6 +11,7 @@ import pytest
 
 from jellybean_agent.brain import plan_reading
 from jellybean_agent.brain.plan_reading import plan_view, read_plan
+from jellybean_agent.brain.workflow_views import plan_part, workflow_views
 from jellybean_agent.errors import PlanViewError
 from jellybean_protos import plan_format
 from jellybean_solver.model.plan_document import Document
@@ -139,3 +140,11 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(PlanViewError, match="above 10 bytes; a plan is smaller"):
         read_plan(tmp_path / "plan.json")
     assert plan_format.content_hash(make_document())
+
+
+def test_workflows_of_a_plan() -> None:
+    single = make_document()
+    assert list(workflow_views(single)) == ["grüße"]
+    several = {**single, "workflows": [{"name": "shop"}]}
+    with pytest.raises(KeyError, match="yard"):
+        plan_part(several, "yard")

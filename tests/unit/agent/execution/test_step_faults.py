@@ -15,6 +15,11 @@ HEAD = "from jellybean_agent.steps import step\n"
 RIGHT = '@step(inputs={"x": ("float32", (-1, 4))}, outputs={"y": ("float32", (-1,))})\n'
 
 
+def declared(inputs: str, parameters: str = "i") -> str:
+    """A step with these inputs and parameters."""
+    return f'@step(inputs={inputs}, outputs={{"y": ("int8", (-1,))}})\ndef run({parameters}):\n    return i\n'
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -33,48 +38,48 @@ def write(folder: Path, text: str, name: str = "one_step_of_a_test") -> str:
         (f"{RIGHT}def run(*inputs):\n    return inputs\n", "must take its inputs, then arguments by name"),
         (f"{RIGHT}def run():\n    return 1\n", "must take its inputs, then arguments by name"),
         (
-            '@step(inputs={"x": "float32"}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n',
+            declared('{"x": "float32"}'),
             "must say name: (dtype, shape)",
         ),
         (
-            '@step(inputs={5: ("float32", (-1,))}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n',
+            declared('{5: ("float32", (-1,))}'),
             "must say name",
         ),
         (
-            '@step(inputs={"": ("float32", (-1,))}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n',
+            declared('{"": ("float32", (-1,))}'),
             "must say name",
         ),
-        ('@step(inputs={"x": ("string", (-1,))}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n', "x "),
+        (declared('{"x": ("string", (-1,))}'), "x "),
         (
-            '@step(inputs={"x": ("float8", (-1,))}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n',
+            declared('{"x": ("float8", (-1,))}'),
             "x has no known dtype",
         ),
         (
-            '@step(inputs={"x": ("float32", ())}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n',
+            declared('{"x": ("float32", ())}'),
             "x needs a shape whose first",
         ),
         (
-            '@step(inputs={"x": ("float32", 5)}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n',
+            declared('{"x": ("float32", 5)}'),
             "x needs a shape whose first",
         ),
         (
-            '@step(inputs={"x": ("float32", (-1, 0))}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n',
+            declared('{"x": ("float32", (-1, 0))}'),
             "0 is no size of x",
         ),
         (
-            '@step(inputs={"x": ("float32", (-2,))}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n',
+            declared('{"x": ("float32", (-2,))}'),
             "-2 is no size of x",
         ),
         (
-            '@step(inputs={"x": ("float32", (True,))}, outputs={"y": ("int8", (-1,))})\ndef run(i):\n    return i\n',
+            declared('{"x": ("float32", (True,))}'),
             "True is no size of x",
         ),
         (
-            '@step(inputs={"x": ("float32", (-1, "n"))}, outputs={"y": ("int8", (-1,))})\ndef run(i, *, n="x"):\n    return i\n',
+            declared('{"x": ("float32", (-1, "n"))}', 'i, *, n="x"'),
             "argument 'n', x, is no size of x",
         ),
         (
-            f'@step(inputs={{"x": ("float32", {(1,) * 40})}}, outputs={{"y": ("int8", (-1,))}})\ndef run(i):\n    return i\n',
+            declared(f'{{"x": ("float32", {(1,) * 40})}}'),
             "x has 40 dimensions",
         ),
         ("def run(:\n", ""),
@@ -122,7 +127,7 @@ def test_folders_that_are_put_on_the_path_have_an_allowed_module(tmp_path: Path)
 def test_sources_that_cannot_be_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match="there is no module absent_step_of_a_test here"):
         find_module_source("absent_step_of_a_test")
-    with pytest.raises(ModelError, match="module math has no Python source here|module sys has no Python source here"):
+    with pytest.raises(ModelError, match="^module sys has no Python source here$"):
         find_module_source("sys")
     name = write(folder, "x = 1\n", "long_step_of_a_test")
     monkeypatch.setattr(python_code, "_MAX_SOURCE_BYTES", 10)

@@ -358,6 +358,19 @@ def test_large_messages_arrive_whole_in_any_frames(size: int, pieces: int) -> No
     run_in_simulated_time(run)
 
 
+def test_a_large_message_is_received_into_memory_of_its_own() -> None:
+    async def run() -> None:
+        client = await greeted()
+        plain = len(client.connection.get_buffer(-1))
+        begin = frame(DATA, 0, 1, message(RANDOM[:100_000]))
+        await client.send(open_call(1, BIDI) + begin[: 9 + 5 + 1000])
+        assert plain < len(client.connection.get_buffer(-1)) == 99_000
+        await client.send(begin[9 + 5 + 1000 : -(2**14)])
+        assert len(client.connection.get_buffer(-1)) == plain, "its last bytes come with what follows"
+
+    run_in_simulated_time(run)
+
+
 def test_a_request_is_kept_apart_from_the_read_buffer_until_its_stream_ends() -> None:
     async def run() -> None:
         client = await greeted()

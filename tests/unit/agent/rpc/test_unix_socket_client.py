@@ -168,10 +168,14 @@ def test_a_dead_pooled_connection_is_replaced(tmp_path: Path) -> None:
         client = connected(server)
         assert client.call("/x/Y", b"1", 30.0) == b"1"
         client._idle[0].shutdown(socket.SHUT_RDWR)
+        dead, other = socket.socketpair()
+        other.close()
+        client._idle.insert(0, dead)
     with serving(path, echo) as server:
         assert client.call("/x/Y", b"2", 30.0) == b"2"
         assert client.call("/x/Y", b"3", 30.0) == b"3"
         assert server.connections == 1
+        assert len(client._idle) == 1, "all connections to the dead server are closed"
         client.close()
     with pytest.raises(StatusError, match=str(path)) as failed:
         client.call("/x/Y", b"4", 30.0)

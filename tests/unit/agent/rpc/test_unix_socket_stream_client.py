@@ -262,5 +262,6 @@ def test_a_socket_that_is_not_there_or_takes_no_connection(tmp_path: Any) -> Non
         cancelled.cancel()
         await settle()
         assert str(cancelled.ended.exception()) == "it was broken off"
+        assert len(asyncio.all_tasks()) == 1, "it does not go on connecting"
 
     in_loop(test)

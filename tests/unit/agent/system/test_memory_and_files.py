@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import resource
 import socket
 import threading
@@ -18,6 +19,7 @@ import pytest
 from jellybean_agent.system import device_memory, memory, timers
 from jellybean_agent.system.device import CPU, Device
 from jellybean_agent.system.device_memory import used_device_bytes
+from jellybean_agent.system.machine import this_machine
 from jellybean_agent.system.malloc import keep_freed_memory
 from jellybean_agent.system.memory import (
     available_memory_bytes,
@@ -25,6 +27,7 @@ from jellybean_agent.system.memory import (
     process_memory_bytes,
     resident_bytes,
 )
+from jellybean_agent.system.onnxruntime_package import onnxruntime_package
 from jellybean_agent.system.open_files import raise_open_file_limit
 from jellybean_agent.system.private_files import stays_inside_folder, write_private_file
 from jellybean_agent.system.share import Share
@@ -153,6 +156,19 @@ def test_a_timer_calls_back_once_and_not_after_it_was_closed() -> None:
         assert timers.loop_s() == pytest.approx(asyncio.get_running_loop().time(), abs=1.0)
 
     asyncio.run(run())
+
+
+def test_the_machine_is_described() -> None:
+    machine = this_machine()
+    package = onnxruntime_package()
+    assert package is not None
+    assert package[0].startswith("onnxruntime")
+    assert (machine.cores, machine.threads) == (os.cpu_count(), 1)
+    assert machine.onnxruntime is not None
+    assert machine.onnxruntime.startswith(package[1])
+    assert ("(" in machine.onnxruntime) == (package[0] != "onnxruntime")
+    assert machine.cpu and "\n" not in machine.cpu
+    assert machine.system == f"{platform.system()} {platform.machine()}"
 
 
 # -- devices -----------------------------------------------------------------------------------------------------------
