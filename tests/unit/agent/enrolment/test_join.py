@@ -414,7 +414,7 @@ def test_a_fault_of_certificates_is_final_where_one_is_needed(
             "calling", attempts, lambda: ConnectionFault("it is expired", of_certificate), needs_certificate=needs
         )
         if is_final:
-            with pytest.raises(PlanViewError, match="^calling: it is expired$"):
+            with pytest.raises(PlanViewError, match=r"^calling: it is expired$"):
                 await trying
         else:
             assert await trying == "done"

@@ -173,7 +173,7 @@ def test_faults_that_the_process_tells(fault: str, kind: type[AgentError]) -> No
         pool.answers = [({"fault": fault, "reason": "that is why"}, ())]
         untyped: Any = pool
         refusing = ModelProcess(untyped)
-        with pytest.raises(kind, match="^that is why$") as raised:
+        with pytest.raises(kind, match=r"^that is why$") as raised:
             refusing.open(Path("m"), "", CPU)
         assert type(raised.value) is kind
         assert refusing.is_alive, "it may load others"

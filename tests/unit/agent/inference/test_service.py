@@ -156,6 +156,7 @@ def test_a_request_is_answered_with_its_id_and_the_outputs_that_it_names(tmp_pat
         assert (answer.id, np.frombuffer(answer.raw_output_contents[0], "<f4")[0]) == ("", 6.0)
         assert it.worker.driver.counters.direct_calls == {"add": 3, "both": 1}
         assert it.refused == []
+        assert len(it.calls.contexts) == (0 if fast else 4), "the fast path needs no handler"
 
     served(tmp_path, test, fast=fast)
 

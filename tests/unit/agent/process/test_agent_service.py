@@ -148,10 +148,9 @@ class Agent:
 
     def message(self, request: str, value: float, **more: Any) -> agent_pb2.Message:
         tensor = encode_tensor(np.full((1, 2), value, np.float32))
-        found = agent_pb2.Message(
+        return agent_pb2.Message(
             request_id=request, upstream="x", downstream="add", tensor=tensor, plan=self.view.hash, **more
         )
-        return found
 
 
 def with_agent(

@@ -83,7 +83,7 @@ def test_each_downstream_gets_the_output_that_the_plan_names() -> None:
 def test_outputs_that_cannot_be_split_into_requests(array: Any, kind: str) -> None:
     executor: Any = Doubling({"z": np.asarray(array)})
     view = operator((("a", kind),), output_names={"a": "z"})
-    with pytest.raises(PermanentError, match="output z of shape .* cannot be split into requests"):
+    with pytest.raises(PermanentError, match=r"output z of shape .* cannot be split into requests"):
         run_items(view, executor, items(1))
 
 

@@ -37,6 +37,7 @@ class TimedSession:
     names: Sequence[str] = ("x",)
     states: Mapping[str, str] = field(default_factory=dict)  # input -> output, as in a plan
     fault: AgentError | None = None
+    made: Array | None = None  # its first output, in place of the sum
     runs: list[list[float]] = field(default_factory=list)  # the first values of the items in each run
     is_warm: bool = False
 
@@ -54,7 +55,8 @@ class TimedSession:
         return tuple(TensorPort(name, "float32", (-1, 2)) for name in ("y", *self.states.values()))
 
     def run(self, feed: Mapping[str, Array]) -> Sequence[Array]:
-        return [feed[self.names[0]] + np.float32(1), *(feed[name] + feed[self.names[0]] for name in self.states)]
+        first = feed[self.names[0]] + np.float32(1) if self.made is None else self.made
+        return [first, *(feed[name] + feed[self.names[0]] for name in self.states)]
 
     def can_run_async(self) -> bool:
         return True
