@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize("name", ["jellybean", "jellybean_solver", "jellybean_agent", "jellybean_k8s", "jellybean.report"])
+@pytest.mark.parametrize(
+    "name", ["jellybean", "jellybean_solver", "jellybean_agent", "jellybean_k8s", "jellybean.report"]
+)
 def test_a_lazy_surface_is_what_its_stub_says(name: str) -> None:
     package = import_module(name)
     stub = Path(str(package.__file__)).with_suffix(".pyi").read_text(encoding="utf-8")
