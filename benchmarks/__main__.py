@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks import (  # noqa: F401  (each registers itself)
+    command_line,
     computing,
     fleets,
     from_models,

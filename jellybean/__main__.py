@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 _VERBOSITY = "GRPC_VERBOSITY"  # read when grpc is imported
 
@@ -43,12 +43,12 @@ class _QuietGrpc:
         sys.meta_path.remove(cls)
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _QuietLoader(spec.loader)
+            spec.loader = cast(Any, _QuietLoader(spec.loader))
         return spec
 
 
 class _QuietLoader:
-    """A module's loader under which the environment asks grpc for no messages."""
+    """A module's loader under which the environment asks grpc for no messages; its base class is slow to import."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader

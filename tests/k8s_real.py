@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from jellybean_k8s import DeployError
 from jellybean_k8s.cluster.cluster import Cluster, ClusterError, connect
 from jellybean_k8s.names import TIER_LABEL
@@ -28,6 +30,7 @@ _HEARTBEAT_S = 5.0  # a node is unreachable after 40 s without
 _WAIT_S = 120.0
 _WORKLOADS = ("statefulsets", "deployments", "replicasets")
 _NAMESPACES = "/api/v1/namespaces"
+_MERGE = "application/merge-patch+json"
 
 
 def node(name: str, tier: str, gpus: int = 0, **labels: str) -> dict[str, Any]:
@@ -84,6 +87,13 @@ class RealCluster:
         cluster.api.configuration.refresh_api_key_hook = None
         return cluster
 
+    def access(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The API server and the user of the kubeconfig's current context."""
+        document = yaml.safe_load(self.kubeconfig.read_text(encoding="utf-8"))
+        parts = {key: {item["name"]: item for item in document[key]} for key in ("contexts", "clusters", "users")}
+        context = parts["contexts"][document["current-context"]]["context"]
+        return parts["clusters"][context["cluster"]]["cluster"], parts["users"][context["user"]]["user"]
+
     # -- namespaces -------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -97,6 +107,11 @@ class RealCluster:
             yield name
         finally:
             self._empty(name)
+
+    def restrict(self, name: str) -> None:
+        """A namespace that admits pods of the restricted profile alone."""
+        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+        self._admin._call("patch", f"{_NAMESPACES}/{name}", body={"metadata": {"labels": labels}}, content_type=_MERGE)
 
     def _empty(self, name: str) -> None:
         cluster = self.connect(name)
@@ -152,7 +167,7 @@ class RealCluster:
 
     def _report(self, name: str) -> None:
         """What a kubelet says of its node."""
-        size = {**self._nodes[name]["status"]["allocatable"], "pods": "110"}
+        size = {"nvidia.com/gpu": None, "pods": "110", **self._nodes[name]["status"]["allocatable"]}
         ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "ready"}
         ready["lastHeartbeatTime"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         self._admin.merge(

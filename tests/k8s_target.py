@@ -12,12 +12,13 @@ import json
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
@@ -40,17 +41,17 @@ from tests.k8s_certificates import equip
 from tests.k8s_plans import with_models
 from tests.k8s_real import NODES, REAL, RealCluster
 from tests.kubelet_mounts import unmounted
+from tests.support.skips import Absent
 
-REAL_ONLY = "JELLYBEAN_TEST_KUBECONFIG names no cluster: a mock API server grants nothing, and has no kubelets to ask"
-NEEDS_CONTAINERS = "containers run, or their ports are asked, which takes a kubelet"
-FAULTY_SERVER = "the API server itself fails at a chosen moment, for all of its clients"
-UNLIKE_APIS = "of its two clusters one knows a kind that the other does not"
-real_only = pytest.mark.skipif(not REAL, reason=REAL_ONLY)
+NEEDS_CONTAINERS, UNLIKE_APIS = Absent.CONTAINERS, Absent.UNLIKE_APIS
+real_only = pytest.mark.skipif(
+    not REAL, reason=f"{Absent.CLUSTER}: a mock API server grants nothing, and asks no kubelet"
+)
 
 
-def mock_only(reason: str) -> pytest.MarkDecorator:
-    """A test for the mock API server alone, for one of the reasons above."""
-    return pytest.mark.skipif(bool(REAL), reason=f"on the mock API server only: {reason}")
+def mock_only(reason: Absent) -> pytest.MarkDecorator:
+    """A test for the mock API server alone."""
+    return pytest.mark.skipif(bool(REAL), reason=reason)
 
 
 OWN_PREFIX = "app.kubernetes.io/managed-by=jellybean,app.kubernetes.io/instance=digits"  # others' may stand beside it
@@ -146,6 +147,10 @@ class Target:
         self.wire.log.clear()
         return changes
 
+    def access(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The API server and the user, as a kubeconfig has them."""
+        return self.real.access() if self.server is None else ({"server": self.server.url}, {})
+
     def impatient(self, patience_s: float) -> Cluster:
         """The same namespace through a client with less patience."""
         return dataclasses.replace(self.cluster, patience_s=patience_s)
@@ -165,6 +170,7 @@ class Target:
             if kind == CRD_KIND and there["metadata"].get("finalizers"):  # whose operator is gone
                 self.cluster.merge(kind, name, {"metadata": {"finalizers": None}})
             self.cluster.delete(kind, name, there["metadata"]["uid"])
+            self.eventually(lambda: self.cluster.get(kind, name) is None)  # a claim is in use until its pods are gone
 
     def set_node(self, item: Any) -> None:
         """Make a node, or replace its labels, its spec and its size."""
@@ -318,6 +324,20 @@ def _report(found: Target, stop: threading.Event) -> None:
         if not found.idle:
             with contextlib.suppress(DeployError):
                 found.report_pods()
+
+
+def write_kubeconfig(file: Path, contexts: Mapping[str, Target]) -> Path:
+    """A kubeconfig whose contexts are namespaces of targets; the first is the current one."""
+    document: dict[str, Any] = {"apiVersion": "v1", "kind": "Config", "current-context": next(iter(contexts))}
+    document |= {"clusters": [], "users": [], "contexts": []}
+    for name, target in contexts.items():
+        cluster, user = target.access()
+        document["clusters"].append({"name": name, "cluster": cluster})
+        document["users"].append({"name": name, "user": user})
+        context = {"cluster": name, "user": name, "namespace": target.cluster.namespace}
+        document["contexts"].append({"name": name, "context": context})
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return file
 
 
 def define(target: Target, definition: Any) -> None:

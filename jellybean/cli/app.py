@@ -35,7 +35,7 @@ class Commands(typer.core.TyperGroup):
         name, listed, rest = super().resolve_command(ctx, args)
         if listed is None:
             return name, listed, rest
-        command = _imported_command(str(self.name), self._rows[listed.name])
+        command = _imported_command(str(self.name), self._rows[args[0]])
         _hide_types_of_flags(command.get_params(ctx))
         return name, command, rest
 
@@ -59,10 +59,10 @@ def _imported_command(group: str, row: CommandRow) -> Any:
     """A command with its options, or a group, from its module."""
     importlib.import_module(f"jellybean.cli.{row.module}")
     if group == PROGRAM and is_group(row.name):
-        return typer.main.get_group(_GROUPS[row.name])
+        return typer.main.get_group(APPLICATIONS[row.name])
     definition = next(
         command
-        for command in _GROUPS[group].registered_commands
+        for command in APPLICATIONS[group].registered_commands
         if (command.name or getattr(command.callback, "__name__", "")) == row.name
     )
     return typer.main.get_command_from_info(definition, pretty_exceptions_short=True, rich_markup_mode="rich")
@@ -87,7 +87,7 @@ def new_group(name: str, epilog: str) -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
     )
-    _GROUPS[name] = group
+    APPLICATIONS[name] = group
     return group
 
 
@@ -102,7 +102,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-_GROUPS = {PROGRAM: app}
+APPLICATIONS = {PROGRAM: app}  # the program, and its groups whose modules were imported
 
 
 def parse_allowed_python(given: Sequence[str] | None) -> frozenset[str]:

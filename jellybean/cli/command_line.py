@@ -6,13 +6,10 @@ import typer
 
 from jellybean.cli.app import app
 from jellybean.cli.command_resources import command_resources
-from jellybean.cli.console import errors, print_json
+from jellybean.cli.command_table import PROGRAM
 from jellybean.cli.exit_status import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_TERMINATED
-from jellybean.cli.failures import error_json, failure, interrupt_behind, status_of, text_of
 from jellybean.display.terminal import BAD, WARN
-from jellybean.errors import JellyBeanError
 from jellybean.termination import TerminatedError
-from jellybean_agent import AgentError
 
 # Base class of all usage errors; Typer exports only its subclass BadParameter.
 _UsageError: type[Exception] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
@@ -25,32 +22,54 @@ def run_command_line(arguments: list[str]) -> int:
         with command_resources():
             return _run(arguments, as_json=as_json)
     except BaseException as error:
-        if (interrupt := interrupt_behind(error)) is not None:
-            if as_json:
-                print_json(error_json("interrupted", "interrupted"))
-            errors.print("interrupted", style=WARN)
-            return EXIT_TERMINATED if isinstance(interrupt, TerminatedError) else EXIT_INTERRUPTED
-        if not isinstance(error, JellyBeanError | AgentError | OSError):
+        status = _report(error, as_json=as_json)
+        if status is None:
             raise
+        return status
+
+
+def _report(error: BaseException, *, as_json: bool) -> int | None:
+    """Print the error that ended a command and return the exit status; None if the error is not for users.
+
+    Imports what prints: completion and help do without.
+    """
+    from jellybean.cli.console import errors, print_json
+    from jellybean.cli.failures import error_json, failure, interrupt_behind, is_expected, status_of, text_of
+
+    if (interrupt := interrupt_behind(error)) is not None:
         if as_json:
-            print_json(failure(error))
-        errors.print(text_of(error), style=BAD, soft_wrap=True)
-        return status_of(error)
+            print_json(error_json("interrupted", "interrupted"))
+        errors.print("interrupted", style=WARN)
+        return EXIT_TERMINATED if isinstance(interrupt, TerminatedError) else EXIT_INTERRUPTED
+    if not is_expected(error):
+        return None
+    if as_json:
+        print_json(failure(error))
+    errors.print(text_of(error), style=BAD, soft_wrap=True)
+    return status_of(error)
 
 
 def _run(arguments: list[str], *, as_json: bool) -> int:
     """Run the command with Typer. Typer prints usage errors itself, except with --json."""
     command = typer.main.get_command(app)
     try:
-        status = command.main(arguments, prog_name="jellybean", standalone_mode=not as_json)
+        status = command.main(arguments, prog_name=PROGRAM, standalone_mode=not as_json)
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else EXIT_FAILURE if exit_.code else 0
-    except typer.Abort:
+    except (typer.Abort, _UsageError) as error:
+        return _report_usage(error)
+    return status if isinstance(status, int) else 0
+
+
+def _report_usage(error: Exception) -> int:
+    """Print a usage error, or that a prompt was left, as JSON and as text."""
+    from jellybean.cli.console import errors, print_json
+    from jellybean.cli.failures import error_json
+
+    if isinstance(error, typer.Abort):
         print_json(error_json("interrupted", "interrupted"))
         return EXIT_FAILURE
-    except _UsageError as error:
-        message = str(getattr(error, "format_message", error.__str__)())
-        print_json(error_json("usage", message))
-        errors.print(f"{message} (see jellybean --help)", style=BAD, soft_wrap=True)
-        return EXIT_BAD_INPUT
-    return status if isinstance(status, int) else 0
+    message = str(getattr(error, "format_message", error.__str__)())
+    print_json(error_json("usage", message))
+    errors.print(f"{message} (see jellybean --help)", style=BAD, soft_wrap=True)
+    return EXIT_BAD_INPUT

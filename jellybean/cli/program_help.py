@@ -27,7 +27,7 @@ _OPTIONS = (  # long form, short form, help; the middle two are Typer's
     ),
     ("--help", "-h", "Show this message and exit."),
 )
-_DEFAULT_WIDTH = 80
+_DEFAULT_WIDTH, _LEAST_WIDTH = 80, 50
 _RESET, _DIM, _BOLD, _BOLD_CYAN, _BOLD_GREEN = "\x1b[0m", "\x1b[2m", "\x1b[1m", "\x1b[1;36m", "\x1b[1;32m"
 
 
@@ -36,6 +36,9 @@ class _Cell(NamedTuple):
 
     text: str
     style: str = ""
+
+
+_Rows = Sequence[Sequence[_Cell]]
 
 
 def program_version() -> str:
@@ -47,15 +50,19 @@ def program_version() -> str:
 
 def program_help() -> str:
     """The help of the program for stdout: as wide as the terminal, in colours if it is one."""
-    return _help_text(_width(), box="╭─╮│╰╯" if _prints_boxes() else "+-+|++", colours=_is_coloured())
+    return _help_text(
+        max(_width(), _LEAST_WIDTH), box="╭─╮│╰╯" if _prints_boxes() else "+-+|++", colours=_is_coloured()
+    )
 
 
 def _help_text(width: int, *, box: str, colours: bool) -> str:
-    options = [
-        (_Cell(long, _BOLD_CYAN), _Cell(short, _BOLD_GREEN), _Cell(help_text)) for long, short, help_text in _OPTIONS
+    unused = [_Cell("")] * 3  # Typer's columns of negative forms and types, so that the help stands where it puts it
+    options: _Rows = [
+        (_Cell(long, _BOLD_CYAN), _Cell(short, _BOLD_GREEN), *unused, _Cell(help_text))
+        for long, short, help_text in _OPTIONS
     ]
     names = max(len(row.name) for rows in PANELS.values() for row in rows)
-    panels = {
+    panels: dict[str, _Rows] = {
         title: [(_Cell(row.name.ljust(names), _BOLD_CYAN), _Cell(row.help)) for row in rows]
         for title, rows in PANELS.items()
     }
@@ -72,9 +79,9 @@ def _paragraph(text: str, width: int, style: str = "") -> Iterator[str]:
         yield f" {_styled(_Cell(line, style))}"
 
 
-def _panel(title: str, rows: Sequence[Sequence[_Cell]], width: int, box: str) -> Iterator[str]:
+def _panel(title: str, rows: _Rows, width: int, box: str) -> Iterator[str]:
     """A framed table. The last column takes the width that the others leave, and wraps."""
-    top_left, line, top_right, side, bottom_left, bottom_right = box
+    top_left, line, top_right, side, bottom_left, bottom_right = tuple(box)
     heading = f"{line} {title} "
     yield _styled(_Cell(f"{top_left}{heading.ljust(width - 2, line)}{top_right}", _DIM))
     edge = _styled(_Cell(side, _DIM))

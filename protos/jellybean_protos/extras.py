@@ -6,8 +6,8 @@ this project's asked for, is no matter of an extra: its error stays as it is.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
@@ -43,7 +43,7 @@ def missing_module_text(error: ModuleNotFoundError, extras: Iterable[str] = ()) 
     extra = _EXTRA_OF.get(module)
     if extra is None or _importer(error.__traceback__).partition(".")[0] not in PACKAGES:
         return ""
-    return f"{module} is not installed, which the extra `{extra}` brings: {install_command(extra, *extras)}"
+    return f"{module} is not installed; the extra `{extra}` brings it: {install_command(extra, *extras)}"
 
 
 def install_command(*extras: str) -> str:
@@ -53,17 +53,22 @@ def install_command(*extras: str) -> str:
 
 
 def _requirement(extras: str) -> str:
-    """The requirement for pip, quoted for a shell. PEP 610: what is not from an index notes its place."""
+    """The requirement for pip, quoted for a shell, by the origin that an installation notes (PEP 610)."""
+    import importlib.metadata  # only where something is missing, as it takes longer than this module
+
     try:
         origin = json.loads(importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
     except importlib.metadata.PackageNotFoundError:
         origin = {}
-    url = urlsplit(str(origin.get("url", "")))
-    place = Path(unquote(url.path))
-    if url.scheme != "file" or not place.exists():
-        return f"'{DISTRIBUTION}[{extras}]'"
-    editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
-    return f"{editable}'{place}[{extras}]'"
+    url, named = str(origin.get("url", "")), f"{DISTRIBUTION}[{extras}]"
+    parts = urlsplit(url)
+    place = Path(unquote(parts.path))
+    if parts.scheme == "file":
+        editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
+        return f"{editable}{shlex.quote(f'{place}[{extras}]')}" if place.exists() else shlex.quote(named)
+    version = origin.get("vcs_info")
+    source = f"{version['vcs']}+{url}@{version['commit_id']}" if version else url
+    return shlex.quote(f"{named} @ {source}" if source else named)
 
 
 def _importer(trace: TracebackType | None) -> str:

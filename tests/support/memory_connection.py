@@ -12,7 +12,8 @@ PEER = ("127.0.0.1", 40_000)
 class MemoryTransport(asyncio.Transport):
     """The transport of one connection. `unix`: the connected socket of a Unix-socket connection, if it is one.
 
-    `has_ended`: the protocol has half-closed the connection. `is_blocked`: what is written stays in the buffer, and the protocol is told to pause above its limit.
+    `has_ended`: the protocol has half-closed the connection. `is_blocked`: what is written stays in the buffer, and the
+    protocol is told to pause above its limit.
     """
 
     def __init__(self, protocol: asyncio.BaseProtocol, unix: socket.socket | None = None) -> None:

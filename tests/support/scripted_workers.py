@@ -32,6 +32,7 @@ from jellybean_agent import (
     RpcServer,
     Transport,
     agent_service_handler,
+    decode_tensor,
     encode_tensor,
     plan_view,
 )
@@ -57,6 +58,17 @@ def hold(worker: ScriptedWorker, message: agent_pb2.Message) -> None:
     """Answer nothing; the test does."""
 
 
+def add_up(worker: ScriptedWorker, message: agent_pb2.Message) -> None:
+    """Answer the sum of a stream's chunks so far, if the state that the chunk continues is here."""
+    before = worker.states.get((message.stream, message.after)) if message.after else tensor(0, 0, 0, 0)
+    if before is None:
+        worker.fail(message, grpc.StatusCode.ABORTED, f"the state of {message.stream} is not here")
+        return
+    total = encode_tensor(decode_tensor(before) + decode_tensor(message.tensor))
+    worker.states[message.stream, message.request_id] = total
+    worker.answer(message, total)
+
+
 @dataclass(eq=False)
 class ScriptedWorker:
     """A worker of a plan. `behaviour` gets each message with a tensor; `describes`: what it says of itself."""
@@ -69,9 +81,11 @@ class ScriptedWorker:
     status: agent_pb2.AgentStatus = field(init=False)
     received: list[agent_pb2.Message] = field(default_factory=list)  # messages with a tensor
     dropped: list[agent_pb2.Message] = field(default_factory=list)  # notices that a request was given up
-    states: dict[str, agent_pb2.StreamState] = field(default_factory=dict)  # that were written, by stream
+    states: dict[tuple[str, str], agent_pb2.Tensor] = field(default_factory=dict)  # by stream and attempt
     metrics: bytes = b""
     refuses_states: bool = False
+    silences: int = 0  # times that it does not describe itself
+    state_reads: int = 0  # states that the gateway has asked for
     _server: RpcServer | None = None
 
     def __post_init__(self) -> None:
@@ -89,7 +103,7 @@ class ScriptedWorker:
 
     async def start(self) -> None:
         """Listen; the gateway connects by itself."""
-        self._inboxes = Inboxes(self._receive, lambda _: False)
+        self._inboxes = Inboxes(self._receive, lambda _: False, workflows=self.view.workflows or ("",))
         self._peer = Peer(GATEWAY, self.gateway_address, PeerSettings(self.name, PLAIN, resends=True), on_lost=_ignore)
         self._peer.start()
         self._server = PLAIN.server(Policy(self.view.name, set(self.view.workers)))
@@ -150,21 +164,27 @@ class ScriptedWorker:
             }
         )
 
-    async def _describe(self, _request: agent_pb2.DescribeRequest, _context: Any) -> agent_pb2.AgentStatus:
+    async def _describe(self, _request: agent_pb2.DescribeRequest, context: Any) -> agent_pb2.AgentStatus:
+        if self.silences > 0:
+            self.silences -= 1
+            await context.abort(grpc.StatusCode.INTERNAL, "not now")
         return self.status
 
     async def _metrics(self, _request: agent_pb2.MetricsRequest, _context: Any) -> agent_pb2.MetricsResponse:
         return agent_pb2.MetricsResponse(text=self.metrics)
 
     async def _read_state(self, request: agent_pb2.StreamState, context: Any) -> agent_pb2.StreamState:
-        if self.refuses_states or request.stream not in self.states:
+        self.state_reads += 1
+        state = None if self.refuses_states else self.states.get((request.stream, request.after))
+        if state is None:
             await context.abort(grpc.StatusCode.ABORTED, f"{self.name} has no state of {request.stream}")
-        return self.states[request.stream]
+        return agent_pb2.StreamState(tensors=[state])
 
     async def _write_state(self, request: agent_pb2.StreamState, context: Any) -> agent_pb2.StreamState:
-        if self.refuses_states:
-            await context.abort(grpc.StatusCode.ABORTED, f"{self.name} takes no state")
-        self.states[request.stream] = request
+        if self.refuses_states or request.plan != self.view.hash:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{self.name} takes no state")
+        if request.tensors:
+            self.states[request.stream, request.after] = request.tensors[0]
         return agent_pb2.StreamState()
 
 
@@ -209,7 +229,8 @@ def scale_view(root: Path, *workers: str, **settings: Any) -> PlanView:
 
 def addresses_of(view: PlanView, folder: Path) -> dict[str, str]:
     """Sockets of the workers and the gateway of a plan."""
-    return {name: f"unix:{folder}/{name or 'gateway'}" for name in (*view.workers, GATEWAY)}
+    files = {name: name.replace("/", "-") or "gateway" for name in (*view.workers, GATEWAY)}
+    return {name: f"unix:{folder}/{file}" for name, file in files.items()}
 
 
 @asynccontextmanager

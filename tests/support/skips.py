@@ -12,10 +12,9 @@ class Absent(StrEnum):
     """The machine, its user or its other software does not allow it. A skip that is always fine."""
 
     CLUSTER = "JELLYBEAN_TEST_KUBECONFIG names no cluster"
-    MOCK_CLUSTER = "makes and takes away nodes, which goes beyond a namespace"  # of a real cluster
+    CONTAINERS = "with the mock API server only: its containers run, or their ports are asked, which takes a kubelet"
+    UNLIKE_APIS = "with the mock API server only: of two clusters one knows a kind that the other does not"
     DEPLOYED_PROJECT = "JELLYBEAN_TEST_PROJECT names no deployed project"
-    RIGHT_TO_GRANT = "this user may not grant rights"
-    RIGHT_TO_DEFINE = "this user may not define"
     KUBECTL = "kubectl is not installed"
     HELM = "helm is not installed"
     GPU = "torch finds too few GPUs"

@@ -64,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_Costs(config.getoption("cost"), limited), "cost-of-tests")
 
 
-@dataclass
+@dataclass(eq=False)  # pluggy needs plug-ins that can be hashed
 class _Costs:
     """Measures the tests of this process; the main process of a parallel run gathers the reports of all."""
 
@@ -153,6 +153,8 @@ def _measure_again(item: pytest.Item, report: pytest.TestReport) -> None:
     here could meet, and leave behind, a changed fixture of its module.
     """
     seconds = [float(dict(report.user_properties)["call_s"])]
+    if item.config.pluginmanager.hasplugin("timeout"):
+        item.config.hook.pytest_timeout_cancel_timer(item=item)  # the time limit is the test's, which has ended
     repeated = _repeat(item)
     if isinstance(repeated, str):
         report.user_properties.append(("unrepeated", repeated))
@@ -192,7 +194,7 @@ def _repeat(item: pytest.Item) -> list[float] | str:
         return [float(line) for line in result.read_text(encoding="utf-8").split()]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Repeats:
     """Runs each test until its call is below the limit, up to `MEASUREMENTS` times."""
 

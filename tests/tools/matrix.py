@@ -2,17 +2,20 @@
 
     python tests/tools/matrix.py [ROW ...] [-- PYTEST_ARGUMENTS]
 
-A row is a Python version of the classifiers in pyproject.toml, with the newest packages, or "oldest": the lowest Python with the
-lower bound of every package. Each row has a virtual environment of its own, `.venv-matrix/ROW`, which is made anew. Without
-arguments, a version that is not installed is a skipped row; a row that is named must run. The exit status is 1 if a row fails.
+A row is a Python version of the classifiers in pyproject.toml, with the newest packages. The row
+"oldest" is the lowest Python with the lower bound of every package. Each row gets a new virtual
+environment, `.venv-matrix/ROW`. A version that is not installed is a skipped row, and a failed one if
+the row was named. The exit status is 1 if a row fails.
 
-torch is not installed: the newest Python versions get no wheel, and elsewhere it brings gigabytes of CUDA. Tests that need it skip.
-Needs Python 3.11 with pip, and nothing else.
+torch is not installed: the newest Python versions get no wheel of it, and the others several
+gigabytes of CUDA. Tests that need torch skip.
+
+Needs Python 3.11 with pip, and nothing else: uv, which installs a row in seconds, goes into
+`.venv-matrix/tools`.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
@@ -22,7 +25,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -49,26 +52,30 @@ class Result:
 
 
 def main(arguments: Sequence[str]) -> int:
-    own, _, for_pytest = _split(arguments)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rows", nargs="*", choices=[*python_versions(project), OLDEST, []], metavar="ROW")
-    named = parser.parse_args(own).rows
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    project = project_file()
+    known = [*python_versions(project), OLDEST]
+    named, for_pytest = arguments[:at], arguments[at + 1 :]
+    unknown = sorted(set(named) - set(known))
+    if unknown:
+        print(
+            f"{', '.join(unknown)}: not a row: choose from {', '.join(known)}\n\n{__doc__}",
+            file=sys.stderr,
+        )
+        return 2
     shutil.rmtree(ENVIRONMENTS, ignore_errors=True)
+    _pip("install", "--target", str(ENVIRONMENTS / "tools"), "uv")
     wheel = build_wheel(ENVIRONMENTS / "wheel")
     results = []
-    for row in named or [*python_versions(project), OLDEST]:
+    for row in named or known:
         print(f"== {row}", flush=True)
         results.append(run_row(row, project, wheel, for_pytest, must_run=bool(named)))
     print(table(results))
     return 1 if any(result.status == "FAILED" for result in results) else 0
 
 
-def _split(arguments: Sequence[str]) -> tuple[Sequence[str], str, Sequence[str]]:
-    if "--" not in arguments:
-        return arguments, "", ()
-    at = arguments.index("--")
-    return arguments[:at], "--", arguments[at + 1 :]
+def project_file() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def python_versions(project: dict) -> list[str]:
@@ -103,7 +110,7 @@ def lower_bounds(project: dict) -> dict[str, str]:
 
 
 def find_python(version: str) -> Path | None:
-    """An interpreter of `version`, such as "3.12", that runs: on PATH or below ~/.pyenv; None if there is none."""
+    """An interpreter of `version`, such as "3.12", on PATH or below ~/.pyenv; None if there is none."""
     on_path = shutil.which(f"python{version}")
     of_pyenv = sorted((Path.home() / ".pyenv/versions").glob(f"{version}.*/bin/python"))
     for candidate in [*([Path(on_path)] if on_path else []), *of_pyenv]:
@@ -134,27 +141,31 @@ def run_row(row: str, project: dict, wheel: Path, for_pytest: Sequence[str], *, 
     _add_checkout(environment)
     result = run_tests(row, environment, for_pytest)
     note = f"extras that do not install: {', '.join(unresolved)}" if unresolved else result.note
-    return Result(
-        row, result.status, note, _packages(environment), result.passed, result.failed, result.seconds, result.skips
-    )
+    return replace(result, note=note, packages=_packages(environment))
 
 
 def install(python: Path, wheel: Path, constraints: Path, project: dict) -> list[str]:
-    """Install the wheel with its extras and the tests' packages; the extras that cannot be installed on this Python."""
+    """Install the wheel with its extras and the tests' packages; return the extras that do not install."""
     needed = [requirement.replace(" ", "") for requirement in project["dependency-groups"]["test-core"]]
-    protoc = ("--no-deps", "--target", str(python.parents[1] / "protoc"), "-r", str(ROOT / "requirements/protoc.txt"))
-    into = ("--python", str(python), "install")
-    _pip(*into, *protoc)
+    _uv(
+        python,
+        "--no-deps",
+        "--target",
+        str(python.parents[1] / "protoc"),
+        "-r",
+        str(ROOT / "requirements/protoc.txt"),
+    )
+    at_least = ("-c", str(constraints), *needed)
     try:
-        _pip(*into, "-c", str(constraints), _with_extras(wheel, EXTRAS), *needed)
-    except subprocess.CalledProcessError:  # one by one, so that the rest is tested
-        _pip(*into, "-c", str(constraints), str(wheel), *needed)
+        _uv(python, *at_least, _with_extras(wheel, EXTRAS))
+    except subprocess.CalledProcessError:  # one by one, so that what can be installed is tested
+        _uv(python, *at_least, str(wheel))
     else:
         return []
     unresolved = []
     for extra in EXTRAS:
         try:
-            _pip(*into, "-c", str(constraints), _with_extras(wheel, [extra]))
+            _uv(python, *at_least, _with_extras(wheel, [extra]))
         except subprocess.CalledProcessError:
             unresolved.append(extra)
     return unresolved
@@ -164,21 +175,30 @@ def _with_extras(wheel: Path, extras: Sequence[str]) -> str:
     return f"jellybean-serving[{','.join(extras)}] @ {wheel.as_uri()}"
 
 
-def _pip(*arguments: str) -> None:
-    """pip of this Python, which acts on others by `--python`: theirs may be too old."""
-    at = 2 if arguments[0] == "--python" else 0
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments[:at]]
-    subprocess.run([*command, arguments[at], "-q", *arguments[at + 1 :]], check=True)
+def _uv(python: Path, *arguments: str) -> None:
+    """Install into the environment of `python`. Nothing is compiled: all comes as wheels."""
+    uv = ENVIRONMENTS / "tools/bin/uv"
+    options = ("--quiet", "--system-certs", "--only-binary", ":all:", "--python", str(python))
+    subprocess.run([uv, "pip", "install", *options, *arguments], check=True)
+
+
+def _pip(command: str, *arguments: str) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", command, "-q", *arguments],
+        check=True,
+    )
 
 
 def _add_checkout(environment: Path) -> None:
-    """Put the checkout last on the path: tests and benchmarks come from it, the packages from the wheel."""
+    """Put the checkout last on the path: tests come from it, the packages from the wheel."""
     (packages,) = environment.glob("lib/python3.*/site-packages")
     (packages / "checkout.pth").write_text(f"{ROOT}\n", encoding="utf-8")
 
 
 def _packages(environment: Path) -> str:
-    code = "from importlib.metadata import version as v; print('protobuf', v('protobuf') + ', grpcio', v('grpcio'))"
+    code = (
+        "from google.protobuf import __version__ as p; import grpc; print(f'protobuf {p}, grpcio {grpc.__version__}')"
+    )
     return subprocess.run(
         [environment / "bin/python", "-c", code], capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -186,19 +206,18 @@ def _packages(environment: Path) -> str:
 
 def run_tests(row: str, environment: Path, for_pytest: Sequence[str]) -> Result:
     report = ENVIRONMENTS / f"{row}.xml"
-    command = [environment / "bin/python", "-m", "pytest", "-m", SELECTION, f"--junitxml={report}", "-o", "junit_family=xunit1"]
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    # Without it, the current folder comes before the wheel.
-    variables["PYTHONSAFEPATH"] = "1"
+    # The command `pytest`, as `python -m pytest` puts the checkout before the wheel.
+    command = [environment / "bin/pytest", "-m", SELECTION, f"--junitxml={report}", "-o", "junit_family=xunit1"]
+    # Not inherited: JELLYBEAN_TEST_COMPLETE=1 allows no skip for want of torch.
+    not_inherited = {"PYTHONPATH", "PYTHONSAFEPATH", "JELLYBEAN_TEST_COMPLETE"}
+    variables = {name: value for name, value in os.environ.items() if name not in not_inherited}
     begin = time.monotonic()
     status = subprocess.run([*command, *(for_pytest or FOLDERS)], cwd=ROOT, env=variables, check=False).returncode
     seconds = time.monotonic() - begin
     if not report.exists():
         return Result(row, "FAILED", f"pytest ended with {status} and without a report", seconds=seconds)
     cases = list(ElementTree.parse(report).iter("testcase"))
-    skips = Counter(
-        str(element.get("message")) for case in cases for element in case.findall("skipped")
-    )
+    skips = Counter(str(element.get("message")) for case in cases for element in case.findall("skipped"))
     failed = sum(case.find("failure") is not None or case.find("error") is not None for case in cases)
     passed = len(cases) - failed - skips.total()
     return Result(row, "ok" if status == 0 else "FAILED", "", "", passed, failed, seconds, skips)
@@ -210,9 +229,15 @@ def table(results: Sequence[Result]) -> str:
     for result in results:
         counts = ("-",) * 4
         if result.passed is not None:
-            counts = (result.passed, result.failed, result.skips.total(), round(result.seconds or 0))
+            counts = (
+                result.passed,
+                result.failed,
+                result.skips.total(),
+                round(result.seconds or 0),
+            )
         note = "; ".join(part for part in (result.packages, result.note) if part)
-        lines.append(f"{result.row:8}{result.status:9}{counts[0]:>7}{counts[1]:>7}{counts[2]:>8}{counts[3]:>6}  {note}")
+        figures = f"{counts[0]:>7}{counts[1]:>7}{counts[2]:>8}{counts[3]:>6}"
+        lines.append(f"{result.row:8}{result.status:9}{figures}  {note}")
     for result in results:
         lines += [f"{result.row}: {count} skipped: {reason}" for reason, count in result.skips.most_common()]
     return "\n".join(lines)

@@ -1,7 +1,7 @@
 """Takes the screenshots of docs/images anew: `python -m tests.tools.screenshots [PROJECT]`.
 
 Without a project it plans, serves and measures a copy of examples/digits, which takes minutes; a project that is up and
-measured is used as it is. Needs a headless browser (tests/tools/install-browser.sh).
+measured is used as it is. Needs a headless browser (tests/tools/debian-packages.sh).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def read_message(
 ) -> EdgeMessage:
     """A message from the wire, checked against the plan. InvalidInputError when it does not fit.
 
-    `operators`: of this worker. `now_s`: CLOCK_MONOTONIC. `data`: the tensor's bytes, if they were split off the message.
+    `operators`: of this worker. `now_s`: CLOCK_MONOTONIC. `data`: the tensor's bytes, if they were split off.
     """
     operator = view.operators.get(wire.downstream)
     if wire.downstream not in operators or operator is None or wire.route >= len(view.table):

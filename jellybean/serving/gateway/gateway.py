@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 from prometheus_client.core import Metric
@@ -26,7 +26,7 @@ from jellybean.serving.gateway.requests.hedging import Hedge
 from jellybean.serving.gateway.requests.in_flight import InFlightRequests, answer_limit_s, is_nearly_due
 from jellybean.serving.gateway.requests.kept import KeptRequests
 from jellybean.serving.gateway.requests.request import Attempt, OnFinished, Request, log_failure
-from jellybean.serving.gateway.streams.streams import StreamChunk, Streams, misplaced_chunk
+from jellybean.serving.gateway.streams.streams import StreamChunk, StreamLimits, Streams, misplaced_chunk
 from jellybean.serving.gateway.tracing import NOT_TRACED, NoTracer, RequestTrace, Tracer
 from jellybean.serving.outcomes import Outcome, OutcomeKind, Result, Tensors
 from jellybean.serving.spool.delivery import Key
@@ -55,6 +55,7 @@ class GatewaySettings:
     max_in_flight: int = MAX_IN_FLIGHT
     timeout_s: float = TIMEOUT_S
     hedge: Hedge | None = None
+    streams: StreamLimits = field(default_factory=StreamLimits)
 
 
 class Gateway:
@@ -104,7 +105,7 @@ class Gateway:
             on_change=self._on_routes_changed,
             on_worker_lost=self._on_worker_lost,
         )
-        self._streams = Streams(self._requests, lambda: self.plans.served, settings.timeout_s)
+        self._streams = Streams(self._requests, lambda: self.plans.served, settings.timeout_s, settings.streams)
         self._kept: KeptRequests | None = None
         if spool is not None:
             is_open, current = lambda: not self.unavailable_reason, lambda: self.plans.served

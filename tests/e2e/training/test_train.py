@@ -100,6 +100,7 @@ def test_fewer_updates_an_epoch_lose_no_checkpoint(project, capsys):
     assert [path.name for path in folder.iterdir()] == ["epoch-3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float16", "bfloat16-weights"])
 def test_mixed_precision_resumes_exactly(project, capsys, precision):
     """Master weights and the loss scale are in the checkpoint."""

@@ -13,6 +13,8 @@ from safetensors.torch import load_file
 from jellybean.training.processes.threads import CORES
 from tests.support.training_runs import run_training, write_project
 
+pytestmark = pytest.mark.slow
+
 DOCUMENT = """\
 kind: Training
 device: cpu

@@ -25,6 +25,8 @@ from tests.support.training_runs import (
     write_project,
 )
 
+pytestmark = pytest.mark.slow
+
 # The rate rises until the loss gets worse: the second epoch is the best, and the run stops after the fifth.
 DOCUMENT = """\
 kind: Training

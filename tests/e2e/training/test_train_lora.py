@@ -30,6 +30,8 @@ from jellybean.training.train import train
 from tests.integration.training.ranks import run_ranks
 from tests.support.training_inputs import set_up_cpu_run
 
+pytestmark = pytest.mark.slow
+
 NETS = """\
 import torch
 from tests.integration.training.models.zoo import declare_torchvision

@@ -15,6 +15,8 @@ from jellybean.cli import run
 from tests.support.command_line import jellybean
 from tests.support.training_runs import options_of, run_training
 
+pytestmark = pytest.mark.slow
+
 NETS = """\
 import torch
 

@@ -28,7 +28,7 @@ from tests.support.training_runs import (
     write_project,
 )
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 NIGHTLY = pytest.mark.nightly
 WHOLE = """\
 kind: Training

@@ -13,6 +13,8 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 from jellybean_solver.pipeline import count_traffic, make_all_reduce
 from tests.support.training_runs import logged_epochs, run_training, write_project
 
+pytestmark = pytest.mark.slow
+
 DOCUMENT = """\
 kind: Training
 device: cpu

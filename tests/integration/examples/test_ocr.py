@@ -81,6 +81,7 @@ def share(read: str, label: str) -> float:
     return correctness("word_accuracy", *(np.frombuffer(text.encode(), np.uint8) for text in (read, label)))
 
 
+@pytest.mark.slow
 def test_words_are_read_as_well_as_by_rapidocr(modules: Modules, read: Callable[[bytes], str]) -> None:
     import cv2
     from rapidocr import RapidOCR

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.k8s_real import RealCluster
 from tests.k8s_sites import Sites, running_sites
-from tests.k8s_target import Target, running_target
+from tests.k8s_target import Target, running_target, write_kubeconfig
 
 
 @pytest.fixture
@@ -27,12 +26,5 @@ def sites(tmp_path: Path, real_cluster: RealCluster | None) -> Iterator[Sites]:
 
 @pytest.fixture
 def kubeconfig(target: Target, tmp_path: Path) -> Path:
-    """A kubeconfig for the target's cluster."""
-    if target.server is None:
-        return target.real.kubeconfig
-    config = {"apiVersion": "v1", "kind": "Config", "current-context": "x"}
-    config |= {"clusters": [{"name": "c", "cluster": {"server": target.server.url}}]}
-    config |= {"contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}
-    config |= {"users": [{"name": "u", "user": {}}]}
-    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config), encoding="utf-8")
-    return tmp_path / "kubeconfig"
+    """A kubeconfig for the target's cluster and namespace, with the context `x`."""
+    return write_kubeconfig(tmp_path / "kubeconfig", {"x": target})

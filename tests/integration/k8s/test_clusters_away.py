@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
@@ -29,6 +30,7 @@ def test_a_cluster_that_is_away_is_emptied_by_the_next_run(sites: Sites) -> None
     assert sites.edge.target.names("ConfigMap") == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["refused", "503"])
 def test_a_cluster_that_is_away_for_a_while_is_waited_for_while_the_other_goes_on(sites: Sites, how: str) -> None:
     sites.deploy()
@@ -61,6 +63,7 @@ def test_a_cluster_that_is_away_for_a_while_is_waited_for_while_the_other_goes_o
     assert sites.well()
 
 
+@pytest.mark.slow
 def test_a_cluster_that_is_away_until_the_deadline_keeps_clients_on_the_running_plan(sites: Sites) -> None:
     sites.deploy()
 
@@ -73,7 +76,7 @@ def test_a_cluster_that_is_away_until_the_deadline_keeps_clients_on_the_running_
     with pytest.raises(UnreachableError) as caught:
         sites.deploy(OTHER)
     text = str(caught.value)
-    assert text.startswith("edge has not answered for 1000 s (")
+    assert re.match(r"edge has not answered for 1\d{3} s \(", text)  # the jump of the clock, and what really passed
     assert "clients were not switched: revision 1 serves as before; run `jellybean deploy` again" in text
     assert sites.serving() == ID
     assert sites.cloud.plans() == {ID, OTHER_ID}
@@ -118,6 +121,7 @@ def test_a_cluster_that_is_away_after_the_switch_is_told_and_pruned_by_the_next_
     assert sites.well()
 
 
+@pytest.mark.slow
 def test_a_cluster_that_was_left_out_catches_up_under_the_same_number(sites: Sites) -> None:
     sites.deploy()
     sites.edge.leave()
@@ -201,6 +205,7 @@ def test_a_lock_that_expired_and_that_nobody_took_is_kept(sites: Sites) -> None:
     assert sites.deploy() == {"cloud": 1, "edge": 1}
 
 
+@pytest.mark.slow
 def test_a_cluster_that_cannot_be_undone_is_told(sites: Sites) -> None:
     sites.deploy()
     sites.cloud.target.broken.add(OTHER_ID)
@@ -226,6 +231,7 @@ def test_a_cluster_that_cannot_be_undone_is_told(sites: Sites) -> None:
     assert sites.edge.plans() == {ID}
 
 
+@pytest.mark.slow
 def test_a_cluster_that_cannot_catch_up_keeps_what_clients_use(sites: Sites) -> None:
     """Even where a failure is to be undone, as clients are on the new plan."""
     sites.deploy()

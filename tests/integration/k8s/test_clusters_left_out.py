@@ -47,6 +47,7 @@ def test_a_rollback_never_leaves_out_the_gateways_cluster(sites: Sites) -> None:
     assert sites.edge.plans() == {OTHER_ID}
 
 
+@pytest.mark.slow
 def test_a_rollback_is_continued_by_a_revision_that_exists(sites: Sites) -> None:
     """Though the gateway's cluster is lost while the new revision is recorded."""
     sites.deploy()

@@ -44,7 +44,7 @@ from tests.support.steady_load import SteadyLoad
 from tests.support.tiny_models import chain
 from tests.support.waiting import wait_until
 
-pytestmark = mock_only(NEEDS_CONTAINERS)
+pytestmark = [mock_only(NEEDS_CONTAINERS), pytest.mark.slow]
 CLOUD, EDGE = "cloud", "edge"
 PLACES = {CLOUD: ClusterPlace(("cloud",)), EDGE: ClusterPlace(("edge",))}
 NAMES = ("", "edge-1", "cloud-1", "cloud-2")

@@ -20,6 +20,10 @@ from tests.k8s_resource import resource
 from tests.k8s_target import Target, define
 
 
+def slow(*values: object) -> Any:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 class Operated:
     """A resource in a cluster with its reconciler, under a virtual clock."""
 
@@ -124,6 +128,7 @@ def test_a_change_is_planned_anew_where_it_is_worth_it(operated: Callable[..., O
     assert all(found.status["served"] in name for name in found.target.names("StatefulSet"))
 
 
+@pytest.mark.slow
 def test_a_soft_p99_latency_is_planned_anew_after_a_change(operated: Callable[..., Operated]) -> None:
     soft = {"accuracy": 80, "soft_latency_p99": "5 s", "latency_penalty": "0.001 USD/h per 10 ms"}
     found = operated(slo=soft)
@@ -273,6 +278,7 @@ def test_a_plan_that_does_not_come_up_is_taken_back_and_not_tried_again(operated
     assert "failed" not in found.status
 
 
+@pytest.mark.slow
 def test_the_status_says_that_a_plan_is_being_deployed(operated: Callable[..., Operated]) -> None:
     """Seen by a watcher of the resource while pods start: what serves and what comes, not Ready."""
     found = operated()
@@ -293,7 +299,9 @@ def test_the_status_says_that_a_plan_is_being_deployed(operated: Callable[..., O
     assert during[0]["Stalled"] == ("False", "Deploying")
 
 
-@pytest.mark.parametrize("kind", ["StatefulSet", "Deployment", "Service", "ConfigMap", "NetworkPolicy", "Secret"])
+@pytest.mark.parametrize(
+    "kind", ["StatefulSet", "Secret", *map(slow, ("Deployment", "Service", "ConfigMap", "NetworkPolicy"))]
+)
 def test_an_object_that_was_deleted_comes_back(operated: Callable[..., Operated], kind: str) -> None:
     found = operated()
     found.look()
@@ -333,6 +341,7 @@ def test_what_others_change_is_set_back_and_told(operated: Callable[..., Operate
     assert found.revisions() == ["deployed"]
 
 
+@pytest.mark.slow
 def test_who_changes_it_again_and_again_is_answered_ever_more_rarely(operated: Callable[..., Operated]) -> None:
     """Another controller that owns the field: it is told, and the two do not fight for ever."""
     found = operated()
@@ -380,6 +389,7 @@ def test_a_namespace_that_goes_is_not_held_up(operated: Callable[..., Operated])
     assert "its namespace is being deleted" in found.said[-1]
 
 
+@pytest.mark.slow
 def test_certificates_stay_until_they_are_late(
     operated: Callable[..., Operated], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -417,6 +427,7 @@ def test_a_suspended_resource_is_left_as_it_is(operated: Callable[..., Operated]
     assert found.look(set_to("suspend", to=False))[CONDITION_PLANNED]["reason"] == "Replanned"
 
 
+@pytest.mark.slow
 def test_several_workflows_on_one_fleet_are_one_deployment(operated: Callable[..., Operated]) -> None:
     one = resource()["spec"]
     part = {key: one[key] for key in ("sources", "operators", "profiles")} | {"slo": {"accuracy": 80}}

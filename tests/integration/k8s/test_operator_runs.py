@@ -103,6 +103,7 @@ def test_kopf_talks_to_the_cluster_as_we_do(user: dict[str, str], tmp_path: Path
     assert (found.private_key_path is not None) == (found.certificate_path is not None) == certified
 
 
+@pytest.mark.slow
 def test_a_process_that_is_told_to_end_lets_another_lead(target: Target, kubeconfig: Path) -> None:
     define(target, resource_definition())
     target.drop("Lease", "jellybean-operator")

@@ -156,10 +156,12 @@ def test_a_claim_that_lost_its_volume_is_refused(target: Target) -> None:
 
 def test_a_quota_of_limits_refuses_pods_without_them_and_says_what_to_write(target: Target) -> None:
     name = quota(target, limits_cpu="100")
-    (line,) = refused(target)
-    assert line.startswith("3 sets (StatefulSet/")
-    assert f"failed quota: {name}: must specify limits.cpu" in line
-    assert line.endswith("write pods: {cpu_limit: CORES} into kubernetes.yaml")
+    workers, gateway = refused(target)
+    assert workers.startswith("2 sets (StatefulSet/")
+    assert gateway.startswith("Deployment/")
+    for line, container in ((workers, "agent"), (gateway, "gateway")):
+        assert f"failed quota: {name}: must specify limits.cpu for: {container},prepare: " in line
+        assert line.endswith("write pods: {cpu_limit: CORES} into kubernetes.yaml")
     assert target.deploy(settings=LIMITED).number == 1
 
 

@@ -15,7 +15,11 @@ from tests.k8s_target import OTHER, PLAN, QUICK, UNLIKE_APIS, mock_only
 
 CHANGED = [
     (RelaySettings("relay.example:8443"), r"spec\.ports\[0\]\.port is 7443, the plan has 8443"),
-    (RelaySettings("relay.example:7443", ServiceSettings("ClusterIP")), 'spec.type is "LoadBalancer"'),
+    pytest.param(
+        RelaySettings("relay.example:7443", ServiceSettings("ClusterIP")),
+        'spec.type is "LoadBalancer"',
+        marks=pytest.mark.slow,
+    ),
 ]
 
 
@@ -43,6 +47,7 @@ def test_the_service_that_tunnels_dial_is_not_changed_under_the_running_plan(
     assert sites.rollback(1, in_place) == {"cloud": 4, "edge": 4}
 
 
+@pytest.mark.slow
 def test_the_service_that_tunnels_dial_is_repaired(sites: Sites) -> None:
     deploy_parts(sites.relayed_parts(), QUICK)
     sites.cloud.cluster.merge("Service", "digits-relay", {"spec": {"type": "ClusterIP"}})

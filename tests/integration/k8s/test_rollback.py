@@ -30,6 +30,7 @@ def test_rollback_serves_the_revision_before_again(target: Target) -> None:
     assert target.deploy(OTHER).number is None  # what rolled back is what would be deployed
 
 
+@pytest.mark.slow
 def test_rollback_after_a_plan_without_a_pool_finds_its_certificates(target: Target) -> None:
     """Secrets of every kept revision stay, with the keys of workers that the plan between has not."""
     two = wide(PLAN, "cloud", 2)
@@ -70,6 +71,7 @@ def test_a_secret_goes_with_the_last_revision_that_mounts_it(target: Target) -> 
     assert ("Secret", "digits-tls-cloud") not in read_inventory(target.cluster, "digits").objects
 
 
+@pytest.mark.slow
 def test_only_the_last_revisions_are_kept(target: Target) -> None:
     for number in range(7):
         target.deploy(settings=dataclasses.replace(SETTINGS, agent_images={"cpu": f"agent:{number}"}))
@@ -79,6 +81,7 @@ def test_only_the_last_revisions_are_kept(target: Target) -> None:
     assert kept == {f"digits-revision-{number}" for number in numbers}
 
 
+@pytest.mark.slow
 def test_however_often_a_deployment_fails_the_revision_before_it_is_kept(target: Target) -> None:
     target.deploy()
     other = dataclasses.replace(SETTINGS, agent_images={"cpu": "agent:2"})

@@ -115,6 +115,7 @@ def test_what_changed_in_one_cluster_is_repaired_under_a_new_number_for_both(sit
     assert sites.well()
 
 
+@pytest.mark.slow
 def test_pods_that_do_not_come_up_are_undone_in_both_clusters(sites: Sites) -> None:
     sites.deploy()
     sites.edge.target.broken.add(OTHER_ID)
@@ -156,6 +157,7 @@ def test_what_all_clusters_lack_at_the_deadline_is_told(sites: Sites) -> None:
     assert [line.split(":")[0] for line in lines if "not ready after" in line] == ["cloud", "edge"]
 
 
+@pytest.mark.slow
 def test_in_place_the_running_plan_leaves_both_clusters_first(sites: Sites) -> None:
     sites.deploy()
     sites.told.clear()
@@ -172,6 +174,7 @@ def test_in_place_the_running_plan_leaves_both_clusters_first(sites: Sites) -> N
     assert sites.well()
 
 
+@pytest.mark.slow
 def test_a_cluster_without_workers_of_the_new_plan_is_emptied_and_goes_on(sites: Sites) -> None:
     sites.deploy()
     cloud, edge = sites.parts(OTHER)

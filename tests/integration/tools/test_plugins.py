@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.tools.cost import LIMIT_S, OVERHEAD, TestCost, read_table, summary
 
 TESTS = f"""
@@ -64,6 +66,7 @@ def run_tests(folder: Path, tests: str, *options: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=120, check=False).stdout
 
 
+@pytest.mark.slow
 def test_dear_unit_tests_and_unlisted_skips_fail(tmp_path: Path) -> None:
     table = tmp_path / "costs.tsv"
     printed = run_tests(tmp_path, TESTS, f"--cost={table}")

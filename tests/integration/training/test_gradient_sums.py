@@ -15,6 +15,8 @@ from tests.integration.training.ranks import run_ranks
 from tests.integration.training.reference import one_device, relative_error
 from tests.integration.training.sum_cases import BufferBytes, Overlap, SumVectors, TwoSumsAtOnce
 
+pytestmark = pytest.mark.slow
+
 torch.set_num_threads(1)
 BF16 = torch.bfloat16
 WAYS = list(MESSAGE_WAYS)

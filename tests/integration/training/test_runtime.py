@@ -19,6 +19,8 @@ from tests.integration.training.ranks import run_ranks
 from tests.integration.training.reference import in_sequence, one_device, relative_error
 from tests.integration.training.sleeping import Sleeping
 
+pytestmark = pytest.mark.slow
+
 torch.set_num_threads(1)
 EXACT = 1e-5
 ASYNCHRONOUS = ("pipedream", "pipedream-vertical", "pipedream-2bw", "wpipe")

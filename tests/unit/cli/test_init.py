@@ -13,6 +13,7 @@ import pytest
 from jellybean.cli import run
 from jellybean.cli.init import Example, make_example
 from jellybean.errors import JellyBeanError
+from jellybean_protos.extras import install_command
 from tests.support.paths import EXAMPLES
 
 MODELS = [str(path) for path in sorted((EXAMPLES / "digits" / "models").glob("*.onnx"))]
@@ -135,7 +136,7 @@ def test_what_an_example_needs_is_said_before_anything_is_copied(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "rapidocr" else find_spec(name))
     folder = tmp_path / "mine"
     assert run(["init", "ocr", str(folder)]) == 1
-    assert "pip install 'jellybean-serving[ocr]'" in words(capsys.readouterr().err)
+    assert install_command("ocr") in words(capsys.readouterr().err)
     assert not folder.exists()
 
 

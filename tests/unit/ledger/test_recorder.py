@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 
 from jellybean.ledger.columns import COLUMNS
 from jellybean.ledger.ledger import Ledger
+from jellybean.ledger.lines import Interval
 from jellybean.ledger.queries.questions import By, all_events, cost
-from jellybean.ledger.readings import Moment
+from jellybean.ledger.readings import Moment, Reading
 from jellybean.serving.gateway.accounting.recorder import Recorder
 from jellybean.serving.gateway.accounting.serving_log import ServingLog
 from jellybean.serving.gateway.plans.cost_so_far import CostAccount
@@ -170,3 +172,41 @@ def test_metrics_say_what_each_client_and_operator_costs_and_what_waits(tmp_path
     assert found["jellybean_ledger_unwritten",] == 0
     assert found["jellybean_ledger_written_timestamp_seconds",] == 1e9 + 3_600.0
     asyncio.run(recorder.end(has_kept=False))
+
+
+def test_a_cancelled_write_ends_before_the_last_one_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread of a write cannot be cancelled: two at once would write the same readings."""
+    plans, began, may_end = Plans(Served(plan_view(chain(tmp_path)))), threading.Event(), threading.Event()
+    log = ServingLog(LiveCounters(tmp_path / "live", COLUMNS), "tiny")
+    ledger = Ledger(str(tmp_path / "ledger.db"), "g")
+    recorder = Recorder(ledger, log, "run", plans)  # type: ignore[arg-type]
+    write, under_way, most = ledger.write, [0], [0]
+
+    def slowly(reading: Reading) -> Interval | None:
+        under_way[0] += 1
+        most[0] = max(most[0], under_way[0])
+        began.set()
+        assert may_end.wait(30.0)
+        try:
+            return write(reading)
+        finally:
+            under_way[0] -= 1
+
+    monkeypatch.setattr(ledger, "write", slowly)
+
+    async def run() -> None:
+        recorder.start()
+        log.received("")
+        log.ended(OutcomeKind.ANSWERED, 0.1, "")
+        await asyncio.to_thread(began.wait, 30.0)
+        closing = asyncio.create_task(recorder.close())
+        for _ in range(10):  # the write is cancelled, and the last one waits for it
+            await asyncio.sleep(0)
+        assert not closing.done()
+        may_end.set()
+        await closing
+        await recorder.end(has_kept=False)
+
+    asyncio.run(run())
+    assert most == [1]
+    assert not (tmp_path / "live").exists(), "all of it is in the ledger"

@@ -46,6 +46,7 @@ class Branching(Skip):
         raise TypeError("not a tensor")
 
 
+@pytest.mark.slow
 def test_a_sequence() -> None:
     net = nn.Sequential(
         nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 5)
@@ -64,6 +65,7 @@ def test_a_sequence() -> None:
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())  # statistics too
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [Skip, Branching])
 def test_skips_and_tied_weights(module) -> None:
     found = profile_module(module(), (torch.randn(2, 8),))

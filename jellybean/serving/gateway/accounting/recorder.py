@@ -138,7 +138,7 @@ class Recorder:
             self._has_read = True
             self._add(reading)
             try:
-                await asyncio.to_thread(self._write_all, reading.at)
+                await _finished_in_thread(self._write_all, reading.at)
                 self._plans.costs.settle(self._paid_usd or (0.0, 0.0), seen_usd)
             except LedgerError as error:
                 LOG.error("%s; nothing is lost: the next interval has it", error)
@@ -151,7 +151,7 @@ class Recorder:
         """
         if not self.answers.is_empty:
             async with self._writing:
-                await asyncio.to_thread(self._keep_answers, time.time())
+                await _finished_in_thread(self._keep_answers, time.time())
 
     def _add(self, reading: Reading) -> None:
         """Add a reading to those that are not written yet; the last one goes if its time is priced as that before it.
@@ -229,6 +229,16 @@ class Recorder:
             requests,
             self.log.mark,
         )
+
+
+async def _finished_in_thread(call: Callable[..., None], *arguments: object) -> None:
+    """Call in a thread; a cancellation waits for its end, as nothing stops it and the next call must not overlap it."""
+    running = asyncio.ensure_future(asyncio.to_thread(call, *arguments))
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
 
 
 def billed_plan(view: PlanView) -> BilledPlan:

@@ -27,11 +27,17 @@ from jellybean.serving.outcomes import Outcome, Result, Tensors
 from jellybean.serving.spool.delivery import Key
 from jellybean_agent import PlanView, StreamPosition
 
-MAX_STREAMS = 4096
-IDLE_S = 300.0  # after which a stream without chunks is forgotten
-MAX_WAITING = 64  # chunks of one stream that wait for their turn
 MAX_TRIES = 8  # of one chunk, each after its stream was rebuilt
 PAUSE_S = 0.1  # after the first rebuilt try, longer by as much after each: workers are started again meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """Bounds of a gateway's memory of streams. `idle_s`: after which a stream without chunks is forgotten."""
+
+    max_streams: int = 4096
+    idle_s: float = 300.0
+    max_waiting: int = 64  # chunks of one stream that wait for their turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +80,10 @@ class Streams:
         requests: InFlightRequests,
         current_plan: Callable[[], ServedPlan],
         timeout_s: float,
-        idle_s: float = IDLE_S,
+        limits: StreamLimits = StreamLimits(),
     ) -> None:
         self._requests, self._current_plan = requests, current_plan
-        self._timeout_s, self._idle_s = timeout_s, idle_s
+        self._timeout_s, self._limits = timeout_s, limits
         self._streams: OrderedDict[Key, Stream] = OrderedDict()  # used longest ago first
         self._prefix, self._numbers = uuid.uuid4().hex[:8], itertools.count()
         self.waiting = 0  # chunks that wait for their turn
@@ -119,18 +125,19 @@ class Streams:
         if chunk.begins:
             if stream is not None:
                 self._forget(chunk.stream)
-            elif len(self._streams) >= MAX_STREAMS:
+            elif len(self._streams) >= self._limits.max_streams:
                 reason = f"overloaded: {len(self._streams)} streams are open, the most this gateway takes"
                 return Outcome(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
             stream = Stream(f"{self._prefix}-{next(self._numbers)}", str(chunk.stream), now_s)
             self._streams[chunk.stream] = stream
         elif stream is None:
             reason = (
-                f"stream {chunk.stream} is not known: it was not begun, has ended, was idle for {self._idle_s:.0f} s, "
-                "or the gateway was started again. What its state was made of is lost: begin it anew"
+                f"stream {chunk.stream} is not known: it was not begun, has ended, was idle for "
+                f"{self._limits.idle_s:.0f} s, or the gateway was started again. What its state was made of is lost: "
+                "begin it anew"
             )
             return Outcome(grpc.StatusCode.NOT_FOUND, reason)
-        if stream.waiting >= MAX_WAITING:
+        if stream.waiting >= self._limits.max_waiting:
             reason = f"overloaded: {stream.waiting} chunks of stream {stream.name} wait for their turn"
             return Outcome(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
         stream.used_s = now_s
@@ -140,7 +147,7 @@ class Streams:
     def _forget_idle(self, now_s: float) -> None:
         while self._streams:
             key, stream = next(iter(self._streams.items()))
-            if now_s - stream.used_s <= self._idle_s or stream.lock.locked():
+            if now_s - stream.used_s <= self._limits.idle_s or stream.lock.locked():
                 return
             self._forget(key)
 

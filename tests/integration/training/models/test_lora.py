@@ -28,6 +28,8 @@ from jellybean.training.models.lora import with_adapters
 from tests.integration.training.models.lora_case import LoraUpdates, one_process
 from tests.integration.training.ranks import run_ranks
 
+pytestmark = pytest.mark.slow
+
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "chimera", "zb-h1", "zb-v")
 ZOO = "tests.integration.training.models.zoo"
 OWN = "tests.integration.training.models.lora_case:adapted_bert"

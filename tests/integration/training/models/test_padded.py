@@ -15,6 +15,8 @@ pytest.importorskip("tokenizers", reason=NotInstalled.TRANSFORMERS)
 from tests.integration.training.models.padded_case import TrainPadded, whole_batches
 from tests.integration.training.ranks import run_ranks
 
+pytestmark = pytest.mark.slow
+
 EXACT = {"cross_entropy": 1e-9, "model": 1e-6}  # transformers computes its loss in float32
 
 

@@ -25,6 +25,8 @@ from tests.integration.training.models.zoo_case import ZooUpdate, in_sequence, o
 from tests.integration.training.ranks import run_ranks
 from tests.support.training_inputs import load_training_inputs
 
+pytestmark = pytest.mark.slow
+
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "chimera", "zb-h1", "zb-v")
 SOME = [ZooUpdate("gpt2", "1f1b", 2), ZooUpdate("t5", "zb-v", 2), ZooUpdate("timm_vit", "chimera", 2)]
 

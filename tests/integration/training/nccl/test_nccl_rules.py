@@ -36,6 +36,7 @@ def _deadlocks(programs, machine: Machine) -> int:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [2, 4])
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_messages_of_every_schedule_arrive(name, devices):

@@ -14,6 +14,8 @@ from tests.integration.training.cases import Train, merged
 from tests.integration.training.ranks import run_ranks
 from tests.integration.training.reference import in_sequence, one_device, relative_error
 
+pytestmark = pytest.mark.slow
+
 torch.set_num_threads(1)
 EXACT = 1e-10
 UNEVEN = [[[3, 1, 4, 2, 2, 1, 5]], [[2, 2, 1, 5, 3, 1, 1]]]  # two iterations, of no whole rounds

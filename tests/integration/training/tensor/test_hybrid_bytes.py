@@ -10,6 +10,8 @@ from jellybean_solver.pipeline import PUBLISHED_NETWORKS, LayerKind, LayerStrate
 from tests.integration.training.ranks import run_ranks
 from tests.integration.training.tensor.hybrid_case import BATCHES, WORKERS, OneHybridUpdate
 
+pytestmark = pytest.mark.slow
+
 PUBLISHED_MB = {"alexnet": 29.0, "vgg16": 141}
 HYBRID = {LayerKind.CONV: LayerStrategy.DATA, LayerKind.LINEAR: LayerStrategy.TENSOR}
 

@@ -13,6 +13,8 @@ from jellybean.documents.training.tensor import TensorSpec
 from tests.integration.training.ranks import run_ranks
 from tests.integration.training.tensor.tensor_case import Split, in_plain_torch, pictures_net
 
+pytestmark = pytest.mark.slow
+
 torch.set_num_threads(1)
 ONE, TWO = TensorSpec(ways=1), TensorSpec(ways=2)
 SHORT = {"epochs": 2, "ema": 0.9}

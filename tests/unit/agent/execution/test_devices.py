@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +18,6 @@ from jellybean_agent import ModelError, PlanViewError, plan_view, try_device
 from jellybean_agent.execution import providers
 from jellybean_agent.execution.executor import Executor
 from jellybean_agent.execution.model_files import file_sha256
-from jellybean_agent.execution.model_process import ModelProcess
-from jellybean_agent.execution.process_pool import ModelProcessPool
 from jellybean_agent.execution.providers import open_on_device, session_options
 from jellybean_agent.process.model_loading import ModelSettings, load_executors
 from jellybean_agent.system.device import CPU, Device
@@ -98,6 +97,22 @@ def test_names_that_are_no_device(name: str) -> None:
         Device(name)
 
 
+OPEN_IN_A_MODEL_PROCESS = """
+import sys
+from pathlib import Path
+from jellybean_agent.execution.model_process import ModelProcess
+from jellybean_agent.execution.process_pool import ModelProcessPool
+from jellybean_agent.system.device import Device
+
+with ModelProcessPool() as pool:
+    process = ModelProcess(pool)
+    try:
+        process.open(Path(sys.argv[1]), sys.argv[2], Device("cuda"))
+    finally:
+        process.close()
+"""
+
+
 @without_cuda
 def test_a_missing_provider_is_refused_with_what_to_install(tmp_path: Path) -> None:
     reason = r"device cuda:1: onnxruntime.* has no CUDAExecutionProvider, only .*CPUExecution.*\[agent-gpu\]"
@@ -106,12 +121,15 @@ def test_a_missing_provider_is_refused_with_what_to_install(tmp_path: Path) -> N
         Executor(tmp_path / "m.onnx", sha256, ("x",), device=Device("cuda:1"))
     with pytest.raises(ModelError, match=reason):
         try_device(Device("cuda:1"))
-    with pytest.raises(ModelError, match="has no CUDAExecutionProvider"), ModelProcessPool() as pool:
-        process = ModelProcess(pool)
-        try:
-            process.open(tmp_path / "m.onnx", sha256, Device("cuda"))
-        finally:
-            process.close()
+    done = subprocess.run(
+        [sys.executable, "-c", OPEN_IN_A_MODEL_PROCESS, str(tmp_path / "m.onnx"), sha256],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert re.search(r"ModelError: .*has no CUDAExecutionProvider", done.stderr)
 
 
 def test_a_device_that_does_not_start_is_refused(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def relay(root: Path, ulimit: str) -> Iterator[tuple[subprocess.Popen[bytes], li
             process.send_signal(signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_a_relay_raises_a_soft_limit_that_is_too_low_for_its_workers(tmp_path: Path) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY and hard < NEEDED:
@@ -52,6 +53,7 @@ def test_a_relay_raises_a_soft_limit_that_is_too_low_for_its_workers(tmp_path: P
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_relay_that_may_not_listen_on_all_ports_says_so_and_ends(tmp_path: Path) -> None:
     with relay(tmp_path, f"-n {LOW}") as (process, _, log):
         assert process.wait(timeout=60.0) == 2

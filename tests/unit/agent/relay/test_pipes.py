@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import socket
+import ssl
 import struct
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import pytest
 
 from jellybean_agent.errors import TransientError
 from jellybean_agent.relay.connector import ConnectError, Connector, PausedSink, Pipes, dial
-from jellybean_agent.relay.endpoints import Endpoint, Sink, read_buffer
+from jellybean_agent.relay.endpoints import Endpoint, Sink, TlsEndpoint, read_buffer
 from jellybean_agent.relay.limits import RelayLimits
 from jellybean_agent.relay.offers import Offer, OfferPool
 from jellybean_agent.relay.pipe import Pipe
@@ -139,6 +140,19 @@ def test_a_reset_aborts_and_keeps_its_first_reason() -> None:
         transport = MemoryTransport(early, connection.socket)
         transport.connect()
         assert transport.is_aborted
+
+    in_simulated_time(test)
+
+
+def test_tls_that_is_closed_ends_the_connection_below_it_too() -> None:
+    async def test() -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        endpoint = TlsEndpoint(lambda *both: context.wrap_bio(*both, server_hostname="x"), Sink(), BUFFER)
+        transport = MemoryTransport(endpoint, Connection.socket)
+        transport.connect()
+        assert transport.take()[:1] == b"\x16", "the handshake begins"
+        endpoint.close()
+        assert transport.has_ended
 
     in_simulated_time(test)
 
@@ -543,6 +557,7 @@ def test_a_connection_waits_for_an_offer_and_gives_up_after_a_time() -> None:
         pool, loop = OfferPool("a", LIMITS), asyncio.get_running_loop()
         waiting = [asyncio.create_task(pool.started()) for _ in range(2)]
         await asyncio.sleep(9.0)
+        assert pool.waiting == 2
         offered = Offered(pool)
         assert len(pool) == 0, "the first that waits gets it"
         await settle()
@@ -552,6 +567,7 @@ def test_a_connection_waits_for_an_offer_and_gives_up_after_a_time() -> None:
         with pytest.raises(TransientError, match="no offer of worker a within 10 s"):
             await waiting[1]
         assert loop.time() - began_s <= 1.1
+        assert pool.waiting == 0
         late = Offered(pool)
         assert (len(pool), late.said()) == (1, ACCEPTED), "who has given up gets none"
 
@@ -675,6 +691,12 @@ def test_a_worker_is_joined_to_another_worker_by_its_name() -> None:
         assert relaying.traffic.bytes["b", FROM_WORKER] == relaying.traffic.bytes["a", TO_WORKER] == 5
         for _ in range(2):
             relaying.pipes.reserve("a", TO_WORKER)
+        relaying.pipes.reserve("b", TO_WORKER)
+        with pytest.raises(ConnectError):
+            relaying.pipes.reserve("b", TO_WORKER)
+        relaying.pipes.reserve("a", FROM_WORKER)
+        with pytest.raises(ConnectError):
+            relaying.pipes.reserve("a", FROM_WORKER)
 
     in_simulated_time(test)
 

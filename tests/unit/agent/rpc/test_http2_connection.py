@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import itertools
 import os
 import zlib
 from typing import Any
@@ -348,11 +349,24 @@ def test_large_messages_arrive_whole_in_any_frames(size: int, pieces: int) -> No
         await client.send(window(0, 2**29))
         data = message(RANDOM[:size]) + message(b"next")
         cuts = [0, 3, 5, 6, 20_000, len(data) - 2, len(data)] if size > 20_000 else [0, 7, len(data)]
-        parts = b"".join(frame(DATA, 0, 1, data[low:high]) for low, high in zip(cuts, cuts[1:]))
+        parts = b"".join(frame(DATA, 0, 1, data[low:high]) for low, high in itertools.pairwise(cuts))
         answers = await client.send(open_call(1, BIDI) + parts + frame(DATA, END_STREAM, 1, b""), pieces)
         assert server.got == [RANDOM[:size], b"next"]
         assert content(answers, 1) == data
         assert client.status(answers, 1) == (0, "")
+
+    run_in_simulated_time(run)
+
+
+def test_a_large_message_is_received_into_memory_of_its_own() -> None:
+    async def run() -> None:
+        client = await greeted()
+        plain = len(client.connection.get_buffer(-1))
+        begin = frame(DATA, 0, 1, message(RANDOM[:100_000]))
+        await client.send(open_call(1, BIDI) + begin[: 9 + 5 + 1000])
+        assert plain < len(client.connection.get_buffer(-1)) == 99_000
+        await client.send(begin[9 + 5 + 1000 : -(2**14)])
+        assert len(client.connection.get_buffer(-1)) == plain, "its last bytes come with what follows"
 
     run_in_simulated_time(run)
 
@@ -397,10 +411,8 @@ def test_answers_leave_as_far_as_both_windows_and_the_frame_size_allow() -> None
         ]
         got += content(answers, 1)
         assert len(got) == 65535, "the connection's window"
-        assert client.status(answers := await client.send(settings((MAX_FRAME, 2**15)) + window(0, 2**20)), 1) == (
-            0,
-            "",
-        )
+        answers = await client.send(settings((MAX_FRAME, 2**15)) + window(0, 2**20))
+        assert client.status(answers, 1) == (0, "")
         got += content(answers, 1)
         assert max(len(found.payload) for found in answers if found.kind == DATA) == 2**15
         assert got == whole

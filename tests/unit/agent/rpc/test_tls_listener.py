@@ -339,7 +339,9 @@ def test_a_peer_that_ends_before_the_handshake_is_told_of_once(
         assert isinstance(secured, TlsTransport)
         secured.eof_received()
         assert not client.connection.is_closing(), "its own transport closes it"
+        assert not secured.is_closing()
         secured.abort()
+        assert secured.is_closing()
         secured.write(b"after the end")
         assert client.connection.take() == b""
         early = TlsTransport(secured_by(listener), listener.tls, memoryview(bytearray(10)), 1.0)
@@ -350,6 +352,26 @@ def test_a_peer_that_ends_before_the_handshake_is_told_of_once(
 
     in_simulated_time(folders, TlsLimits(), test)
     assert caplog.messages == ["refused at the handshake: it closed the connection (127.0.0.1)"]
+
+
+def test_a_lost_connection_takes_nothing_more(folders: tuple[CertificateFolder, CertificateFolder]) -> None:
+    async def test(listener: Listener) -> None:
+        client = listener.client().shake_hands()
+        secured = client.connection.protocol
+        assert isinstance(secured, TlsTransport)
+        assert secured.get_extra_info("peername") == ("127.0.0.1", 40_000)
+        client.connection.lose()
+        assert secured.is_closing()
+        secured.pause_reading()
+        secured.resume_reading()
+        secured.set_write_buffer_limits(5)
+        secured.write(b"x")
+        secured.close()
+        secured.abort()
+        assert (secured.get_write_buffer_size(), secured.get_extra_info("peername", "gone")) == (0, "gone")
+        assert client.connection.take() == b""
+
+    in_simulated_time(folders, TlsLimits(), test)
 
 
 def secured_by(listener: Listener) -> Callable[[ssl.MemoryBIO, ssl.MemoryBIO], ssl.SSLObject]:

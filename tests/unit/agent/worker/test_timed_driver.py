@@ -28,6 +28,7 @@ from jellybean_solver.model.plan_document import Document
 from jellybean_solver.model.problem import Link
 from tests.support.http2_client import settle
 from tests.support.tiny_models import make_plan
+from tests.support.waiting import wait_until_async
 from tests.unit.agent.worker.timed_worker import RUN_S, Worker, with_worker
 
 HASH = "0" * 64
@@ -332,7 +333,7 @@ def test_a_direct_call_is_answered_by_the_models_output_names(tmp_path: Path) ->
 def test_a_direct_call_that_takes_too_long_is_dropped(tmp_path: Path) -> None:
     async def test(worker: Worker) -> None:
         worker.receive("r0", 0, "add")
-        with pytest.raises(StatusError, match="no answer of add within 0.5 s: 1 requests wait") as refused:
+        with pytest.raises(StatusError, match=r"no answer of add within 0.5 s: 1 requests wait") as refused:
             await worker.driver.call_operator("add", ones(), 0.5)
         assert refused.value.status is grpc.StatusCode.DEADLINE_EXCEEDED
         assert worker.driver.direct_calls_in_flight == 0
@@ -345,7 +346,7 @@ def test_a_direct_call_that_takes_too_long_is_dropped(tmp_path: Path) -> None:
 def test_a_direct_call_whose_run_fails_has_its_status(tmp_path: Path) -> None:
     async def test(worker: Worker) -> None:
         worker.sessions["add"].fault = InvalidInputError("a wrong shape")
-        with pytest.raises(StatusError, match="^operator add: a wrong shape$") as refused:
+        with pytest.raises(StatusError, match=r"^operator add: a wrong shape$") as refused:
             await worker.driver.call_operator("add", ones(), None)
         assert refused.value.status is grpc.StatusCode.INVALID_ARGUMENT
         counters = worker.driver.counters
@@ -420,3 +421,81 @@ def test_a_driver_that_has_stopped_checks_no_deadlines(tmp_path: Path) -> None:
         assert worker.gateway.expiries == 1
 
     with_worker(one_operator(tmp_path), "edge-1", tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (np.zeros((1, 2), np.complex64), "complex64"),
+        (np.float32(3), "output y of shape [] cannot be split into requests"),
+    ],
+)
+def test_an_output_that_cannot_be_sent_fails_its_request_alone(tmp_path: Path, made: Any, reason: str) -> None:
+    async def test(worker: Worker) -> None:
+        session = worker.sessions["both"]
+        session.made = np.asarray(made)
+        for upstream in ("x", "z"):
+            worker.receive("bad", 1, "both", upstream)
+        await asyncio.sleep(1.1)
+        (failure,) = worker.gateway.failures.values()
+        assert reason in failure.reason
+        assert (failure.operator, status(failure)) == ("both", grpc.StatusCode.INTERNAL)
+        assert worker.sent["cloud-1"].messages == []
+        assert worker.driver.requests_in_flight == 0
+        session.made = None
+        for upstream in ("x", "z"):
+            worker.receive("good", 1, "both", upstream)
+        await asyncio.sleep(1.1)
+        assert worker.sent["cloud-1"].answers == {"good": 2.0}
+
+    with_worker(join(tmp_path), "edge-1", tmp_path, test)
+
+
+def test_several_operators_of_a_worker_hand_requests_on_without_sending(tmp_path: Path) -> None:
+    operators = {"add": (["x"], HASH), "more": (["add"], HASH)}
+    document = make_plan(tmp_path, operators, [(1.0, dict.fromkeys(operators, "edge-1"))], sources={"x": "edge"})
+
+    async def test(worker: Worker) -> None:
+        worker.receive("r0", 1, "add")
+        worker.receive("r1", 5, "add")
+        await asyncio.sleep(4.1)
+        assert worker.gateway.answers == {"r0": 3.0, "r1": 7.0}
+        assert worker.driver.counters.completed == {"add": 2, "more": 2}
+
+    with_worker(document, "edge-1", tmp_path, test)
+
+
+class Blocking:
+    """A model that runs in the executor's thread: it adds one."""
+
+    def __init__(self, worker: Worker, operator: str) -> None:
+        session: Any = worker.sessions[operator]
+        session.can_run_async = lambda: False
+
+
+def test_a_model_that_cannot_run_from_the_loop_runs_in_the_thread(tmp_path: Path) -> None:
+    async def test(worker: Worker) -> None:
+        Blocking(worker, "add")
+        for number in range(5):
+            worker.receive(f"r{number}", number, "add")
+        await wait_until_async(lambda: len(worker.gateway.answers) == 5)
+        assert worker.gateway.answers == {f"r{number}": number + 1.0 for number in range(5)}
+        assert worker.driver.queued == 0
+        assert worker.sessions["add"].runs == []
+
+    with_worker(one_operator(tmp_path), "edge-1", tmp_path, test)
+
+
+def test_the_next_run_goes_to_where_its_model_is(tmp_path: Path) -> None:
+    operators = {"add": (["x"], HASH), "more": (["add"], HASH)}
+    document = make_plan(tmp_path, operators, [(1.0, dict.fromkeys(operators, "edge-1"))], sources={"x": "edge"})
+
+    async def test(worker: Worker) -> None:
+        Blocking(worker, "add")
+        for number in range(3):
+            worker.receive(f"r{number}", number, "add")
+        await wait_until_async(lambda: len(worker.gateway.answers) == 3)
+        assert worker.gateway.answers == {f"r{number}": number + 2.0 for number in range(3)}
+        assert len(worker.sessions["more"].runs) == 3
+
+    with_worker(document, "edge-1", tmp_path, test)

@@ -29,23 +29,34 @@ RUN_S = 1.0
 
 @dataclass
 class TimedSession:
-    """A model that adds one to its first input: a run takes `RUN_S` in the loop's time. `fault`: what its runs raise."""
+    """A model that adds one to its first input, and this input to its states: a run takes `RUN_S` of the loop's time.
+
+    `fault`: what its runs raise.
+    """
 
     names: Sequence[str] = ("x",)
+    states: Mapping[str, str] = field(default_factory=dict)  # input -> output, as in a plan
     fault: AgentError | None = None
+    made: Array | None = None  # its first output, in place of the sum
     runs: list[list[float]] = field(default_factory=list)  # the first values of the items in each run
     is_warm: bool = False
 
     @property
     def inputs(self) -> tuple[TensorPort, ...]:
-        return tuple(TensorPort(name, "float32", (-1, 2)) for name in self.names)
+        return tuple(TensorPort(name, "float32", (-1, 2)) for name in (*self.names, *self.states))
+
+    @property
+    def example(self) -> list[Array]:
+        """Inputs of one request."""
+        return [np.zeros((1, 2), np.float32) for _ in self.inputs]
 
     @property
     def outputs(self) -> tuple[TensorPort, ...]:
-        return (TensorPort("y", "float32", (-1, 2)),)
+        return tuple(TensorPort(name, "float32", (-1, 2)) for name in ("y", *self.states.values()))
 
     def run(self, feed: Mapping[str, Array]) -> Sequence[Array]:
-        return [feed[self.names[0]] + np.float32(1)]
+        first = feed[self.names[0]] + np.float32(1) if self.made is None else self.made
+        return [first, *(feed[name] + feed[self.names[0]] for name in self.states)]
 
     def can_run_async(self) -> bool:
         return True
@@ -102,9 +113,12 @@ class Worker:
 
     def __init__(self, document: Document, name: str, folder: Path) -> None:
         self.view = plan_view(document)
-        own = self.view.workers[name]
-        self.sessions = {op: TimedSession([up for up, _ in self.view.operators[op].wiring.inputs]) for op in own.operators}
-        executors = {
+        self.worker = own = self.view.workers[name]
+        self.state = "ready"  # as an agent's
+        self.sessions = {
+            op: TimedSession([up for up, _ in self.view.operators[op].wiring.inputs]) for op in own.operators
+        }
+        self.executors = {
             operator: Executor(
                 Path("model"), "", session.names, batch=own.batches[operator], open_session=lambda *_, s=session: s
             )
@@ -113,7 +127,7 @@ class Worker:
         self.sent = {other: SentMessages() for other in (GATEWAY, *self.view.workers) if other != name}
         self._links = EmulatedLinks(self.view.links, folder / "links").open()
         peers: Any = self.sent
-        self.driver = Driver(self.view, name, executors, peers, self._links)
+        self.driver = Driver(self.view, name, self.executors, peers, self._links)
         self.capacity: list[str] = []
         self.driver.on_capacity = self.capacity.append
         self.driver.start()
@@ -142,9 +156,7 @@ class Worker:
         self._links.close()
 
 
-def with_worker(
-    document: Document, name: str, folder: Path, test: Callable[[Worker], Awaitable[None]]
-) -> None:
+def with_worker(document: Document, name: str, folder: Path, test: Callable[[Worker], Awaitable[None]]) -> None:
     """Run a test with a worker, in simulated time."""
 
     async def run() -> None:

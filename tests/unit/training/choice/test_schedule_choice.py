@@ -46,6 +46,7 @@ def profile(traced) -> TorchProfile:
     return replace(measured, graph=LayerGraph(layers, measured.graph.edges))
 
 
+@pytest.mark.slow
 def test_the_fastest_with_a_flush(profile):
     found = choose_from_profile(profile, _asked(), 1.0, LINK)
     assert SCHEDULES.keys() - {found.name} == found.rejected.keys()

@@ -99,6 +99,7 @@ def _losses(schedule: str, *, ahead: bool) -> dict[int, float]:
     return {number: float(loss) for number, loss in log.losses.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zb-v"])
 def test_the_announced_reads_are_the_interpreters(schedule):
     """In order: another read than the announced one would be an error."""
