@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from jellybean_solver.errors import SolverError
@@ -189,8 +189,7 @@ def test_a_changed_schedule_is_reported(schedule: Schedule, rng: random.Random) 
     action = own[index]
     match rng.randrange(5):
         case 0:
-            if action.kind is ActionKind.REDUCE:
-                return
+            assume(action.kind is not ActionKind.REDUCE)
             del own[index]
         case 1:
             own.insert(index, action)
@@ -200,8 +199,7 @@ def test_a_changed_schedule_is_reported(schedule: Schedule, rng: random.Random) 
             own[index] = replace(action, version=action.version + 1)
         case _:
             own[index] = replace(action, stage=(action.stage + 1) % (schedule.stages + 1))
-    if action.kind is ActionKind.REDUCE:
-        return  # what a sum counts follows from its place alone
+    assume(action.kind is not ActionKind.REDUCE)  # what a sum counts follows from its place alone
     changed = replace(schedule, actions=(*schedule.actions[:device], tuple(own), *schedule.actions[device + 1 :]))
     assert schedule_violations(changed)
 

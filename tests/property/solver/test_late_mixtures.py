@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from jellybean_solver import Deadline, Objective, Plan, Problem, Slo, evaluate, solve
@@ -23,8 +23,8 @@ NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 def test_there_is_a_mixture_in_time_where_one_selection_is(problem: Problem, share: float) -> None:
     asked = replace(problem, slo=Slo(), objective=Objective.MEAN_ACCURACY)
     free = solve(asked, explained=False).plan
-    if free is None or not 0.0 < (free_s := latency(free).slowest_s) < float("inf"):
-        return
+    free_s = 0.0 if free is None else latency(free).slowest_s
+    assume(0.0 < free_s < float("inf"))
     p99_s = share * free_s
 
     def judge(plan: Plan) -> float:

@@ -165,8 +165,7 @@ def test_together_never_costs_more_than_one_after_the_other(pair: Pair) -> None:
 def test_a_budget_is_one_of_both(pair: Pair) -> None:
     both = combine_workflows("both", {"a": pair[0], "b": pair[1]})
     plan = solve(both, explained=False).plan
-    if plan is None or plan.cost.total_usd_per_h < 0.01:
-        return
+    assume(plan is not None and plan.cost.total_usd_per_h >= 0.01)
     cost = plan.cost.total_usd_per_h
     assert solve(replace(both, slo=Slo(budget_usd_per_h=1.01 * cost)), explained=False).plan is not None
     refused = solve(replace(both, slo=Slo(budget_usd_per_h=0.99 * cost)))
