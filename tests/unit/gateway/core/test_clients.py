@@ -164,6 +164,7 @@ def test_a_remote_ledger(tmp_path: Path) -> None:
         assert error_of(lambda: client.label({"unknown": 3}))[0] == "NOT_FOUND"
         outcomes = ledger.label("tiny", [LaterLabel("c", "3"), LaterLabel("d", "3")])
         assert [outcome.verdict for outcome in outcomes] == [1.0, None]
+        assert error_of(lambda: ledger.label("other", [LaterLabel("c", "3")]))[0] == "NOT_FOUND"
         accuracies = ledger.accuracy(LabelledBy.ALL, "tiny")
         assert [(line.labels, round(line.accuracy, 1)) for line in accuracies.lines] == [(3, 66.7)]
         assert [line.labels for line in ledger.accuracy(LabelledBy.ALL, "other").lines] == [0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import struct
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
@@ -466,6 +467,25 @@ def test_a_request_that_is_kept_is_answered_after_the_next_start(tmp_path: Path)
         assert requests_of(tmp_path / "ledger.db") == 4
 
     run(test())
+
+
+def test_a_failure_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With its reason; a request that is kept has not failed yet."""
+    caplog.set_level(logging.INFO, "jellybean.gateway")
+    document = plan_of(tmp_path, "edge-1", deliver=Deliver.EVENTUALLY)
+
+    async def test() -> None:
+        options = ("--spool", f"{tmp_path}/spool.db", "--timeout-s", "0.1")
+        async with running_gateway(document, tmp_path, *options, behaviours={"edge-1": hold}) as gateway:
+            assert (await gateway.infer(inputs=INPUTS, request_id="kept")).kept
+            refusal = gateway.infer(inputs={"x": tensor(1)}, request_id="wrong")
+            assert (await refused(refusal))[0] is Code.INVALID_ARGUMENT
+
+    run(test())
+    failures = [record for record in caplog.records if record.getMessage().startswith("a request was refused: ")]
+    assert [record.levelname for record in failures] == ["INFO"]
+    (record,) = failures
+    assert record.getMessage().startswith("a request was refused: source x: ")
 
 
 def test_a_gateway_keeps_requests_only_where_it_is_told(plan: Document, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from jellybean.serving.gateway.streams.streams import StreamChunk, StreamLimits
 from jellybean.serving.outcomes import Outcome
 from jellybean.serving.spool.delivery import Key
 from jellybean_agent import PlanView, decode_tensor, plan_view
+from jellybean_protos.agent.v1 import agent_pb2
 from tests.support.scripted_workers import ScriptedWorker, Served, add_up, hold, served, tensor, until
 from tests.support.tiny_models import make_plan, recurrent
 
@@ -235,6 +236,28 @@ def test_a_state_that_a_worker_has_lost_is_made_anew(one: PlanView) -> None:
             worker.states.clear()
             assert await camera.send() == 10
             assert len(worker.received) == 3 + 1 + 3 + 1  # the refused one, those before, and it again
+
+    run(test())
+
+
+def test_a_state_that_cannot_be_made_anew_yet_is_made_anew_later(one: PlanView) -> None:
+    """The chunks before are refused in the middle."""
+
+    async def test() -> None:
+        async with served(one, behaviours=adding(one)) as found:
+            camera = Camera(found)
+            assert [await camera.send() for _ in range(3)] == [1, 3, 6]
+            (worker,) = found.workers.values()
+            worker.states.clear()
+            count = len(worker.received)
+
+            def refuse_second(worker: ScriptedWorker, message: agent_pb2.Message) -> None:
+                is_second = len(worker.received) == count + 3  # after the chunk that misses its state, and the first
+                worker.fail(message, Code.INTERNAL, "broken") if is_second else add_up(worker, message)
+
+            worker.behaviour = refuse_second
+            assert await refusal(camera.send(), Code.INTERNAL) == "worker edge-1, operator remember: broken"
+            assert await camera.send(4) == 10
 
     run(test())
 
