@@ -26,7 +26,7 @@ from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from jellybean_protos.inference.v2 import inference_pb2
 from jellybean_solver import from_document, to_document
 from jellybean_solver.model.problem import Deliver, Link
-from tests.support.gateway_in_process import RunningGateway, running_gateway
+from tests.support.gateway_in_process import RunningGateway, eventually, running_gateway
 from tests.support.ports import free_port
 from tests.support.scripted_workers import ScriptedWorker, add_up, hold, socket_folder, tensor, until
 from tests.support.tiny_models import make_plan, recurrent, scale
@@ -312,12 +312,14 @@ def test_health_follows_the_workers(plan: Document, tmp_path: Path) -> None:
 
             assert not await is_serving()
             (worker,) = gateway.workers.values()
+
+            async def is_away() -> bool:
+                return not await is_serving()
+
             await worker.start()
-            while not await is_serving():
-                await asyncio.sleep(0.005)
+            await eventually(is_serving)
             await worker.stop()
-            while await is_serving():
-                await asyncio.sleep(0.005)
+            await eventually(is_away)
 
     run(test())
 
@@ -367,8 +369,11 @@ def test_another_plan_takes_over_and_is_served_at_the_next_start(plan: Document,
             worker = await other_worker(gateway, after, sockets, "edge-7")
             await worker.start()
             replaced = gateway.stub.Replace(replacing(after, worker))
-            while (await gateway.status()).plan == gateway.view.hash:
-                await asyncio.sleep(0.005)
+
+            async def has_switched() -> bool:
+                return (await gateway.status()).plan == worker.view.hash
+
+            await eventually(has_switched)
             answered = await gateway.infer(inputs=INPUTS)
             assert answered.outputs
             assert len(worker.received) == 1
@@ -517,14 +522,23 @@ def test_the_ledger_has_what_was_served(tmp_path: Path, several: tuple[str, ...]
         async with running_gateway(document, tmp_path, *options) as gateway:
             for _ in range(3):
                 await gateway.infer(inputs=INPUTS)
-            while (await metrics_of(gateway))["ledger_unwritten",]:
-                await asyncio.sleep(0.01)
+
+            async def is_written() -> bool:
+                return (await metrics_of(gateway))["ledger_unwritten",] == 0
+
+            await eventually(is_written)
         found = Ledger(str(tmp_path / "ledger.db"), "test")
         workers_usd, links_usd = run_cost(found, "first", "tiny")
         found.close()
         assert workers_usd > 0
         assert links_usd == pytest.approx(3 * 16 / 2**30 * 0.5)
         assert not (tmp_path / "live").exists()
+        async with running_gateway(document, tmp_path, *options) as gateway:  # which goes on with what was paid
+
+            async def goes_on() -> bool:
+                return (await metrics_of(gateway))["gateway_cost_usd_total", "links"] == pytest.approx(links_usd)
+
+            await eventually(goes_on)
 
     run(test())
 
@@ -533,8 +547,11 @@ def test_what_could_not_be_written_is_written_later(plan: Document, tmp_path: Pa
     async def test() -> None:
         options = ("--ledger", f"{tmp_path}/away/ledger.db", "--live", f"{tmp_path}/live")
         async with running_gateway(plan, tmp_path, *options) as gateway:
-            while not (await metrics_of(gateway))["ledger_unwritten",]:
-                await asyncio.sleep(0.01)
+
+            async def is_unwritten() -> bool:
+                return (await metrics_of(gateway))["ledger_unwritten",] > 0
+
+            await eventually(is_unwritten)
             assert (await gateway.infer(inputs=INPUTS, request_id="a")).outputs
             (tmp_path / "away").mkdir()
         assert requests_of(tmp_path / "away/ledger.db") == 1
