@@ -485,6 +485,12 @@ def test_a_failure_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixtu
             assert (await gateway.infer(inputs=INPUTS, request_id="kept")).kept
             refusal = gateway.infer(inputs={"x": tensor(1)}, request_id="wrong")
             assert (await refused(refusal))[0] is Code.INVALID_ARGUMENT
+            caplog.set_level(logging.ERROR, "jellybean.gateway")
+            await gateway.stub.Drain(agent_pb2.DrainRequest(timeout_s=0.0))
+            assert await refused(gateway.infer(inputs=INPUTS, request_id="late")) == (
+                Code.UNAVAILABLE,
+                "the gateway is draining: it takes no new requests",
+            )
 
     run(test())
     failures = [record for record in caplog.records if record.getMessage().startswith("a request was refused: ")]

@@ -304,6 +304,29 @@ def test_chunks_wait_for_those_before_them(one: PlanView) -> None:
     run(test())
 
 
+def test_a_stream_that_begins_anew_leaves_the_chunk_before_behind(one: PlanView) -> None:
+    async def test() -> None:
+        async with served(one, behaviours={"edge-1": hold}) as found:
+            seen: list[dict[str, agent_pb2.Tensor]] = []
+            found.gateway.on_outputs = lambda view, outputs: seen.append(dict(outputs))
+            camera, worker = Camera(found), found.workers["edge-1"]
+            before = asyncio.create_task(camera.send(5))
+            (message,) = await found.sent()
+            worker.behaviour = add_up
+            assert await camera.send(7, begins=True) == 7
+            add_up(worker, message)
+            assert await before == 5
+            assert await camera.send(1) == 8
+            assert [tensors["remember"] for tensors in seen] == [
+                tensor(7, 0, 0, 0),
+                tensor(5, 0, 0, 0),
+                tensor(8, 0, 0, 0),
+            ]
+            assert not found.gateway.plans.served.has_attempts
+
+    run(test())
+
+
 def test_a_client_that_gives_up_lets_the_next_chunk_pass(one: PlanView) -> None:
     async def test() -> None:
         async with served(one, behaviours={"edge-1": hold}) as found:
