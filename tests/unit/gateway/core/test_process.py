@@ -161,9 +161,9 @@ def test_the_inference_protocol(plan: Document, tmp_path: Path) -> None:
                 "worker edge-1, operator double: broken",
             )
             worker.behaviour = hold
-            status, reason = await refused(infer(model_request(), timeout=0.4))
+            status, reason = await refused(infer(model_request(), timeout=2.0))
             assert status is Code.DEADLINE_EXCEEDED
-            assert reason.startswith("no answer of double within 0.")
+            assert reason.startswith("no answer of double within ")
             found = await gateway.status()
             assert (found.answered, found.failed, found.expired) == (4, 4, 1)
 

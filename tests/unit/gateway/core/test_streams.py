@@ -347,16 +347,29 @@ def test_a_client_that_gives_up_lets_the_next_chunk_pass(one: PlanView) -> None:
 
 def test_streams_are_bounded(one: PlanView) -> None:
     async def test() -> None:
-        settings = GatewaySettings(streams=StreamLimits(max_streams=2, idle_s=0.05))
+        settings = GatewaySettings(streams=StreamLimits(max_streams=2))
         async with served(one, settings, behaviours=adding(one)) as found:
             first, second, third = (Camera(found, name) for name in "abc")
             assert [await first.send(), await second.send()] == [1, 1]
             assert await refusal(third.send(), Code.RESOURCE_EXHAUSTED) == (
                 "overloaded: 2 streams are open, the most this gateway takes"
             )
-            await asyncio.sleep(0.06)
+            assert await first.send(ends=True) == 3
             assert await third.send(begins=True) == 2
             await refusal(first.send(), Code.NOT_FOUND)
+
+    run(test())
+
+
+def test_a_stream_without_chunks_is_forgotten(one: PlanView) -> None:
+    async def test() -> None:
+        settings = GatewaySettings(streams=StreamLimits(max_streams=1, idle_s=0.01))
+        async with served(one, settings, behaviours=adding(one)) as found:
+            first, second = Camera(found, "a"), Camera(found, "b")
+            assert await first.send() == 1
+            await asyncio.sleep(0.02)
+            assert await second.send() == 1
+            assert "was idle for 0 s" in await refusal(first.send(), Code.NOT_FOUND)
 
     run(test())
 
