@@ -14,6 +14,8 @@ import pytest
 from jellybean.serving.gateway.gateway import GatewaySettings
 from jellybean.serving.gateway.requests.admission import Admission
 from jellybean.serving.gateway.requests.hedging import Hedge
+from jellybean.serving.gateway.requests.in_flight import RETRY_SHARE, answer_limit_s
+from jellybean.serving.gateway.requests.retry_budget import RetryBudget
 from jellybean.serving.outcomes import OutcomeKind, Result
 from jellybean.serving.spool.delivery import Key
 from jellybean_agent import PlanView, decode_tensor
@@ -574,3 +576,17 @@ def test_answered_ids_are_remembered_up_to_a_number() -> None:
         admission.remove(key, 1, answered=True)
     assert admission.refusal(Key("", "0"), 1, 0) is None
     assert admission.refusal(Key("", "1"), 1, 0) is not None
+
+
+def test_the_reason_of_a_failure_reaches_the_client_in_time() -> None:
+    assert [answer_limit_s(limit_s) for limit_s in (60.0, 2.0, 1.0)] == pytest.approx([59.8, 1.8, 0.9])
+
+
+def test_every_fifth_request_earns_a_retry() -> None:
+    budget = RetryBudget(2, RETRY_SHARE)
+    assert [budget.take(), budget.take(), budget.take()] == [True, True, False]
+    for _ in range(4):
+        budget.earn()
+    assert not budget.take()
+    budget.earn()
+    assert budget.take()
