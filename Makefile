@@ -8,36 +8,49 @@ DEMO := demo/digits
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test nightly devices bench lint types protos clean help
+.PHONY: demo test slow cluster-tests nightly devices bench lint types protos clean help
 
 help:            ## list the targets
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*##/  /'
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*##/  /'
 
-$(VENV)/.plan: pyproject.toml
+$(VENV)/.plan: pyproject.toml requirements/ci.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -e '.[all]'
+	$(PIP) install -c requirements/ci.txt -e '.[all]'
 	touch $@
 
-$(VENV)/.test: pyproject.toml $(VENV)/.plan
-	$(PIP) install 'pip>=25.1'
-	$(PIP) install --group test
-	tests/tools/install-browser.sh
-	touch $@
+# One resolution for all; modules are compiled when they are first imported, and Debian's packages come meanwhile.
+$(VENV)/.test: pyproject.toml requirements/ci.txt requirements/protoc.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@packages=$$(tests/tools/debian-packages.sh ask); \
+	tests/tools/debian-packages.sh install $$packages & \
+	$(PIP) install --no-compile 'pip>=25.1' && \
+	$(PIP) install --no-compile -c requirements/ci.txt -e '.[all,ocr]' --group test && \
+	$(PIP) install --no-compile --no-deps --upgrade --target $(VENV)/protoc -r requirements/protoc.txt; \
+	status=$$?; wait; exit $$status
+	touch $(VENV)/.plan $@
 
 demo: $(VENV)/.plan  ## profile, plan, serve, measure and report examples/digits
 	$(BIN)/python -m jellybean demo $(DEMO)
 
-# Without reordering, long tests (e2e, integration) come first, so that both workers end at about the same time.
-# A worker that crashes fails its test and is not started again: with files as units, xdist would then wait for ever.
-IN_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
-# Both parts run even if the first fails, so that one run names every failing test.
-test: $(VENV)/.test lint types  ## lint, type-check and run the tests
-	$(BIN)/python -m pytest -m 'not nightly and not alone' $(IN_PARALLEL); status=$$?; \
-	$(BIN)/python -m pytest -m 'not nightly and alone' && exit $$status
+# COST=1: each test's processor seconds. RANDOM=SEED: in random order. Lint and types run beside the first tests.
+TIER = COST='$(COST)' RANDOM_ORDER='$(RANDOM)' tests/tools/run-tier
+test: $(VENV)/.test  ## lint, type-check and run the tests (COST=1: print what they cost; RANDOM=7: in random order)
+	@$(MAKE) --no-print-directory lint types >$(VENV)/checks.log 2>&1 & checks=$$!; \
+	$(TIER) test; tests=$$?; \
+	wait $$checks; checks=$$?; cat $(VENV)/checks.log; exit $$((tests + checks))
 
-nightly: $(VENV)/.test  ## the long runs too
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'not alone' $(IN_PARALLEL) --timeout 3600 -o faulthandler_timeout=0
-	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m alone --timeout 3600 -o faulthandler_timeout=0
+slow: $(VENV)/.test  ## the tests to run before a merge, beside those of `make test`
+	$(TIER) slow
+
+# RANDOM=SEED: in random order.
+cluster-tests: $(VENV)/.test  ## the tests of Kubernetes on the API server that JELLYBEAN_TEST_KUBECONFIG names
+	@test -n "$$JELLYBEAN_TEST_KUBECONFIG" || { echo 'cluster-tests: set JELLYBEAN_TEST_KUBECONFIG to the kubeconfig of' \
+		'an administrator of a cluster that nothing else uses, made by kind or envtest as CONTRIBUTING.md says' >&2; exit 2; }
+	$(BIN)/python -m pytest -rs -m 'cluster and not nightly' $(if $(RANDOM),-p randomly --randomly-dont-reset-seed \
+		--randomly-seed=$(RANDOM)) tests/integration/k8s tests/property/k8s tests/e2e/cli
+
+nightly: $(VENV)/.test  ## all tests, and other execution providers
+	$(TIER) nightly
 	$(MAKE) devices
 
 # Only one build of onnxruntime can be installed: each further one gets an environment of its own over $(VENV).
@@ -64,8 +77,27 @@ lint: $(VENV)/.test
 types: $(VENV)/.test
 	$(BIN)/mypy
 
+# The stubs' compiler is older than the runtime in .venv, so that the stubs run on old runtimes too: requirements/protoc.txt.
 protos: $(VENV)/.test  ## regenerate the stubs beside the .proto files
-	cd protos && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $$(find jellybean_protos -name '*.proto')
+	cd protos && PYTHONPATH=../$(VENV)/protoc ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $$(find jellybean_protos -name '*.proto')
+
+.PHONY: matrix lock dist
+matrix:          ## unit and property tests of the wheel on each Python that is installed; ROWS="3.12 oldest" for some
+	$(PYTHON) tests/tools/matrix.py $(ROWS)
+
+lock:            ## the newest versions of all dependencies into requirements/ci.txt
+	rm -rf $(VENV)-lock
+	$(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/python -m pip install -q 'pip>=25.1'
+	$(VENV)-lock/bin/python -m pip install -q -e '.[all]' --group test
+	$(VENV)-lock/bin/python tests/tools/lock.py
+
+dist:            ## sdist and wheel into dist/, as a release publishes them
+	rm -rf dist $(VENV)-dist
+	$(PYTHON) -m venv $(VENV)-dist
+	$(VENV)-dist/bin/python -m pip install -q build twine
+	$(VENV)-dist/bin/python -m build
+	$(VENV)-dist/bin/python -m twine check --strict dist/*
 
 clean:           ## remove what the targets made
-	rm -rf $(VENV) $(VENV)-openvino $(VENV)-gpu demo
+	rm -rf $(VENV) $(VENV)-openvino $(VENV)-gpu $(VENV)-matrix $(VENV)-lock $(VENV)-dist .cost dist demo

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks import (  # noqa: F401  (each registers itself)
+    command_line,
     computing,
     fleets,
     from_models,
@@ -23,7 +24,7 @@ from benchmarks import (  # noqa: F401  (each registers itself)
     vqa,
 )
 from benchmarks.deadline import compare as deadline  # noqa: F401
-from benchmarks.examples import digits, ocr, together  # noqa: F401
+from benchmarks.examples import digits, ocr, split, together  # noqa: F401
 from benchmarks.harness.run import main
 from benchmarks.middle import compare  # noqa: F401
 from benchmarks.training_runs import (  # noqa: F401

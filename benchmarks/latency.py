@@ -26,6 +26,8 @@ from jellybean_solver.latency.estimate import latency
 REQUESTS = 10_000
 PLANS = 50
 FURTHER = (1000, 3000, 4000, 6000)  # first seeds
+SPECIAL_PLANS, SPECIAL_REQUESTS = 63, 3_000
+FIRST_SPECIAL, SPECIAL_STEP = 5, 6  # seeds of fleets with batches and arrivals that are evenly spaced
 SPREAD = ("lowest", "median", "highest")
 METHOD = f"Cheapest plans of generated fleets of all kinds, simulated with {REQUESTS:,} requests each."
 REFERENCE = "the simulator's p99. Above 1 the closed form, by which the planner searches, is conservative."
@@ -59,6 +61,28 @@ def latency_estimate_further(smoke: bool) -> Result:
     )
 
 
+@benchmark
+def latency_estimate_special(smoke: bool) -> Result:
+    """The kind of plan where the closed form is furthest off: phases of evenly spaced requests, and batches."""
+    count, requests = (1, 300) if smoke else (SPECIAL_PLANS, SPECIAL_REQUESTS)
+    seeds = itertools.count(FIRST_SPECIAL, SPECIAL_STEP)
+    plans = filter(None, (_cheapest(_problem(seed, Sharing.SHARED, Arrivals.PERIODIC)) for seed in seeds))
+    ratios = [
+        latency(plan).p99_s / _simulated_p99_s(plan, requests, number)
+        for number, plan in enumerate(itertools.islice(plans, count))
+    ]
+    row = [f"{count} with batches on shared workers and periodic arrivals", f"{requests:,}", *_spread(ratios)]
+    return Result(
+        title="p99 latency: closed form over simulated, hard cases",
+        topic=Topic.PREDICTION,
+        method="The kind of plan where the closed form is furthest off. Requests that arrive evenly spaced meet as "
+        "their phases happen to lie, in the same way for ever, and the closed form does not model phases. The "
+        "simulator decides whether a plan is handed out.",
+        reference=REFERENCE,
+        tables=(Table.of(["plans", "requests each", *SPREAD], [row]),),
+    )
+
+
 def _spread(ratios: Sequence[float]) -> list[str]:
     return [f"{figure:.2f}" for figure in (min(ratios), statistics.median(ratios), max(ratios))]
 
@@ -71,13 +95,20 @@ def _ratios(first: int, smoke: bool) -> tuple[Mapping[str, Sequence[float]], Seq
         began = time.perf_counter()
         estimate_s = latency(plan).p99_s
         took_s.append(time.perf_counter() - began)
-        duration_s = REQUESTS / plan.sources[0].rate_per_s
-        simulated = simulate(
-            plan, brains, SimulationSettings(duration_s=duration_s, warmup_s=0.1 * duration_s, seed=number)
-        )
+        simulated_s = _simulated_p99_s(plan, REQUESTS, number)
         for key in (label, "all"):
-            found.setdefault(key, []).append(estimate_s / simulated.latency_p99_s)
+            found.setdefault(key, []).append(estimate_s / simulated_s)
     return found, took_s
+
+
+def _simulated_p99_s(plan: Plan, requests: int, seed: int) -> float:
+    duration_s = requests / plan.sources[0].rate_per_s
+    settings = SimulationSettings(duration_s=duration_s, warmup_s=0.1 * duration_s, seed=seed)
+    return simulate(plan, brains, settings).latency_p99_s
+
+
+def _cheapest(problem: Problem) -> Plan | None:
+    return solve(problem, explained=False, time_limit_s=60, clock=time.process_time).plan
 
 
 def _plans(first: int) -> Iterator[tuple[str, Plan]]:
@@ -85,8 +116,7 @@ def _plans(first: int) -> Iterator[tuple[str, Plan]]:
     for seed in itertools.count(first):
         for sharing in Sharing:
             arrivals = Arrivals.PERIODIC if seed % 3 == 2 else Arrivals.POISSON
-            problem = _problem(seed, sharing, arrivals)
-            plan = solve(problem, explained=False, time_limit_s=60, clock=time.process_time).plan
+            plan = _cheapest(_problem(seed, sharing, arrivals))
             if plan is not None:
                 yield f"{'batches' if seed % 2 else 'one by one'}, {sharing.value}, {arrivals.value}", plan
 

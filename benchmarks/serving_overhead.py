@@ -18,7 +18,7 @@ from benchmarks.harness.result import Result, Table, Topic
 from benchmarks.overhead.load import Connect, LoadError, LoadResult, SlowError, measure
 from benchmarks.overhead.models import Case, cases, raw_s
 from benchmarks.overhead.processes import UnavailableError
-from benchmarks.overhead.servers import SERVERS
+from benchmarks.overhead.servers import SERVERS, rival_versions
 
 CLIENTS = (1, 8, 32)
 ROUNDS, SLICE_S, WARMUP_S = 10, 0.5, 0.1
@@ -50,7 +50,8 @@ def serving_overhead(smoke: bool) -> Result:
         "own, as "
         "always.",
         reference="plain synchronous grpc, KServe's Python server, Ray Serve and mosec, installed from PyPI into "
-        "environments of their own.",
+        f"environments of their own ({', '.join(rival_versions())}): one worker, one thread of onnxruntime, "
+        "settings in `benchmarks/overhead/rivals`. Ray Serve and mosec answer over HTTP.",
         tables=(_overhead(found, raw), _rates(found, list(raw)), _latency(found, list(raw))),
         notes=tuple(f"{name} is left out: {reason}" for name, reason in missing.items()),
     )

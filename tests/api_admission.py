@@ -35,13 +35,21 @@ def _refuse_over_quota(quota: Object, name: str, spec: Any) -> None:
     hard, used, taken = quota["spec"]["hard"], quota["status"]["used"], _taken(spec)
     missing = [resource for resource in hard if resource not in taken]
     if missing:
-        reason = f"failed quota: {quota['metadata']['name']}: must specify {','.join(missing)} for: agent"
+        lacking = "; ".join(f"{resource} for: {','.join(_silent(spec, resource))}" for resource in missing)
+        reason = f"failed quota: {quota['metadata']['name']}: must specify {lacking}"
         raise Refused(403, "Forbidden", f'pods "{name}" is forbidden: {reason}')
     for resource, limit in hard.items():
         if parse_quantity(used[resource]) + taken[resource] > parse_quantity(limit):
             figures = f"requested: {resource}={taken[resource]:g}, used: {resource}={used[resource]}"
             reason = f"exceeded quota: {quota['metadata']['name']}, {figures}, limited: {resource}={limit}"
             raise Refused(403, "Forbidden", f'pods "{name}" is forbidden: {reason}')
+
+
+def _silent(spec: Any, resource: str) -> list[str]:
+    """Names of the containers that do not name a resource of a quota, such as limits.cpu."""
+    kind, _, name = resource.partition(".")
+    containers = (*spec["initContainers"], *spec["containers"])
+    return sorted(one["name"] for one in containers if name not in (one["resources"].get(kind) or {}))
 
 
 def _taken(spec: Any) -> dict[str, float]:

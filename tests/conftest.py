@@ -1,22 +1,33 @@
-"""What all tests share: Hypothesis profiles (derandomised; `HYPOTHESIS_PROFILE=nightly` runs more)."""
+"""What all tests share: plug-ins, and Hypothesis profiles (`slow` and `nightly` run more examples).
+
+All but the nightly one are derandomised: a run fails because of a change, never by chance.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-_quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+pytest_plugins = ["tests.tools.cost", "tests.tools.listed_skips", "tests.tools.tiers"]
+_quiet = [HealthCheck.too_slow]  # wall-clock time: on a busy machine it would fail by chance
 # A shell without job control starts background commands with SIGINT ignored, which the tests' processes would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile(
-    "default", derandomize=True, deadline=None, max_examples=50, print_blob=True, suppress_health_check=_quiet
-)
-settings.register_profile("nightly", deadline=None, max_examples=1000, print_blob=True, suppress_health_check=_quiet)
+for _profile, _examples in (("default", 30), ("slow", 200), ("nightly", 1000)):
+    settings.register_profile(
+        _profile,
+        derandomize=_profile != "nightly",
+        deadline=None,
+        max_examples=_examples,
+        print_blob=True,
+        suppress_health_check=_quiet,
+    )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
@@ -26,3 +37,21 @@ def default_sigterm() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGTERM, before)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "real_cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker("cluster")
+
+
+@pytest.fixture(scope="session")
+def real_cluster() -> Iterator[Any]:
+    """The `RealCluster` that JELLYBEAN_TEST_KUBECONFIG names; None if it names none."""
+    if not (kubeconfig := os.environ.get("JELLYBEAN_TEST_KUBECONFIG")):
+        yield None
+        return
+    from tests.k8s_real import RealCluster
+
+    with RealCluster(Path(kubeconfig)) as cluster:
+        yield cluster

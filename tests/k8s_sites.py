@@ -1,4 +1,7 @@
-"""Two clusters that one plan is deployed over: the gateway's, and the edge's with its workers; both may be away."""
+"""Two clusters that one plan is deployed over: the gateway's, and the edge's with its workers; both may be away.
+
+Of a real API server they are two namespaces.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ from jellybean_k8s.cluster.several.rollback import rollback_parts
 from jellybean_k8s.cluster.several.status import PartsStatus, read_statuses
 from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_solver.model.plan import Plan
-from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target, mock_cluster, running_target
+from tests.k8s_real import RealCluster
+from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target, running_target
 
 NOWHERE = "http://127.0.0.1:9"  # nothing listens there: connections are refused
 UNDO = dataclasses.replace(QUICK, undo_failed=True)
@@ -143,20 +147,15 @@ class Sites:
         return str(front["spec"]["selector"]["jellybean.dev/plan"])
 
 
-def _site(target: Target, url: str) -> Site:
-    site = Site(target, url)
+def _site(target: Target) -> Site:
+    site = Site(target, target.cluster.api.configuration.host)
     target.cluster.clock = lambda: time.monotonic() + site.jumped_s
+    target.cluster.patience_s = 0.1
     return site
 
 
 @contextlib.contextmanager
-def running_sites(folder: Path) -> Iterator[Sites]:
-    """Two mock API servers; each kubelet has a connection of its own, which is never away."""
-    with running_target(folder / "cloud") as cloud, running_target(folder / "edge") as edge:
-        found = []
-        for target in (cloud, edge):
-            assert target.server is not None
-            target.kubelet = mock_cluster(target.server)
-            target.cluster.patience_s = 0.1
-            found.append(_site(target, target.server.url))
-        yield Sites(*found)
+def running_sites(folder: Path, real: RealCluster | None = None) -> Iterator[Sites]:
+    """Each kubelet has a connection of its own, which is never away."""
+    with running_target(folder / "cloud", real) as cloud, running_target(folder / "edge", real) as edge:
+        yield Sites(_site(cloud), _site(edge))

@@ -1,58 +1,66 @@
 """A namespace to deploy to: of a mock API server, or of a real one where JELLYBEAN_TEST_KUBECONFIG names it.
 
-The real one needs rights on all of the namespace JELLYBEAN_TEST_NAMESPACE (pods/status too), and where nodes may be
-listed, some with jellybean.dev/tier=edge and =cloud. Tests of the custom resource also need rights on its definition.
-No container has to run: whatever a kubelet would do to pods of ours is done here, unless a real one comes before.
+No container runs: whatever a kubelet would report of pods is reported here. Nodes are `NODES` when a test starts.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import json
-import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
 from jellybean_k8s import DeployError, PoolSettings, render, service_names
 from jellybean_k8s.cluster.certificates.rendered import certificate_secrets
-from jellybean_k8s.cluster.cluster import PATHS, Cluster, ClusterError, connect
+from jellybean_k8s.cluster.cluster import Cluster, ClusterError
 from jellybean_k8s.cluster.compare import object_key
-from jellybean_k8s.cluster.deploy import deploy, undeploy
+from jellybean_k8s.cluster.deploy import deploy
 from jellybean_k8s.cluster.phases import DeployResult
 from jellybean_k8s.cluster.rollout import DeployOptions
 from jellybean_k8s.cluster.status import DeploymentStatus, read_status
 from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_k8s.manifests.settings import DeploymentSettings
-from jellybean_k8s.resource.crd import CRD_KIND, CRD_NAME
+from jellybean_k8s.resource.crd import CRD_KIND
 from jellybean_solver.model.plan import Plan
 from tests import k8s_plans, report_plans
+from tests.api_objects import selected
 from tests.api_server import RunningServer
 from tests.k8s_certificates import equip
 from tests.k8s_plans import with_models
+from tests.k8s_real import NODES, REAL, RealCluster
 from tests.kubelet_mounts import unmounted
+from tests.support.skips import Absent
 
-REAL = os.environ.get("JELLYBEAN_TEST_KUBECONFIG")
-only_mock = pytest.mark.skipif(bool(REAL), reason="makes and takes away nodes, which goes beyond a namespace")
-only_real = pytest.mark.skipif(not REAL, reason="JELLYBEAN_TEST_KUBECONFIG names no cluster: a mock one grants nothing")
+NEEDS_CONTAINERS, UNLIKE_APIS = Absent.CONTAINERS, Absent.UNLIKE_APIS
+real_only = pytest.mark.skipif(
+    not REAL, reason=f"{Absent.CLUSTER}: a mock API server grants nothing, and asks no kubelet"
+)
+
+
+def mock_only(reason: Absent) -> pytest.MarkDecorator:
+    """A test for the mock API server alone."""
+    return pytest.mark.skipif(bool(REAL), reason=reason)
+
 
 OWN_PREFIX = "app.kubernetes.io/managed-by=jellybean,app.kubernetes.io/instance=digits"  # others' may stand beside it
-_MADE = frozenset(PATHS) - {"Event", "Node", "CustomResourceDefinition", CRD_KIND}
 PLAN = with_models(report_plans.digits())
 OTHER = dataclasses.replace(PLAN, hop_s=PLAN.hop_s + 0.001)
 QUICK = DeployOptions(timeout_s=120.0 if REAL else 60.0)
 MOCK_NAMESPACE = "shop"
-SOON_S = 20.0 if REAL else 1.5  # that controllers need to make pods
-# a real cluster may have one node of a tier
-SETTINGS = dataclasses.replace(k8s_plans.SETTINGS, pools={"edge-box": PoolSettings(one_per_node=False)} if REAL else {})
+SOON_S = 5.0 if REAL else 1.5  # that controllers need to make pods
+SETTINGS = k8s_plans.SETTINGS
 
 
 def with_pools(settings: DeploymentSettings = SETTINGS, **pools: PoolSettings) -> DeploymentSettings:
@@ -64,41 +72,43 @@ Fault = Callable[[str, str], int | None]  # method, path -> the status that is a
 
 
 class Wire:
-    """Records requests between a Cluster and its API server, and injects faults, like the mock server."""
+    """Records requests of a client to its API server, and injects faults: other clients notice nothing."""
 
     def __init__(self) -> None:
-        self.log: list[tuple[str, str, dict[str, Any]]] = []
+        self.log: list[tuple[str, str, dict[str, str]]] = []  # method, path, parameters
         self.fault: Fault | None = None
         self.words = "a fault of the test"
 
     def attach(self, cluster: Cluster) -> Cluster:
-        ask = cluster._dynamic.request
+        """To the client under a cluster, which those that are made of it share."""
+        call = cluster.api.call_api
 
-        def request(method: str, path: str, body: Any = None, **params: Any) -> Any:
-            self.log.append((method.upper(), path, params))
-            code = self.fault(method.upper(), path) if self.fault is not None else None
+        def call_api(method: str, url: str, *more: Any, **options: Any) -> Any:
+            parts = urllib.parse.urlsplit(url)
+            self.log.append((method, parts.path, dict(urllib.parse.parse_qsl(parts.query))))
+            code = self.fault(method, parts.path) if self.fault is not None else None
             if code is None:
-                return ask(method, path, body=body, **params)
+                return call(method, url, *more, **options)
             refused = ApiException(status=code, reason="x")
             refused.body = json.dumps({"message": self.words})
             raise refused
 
-        cluster._dynamic.request = request
+        cluster.api.call_api = call_api
         return cluster
 
 
 @dataclass
 class Target:
-    """A namespace, and a simulated kubelet with its own connection."""
+    """A namespace, and a simulated kubelet with its own connection. Either `server` or `real` is there."""
 
     cluster: Cluster
     kubelet: Cluster
     certificates: Path
     server: RunningServer | None
-    wire: Any  # Wire, or the mock server itself
+    real: RealCluster | None
+    wire: Wire
     broken: set[str] = field(default_factory=set)  # pods whose names have one of these parts never get ready
     idle: bool = False
-    _foreign: list[tuple[str, str]] = field(default_factory=list)
 
     def deploy(
         self, plan: Plan = PLAN, settings: DeploymentSettings = SETTINGS, options: DeployOptions = QUICK
@@ -129,24 +139,29 @@ class Target:
 
     def writes(self) -> list[tuple[str, str]]:
         """Changes since the last call, without Leases."""
-        dry = ("dryRun", "dry_run")
-        found = [
+        changes = [
             (method, path)
             for method, path, params in self.wire.log
-            if method != "GET" and not any(params.get(name) == "All" for name in dry)
+            if method != "GET" and params.get("dryRun") != "All" and "/leases" not in path
         ]
         self.wire.log.clear()
-        return [item for item in found if "/pods/" not in item[1] and "/leases" not in item[1]]
+        return changes
+
+    def access(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The API server and the user, as a kubeconfig has them."""
+        return self.real.access() if self.server is None else ({"server": self.server.url}, {})
 
     def impatient(self, patience_s: float) -> Cluster:
         """The same namespace through a client with less patience."""
-        found = dataclasses.replace(self.cluster, patience_s=patience_s)
-        return self.wire.attach(found) if isinstance(self.wire, Wire) else found
+        return dataclasses.replace(self.cluster, patience_s=patience_s)
+
+    def another_client(self) -> Cluster:
+        """Another client of the same namespace, whose requests meet no fault."""
+        return mock_cluster(self.server) if self.real is None else self.real.connect(self.cluster.namespace)
 
     def create(self, item: Any) -> Any:
-        """An object that is not of a deployment; gone when the test ends, and before it where one was left."""
+        """An object that is not of a deployment; replaces one of its name."""
         self.drop(*object_key(item))
-        self._foreign.append(object_key(item))
         return self.cluster.create(item)
 
     def drop(self, kind: str, name: str) -> None:
@@ -155,32 +170,36 @@ class Target:
             if kind == CRD_KIND and there["metadata"].get("finalizers"):  # whose operator is gone
                 self.cluster.merge(kind, name, {"metadata": {"finalizers": None}})
             self.cluster.delete(kind, name, there["metadata"]["uid"])
+            self.eventually(lambda: self.cluster.get(kind, name) is None)  # a claim is in use until its pods are gone
+
+    def set_node(self, item: Any) -> None:
+        """Make a node, or replace its labels, its spec and its size."""
+        if self.real is not None:
+            self.real.set_node(item)
+        elif self.server is not None:
+            self.server.api.store["nodes", "", item["metadata"]["name"]] = item
+
+    def remove_node(self, name: str) -> None:
+        if self.real is not None:
+            self.real.remove_node(name)
+        elif self.server is not None:
+            del self.server.api.store["nodes", "", name]
+
+    def nodes(self) -> list[Any]:
+        """The nodes of the tests, without those that a real cluster has besides."""
+        return self.cluster.list("Node") if self.real is None else self.real.nodes()
 
     def eventually(self, found: Callable[[], Any], within_s: float = 120.0 if REAL else 60.0) -> Any:
         """Poll `found` until it returns something."""
         until = time.monotonic() + within_s
         while not (value := found()):
             assert time.monotonic() < until, f"nothing after {within_s:g} s"
-            time.sleep(0.5 if REAL else 0.02)
+            time.sleep(0.1 if REAL else 0.02)
         return value
-
-    def clean(self) -> None:
-        """As it was found: nothing of ours is left, its pods included."""
-        self.broken.clear()
-        self.idle = False
-        self.wire.fault = None
-        for kind, name in [*self._foreign, (CRD_KIND, "digits")]:
-            with contextlib.suppress(ClusterError):  # this user may know nothing of the resource
-                self.drop(kind, name)
-        with contextlib.suppress(DeployError):
-            undeploy(self.cluster, "digits", QUICK)
-        for name in ("digits-deploy", "jellybean-operator"):
-            self.drop("Lease", name)
-        self.eventually(lambda: not any(self.names(kind) for kind in _MADE))
 
     def report_pods(self) -> None:
         """What kubelets would: all pods of ours that can run are ready, those that must leave do."""
-        for pod in self.kubelet.list("Pod", OWN_PREFIX):
+        for pod in self._pods():
             name, meta = pod["metadata"]["name"], pod["metadata"]
             if "deletionTimestamp" in meta:
                 self._gone(name, meta["uid"])
@@ -195,11 +214,20 @@ class Target:
                         "Pod", name, {"status": {"phase": "Running", "conditions": conditions}}, "status"
                     )
 
-    def _unmounted(self, pod: Any) -> str:
-        """Of a real cluster nothing is asked: its user may not be allowed to list Secrets."""
+    def _pods(self) -> list[Any]:
         if self.server is None:
-            return ""
-        return unmounted(pod, *(list(self.server.api.of(kind).values()) for kind in ("secrets", "configmaps")))
+            return self.kubelet.list("Pod", OWN_PREFIX)
+        return [pod for pod in self._stored("pods") if selected(pod, OWN_PREFIX)]
+
+    def _unmounted(self, pod: Any) -> str:
+        if self.server is None:
+            return unmounted(pod, self.kubelet.list("Secret"), self.kubelet.list("ConfigMap"))
+        return unmounted(pod, self._stored("secrets"), self._stored("configmaps"))
+
+    def _stored(self, plural: str) -> list[Any]:
+        """What the mock server has, without a request: many of them each second would cost more than the test."""
+        assert self.server is not None
+        return [item for (kind, _, _), item in list(self.server.api.store.items()) if kind == plural]
 
     def _gone(self, name: str, uid: str) -> None:
         """A pod that was bound to a node leaves when its kubelet says so."""
@@ -226,72 +254,96 @@ def secret(name: str, *keys: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}
 
 
-def node(name: str, tier: str, gpus: int = 0, **labels: str) -> dict[str, Any]:
-    meta = {"name": name, "uid": name, "labels": {"jellybean.dev/tier": tier, **labels}}
-    resources = {"cpu": "8", "memory": "8Gi", **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
-    return {"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": {}, "status": {"allocatable": resources}}
+@contextlib.contextmanager
+def running_target(folder: Path, real: RealCluster | None = None) -> Iterator[Target]:
+    """A namespace of the real cluster, or else a mock server. The folder gets certificates of all workers."""
+    with contextlib.ExitStack() as stack:
+        if real is None:
+            target = _mock_target(folder, stack.enter_context(RunningServer()))
+        else:
+            real.restore_nodes()
+            target = _real_target(folder, real, stack.enter_context(real.namespace()))
+        equip(folder, hosts=service_names("digits", target.cluster.namespace))
+        stop = threading.Event()
+        thread = threading.Thread(target=_report, args=(target, stop), daemon=True)
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(stop.set)
+        yield target
+
+
+def _mock_target(folder: Path, server: RunningServer) -> Target:
+    for name, item in NODES.items():
+        server.api.store["nodes", "", name] = copy.deepcopy(item)
+    wire = Wire()
+    return Target(wire.attach(mock_cluster(server)), mock_cluster(server), folder, server, None, wire)
+
+
+def _real_target(folder: Path, real: RealCluster, namespace: str) -> Target:
+    wire = Wire()
+    return Target(wire.attach(real.connect(namespace)), real.connect(namespace), folder, None, real, wire)
+
+
+_SERVICE_MONITORS: dict[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {
+        "name": "servicemonitors.monitoring.coreos.com",
+        "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
+    },
+    "spec": {
+        "group": "monitoring.coreos.com",
+        "names": {"kind": "ServiceMonitor", "plural": "servicemonitors"},
+        "scope": "Namespaced",
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+            }
+        ],
+    },
+}
 
 
 @contextlib.contextmanager
-def running_target(folder: Path) -> Iterator[Target]:
-    """Certificates of all workers that plans here have are in the folder."""
-    equip(folder, hosts=service_names("digits", os.environ["JELLYBEAN_TEST_NAMESPACE"] if REAL else MOCK_NAMESPACE))
-    with contextlib.ExitStack() as stack:
-        server = None if REAL else stack.enter_context(RunningServer())
-        if server is not None:
-            cluster = mock_cluster(server)
-            for item in (node("box-a", "edge"), node("box-b", "edge"), node("big", "cloud", 2)):
-                server.api.store["nodes", "", item["metadata"]["name"]] = item
-            found = Target(cluster, cluster, folder, server, server.api)
-        else:
-            cluster, kubelet = (
-                connect(Path(str(REAL)), None, os.environ["JELLYBEAN_TEST_NAMESPACE"]) for _ in range(2)
-            )
-            wire = Wire()
-            found = Target(wire.attach(cluster), kubelet, folder, None, wire)
-        stop = threading.Event()
-        thread = threading.Thread(target=_report, args=(found, stop), daemon=True)
-        thread.start()
-        if REAL:
-            found.clean()
-            found.wire.log.clear()
-        yield found
-        if REAL:
-            found.clean()
-        stop.set()
-        thread.join()
+def monitored(target: Target) -> Iterator[None]:
+    """The cluster knows ServiceMonitors meanwhile."""
+    if target.server is not None:
+        target.server.api.monitoring = True
+    elif target.real is not None:
+        target.real.define(_SERVICE_MONITORS)
+    yield
+    if target.real is not None:
+        target.real.undefine(_SERVICE_MONITORS["metadata"]["name"])
 
 
 def _report(found: Target, stop: threading.Event) -> None:
-    while not stop.wait(0.02 if found.server is not None else 0.5):
+    while not stop.wait(0.02 if found.server is not None else 0.1):
         if not found.idle:
             with contextlib.suppress(DeployError):
                 found.report_pods()
 
 
+def write_kubeconfig(file: Path, contexts: Mapping[str, Target]) -> Path:
+    """A kubeconfig whose contexts are namespaces of targets; the first is the current one."""
+    document: dict[str, Any] = {"apiVersion": "v1", "kind": "Config", "current-context": next(iter(contexts))}
+    document |= {"clusters": [], "users": [], "contexts": []}
+    for name, target in contexts.items():
+        cluster, user = target.access()
+        document["clusters"].append({"name": name, "cluster": cluster})
+        document["users"].append({"name": name, "user": user})
+        context = {"cluster": name, "user": name, "namespace": target.cluster.namespace}
+        document["contexts"].append({"name": name, "context": context})
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return file
+
+
 def define(target: Target, definition: Any) -> None:
-    """Make the cluster know the custom resource; the test is skipped where this user may not."""
-    if target.server is not None:
+    """Make the cluster know a custom resource."""
+    if target.real is not None:
+        target.real.define(definition)
+    elif target.server is not None:
         (version,) = definition["spec"]["versions"]
-        target.server.api.schemas["workflows"] = version["schema"]["openAPIV3Schema"]
-        return
-    try:
-        target.cluster.apply(definition, force=True)
-    except ClusterError as error:
-        if error.status != 403:
-            raise
-        pytest.skip(f"this user may not define {CRD_NAME}")
-
-    def established() -> bool:
-        there = target.cluster.get("CustomResourceDefinition", CRD_NAME) or {}
-        conditions = (there.get("status") or {}).get("conditions") or ()
-        return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
-
-    target.eventually(established)
-
-    def served() -> bool:  # some seconds after that
-        with contextlib.suppress(ClusterError):
-            return target.cluster._call("get", target.cluster._path(CRD_KIND)) is not None
-        return False
-
-    target.eventually(served)
+        target.server.api.schemas[definition["spec"]["names"]["plural"]] = version["schema"]["openAPIV3Schema"]

@@ -17,6 +17,7 @@ class Topic(StrEnum):
     PIPELINES = "Pipelines"
     TRAINING = "Training"
     KUBERNETES = "Kubernetes"
+    COMMAND_LINE = "Command line"
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from jellybean_protos.inference.v2 import inference_pb2 as pb
 from jellybean_solver import to_document
 
 RIVALS = Path(__file__).parent / "rivals"
+RIVAL_NAMES = ("kserve", "ray", "mosec")  # of the packages, and of their environments
 OPERATOR = "stage_0"
 _PLAN, _WORKER = "one", "here-1"
 _RATE_PER_S = 10_000.0
@@ -176,10 +177,27 @@ def _http(port: int, path: str, case: Case) -> Connect:
     return lambda: Http1(("127.0.0.1", port), head, body, case.output.tobytes())
 
 
+def rival_versions() -> list[str]:
+    """`kserve 0.15.2` for each server from PyPI that is installed here, and the version of grpc."""
+    program = "import sys, importlib.metadata as m; print(m.version(sys.argv[1]))"
+    pythons = {"grpcio": sys.executable} | {
+        name: str(python) for name in RIVAL_NAMES if (python := _environment(name) / "bin" / "python").exists()
+    }
+    versions = {
+        name: subprocess.run([python, "-c", program, name], capture_output=True, text=True, check=False).stdout.strip()
+        for name, python in pythons.items()
+    }
+    return [f"{name} {version}" for name, version in versions.items() if version]
+
+
+def _environment(name: str) -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("JELLYBEAN_RIVALS") or cache / "jellybean-benchmarks") / name
+
+
 def _isolated_server(name: str, packages: Sequence[str], script: str, case: Case, port: int) -> list[str]:
     """Command of a server from PyPI in its own environment, as its pins of grpc and protobuf conflict with ours."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = Path(os.environ.get("JELLYBEAN_RIVALS") or cache / "jellybean-benchmarks") / name
+    folder = _environment(name)
     python, done = folder / "bin" / "python", folder / "installed"
     if not done.exists():
         print(f"installing {', '.join(packages)} into {folder}", file=sys.stderr)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+from typing import TYPE_CHECKING
 
-import grpc
+if TYPE_CHECKING:
+    import grpc  # imported where a status is asked for: commands that use only the errors need no grpc
 
 
 class AgentError(Exception):
@@ -57,12 +59,12 @@ class StatusError(AgentError):
         self.status = status
 
 
-_STATUS: tuple[tuple[type[AgentError], grpc.StatusCode], ...] = (
-    (InvalidInputError, grpc.StatusCode.INVALID_ARGUMENT),
-    (ModelError, grpc.StatusCode.FAILED_PRECONDITION),
-    (PlanViewError, grpc.StatusCode.FAILED_PRECONDITION),
-    (StateMissingError, grpc.StatusCode.ABORTED),
-    (TransientError, grpc.StatusCode.UNAVAILABLE),
+_STATUS: tuple[tuple[type[AgentError], str], ...] = (  # error -> name of the gRPC status
+    (InvalidInputError, "INVALID_ARGUMENT"),
+    (ModelError, "FAILED_PRECONDITION"),
+    (PlanViewError, "FAILED_PRECONDITION"),
+    (StateMissingError, "ABORTED"),
+    (TransientError, "UNAVAILABLE"),
 )
 
 
@@ -98,11 +100,15 @@ def describe_error(error: BaseException, *, name: bool = False) -> str:
 
 def status_of(error: AgentError) -> grpc.StatusCode:
     """The gRPC status to report for an error; INTERNAL for a permanent error that was not caused by an input."""
+    import grpc
+
     if isinstance(error, StatusError):
         return error.status
-    return next((code for kind, code in _STATUS if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
+    return grpc.StatusCode[next((name for kind, name in _STATUS if isinstance(error, kind)), "INTERNAL")]
 
 
 def status_from_number(number: int) -> grpc.StatusCode:
     """The gRPC status with a number; UNKNOWN for a number without a status."""
+    import grpc
+
     return next((code for code in grpc.StatusCode if code.value[0] == number), grpc.StatusCode.UNKNOWN)

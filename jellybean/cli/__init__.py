@@ -1,34 +1,20 @@
-"""The command line. Exceptions become a message and an exit status only here, at the process boundary (`main`)."""
+"""The command line. `main` is the process, `run` one command line; neither imports what the command does not need."""
 
 from __future__ import annotations
 
+import os
 import sys
 
-import typer
+from jellybean.cli.command_table import PROGRAM, command_in
+from jellybean.cli.exit_status import EXIT_BAD_INPUT, EXIT_FAILURE
 
-from jellybean.cli.app import app, load_commands
-from jellybean.cli.closed_pipes import end_at_closed_pipes
-from jellybean.cli.command_resources import command_resources
-from jellybean.cli.console import (
-    EXIT_BAD_INPUT,
-    EXIT_FAILURE,
-    EXIT_INTERRUPTED,
-    EXIT_TERMINATED,
-    errors,
-    print_json,
-)
-from jellybean.cli.failures import error_json, failure, interrupt_behind, status_of, text_of
-from jellybean.display.terminal import BAD, WARN
-from jellybean.errors import JellyBeanError
-from jellybean.termination import TerminatedError
-from jellybean_agent import AgentError
-
-# Base class of all usage errors; Typer exports only its subclass BadParameter.
-_UsageError: type[Exception] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+_COMPLETES = f"_{PROGRAM.upper()}_COMPLETE"  # set by the shell's script, which gives no arguments
 
 
 def main() -> None:
     """Entry point of `jellybean`."""
+    from jellybean.cli.closed_pipes import end_at_closed_pipes
+
     end_at_closed_pipes()
     status = run(sys.argv[1:])
     sys.stdout.flush()  # a pipe that is closed is noticed at the latest here
@@ -37,38 +23,44 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit status (docs/cli.md lists them)."""
-    as_json = "--json" in arguments
+    status = None if _COMPLETES in os.environ else _run_without_typer(arguments)
+    if status is not None:
+        return status
     try:
-        with command_resources():
-            return _run(arguments, as_json=as_json)
-    except BaseException as error:
-        if (interrupt := interrupt_behind(error)) is not None:
-            if as_json:
-                print_json(error_json("interrupted", "interrupted"))
-            errors.print("interrupted", style=WARN)
-            return EXIT_TERMINATED if isinstance(interrupt, TerminatedError) else EXIT_INTERRUPTED
-        if not isinstance(error, JellyBeanError | AgentError | OSError):
+        from jellybean.cli.command_line import run_command_line
+
+        return run_command_line(arguments)
+    except ModuleNotFoundError as error:
+        from jellybean_protos.extras import missing_module_text
+
+        row = command_in(arguments)
+        text = missing_module_text(error, row.extras if row is not None else ())
+        if not text:
             raise
-        if as_json:
-            print_json(failure(error))
-        errors.print(text_of(error), style=BAD, soft_wrap=True)
-        return status_of(error)
-
-
-def _run(arguments: list[str], *, as_json: bool) -> int:
-    """Run the command with Typer. Typer prints usage errors itself, except with --json."""
-    load_commands(arguments)
-    command = typer.main.get_command(app)
-    try:
-        status = command.main(arguments, prog_name="jellybean", standalone_mode=not as_json)
-    except SystemExit as exit_:
-        return exit_.code if isinstance(exit_.code, int) else EXIT_FAILURE if exit_.code else 0
-    except typer.Abort:
-        print_json(error_json("interrupted", "interrupted"))
+        _print_failure(f"{PROGRAM}{f' {row.name}' if row is not None else ''}: {text}", "--json" in arguments)
         return EXIT_FAILURE
-    except _UsageError as error:
-        message = str(getattr(error, "format_message", error.__str__)())
-        print_json(error_json("usage", message))
-        errors.print(f"{message} (see jellybean --help)", style=BAD, soft_wrap=True)
-        return EXIT_BAD_INPUT
-    return status if isinstance(status, int) else 0
+
+
+def _run_without_typer(arguments: list[str]) -> int | None:
+    """The help and the version of the program, for which nothing else is imported; None for other command lines."""
+    first = arguments[0] if arguments else ""
+    if first == "--version":
+        from jellybean.cli.program_help import program_version
+
+        print(program_version())
+        return 0
+    if first in ("", "--help", "-h"):
+        from jellybean.cli.program_help import program_help
+
+        print(program_help())
+        return 0 if first else EXIT_BAD_INPUT
+    return None
+
+
+def _print_failure(text: str, as_json: bool) -> None:
+    """Print an error without the libraries that print others: they may be what is missing."""
+    if as_json:
+        import json
+
+        print(json.dumps({"error": {"kind": "failure", "message": text, "problems": []}}, indent=2))
+    print(text, file=sys.stderr)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,6 +10,8 @@ from typing import Annotated, Any, Literal
 import typer
 import typer.core
 
+from jellybean.cli.command_table import PROGRAM, CommandRow, is_group, panel_of, rows_of
+from jellybean.cli.program_help import DESCRIPTION, FIRST_STEP, VERSION_HELP, program_help, program_version
 from jellybean.errors import JellyBeanError
 
 
@@ -19,16 +20,33 @@ class InterruptedCommandError(Exception):
 
 
 class Commands(typer.core.TyperGroup):
-    """A group of commands. Their help shows no type beside options that take no value."""
+    """The commands of the table: listed without being imported, and imported when they run or show their own help."""
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        command = super().get_command(ctx, cmd_name)
-        if command is not None:
-            _hide_types_of_flags(command.get_params(ctx))
-        return command
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self._rows = rows_of(str(self.name))
+        self.commands.clear()
+        for row in self._rows.values():
+            panel = panel_of(row.name) if self.name == PROGRAM else None
+            self.add_command(typer.core.TyperCommand(row.name, help=row.help, rich_help_panel=panel))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is named, imported: the one that `get_command` lists has its name and help alone."""
+        name, listed, rest = super().resolve_command(ctx, args)
+        if listed is None:
+            return name, listed, rest
+        command = _imported_command(str(self.name), self._rows[args[0]])
+        _hide_types_of_flags(command.get_params(ctx))
+        return name, command, rest
 
     def get_params(self, ctx: Any) -> Any:
         return _hide_types_of_flags(super().get_params(ctx))
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        if self.name == PROGRAM:
+            typer.echo(program_help())
+        else:
+            super().format_help(ctx, formatter)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -37,61 +55,54 @@ class Commands(typer.core.TyperGroup):
             raise InterruptedCommandError from interrupt
 
 
+def _imported_command(group: str, row: CommandRow) -> Any:
+    """A command with its options, or a group, from its module."""
+    importlib.import_module(f"jellybean.cli.{row.module}")
+    if group == PROGRAM and is_group(row.name):
+        return typer.main.get_group(APPLICATIONS[row.name])
+    definition = next(
+        command
+        for command in APPLICATIONS[group].registered_commands
+        if (command.name or getattr(command.callback, "__name__", "")) == row.name
+    )
+    return typer.main.get_command_from_info(definition, pretty_exceptions_short=True, rich_markup_mode="rich")
+
+
 def _hide_types_of_flags(options: list[Any]) -> list[Any]:
+    """No type beside options that take no value."""
     for option in options:
         if getattr(option, "is_flag", False) and option.metavar is None:
             option.metavar = ""
     return options
 
 
+def new_group(name: str, epilog: str) -> typer.Typer:
+    """The application of a group of the table, for the decorators of its commands."""
+    group = typer.Typer(
+        name=name,
+        cls=Commands,
+        help=rows_of(PROGRAM)[name].help,
+        epilog=epilog,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+    )
+    APPLICATIONS[name] = group
+    return group
+
+
 app = typer.Typer(
-    name="jellybean",
+    name=PROGRAM,
     cls=Commands,
-    help="Plan, serve and measure ML workflows over edge and cloud.",
-    epilog="Start here: jellybean init digits my-digits; it prints the next commands.",
+    help=DESCRIPTION,
+    epilog=FIRST_STEP,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["--help", "-h"]},
 )
-
-MODULES = {  # command or group -> module of this package that defines it, in the order of the help
-    "init": "init",
-    "validate": "documents",
-    "profile": "planning.profile",
-    "plan": "planning.plan",
-    "explain": "planning.explain",
-    "frontier": "planning.frontier",
-    "calendar": "planning.calendar",
-    "simulate": "planning.plan",
-    "up": "serving.serve",
-    "apply": "serving.serve",
-    "top": "serving.top",
-    "infer": "serving.infer",
-    "bench": "serving.measure",
-    "report": "serving.measure",
-    "cost": "serving.accounts.cost",
-    "history": "serving.accounts.history",
-    "label": "serving.accounts.label",
-    "accuracy": "serving.accounts.accuracy",
-    "down": "serving.serve",
-    "certs": "serving.certs",
-    "token": "serving.gateway",
-    "gateway": "serving.gateway",
-    "render": "kubernetes.render",
-    "deploy": "kubernetes.cluster",
-    "status": "kubernetes.cluster",
-    "rollback": "kubernetes.cluster",
-    "undeploy": "kubernetes.cluster",
-    "discover": "kubernetes.discover",
-    "train": "training.train",
-    "diff": "planning.diff",
-    "dashboard": "serving.top",
-    "schema": "documents",
-    "demo": "serving.measure",
-    "pipeline": "pipeline.commands",
-    "operator": "kubernetes.operator",
-}
+APPLICATIONS = {PROGRAM: app}  # the program, and its groups whose modules were imported
 
 
 def parse_allowed_python(given: Sequence[str] | None) -> frozenset[str]:
@@ -106,17 +117,15 @@ def parse_allowed_python(given: Sequence[str] | None) -> frozenset[str]:
 
 def _version(requested: bool) -> None:
     if requested:
-        typer.echo(f"jellybean {importlib.metadata.version('jellybean-serving')}")
+        typer.echo(program_version())
         raise typer.Exit
 
 
 @app.callback()
 def options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help=VERSION_HELP)] = False,
 ) -> None:
-    """Plan, serve and measure ML workflows over edge and cloud."""
+    """Options of the program itself."""
 
 
 ServeLedger = Annotated[
@@ -218,14 +227,3 @@ def checked_folder(option: str, path: Path) -> Path:
 def example(*lines: str) -> str:
     """A help epilog with example command lines."""
     return "Examples:\n\n" + "\n\n".join(f"  {line}" for line in lines)
-
-
-def load_commands(arguments: Sequence[str]) -> None:
-    """Import the module of the given command, or all modules if none is given. One module halves the start-up time."""
-    command_name = next((word for word in arguments if not word.startswith("-")), "")
-    for module in sorted({MODULES[command_name]} if command_name in MODULES else set(MODULES.values())):
-        importlib.import_module(f"jellybean.cli.{module}")
-    order = list(MODULES)
-    app.registered_commands.sort(
-        key=lambda command: order.index(str(command.name or getattr(command.callback, "__name__", "")))
-    )

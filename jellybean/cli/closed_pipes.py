@@ -13,7 +13,7 @@ import stat
 import sys
 from typing import TextIO
 
-from jellybean.cli.console import EXIT_CLOSED_PIPE
+from jellybean.cli.exit_status import EXIT_CLOSED_PIPE
 
 
 class _PipeWriter(io.FileIO):

@@ -21,16 +21,6 @@ from rich.text import Text
 from jellybean.display.terminal import WARN
 from jellybean.termination import terminated_as_interrupted
 
-EXIT_FAILURE = 1
-EXIT_BAD_INPUT = 2
-EXIT_INFEASIBLE = 3
-EXIT_OVERLOAD = 4
-EXIT_MISSED = 5
-EXIT_WOULD_BREAK = 6
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as in a shell
-EXIT_CLOSED_PIPE = 141  # 128 + SIGPIPE
-EXIT_TERMINATED = 143  # 128 + SIGTERM
-
 _PIPED_WIDTH = 160  # width of the output without a terminal, in characters, so that tables in a log are not cut
 _HEARTBEAT_S = 30.0
 _SPEED_PERIOD_S = 600.0  # the remaining time is estimated from the speed in this window; some steps take a minute

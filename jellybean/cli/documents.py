@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
-from jellybean.cli.console import EXIT_BAD_INPUT, errors, out, print_json, say, warn
+from jellybean.cli.console import errors, out, print_json, say, warn
+from jellybean.cli.exit_status import EXIT_BAD_INPUT
 from jellybean.cli.failures import failure
 from jellybean.cli.projects import (
     tell_never_measured,

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INFEASIBLE
+from jellybean.cli.exit_status import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INFEASIBLE
 from jellybean.errors import (
     DocumentError,
     DocumentProblem,
     InfeasibleError,
     InputError,
+    JellyBeanError,
     OutOfTimeError,
     StaleProfilesError,
 )
 from jellybean.serving.errors import RequestError
-from jellybean_agent import describe_error
+
+
+def is_expected(error: BaseException) -> bool:
+    """True for an error whose text is for the user; any other one is a fault of the program."""
+    from jellybean_agent import AgentError  # imports grpc, which most commands do not need
+
+    return isinstance(error, JellyBeanError | AgentError | OSError)
 
 
 def status_of(error: BaseException) -> int:
@@ -30,7 +37,11 @@ def text_of(error: BaseException) -> str:
     """Message of the error."""
     if isinstance(error, RequestError) and _is_input(error):
         return error.reason
-    return describe_error(error, name=True) if isinstance(error, OSError) else str(error) or type(error).__name__
+    if isinstance(error, OSError):
+        from jellybean_agent import describe_error
+
+        return describe_error(error, name=True)
+    return str(error) or type(error).__name__
 
 
 def interrupt_behind(error: BaseException) -> KeyboardInterrupt | None:

@@ -20,6 +20,7 @@ from jellybean.cli.console import out, print_json, progress
 from jellybean.display import formats
 from jellybean.errors import JellyBeanError
 from jellybean.quantities import did_you_mean
+from jellybean_protos.extras import install_command
 
 if TYPE_CHECKING:
     from jellybean.documents.draft.project_files import Drafted
@@ -272,9 +273,7 @@ def _check_needed(name: Example) -> None:
     """JellyBeanError unless the packages that the example takes its models from, or computes with, are installed."""
     missing = [module for module in _NEEDED_MODULES.get(name, ()) if importlib.util.find_spec(module) is None]
     if missing:
-        raise JellyBeanError(
-            f"the example {name.value} needs {', '.join(missing)}: pip install 'jellybean-serving[{name.value}]'"
-        )
+        raise JellyBeanError(f"the example {name.value} needs {', '.join(missing)}: {install_command(name.value)}")
 
 
 def make_example(name: Example, directory: Path) -> None:

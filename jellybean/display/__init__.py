@@ -1,1 +1,5 @@
 """Formatting of figures as text, and the common style of all pictures."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

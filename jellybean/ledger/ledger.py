@@ -28,6 +28,7 @@ from jellybean.ledger.reading_document import reading_from_text, reading_to_text
 from jellybean.ledger.readings import Reading
 from jellybean.ledger.views import add_missing_views
 from jellybean.write_ahead_log import use_write_ahead_log
+from jellybean_protos.extras import install_command
 
 _LOCK_TIMEOUT_S = 10.0
 _COMPLETING = 7_240_911  # number of a lock in PostgreSQL
@@ -283,7 +284,7 @@ def _engine(url: str) -> Engine:
         try:
             return create_engine(url, pool_pre_ping=True)
         except ImportError as error:
-            raise LedgerError(f"ledger {url}: {error}: pip install 'jellybean-serving[ledger-postgres]'") from error
+            raise LedgerError(f"ledger {url}: {error}: {install_command('ledger-postgres')}") from error
     at = URL.create("sqlite", database=str(path))  # not parsed: a path may hold what means something in a URL
     engine = create_engine(at, connect_args={"timeout": _LOCK_TIMEOUT_S})
 

@@ -12,6 +12,7 @@ from typing import Any
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline.user_errors import place_and_reason, reason_of
 from jellybean.user_modules import enter_project, import_file
+from jellybean_protos.extras import install_command
 
 
 def load_function(place: str, name: str, directory: Path = Path()) -> Callable[..., Any]:
@@ -26,7 +27,7 @@ def load_function(place: str, name: str, directory: Path = Path()) -> Callable[.
 def load_object(place: str, name: str, directory: Path = Path()) -> Callable[..., Any]:
     """The function or class itself; see `load_function`."""
     if importlib.util.find_spec("torch") is None:
-        raise JellyBeanError("torch is not installed here; it is needed for torch modules: pip install torch")
+        raise JellyBeanError(f"torch is not installed here; it is needed for torch modules: {install_command('train')}")
     enter_project(directory)
     try:
         module = _import_file(directory / place) if place.endswith(".py") else importlib.import_module(place)

@@ -1,1 +1,5 @@
 """From documents to a checked plan: planning, re-planning, simulation, explanation of a project."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

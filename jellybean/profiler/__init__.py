@@ -1,18 +1,5 @@
 """Measures a project's variants for planning: latency, memory, message sizes, hop time between agents, accuracy."""
 
-from jellybean.profiler.errors import ProfileError
-from jellybean.profiler.measurement_plan import Scope
-from jellybean.profiler.profiler import Profiled, measurements, profile, scope_on
-from jellybean.profiler.remote.worker_agent import WorkerAgent
-from jellybean.profiler.remote.workers import remote_workers
+import lazy_loader
 
-__all__ = [
-    "ProfileError",
-    "Profiled",
-    "Scope",
-    "WorkerAgent",
-    "measurements",
-    "profile",
-    "remote_workers",
-    "scope_on",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -16,6 +16,8 @@ COPY edge_agent edge_agent
 COPY k8s k8s
 COPY examples examples
 RUN python -m venv /opt/jellybean
+# --build-arg SETUPTOOLS_SCM_PRETEND_VERSION=X.Y.Z: the version, which the tag gives outside an image
+ARG SETUPTOOLS_SCM_PRETEND_VERSION
 ARG EXTRA=agent
 RUN /opt/jellybean/bin/pip install --no-cache-dir --constraint "k8s/images/$EXTRA.txt" ".[$EXTRA,otel]"
 # the distribution has all packages in it; an agent is two of them

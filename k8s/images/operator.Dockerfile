@@ -12,6 +12,8 @@ COPY edge_agent edge_agent
 COPY k8s k8s
 COPY examples examples
 RUN python -m venv /opt/jellybean
+# --build-arg SETUPTOOLS_SCM_PRETEND_VERSION=X.Y.Z: the version, which the tag gives outside an image
+ARG SETUPTOOLS_SCM_PRETEND_VERSION
 RUN /opt/jellybean/bin/pip install --no-cache-dir --constraint k8s/images/operator.txt '.[operator]'
 RUN /opt/jellybean/bin/pip uninstall --yes setuptools pip
 

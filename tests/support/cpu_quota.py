@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.skips import Absent
+
 PERIOD_US = 5_000  # short against a run, so that every run meets the quota
 _V1, _V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
 
@@ -31,7 +33,7 @@ def cpu_quota(name: str, share: float) -> Iterator[Path]:
     except OSError as error:
         with contextlib.suppress(OSError):
             group.rmdir()
-        pytest.skip(f"no control group with a CPU quota can be made here: {error}")
+        pytest.skip(f"{Absent.CPU_QUOTA}: {error}")
     try:
         yield group / "cgroup.procs"
     finally:

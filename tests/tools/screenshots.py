@@ -1,7 +1,7 @@
 """Takes the screenshots of docs/images anew: `python -m tests.tools.screenshots [PROJECT]`.
 
 Without a project it plans, serves and measures a copy of examples/digits, which takes minutes; a project that is up and
-measured is used as it is. Needs a headless browser (tests/tools/install-browser.sh).
+measured is used as it is. Needs a headless browser (tests/tools/debian-packages.sh).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ COLUMNS = {1280: 100, 390: 46}  # of the terminal
 COLOURS = 64  # of a picture; enough for flat areas, and a third of the bytes
 MAX_BYTES = 150_000
 MAX_HEIGHT = {1280: 3600, 390: 6500}  # pixels; the rest of a page is left out
+HEAD_HEIGHT = 590  # pixels of the wide report that the README shows: verdict and figures
 WINDOW_S, WARM_UP_S = 10.0, 8.0
 
 
@@ -50,7 +51,10 @@ def main() -> None:
             for width, layout in LAYOUTS.items():
                 page.resize(width)
                 page.open(project / "report.html")
-                _save(page.screenshot(), f"report-{width}")
+                report = page.screenshot()
+                _save(report, f"report-{width}")
+                if layout is WIDE:
+                    _save(report, "report-head", HEAD_HEIGHT)
                 picture = folder / "frontier.svg"
                 save_plot(curves, picture, layout)
                 _shoot_svg(page, folder, picture.read_text(encoding="utf-8"), f"frontier-{width}")
@@ -119,10 +123,10 @@ def _frequent_colours(image: Image.Image) -> Image.Image:
     return palette
 
 
-def _save(png: bytes, name: str) -> None:
+def _save(png: bytes, name: str, max_height: int | None = None) -> None:
     """Write a picture with few colours; ValueError if it is still too large for the repository."""
     whole = Image.open(io.BytesIO(png)).convert("RGB")
-    shown = whole.crop((0, 0, whole.width, min(whole.height, MAX_HEIGHT[whole.width])))
+    shown = whole.crop((0, 0, whole.width, min(whole.height, max_height or MAX_HEIGHT[whole.width])))
     image = shown.quantize(palette=_frequent_colours(shown), dither=Image.Dither.NONE)
     path = IMAGES / f"{name}.png"
     image.save(path, optimize=True)

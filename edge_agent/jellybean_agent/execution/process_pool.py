@@ -1,8 +1,12 @@
 """The pool of model processes: starts and ends the processes in which models run.
 
-Its fork server (`process_main.py`) is forked before gRPC starts, while forking is still safe, and later forks every
+Its fork server (`process_main.py`) is forked while this process has no thread but its main one, and later forks every
 model process. That takes milliseconds, as all modules are imported already. All processes end when the agent ends, even
 if it is killed.
+
+Invariant: a process that forks has one thread. A thread may hold a lock (of malloc, of a library) that no thread of the
+child would ever release. The agent starts no thread and no gRPC before the pool; the fork server starts none at all.
+OpenBLAS, which has threads from its import on, ends them before a fork by a handler of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ POOL_DIED = "the process that starts model processes has died: this agent ends, 
 
 
 class ModelProcessPool:
-    """Starts and ends model processes. `start` must be called before gRPC is used; `close` ends all processes."""
+    """Starts and ends model processes. `start` must be called before any thread starts; `close` ends all processes."""
 
     def __init__(self, memory_bytes: int | None = None) -> None:
         """`memory_bytes`: limit of one model process; half of the machine's memory unless given."""
@@ -35,7 +39,10 @@ class ModelProcessPool:
         self._lock = threading.Lock()  # a request and its answer: the fork server serves one after the other
 
     def start(self) -> Self:
-        """Fork the fork server."""
+        """Fork the fork server. RuntimeError if this process has more threads than the main one."""
+        if (threads := threading.enumerate()) != [threading.main_thread()]:
+            names = ", ".join(thread.name for thread in threads)
+            raise RuntimeError(f"a process with threads must not fork ({names}): start the pool before them")
         self._control, other = socket.socketpair()
         pid = os.fork()
         if pid == 0:

@@ -21,6 +21,7 @@ from jellybean_agent.process.metrics import AgentCollector
 from jellybean_agent.process.model_loading import ModelSettings, load_executors
 from jellybean_agent.rpc.calls import RpcCall, StreamReceiver
 from jellybean_agent.system.protocol_version import PROTOCOL_VERSION
+from jellybean_agent.system.timers import loop_s
 from jellybean_agent.tensors.tensors import decode_tensor, encode_tensor, tensor_spec
 from jellybean_agent.transport.channels import Transport
 from jellybean_agent.transport.gateway_peers import AnyPeer, GatewayPeers
@@ -239,8 +240,8 @@ class AgentService:
         if self.driver is None or self._inboxes is None:
             return 0
         self._inboxes.announce_draining()
-        until = time.monotonic() + timeout_s
-        while time.monotonic() < until:
+        until_s = loop_s() + timeout_s
+        while loop_s() < until_s:
             sent = all(peer.queued == 0 for name, peer in self._peers.items() if name != GATEWAY)
             if GATEWAY not in self._inboxes.senders() and sent and not self.driver.direct_calls_in_flight:
                 break

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ LOG = logging.getLogger("jellybean.agent")
 MEASURE_METHOD = "/jellybean.agent.v1.Agent/Measure"
 _PART_S = 60.0  # longest pause between two parts of a file
 _TURN_S = 5.0  # for the measurement before to end, whose caller is gone
+Measure = Callable[[Job, float], AsyncIterator[dict[str, Any]]]
 _RUNS_PER_BLOCK = 4  # runs of a block of a slow model: two timed ones, two to warm up
 
 
@@ -55,10 +56,19 @@ class Measurements:
     """The method Measure of the Agent service. One measurement at a time."""
 
     def __init__(
-        self, service: AgentService, root: Path, allow_python: frozenset[str], limits: MeasurementLimits
+        self,
+        service: AgentService,
+        root: Path,
+        allow_python: frozenset[str],
+        limits: MeasurementLimits,
+        measure: Measure = measured_lines,
     ) -> None:
-        """`root`: folder that the plan's model paths start from; models that are there need not be sent."""
+        """`root`: folder that the plan's model paths start from; models that are there need not be sent.
+
+        `measure`: runs a job, with the longest time until its next line in seconds; returns its lines.
+        """
         self._service, self._root, self._allow_python, self._limits = service, root, allow_python, limits
+        self._run_job = measure
         self._store = ContentStore()
         self._turn = asyncio.Lock()
 
@@ -203,7 +213,7 @@ class Measurements:
         block_s = max((seconds for _, seconds, _ in job.points), default=0.0)
         limit_s = LOAD_LIMIT_S + block_s + _RUNS_PER_BLOCK * self._limits.run_s
         try:
-            async for line in measured_lines(job, limit_s):
+            async for line in self._run_job(job, limit_s):
                 yield line
         except ModelError as error:
             raise ModelError(f"{subject.name}: {error}") from error

@@ -114,6 +114,11 @@ class OfferPool:
     def __len__(self) -> int:
         return len(self._idle)
 
+    @property
+    def waiting(self) -> int:
+        """Number of connections that wait for an offer."""
+        return len(self._waiting)
+
     def add(self, endpoint: Endpoint) -> None:
         """Accept an offer."""
         offer = Offer(endpoint, self._limits, self._remove)

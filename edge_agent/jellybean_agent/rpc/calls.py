@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import grpc
 import grpc.aio
 
 from jellybean_agent.rpc.flood_limits import FloodLimits
+from jellybean_agent.system.timers import loop_s
 
 LOG = logging.getLogger("jellybean.calls")
 SHUTTING_DOWN = "the server is shutting down"
@@ -148,7 +148,7 @@ class RpcCall:
         self, connection: CallConnection, number: int, headers: CallHeaders, method: Method, timeout_s: float | None
     ) -> None:
         self.connection, self.number, self.headers, self.method = connection, number, headers, method
-        self.until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        self.until_s = None if timeout_s is None else loop_s() + timeout_s
         self._rounding_s = 0.0 if timeout_s is None else timeout_rounding_s(timeout_s)
         self.task: asyncio.Task[None] | None = None
         self.wire_state: Any = None  # the connection's state of this call
@@ -196,8 +196,7 @@ class RpcCall:
     def start_deadline(self) -> None:
         """End the call at its deadline; for calls without an asyncio task, which no other timer ends."""
         if self.until_s is not None and not self.is_over:
-            left_s = max(0.0, self.until_s - time.monotonic())
-            self._timer = asyncio.get_running_loop().call_later(left_s, self._deadline_passed)
+            self._timer = asyncio.get_running_loop().call_at(self.until_s, self._deadline_passed)
 
     def _deadline_passed(self) -> None:
         self.end(grpc.StatusCode.DEADLINE_EXCEEDED, "the call's time is up")
@@ -224,7 +223,7 @@ class RpcCall:
         _RUNNING.add(self.task)
         self.task.add_done_callback(_RUNNING.discard)
         if self.until_s is not None:
-            self._timer = loop.call_later(max(0.0, self.until_s - time.monotonic()), self.task.cancel)
+            self._timer = loop.call_at(self.until_s, self.task.cancel)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -248,7 +247,7 @@ class RpcCall:
 
     def time_remaining(self) -> float | None:
         """The least number of seconds until the client's deadline; None if it has none."""
-        return None if self.until_s is None else max(0.0, self.until_s - self._rounding_s - time.monotonic())
+        return None if self.until_s is None else max(0.0, self.until_s - self._rounding_s - loop_s())
 
     def done(self) -> bool:
         return self.is_over
@@ -362,7 +361,7 @@ async def _run_handler(call: RpcCall, request: Any) -> None:
     except grpc.aio.AbortError:
         pass
     except asyncio.CancelledError:
-        late = call.until_s is not None and time.monotonic() >= call.until_s
+        late = call.until_s is not None and loop_s() >= call.until_s
         if late:
             call.end(grpc.StatusCode.DEADLINE_EXCEEDED, "the call's time is up")
         else:

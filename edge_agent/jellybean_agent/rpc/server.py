@@ -134,6 +134,16 @@ class RpcServer:
     async def wait_for_termination(self) -> None:
         await self._stopped.wait()
 
+    @property
+    def calls_in_progress(self) -> int:
+        """Number of calls that are not over, those with unread answers included."""
+        return len(self._calls)
+
+    @property
+    def open_connections(self) -> int:
+        """Number of connections; with TLS, whose handshake is complete."""
+        return len(self._connections)
+
     # -- for connections ----------------------------------------------------------------------------------------------
 
     def opened(self, connection: OpenConnection) -> None:

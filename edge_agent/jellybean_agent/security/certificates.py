@@ -14,6 +14,7 @@ from pathlib import Path
 from jellybean_agent.errors import PlanViewError, describe_error
 from jellybean_agent.security.identity import Identity, parse_identity
 from jellybean_agent.security.renewal import ExpiredCertificateError
+from jellybean_protos.extras import install_command
 
 LOG = logging.getLogger("jellybean.tls")
 CREDENTIAL_FILES = CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE = "ca.crt", "tls.crt", "tls.key"
@@ -69,7 +70,7 @@ def read_credentials(folder: Path) -> Credentials:
         from cryptography import x509
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
     except ImportError as error:
-        raise PlanViewError("TLS needs cryptography: pip install 'jellybean-serving[agent]'") from error
+        raise PlanViewError(f"TLS needs cryptography: {install_command('agent')}") from error
     ca, chain, key = (_read(folder / name) for name in CREDENTIAL_FILES)
     if (folder / PRIVATE_KEY_FILE).stat().st_mode & _READABLE_BY_OTHERS and not (
         folder / PRIVATE_KEY_FILE

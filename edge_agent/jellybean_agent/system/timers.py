@@ -1,4 +1,4 @@
-"""An exact timer for the event loop: asyncio rounds its own timers up to milliseconds."""
+"""The event loop's clock, and an exact timer: asyncio rounds its own timers up to milliseconds."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from collections.abc import Callable
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _CLOCK_MONOTONIC = 1
 _ABSOLUTE = 1  # TFD_TIMER_ABSTIME
+
+
+def loop_s() -> float:
+    """Now, by the event loop's clock, which is CLOCK_MONOTONIC."""
+    return asyncio.get_running_loop().time()
 
 
 class _Timespec(ctypes.Structure):

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from jellybean_protos.extras import install_command
+
 if TYPE_CHECKING:
     from jellybean_agent.telemetry.spans import SpanFactory
 
@@ -27,6 +29,6 @@ def make_span_factory(service: str, instance: str, workflow: str, environment: M
     try:
         from jellybean_agent.telemetry.spans import SpanFactory
     except ModuleNotFoundError as error:
-        LOG.warning("nothing is traced: %s; pip install 'jellybean-serving[otel]', or unset %s", error, _ENDPOINTS[1])
+        LOG.warning("nothing is traced: %s; %s, or unset %s", error, install_command("otel"), _ENDPOINTS[1])
         return None
     return SpanFactory(service, instance, workflow, environment).start()

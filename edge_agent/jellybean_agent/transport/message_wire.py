@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from jellybean_agent.brain.messages import MAX_CHILDREN, EdgeMessage, FanOutPath, StreamPosition
@@ -18,10 +17,12 @@ _LARGE_BYTES = 2**16  # a smaller message is parsed as a whole, which costs less
 MAX_LEFT_S = 3600.0  # upper limit of the time left that a message may state
 
 
-def read_message(view: PlanView, operators: Sequence[str], wire: agent_pb2.Message, data: Data = b"") -> EdgeMessage:
+def read_message(
+    view: PlanView, operators: Sequence[str], wire: agent_pb2.Message, now_s: float, data: Data = b""
+) -> EdgeMessage:
     """A message from the wire, checked against the plan. InvalidInputError when it does not fit.
 
-    `operators`: of this worker. `data`: the tensor's bytes, if they were split off the message.
+    `operators`: of this worker. `now_s`: CLOCK_MONOTONIC. `data`: the tensor's bytes, if they were split off.
     """
     operator = view.operators.get(wire.downstream)
     if wire.downstream not in operators or operator is None or wire.route >= len(view.table):
@@ -30,7 +31,7 @@ def read_message(view: PlanView, operators: Sequence[str], wire: agent_pb2.Messa
         raise InvalidInputError(f"{wire.downstream} has no input from {wire.upstream[:60]!r}")
     path = read_fan_out_path(wire, view.path_length(wire.upstream, wire.downstream))
     payload = None if any(count == 0 for _, count in path) else decode_tensor(_tensor(wire, data))
-    until_s = time.monotonic() + (min(wire.left_s, MAX_LEFT_S) if wire.left_s > 0 else MAX_LEFT_S)  # else: also for NaN
+    until_s = now_s + (min(wire.left_s, MAX_LEFT_S) if wire.left_s > 0 else MAX_LEFT_S)  # else: also for NaN
     position = StreamPosition(wire.stream, wire.after) if wire.stream else None
     return EdgeMessage(wire.request_id, wire.route, wire.upstream, wire.downstream, path, payload, until_s, position)
 

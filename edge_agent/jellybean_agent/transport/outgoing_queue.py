@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -27,10 +26,10 @@ class OutgoingMessage(NamedTuple):
         """False for a failure, which is due at minus infinity and leaves first."""
         return self.due_s > -math.inf
 
-    def set_time_left(self) -> bool:
+    def set_time_left(self, now_s: float) -> bool:
         """Put the time until the deadline into the message; False when the deadline has passed."""
         if self.until_s < math.inf:
-            left_s = self.until_s - time.monotonic()
+            left_s = self.until_s - now_s
             if left_s <= 0:
                 return False
             self.message.left_s = left_s

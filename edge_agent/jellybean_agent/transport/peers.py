@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -87,6 +86,7 @@ class Peer:
         self._closing: set[asyncio.Task[None]] = set()  # tasks that end replaced streams
         self._is_finishing = self._is_ending = self._is_writing = False
         self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()  # whose clock is CLOCK_MONOTONIC
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> Self:
@@ -120,7 +120,7 @@ class Peer:
             return False
         if not outgoing.needs_credit:
             return True
-        return stream.credit > 0 and (outgoing.due_s == 0.0 or outgoing.due_s <= time.monotonic())
+        return stream.credit > 0 and (outgoing.due_s == 0.0 or outgoing.due_s <= self._loop.time())
 
     def forget(self, request: str) -> None:
         """Drop the queued messages of a request that was given up."""
@@ -177,7 +177,7 @@ class Peer:
 
     def _open(self) -> DeliverStream:
         age_s = self._settings.transport.stream_age_s
-        stream = DeliverStream(math.inf if age_s is None else time.monotonic() + age_s, self._settings.silent_s)
+        stream = DeliverStream(math.inf if age_s is None else self._loop.time() + age_s, self._settings.silent_s)
 
         def on_credit(credit: agent_pb2.Credit) -> None:
             self._credited(stream, credit)
@@ -199,7 +199,7 @@ class Peer:
                     await stream.ended()
                     stream.unacknowledged.clear()  # the receiver has read all messages
                     return None
-                if time.monotonic() >= stream.until_s:
+                if self._loop.time() >= stream.until_s:
                     successor = await self._open_successor()
                     return successor
                 if await self._wait_for_message(stream):
@@ -265,7 +265,7 @@ class Peer:
 
     def _is_in_time(self, outgoing: OutgoingMessage) -> bool:
         """True if a message's deadline has not passed; otherwise counts the message as expired."""
-        is_in_time = outgoing.set_time_left()
+        is_in_time = outgoing.set_time_left(self._loop.time())
         self.expired += not is_in_time
         return is_in_time
 
@@ -282,14 +282,14 @@ class Peer:
         """True if a queued message may be sent now; otherwise wait for any change, then return False."""
         first_s = self._queue.first_due_s
         at_s = min(first_s if stream.credit > 0 or first_s == -math.inf else math.inf, stream.until_s)
-        now_s = time.monotonic()
+        now_s = self._loop.time()
         if at_s <= now_s:
             return at_s == first_s
         self._wake.clear()
         if at_s == math.inf:
             await self._wake.wait()
         else:
-            timer = asyncio.get_running_loop().call_later(at_s - now_s, self._wake.set)
+            timer = self._loop.call_at(at_s, self._wake.set)
             await self._wake.wait()
             timer.cancel()
         return False

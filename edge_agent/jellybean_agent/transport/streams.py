@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from jellybean_agent.rpc.unix_socket_client import UnixSocketRpcUnsupportedError
 from jellybean_agent.rpc.unix_socket_stream import UnixSocketStream
 from jellybean_agent.security.identity import SENDER_KEY, WORKFLOW_KEY
 from jellybean_agent.system.protocol_version import protocol_metadata
+from jellybean_agent.system.timers import loop_s
 from jellybean_agent.transport.channels import Transport
 from jellybean_agent.transport.message_wire import message_parts
 from jellybean_agent.transport.outgoing_queue import OutgoingMessage
@@ -186,7 +186,7 @@ class DeliverStream:
     call: DeliverCall = field(init=False)
     credit: int = 0
     unacknowledged: deque[OutgoingMessage] = field(default_factory=deque)
-    heard_s: float = field(default_factory=time.monotonic)
+    heard_s: float = field(default_factory=loop_s)
     silence: str = ""  # why the stream was given up
     has_credit: asyncio.Event = field(default_factory=asyncio.Event)
     watcher: asyncio.Task[None] = field(init=False)
@@ -198,7 +198,7 @@ class DeliverStream:
 
     def add_credit(self, credit: agent_pb2.Credit) -> None:
         """Count credit. The first acknowledges nothing; later ones acknowledge as many messages as they grant."""
-        self.heard_s = time.monotonic()
+        self.heard_s = loop_s()
         if self.has_credit.is_set():
             for _ in range(min(credit.messages, len(self.unacknowledged))):
                 self.unacknowledged.popleft()
@@ -216,10 +216,10 @@ class DeliverStream:
 
     async def _watch(self) -> None:
         """Cancel the call when its receiver is silent. Time in which this process was suspended does not count."""
-        checked_s = time.monotonic()
+        checked_s = loop_s()
         while True:
             await asyncio.sleep(_CHECK_EVERY_S)
-            now_s = time.monotonic()
+            now_s = loop_s()
             if now_s - checked_s > 3 * _CHECK_EVERY_S:
                 self.heard_s += now_s - checked_s
             checked_s = now_s

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
 
+from jellybean_agent.system.timers import loop_s
 from jellybean_agent.tunnel.backoff import Backoff
 
 
@@ -23,7 +23,7 @@ class ProbeGate:
         most_s: float,
         patience_s: float,
         most_later_s: float,
-        clock_s: Callable[[], float] = time.monotonic,
+        clock_s: Callable[[], float] = loop_s,
     ) -> None:
         self._backoff = Backoff(first_s, most_s)
         self._most_s, self._patience_s, self._most_later_s = most_s, patience_s, max(most_s, most_later_s)

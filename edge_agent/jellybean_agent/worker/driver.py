@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -78,7 +77,7 @@ class Driver:
         self._brain = Brain(worker, wiring, view.table, policy, limits)
         self._full = max(_FULL_QUEUE, 2 * max(self._worker.batches.values(), default=1))
         self._lock = threading.Lock()  # protects the brain, which the event loop and the executor thread use
-        self._loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()  # its clock, CLOCK_MONOTONIC, may be read in both threads
         self._calls = DirectCalls()
         self.counters = counters or WorkerCounters(wiring)
         self.on_capacity: Callable[[str], None] = _nothing  # called after runs for workflows whose queue is short
@@ -134,7 +133,7 @@ class Driver:
         busy_s = dict(self.counters.busy_s)
         current = self._runner.current
         if current is not None:
-            busy_s[current[0]] += time.monotonic() - current[1]
+            busy_s[current[0]] += self._loop.time() - current[1]
         return busy_s
 
     # -- direct calls -------------------------------------------------------------------------------------------------
@@ -172,7 +171,7 @@ class Driver:
         calls = self._calls.take_unsubmitted()
         if calls:
             with self._lock:
-                instructions = self._brain.call_operators(calls, time.monotonic())
+                instructions = self._brain.call_operators(calls, self._loop.time())
             self._act(instructions)
 
     def cancel_call(self, request: str) -> None:
@@ -201,14 +200,14 @@ class Driver:
             self._forget(wire.request_id)
             return
         try:
-            message = self._tracer.read_message(self._view, self._worker.operators, wire, data)
+            message = self._tracer.read_message(self._view, self._worker.operators, wire, self._loop.time(), data)
         except AgentError as error:
             self._fail(wire.request_id, wire.downstream, str(error), status_of(error))
             self._forget(wire.request_id)
         else:
             waits = self._worker.batches.get(message.downstream, 1) > 1
             with self._lock:
-                instructions = self._brain.received(message, time.monotonic(), more=waits)
+                instructions = self._brain.received(message, self._loop.time(), more=waits)
             self._act(instructions)
             if waits and not self._burst:  # what has come with it may share the run
                 self._burst = True
@@ -217,7 +216,7 @@ class Driver:
     def _end_burst(self) -> None:
         self._burst = False
         with self._lock:
-            instructions = self._brain.start(time.monotonic())
+            instructions = self._brain.start(self._loop.time())
         self._act(instructions)
 
     def peer_lost(self, peer: str, reason: str, undelivered: Sequence[agent_pb2.Message]) -> None:
@@ -239,7 +238,7 @@ class Driver:
                     done = attribute_error(self._view, run, done)
                 status = status_of(done)
                 self._log_failed_run(run, done)
-                instructions = self._brain.failed(run.run, str(done), time.monotonic())
+                instructions = self._brain.failed(run.run, str(done), self._loop.time())
             else:
                 self.counters.run_done(run, done)
                 if is_direct_call(run):
@@ -249,7 +248,7 @@ class Driver:
                     }
                     size = self._calls.batch_size(run.operator, done.busy_s / len(run.items))
                     self._brain.limit_direct_call_batch(run.operator, size)
-                instructions = self._brain.completed(run.run, done.outputs, time.monotonic())
+                instructions = self._brain.completed(run.run, done.outputs, self._loop.time())
         following = [instruction for instruction in instructions if isinstance(instruction, RunOperator)]
         others: list[Instruction] = [one for one in instructions if not isinstance(one, RunOperator)]
         return following[0] if following else None, FollowUp(others, status, outputs)
@@ -280,7 +279,10 @@ class Driver:
                     self._outbox.send(instruction.worker, instruction.message)
                 except AgentError as error:
                     message = instruction.message
-                    self._fail(message.request, message.upstream, str(error), status_of(error))
+                    internal = (
+                        grpc.StatusCode.INTERNAL
+                    )  # a model's output: whatever is wrong with it, no client sent it
+                    self._fail(message.request, message.upstream, str(error), internal)
                     self._forget(message.request)
             elif isinstance(instruction, RequestFailed):
                 own = grpc.StatusCode.RESOURCE_EXHAUSTED if instruction.overloaded else status
@@ -288,11 +290,11 @@ class Driver:
             elif isinstance(instruction, RequestExpired):
                 self.counters.expired[instruction.operator] += 1
             elif isinstance(instruction, WakeAt):
-                self._loop.call_later(max(0.0, instruction.until - time.monotonic()), self._due)
+                self._loop.call_at(instruction.until, self._due)
 
     def _due(self) -> None:
         with self._lock:
-            instructions = self._brain.due(time.monotonic())
+            instructions = self._brain.due(self._loop.time())
         self._act(instructions)
 
     def _fail(
@@ -312,7 +314,7 @@ class Driver:
 
     def _expire(self) -> None:
         """Drop requests whose deadline has passed, as a gateway that died cannot cancel them."""
-        now_s = time.monotonic()
+        now_s = self._loop.time()
         with self._lock:
             instructions = self._brain.expire(now_s)
         self._act(instructions)

@@ -9,6 +9,7 @@ import grpc
 
 from jellybean_agent.brain.messages import GATEWAY, EdgeMessage
 from jellybean_agent.brain.plan_view import PlanView, WorkerView
+from jellybean_agent.system.timers import loop_s
 from jellybean_agent.telemetry.logs import log_fields
 from jellybean_agent.transport.gateway_peers import AnyPeer
 from jellybean_agent.worker.counters import WorkerCounters
@@ -39,7 +40,7 @@ class Outbox:
         wire, data = self._tracer.write_message(self._view.hash, message)
         due_s = 0.0
         if worker != GATEWAY and (tier := self._view.workers[worker].tier) != self._worker.tier:
-            due_s = self._links.reserve(self._worker.tier, tier, len(data))
+            due_s = self._links.reserve(self._worker.tier, tier, len(data), loop_s())
             self._counters.sent(message.upstream, tier, len(data))
         self._peers[worker].put(wire, due_s, message.until, data)
 

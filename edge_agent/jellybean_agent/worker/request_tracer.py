@@ -19,7 +19,7 @@ class RequestTracer(Protocol):
     needs_blocking_runs: bool  # a span covers a run that one thread waits for, so no run may be asynchronous
 
     def read_message(
-        self, view: PlanView, operators: Sequence[str], wire: agent_pb2.Message, data: Data = b""
+        self, view: PlanView, operators: Sequence[str], wire: agent_pb2.Message, now_s: float, data: Data = b""
     ) -> EdgeMessage:
         """Like `message_wire.read_message`, for a message that has just arrived; may record its `hop` span."""
         ...

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import queue
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
@@ -98,7 +97,7 @@ class Runner:
             self._queue.put(run)
             return
         operator = self._operators[run.operator]
-        now_s = time.monotonic()
+        now_s = self._loop.time()
         self._current = (run.operator, now_s)
         spin_s = self._calls.spin_s(run, now_s)
         is_over = False
@@ -141,7 +140,7 @@ class Runner:
         """The executor thread: takes the next run itself, without a detour through the event loop."""
         run = self._queue.get()
         while run is not None and not self._is_stopping:
-            self._current = (run.operator, time.monotonic())
+            self._current = (run.operator, self._loop.time())
             done = self._attempt(run, partial(self._run_here, run))
             self._current = None
             following = self._thread_run_ended(run, done)

@@ -69,10 +69,10 @@ class SpanTracer:
         self._trace_ids: OrderedDict[str, str] = OrderedDict()  # by request, the most recent ones
 
     def read_message(
-        self, view: PlanView, operators: Sequence[str], wire: agent_pb2.Message, data: Data = b""
+        self, view: PlanView, operators: Sequence[str], wire: agent_pb2.Message, now_s: float, data: Data = b""
     ) -> EdgeMessage:
         """Read a message and record its `hop` span."""
-        message = read_message(view, operators, wire, data)
+        message = read_message(view, operators, wire, now_s, data)
         if message.payload is None or not wire.HasField("trace"):
             return message
         if (hop := self._spans.hop(wire, self._attributes(message.downstream))) is None:

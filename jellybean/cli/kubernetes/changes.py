@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from jellybean.cli.console import EXIT_FAILURE, out, say
+from jellybean.cli.console import out, say
+from jellybean.cli.exit_status import EXIT_FAILURE
 from jellybean.display.terminal import BAD, GOOD
 
 if TYPE_CHECKING:

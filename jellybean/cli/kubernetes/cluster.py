@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
-from jellybean.cli.console import EXIT_FAILURE, out, progress, say
+from jellybean.cli.console import out, progress, say
+from jellybean.cli.exit_status import EXIT_FAILURE
 from jellybean.cli.kubernetes.changes import print_changes
 from jellybean.cli.kubernetes.clusters import cluster_parts, clusters_of, connect_to_deployment, require_clusters
 from jellybean.cli.kubernetes.options import Context, Kubeconfig, Namespace

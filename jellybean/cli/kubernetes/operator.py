@@ -7,20 +7,13 @@ from typing import Annotated
 
 import typer
 
-from jellybean.cli.app import Commands, app, example
+from jellybean.cli.app import example, new_group
 from jellybean.cli.kubernetes.options import Context, Kubeconfig, Namespace, connect_to
-from jellybean.errors import JellyBeanError
 
-operator = typer.Typer(
-    cls=Commands,
-    name="operator",
-    help="Plan and deploy Workflow resources of a Kubernetes cluster.",
-    epilog=example(
-        "jellybean operator crd | kubectl apply --server-side -f -", "jellybean operator run --all-namespaces"
-    ),
-    no_args_is_help=True,
+operator = new_group(
+    "operator",
+    example("jellybean operator crd | kubectl apply --server-side -f -", "jellybean operator run --all-namespaces"),
 )
-app.add_typer(operator)
 
 
 @operator.command(epilog=example("jellybean operator run -n digits", "jellybean operator run --all-namespaces"))
@@ -43,10 +36,8 @@ def run(
     """Run the operator: plan, deploy, re-plan and undeploy Workflow resources. Replicas elect a leader."""
     if everywhere and watch:
         raise typer.BadParameter("--watch and --all-namespaces exclude each other")
-    try:
-        import kopf  # noqa: F401
-    except ImportError as error:
-        raise JellyBeanError("the operator needs kopf: pip install 'jellybean-serving[operator]'") from error
+    import kopf  # noqa: F401  # before a cluster is looked for, as it may not be installed
+
     cluster = connect_to(kubeconfig, context, namespace)
     from jellybean.operator.run import run_operator
 

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jellybean.errors import JellyBeanError
-
 if TYPE_CHECKING:
     from jellybean_k8s import Cluster
 
@@ -33,9 +31,7 @@ Kubeconfig = Annotated[
 
 
 def connect_to(kubeconfig: Path | None, context: str | None, namespace: str | None) -> Cluster:
-    """Connect to the cluster that the options name. JellyBeanError if the client library is not installed."""
-    try:
-        from jellybean_k8s import connect
-    except ImportError as error:
-        raise JellyBeanError("this needs the Kubernetes client: pip install 'jellybean-serving[k8s]'") from error
+    """Connect to the cluster that the options name."""
+    from jellybean_k8s import connect  # imports the client library
+
     return connect(kubeconfig, context, namespace)

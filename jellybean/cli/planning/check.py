@@ -8,8 +8,9 @@ from pathlib import Path
 import typer
 
 from jellybean.cli.app import checked_picture
-from jellybean.cli.console import EXIT_WOULD_BREAK, out, print_json, progress, say, warn
+from jellybean.cli.console import out, print_json, progress, say, warn
 from jellybean.cli.current_plan import warn_if_replanned
+from jellybean.cli.exit_status import EXIT_WOULD_BREAK
 from jellybean.cli.projects import planned_options, warn_about_figures, warn_about_stale_profiles, warn_about_times
 from jellybean.planning.proof import unproven
 

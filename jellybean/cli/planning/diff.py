@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from jellybean.cli.app import Json, app, example
-from jellybean.cli.console import EXIT_BAD_INPUT, EXIT_FAILURE, errors, print_json, print_texts, warn
+from jellybean.cli.console import errors, print_json, print_texts, warn
+from jellybean.cli.exit_status import EXIT_BAD_INPUT, EXIT_FAILURE
 from jellybean.cli.failures import failure, text_of
 from jellybean.cli.kubernetes.cluster import show_changes
 from jellybean.cli.kubernetes.options import Context, Kubeconfig, Namespace

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
-from jellybean.cli.console import EXIT_INFEASIBLE, print_json, print_texts, progress, warn
+from jellybean.cli.console import print_json, print_texts, progress, warn
+from jellybean.cli.exit_status import EXIT_INFEASIBLE
 from jellybean.cli.failures import failure
 from jellybean.cli.projects import open_any_project
 from jellybean.cli.times import seconds_within

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, checked_folder, checked_picture, example
-from jellybean.cli.console import EXIT_INFEASIBLE, errors, out, print_json, progress, say
+from jellybean.cli.console import errors, out, print_json, progress, say
+from jellybean.cli.exit_status import EXIT_INFEASIBLE
 from jellybean.cli.failures import failure
 from jellybean.cli.projects import open_project
 from jellybean.cli.times import seconds_within

@@ -10,8 +10,9 @@ from typing import Any, NoReturn
 import typer
 
 from jellybean.cli.app import checked_file
-from jellybean.cli.console import EXIT_INFEASIBLE, errors, say
+from jellybean.cli.console import errors, say
 from jellybean.cli.current_plan import next_commands
+from jellybean.cli.exit_status import EXIT_INFEASIBLE
 from jellybean.cli.failures import text_of
 from jellybean.display.terminal import BAD
 from jellybean.errors import InfeasibleError

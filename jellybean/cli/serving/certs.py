@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
-from jellybean.cli.console import EXIT_FAILURE, out, print_json, say, warn
+from jellybean.cli.console import out, print_json, say, warn
 from jellybean.cli.current_plan import load_current_plan
+from jellybean.cli.exit_status import EXIT_FAILURE
 from jellybean.cli.kubernetes.clusters import clusters_of, connect_to_deployment, refuse_options_of_one
 from jellybean.cli.kubernetes.options import Context, Kubeconfig
 from jellybean.cli.projects import open_served_project, planned_options
 from jellybean.cli.serving.gateway_hosts import context_namespace, deployment_name_of, gateway_hosts
 from jellybean.cli.serving.secret_renewal import GATEWAY_FOLDER, SecretRenewal
 from jellybean.display.terminal import BAD, GOOD
-from jellybean.errors import InputError, JellyBeanError
+from jellybean.errors import InputError
 from jellybean.folders import state_folder
 from jellybean_agent import (
     PRIVATE_KEY_FILE,
@@ -105,10 +106,8 @@ def certs(
 
     Running processes reload them, in pods too.
     """
-    try:
-        from jellybean.serving.enrolment.authority import certificate_hosts, open_authority
-    except ImportError as error:
-        raise JellyBeanError("certificates need cryptography: pip install 'jellybean-serving[agent]'") from error
+    from jellybean.serving.enrolment.authority import certificate_hosts, open_authority  # needs cryptography
+
     with planned_options(directory, overrides) as options:
         project = open_served_project(directory, options, stale=stale)
     view = plan_view(to_document(load_current_plan(project, what_if=bool(overrides))))

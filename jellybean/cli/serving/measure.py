@@ -17,19 +17,10 @@ from jellybean.bench.result import BenchResult
 from jellybean.bench.target import DURATION_S
 from jellybean.cli.app import Directory, Json, Overrides, Seed, app, checked_file, example
 from jellybean.cli.command_resources import open_for_command
-from jellybean.cli.console import (
-    EXIT_MISSED,
-    EXIT_OVERLOAD,
-    collected_warnings,
-    errors,
-    out,
-    print_json,
-    progress,
-    say,
-    warn,
-)
+from jellybean.cli.console import collected_warnings, errors, out, print_json, progress, say, warn
 from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.documents import check_project
+from jellybean.cli.exit_status import EXIT_MISSED, EXIT_OVERLOAD
 from jellybean.cli.init import Example, copy_example
 from jellybean.cli.projects import open_project, options_of_plan
 from jellybean.cli.serving.accounts.cost import LedgerAt

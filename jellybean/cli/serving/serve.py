@@ -23,8 +23,9 @@ from jellybean.cli.app import (
     parse_allowed_python,
     parse_hedge_after,
 )
-from jellybean.cli.console import EXIT_FAILURE, out, print_json, progress
+from jellybean.cli.console import out, print_json, progress
 from jellybean.cli.documents import check_project
+from jellybean.cli.exit_status import EXIT_FAILURE
 from jellybean.cli.projects import open_served_project, planned_options
 from jellybean.cli.serving.gateway_options import AdminTls, GatewayAt, GatewayOptions, check_settings
 from jellybean.cli.serving.project_settings import served_project

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from jellybean.cli.console import EXIT_FAILURE, errors, out, print_json, say
+from jellybean.cli.console import errors, out, print_json, say
+from jellybean.cli.exit_status import EXIT_FAILURE
 from jellybean.display.terminal import BAD, GOOD
 from jellybean.folders import STATE_FOLDER
 

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from jellybean.cli.console import EXIT_FAILURE, out, print_json, say, warn
+from jellybean.cli.console import out, print_json, say, warn
+from jellybean.cli.exit_status import EXIT_FAILURE
 from jellybean.cli.failures import error_json, interrupt_behind
 from jellybean.documents.training.references import RUN_FOLDER
 from jellybean.errors import JellyBeanError
+from jellybean_protos.extras import install_command
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,8 +38,7 @@ def check_installed(document: TrainingDocument) -> None:
     needed = {"torch": "train", "safetensors": "train", **({"peft": "lora"} if document.lora is not None else {})}
     missing = {name: extra for name, extra in needed.items() if importlib.util.find_spec(name) is None}
     if missing:
-        extras = ",".join(dict.fromkeys(missing.values()))
-        raise JellyBeanError(f"{' and '.join(missing)} not installed: pip install 'jellybean-serving[{extras}]'")
+        raise JellyBeanError(f"{' and '.join(missing)} not installed: {install_command(*missing.values())}")
 
 
 def train_here(

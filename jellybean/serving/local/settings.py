@@ -9,6 +9,7 @@ from pathlib import Path
 
 from jellybean.serving.errors import LaunchError, SettingsError
 from jellybean.serving.gateway.gateway import MAX_IN_FLIGHT, TIMEOUT_S
+from jellybean_protos.extras import install_command
 
 START_S = 120.0
 DRAIN_S = 30.0
@@ -170,4 +171,4 @@ def _require_distinct(port: int | None, http_port: int, metrics_port: int = 0) -
 
 def _require_http(port: int) -> None:
     if port and importlib.util.find_spec("aiohttp") is None:
-        raise LaunchError("HTTP needs aiohttp: pip install 'jellybean-serving[http]', or leave HTTP out")
+        raise LaunchError(f"HTTP needs aiohttp: {install_command('http')}, or leave HTTP out")

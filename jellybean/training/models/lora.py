@@ -22,6 +22,7 @@ from jellybean.documents.training.lora import ALL_LINEAR, LoraSpec
 from jellybean.quantities import did_you_mean
 from jellybean.training.errors import TrainingError, first_names
 from jellybean_agent import describe_error
+from jellybean_protos.extras import install_command
 
 ADAPTER_FOLDER = "adapter"
 _LAYERS = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -126,7 +127,7 @@ def _import_peft() -> Any:
         import peft
     except ImportError as error:
         raise TrainingError(
-            f"`lora` needs peft, which cannot be imported ({error}): pip install 'jellybean-serving[lora]'"
+            f"`lora` needs peft, which cannot be imported ({error}): {install_command('lora')}"
         ) from error
     return peft
 

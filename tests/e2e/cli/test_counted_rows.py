@@ -67,6 +67,7 @@ def sizes_of_a_run(project: Path, plan: Plan) -> list[int]:
     return [outputs.rows("double") for outputs in run_items(view.operators["keep"], executor, items).outputs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", ["counts", "{y: counts}"])
 def test_requests_share_runs_and_get_their_own_rows(project: Path, rows: str) -> None:
     path = project / "workflow.yaml"

@@ -53,7 +53,7 @@ def test_bad_input_is_json_with_file_line_and_path(vqa: Path, tmp_path: Path, co
     if name in {"report", "infer"}:  # they do not read the documents
         return
     (problem,) = error(name, str(broken), status=2)["problems"]
-    assert (Path(problem["file"]).name, problem["line"], problem["path"]) == ("workflow.yaml", 18, "slo.accuracy")
+    assert (Path(problem["file"]).name, problem["line"], problem["path"]) == ("workflow.yaml", 12, "slo.accuracy")
 
 
 def test_a_wrong_command_line_is_json(vqa: Path) -> None:
@@ -106,6 +106,7 @@ def on_a_terminal(*arguments: str, columns: int = 120, shows_stdout: bool = Fals
     return written.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["plan", "explain", "frontier"])
 def test_work_shows_progress_on_a_terminal_and_ends_whole(vqa: Path, command: str) -> None:
     written = on_a_terminal(command, str(vqa))
@@ -146,6 +147,7 @@ def elsewhere(vqa: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [80, 60])
 def test_an_explanation_and_its_notes_wrap_to_the_terminals_width(elsewhere: Path, columns: int) -> None:
     options = ("--set", "slo.accuracy=99.9", "--why-not", "hub")

@@ -58,6 +58,7 @@ def test_people_read_it(projects: Path) -> None:
     assert "p99 latency" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "path", "setting"),
     [

@@ -57,6 +57,7 @@ def test_json_with_rates_and_plans(vqa: Path, tmp_path: Path) -> None:
     assert plan.accuracy == plan.slo.accuracy == 56.59
 
 
+@pytest.mark.slow
 def test_what_breaks_a_limit_is_marked(vqa: Path) -> None:
     answer = json.loads(
         jellybean("frontier", str(vqa), "--json", "--set", "slo.budget=8USD/h", "--set", "slo.latency_p99=2ms").stdout

@@ -35,7 +35,7 @@ from tests.support.command_line import jellybean, jellybean_process
 from tests.support.ports import free_port
 from tests.support.scales_project import WORKERS, make_scales_project
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 ONES = {"x": np.ones((1, 4), np.float32)}
 ACCURATE = ("--set", "slo.accuracy=90")

@@ -61,6 +61,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_requests_gather_their_own_rows_in_a_shared_run(project: Path) -> None:
     jellybean("profile", str(project), "--seconds", "0.05")
     batches = load_project(project).profiles.operators["total"]["only"].latency["box"]

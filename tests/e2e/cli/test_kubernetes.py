@@ -1,4 +1,4 @@
-"""render, deploy, status, rollback, undeploy as a person runs them, against a mock API server named by a kubeconfig."""
+"""render, deploy, status, rollback, undeploy as a person runs them, against the API server that a kubeconfig names."""
 
 from __future__ import annotations
 
@@ -19,13 +19,24 @@ import yaml
 from jellybean.cli import run
 from jellybean.serving.enrolment.authority import open_authority
 from jellybean_agent.security.identity import Identity, Role
-from tests.api_server import RunningServer
 from tests.k8s_check import complaints
+from tests.k8s_real import RealCluster, node
+from tests.k8s_target import Target, running_target, write_kubeconfig
 from tests.support.command_line import jellybean
 from tests.support.paths import EXAMPLES
-from tests.support.ready_pods import add_nodes, ready_pods
 
 EXAMPLE = EXAMPLES / "digits"
+MADE = (
+    "StatefulSet",
+    "Deployment",
+    "Service",
+    "ConfigMap",
+    "Secret",
+    "ServiceAccount",
+    "NetworkPolicy",
+    "Lease",
+    "Pod",
+)
 SETTINGS = """\
 kind: Kubernetes
 images: {agent: "registry.example/agent:1", gateway: "registry.example/gateway:1"}
@@ -45,27 +56,14 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def server() -> Iterator[RunningServer]:
-    with RunningServer() as found:
-        add_nodes(found, a="edge", b="edge", c="cloud")
-        yield found
+def target(tmp_path: Path, real_cluster: RealCluster | None) -> Iterator[Target]:
+    with running_target(tmp_path / "certificates", real_cluster) as running:
+        yield running
 
 
 @pytest.fixture
-def flags(server: RunningServer, tmp_path: Path) -> list[str]:
-    cluster = {"name": "c", "cluster": {"server": server.url}}
-    context = {"name": "fleet", "context": {"cluster": "c", "user": "u", "namespace": "shop"}}
-    config = {"apiVersion": "v1", "kind": "Config", "clusters": [cluster], "contexts": [context]}
-    config |= {"current-context": "fleet"}
-    config |= {"users": [{"name": "u", "user": {}}]}
-    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config), encoding="utf-8")
-    return ["--kubeconfig", str(tmp_path / "kubeconfig"), "--context", "fleet"]
-
-
-@pytest.fixture
-def kubelet(server: RunningServer) -> Iterator[None]:
-    with ready_pods(server):
-        yield
+def flags(target: Target, tmp_path: Path) -> list[str]:
+    return ["--kubeconfig", str(write_kubeconfig(tmp_path / "kubeconfig", {"fleet": target})), "--context", "fleet"]
 
 
 def test_render_prints_sound_objects_and_writes_a_base(
@@ -99,11 +97,11 @@ def test_a_project_is_printed_as_a_resource_that_its_definition_takes(
 
 
 def test_a_difference_to_a_cluster_is_shown_and_changes_nothing(
-    project: Path, flags: list[str], server: RunningServer, capsys: pytest.CaptureFixture[str]
+    project: Path, flags: list[str], target: Target, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["diff", str(project), "--cluster", *flags]) == 1
     assert "+ Service/digits: new" in capsys.readouterr().out
-    assert {key[0] for key in server.api.store} == {"nodes"}
+    assert not any(target.names(kind) for kind in MADE)
     assert run(["diff", str(project), str(project), "--cluster", *flags]) == 2
     assert "--cluster takes one project" in capsys.readouterr().err
 
@@ -127,9 +125,8 @@ def test_settings_that_are_missing_or_wrong_are_told_with_place(
     assert "models: {url: https://HOST/FOLDER}" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("kubelet")
 def test_a_project_is_deployed_changed_rolled_back_and_taken_away(
-    project: Path, flags: list[str], server: RunningServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    project: Path, flags: list[str], target: Target, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def call(command: str, *more: str) -> tuple[int, str]:
         capsys.readouterr()
@@ -137,12 +134,14 @@ def test_a_project_is_deployed_changed_rolled_back_and_taken_away(
         captured = capsys.readouterr()
         return status, captured.out + captured.err
 
-    directory = tmp_path / "digits"
+    directory, space = tmp_path / "digits", target.cluster.namespace
     shutil.copytree(project, directory)
     assert call("deploy", "--dry-run")[0] == 1
-    assert server.api.of("services") == {}
+    assert target.names("Service") == set()
     status, text = call("deploy")
-    assert (status, "digits in shop: revision 1" in text, "digits.shop.svc:8001" in text) == (0, True, True), text
+    assert (status, f"digits in {space}: revision 1" in text, f"digits.{space}.svc:8001" in text) == (0, True, True), (
+        text
+    )
     assert "nothing was applied" in call("deploy")[1]
     status, text = call("deploy", "--dry-run")
     assert (status, text.startswith("nothing would change\n")) == (0, True), text
@@ -150,30 +149,29 @@ def test_a_project_is_deployed_changed_rolled_back_and_taken_away(
     (directory / "kubernetes.yaml").write_text(SETTINGS.replace("gateway:1", "gateway:2"), encoding="utf-8")
     status, text = call("deploy", "--dry-run")
     assert status == 1
-    (gateway,) = server.api.of("deployments")
+    (gateway,) = target.names("Deployment")
     assert f"- Deployment/{gateway}: pruned" in text
     assert re.search(r"\+ Deployment/digits-\w{8}-gateway: new", text)
     assert "Secret" not in text
     assert call("deploy", "--timeout", "20")[0] == 0
     status, text = call("status")
-    assert (status, "digits in shop is healthy" in text, "revision 1 (replaced)" in text) == (0, True, True)
+    assert (status, f"digits in {space} is healthy" in text, "revision 1 (replaced)" in text) == (0, True, True)
     found = json.loads(call("status", "--json")[1])
     assert found["well"]
     assert found["revisions"][-1]["number"] == 2
 
     assert "revision 3" in call("rollback")[1]
-    gateway = next(iter(server.api.of("deployments").values()))
-    assert gateway["spec"]["template"]["spec"]["containers"][0]["image"] == "registry.example/gateway:1"
+    (deployment,) = target.cluster.list("Deployment")
+    assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == "registry.example/gateway:1"
     assert call("rollback", "--revision", "9")[0] == 1
     assert call("undeploy")[0] == 0
-    assert {key[0] for key in server.api.store} == {"nodes"}
+    assert not any(target.names(kind) for kind in MADE)
     status, text = call("status")
-    assert (status, "nothing of digits is deployed in shop" in text) == (1, True)
+    assert (status, f"nothing of digits is deployed in {space}" in text) == (1, True)
 
 
-@pytest.mark.usefixtures("kubelet")
 def test_an_expired_certificate_makes_status_fail(
-    project: Path, flags: list[str], server: RunningServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    project: Path, flags: list[str], target: Target, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert run(["deploy", str(project), *flags]) == 0
     capsys.readouterr()
@@ -188,12 +186,12 @@ def test_an_expired_certificate_makes_status_fail(
     assert 6 * 86400 < certificates["earliest"]["left_s"] <= 7 * 86400
     authority = open_authority(tmp_path / "ca")
     authority.equip(tmp_path / "gateway", Identity("digits", Role.GATEWAY), life_s=-120.0)
-    data = server.api.of("secrets")["digits-gateway-tls"]["data"]
-    data["tls.crt"] = base64.b64encode((tmp_path / "gateway/tls.crt").read_bytes()).decode()
+    data = {"tls.crt": base64.b64encode((tmp_path / "gateway/tls.crt").read_bytes()).decode()}
+    target.cluster.merge("Secret", "digits-gateway-tls", {"data": data})
     capsys.readouterr()
     assert run(["status", str(project), *flags]) == 1
     text = " ".join("".join(capsys.readouterr()).split())
-    assert "digits in shop is not healthy" in text
+    assert f"digits in {target.cluster.namespace} is not healthy" in text
     assert "the certificate of jellybean://digits/gateway (Secret digits-gateway-tls, tls.crt) expired on" in text
     assert "`jellybean certs DIR --renew` renews it" in text
     assert run(["status", str(project), *flags, "--json"]) == 1
@@ -204,7 +202,8 @@ def test_an_expired_certificate_makes_status_fail(
     assert -200 < expired["left_s"] < -100
 
 
-def test_pods_that_do_not_come_up_end_with_their_reasons(project: Path, flags: list[str]) -> None:
+def test_pods_that_do_not_come_up_end_with_their_reasons(project: Path, flags: list[str], target: Target) -> None:
+    target.broken.add("digits")
     command = [sys.executable, "-m", "jellybean", "deploy", str(project), *flags, "--timeout", "0.5", "--rollback"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=dict(os.environ))
     assert done.returncode == 1
@@ -224,15 +223,13 @@ def test_a_cluster_that_is_not_named_or_not_there_is_told(
 
 
 def test_nodes_become_a_document_that_plans(
-    project: Path, flags: list[str], server: RunningServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    project: Path, flags: list[str], target: Target, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     directory = tmp_path / "digits"
     shutil.copytree(project, directory)
-    for item, pool in zip(server.api.of("nodes").values(), ("camera-box", "camera-box", "cloud"), strict=True):
-        item["metadata"]["labels"]["jellybean.dev/pool"] = pool
-        item["status"] = {
-            "allocatable": {"cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "1" if pool == "cloud" else "0"}
-        }
+    for name in ("box-a", "box-b"):
+        target.set_node(node(name, "edge", **{"jellybean.dev/pool": "camera-box"}))
+    target.set_node(node("big", "cloud", 1, **{"jellybean.dev/pool": "cloud"}))
     (tmp_path / "prices.yaml").write_text("camera-box: 0.04 USD/h\n", encoding="utf-8")
     command = ["discover", *flags, "--tiers", "edge,cloud", "--prices", str(tmp_path / "prices.yaml")]
     assert run(command) == 1

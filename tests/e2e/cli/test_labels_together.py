@@ -23,6 +23,8 @@ from tests.support.served_scales import ADMIN
 from tests.support.two_scales import FACTORS, make_two_scales
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 COUNT = 5  # requests of each workflow, with the same ids
 PLACES = ("here", "there")
 

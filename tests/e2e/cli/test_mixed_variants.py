@@ -103,6 +103,7 @@ def test_explain_tells_which_loss_asks_for_spare_workers(project: Path) -> None:
     assert spare["without"]["delta_usd_per_h"] == pytest.approx(-0.3, abs=0.001)  # a box and a server
 
 
+@pytest.mark.slow
 def test_the_curve_of_mixtures_goes_through_the_plan(project: Path) -> None:
     planned = json.loads(jellybean("plan", str(project), "--json", *MIXED).stdout)
     files = ("--plot", str(project / "curve.svg"), "--plans", str(project / "plans"))

@@ -49,6 +49,7 @@ def test_infeasible_is_exit_3_and_names_the_nearest(vqa: Path) -> None:
     assert "58.33" in text
 
 
+@pytest.mark.slow
 def test_a_p99_that_the_cheapest_plan_breaks_is_kept_by_a_dearer_one(tmp_path: Path) -> None:
     directory = tmp_path / "digits"
     jellybean("init", "digits", str(directory))

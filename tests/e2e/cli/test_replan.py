@@ -114,6 +114,7 @@ def test_a_running_plan_that_breaks_a_target_is_replaced(vqa: Path) -> None:
     assert answer["replan"]["best"]["saved_usd"] < -900
 
 
+@pytest.mark.slow
 def test_a_plan_of_another_workflow_is_replaced(vqa: Path, tmp_path: Path) -> None:
     jellybean("init", "digits", str(tmp_path / "digits"))
     said = words(jellybean("plan", str(tmp_path / "digits"), "--from", str(vqa)).stdout)

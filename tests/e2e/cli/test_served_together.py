@@ -72,6 +72,8 @@ def _paid_s(project: Path) -> dict[str, float]:
         return dict(ledger.execute(query))
 
 
+@pytest.mark.slow
+@pytest.mark.alone  # it compares times
 def test_a_flood_of_one_is_its_own_and_leaves_the_other_in_time(project: Path) -> None:
     """Both run on the same box and the same server, which shop's flood would keep busy several times over."""
     socket = running_state(project).gateway_address
@@ -85,8 +87,9 @@ def test_a_flood_of_one_is_its_own_and_leaves_the_other_in_time(project: Path) -
     assert not flood.wrong
 
 
+@pytest.mark.slow
 def test_another_plan_takes_over_for_both_and_may_leave_one_out(project: Path) -> None:
-    socket = running_state(project).gateway_address
+    socket, began_s = running_state(project).gateway_address, time.time()
     with Client(socket, workflow="shop") as shop, Client(socket, workflow="yard") as yard:
         with SteadyLoad(socket, RATES_PER_S["yard"], factor=FACTORS["yard"], workflow="yard") as load:
             jellybean("plan", str(project), "--set", "shop.slo.accuracy=90")
@@ -99,6 +102,7 @@ def test_another_plan_takes_over_for_both_and_may_leave_one_out(project: Path) -
         yard_file.write_text(served + "admission: {worth: 0.000001 USD/h}\n", encoding="utf-8")
         told = jellybean("plan", str(project)).stdout
         assert "yard" in told
+        leaving_s = time.time()
         jellybean("apply", str(project))
         left_s = time.time()
         with pytest.raises(RequestError, match="no workflow 'yard' is served here, but shop"):
@@ -113,16 +117,15 @@ def test_another_plan_takes_over_for_both_and_may_leave_one_out(project: Path) -
         back_s = time.time()
         (answer,) = yard.infer({"x": ROW}).values()
         assert np.array_equal(answer, ROW * 4.0)
+    ended_s = time.time()
     jellybean("down", str(project))
     events = json.loads(jellybean("history", str(project), "--json").stdout)
-    served_s = {what: [one["at_unix_s"] for one in events if one["what"] == what] for what in ("up", "down")}
     told = [one["what"] for one in events if one["what"] != "planned"]
     assert told == ["up", *["plan took over"] * 3, "down"], "once, and yard that is left out ends no run"
     paid_s = _paid_s(project)
-    whole_s = served_s["down"][0] - served_s["up"][0]
-    assert paid_s["shop"] == pytest.approx(whole_s, abs=2.5)
-    least_s, most_s = whole_s - (back_s - left_s) - 2.5, whole_s - (asked_s - left_s) + 2.5
-    assert least_s < paid_s["yard"] < most_s, "yard pays for no time without it"
+    assert paid_s["shop"] >= ended_s - began_s, "of whichever plan"
+    assert paid_s["yard"] >= leaving_s - began_s + ended_s - back_s
+    assert paid_s["yard"] <= paid_s["shop"] - (asked_s - left_s), "yard pays for no time without it"
     jellybean("up", str(project), "--detach")  # for the fixture
 
 

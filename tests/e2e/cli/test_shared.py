@@ -112,6 +112,7 @@ def shop(tmp_path: Path) -> str:
     return str(tmp_path / "shop")
 
 
+@pytest.mark.slow
 def test_a_trace_that_breaks_one_of_them_is_told_with_its_name(
     shop: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,6 +191,7 @@ def test_the_report_adds_up_what_was_measured_together(shop: str, capsys: pytest
     assert all(one["text"].startswith(f"{one['workflow']}: ") for one in history if one["workflow"])
 
 
+@pytest.mark.slow
 def test_a_p99_of_one_of_them_is_kept_or_told_with_its_name(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
     cheapest = answer(capsys, "plan", shop)["cost_usd_per_h"]["total"]
     kept = answer(capsys, "plan", shop, "--set", "doors.slo.latency_p99=150 ms")

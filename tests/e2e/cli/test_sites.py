@@ -54,6 +54,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_thousand_stores_are_planned_as_one(stores: Path) -> None:
     """A store's boxes carry detect and 8 in 9 of what embed takes; the rest of a thousand stores fills 14 GPUs."""
     found = json.loads(jellybean("plan", str(stores), "--json").stdout)
@@ -87,6 +88,7 @@ def test_a_thousand_stores_are_simulated(stores: Path) -> None:
     assert 1.2 < record["latency_p50_s"] < record["latency_p99_s"] < 8.0
 
 
+@pytest.mark.slow
 def test_simulated_and_explained_in_the_same_words(stores: Path) -> None:
     few = ("--set", "sites.store=20", "--set", "slo.latency_p99=null")
     assert "utilisation box-1 in each store" in jellybean("simulate", str(stores), *few).stdout

@@ -33,6 +33,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_soft_p99_latency_is_weighed_and_told_by_all_commands(project: Path) -> None:
     told = json.loads(jellybean("plan", str(project), "--json").stdout)
     proof = told["certificate"]
@@ -55,6 +56,7 @@ def test_a_soft_p99_latency_is_weighed_and_told_by_all_commands(project: Path) -
     assert "soft 60.0 ms: counts 0.11 USD/h" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_trace_is_not_broken_by_a_soft_target(project: Path) -> None:
     trace = project / "trace.csv"
     trace.write_text("time_s,source,rate_per_s\n0,x,20\n60,x,21\n120,x,20\n180,x,0\n", encoding="utf-8")

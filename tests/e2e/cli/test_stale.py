@@ -71,6 +71,7 @@ def test_json_of_stale_profiles(replaced: Path) -> None:
     assert accepted == {"valid": True, "problems": [], "stale": error["stale"]}
 
 
+@pytest.mark.slow
 def test_accepted_stale_profiles_are_stated(replaced: Path, tmp_path: Path) -> None:
     folder = tmp_path / "digits"
     shutil.copytree(replaced, folder)
@@ -104,6 +105,7 @@ def test_times_of_another_machine_are_said_once_where_they_matter(tmp_path: Path
         assert "1.0.0" not in jellybean(command[0], str(folder), *command[1:]).stderr
 
 
+@pytest.mark.slow
 def test_a_plan_of_current_profiles_says_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "digits"
     jellybean("init", "digits", str(folder))

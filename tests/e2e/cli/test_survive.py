@@ -36,6 +36,7 @@ def project(tmp_path: Path) -> Path:
     return make_scales_project(tmp_path / "scales")
 
 
+@pytest.mark.slow
 def test_each_worker_may_be_killed_under_load(project: Path) -> None:
     text = jellybean("plan", str(project), *OPTIONS).stdout
     assert "any of these may be lost: one of its 4 workers" in text
@@ -75,6 +76,7 @@ def test_a_running_plan_without_a_spare_is_replaced(project: Path) -> None:
     assert (again["replan"]["verdict"], again["hash"]) == ("keep", told["hash"])
 
 
+@pytest.mark.slow
 def test_curves_and_calendars_hold_after_a_loss(project: Path) -> None:
     options = ("--json", "--rates", "1x", "--plot", str(project / "curve.svg"))
     told = json.loads(jellybean("frontier", str(project), *OPTIONS, *options).stdout)

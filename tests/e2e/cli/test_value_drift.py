@@ -17,6 +17,8 @@ from jellybean.serving.client import Client
 from tests.support.command_line import jellybean
 from tests.support.tiny_models import scale
 
+pytestmark = pytest.mark.slow
+
 WORKFLOW = """\
 kind: Workflow
 name: double

@@ -45,6 +45,7 @@ def test_a_calm_trace_holds(digits: Path) -> None:
     assert answer["simulated_share"] == 1
 
 
+@pytest.mark.slow
 def test_the_plan_that_is_there_is_checked(digits: Path) -> None:
     calm = trace(digits, 1, 3)
     first = jellybean("plan", str(digits), "--check", calm)
@@ -69,6 +70,7 @@ def test_a_wrong_trace_leaves_the_plan(digits: Path) -> None:
     assert not (digits / "plan.json").exists()
 
 
+@pytest.mark.slow
 def test_a_peak_would_break_and_the_hint_holds(digits: Path) -> None:
     path = trace(digits, 5, 40)
     done = jellybean("plan", str(digits), "--check", path, "--json", "--set", "slo.budget=null", status=6)

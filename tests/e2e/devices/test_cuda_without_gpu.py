@@ -18,11 +18,12 @@ from jellybean.documents import build_problem, load_project
 from jellybean_solver import solve, to_document
 from tests.support.command_line import jellybean, jellybean_process
 from tests.support.device_project import make_device_project
+from tests.support.skips import Absent
 
 pytestmark = [
     pytest.mark.skipif(
         "CUDAExecutionProvider" not in ort.get_available_providers(),
-        reason="needs the package onnxruntime-gpu: make devices",
+        reason=Absent.ONNXRUNTIME_BUILD,
     ),
     pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU"),
 ]

@@ -24,13 +24,14 @@ from jellybean_agent import Executor
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from tests.support.command_line import jellybean, jellybean_process
 from tests.support.device_project import make_device_project
+from tests.support.skips import Absent
 
 
 def _device(name: str, provider: str, package: str, needed: str = "/") -> Any:
     """A parameter that is skipped where the package or the machine's device file is missing."""
-    missing = f"the package {package} (make devices)" if provider not in ort.get_available_providers() else ""
-    missing = missing or ("" if Path(needed).exists() else f"{needed}: this machine has no such device")
-    return pytest.param(name, marks=pytest.mark.skipif(bool(missing), reason=f"{name} needs {missing}"))
+    missing = f"{Absent.ONNXRUNTIME_BUILD}: {package}" if provider not in ort.get_available_providers() else ""
+    missing = missing or ("" if Path(needed).exists() else f"{Absent.DEVICE}: {needed}")
+    return pytest.param(name, marks=pytest.mark.skipif(bool(missing), reason=missing))
 
 
 @pytest.fixture(

@@ -20,7 +20,7 @@ from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from tests.support.command_line import jellybean_process
 from tests.support.paths import EXAMPLES
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 MODEL = EXAMPLES / "digits/models/shape-mlp.onnx"
 WORKFLOW = """\

@@ -25,7 +25,7 @@ from jellybean.serving.top.top import Watcher, top_of
 from jellybean_protos.gateway.v1 import gateway_pb2_grpc
 from tests.support.command_line import jellybean, jellybean_process
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 @pytest.fixture(scope="module")

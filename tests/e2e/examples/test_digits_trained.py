@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import jellybean_process
+from tests.support.skips import NotInstalled
 
 pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
-pytest.importorskip("sklearn", reason="its digits are the data")
+pytest.importorskip("sklearn", reason=NotInstalled.SCIKIT_LEARN)
 
 pytestmark = [pytest.mark.alone, pytest.mark.nightly, pytest.mark.timeout(3600)]
 ASKED = ("--set", "slo.accuracy=85", "--set", "sources.strip.rate=20/s")

@@ -18,6 +18,7 @@ import pytest
 from jellybean.serving.client import Client
 from jellybean.serving.run_state import read_state
 from tests.support.command_line import jellybean_process
+from tests.support.skips import Absent
 from tests.support.stream_load import StreamLoad
 from tests.support.waiting import wait_until
 
@@ -34,7 +35,7 @@ def listen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     command = [sys.executable, "-m", "jellybean", "init", "listen", str(folder)]
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode and "pip download" in made.stderr:
-        pytest.skip(made.stderr.strip())
+        pytest.skip(f"{Absent.DOWNLOAD}: {made.stderr.strip()}")
     assert made.returncode == 0, made.stderr
     jellybean_process("profile", str(folder), timeout=600)
     jellybean_process("plan", str(folder))

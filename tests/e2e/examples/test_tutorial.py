@@ -40,6 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_tutorials_plans_are_those_of_the_example(folder: Path) -> None:
     answers = {
         "digits: 0.61 USD/h (compute 0.38, network 0.23), accuracy 90.00 >= 89, proven optimal in": jellybean(

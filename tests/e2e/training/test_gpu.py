@@ -11,17 +11,19 @@ from typing import Any
 
 import pytest
 
+from tests.support.skips import Absent
+
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.processes.links import StagedLink  # noqa: E402
-from jellybean.training.processes.streams import streams_of  # noqa: E402
-from jellybean.training.processes.tensor_messages import TensorSpec  # noqa: E402
-from jellybean_solver.pipeline import SCHEDULES  # noqa: E402
-from tests.support.training_runs import options_of, run_training  # noqa: E402
+from jellybean.training.processes.links import StagedLink
+from jellybean.training.processes.streams import streams_of
+from jellybean.training.processes.tensor_messages import TensorSpec
+from jellybean_solver.pipeline import SCHEDULES
+from tests.support.training_runs import options_of, run_training
 
 _GPUS = torch.cuda.device_count()
-one_gpu = pytest.mark.skipif(_GPUS < 1, reason="torch finds no GPU on this machine")
-two_gpus = pytest.mark.skipif(_GPUS < 2, reason=f"NCCL needs a GPU for each rank; torch finds {_GPUS} here")
+one_gpu = pytest.mark.skipif(_GPUS < 1, reason=Absent.GPU)
+two_gpus = pytest.mark.skipif(_GPUS < 2, reason=f"{Absent.GPU}: NCCL needs one for each rank, and there are {_GPUS}")
 NEAR = 1e-4
 
 NETS = """\

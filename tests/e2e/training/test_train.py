@@ -15,11 +15,13 @@ from typing import Any
 import psutil
 import pytest
 
-torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
-pytest.importorskip("sklearn", reason="its digits are the data")
+from tests.support.skips import NotInstalled
 
-from jellybean.cli import run  # noqa: E402
-from tests.support.paths import EXAMPLES  # noqa: E402
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+pytest.importorskip("sklearn", reason=NotInstalled.SCIKIT_LEARN)
+
+from jellybean.cli import run
+from tests.support.paths import EXAMPLES
 
 EXAMPLE = EXAMPLES / "pipeline"
 QUICK = ("device=cpu", "lr_schedule.name=constant", "lr_schedule.warmup=0", "batch=240", "optimizer.lr=0.005")
@@ -98,6 +100,7 @@ def test_fewer_updates_an_epoch_lose_no_checkpoint(project, capsys):
     assert [path.name for path in folder.iterdir()] == ["epoch-3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float16", "bfloat16-weights"])
 def test_mixed_precision_resumes_exactly(project, capsys, precision):
     """Master weights and the loss scale are in the checkpoint."""

@@ -8,10 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from safetensors.torch import load_file  # noqa: E402
+from safetensors.torch import load_file
 
-from jellybean.training.processes.threads import CORES  # noqa: E402
-from tests.support.training_runs import run_training, write_project  # noqa: E402
+from jellybean.training.processes.threads import CORES
+from tests.support.training_runs import run_training, write_project
+
+pytestmark = pytest.mark.slow
 
 DOCUMENT = """\
 kind: Training

@@ -12,10 +12,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from safetensors.torch import load_file  # noqa: E402
+from safetensors.torch import load_file
 
-from jellybean.cli import run  # noqa: E402
-from tests.support.training_runs import (  # noqa: E402
+from jellybean.cli import run
+from tests.support.training_runs import (
     CLASSES,
     SLOW_LOSS,
     checkpoints,
@@ -24,6 +24,8 @@ from tests.support.training_runs import (  # noqa: E402
     wait_while_it_runs,
     write_project,
 )
+
+pytestmark = pytest.mark.slow
 
 # The rate rises until the loss gets worse: the second epoch is the best, and the run stops after the fifth.
 DOCUMENT = """\

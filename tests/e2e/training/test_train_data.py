@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.cli import run  # noqa: E402
+from jellybean.cli import run
 
 DOCUMENT = """\
 kind: Training

@@ -23,7 +23,7 @@ from tests.support.training_runs import (
     write_project,
 )
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(900)]
 DOCUMENT = """\
 kind: Training
 model: nets.py:net

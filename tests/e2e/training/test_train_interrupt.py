@@ -12,6 +12,8 @@ pytest.importorskip("torch", reason="training needs torch: pip install 'jellybea
 
 from tests.support.training_runs import start_training, wait_while_it_runs, write_project
 
+pytestmark = pytest.mark.slow
+
 DOCUMENT = """\
 kind: Training
 device: cpu

@@ -10,23 +10,27 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
-pytest.importorskip("transformers", reason="peft needs it")
+from tests.support.skips import Absent, NotInstalled
 
-from tests.integration.training.models.zoo import declare_torchvision  # noqa: E402
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+pytest.importorskip("transformers", reason=NotInstalled.TRANSFORMERS)
+
+from tests.integration.training.models.zoo import declare_torchvision
 
 declare_torchvision()
-pytest.importorskip("peft", reason="LoRA: pip install 'jellybean-serving[lora]'")
+pytest.importorskip("peft", reason=NotInstalled.PEFT)
 
-from safetensors.torch import load_file  # noqa: E402
+from safetensors.torch import load_file
 
-from jellybean.cli import run  # noqa: E402
-from jellybean.documents.training import load_training  # noqa: E402
-from jellybean.training.checkpoints.checkpoint import finish_checkpoint, write_rank_file  # noqa: E402
-from jellybean.training.checkpoints.position import Position  # noqa: E402
-from jellybean.training.train import train  # noqa: E402
-from tests.integration.training.ranks import run_ranks  # noqa: E402
-from tests.support.training_inputs import set_up_cpu_run  # noqa: E402
+from jellybean.cli import run
+from jellybean.documents.training import load_training
+from jellybean.training.checkpoints.checkpoint import finish_checkpoint, write_rank_file
+from jellybean.training.checkpoints.position import Position
+from jellybean.training.train import train
+from tests.integration.training.ranks import run_ranks
+from tests.support.training_inputs import set_up_cpu_run
+
+pytestmark = pytest.mark.slow
 
 NETS = """\
 import torch
@@ -110,7 +114,7 @@ class OnTwo:
         return [loss for epoch in trained.epochs for loss in epoch.losses]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
+@pytest.mark.skipif(sys.platform != "linux", reason=Absent.LINUX)
 def test_a_run_on_one_and_two_processes(project, tmp_path_factory, capsys):
     """Three epochs, the second one on two processes, are three epochs on one. The user's own PeftModel is the same."""
     whole = tmp_path_factory.mktemp("whole")

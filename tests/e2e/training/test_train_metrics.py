@@ -14,9 +14,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from safetensors.torch import load_file, save_file  # noqa: E402
+from safetensors.torch import load_file, save_file
 
-from jellybean.cli import run  # noqa: E402
+from jellybean.cli import run
 
 DOCUMENT = """\
 kind: Training
@@ -73,6 +73,7 @@ def test_a_run_stops_early_and_stays_stopped(project, capsys):
     assert "stopped after epoch 3" in said
 
 
+@pytest.mark.slow
 def test_the_logs_of_a_run_that_fails_are_closed(project, capsys):
     """It fails as soon as an epoch is logged."""
     failing = (
@@ -89,6 +90,7 @@ def test_the_logs_of_a_run_that_fails_are_closed(project, capsys):
     assert not [str(one.message) for one in caught if "tfevents" in str(one.message)]
 
 
+@pytest.mark.slow
 def test_averages_resume_exactly_and_are_what_is_handed_back(project, capsys):
     values = ("optimizer.lr=0.1", "checkpoint.updates=2", "checkpoint.keep=20")
     options = ["--json", *(part for value in values for part in ("--set", value))]
@@ -124,6 +126,7 @@ def _train(project: Path, capsys: pytest.CaptureFixture[str], *values: str) -> l
     return found
 
 
+@pytest.mark.slow
 def test_a_rate_that_follows_the_test_loss_resumes_exactly(project, capsys):
     """The rate falls after each epoch, as no epoch is better by 100 %."""
     plateau = ("lr_schedule={name: ReduceLROnPlateau, patience: 0, threshold: 1.0, factor: 0.5}",)
@@ -153,6 +156,7 @@ def test_a_checkpoint_of_version_1_resumes(project, capsys):
     assert [one["losses"] for one in resumed] == [one["losses"] for one in whole[old["epochs"] :]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", ["1.0", "1.5"])
 def test_labels_that_are_not_the_targets_of_the_models_loss(project, capsys, factor):
     """A model in bfloat16 that computes its loss in float32, as those of transformers do."""

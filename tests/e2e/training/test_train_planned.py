@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
-from safetensors.torch import load_file  # noqa: E402
+from safetensors.torch import load_file
 
-from jellybean.cli import run  # noqa: E402
-from tests.support.command_line import jellybean  # noqa: E402
-from tests.support.training_runs import options_of, run_training  # noqa: E402
+from jellybean.cli import run
+from tests.support.command_line import jellybean
+from tests.support.training_runs import options_of, run_training
+
+pytestmark = pytest.mark.slow
 
 NETS = """\
 import torch

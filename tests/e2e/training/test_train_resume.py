@@ -21,6 +21,8 @@ from tests.support.training_runs import (
     write_project,
 )
 
+pytestmark = pytest.mark.slow
+
 DOCUMENT = """\
 kind: Training
 device: cpu

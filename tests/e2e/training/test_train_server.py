@@ -15,12 +15,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from safetensors.torch import load_file  # noqa: E402
+from safetensors.torch import load_file
 
-from jellybean_solver.pipeline import count_traffic  # noqa: E402
-from jellybean_solver.pipeline.collectives.ways import parameter_server  # noqa: E402
-from tests.support.command_line import jellybean  # noqa: E402
-from tests.support.training_runs import (  # noqa: E402
+from jellybean_solver.pipeline import count_traffic
+from jellybean_solver.pipeline.collectives.ways import parameter_server
+from tests.support.command_line import jellybean
+from tests.support.training_runs import (
     checkpoints,
     logged_epochs,
     run_training,
@@ -28,7 +28,7 @@ from tests.support.training_runs import (  # noqa: E402
     write_project,
 )
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 NIGHTLY = pytest.mark.nightly
 WHOLE = """\
 kind: Training

@@ -10,8 +10,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean_solver.pipeline import count_traffic, make_all_reduce  # noqa: E402
-from tests.support.training_runs import logged_epochs, run_training, write_project  # noqa: E402
+from jellybean_solver.pipeline import count_traffic, make_all_reduce
+from tests.support.training_runs import logged_epochs, run_training, write_project
+
+pytestmark = pytest.mark.slow
 
 DOCUMENT = """\
 kind: Training

@@ -99,6 +99,7 @@ def mutations(draw: st.DrawFn) -> tuple[str, str]:
     return file, text
 
 
+@pytest.mark.slow
 @given(mutations())
 def test_mutated_examples(folder: Path, mutation: tuple[str, str]) -> None:
     file, text = mutation
@@ -121,6 +122,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.sampled_from(PATHS), VALUES)
 def test_wrong_values_everywhere(folder: Path, path: str, value: object) -> None:
     outcome(folder, (f"{path}={json.dumps(value)}",))

@@ -18,6 +18,8 @@ from ruamel.yaml import YAML
 from jellybean.documents import build_problem, load_project, machine_notes
 from tests.support.measured_project import MODULE, STEPS, make_project
 
+pytestmark = pytest.mark.slow
+
 EDITS_TOGETHER = 4
 Documents = dict[str, Any]
 Edit = Callable[[Documents, random.Random], None]

@@ -18,6 +18,7 @@ from PIL import Image
 from jellybean.documents import build_problem, load_project
 from jellybean_solver.model.problem import EdgeKind
 from tests.support.paths import EXAMPLES
+from tests.support.skips import NotInstalled
 
 DIGITS = EXAMPLES / "digits"
 MODELS = sorted((DIGITS / "models").glob("*.onnx"))
@@ -34,7 +35,7 @@ def operators_of(model: Path) -> set[str]:
 
 
 def strips_module() -> ModuleType:
-    pytest.importorskip("sklearn", reason="only training needs scikit-learn")
+    pytest.importorskip("sklearn", reason=NotInstalled.SCIKIT_LEARN)
     spec = importlib.util.spec_from_file_location("digits_strips", DIGITS / "strips.py")
     assert spec is not None
     assert spec.loader is not None

@@ -16,9 +16,10 @@ import pytest
 
 from jellybean.answer_metrics import correctness
 from tests.support.paths import EXAMPLES
+from tests.support.skips import NotInstalled
 
 for _name in ("cv2", "pyclipper", "rapidocr", "rapidocr_onnxruntime"):
-    pytest.importorskip(_name, reason="pip install 'jellybean-serving[ocr]'")
+    pytest.importorskip(_name, reason=NotInstalled.OCR)
 
 OCR = EXAMPLES / "ocr"
 COUNT, SEED = 4, 3  # one of each kind of sheet
@@ -80,6 +81,7 @@ def share(read: str, label: str) -> float:
     return correctness("word_accuracy", *(np.frombuffer(text.encode(), np.uint8) for text in (read, label)))
 
 
+@pytest.mark.slow
 def test_words_are_read_as_well_as_by_rapidocr(modules: Modules, read: Callable[[bytes], str]) -> None:
     import cv2
     from rapidocr import RapidOCR

@@ -17,7 +17,7 @@ from jellybean_k8s.cluster.deploy import deploy, rollback
 from jellybean_k8s.cluster.status import DeploymentStatus, read_status
 from jellybean_k8s.manifests.identity import deployed_plan
 from tests.k8s_certificates import equip
-from tests.k8s_target import OWN_PREFIX, PLAN, QUICK, SETTINGS, Target, only_mock
+from tests.k8s_target import OWN_PREFIX, PLAN, QUICK, SETTINGS, Target
 
 HOUR_S = 3600.0
 EXPIRED_S = -120.0
@@ -117,7 +117,6 @@ def test_secrets_that_may_not_be_read_are_told(target: Target) -> None:
     )
 
 
-@only_mock
 def test_expired_certificates_are_not_deployed(target: Target) -> None:
     equip(target.certificates, ["edge-box-1", "cloud-1"], life_s=EXPIRED_S)
     with pytest.raises(PreflightError) as caught:

@@ -26,12 +26,12 @@ from jellybean_solver.model.plan_document import from_document
 from tests.integration.k8s.kubelet_here import Kubelet, service_here
 from tests.integration.k8s.test_pods_here import serving_files
 from tests.k8s_certificates import equip
-from tests.k8s_target import Target, only_mock
+from tests.k8s_target import NEEDS_CONTAINERS, Target, mock_only
 from tests.support.steady_load import SteadyLoad
 from tests.support.tiny_models import chain
 from tests.support.waiting import wait_until
 
-pytestmark = only_mock
+pytestmark = mock_only(NEEDS_CONTAINERS)
 RATE_PER_S, RETRY_S = 20.0, 30.0
 OPTIONS = DeployOptions(timeout_s=60.0)
 LEAVE_S = 3.0  # in which the last pods leave
@@ -110,6 +110,7 @@ def served(target: Target, tmp_path: Path) -> Iterator[Served]:
             yield found
 
 
+@pytest.mark.slow
 def test_an_image_that_does_not_exist_costs_nothing_and_is_tried_once(served: Served) -> None:
     before = len(served.kubelet.starts)
     with served.load() as load:
@@ -122,6 +123,7 @@ def test_an_image_that_does_not_exist_costs_nothing_and_is_tried_once(served: Se
     assert [one.state for one in read_inventory(served.target.cluster, "digits").revisions] == ["deployed", "failed"]
 
 
+@pytest.mark.slow
 def test_other_images_another_plan_and_the_way_back_lose_nothing(served: Served) -> None:
     with served.load() as load:
         served.deploy(agent_images={"cpu": "agent:2"}, gateway_image="gateway:2")
@@ -142,6 +144,7 @@ def test_a_gateway_pod_that_is_deleted_loses_nothing(served: Served) -> None:
     load.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("retry_s", [0.0, pytest.param(RETRY_S, marks=pytest.mark.nightly)])
 def test_one_of_two_gateway_pods_that_is_deleted_loses_nothing(served: Served, retry_s: float) -> None:
     """As when its node is drained: not even a client that never sends a request again notices."""
@@ -159,6 +162,7 @@ def test_one_of_two_gateway_pods_that_is_deleted_loses_nothing(served: Served, r
         load.check()
 
 
+@pytest.mark.slow
 def test_another_number_of_gateways_loses_nothing(served: Served) -> None:
     with served.load() as load:
         for count in (2, 1):
@@ -168,6 +172,7 @@ def test_another_number_of_gateways_loses_nothing(served: Served) -> None:
     load.check()
 
 
+@pytest.mark.slow
 def test_one_of_two_gateway_pods_that_is_killed_loses_nothing(served: Served) -> None:
     """Requests at it fail, and are sent again; those at the other go on."""
     served.deploy(gateway_replicas=2)
@@ -186,6 +191,7 @@ def test_one_of_two_gateway_pods_that_is_killed_loses_nothing(served: Served) ->
         load.check()
 
 
+@pytest.mark.slow
 def test_an_agent_pod_that_is_deleted_loses_nothing(served: Served) -> None:
     """As when its node is drained; there is one worker of each operator, so requests wait for the next pod."""
     assert served.target.server is not None
@@ -197,6 +203,7 @@ def test_an_agent_pod_that_is_deleted_loses_nothing(served: Served) -> None:
     load.check()
 
 
+@pytest.mark.slow
 def test_a_node_that_is_drained_loses_nothing(served: Served) -> None:
     """Both workers and one of two gateways are on it: all leave at once, and start elsewhere."""
     served.deploy(gateway_replicas=2)
@@ -216,6 +223,7 @@ def test_a_node_that_is_drained_loses_nothing(served: Served) -> None:
     assert served.kubelet.starts.count(other) == 1
 
 
+@pytest.mark.slow
 def test_certificates_near_their_end_are_told_renewed_and_nothing_is_lost(served: Served) -> None:
     pods = served.gateways() + served.worker_pods()
     ends_s = time.time() + SHORT_LIFE_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
@@ -13,9 +14,7 @@ from jellybean_k8s.cluster.readiness import NotReadyError
 from jellybean_k8s.cluster.several.common_rollout import PartlyDeployedError
 from jellybean_k8s.cluster.several.removal import undeploy_parts
 from tests.k8s_sites import ID, OTHER_ID, UNDO, Sites
-from tests.k8s_target import OTHER, PLAN, QUICK, mock_cluster, only_mock
-
-pytestmark = only_mock
+from tests.k8s_target import OTHER, PLAN, QUICK
 
 
 def test_a_cluster_that_is_away_is_emptied_by_the_next_run(sites: Sites) -> None:
@@ -31,6 +30,7 @@ def test_a_cluster_that_is_away_is_emptied_by_the_next_run(sites: Sites) -> None
     assert sites.edge.target.names("ConfigMap") == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["refused", "503"])
 def test_a_cluster_that_is_away_for_a_while_is_waited_for_while_the_other_goes_on(sites: Sites, how: str) -> None:
     sites.deploy()
@@ -63,6 +63,7 @@ def test_a_cluster_that_is_away_for_a_while_is_waited_for_while_the_other_goes_o
     assert sites.well()
 
 
+@pytest.mark.slow
 def test_a_cluster_that_is_away_until_the_deadline_keeps_clients_on_the_running_plan(sites: Sites) -> None:
     sites.deploy()
 
@@ -75,7 +76,7 @@ def test_a_cluster_that_is_away_until_the_deadline_keeps_clients_on_the_running_
     with pytest.raises(UnreachableError) as caught:
         sites.deploy(OTHER)
     text = str(caught.value)
-    assert text.startswith("edge has not answered for 1000 s (")
+    assert re.match(r"edge has not answered for 1\d{3} s \(", text)  # the jump of the clock, and what really passed
     assert "clients were not switched: revision 1 serves as before; run `jellybean deploy` again" in text
     assert sites.serving() == ID
     assert sites.cloud.plans() == {ID, OTHER_ID}
@@ -120,6 +121,7 @@ def test_a_cluster_that_is_away_after_the_switch_is_told_and_pruned_by_the_next_
     assert sites.well()
 
 
+@pytest.mark.slow
 def test_a_cluster_that_was_left_out_catches_up_under_the_same_number(sites: Sites) -> None:
     sites.deploy()
     sites.edge.leave()
@@ -152,7 +154,7 @@ def test_the_lock_of_another_in_one_cluster_stops_both(sites: Sites) -> None:
         later = iter(range(10**9))  # the holder renews for ever, and time passes quickly
         sites.edge.cluster.clock = lambda: 10.0 * next(later)
         sites.edge.cluster.sleep = lambda seconds: None
-        with pytest.raises(LockedError, match=r"^edge: .* deploys digits in shop right now"):
+        with pytest.raises(LockedError, match=r"^edge: .* deploys digits in \S+ right now"):
             sites.deploy(options=dataclasses.replace(QUICK, timeout_s=1e6))
     assert sites.writes() == []
 
@@ -164,8 +166,7 @@ def test_a_lock_that_another_took_meanwhile_stops_both(sites: Sites) -> None:
     def watch(label: str) -> None:
         if label.startswith("edge: StatefulSet/"):
             sites.edge.expire_lock()
-            assert sites.edge.target.server is not None
-            DeployLock(mock_cluster(sites.edge.target.server), "digits").acquire()
+            DeployLock(sites.edge.target.another_client(), "digits").acquire()
             sites.edge.pass_time(20.0)
 
     sites.on_progress = watch
@@ -204,6 +205,7 @@ def test_a_lock_that_expired_and_that_nobody_took_is_kept(sites: Sites) -> None:
     assert sites.deploy() == {"cloud": 1, "edge": 1}
 
 
+@pytest.mark.slow
 def test_a_cluster_that_cannot_be_undone_is_told(sites: Sites) -> None:
     sites.deploy()
     sites.cloud.target.broken.add(OTHER_ID)
@@ -229,6 +231,7 @@ def test_a_cluster_that_cannot_be_undone_is_told(sites: Sites) -> None:
     assert sites.edge.plans() == {ID}
 
 
+@pytest.mark.slow
 def test_a_cluster_that_cannot_catch_up_keeps_what_clients_use(sites: Sites) -> None:
     """Even where a failure is to be undone, as clients are on the new plan."""
     sites.deploy()

@@ -13,9 +13,7 @@ from jellybean_k8s.cluster.several import members as members_module
 from jellybean_k8s.cluster.several.members import Members
 from jellybean_k8s.cluster.several.removal import undeploy_parts
 from tests.k8s_sites import ID, OTHER_ID, Sites
-from tests.k8s_target import OTHER, QUICK, only_mock
-
-pytestmark = only_mock
+from tests.k8s_target import OTHER, QUICK
 
 
 def test_a_rollback_leaves_out_what_is_away_and_is_caught_up(sites: Sites) -> None:
@@ -49,6 +47,7 @@ def test_a_rollback_never_leaves_out_the_gateways_cluster(sites: Sites) -> None:
     assert sites.edge.plans() == {OTHER_ID}
 
 
+@pytest.mark.slow
 def test_a_rollback_is_continued_by_a_revision_that_exists(sites: Sites) -> None:
     """Though the gateway's cluster is lost while the new revision is recorded."""
     sites.deploy()
@@ -70,14 +69,13 @@ def test_a_rollback_is_continued_by_a_revision_that_exists(sites: Sites) -> None
 
 def test_a_lost_answer_to_deleting_the_lock_is_no_lost_lock(sites: Sites) -> None:
     sites.deploy()
-    server = sites.edge.target.server
-    assert server is not None
+    other = sites.edge.target.another_client()
 
     def lose(method: str, path: str) -> int | None:
         if method != "DELETE" or not path.endswith("/leases/digits-deploy"):
             return None
-        for key in [key for key in server.api.store if key[0] == "leases"]:
-            server.api.remove(key)
+        for item in other.list("Lease"):
+            other.delete("Lease", item["metadata"]["name"], item["metadata"]["uid"])
         return 503
 
     def tell(text: str) -> None:

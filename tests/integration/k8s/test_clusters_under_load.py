@@ -39,12 +39,12 @@ from jellybean_solver.model.plan_document import from_document
 from tests.integration.k8s.kubelet_here import Kubelet, service_here
 from tests.integration.k8s.test_pods_here import serving_files
 from tests.k8s_certificates import equip
-from tests.k8s_target import Target, only_mock, running_target
+from tests.k8s_target import NEEDS_CONTAINERS, Target, mock_only, running_target
 from tests.support.steady_load import SteadyLoad
 from tests.support.tiny_models import chain
 from tests.support.waiting import wait_until
 
-pytestmark = only_mock
+pytestmark = [mock_only(NEEDS_CONTAINERS), pytest.mark.slow]
 CLOUD, EDGE = "cloud", "edge"
 PLACES = {CLOUD: ClusterPlace(("cloud",)), EDGE: ClusterPlace(("edge",))}
 NAMES = ("", "edge-1", "cloud-1", "cloud-2")

@@ -19,7 +19,7 @@ class _Interrupt(BaseException):
     pass
 
 
-@pytest.mark.parametrize("at", [1, 6, 11])
+@pytest.mark.parametrize("at", [6, *(pytest.param(at, marks=pytest.mark.slow) for at in (1, 11))])
 def test_an_interrupted_deployment_is_run_again_or_replaced_by_another(target: Target, at: int) -> None:
     calls = 0
 

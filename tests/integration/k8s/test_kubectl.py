@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -23,16 +25,27 @@ def test_a_resource_is_applied_looked_at_and_deleted(target: Target, kubeconfig:
     define(target, definition)
     target.drop(CRD_KIND, "digits")
 
-    def kubectl(*command: str) -> str:
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
         options = ("--kubeconfig", str(kubeconfig), "--cache-dir", str(tmp_path / "cache"))
         namespaced = (*options, "--namespace", target.cluster.namespace)
-        done = subprocess.run(["kubectl", *namespaced, *command], capture_output=True, text=True, check=False)
+        return subprocess.run(["kubectl", *namespaced, *command], capture_output=True, text=True, check=False)
+
+    def kubectl(*command: str) -> str:
+        done = run(*command)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def create_strictly(item: Any) -> tuple[str, ...]:
+        """A dry run in which the API server, not kubectl, refuses fields that the definition lacks."""
+        (tmp_path / "strict.json").write_text(json.dumps(item), encoding="utf-8")
+        path = f"/apis/jellybean.dev/v1alpha1/namespaces/{target.cluster.namespace}/workflows"
+        return ("create", "--raw", f"{path}?fieldValidation=Strict&dryRun=All", "-f", str(tmp_path / "strict.json"))
+
+    kubectl(*create_strictly(resource()))
+    if target.server is None:  # the mock server drops unknown fields without a word
+        assert 'unknown field "spec.sorces"' in run(*create_strictly(resource(sorces={}))).stderr
     (tmp_path / "workflow.yaml").write_text(yaml.safe_dump(resource()), encoding="utf-8")
-    validated = "false" if target.server is not None else "strict"
-    kubectl("apply", f"--validate={validated}", "-f", str(tmp_path / "workflow.yaml"))
+    kubectl("apply", "--validate=false", "-f", str(tmp_path / "workflow.yaml"))
     Reconciler(target.cluster, lambda: ()).reconcile(target.cluster.get(CRD_KIND, "digits") or {})
     (version,) = definition["spec"]["versions"]
     columns = {item["name"].upper(): item["jsonPath"] for item in version["additionalPrinterColumns"]}

@@ -12,11 +12,11 @@ import pytest
 
 from tests.integration.k8s.kubelet_here import Kubelet
 from tests.integration.k8s.volumes_here import mount_config_map
-from tests.k8s_target import Target, only_mock, running_target
+from tests.k8s_target import NEEDS_CONTAINERS, Target, mock_only, running_target
 from tests.support.loopback import loopback_address
 from tests.support.waiting import wait_until
 
-pytestmark = only_mock
+pytestmark = mock_only(NEEDS_CONTAINERS)
 LABELS = {"app": "tiny"}
 # A server of grpc.health.v1, healthy once a file NAME.ready exists; it writes down when it starts and ends.
 PROGRAM = """\

@@ -17,9 +17,9 @@ from jellybean.operator.resource import resource_definition
 from jellybean_k8s import gateway_pod, gateway_pods
 from jellybean_k8s.resource.crd import CRD_KIND
 from tests.k8s_resource import resource
-from tests.k8s_target import Target, define, only_mock
+from tests.k8s_target import NEEDS_CONTAINERS, Target, define, mock_only
 
-pytestmark = only_mock  # no container runs in tests on a real cluster
+pytestmark = mock_only(NEEDS_CONTAINERS)
 NOW = datetime.datetime(2026, 11, 27, 12, 0, tzinfo=datetime.UTC)
 
 

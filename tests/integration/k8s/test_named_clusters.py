@@ -21,9 +21,8 @@ from jellybean_k8s.cluster.status import read_status
 from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_solver.model.plan import Plan
 from tests.k8s_sites import ID, OTHER_ID, Sites
-from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, only_mock
+from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS
 
-pytestmark = only_mock
 IN_PLACE = dataclasses.replace(QUICK, in_place=True)
 
 
@@ -42,6 +41,7 @@ def recorded(cluster: Any) -> list[tuple[str, ...]]:
     return [one.clusters for one in read_inventory(cluster, "digits").revisions]
 
 
+@pytest.mark.slow
 def test_a_revision_has_the_names_of_its_clusters(sites: Sites) -> None:
     sites.deploy()
     deploy_parts(emptied(sites), QUICK)
@@ -81,6 +81,7 @@ def test_a_revision_that_also_ran_elsewhere_is_not_returned_to(sites: Sites) -> 
     assert sites.serving() == OTHER_ID
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_named", [True, False])
 def test_a_cluster_that_a_revision_did_not_have_is_emptied(sites: Sites, is_named: bool) -> None:
     """Named alone before, or without a name."""
@@ -110,7 +111,12 @@ UNNAMED: dict[str, Callable[[Sites], object]] = {
 }
 
 
-@pytest.mark.parametrize("what", UNNAMED)
+EACH_CHANGE = {"deploy of one", "rollback of several", "undeploy of the other"}  # those of `make test`
+
+
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=() if what in EACH_CHANGE else pytest.mark.slow) for what in UNNAMED]
+)
 def test_a_cluster_with_objects_that_is_not_named_is_told(sites: Sites, what: str) -> None:
     sites.deploy()
     sites.writes()
@@ -135,6 +141,7 @@ def test_status_tells_of_a_cluster_that_is_not_named(sites: Sites) -> None:
     assert not status.is_well
 
 
+@pytest.mark.slow
 def test_a_cluster_that_was_emptied_need_not_be_named(sites: Sites) -> None:
     sites.deploy()
     deploy_parts(emptied(sites), QUICK)
@@ -145,6 +152,7 @@ def test_a_cluster_that_was_emptied_need_not_be_named(sites: Sites) -> None:
     undeploy(sites.cloud.cluster, "digits", QUICK)
 
 
+@pytest.mark.slow
 def test_a_cluster_of_a_revision_that_did_not_become_ready_is_told_too(sites: Sites) -> None:
     deploy_parts(only_cloud(sites), QUICK)
     sites.edge.target.broken.add(OTHER_ID)

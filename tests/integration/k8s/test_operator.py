@@ -15,8 +15,13 @@ from jellybean_k8s import DeployError
 from jellybean_k8s.cluster.cluster import ClusterError
 from jellybean_k8s.cluster.revisions import read_inventory
 from jellybean_k8s.resource.crd import CONDITION_DEPLOYED, CONDITION_PLANNED, CONDITION_READY, CRD_KIND
+from tests.k8s_real import node
 from tests.k8s_resource import resource
-from tests.k8s_target import Target, define, node, only_mock
+from tests.k8s_target import Target, define
+
+
+def slow(*values: object) -> Any:
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 class Operated:
@@ -30,8 +35,7 @@ class Operated:
 
     def another(self) -> Reconciler:
         """A new operator without state."""
-        cluster = self.target.cluster
-        return Reconciler(cluster, lambda: cluster.list("Node"), clock=lambda: self.now_s, log=self.said.append)
+        return Reconciler(self.target.cluster, self.target.nodes, clock=lambda: self.now_s, log=self.said.append)
 
     def look(self, change: Callable[[dict[str, Any]], object] | None = None) -> dict[str, dict[str, Any]]:
         """The conditions after a reconciliation; `change` is applied to the spec first."""
@@ -124,6 +128,7 @@ def test_a_change_is_planned_anew_where_it_is_worth_it(operated: Callable[..., O
     assert all(found.status["served"] in name for name in found.target.names("StatefulSet"))
 
 
+@pytest.mark.slow
 def test_a_soft_p99_latency_is_planned_anew_after_a_change(operated: Callable[..., Operated]) -> None:
     soft = {"accuracy": 80, "soft_latency_p99": "5 s", "latency_penalty": "0.001 USD/h per 10 ms"}
     found = operated(slo=soft)
@@ -149,7 +154,6 @@ def test_a_budget_that_cannot_be_kept_fails_closed(operated: Callable[..., Opera
     assert found.revisions() == ["deployed"]
 
 
-@only_mock
 def test_a_fleet_of_nodes_is_planned_for_anew_when_they_change(operated: Callable[..., Operated]) -> None:
     discover = {
         "tiers": ["edge", "cloud"],
@@ -157,25 +161,24 @@ def test_a_fleet_of_nodes_is_planned_for_anew_when_they_change(operated: Callabl
         "links": [{"from": "edge", "to": "cloud", "price": "0.1 USD/GiB"}],
     }
     found = operated(discover=discover, slo={"accuracy": 80}, infrastructure=None)
-    assert found.target.server is not None
     nodes = {
         name: node(name, tier, **{"jellybean.dev/pool": pool})
         for name, tier, pool in (("box-a", "edge", "box"), ("box-b", "edge", "box"), ("big", "cloud", "big"))
     }
-    for name, item in nodes.items():
-        found.target.server.api.store["nodes", "", name] = item
+    for item in nodes.values():
+        found.target.set_node(item)
     found.look()
     assert found.status["fleet"] == "2 box (edge), 1 big (cloud)"
     (name,) = found.target.names("StatefulSet")
-    pod = found.target.server.api.of("statefulsets")[name]["spec"]["template"]["spec"]
+    pod = (found.target.cluster.get("StatefulSet", name) or {})["spec"]["template"]["spec"]
     terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert {"key": "jellybean.dev/pool", "operator": "In", "values": ["box"]} in terms[0]["matchExpressions"]
     for name in ("box-a", "box-b"):
-        nodes[name]["spec"]["unschedulable"] = True
+        found.target.set_node(nodes[name] | {"spec": {"unschedulable": True}})
     assert found.look()[CONDITION_PLANNED]["reason"] == "Replanned"
     assert found.status["costUsdPerHour"] > 0.9
     assert found.status["fleet"].startswith("1 big (cloud); 2 nodes left out, first box-a: it is cordoned")
-    nodes["big"]["spec"]["unschedulable"] = True
+    found.target.set_node(nodes["big"] | {"spec": {"unschedulable": True}})
     conditions = found.look()
     assert conditions[CONDITION_PLANNED]["message"].startswith("no node has a tier: kubectl label node NODE")
     assert (conditions[CONDITION_READY]["status"], conditions[CONDITION_READY]["reason"]) == ("False", "NoPlan")
@@ -275,6 +278,7 @@ def test_a_plan_that_does_not_come_up_is_taken_back_and_not_tried_again(operated
     assert "failed" not in found.status
 
 
+@pytest.mark.slow
 def test_the_status_says_that_a_plan_is_being_deployed(operated: Callable[..., Operated]) -> None:
     """Seen by a watcher of the resource while pods start: what serves and what comes, not Ready."""
     found = operated()
@@ -295,7 +299,9 @@ def test_the_status_says_that_a_plan_is_being_deployed(operated: Callable[..., O
     assert during[0]["Stalled"] == ("False", "Deploying")
 
 
-@pytest.mark.parametrize("kind", ["StatefulSet", "Deployment", "Service", "ConfigMap", "NetworkPolicy", "Secret"])
+@pytest.mark.parametrize(
+    "kind", ["StatefulSet", "Secret", *map(slow, ("Deployment", "Service", "ConfigMap", "NetworkPolicy"))]
+)
 def test_an_object_that_was_deleted_comes_back(operated: Callable[..., Operated], kind: str) -> None:
     found = operated()
     found.look()
@@ -335,6 +341,7 @@ def test_what_others_change_is_set_back_and_told(operated: Callable[..., Operate
     assert found.revisions() == ["deployed"]
 
 
+@pytest.mark.slow
 def test_who_changes_it_again_and_again_is_answered_ever_more_rarely(operated: Callable[..., Operated]) -> None:
     """Another controller that owns the field: it is told, and the two do not fight for ever."""
     found = operated()
@@ -382,6 +389,7 @@ def test_a_namespace_that_goes_is_not_held_up(operated: Callable[..., Operated])
     assert "its namespace is being deleted" in found.said[-1]
 
 
+@pytest.mark.slow
 def test_certificates_stay_until_they_are_late(
     operated: Callable[..., Operated], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -419,6 +427,7 @@ def test_a_suspended_resource_is_left_as_it_is(operated: Callable[..., Operated]
     assert found.look(set_to("suspend", to=False))[CONDITION_PLANNED]["reason"] == "Replanned"
 
 
+@pytest.mark.slow
 def test_several_workflows_on_one_fleet_are_one_deployment(operated: Callable[..., Operated]) -> None:
     one = resource()["spec"]
     part = {key: one[key] for key in ("sources", "operators", "profiles")} | {"slo": {"accuracy": 80}}

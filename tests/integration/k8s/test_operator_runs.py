@@ -21,8 +21,9 @@ from jellybean_k8s.resource.crd import CONDITION_READY, CRD_KIND
 from tests.k8s_resource import resource
 from tests.k8s_target import REAL, Target, define
 from tests.support.ports import free_port
+from tests.support.skips import NotInstalled
 
-pytest.importorskip("kopf", reason="the operator's extra is not installed")
+pytest.importorskip("kopf", reason=NotInstalled.KOPF)
 
 
 @contextlib.contextmanager
@@ -102,6 +103,7 @@ def test_kopf_talks_to_the_cluster_as_we_do(user: dict[str, str], tmp_path: Path
     assert (found.private_key_path is not None) == (found.certificate_path is not None) == certified
 
 
+@pytest.mark.slow
 def test_a_process_that_is_told_to_end_lets_another_lead(target: Target, kubeconfig: Path) -> None:
     define(target, resource_definition())
     target.drop("Lease", "jellybean-operator")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from jellybean.planning.plan_file import load_plan
 from jellybean.serving.client import Client
@@ -65,6 +66,7 @@ def test_the_commands_of_rendered_pods_serve_a_request_and_drain(tmp_path: Path)
             assert [pod.process.wait(grace) for pod in cluster.pods if pod.process] == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_pods_of_several_workflows_serve_each_under_its_name(tmp_path: Path) -> None:
     folder = make_two_scales(tmp_path / "two")
     jellybean("plan", str(folder))
@@ -84,6 +86,7 @@ def test_pods_of_several_workflows_serve_each_under_its_name(tmp_path: Path) -> 
                 assert np.array_equal(answer, row * factor)
 
 
+@pytest.mark.slow
 def test_a_gateway_pod_becomes_ready_and_serves_without_a_pod_that_is_never_started(tmp_path: Path) -> None:
     store = tmp_path / "store"
     operators = {

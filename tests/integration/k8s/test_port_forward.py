@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jellybean_k8s import DeployError, forwarded_gateway
-from tests.k8s_target import Target, only_mock, only_real
+from tests.k8s_target import NEEDS_CONTAINERS, Target, mock_only, real_only
 from tests.support.command_line import jellybean
 from tests.support.served_scales import ADMIN, IDS, ServedScales, served_scales
 
@@ -32,9 +32,15 @@ def pod(name: str = POD, *, ready: bool = True) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "labels": {"role": "gateway"}},
-        "spec": {},
+        "spec": {"containers": [{"name": "gateway", "image": "registry.example/gateway:1"}]},
         "status": {"conditions": conditions},
     }
+
+
+def create_pod(target: Target, item: dict[str, Any]) -> None:
+    """A pod with its status, which a real API server takes by itself only."""
+    target.cluster.create(item)
+    target.cluster.merge("Pod", item["metadata"]["name"], {"status": item["status"]}, "status")
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +59,7 @@ def at(target: Target, kubeconfig: Path, served: ServedScales) -> tuple[str, ...
     return ("--context", "x", "--namespace", target.cluster.namespace, "--kubeconfig", str(kubeconfig))
 
 
-@only_mock
+@mock_only(NEEDS_CONTAINERS)
 @pytest.mark.parametrize("command", ["cost", "history", "accuracy", "top", "report", "bench", "infer"])
 def test_commands_work_against_a_deployment(served: ServedScales, at: tuple[str, ...], command: str) -> None:
     more = {"bench": ("--duration", "1"), "infer": ("--input", "x=float32:[1, 2, 3, 4]")}.get(command, ())
@@ -69,13 +75,13 @@ def test_commands_work_against_a_deployment(served: ServedScales, at: tuple[str,
         assert found == {"triple": [[6, 12, 18, 24]]}
 
 
-@only_mock
+@mock_only(NEEDS_CONTAINERS)
 def test_a_label_goes_through_the_api_server(served: ServedScales, at: tuple[str, ...]) -> None:
     label = ("--id", IDS[1], "--label", "[6, 6, 6, 6]")
     assert "1 labelled: 1 right" in jellybean("label", str(served.elsewhere), *at, *label).stderr
 
 
-@only_mock
+@mock_only(NEEDS_CONTAINERS)
 def test_the_admin_of_an_operator_is_in_a_secret(
     served: ServedScales, at: tuple[str, ...], target: Target, tmp_path: Path
 ) -> None:
@@ -90,20 +96,19 @@ def test_the_admin_of_an_operator_is_in_a_secret(
     assert json.loads(jellybean("cost", str(copy), *at, "--json").stdout)["usd"] > 0
 
 
-@only_mock
 def test_what_is_missing_is_told(served: ServedScales, target: Target, kubeconfig: Path, tmp_path: Path) -> None:
-    at = (str(served.elsewhere), "--context", "x", "--namespace", target.cluster.namespace)
-    at += ("--kubeconfig", str(kubeconfig))
+    namespace = target.cluster.namespace
+    at = (str(served.elsewhere), "--namespace", namespace, "--kubeconfig", str(kubeconfig))
 
     def refusal(*more: str, status: int = 1) -> str:
         return jellybean("top", *at, *more, status=status).stderr
 
-    assert "nothing of scales is deployed in shop: there is no Service scales" in refusal()
+    assert f"nothing of scales is deployed in {namespace}: there is no Service scales" in refusal()
     target.cluster.create(SERVICE)
-    assert "scales in shop has no gateway pod that is ready (it has none)" in refusal()
-    target.cluster.create(pod(ready=False))
+    assert f"scales in {namespace} has no gateway pod that is ready (it has none)" in refusal()
+    create_pod(target, pod(ready=False))
     assert f"({POD} is not ready)" in refusal()
-    target.cluster.create(pod("scales-gateway-2"))
+    create_pod(target, pod("scales-gateway-2"))
     said = refusal()
     assert "does not forward a port of pod scales-gateway-2" in said
     assert "create pods/portforward" in said
@@ -111,7 +116,7 @@ def test_what_is_missing_is_told(served: ServedScales, target: Target, kubeconfi
     assert "copy the folder .jellybean/certs/admin/admin" in none
 
 
-@only_real
+@real_only
 def test_a_cluster_says_why_no_port_is_forwarded(target: Target) -> None:
     """Pods of the tests run no container: their status alone is patched."""
     target.deploy()
@@ -123,12 +128,13 @@ def test_a_cluster_says_why_no_port_is_forwarded(target: Target) -> None:
         pass
 
 
-@only_real
+@real_only
 @pytest.mark.skipif(
     "JELLYBEAN_TEST_PROJECT" not in os.environ, reason="JELLYBEAN_TEST_PROJECT names no deployed project"
 )
 def test_a_deployment_of_a_real_cluster_is_asked(kubeconfig: Path) -> None:
-    """JELLYBEAN_TEST_PROJECT is a project that was deployed there, with its certificates, and runs."""
-    at = ("--namespace", os.environ["JELLYBEAN_TEST_NAMESPACE"], "--kubeconfig", str(kubeconfig))
-    found = json.loads(jellybean("top", os.environ["JELLYBEAN_TEST_PROJECT"], *at, "--json").stdout)
+    """JELLYBEAN_TEST_PROJECT is a project that runs in the kubeconfig's namespace, with its certificates."""
+    found = json.loads(
+        jellybean("top", os.environ["JELLYBEAN_TEST_PROJECT"], "--kubeconfig", str(kubeconfig), "--json").stdout
+    )
     assert found["state"] == "ready"

@@ -11,12 +11,15 @@ from jellybean_k8s.cluster.checks.preflight import PreflightError
 from jellybean_k8s.cluster.several.parts import deploy_parts
 from jellybean_k8s.cluster.several.removal import undeploy_parts
 from tests.k8s_sites import Sites
-from tests.k8s_target import OTHER, PLAN, QUICK, only_mock
+from tests.k8s_target import OTHER, PLAN, QUICK, UNLIKE_APIS, mock_only
 
-pytestmark = only_mock
 CHANGED = [
     (RelaySettings("relay.example:8443"), r"spec\.ports\[0\]\.port is 7443, the plan has 8443"),
-    (RelaySettings("relay.example:7443", ServiceSettings("ClusterIP")), 'spec.type is "LoadBalancer"'),
+    pytest.param(
+        RelaySettings("relay.example:7443", ServiceSettings("ClusterIP")),
+        'spec.type is "LoadBalancer"',
+        marks=pytest.mark.slow,
+    ),
 ]
 
 
@@ -44,6 +47,7 @@ def test_the_service_that_tunnels_dial_is_not_changed_under_the_running_plan(
     assert sites.rollback(1, in_place) == {"cloud": 4, "edge": 4}
 
 
+@pytest.mark.slow
 def test_the_service_that_tunnels_dial_is_repaired(sites: Sites) -> None:
     deploy_parts(sites.relayed_parts(), QUICK)
     sites.cloud.cluster.merge("Service", "digits-relay", {"spec": {"type": "ClusterIP"}})
@@ -77,6 +81,7 @@ def test_a_relay_stays_until_the_pods_of_the_gateway_are_gone(sites: Sites) -> N
         assert gone[name] > max(waited)
 
 
+@mock_only(UNLIKE_APIS)
 def test_monitors_are_left_out_where_a_cluster_has_none(sites: Sites) -> None:
     assert sites.cloud.target.server is not None
     sites.cloud.target.server.api.monitoring = True
@@ -87,6 +92,7 @@ def test_monitors_are_left_out_where_a_cluster_has_none(sites: Sites) -> None:
     assert dry_run_parts(sites.relayed_parts()) == {"cloud": [], "edge": []}
 
 
+@mock_only(UNLIKE_APIS)
 def test_a_cluster_that_is_away_for_a_moment_gets_its_monitor(sites: Sites) -> None:
     assert sites.edge.target.server is not None
     sites.edge.target.server.api.monitoring = True

@@ -86,6 +86,7 @@ def test_renewed_secrets_are_used_while_requests_are_answered(cluster: Cluster) 
     assert [pod.process.pid for pod in cluster.pods if pod.process is not None and pod.process.poll() is None] == pids
 
 
+@pytest.mark.slow
 def test_pods_recover_from_an_outage_of_expired_certificates_by_new_secrets_alone(cluster: Cluster) -> None:
     gateway, pids = gateway_of(cluster), [pod.process.pid for pod in cluster.pods if pod.process is not None]
     address = f"{gateway.address}:8001"
@@ -106,6 +107,7 @@ def test_pods_recover_from_an_outage_of_expired_certificates_by_new_secrets_alon
     assert [pod.process.pid for pod in cluster.pods if pod.process is not None and pod.process.poll() is None] == pids
 
 
+@pytest.mark.slow
 def test_a_pod_that_starts_with_an_expired_certificate_says_so_and_starts_with_a_new_one(cluster: Cluster) -> None:
     agent = next(pod for pod in cluster.pods if pod is not gateway_of(cluster))
     assert agent.process is not None

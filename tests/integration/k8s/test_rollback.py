@@ -12,7 +12,7 @@ from jellybean_k8s.cluster.deploy import rollback, undeploy
 from jellybean_k8s.cluster.revisions import KEPT_REVISIONS, read_inventory
 from jellybean_k8s.manifests.identity import deployed_plan
 from tests.k8s_plans import wide, without_pool
-from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target, only_mock
+from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target
 
 
 def test_rollback_serves_the_revision_before_again(target: Target) -> None:
@@ -30,6 +30,7 @@ def test_rollback_serves_the_revision_before_again(target: Target) -> None:
     assert target.deploy(OTHER).number is None  # what rolled back is what would be deployed
 
 
+@pytest.mark.slow
 def test_rollback_after_a_plan_without_a_pool_finds_its_certificates(target: Target) -> None:
     """Secrets of every kept revision stay, with the keys of workers that the plan between has not."""
     two = wide(PLAN, "cloud", 2)
@@ -43,16 +44,12 @@ def test_rollback_after_a_plan_without_a_pool_finds_its_certificates(target: Tar
     assert target.serving() == deployed_plan(two, SETTINGS).id
 
 
-@only_mock
 def test_rollback_checks_first_and_applies_nothing_if_something_is_missing(target: Target) -> None:
     """Here the nodes and a key of the tier that the revision needs, which have gone since."""
     target.deploy()
     target.deploy(without_pool(PLAN, "cloud", "edge-box"), dataclasses.replace(SETTINGS, gateway_tier="edge"))
-    assert target.server is not None
-    (secret,) = [item for name, item in target.server.api.of("secrets").items() if name == "digits-tls-cloud"]
-    del secret["data"]["1.key"]
-    for name in ("big",):
-        del target.server.api.store["nodes", "", name]
+    target.cluster.merge("Secret", "digits-tls-cloud", {"data": {"1.key": None}})
+    target.remove_node("big")
     serving = target.serving()
     target.writes()
     with pytest.raises(PreflightError) as caught:
@@ -74,6 +71,7 @@ def test_a_secret_goes_with_the_last_revision_that_mounts_it(target: Target) -> 
     assert ("Secret", "digits-tls-cloud") not in read_inventory(target.cluster, "digits").objects
 
 
+@pytest.mark.slow
 def test_only_the_last_revisions_are_kept(target: Target) -> None:
     for number in range(7):
         target.deploy(settings=dataclasses.replace(SETTINGS, agent_images={"cpu": f"agent:{number}"}))
@@ -83,6 +81,7 @@ def test_only_the_last_revisions_are_kept(target: Target) -> None:
     assert kept == {f"digits-revision-{number}" for number in numbers}
 
 
+@pytest.mark.slow
 def test_however_often_a_deployment_fails_the_revision_before_it_is_kept(target: Target) -> None:
     target.deploy()
     other = dataclasses.replace(SETTINGS, agent_images={"cpu": "agent:2"})

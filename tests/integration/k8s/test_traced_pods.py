@@ -17,8 +17,9 @@ from jellybean_k8s import TraceSettings, render
 from jellybean_k8s.manifests import traces
 from jellybean_k8s.manifests.identity import deployed_plan
 from tests.k8s_target import PLAN, SETTINGS
+from tests.support.skips import NotInstalled
 
-pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra otel is not installed")
+pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason=NotInstalled.OPENTELEMETRY)
 FIELDS = {"metadata.name": "digits-1234-cloud-1", "metadata.namespace": "shop", "spec.nodeName": "box-7"}
 PROGRAM = """\
 import os

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,11 +53,11 @@ links:
 """
 
 
-pytestmark = pytest.mark.alone  # one profile, measured once, for all of them
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def profiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project that was profiled, quickly."""
     found = tmp_path_factory.mktemp("cuts")
     (found / "models").mkdir()
@@ -75,6 +76,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     keep_hop(found)  # else a noisy one is measured again by the profile that goes on
     profile(load_project(found, profiles=False), seconds_per_point=0.02)
     return found
+
+
+@pytest.fixture
+def folder(profiled: Path, tmp_path: Path) -> Path:
+    """The project for one test, which may change it: that of a module is read alone."""
+    return shutil.copytree(profiled, tmp_path / "cuts")
 
 
 def test_profile_knows_the_stages(folder: Path) -> None:

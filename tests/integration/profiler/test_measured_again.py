@@ -158,6 +158,7 @@ def test_only_what_depends_on_a_replaced_model_is_measured(folder: Path) -> None
     assert not profile(load_project(folder, profiles=False), allow_python=ALLOWED).written
 
 
+@pytest.mark.slow
 def test_a_run_of_which_nothing_is_left_is_removed(folder: Path) -> None:
     """Everything is measured anew, so that the new run is the first again."""
     measured = profile(
@@ -318,6 +319,7 @@ def test_a_device_in_another_place_is_not_stale_here(folder: Path) -> None:
     assert set(todo(folder, here=("box",)).measure) == entries(Part.LATENCY, VARIANTS, {"box"})
 
 
+@pytest.mark.slow
 def test_a_project_without_profiles_refuses_devices_before_it_measures(folder: Path, tmp_path: Path) -> None:
     """On the command line, for a project of two workflows: nothing is measured, not even what could be."""
     edit(folder, "infrastructure.yaml", "type: t4, speed: 1}", "type: t4}")

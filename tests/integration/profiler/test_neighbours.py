@@ -105,6 +105,7 @@ def test_profile_times_a_part_beside_its_neighbours(
     assert beside == [1, 0]
 
 
+@pytest.mark.slow
 def test_a_measuring_process_has_neighbours_too(model: tuple[Path, str], tmp_path: Path) -> None:
     """As on a worker that has joined. Its neighbours end with it."""
     path, sha256 = model

@@ -129,6 +129,7 @@ def complete(run: TlsRun) -> bytes:
     return (folder / "profiles.yaml").read_bytes()
 
 
+@pytest.mark.slow
 def test_two_workers_measure_all_rows_of_their_types(run: TlsRun, folder: Path, complete: bytes) -> None:
     """Models, a function, a gather and the stages of a cut; each row names the run of the worker that measured it."""
     (folder / "profiles.yaml").write_bytes(complete)
@@ -174,6 +175,7 @@ def requests(run: TlsRun) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.slow
 def test_a_worker_that_serves_is_measured_only_by_force(run: TlsRun, folder: Path, complete: bytes) -> None:
     (folder / "profiles.yaml").write_bytes(complete)
     found = read_profiles(folder)
@@ -187,6 +189,7 @@ def test_a_worker_that_serves_is_measured_only_by_force(run: TlsRun, folder: Pat
     assert "requests while it was measured, which makes its times longer" in " ".join(forced.stderr.split())
 
 
+@pytest.mark.slow
 def test_only_rows_of_a_type_are_merged(run: TlsRun, folder: Path) -> None:
     """`--type --merge` on a machine at hand leaves accuracy, messages and the other types to others."""
     jellybean("profile", str(folder), "--seconds", str(SECONDS), "--type", "t4", "--merge", "--allow-python", STEP)
@@ -282,6 +285,7 @@ def test_types_of_workers_are_the_scope(run: TlsRun, folder: Path) -> None:
     assert (scope.types, scope.fresh, set(scope.machines)) == (("t4",), True, {"t4"})
 
 
+@pytest.mark.slow
 def test_a_model_with_a_state_is_measured_on_workers_with_the_states_of_its_streams(run: TlsRun) -> None:
     """As those of other models; figures of other streams are stale."""
     folder = make_streams_project(run.root / "streams")

@@ -19,6 +19,8 @@ from jellybean.profiler.cache import FOLDER, Cache
 from jellybean.profiler.flow import Flow
 from jellybean.profiler.project import workload_of
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 0.02
 FINISHED = FOLDER / "finished.jsonl"
 

@@ -20,7 +20,7 @@ from tests.support.cpu_quota import cpu_quota
 from tests.support.tiny_models import chain, save
 from tests.support.tls_run import tls_run
 
-pytestmark = pytest.mark.alone  # times
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 SHARES = {"edge-1": 0.3, "cloud-1": 0.75}  # of one CPU
 QUOTAS = SHARES["cloud-1"] / SHARES["edge-1"]

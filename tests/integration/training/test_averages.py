@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from tests.integration.training.averages_case import Averaged, averages_in_plain_torch  # noqa: E402
-from tests.integration.training.ranks import run_ranks  # noqa: E402
+from tests.integration.training.averages_case import Averaged, averages_in_plain_torch
+from tests.integration.training.ranks import run_ranks
 
 
 def test_averages_over_stages_and_replicas(tmp_path):

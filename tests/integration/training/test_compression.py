@@ -8,13 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-import torch.distributed as dist  # noqa: E402
+import torch.distributed as dist
 
-from jellybean.training.processes.ranks import Rank  # noqa: E402
-from jellybean.training.processes.tensor_messages import ACTIVATIONS, GRADIENTS, MessageKey  # noqa: E402
-from jellybean.training.stages.stage_transport import start_transport  # noqa: E402
-from jellybean_solver.pipeline import make_schedule  # noqa: E402
-from tests.integration.training.ranks import run_ranks  # noqa: E402
+from jellybean.training.processes.ranks import Rank
+from jellybean.training.processes.tensor_messages import ACTIVATIONS, GRADIENTS, MessageKey
+from jellybean.training.stages.stage_transport import start_transport
+from jellybean_solver.pipeline import make_schedule
+from tests.integration.training.ranks import run_ranks
 
 EXACT = 1.0 + 2.0**-20  # rounded to 1 by bfloat16
 

@@ -11,8 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from tests.integration.training.data_cases import TrainOn  # noqa: E402
-from tests.integration.training.ranks import run_ranks  # noqa: E402
+from tests.integration.training.data_cases import TrainOn
+from tests.integration.training.ranks import run_ranks
 
 NO_FLUSH = "pipedream"
 # Without a flush a layer's stage sets the age of its weights, and balanced stages follow measured times.

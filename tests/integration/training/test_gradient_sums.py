@@ -6,14 +6,16 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training.run import MESSAGE_WAYS, TORCH, SyncSpec  # noqa: E402
-from jellybean.training.collectives.buffer_memory import sum_buffer_bytes  # noqa: E402
-from jellybean_solver.pipeline import count_traffic, make_all_reduce  # noqa: E402
-from tests.integration.training.cases import Train, merged  # noqa: E402
-from tests.integration.training.nets import cut_evenly  # noqa: E402
-from tests.integration.training.ranks import run_ranks  # noqa: E402
-from tests.integration.training.reference import one_device, relative_error  # noqa: E402
-from tests.integration.training.sum_cases import BufferBytes, Overlap, SumVectors, TwoSumsAtOnce  # noqa: E402
+from jellybean.documents.training.run import MESSAGE_WAYS, TORCH, SyncSpec
+from jellybean.training.collectives.buffer_memory import sum_buffer_bytes
+from jellybean_solver.pipeline import count_traffic, make_all_reduce
+from tests.integration.training.cases import Train, merged
+from tests.integration.training.nets import cut_evenly
+from tests.integration.training.ranks import run_ranks
+from tests.integration.training.reference import one_device, relative_error
+from tests.integration.training.sum_cases import BufferBytes, Overlap, SumVectors, TwoSumsAtOnce
+
+pytestmark = pytest.mark.slow
 
 torch.set_num_threads(1)
 BF16 = torch.bfloat16

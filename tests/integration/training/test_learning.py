@@ -6,12 +6,14 @@ import functools
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
-pytest.importorskip("sklearn", reason="its digits are the data")
+from tests.support.skips import NotInstalled
 
-from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule  # noqa: E402
-from tests.integration.training.learning import DEVICES, Learn, one_device  # noqa: E402
-from tests.integration.training.ranks import run_ranks  # noqa: E402
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+pytest.importorskip("sklearn", reason=NotInstalled.SCIKIT_LEARN)
+
+from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
+from tests.integration.training.learning import DEVICES, Learn, one_device
+from tests.integration.training.ranks import run_ranks
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
 EPOCHS = 10

@@ -8,9 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.processes.link_speed import LinkSpeed, cost_of_messages, measure_links  # noqa: E402
-from jellybean.training.processes.ranks import Rank  # noqa: E402
-from tests.integration.training.ranks import run_ranks  # noqa: E402
+from jellybean.training.processes.link_speed import LinkSpeed, cost_of_messages, measure_links
+from jellybean.training.processes.ranks import Rank
+from tests.integration.training.ranks import run_ranks
 
 
 class Measure:

@@ -10,17 +10,17 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-import torch.distributed as dist  # noqa: E402
+import torch.distributed as dist
 
-from jellybean.training.stages.all_reduce import make_process_groups  # noqa: E402
-from jellybean.training.stages.loss_scale import LossScale  # noqa: E402
-from jellybean.training.stages.stage import StageCopy  # noqa: E402
-from jellybean.training.stages.updates import UpdateSettings, WeightUpdates  # noqa: E402
-from jellybean_solver.pipeline import Action, ActionKind, make_schedule  # noqa: E402
-from tests.integration.training.cases import Train, merged  # noqa: E402
-from tests.integration.training.nets import loss  # noqa: E402
-from tests.integration.training.ranks import run_ranks  # noqa: E402
-from tests.integration.training.reference import relative_error  # noqa: E402
+from jellybean.training.stages.all_reduce import make_process_groups
+from jellybean.training.stages.loss_scale import LossScale
+from jellybean.training.stages.stage import StageCopy
+from jellybean.training.stages.updates import UpdateSettings, WeightUpdates
+from jellybean_solver.pipeline import Action, ActionKind, make_schedule
+from tests.integration.training.cases import Train, merged
+from tests.integration.training.nets import loss
+from tests.integration.training.ranks import run_ranks
+from tests.integration.training.reference import relative_error
 
 torch.set_num_threads(1)
 HALF, SHORT = torch.float16, torch.bfloat16

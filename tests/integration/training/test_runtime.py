@@ -8,16 +8,18 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.checkpoints.checkpoint import finish_checkpoint, rank_file, write_rank_file  # noqa: E402
-from jellybean.training.checkpoints.position import Position  # noqa: E402
-from jellybean_solver.pipeline.schedule.actions import ActionKind  # noqa: E402
-from jellybean_solver.pipeline.schedule.memory import schedule_memory  # noqa: E402
-from jellybean_solver.pipeline.schedule.schedule import Schedule  # noqa: E402
-from jellybean_solver.pipeline.schedules import SCHEDULES  # noqa: E402
-from tests.integration.training.cases import GoOn, Pause, Train, merged  # noqa: E402
-from tests.integration.training.ranks import run_ranks  # noqa: E402
-from tests.integration.training.reference import in_sequence, one_device, relative_error  # noqa: E402
-from tests.integration.training.sleeping import Sleeping  # noqa: E402
+from jellybean.training.checkpoints.checkpoint import finish_checkpoint, rank_file, write_rank_file
+from jellybean.training.checkpoints.position import Position
+from jellybean_solver.pipeline.schedule.actions import ActionKind
+from jellybean_solver.pipeline.schedule.memory import schedule_memory
+from jellybean_solver.pipeline.schedule.schedule import Schedule
+from jellybean_solver.pipeline.schedules import SCHEDULES
+from tests.integration.training.cases import GoOn, Pause, Train, merged
+from tests.integration.training.ranks import run_ranks
+from tests.integration.training.reference import in_sequence, one_device, relative_error
+from tests.integration.training.sleeping import Sleeping
+
+pytestmark = pytest.mark.slow
 
 torch.set_num_threads(1)
 EXACT = 1e-5

@@ -8,10 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean_solver.pipeline.schedule.simulator import bubble_fraction, simulate  # noqa: E402
-from jellybean_solver.pipeline.schedules import SCHEDULES  # noqa: E402
-from tests.integration.training.ranks import run_ranks  # noqa: E402
-from tests.integration.training.sleeping import (  # noqa: E402
+from jellybean_solver.pipeline.schedule.simulator import bubble_fraction, simulate
+from jellybean_solver.pipeline.schedules import SCHEDULES
+from tests.integration.training.ranks import run_ranks
+from tests.integration.training.sleeping import (
     NO_FLUSH,
     Sleeping,
     Urgent,

@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import random
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,11 +28,12 @@ from tests.api_server import RunningServer
 from tests.k8s_check import complaints, new_shapes, schema_complaints
 from tests.k8s_clusters_check import cluster_complaints
 from tests.k8s_plans import random_plan_with_models
+from tests.k8s_real import RealCluster
 from tests.k8s_settings import random_settings
-from tests.k8s_target import claim, mock_cluster, secret
+from tests.k8s_target import claim, mock_cluster, monitored, real_only, running_target, secret
 from tests.pod_security import violations
 
-PLANS, MANY_PLANS = 40, 200
+PLANS, MORE_PLANS, MANY_PLANS = 12, 40, 200
 RELAY = "relay.example:30443"
 _NO_WAIT = DeployOptions(wait=False)
 
@@ -72,11 +74,40 @@ def test_a_random_deployment_is_sound_and_a_second_run_changes_nothing(
     check_plans(server, pem, range(PLANS))
 
 
+@pytest.mark.slow
+def test_more_random_deployments_are_sound_and_a_second_run_changes_nothing(
+    server: RunningServer, pem: dict[str, str]
+) -> None:
+    check_plans(server, pem, range(PLANS, MORE_PLANS))
+
+
 @pytest.mark.nightly
 def test_many_random_deployments_are_sound_and_a_second_run_changes_nothing(
     server: RunningServer, pem: dict[str, str]
 ) -> None:
-    check_plans(server, pem, range(PLANS, MANY_PLANS))
+    check_plans(server, pem, range(MORE_PLANS, MANY_PLANS))
+
+
+@real_only
+def test_a_real_api_server_takes_objects_of_random_plans(tmp_path: Path, real_cluster: RealCluster) -> None:
+    """And their pods in a namespace that enforces the restricted profile; schemas alone do not tell either."""
+    with running_target(tmp_path, real_cluster) as target, monitored(target):
+        real_cluster.restrict(target.cluster.namespace)
+        for seed in range(MORE_PLANS):
+            objects = render(random_deployment(random.Random(seed)))
+            for item in objects:
+                made = target.cluster.apply(dict(item), dry_run=True)
+                assert made["metadata"]["name"] == item["metadata"]["name"], seed
+            for template in (item["spec"]["template"] for item in objects if item["kind"] in WORKLOADS):
+                target.cluster.create(_admissible(template), dry_run=True)
+
+
+def _admissible(template: Any) -> dict[str, Any]:
+    """A pod of a template, without the names of what only this cluster's administrator could make."""
+    elsewhere = ("serviceAccountName", "priorityClassName", "runtimeClassName")
+    spec = {key: value for key, value in template["spec"].items() if key not in elsewhere}
+    meta = {"generateName": "random-", "labels": template["metadata"]["labels"]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 
 def check_plans(server: RunningServer, pem: dict[str, str], seeds: range) -> None:

@@ -123,6 +123,7 @@ def test_a_budget_below_all_cuts_is_refused(drawn: tuple[Problem, Cuts]) -> None
     problem, cuts = drawn
     plan = solve_cut(problem, cuts).plan
     assume(plan is not None and plan.cost.total_usd_per_h >= 0.01)
+    assert plan is not None
     slo = replace(problem.slo, budget_usd_per_h=0.9 * plan.cost.total_usd_per_h)
     refused = solve_cut(replace(problem, slo=slo), cuts)
     assert refused.plan is None

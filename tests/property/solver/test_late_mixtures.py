@@ -23,9 +23,9 @@ NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 def test_there_is_a_mixture_in_time_where_one_selection_is(problem: Problem, share: float) -> None:
     asked = replace(problem, slo=Slo(), objective=Objective.MEAN_ACCURACY)
     free = solve(asked, explained=False).plan
-    free_s = 0.0 if free is None else latency(free).slowest_s
-    assume(0.0 < free_s < float("inf"))
-    p99_s = share * free_s
+    assume(free is not None and 0.0 < latency(free).slowest_s < float("inf"))
+    assert free is not None
+    p99_s = share * latency(free).slowest_s
 
     def judge(plan: Plan) -> float:
         return latency(plan).slowest_s / p99_s

@@ -166,6 +166,7 @@ def test_a_budget_is_one_of_both(pair: Pair) -> None:
     both = combine_workflows("both", {"a": pair[0], "b": pair[1]})
     plan = solve(both, explained=False).plan
     assume(plan is not None and plan.cost.total_usd_per_h >= 0.01)
+    assert plan is not None
     cost = plan.cost.total_usd_per_h
     assert solve(replace(both, slo=Slo(budget_usd_per_h=1.01 * cost)), explained=False).plan is not None
     refused = solve(replace(both, slo=Slo(budget_usd_per_h=0.99 * cost)))

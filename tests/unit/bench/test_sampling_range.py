@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from jellybean.bench.load import due_times
 from jellybean.bench.sampling_range import (
@@ -54,6 +55,7 @@ def test_there_is_no_range_where_a_measurement_has_other_arrivals_or_many() -> N
     assert sampling_ranges(replace(plan, sites={plan.workers[0].tier: 3}), [0.0], 0.0, 1.0) == {}
 
 
+@pytest.mark.slow
 def test_a_search_with_few_requests_may_end_at_other_rates() -> None:
     plan = plans.one_worker()
     rate_per_s = plan.sources[0].rate_per_s

@@ -66,6 +66,7 @@ def test_json_names_what_was_planned(shops: Path, capsys: pytest.CaptureFixture[
     assert load_plan(shops) == before
 
 
+@pytest.mark.slow
 def test_others_read_that_not_all_was_planned_anew(shops: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", str(shops), "--add"]) == 0
     capsys.readouterr()
@@ -93,6 +94,7 @@ def test_nothing_to_add(shops: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert routes(load_plan(shops)) == routes(before)
 
 
+@pytest.mark.slow
 def test_what_stays_no_longer_fits(shops: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = "".join(f"shop-{number},35/s,0,,,\n" for number in range(SITES))
     write_shops(shops, random_stores(0, seed=0) + rows)

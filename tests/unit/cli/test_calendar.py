@@ -47,6 +47,7 @@ def test_plans_follow_the_rates(shop: Path, capsys: pytest.CaptureFixture[str]) 
     assert found["bound_usd"] <= found["total_usd"] <= found["peak_usd"]
 
 
+@pytest.mark.slow
 def test_each_period_is_planned_for_its_rates(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for one in planned(shop, capsys)["periods"]:
         options = one["command"].split(" --set ")[1:]
@@ -61,12 +62,14 @@ def test_dear_changes_are_not_made(shop: Path, capsys: pytest.CaptureFixture[str
     assert found["total_usd"] == pytest.approx(found["peak_usd"])
 
 
+@pytest.mark.slow
 def test_fewer_periods_cost_no_less(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     many, few = planned(shop, capsys), planned(shop, capsys, "--periods", "2", "--once")
     assert len(few["periods"]) == 2
     assert few["total_usd"] - few["change_usd"] >= many["total_usd"] - many["change_usd"]
 
 
+@pytest.mark.slow
 def test_text_plans_and_picture(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["calendar", str(shop), str(shop / "day.csv")]
     assert run([*arguments, "--plans", str(shop / "plans"), "--plot", str(shop / "day.svg")]) == 0
@@ -99,6 +102,7 @@ def test_sites_that_differ_are_refused(tmp_path: Path, capsys: pytest.CaptureFix
     assert "does not know sites that differ" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_rests_of_started_units_count(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     by_second = planned(shop, capsys)
     assert by_second["unused_usd"] == 0
@@ -211,6 +215,7 @@ def test_losses_are_borne_in_every_period(scales: Path, capsys: pytest.CaptureFi
             assert not evaluate(replace(problem, slo=replace(problem.slo, survives=())), left).violations
 
 
+@pytest.mark.slow
 def test_a_mixture_in_time_serves_only_rates_up_to_its_own(scales: Path, capsys: pytest.CaptureFixture[str]) -> None:
     timed = ("slo.latency_p99=400 ms", "sources.x.arrivals=poisson", "migration.start=100 USD")
     found = planned(scales, capsys, *given(*EXCLUSIVE, "slo.accuracy={mean: 86}", *timed))

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [["--help"], ["schema", "workflow"], ["plan", "no-project", "--json"]], ids=["Typer", "JSON", "an error"]
 )
@@ -24,6 +25,7 @@ def test_a_closed_pipe_ends_a_command_quietly(command: list[str]) -> None:
     assert (ended.returncode, ended.stderr) == (141, "")
 
 
+@pytest.mark.slow
 def test_a_pipe_that_is_read_gets_all_output() -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "jellybean", "plan", "no-project"], capture_output=True, text=True, check=False

@@ -49,6 +49,7 @@ def document(directory: Path) -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow
 def test_a_plan_states_the_options_that_it_was_made_with(vqa: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert document(vqa)["overrides"] == list(FASTER)
     assert run(["plan", str(vqa), *OPTIONS, "--dry-run", "--json"]) == 0
@@ -74,6 +75,7 @@ def test_a_command_without_options_takes_the_plan_as_it_stands(
     assert (vqa / "plan.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_changed_documents_are_planned_for_with_the_same_options(vqa: Path) -> None:
     fleet = vqa / "infrastructure.yaml"
     text = fleet.read_text(encoding="utf-8")
@@ -87,6 +89,7 @@ def test_changed_documents_are_planned_for_with_the_same_options(vqa: Path) -> N
     assert (again, reason) == (plan, "")  # the same plan comes out, and nothing is replaced
 
 
+@pytest.mark.slow
 def test_other_options_replace_the_plan_and_say_so(vqa: Path) -> None:
     plan, reason = current_plan(load_project(vqa, SLOWER))
     assert plan.overrides == SLOWER
@@ -97,6 +100,7 @@ def test_other_options_replace_the_plan_and_say_so(vqa: Path) -> None:
 WHAT_IF = [word for text in SLOWER for word in ("--set", text)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "status"),
     [(["simulate"], 0), (["plan", "--check", "trace.csv"], 0), (["render"], 1)],  # this example has no model files
@@ -120,6 +124,7 @@ def contents(directory: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_an_option_of_the_plan_that_fits_no_longer_says_where_it_comes_from(
     vqa: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,6 +141,7 @@ def test_an_option_of_the_plan_that_fits_no_longer_says_where_it_comes_from(
         assert "was made with" not in capsys.readouterr().err  # the user gave them
 
 
+@pytest.mark.slow
 def test_a_plan_without_options_is_a_way_out(vqa: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulate", str(vqa), "--duration", "5"]) == 0
     note = f"{vqa / 'plan.json'} is the plan for{SHOWN}; to plan without: "
@@ -173,6 +179,7 @@ def test_options_that_mean_the_same_replace_nothing(vqa: Path) -> None:
     assert (vqa / "plan.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_plan_file_that_was_copied_here_is_taken_if_it_fits_the_documents(
     vqa: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +199,7 @@ def test_a_plan_file_that_was_copied_here_is_taken_if_it_fits_the_documents(
     assert re.match(r"plan.json does not fit the documents \(.+\): planned again with", reason)
 
 
+@pytest.mark.slow
 def test_a_plan_that_was_kept_is_taken_for_the_options_it_was_kept_for(vqa: Path) -> None:
     assert run(["plan", str(vqa)]) == 0
     before = document(vqa)
@@ -218,6 +226,7 @@ def test_apply_writes_nothing_while_nothing_runs(vqa: Path, capsys: pytest.Captu
     assert (vqa / "plan.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_report_names_commands_that_work_on_its_plan(vqa: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["report", str(vqa), "--json"]) == 0
     built = json.loads(capsys.readouterr().out)

@@ -30,6 +30,7 @@ def kept(directory: Path) -> tuple[object, ...]:
     return files, Store.of(directory).history()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [(), ("--from", "DIR")])
 def test_a_dry_run_prints_the_plan_and_writes_nothing(
     vqa: Path, start: tuple[str, ...], capsys: pytest.CaptureFixture[str]
@@ -89,6 +90,7 @@ def test_options_that_exclude_each_other(
     assert kept(vqa) == before
 
 
+@pytest.mark.slow
 def test_earlier_plans_are_reported_by_hash(vqa: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def report(*options: str, status: int = 0) -> str:
         assert run(["report", str(vqa), *options]) == status

@@ -33,6 +33,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_all_commands_show_one_p99(planned: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(planned)
 
@@ -67,6 +68,7 @@ def test_all_commands_show_one_p99(planned: Path, capsys: pytest.CaptureFixture[
         assert f"closed form {closed}, {error}" in texts[name]
 
 
+@pytest.mark.slow
 def test_a_simulation_with_other_seeds_is_not_reported_as_the_prediction(
     planned: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,6 +80,7 @@ def test_a_simulation_with_other_seeds_is_not_reported_as_the_prediction(
     assert other["latency_p99_s"] != json.loads(printed(capsys, "simulate", folder, *TARGET, "--json"))["latency_p99_s"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_explanation_keeps_what_it_printed(
     planned: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

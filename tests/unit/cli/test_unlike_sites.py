@@ -25,6 +25,7 @@ def shops(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_plan_keeps_all_limits_and_targets(shops: Path) -> None:
     problem, plan = build_problem(load_any_project(shops)), load_plan(shops)
     assert complaints(problem, plan) == []
@@ -46,6 +47,7 @@ def test_groups_are_all_sites_with_their_cost(shops: Path) -> None:
             assert chosen == {(name, variant) for name, variant in plan.selection.items() if workflow.owns(name)}
 
 
+@pytest.mark.slow
 def test_the_text_is_a_summary_and_json_has_each_site(shops: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", str(shops), "--dry-run"]) == 0
     text = capsys.readouterr().out
@@ -103,6 +105,7 @@ def test_what_takes_one_workflow_says_what_to_do(
     assert "--set sites.store=2" in told
 
 
+@pytest.mark.slow
 def test_a_few_sites_are_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_shops(tmp_path, "site,sources.camera.rate\na,2/s\nb,1/s\n")
     assert run(["plan", str(tmp_path)]) == 0

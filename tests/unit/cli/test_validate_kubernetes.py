@@ -30,6 +30,7 @@ def validated(project: Path, capsys: pytest.CaptureFixture[str], *options: str) 
     return status, json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_problems_of_kubernetes_yaml_are_reported_with_those_of_the_others(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

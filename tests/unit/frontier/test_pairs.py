@@ -43,6 +43,7 @@ def values(found: PairCurve, figure: Figure) -> list[float]:
     return [value for point in found.points if (value := point.figures.get(figure)) is not None]
 
 
+@pytest.mark.slow
 def test_more_accurate_plans_serve_lower_rates(shop: Path) -> None:
     found = curve(shop, Figure.ACCURACY, Figure.RATE, "slo.budget=1 USD/h")
     accuracies, rates = values(found, Figure.ACCURACY), values(found, Figure.RATE)
@@ -52,6 +53,7 @@ def test_more_accurate_plans_serve_lower_rates(shop: Path) -> None:
     assert max(values(found, Figure.COST)) <= 1.0  # the other targets hold
 
 
+@pytest.mark.slow
 def test_higher_rates_cost_more_up_to_the_highest(shop: Path) -> None:
     found = curve(shop, Figure.RATE, Figure.COST, points=4)
     costs = values(found, Figure.COST)
@@ -61,6 +63,7 @@ def test_higher_rates_cost_more_up_to_the_highest(shop: Path) -> None:
     assert plan_project(beyond, compare=False).plan is None
 
 
+@pytest.mark.slow
 def test_plans_of_a_latency_curve_keep_their_targets(shop: Path) -> None:
     found = curve(shop, Figure.LATENCY, Figure.COST)
     for point in found.points:
@@ -74,6 +77,7 @@ def test_a_point_without_a_plan_says_why(shop: Path) -> None:
     assert all(point.plan is None and point.reasons for point in found.points)
 
 
+@pytest.mark.slow
 def test_json_plans_and_picture(shop: Path, tmp_path: Path) -> None:
     found = curve(shop, Figure.RATE, Figure.COST)
     document = json.loads(json.dumps(pairs_json(found)))
@@ -102,6 +106,7 @@ def test_options_of_the_other_curves_are_refused(shop: Path, capsys: pytest.Capt
     assert "--of is a curve of its own" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_the_command_makes_a_curve_whatever_the_objective(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--set", "objective=rate", "--points", "2", "--of", "rate,cost"]
     assert run(["frontier", str(shop), *options, "--json", "--plot", str(shop / "curve.png")]) == 0

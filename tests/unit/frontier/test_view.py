@@ -82,6 +82,7 @@ def test_json_has_plans_and_proofs() -> None:
     assert document["rates"]["points"][0]["rate_per_s"] == {"camera": 10.0}
 
 
+@pytest.mark.slow
 def test_two_equal_plans_have_no_changes() -> None:
     plan = cost_accuracy(vqa_problem()).corners[0].plan
 
@@ -89,6 +90,7 @@ def test_two_equal_plans_have_no_changes() -> None:
     assert len(changes(None, plan)) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["svg", "png", "pdf"])
 def test_the_picture_is_drawn(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"curve.{suffix}"

@@ -23,6 +23,7 @@ from jellybean_protos.gateway.v1 import gateway_pb2
 from tests.support.tiny_models import make_plan, scale
 
 
+@pytest.mark.slow
 def test_an_explicit_start_forgets_the_plan_that_replaced_another(tmp_path: Path) -> None:
     operators = {"times": (["x"], scale(tmp_path / "models/times.onnx", 2.0))}
     given, other = (

@@ -71,6 +71,7 @@ def test_gpus_volumes_and_a_service_monitor_are_the_golden_ones(plan: Plan) -> N
     assert complaints(objects) == schema_complaints(objects) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", ["digits", "vqa"])
 def test_plans_of_the_examples_are_sound(example: str) -> None:
     found = plan_project(load_project(EXAMPLES / example), compare=False).plan

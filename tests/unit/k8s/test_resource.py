@@ -28,6 +28,7 @@ from jellybean_solver.model.problem import Problem
 from tests.api_objects import pruned
 from tests.k8s_check import complaints, schema_complaints
 from tests.k8s_resource import resource
+from tests.support.skips import NotInstalled
 from tests.support.two_scales import make_two_scales
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -92,6 +93,7 @@ def rules(node: Mapping[str, Any], many: float = 1.0, at: str = "") -> Iterator[
         yield from rules(node["additionalProperties"], many * node.get("maxProperties", _UNKNOWN_SIZE), f"{at}{{}}")
 
 
+@pytest.mark.slow
 def test_the_definition_is_the_one_that_the_chart_brings() -> None:
     text = to_yaml(resource_definition())
     if os.environ.get("JELLYBEAN_UPDATE_GOLDEN"):
@@ -166,7 +168,7 @@ HOLDS = {
 
 
 def test_rules_hold_for_what_is_right_and_for_nothing_else() -> None:
-    celpy = pytest.importorskip("celpy", reason="cel-python is not installed")
+    celpy = pytest.importorskip("celpy", reason=NotInstalled.CEL)
     from celpy.adapter import json_to_cel
 
     environment = celpy.Environment()
@@ -206,6 +208,7 @@ def test_a_definition_is_small_enough_for_kubectl() -> None:
     assert len(json.dumps(resource_definition())) < 200_000, "kubectl apply writes it into an annotation of 256 KiB"
 
 
+@pytest.mark.slow
 def test_several_workflows_are_one_resource(tmp_path: Path) -> None:
     folder = make_two_scales(tmp_path / "two")
     (folder / "kubernetes.yaml").write_text(SETTINGS, encoding="utf-8")
@@ -223,6 +226,7 @@ def test_several_workflows_are_one_resource(tmp_path: Path) -> None:
         lay_out(made, made["spec"]["infrastructure"], "", tmp_path / "again")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", ["digits", "vqa"])
 def test_a_project_is_a_resource_and_plans_alike(example: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples" / example, tmp_path / example)
@@ -330,6 +334,7 @@ def _without_sizes(problem: Problem) -> Problem:
     return dataclasses.replace(problem, operators=tuple(operators))
 
 
+@pytest.mark.slow
 def test_the_example_is_the_one_in_the_documentation_and_plans(tmp_path: Path) -> None:
     text = (ROOT / "k8s" / "examples" / "strips.yaml").read_text(encoding="utf-8")
     shown = "".join(f"    {line}\n" for line in text.splitlines())

@@ -5,17 +5,18 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import signal
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from jellybean.ledger.ledger import ledger_url
 from tests.support.ports import free_port
-from tests.support.waiting import wait_until
+from tests.support.skips import NotInstalled
 
 OWN_USER = "postgres"  # the server refuses to run as root
 
@@ -27,37 +28,42 @@ def _binaries() -> Path | None:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], str]]:
-    """A function that makes a new database and returns its URL."""
+def postgres() -> Iterator[Callable[[], str]]:
+    """A function that makes a new database of this run's own server and returns its URL.
+
+    The server's folder is not one of pytest's: every run that begins on this machine shuts those to other users, as
+    the server's is one.
+    """
     binaries = _binaries()
     if binaries is None or importlib.util.find_spec("psycopg") is None:
-        pytest.skip("needs Debian's package postgresql, and psycopg")
-    folder = tmp_path_factory.mktemp("postgres")
-    for parent in (folder, *folder.parents[:3]):
-        if parent.owner() != "root" or parent == Path("/tmp"):
-            continue
-        parent.chmod(0o755)  # the server's user must get there
+        pytest.skip(NotInstalled.POSTGRESQL)
+    folder = Path(tempfile.mkdtemp(prefix="jellybean-postgres-", dir="/tmp"))
     as_user = ["runuser", "-u", OWN_USER, "--"] if os.geteuid() == 0 else []
     if as_user:
         shutil.chown(folder, OWN_USER)
     port, data = free_port(), folder / "data"
 
     def run(*command: str) -> None:
-        subprocess.run([*as_user, *command], check=True, capture_output=True, cwd="/", timeout=120)
+        done = subprocess.run([*as_user, *command], capture_output=True, text=True, cwd="/", timeout=120, check=False)
+        assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
 
-    run(str(binaries / "initdb"), "-D", str(data), "--auth=trust", "-U", OWN_USER)
-    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder}"
-    run(str(binaries / "pg_ctl"), "-D", str(data), "-l", str(folder / "log"), "-w", "-o", options, "start")
+    try:
+        run(str(binaries / "initdb"), "-D", str(data), "--auth=trust", "--no-sync", "-U", OWN_USER)
+        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
+        run(str(binaries / "pg_ctl"), "-D", str(data), "-l", str(folder / "log"), "-w", "-o", options, "start")
+        yield partial(_new_database, port)
+        run(str(binaries / "pg_ctl"), "-D", str(data), "-m", "immediate", "-w", "stop")
+    finally:
+        shutil.rmtree(folder)
 
-    def make() -> str:
-        name = f"ledger_{uuid.uuid4().hex[:12]}"
-        run(str(binaries / "createdb"), "-h", "127.0.0.1", "-p", str(port), "-U", OWN_USER, name)
-        return f"postgresql+psycopg://{OWN_USER}@127.0.0.1:{port}/{name}"
 
-    yield make
-    pid = int((data / "postmaster.pid").read_text(encoding="utf-8").split()[0])
-    os.kill(pid, signal.SIGQUIT)  # not by pg_ctl: another pytest that begins takes its user's way to the folder
-    wait_until(lambda: not (data / "postmaster.pid").exists())
+def _new_database(port: int) -> str:
+    import psycopg.sql
+
+    name = f"ledger_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(host="127.0.0.1", port=port, user=OWN_USER, dbname="postgres", autocommit=True) as connection:
+        connection.execute(psycopg.sql.SQL("CREATE DATABASE {}").format(psycopg.sql.Identifier(name)))
+    return f"postgresql+psycopg://{OWN_USER}@127.0.0.1:{port}/{name}"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -89,6 +89,7 @@ def pods(url: str) -> Iterator[Pods]:
         pod.ledger.close()
 
 
+@pytest.mark.slow
 def test_workers_are_billed_once_and_all_sums_are_the_cost_by_hand(pods: Pods) -> None:
     both = first, second = pods("one", "two")
     assert (first.paid_s(0.0), second.paid_s(1.0)) == (0.0, 0.0)
@@ -140,6 +141,7 @@ def test_a_gateway_that_leaves_hands_the_lease_over_at_once(pods: Pods) -> None:
     assert events == [(EventKind.UP, "one"), (EventKind.DOWN, "one")]
 
 
+@pytest.mark.slow
 def test_time_without_any_gateway_is_not_billed(pods: Pods) -> None:
     first, second, third = pods("one", "two", "three")
     first.write(0.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,6 +19,7 @@ from jellybean.ledger.events import EventKind
 from jellybean.ledger.ledger import Ledger
 from jellybean.ledger.queries.questions import By, all_events, cost, served
 from jellybean.ledger.span import Span
+from tests.support.at_once import run_at_once
 from tests.support.made_up_run import BEGIN_S, DAY_S, PLAN, Serving
 
 
@@ -30,6 +30,7 @@ def ledger(url: str) -> Iterator[Ledger]:
     found.close()
 
 
+@pytest.mark.slow
 def test_all_sums_are_the_cost_by_hand(ledger: Ledger) -> None:
     serving = Serving()
     first = serving.read(0.0)
@@ -130,6 +131,7 @@ def test_two_gateways_write_beside_each_other(url: str, ledger: Ledger) -> None:
     other.close()
 
 
+@pytest.mark.slow
 def test_old_intervals_become_hours_and_days_with_the_same_sums(ledger: Ledger) -> None:
     serving = Serving()
     times_s = [0.0, *itertools.accumulate([300.0] * 400), 20 * DAY_S, 90 * DAY_S, 90 * DAY_S + 60]
@@ -203,17 +205,9 @@ def test_what_cannot_be_opened_is_told(tmp_path: Path) -> None:
         cost(Ledger(f"{tmp_path}/none/ledger.db"), By.DAY)
 
 
-def _opened(url: str) -> int:
-    """Open a ledger and ask it in a process of its own."""
-    ledger = Ledger(url)
-    found = len(all_events(ledger))
-    ledger.close()
-    return found
-
-
+@pytest.mark.parametrize("url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True)
 def test_processes_that_open_a_new_ledger_at_once_all_can(url: str) -> None:
-    with multiprocessing.get_context("fork").Pool(6) as pool:
-        assert pool.map(_opened, [url] * 6, chunksize=1) == [0] * 6
+    run_at_once("tests.unit.ledger.opening", 3, url)
 
 
 def test_a_path_may_hold_what_means_something_in_a_url(tmp_path: Path) -> None:
@@ -232,6 +226,7 @@ def test_a_damaged_reading_is_told_with_what_to_do(ledger: Ledger) -> None:
         ledger.write(Serving().read(10.0))
 
 
+@pytest.mark.slow
 def test_two_gateways_that_add_up_the_same_intervals_do_it_once(url: str, ledger: Ledger) -> None:
     serving = Serving()
     for number in range(200):

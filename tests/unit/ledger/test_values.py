@@ -90,6 +90,7 @@ def held_out(seed: int) -> dict[str, np.ndarray]:
     return {"x": np.random.default_rng(1000 + seed).normal(0.0, 1.0, (300, 1))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20 if NIGHTLY else 2))
 def test_ten_days_of_inputs_like_the_held_out_ones_raise_no_alarm(tmp_path: Path, seed: int) -> None:
     ledger = Ledger(str(tmp_path / "ledger.db"), "g")

@@ -97,6 +97,7 @@ def test_accuracy_and_events_are_those_of_the_questions(ledger: Ledger) -> None:
     assert [(row["kind"], row["plan"]) for row in happened] == [(one.kind, one.plan) for one in all_events(ledger)]
 
 
+@pytest.mark.slow
 def test_a_ledger_of_an_earlier_version_gets_its_views_from_who_writes(url: str) -> None:
     ledger = Ledger(url, "gateway")
     write_two_plans(ledger, FIRST, SECOND)

@@ -79,6 +79,7 @@ def test_batches_shown_include_the_turn_and_both_sides(inputs: int, outputs: int
     assert len(comparison.batches) < 14
 
 
+@pytest.mark.slow
 def test_a_picture_marks_the_turn(tmp_path: Path) -> None:
     picture = tmp_path / "layer.svg"
     LinearComparison(LinearLayer(4096, 4096), 2, 256).save_plot(picture)

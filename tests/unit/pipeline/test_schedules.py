@@ -143,6 +143,7 @@ def test_zb_h1(devices: int, microbatches: int, times: tuple[float, float, float
     assert kept(schedule) == min(devices, microbatches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("devices", "microbatches"), SPLIT_GRID)
 @pytest.mark.parametrize("times", SPLIT_TIMES)
 def test_zb_v(devices: int, microbatches: int, times: tuple[float, float, float]) -> None:

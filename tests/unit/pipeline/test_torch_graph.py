@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.support.skips import NotInstalled
 
-from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
-from jellybean.pipeline.torch_trace import TRACERS, CallArguments, trace  # noqa: E402
-from jellybean.training.stages.cut import cut_module  # noqa: E402
+torch = pytest.importorskip("torch", reason=NotInstalled.TORCH)
+
+from jellybean.pipeline.torch_graph import graph_facts
+from jellybean.pipeline.torch_trace import TRACERS, CallArguments, trace
+from jellybean.training.stages.cut import cut_module
 
 nn = torch.nn
 

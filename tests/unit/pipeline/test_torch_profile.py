@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.support.skips import Absent, NotInstalled
 
-from jellybean.errors import JellyBeanError  # noqa: E402
-from jellybean.pipeline.model_profile import profile_model  # noqa: E402
-from jellybean.pipeline.profile_file import read_profile  # noqa: E402
-from jellybean.pipeline.torch_profile import _HostInstant, profile_module  # noqa: E402
-from jellybean_solver.pipeline import TopologyLevel, partition  # noqa: E402
+torch = pytest.importorskip("torch", reason=NotInstalled.TORCH)
+
+from jellybean.errors import JellyBeanError
+from jellybean.pipeline.model_profile import profile_model
+from jellybean.pipeline.profile_file import read_profile
+from jellybean.pipeline.torch_profile import _HostInstant, profile_module
+from jellybean_solver.pipeline import TopologyLevel, partition
 
 nn = torch.nn
 
@@ -44,6 +46,7 @@ class Branching(Skip):
         raise TypeError("not a tensor")
 
 
+@pytest.mark.slow
 def test_a_sequence() -> None:
     net = nn.Sequential(
         nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 5)
@@ -62,6 +65,7 @@ def test_a_sequence() -> None:
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())  # statistics too
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [Skip, Branching])
 def test_skips_and_tied_weights(module) -> None:
     found = profile_module(module(), (torch.randn(2, 8),))
@@ -196,7 +200,7 @@ def test_time_in_which_others_have_the_core_does_not_count():
         torch.set_num_threads(before)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not count preemptions by thread")
+@pytest.mark.skipif(sys.platform != "linux", reason=Absent.LINUX)
 def test_preemptions_are_counted():
     """On one core with another process that computes, the thread is preempted; waiting is none."""
     cores = os.sched_getaffinity(0)

@@ -9,10 +9,12 @@ from contextlib import contextmanager
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.support.skips import NotInstalled
 
-from jellybean.pipeline.torch_saved import TemporaryFileError, activations_in_file  # noqa: E402
-from jellybean.pipeline.torch_trace import CallArguments, trace  # noqa: E402
+torch = pytest.importorskip("torch", reason=NotInstalled.TORCH)
+
+from jellybean.pipeline.torch_saved import TemporaryFileError, activations_in_file
+from jellybean.pipeline.torch_trace import CallArguments, trace
 
 nn = torch.nn
 ROWS, SIDE = 8, 256  # activations of 2 MiB

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from tests.support.skips import NotInstalled
 
-from jellybean.errors import JellyBeanError  # noqa: E402
-from jellybean.pipeline.torch_trace import CallArguments, TracedModule, check_trace, trace  # noqa: E402
+torch = pytest.importorskip("torch", reason=NotInstalled.TORCH)
+
+from jellybean.errors import JellyBeanError
+from jellybean.pipeline.torch_trace import CallArguments, TracedModule, check_trace, trace
 
 nn = torch.nn
 

@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
-pytest.importorskip("torch", reason="functions of torch modules: pip install torch")
+from tests.support.skips import NotInstalled
+
+pytest.importorskip("torch", reason=NotInstalled.TORCH)
 
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline.user_functions import load_function

@@ -52,6 +52,7 @@ def test_a_time_limit_is_for_all_candidates(folder: Path) -> None:
     assert [baseline.name for baseline in planned.baselines] == ["no cascade"]
 
 
+@pytest.mark.slow
 def test_the_dearest_rate_that_fits(folder: Path) -> None:
     planned = plan_project(load_project(folder, [*ONLY_THE_CASCADE, "objective=rate"]))
     assert planned.best.startswith("highest rates: camera ")

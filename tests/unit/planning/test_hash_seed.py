@@ -7,9 +7,12 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.paths import EXAMPLES
 
 
+@pytest.mark.slow
 def test_a_project_has_the_same_plan_under_every_hash_seed() -> None:
     def planned(seed: str) -> dict[str, object]:
         command = [sys.executable, "-m", "jellybean", "plan", str(EXAMPLES / "vqa"), "--dry-run", "--json"]

@@ -41,6 +41,7 @@ def seeds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
+@pytest.mark.slow
 def test_it_is_the_median_of_five_simulations_and_their_range(seeds: list[int]) -> None:
     plan = chain([exponential(0.1)], 6.0)
     p99s = [simulate_plan(plan, seed=seed).latency_p99_s for seed in range(5)]

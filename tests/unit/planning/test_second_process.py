@@ -33,6 +33,7 @@ def _pid(pair: SecondProcess) -> int:
     return pair._process.pid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("targets_s", [None, {"": 0.001}])
 def test_the_second_process_simulates_what_this_one_would(
     both: SecondProcess, targets_s: dict[str, float] | None
@@ -46,6 +47,7 @@ def test_none_is_started_before_it_is_worth_it() -> None:
     assert pair.at_once == 1
 
 
+@pytest.mark.slow
 def test_a_killed_one_loses_nothing_and_is_started_again_where_it_is_worth_it(both: SecondProcess) -> None:
     for _ in range(2):
         os.kill(_pid(both), signal.SIGKILL)
@@ -55,6 +57,7 @@ def test_a_killed_one_loses_nothing_and_is_started_again_where_it_is_worth_it(bo
         assert both.at_once == 2
 
 
+@pytest.mark.slow
 def test_it_answers_with_an_error_and_goes_on(both: SecondProcess) -> None:
     nowhere = replace(PLAN, sources=())
     with pytest.raises(Exception) as here:
@@ -68,6 +71,7 @@ def test_it_answers_with_an_error_and_goes_on(both: SecondProcess) -> None:
     assert both._process is process
 
 
+@pytest.mark.slow
 def test_it_ends_when_nothing_is_asked() -> None:
     pair = SecondProcess(start_after_s=0.0, idle_s=0.2)
     pair.simulate(PLAN, [0], None)

@@ -20,6 +20,7 @@ def _asked(p99_s: float, boxes: int = 10) -> Problem:
     return replace(asked, sources=tuple(replace(source, arrivals=Arrivals.POISSON) for source in asked.sources))
 
 
+@pytest.mark.slow
 def test_the_cheapest_plan_in_time_is_found_and_judged_by_simulation() -> None:
     asked = _asked(0.35)
     cheapest = solve(asked)
@@ -73,6 +74,7 @@ def _skewed(p99_s: float) -> Problem:
     return replace(asked, slo=Slo(latency_p99_s=p99_s))
 
 
+@pytest.mark.slow
 def test_the_nearest_p99_is_the_least_of_any_plan_not_that_of_the_cheapest() -> None:
     asked = _skewed(0.01)
     cheapest = solve(asked)
@@ -85,6 +87,7 @@ def test_the_nearest_p99_is_the_least_of_any_plan_not_that_of_the_cheapest() -> 
     assert steps and all("least p99 so far" in step for step in steps)
 
 
+@pytest.mark.slow
 def test_what_is_named_is_what_the_command_plan_finds_for_it() -> None:
     asked = _skewed(0.01)
     cheapest = solve(asked)

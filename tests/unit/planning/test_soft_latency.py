@@ -74,6 +74,7 @@ def test_no_plan_for_a_hard_target_is_better(folder: Path, penalty: str, options
             assert proof.objective <= value(other, asked) / (1 - TOLERANCE)
 
 
+@pytest.mark.slow
 def test_what_few_requests_visit_proves_nothing(folder: Path) -> None:
     """One request of 200 takes half a second more: no plan's p99 latency depends on it."""
     rare = (
@@ -90,6 +91,7 @@ def test_what_few_requests_visit_proves_nothing(folder: Path) -> None:
     assert hard.plan is not None and hard.plan.cost.total_usd_per_h < 0.45
 
 
+@pytest.mark.slow
 def test_the_plan_states_its_targets_and_stays_current(folder: Path) -> None:
     asked = soft(folder, "0.3 USD/h per s")
     planned = plan_project(asked)
@@ -128,6 +130,7 @@ def test_without_any_plan_the_reasons_are_told(folder: Path) -> None:
     assert planned.problem.slo.is_soft
 
 
+@pytest.mark.slow
 def test_a_time_limit_is_for_all_targets(folder: Path) -> None:
     asked = soft(folder, "0.3 USD/h per s")
     planned = plan_project(asked, time_limit_s=4.0)
@@ -149,6 +152,7 @@ def test_the_explained_plan_is_the_planned_one(folder: Path) -> None:
     assert explained.to_dict()["soft_latency_p99_as_s"] == planned.asked_p99_s
 
 
+@pytest.mark.slow
 def test_what_knows_no_soft_target_says_so(folder: Path) -> None:
     asked = soft(folder, "0.3 USD/h per s")
     planned = plan_project(asked)

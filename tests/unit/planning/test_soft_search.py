@@ -111,6 +111,7 @@ def test_what_was_found_before_time_ended_stands() -> None:
     assert found.bound_usd_per_h <= 2.0 + 20.0 * 0.07
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0.1, 10.0), st.floats(0.05, 2.0)), min_size=1, max_size=8),

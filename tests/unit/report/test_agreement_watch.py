@@ -75,6 +75,7 @@ def test_ten_days_of_steady_traffic_raise_at_most_one_alarm_in_twenty(differing:
     assert sum(alarms(seed, differing, differing) for seed in SEEDS) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800 if NIGHTLY else 120)
 def test_held_out_samples_that_are_off_seldom_raise_alarms() -> None:
     """The held-out requests are a sample: one in twenty is off by more than the chart allows for, others nearly so."""

@@ -37,6 +37,7 @@ def traffic(
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800 if NIGHTLY else 120)
 def test_ten_days_of_steady_traffic_raise_at_most_one_alarm_in_twenty() -> None:
     alarms = 0

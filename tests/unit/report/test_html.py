@@ -107,6 +107,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert "49" not in re.findall(r"<h1>(.*?)</h1>", html)[0]
 
 
+@pytest.mark.slow
 def test_the_page_is_the_same_each_time(tmp_path: Path) -> None:
     report = _report(tmp_path, plans.large())
     assert render_html(report) == render_html(report)

@@ -52,6 +52,7 @@ def report(folder: Path, *options: str) -> dict:
     return json.loads(jellybean("report", str(folder), "--json", *options).stdout)["served"]
 
 
+@pytest.mark.slow
 def test_the_served_part_of_a_plan_is_its_own(project: tuple[Path, str, str]) -> None:
     folder, first, second = project
     ledger = Ledger(ledger_url(folder))

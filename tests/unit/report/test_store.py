@@ -180,6 +180,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_acknowledged_rows_survive_kill_9(tmp_path: Path) -> None:
     store = Store(tmp_path / "report.db")
     acknowledged: list[int] = []
@@ -249,6 +250,7 @@ def test_a_full_disk_says_to_free_space(store: Store, tmp_path: Path) -> None:
         subprocess.run(["umount", str(mount)], check=True)
 
 
+@pytest.mark.slow
 def test_two_processes_may_write_at_once(tmp_path: Path) -> None:
     store = Store(tmp_path / "report.db")
     script = _WRITER.replace("while True:", "while number % 1000 < 20:")

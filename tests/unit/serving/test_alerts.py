@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from jellybean.serving.top.alerts import BURN_RULES, RULES, alert_rules
+from tests.support.skips import NotInstalled
 
 EXPRESSIONS = {rule.alert: rule.expr for rule in RULES}
 PROCESS = ["job", "instance"]
@@ -59,8 +61,8 @@ def test_certificates_warn_in_their_last_third_and_are_critical_in_their_last_te
     assert (tenth.severity, tenth.lasting) == ("critical", "1m")
 
 
-PROMTOOL = shutil.which("promtool")
-with_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
+PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path=Path(sys.executable).parent)
+with_promtool = pytest.mark.skipif(PROMTOOL is None, reason=NotInstalled.PROMTOOL)
 AT = 'job="g",instance="i"'
 JOB_G = 'job="g"'
 YARD = f'{AT},workflow="yard"'
@@ -198,6 +200,7 @@ CASES = {  # offered: 1100 a minute, of which 100 are client errors
 
 
 @with_promtool
+@pytest.mark.slow
 def test_rules_fire_when_and_for_whom_they_are_meant_to(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(alert_rules(), encoding="utf-8")
     groups = yaml.safe_load(alert_rules())["groups"]

@@ -26,6 +26,7 @@ from jellybean_agent.security import connection_fault as connection_faults
 from jellybean_agent.security.connection_fault import enrolment_fault
 from jellybean_agent.security.tls_context import client_context
 from tests.support.ports import free_port
+from tests.support.skips import NotInstalled
 
 GATEWAY, ADMIN = Identity("scales", Role.GATEWAY), Identity("scales", Role.ADMIN, "admin")
 
@@ -173,7 +174,7 @@ def serving_http(tls: Path | None) -> Iterator[str]:
 
 def test_a_port_for_https(certificates: Certificates, caplog: pytest.LogCaptureFixture) -> None:
     """By a command, and by a client that does not ask for the protocol in its handshake."""
-    pytest.importorskip("aiohttp")
+    pytest.importorskip("aiohttp", reason=NotInstalled.AIOHTTP)
     caplog.set_level(logging.INFO)
     with serving_http(certificates.gateway) as address:
         reason = handshake_refusal(address, certificates.admin)

@@ -29,6 +29,7 @@ from jellybean.serving.run_state import (
     state_path,
     write_state,
 )
+from tests.support.skips import Absent
 
 
 def test_a_disk_that_is_full_ends_neither_the_keeper_nor_leaves_a_child(
@@ -84,7 +85,7 @@ def test_a_process_that_another_one_started_is_said_to_be_killed_by_its_signal(t
         if is_reaped:
             child.wait(10)
         if is_reaped and tuple(map(int, platform.release().split(".")[:2])) < (6, 15):
-            pytest.skip("Linux tells it of zombies only")
+            pytest.skip(Absent.LINUX)
         assert exit_code(process.pid, descriptor) == -signal.SIGKILL
     finally:
         os.close(descriptor)

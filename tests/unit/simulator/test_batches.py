@@ -84,6 +84,7 @@ def test_the_highest_sustained_rate_is_that_of_full_batches() -> None:
     assert highest_sustained_rate(case, seeds=1) == pytest.approx(25.0, rel=0.05)
 
 
+@pytest.mark.slow
 def test_batches_fill_as_the_load_rises() -> None:
     sizes = []
     for rate in (1.0, 10.0, 15.0, 24.0):

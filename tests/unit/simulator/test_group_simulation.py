@@ -64,6 +64,7 @@ def _solved(asked: object) -> Plan:
     return plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "plan",
     [chain(0.6), chain(0.9), fanned(False), fanned(True), joined(), gathering_join()],

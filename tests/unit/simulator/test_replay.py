@@ -113,6 +113,7 @@ def test_sources_of_one_stream_must_agree() -> None:
         run(joined, rate_trace([0.0], 10.0, {"image": [5.0], "speech": [6.0]}))
 
 
+@pytest.mark.slow
 def test_a_long_trace_is_sampled_where_it_is_quiet() -> None:
     trace = steps(2, 9.5, 12, 2, 2, each_s=1000.0)
     found = run(chain([FIXED], 5.0), trace, most_requests=24_500)

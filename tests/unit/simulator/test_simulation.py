@@ -42,6 +42,7 @@ def test_the_same_seed_gives_the_same_result_and_another_seed_another() -> None:
     assert simulate_plan(simulated, seed=3) != simulate_plan(simulated, seed=4)
 
 
+@pytest.mark.slow
 def test_a_result_does_not_depend_on_the_process() -> None:
     code = (
         "from tests.property.simulator.plans import chain, exponential\n"
@@ -86,6 +87,7 @@ def test_overload_shows_in_throughput_and_latency() -> None:
     assert result.completed == result.offered
 
 
+@pytest.mark.slow
 def test_streams_that_share_nothing_have_their_own_rates() -> None:
     found = measured(two_streams(), duration_s=1000)
     assert found.operators["look"].runs == 8000
@@ -154,6 +156,7 @@ def test_the_highest_sustained_rate_of_constant_service_is_its_capacity() -> Non
     assert 9.8 <= highest_sustained_rate(simulated) <= 10.0 / 0.98 * (1 + 0.4 / 20)
 
 
+@pytest.mark.slow
 def test_the_highest_sustained_rate_does_not_depend_on_the_rate_of_the_plan() -> None:
     quantiles = ((0.5, 0.09), (0.9, 0.12), (0.99, 0.15))
     rates = [highest_sustained_rate(chain([ServiceTime(0.1, 0.1, quantiles)], rate)) for rate in (1.0, 5.0, 50.0)]
@@ -176,6 +179,7 @@ def test_a_link_can_be_what_bounds_the_rate() -> None:
     assert highest_sustained_rate(simulated) == pytest.approx(20.0, rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_latency_slo_is_checked_on_the_plan() -> None:
     assert check_latency(chain([FIXED], 5.0)) is None
     assert check_latency(chain([FIXED], 5.0, slo=Slo(latency_p99_s=1.0))) is None
@@ -186,6 +190,7 @@ def test_the_latency_slo_is_checked_on_the_plan() -> None:
     assert "busiest worker w1-1 at utilisation 0.80" in breach
 
 
+@pytest.mark.slow
 def test_a_link_that_is_busier_than_all_workers_is_named_for_a_missed_latency() -> None:
     source = Source("image", "edge", 5.0, 1000.0)
     op = operator("look", [Edge("image", "look")], 5.0, {"gpu": ServiceTime(1e-3, 1e-3)})

@@ -44,6 +44,7 @@ def to_cloud(rate_per_s: float, edge_s: ServiceTime, cloud_s: ServiceTime, link:
     return in_sites(plan([source], operators, [Route(1.0, {"near": "box-1", "far": "gpu-1"})], workers, [link]), sites)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sites", (1, 8, 100))
 def test_each_site_is_a_queue_of_its_own(sites: int) -> None:
     """M/M/1 with the rate of one site; not one worker a hundred times as fast."""
@@ -54,6 +55,7 @@ def test_each_site_is_a_queue_of_its_own(sites: int) -> None:
     assert result.throughput_per_s == pytest.approx(6.0 * sites, rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_tier_above_sees_the_sum() -> None:
     """A hundred sites' departures come together nearly as Poisson: M/D/1 in the cloud, no wait at the edge."""
     free = Link("edge", "cloud")
@@ -64,6 +66,7 @@ def test_the_tier_above_sees_the_sum() -> None:
     assert found.operators["far"].wait_mean_s == pytest.approx(0.6 * 0.1 / (2 * 0.4), rel=0.1)
 
 
+@pytest.mark.slow
 def test_each_site_has_a_link_of_its_own() -> None:
     link = Link("edge", "cloud", bandwidth_bytes_per_s=2000.0, latency_s=0.01)
     simulated = to_cloud(1.0, ServiceTime(0.001, 0.001), ServiceTime(0.0, 0.0), link, 50)

@@ -36,6 +36,7 @@ def agrees(values: list[float], expected: float, bias: float = 0.01) -> bool:
     return abs(mean - expected) <= STUDENT_99 * deviation / math.sqrt(len(values)) + bias * expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [3.0, 6.0, 8.0])
 def test_exponential_service_m_m_1(rate: float) -> None:
     results = runs(chain([exponential(0.1)], rate))
@@ -44,6 +45,7 @@ def test_exponential_service_m_m_1(rate: float) -> None:
     assert agrees([r.utilisation["w1-1"] for r in results], rate / 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [3.0, 6.0, 8.0])
 def test_constant_service_m_d_1(rate: float) -> None:
     load = rate * 0.1
@@ -51,6 +53,7 @@ def test_constant_service_m_d_1(rate: float) -> None:
     assert agrees(waits, load * 0.1 / (2 * (1 - load)))
 
 
+@pytest.mark.slow
 def test_general_service_pollaczek_khinchine() -> None:
     service = ServiceTime(0.1, 0.1, ((0.25, 0.05), (0.5, 0.08), (0.9, 0.2), (0.99, 0.4)))
     levels = [0.0, 0.25, 0.5, 0.9, 0.99, 1.0]
@@ -71,6 +74,7 @@ def test_equal_constant_services_in_tandem_queue_only_at_the_first() -> None:
     assert all(r.operators[name].wait_mean_s < 1e-9 for r in results for name in ("op2", "op3"))
 
 
+@pytest.mark.slow
 def test_exponential_services_in_tandem_are_independent_queues() -> None:
     results = runs(chain([exponential(0.1), exponential(0.05)], 6.0))
     assert agrees([r.latency_mean_s for r in results], 1 / (10 - 6) + 1 / (20 - 6))
@@ -83,6 +87,7 @@ def test_periodic_arrivals_at_constant_service_never_queue() -> None:
     assert found.result.throughput_per_s == pytest.approx(9.9, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_littles_law_holds_exactly_for_each_queue() -> None:
     found = measured(chain([exponential(0.1)], 7.0), duration_s=4_000, warmup_s=0.0)
     arrived = found.operators["op1"]
@@ -120,6 +125,7 @@ def test_links_take_bandwidth_one_message_at_a_time_and_then_latency() -> None:
     assert measured(linked(None, 5.0), duration_s=100).latency_max_s == pytest.approx(0.05 + 1e-4)
 
 
+@pytest.mark.slow
 def test_a_link_is_a_queue_of_constant_service_m_d_1() -> None:
     results = runs(linked(10_000.0, 6.0, Arrivals.POISSON))
     assert agrees([r.latency_mean_s for r in results], 0.1 + 0.6 * 0.1 / (2 * 0.4) + 0.05 + 1e-4)
@@ -137,6 +143,7 @@ def fan(ratio: float, rate: float = 2.0) -> Plan:
     return plan([source], operators, [Route(1.0, dict.fromkeys(["find", "read", "number"], "w-1"))], {"w-1": "edge"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ratio", [0.25, 1.0, 2.5, 4.0])
 def test_children_have_the_ratio_as_their_mean_and_the_plan_its_load(ratio: float) -> None:
     simulated = fan(ratio)

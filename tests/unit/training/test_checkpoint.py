@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.checkpoints.checkpoint import (  # noqa: E402
+from jellybean.training.checkpoints.checkpoint import (
     clear_partial,
     finish_checkpoint,
     load_at,
@@ -17,8 +17,8 @@ from jellybean.training.checkpoints.checkpoint import (  # noqa: E402
     rank_file,
     write_rank_file,
 )
-from jellybean.training.checkpoints.position import Position, newest_position  # noqa: E402
-from jellybean.training.errors import TrainingError  # noqa: E402
+from jellybean.training.checkpoints.position import Position, newest_position
+from jellybean.training.errors import TrainingError
 
 
 def _kept(folder, epochs, keep=5, best=None):

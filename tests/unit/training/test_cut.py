@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
-pytest.importorskip("sklearn", reason="the example's data")
+from tests.support.skips import NotInstalled
 
-from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
-from jellybean.pipeline.torch_trace import CallArguments, trace  # noqa: E402
-from jellybean.pipeline.user_functions import load_function  # noqa: E402
-from jellybean.training.stages.cut import cut_module  # noqa: E402
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+pytest.importorskip("sklearn", reason=NotInstalled.SCIKIT_LEARN)
+
+from jellybean.pipeline.torch_graph import graph_facts
+from jellybean.pipeline.torch_trace import CallArguments, trace
+from jellybean.pipeline.user_functions import load_function
+from jellybean.training.stages.cut import cut_module
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "pipeline"
 

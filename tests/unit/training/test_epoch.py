@@ -9,15 +9,15 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-import torch.distributed as dist  # noqa: E402
-from safetensors.torch import load_file  # noqa: E402
+import torch.distributed as dist
+from safetensors.torch import load_file
 
-from jellybean.documents.training import TrainingDocument  # noqa: E402
-from jellybean.training.checkpoints.finite import not_finite  # noqa: E402
-from jellybean.training.errors import TrainingError  # noqa: E402
-from jellybean.training.hand_back import trained_model  # noqa: E402
-from jellybean.training.train import train  # noqa: E402
-from tests.support.training_inputs import set_up_cpu_run  # noqa: E402
+from jellybean.documents.training import TrainingDocument
+from jellybean.training.checkpoints.finite import not_finite
+from jellybean.training.errors import TrainingError
+from jellybean.training.hand_back import trained_model
+from jellybean.training.train import train
+from tests.support.training_inputs import set_up_cpu_run
 
 NETS = """\
 import torch
@@ -96,6 +96,7 @@ def _checkpoints(folder):
     return sorted(path.name for path in (folder / "training" / "checkpoints").glob("*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lr", "told"),
     [
@@ -112,6 +113,7 @@ def test_what_the_last_update_broke_is_not_saved(tmp_path, lr, told):
     assert len(_train(tmp_path, batch=10, epochs=2)[0]) == 1  # resumes from it
 
 
+@pytest.mark.slow
 def test_an_epoch_is_in_the_log_before_its_checkpoint_is(tmp_path):
     """Else a run killed between the two resumes after an epoch that no log has."""
     logged = []
@@ -119,12 +121,14 @@ def test_an_epoch_is_in_the_log_before_its_checkpoint_is(tmp_path):
     assert logged == [(1, []), (2, ["epoch-1"])]
 
 
+@pytest.mark.slow
 def test_nor_within_an_epoch(tmp_path):
     with pytest.raises(TrainingError, match=r"the weight 0\.weight is not finite after update 1 of epoch 1"):
         _train(tmp_path, optimizer={"name": "sgd", "lr": 1e38}, checkpoint={"updates": 1})
     assert _checkpoints(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "broken"),
     [
@@ -165,6 +169,7 @@ def test_each_tensor_of_a_checkpoint_is_looked_at():
             assert not_finite({**state, name: wrong}) == told
 
 
+@pytest.mark.slow
 def test_an_epoch_whose_metric_is_undefined_is_saved(tmp_path):
     more = {"metrics": ("nets.py:Undefined",), "early_stop": {"metric": "Undefined", "mode": "max", "patience": 1}}
     with pytest.raises(TrainingError, match="early_stop: Undefined is not defined for this data"):
@@ -174,6 +179,7 @@ def test_an_epoch_whose_metric_is_undefined_is_saved(tmp_path):
         _train(tmp_path, epochs=9, checkpoint={"every": 5}, **more)
 
 
+@pytest.mark.slow
 def test_the_number_of_updates_stays_within_an_epoch(tmp_path):
     """10 rows in batches of 4: the 2 that are left are an update of 1 or 2 micro-batches, and none of 3."""
     folder = tmp_path / "training" / "checkpoints"
@@ -192,6 +198,7 @@ def test_the_number_of_updates_stays_within_an_epoch(tmp_path):
     assert (len(epoch.losses), epoch.idle) == (2, 0.0)
 
 
+@pytest.mark.slow
 def test_averages_of_short_weights_move(tmp_path):
     """0.001 of a bfloat16 weight's change rounds to nothing in bfloat16. They are handed back in the model's type."""
     short = {"model": "nets.py:short_net", "data": "nets.py:short_data", "ema": 0.999}

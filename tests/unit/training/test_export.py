@@ -11,13 +11,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.schema.reader import read_file  # noqa: E402
-from jellybean.documents.training.run import ExportSpec  # noqa: E402
-from jellybean.pipeline.torch_trace import CallArguments  # noqa: E402
-from jellybean.training.errors import TrainingError  # noqa: E402
-from jellybean.training.export import export_variant  # noqa: E402
-from jellybean.training.models.score_forms import Form, form_of  # noqa: E402
-from tests.support.exported_models import sklearn_classifier  # noqa: E402
+from jellybean.documents.schema.reader import read_file
+from jellybean.documents.training.run import ExportSpec
+from jellybean.pipeline.torch_trace import CallArguments
+from jellybean.training.errors import TrainingError
+from jellybean.training.export import export_variant
+from jellybean.training.models.score_forms import Form, form_of
+from tests.support.exported_models import sklearn_classifier
 
 WORKFLOW = """\
 # what stays as it is

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.skips import NotInstalled
+
 pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.documents.training.run import SyncSpec
@@ -41,7 +43,9 @@ def test_epochs_that_are_done_again_are_told_once(tmp_path):
 
 def test_tensorboard_reads_them(tmp_path):
     """Steps are samples, so the batch size does not change the axis; repeated epochs replace earlier ones."""
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason=NotInstalled.TENSORBOARD
+    )
     _run(tmp_path, _epoch(1, 9.0), _epoch(2, 8.0), _epoch(3, 7.0))
     _run(tmp_path, _epoch(3, 6.0))
     read = accumulator.EventAccumulator(str(tmp_path))

@@ -6,23 +6,25 @@ import re
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
-pytest.importorskip("transformers", reason="peft needs it")
+from tests.support.skips import NotInstalled
 
-from tests.integration.training.models.zoo import declare_torchvision  # noqa: E402
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+pytest.importorskip("transformers", reason=NotInstalled.TRANSFORMERS)
+
+from tests.integration.training.models.zoo import declare_torchvision
 
 declare_torchvision()
-peft = pytest.importorskip("peft", reason="LoRA: pip install 'jellybean-serving[lora]'")
+peft = pytest.importorskip("peft", reason=NotInstalled.PEFT)
 
-from safetensors.torch import load_file, save_file  # noqa: E402
-from torch import nn  # noqa: E402
+from safetensors.torch import load_file, save_file
+from torch import nn
 
-from jellybean.documents.training import OptimizerGroup, OptimizerSpec, TrainingDocument  # noqa: E402
-from jellybean.documents.training.lora import LoraSpec  # noqa: E402
-from jellybean.training.errors import TrainingError  # noqa: E402
-from jellybean.training.hand_back import write_model  # noqa: E402
-from jellybean.training.inputs import read_inputs  # noqa: E402
-from jellybean.training.models.lora import is_adapted, with_adapters  # noqa: E402
+from jellybean.documents.training import OptimizerGroup, OptimizerSpec, TrainingDocument
+from jellybean.documents.training.lora import LoraSpec
+from jellybean.training.errors import TrainingError
+from jellybean.training.hand_back import write_model
+from jellybean.training.inputs import read_inputs
+from jellybean.training.models.lora import is_adapted, with_adapters
 
 HERE = "tests.unit.training.test_lora"
 

@@ -6,13 +6,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.errors import JellyBeanError  # noqa: E402
-from jellybean.pipeline.torch_trace import CallArguments  # noqa: E402
-from jellybean.training.data.feed import IterationFeed  # noqa: E402
-from jellybean.training.data.rows import MemoryRows, MicrobatchIndex, ReadPlan  # noqa: E402
-from jellybean.training.data.rules import RowRules  # noqa: E402
-from jellybean.training.data.sampler import MicrobatchSampler  # noqa: E402
-from jellybean.training.losses import (  # noqa: E402
+from jellybean.errors import JellyBeanError
+from jellybean.pipeline.torch_trace import CallArguments
+from jellybean.training.data.feed import IterationFeed
+from jellybean.training.data.rows import MemoryRows, MicrobatchIndex, ReadPlan
+from jellybean.training.data.rules import RowRules
+from jellybean.training.data.sampler import MicrobatchSampler
+from jellybean.training.losses import (
     LabelTargets,
     class_dimension,
     class_scores,
@@ -21,8 +21,8 @@ from jellybean.training.losses import (  # noqa: E402
     model_loss,
     unmatched_labels,
 )
-from jellybean.training.metrics import correct  # noqa: E402
-from jellybean.training.samples import IGNORED, Samples, read_samples  # noqa: E402
+from jellybean.training.metrics import correct
+from jellybean.training.samples import IGNORED, Samples, read_samples
 
 nn = torch.nn
 WORDS, LENGTH, ROWS = 11, 6, 10

@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training import EarlyStopSpec, TrainingDocument  # noqa: E402
-from jellybean.errors import JellyBeanError  # noqa: E402
-from jellybean.training.early_stop import epoch_to_restore, reason_to_stop, why_undefined  # noqa: E402
-from jellybean.training.losses import cross_entropy  # noqa: E402
-from jellybean.training.metrics import check_metrics, load_metrics  # noqa: E402
+from jellybean.documents.training import EarlyStopSpec, TrainingDocument
+from jellybean.errors import JellyBeanError
+from jellybean.training.early_stop import epoch_to_restore, reason_to_stop, why_undefined
+from jellybean.training.losses import cross_entropy
+from jellybean.training.metrics import check_metrics, load_metrics
 
 NETS = """\
 import torch

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.pipeline.torch_trace import CallArguments  # noqa: E402
-from jellybean.training.data.rows import MemoryRows, MicrobatchIndex, ReadPlan  # noqa: E402
-from jellybean.training.data.sampler import MicrobatchSampler, TestSampler  # noqa: E402
-from jellybean.training.samples import Samples  # noqa: E402
+from jellybean.pipeline.torch_trace import CallArguments
+from jellybean.training.data.rows import MemoryRows, MicrobatchIndex, ReadPlan
+from jellybean.training.data.sampler import MicrobatchSampler, TestSampler
+from jellybean.training.samples import Samples
 
 
 def _read(rows: MemoryRows, sampler: MicrobatchSampler, epoch: int, iteration: int) -> list[list[list[int]]]:

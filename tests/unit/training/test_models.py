@@ -6,9 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
-from jellybean.training.models.building import fill, load_model, load_skeleton  # noqa: E402
-from tests.integration.training.models.evaluation_case import TwoModes  # noqa: E402
+from jellybean.documents.training import OptimizerSpec, TrainingDocument
+from jellybean.training.models.building import fill, load_model, load_skeleton
+from tests.integration.training.models.evaluation_case import TwoModes
 
 
 def _document() -> TrainingDocument:

@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training import LrSpec, OptimizerSpec  # noqa: E402
-from jellybean.training.errors import TrainingError  # noqa: E402
-from jellybean.training.optimization.lr_schedules import make_lr_schedule  # noqa: E402
-from jellybean.training.optimization.optimizers import plan_optimizer  # noqa: E402
-from jellybean.training.stages.updates import GROUP  # noqa: E402
+from jellybean.documents.training import LrSpec, OptimizerSpec
+from jellybean.training.errors import TrainingError
+from jellybean.training.optimization.lr_schedules import make_lr_schedule
+from jellybean.training.optimization.optimizers import plan_optimizer
+from jellybean.training.stages.updates import GROUP
 
 nn = torch.nn
 UPDATES, EPOCHS = 5, 4

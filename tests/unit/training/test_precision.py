@@ -6,22 +6,22 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from typing import get_args  # noqa: E402
+from typing import get_args
 
-import torch.distributed as dist  # noqa: E402
-from torch import nn  # noqa: E402
+import torch.distributed as dist
+from torch import nn
 
-from jellybean.documents.training import TrainingDocument  # noqa: E402
-from jellybean.training.checkpoints.states import collect_state, restore_state  # noqa: E402
-from jellybean.training.errors import TrainingError  # noqa: E402
-from jellybean.training.stages.all_reduce import ProcessGroups  # noqa: E402
-from jellybean.training.stages.evaluation_pass import EvaluationPass, EvaluationStage  # noqa: E402
-from jellybean.training.stages.loss_scale import LossScale  # noqa: E402
-from jellybean.training.stages.master_weights import MasterWeights  # noqa: E402
-from jellybean.training.stages.precision import PRECISIONS  # noqa: E402
-from jellybean.training.stages.stage import StageCopy, StageSettings  # noqa: E402
-from jellybean.training.stages.updates import UpdateSettings, WeightUpdates  # noqa: E402
-from jellybean_solver.pipeline import Action, ActionKind  # noqa: E402
+from jellybean.documents.training import TrainingDocument
+from jellybean.training.checkpoints.states import collect_state, restore_state
+from jellybean.training.errors import TrainingError
+from jellybean.training.stages.all_reduce import ProcessGroups
+from jellybean.training.stages.evaluation_pass import EvaluationPass, EvaluationStage
+from jellybean.training.stages.loss_scale import LossScale
+from jellybean.training.stages.master_weights import MasterWeights
+from jellybean.training.stages.precision import PRECISIONS
+from jellybean.training.stages.stage import StageCopy, StageSettings
+from jellybean.training.stages.updates import UpdateSettings, WeightUpdates
+from jellybean_solver.pipeline import Action, ActionKind
 
 
 def _stage(short: torch.dtype | None):

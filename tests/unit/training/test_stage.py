@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.stages.split_backward import input_gradients, weight_gradients  # noqa: E402
-from jellybean.training.stages.stage import StageCopy, StageSettings  # noqa: E402
+from jellybean.training.stages.split_backward import input_gradients, weight_gradients
+from jellybean.training.stages.stage import StageCopy, StageSettings
 
 nn = torch.nn
 

@@ -6,15 +6,15 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.checkpoints.checkpoint import (  # noqa: E402
+from jellybean.training.checkpoints.checkpoint import (
     finish_checkpoint,
     load_exact,
     load_newest,
     rank_file,
     write_rank_file,
 )
-from jellybean.training.checkpoints.position import Position  # noqa: E402
-from jellybean.training.errors import TrainingError  # noqa: E402
+from jellybean.training.checkpoints.position import Position
+from jellybean.training.errors import TrainingError
 
 
 def _written(folder):

@@ -8,13 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training import load_training  # noqa: E402
-from jellybean.documents.training.data import FolderSpec  # noqa: E402
-from jellybean.errors import JellyBeanError  # noqa: E402
-from jellybean.pipeline.user_errors import place_and_reason  # noqa: E402
-from jellybean.pipeline.user_functions import load_function  # noqa: E402
-from jellybean.training.data.loading import load_data  # noqa: E402
-from tests.support.training_inputs import load_training_inputs  # noqa: E402
+from jellybean.documents.training import load_training
+from jellybean.documents.training.data import FolderSpec
+from jellybean.errors import JellyBeanError
+from jellybean.pipeline.user_errors import place_and_reason
+from jellybean.pipeline.user_functions import load_function
+from jellybean.training.data.loading import load_data
+from tests.support.training_inputs import load_training_inputs
 
 DOCUMENT = """\
 kind: Training

@@ -12,7 +12,8 @@ import typer
 from rich.table import Table
 
 from jellybean.cli.app import Directory, Json, app, example
-from jellybean.cli.console import EXIT_MISSED, out, print_json, say, warn
+from jellybean.cli.console import out, print_json, say, warn
+from jellybean.cli.exit_status import EXIT_MISSED
 from jellybean.cli.serving.accounts.audited import audit_table, audit_warnings, audits_of
 from jellybean.cli.serving.accounts.cost import LedgerAt, Since, Until, parse_time
 from jellybean.cli.serving.accounts.ledger_source import open_ledger_source

@@ -81,9 +81,9 @@ def cost(
     ledger: LedgerAt = None,
     at: GatewayOptions = GatewayOptions(),
 ) -> None:
-    """What serving has cost: workers at their prices, and bytes over links, as they were written down meanwhile.
+    """Show what serving cost: workers at their prices, and bytes over links, as recorded meanwhile.
 
-    Days and hours are in UTC. Requires a run since; its last seconds are written down when it ends.
+    Days and hours are in UTC. Requires a run since; its last seconds are recorded when it ends.
     """
     if json and as_csv:
         raise typer.BadParameter("--json and --csv exclude each other")

@@ -10,7 +10,8 @@ import typer
 from rich.table import Table
 
 from jellybean.cli.command_resources import open_for_command
-from jellybean.cli.console import EXIT_MISSED, out, print_json, say, warn
+from jellybean.cli.console import out, print_json, say, warn
+from jellybean.cli.exit_status import EXIT_MISSED
 from jellybean.cli.serving.accounts.cost import parse_time
 from jellybean.cli.serving.accounts.ledger_source import nothing_served, open_ledger_source
 from jellybean.cli.serving.project_copy import project_copy

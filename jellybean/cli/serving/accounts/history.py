@@ -37,7 +37,7 @@ def history(
     ledger: LedgerAt = None,
     at: GatewayOptions = GatewayOptions(),
 ) -> None:
-    """Show when what was planned, simulated, served and measured. Times are in UTC.
+    """Show when which plan was made, simulated, served and measured. Times are in UTC.
 
     Of a gateway elsewhere: also what was planned and measured in its project.
     """

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jellybean.cli.app import Directory, Json, app, example
-from jellybean.cli.console import EXIT_BAD_INPUT, print_json, say, warn
+from jellybean.cli.console import print_json, say, warn
+from jellybean.cli.exit_status import EXIT_BAD_INPUT
 from jellybean.cli.serving.accounts.cost import LedgerAt
 from jellybean.cli.serving.accounts.ledger_source import nothing_served, open_ledger_source
 from jellybean.cli.serving.gateway_options import (
@@ -55,7 +56,7 @@ def label(
     ledger: LedgerAt = None,
     at: GatewayOptions = GatewayOptions(),
 ) -> None:
-    """Say what was right of answers given earlier, by request id: `jellybean accuracy` then knows.
+    """Give the right answers of earlier requests, by request id: `jellybean accuracy` judges by them.
 
     Answers that have an id are kept for 30 days, if they are small.
     """

@@ -96,7 +96,7 @@ class Credit(_message.Message):
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     messages: int
     draining: bool
-    def __init__(self, messages: _Optional[int] = ..., draining: _Optional[bool] = ...) -> None: ...
+    def __init__(self, messages: _Optional[int] = ..., draining: bool = ...) -> None: ...
 
 class DescribeRequest(_message.Message):
     __slots__ = ()
@@ -169,7 +169,7 @@ class AgentStatus(_message.Message):
     device: str
     machine: Machine
     several_gateways: bool
-    def __init__(self, worker: _Optional[str] = ..., plan: _Optional[str] = ..., state: _Optional[str] = ..., requests_in_hand: _Optional[int] = ..., completed: _Optional[_Mapping[str, int]] = ..., busy_s: _Optional[_Mapping[str, float]] = ..., signatures: _Optional[_Mapping[str, Signature]] = ..., uptime_s: _Optional[float] = ..., runs: _Optional[_Mapping[str, int]] = ..., late_s: _Optional[_Mapping[str, float]] = ..., expired: _Optional[int] = ..., protocol: _Optional[int] = ..., device: _Optional[str] = ..., machine: _Optional[_Union[Machine, _Mapping]] = ..., several_gateways: _Optional[bool] = ...) -> None: ...
+    def __init__(self, worker: _Optional[str] = ..., plan: _Optional[str] = ..., state: _Optional[str] = ..., requests_in_hand: _Optional[int] = ..., completed: _Optional[_Mapping[str, int]] = ..., busy_s: _Optional[_Mapping[str, float]] = ..., signatures: _Optional[_Mapping[str, Signature]] = ..., uptime_s: _Optional[float] = ..., runs: _Optional[_Mapping[str, int]] = ..., late_s: _Optional[_Mapping[str, float]] = ..., expired: _Optional[int] = ..., protocol: _Optional[int] = ..., device: _Optional[str] = ..., machine: _Optional[_Union[Machine, _Mapping]] = ..., several_gateways: bool = ...) -> None: ...
 
 class Machine(_message.Message):
     __slots__ = ("cpu", "cores", "system", "onnxruntime", "threads", "jellybean", "driver")
@@ -284,7 +284,7 @@ class Subject(_message.Message):
     points: _containers.RepeatedCompositeFieldContainer[TimedPoint]
     memory: bool
     force: bool
-    def __init__(self, name: _Optional[str] = ..., sha256: _Optional[str] = ..., files: _Optional[_Iterable[_Union[ContentFile, _Mapping]]] = ..., function: _Optional[str] = ..., arguments: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[InputEdge, _Mapping]]] = ..., device: _Optional[str] = ..., device_options: _Optional[_Mapping[str, str]] = ..., sample: _Optional[_Union[ContentFile, _Mapping]] = ..., points: _Optional[_Iterable[_Union[TimedPoint, _Mapping]]] = ..., memory: _Optional[bool] = ..., force: _Optional[bool] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., sha256: _Optional[str] = ..., files: _Optional[_Iterable[_Union[ContentFile, _Mapping]]] = ..., function: _Optional[str] = ..., arguments: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[InputEdge, _Mapping]]] = ..., device: _Optional[str] = ..., device_options: _Optional[_Mapping[str, str]] = ..., sample: _Optional[_Union[ContentFile, _Mapping]] = ..., points: _Optional[_Iterable[_Union[TimedPoint, _Mapping]]] = ..., memory: bool = ..., force: bool = ...) -> None: ...
 
 class ContentFile(_message.Message):
     __slots__ = ("name", "sha256", "size")

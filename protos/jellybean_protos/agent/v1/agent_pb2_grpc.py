@@ -5,7 +5,7 @@ import warnings
 
 from jellybean_protos.agent.v1 import agent_pb2 as jellybean__protos_dot_agent_dot_v1_dot_agent__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.72.2'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in jellybean_protos/agent/v1/agent_pb2_grpc.py depends on'
+        + f' but the generated code in jellybean_protos/agent/v1/agent_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class AgentStub:
+class AgentStub(object):
     """Delivers messages over long-lived streams; every receiver hands out credit, so a slow worker slows its senders.
     """
 
@@ -72,7 +72,7 @@ class AgentStub:
                 _registered_method=True)
 
 
-class AgentServicer:
+class AgentServicer(object):
     """Delivers messages over long-lived streams; every receiver hands out credit, so a slow worker slows its senders.
     """
 
@@ -171,7 +171,7 @@ def add_AgentServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Agent:
+class Agent(object):
     """Delivers messages over long-lived streams; every receiver hands out credit, so a slow worker slows its senders.
     """
 

@@ -50,7 +50,7 @@ class PlanResponse(_message.Message):
     plan: bytes
     peers: bytes
     later: bool
-    def __init__(self, plan: _Optional[bytes] = ..., peers: _Optional[bytes] = ..., later: _Optional[bool] = ...) -> None: ...
+    def __init__(self, plan: _Optional[bytes] = ..., peers: _Optional[bytes] = ..., later: bool = ...) -> None: ...
 
 class ModelRequest(_message.Message):
     __slots__ = ("sha256", "offset")

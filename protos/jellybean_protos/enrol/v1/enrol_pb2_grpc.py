@@ -5,7 +5,7 @@ import warnings
 
 from jellybean_protos.enrol.v1 import enrol_pb2 as jellybean__protos_dot_enrol_dot_v1_dot_enrol__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.72.2'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in jellybean_protos/enrol/v1/enrol_pb2_grpc.py depends on'
+        + f' but the generated code in jellybean_protos/enrol/v1/enrol_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class EnrolmentStub:
+class EnrolmentStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -56,7 +56,7 @@ class EnrolmentStub:
                 _registered_method=True)
 
 
-class EnrolmentServicer:
+class EnrolmentServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Enrol(self, request, context):
@@ -117,7 +117,7 @@ def add_EnrolmentServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Enrolment:
+class Enrolment(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

@@ -46,7 +46,7 @@ class Stream(_message.Message):
     begins: bool
     ends: bool
     chunk: int
-    def __init__(self, id: _Optional[str] = ..., begins: _Optional[bool] = ..., ends: _Optional[bool] = ..., chunk: _Optional[int] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., begins: bool = ..., ends: bool = ..., chunk: _Optional[int] = ...) -> None: ...
 
 class InferResponse(_message.Message):
     __slots__ = ("request_id", "outputs", "kept")
@@ -63,7 +63,7 @@ class InferResponse(_message.Message):
     request_id: str
     outputs: _containers.MessageMap[str, _agent_pb2.Tensor]
     kept: bool
-    def __init__(self, request_id: _Optional[str] = ..., outputs: _Optional[_Mapping[str, _agent_pb2.Tensor]] = ..., kept: _Optional[bool] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., outputs: _Optional[_Mapping[str, _agent_pb2.Tensor]] = ..., kept: bool = ...) -> None: ...
 
 class ReplaceRequest(_message.Message):
     __slots__ = ("plan", "peers", "links", "timeout_s")

@@ -6,7 +6,7 @@ import warnings
 from jellybean_protos.agent.v1 import agent_pb2 as jellybean__protos_dot_agent_dot_v1_dot_agent__pb2
 from jellybean_protos.gateway.v1 import gateway_pb2 as jellybean__protos_dot_gateway_dot_v1_dot_gateway__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.72.2'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -19,14 +19,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in jellybean_protos/gateway/v1/gateway_pb2_grpc.py depends on'
+        + f' but the generated code in jellybean_protos/gateway/v1/gateway_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class GatewayStub:
+class GatewayStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -72,7 +72,7 @@ class GatewayStub:
                 _registered_method=True)
 
 
-class GatewayServicer:
+class GatewayServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Infer(self, request, context):
@@ -167,7 +167,7 @@ def add_GatewayServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Gateway:
+class Gateway(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

@@ -5,7 +5,7 @@ import warnings
 
 from jellybean_protos.gateway.v1 import ledger_pb2 as jellybean__protos_dot_gateway_dot_v1_dot_ledger__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.72.2'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in jellybean_protos/gateway/v1/ledger_pb2_grpc.py depends on'
+        + f' but the generated code in jellybean_protos/gateway/v1/ledger_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class LedgerStub:
+class LedgerStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -81,7 +81,7 @@ class LedgerStub:
                 _registered_method=True)
 
 
-class LedgerServicer:
+class LedgerServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Cost(self, request, context):
@@ -203,7 +203,7 @@ def add_LedgerServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Ledger:
+class Ledger(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

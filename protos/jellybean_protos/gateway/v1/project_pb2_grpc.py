@@ -5,7 +5,7 @@ import warnings
 
 from jellybean_protos.gateway.v1 import project_pb2 as jellybean__protos_dot_gateway_dot_v1_dot_project__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.72.2'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in jellybean_protos/gateway/v1/project_pb2_grpc.py depends on'
+        + f' but the generated code in jellybean_protos/gateway/v1/project_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class ProjectStub:
+class ProjectStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -46,7 +46,7 @@ class ProjectStub:
                 _registered_method=True)
 
 
-class ProjectServicer:
+class ProjectServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Files(self, request, context):
@@ -84,7 +84,7 @@ def add_ProjectServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Project:
+class Project(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

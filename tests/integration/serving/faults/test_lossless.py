@@ -106,6 +106,7 @@ def test_replicas_told_to_leave_lose_nothing_and_come_back(directory: Path, time
         assert (after.failed, after.retried) == (before.failed, before.retried)  # nobody even had to try again
 
 
+@pytest.mark.slow
 def test_requests_move_away_from_a_frozen_replica(directory: Path) -> None:
     """While it still stands still: all that were sent until it was given up, and later ones, are answered by others."""
     assert SILENT_S <= 2.0  # what is promised; how long a busy machine takes beyond that is not tested
@@ -148,6 +149,7 @@ def test_a_plan_is_replaced_under_load(directory: Path, times: int) -> None:
         assert (after.failed, after.retried) == (before.failed, before.retried)
 
 
+@pytest.mark.slow
 def test_a_plan_that_does_not_come_up_leaves_the_old_one_serving(directory: Path) -> None:
     with Client.of(directory) as client:
         before = client.status().plan
@@ -169,6 +171,7 @@ def serves(directory: Path, client: Client, document: Document, workers: Sequenc
     assert client.infer(ONES)["double"].tolist() == [[2, 2, 2, 2]]
 
 
+@pytest.mark.slow
 def test_a_plan_that_the_gateway_took_stays_whatever_happens_to_apply(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +201,7 @@ def test_a_plan_that_the_gateway_took_stays_whatever_happens_to_apply(
         serves(directory, client, many, REPLICAS)
 
 
+@pytest.mark.slow
 def test_a_gateway_that_dies_while_its_plan_is_replaced_serves_the_new_one(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +223,7 @@ def test_a_gateway_that_dies_while_its_plan_is_replaced_serves_the_new_one(
         assert replace_plan.apply(directory, many)
 
 
+@pytest.mark.slow
 def test_an_agent_that_can_start_no_models_ends_and_comes_back(directory: Path) -> None:
     with Client.of(directory) as client:
         wait_until(lambda: all_ready(client))
@@ -241,6 +246,7 @@ def test_a_request_id_is_answered_once(directory: Path) -> None:
         assert caught.value.status == "ALREADY_EXISTS"
 
 
+@pytest.mark.slow
 def test_a_gateway_that_dies_is_there_again_on_its_port(directory: Path) -> None:
     with Client.of(directory) as client:
         wait_until(lambda: all_ready(client))
@@ -257,6 +263,7 @@ def test_a_gateway_that_dies_is_there_again_on_its_port(directory: Path) -> None
         wait_until(answers)
 
 
+@pytest.mark.slow
 def test_the_gateways_metrics(tmp_path: Path, start: Callable[..., Running]) -> None:
     port = free_port()
     operators = {"double": (["x"], scale(tmp_path / "models/double.onnx", 2.0))}

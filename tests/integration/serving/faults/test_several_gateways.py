@@ -87,6 +87,7 @@ def test_each_gateway_is_told_of_the_failures_of_its_own_requests(run: GatewaysR
         load.check()
 
 
+@pytest.mark.slow
 def test_a_gateway_that_is_killed_loses_nothing_and_the_other_never_stops(run: GatewaysRun) -> None:
     turns = itertools.count()
 
@@ -145,6 +146,7 @@ def test_a_worker_cannot_say_where_answers_go(run: GatewaysRun) -> None:
     assert "agent edge-1 is no gateway: it cannot say where answers go" in refused.value.details()
 
 
+@pytest.mark.slow
 def test_several_gateways_take_as_many_requests_as_one_would(tmp_path: Path) -> None:
     """Two of them with a limit of eight: each takes four at once, and refuses more with the reason."""
     document = chain(tmp_path, slow_s=1.0)  # all have arrived before the first is answered
@@ -184,6 +186,7 @@ def test_a_gateway_that_leaves_is_finished_with(run: GatewaysRun) -> None:
     run.await_gateway(0)
 
 
+@pytest.mark.slow
 def test_a_worker_that_drains_finishes_the_requests_of_both(run: GatewaysRun) -> None:
     loads = loads_on_both(run)
     with run.client_of(0) as first, run.client_of(1) as second:

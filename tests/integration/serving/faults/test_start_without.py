@@ -26,6 +26,8 @@ from tests.support.tiny_models import chain, make_plan, scale
 from tests.support.two_scales import FACTORS, make_two_scales
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 SERVERS = ("cloud-1", "cloud-2")
 
 

@@ -17,6 +17,8 @@ from jellybean.serving.local.running import Running
 from tests.integration.serving.fuzz.message_fuzz import Told, fuzz
 from tests.support.tiny_models import difference, make_plan, scale
 
+pytestmark = pytest.mark.slow
+
 ONES = {"x": np.ones((1, 4), np.float32)}
 MOST_GROWTH_BYTES = 200 * 2**20
 

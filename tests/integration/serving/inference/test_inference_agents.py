@@ -79,6 +79,7 @@ def described(url: str) -> agent_pb2.AgentStatus:
 # -- time and leaving --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_readiness_time_limits_and_leaving(tmp_path: Path, remote: Remote, start) -> None:
     running = start(tmp_path, chain(tmp_path, links=[Link("edge", "cloud", 0.0, None, 2.0)]))
     url = running.gateway_address
@@ -129,6 +130,7 @@ def test_a_gateway_whose_workers_are_not_there_yet_is_live_but_not_ready(tmp_pat
     assert gateway.returncode == 0
 
 
+@pytest.mark.slow
 def test_an_agent_finishes_what_was_asked_of_it_alone_before_it_leaves(tmp_path: Path, remote: Remote, start) -> None:
     running = start(tmp_path, chain(tmp_path, slow_s=1.0))
     url = address(running, "edge-1")

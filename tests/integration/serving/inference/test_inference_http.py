@@ -6,6 +6,7 @@ import gzip
 import http.client
 import json
 import random
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +20,11 @@ from jellybean.serving.errors import LaunchError
 from jellybean.serving.local import launcher
 from jellybean.serving.local.running import Running
 from jellybean.serving.local.settings import LaunchSettings
+from jellybean_protos.extras import install_command
 from jellybean_solver.model.problem import Link
 from tests.integration.serving.inference.triton_remote import triton_process
 from tests.support.ports import free_port
+from tests.support.skips import NotInstalled
 from tests.support.tiny_models import chain, fan_out, make_plan, positives, scale
 from tests.support.waiting import wait_until
 
@@ -74,7 +77,7 @@ def document(sent: dict[str, np.ndarray], **more: Any) -> bytes:
 
 @pytest.mark.parametrize("binary", [True, False])
 def test_tritonclient_gets_the_same_bits(served: tuple[Running, int], binary: bool) -> None:
-    pytest.importorskip("geventhttpclient", reason="tritonclient.http needs it")
+    pytest.importorskip("geventhttpclient", reason=NotInstalled.GEVENTHTTPCLIENT)
     running, port = served
     sent, version = inputs(), running.state.plan[:12]
     with triton_process() as remote, Client(running.gateway_address) as client:
@@ -170,6 +173,7 @@ def test_whatever_comes_the_gateway_lives(served: tuple[Running, int]) -> None:
         assert "Traceback" not in Path(process.log).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_said(tmp_path: Path, start) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -183,10 +187,11 @@ def test_http_without_its_library_is_refused_before_anything_starts(
     tmp_path: Path, start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with pytest.raises(LaunchError, match=r"HTTP needs aiohttp: pip install 'jellybean-serving\[http\]'"):
+    with pytest.raises(LaunchError, match=re.escape(f"HTTP needs aiohttp: {install_command('http')}")):
         start(tmp_path, chain(tmp_path), http_port=free_port())
 
 
+@pytest.mark.slow
 def test_a_request_whose_client_has_gone_is_given_up(tmp_path: Path, start) -> None:
     port = free_port()
     running = start(tmp_path, chain(tmp_path, links=[Link("edge", "cloud", 0.0, None, 55.0)]), http_port=port)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import json
 from pathlib import Path
 
@@ -65,6 +66,7 @@ def test_requests_of_the_open_inference_protocol_are_kept_under_their_ids(tmp_pa
     assert kept(tmp_path) == [("a", 2.0), ("b", 4.0), ("b", 6.0), ("d", 12.0), ("e", 14.0)]
 
 
+@pytest.mark.slow
 def test_requests_that_are_delivered_eventually_are_kept_once_they_have_their_answer(tmp_path: Path, start) -> None:
     running = start(tmp_path, double(tmp_path, deliver=Deliver.EVENTUALLY), detach=True)
     with Client.of(tmp_path) as client:
@@ -77,6 +79,7 @@ def test_requests_that_are_delivered_eventually_are_kept_once_they_have_their_an
     assert kept(tmp_path) == [("a", 2.0), ("b", 4.0), ("twice", 6.0), ("twice", 8.0)]
 
 
+@pytest.mark.slow
 def test_chunks_of_streams_are_kept_under_the_stream_and_their_number(tmp_path: Path, start) -> None:
     operators = {"remember": (["x"], recurrent(tmp_path / "models/remember.onnx", 0.0))}
     states = {"remember": (("state", "state_next"),)}

@@ -24,6 +24,8 @@ from tests.support.ports import free_port
 from tests.support.tiny_models import chain
 from tests.support.tls_run import WORKFLOW, TlsRun
 
+pytestmark = pytest.mark.slow
+
 WORKERS = ("edge-1", "cloud-1")
 USD_PER_GIB, MESSAGE_BYTES = 1e6, 16
 ONES = {"x": np.ones((1, 4), np.float32)}

@@ -17,6 +17,8 @@ from tests.support.gateways_run import gateways_run
 from tests.support.steady_load import SteadyLoad
 from tests.support.tiny_models import chain
 
+pytestmark = pytest.mark.slow
+
 RATE_PER_S, SECONDS = 20.0, 4.0
 USD_PER_GIB, WORKER_USD_PER_H, MESSAGE_BYTES = 1e5, 0.1, 16.0
 

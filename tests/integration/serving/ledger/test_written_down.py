@@ -23,7 +23,7 @@ from tests.support.steady_load import SteadyLoad
 from tests.support.tiny_models import chain
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 RATE_PER_S = 40.0
 USD_PER_GIB = 1e5
@@ -40,9 +40,10 @@ def cost_so_far(directory: Path) -> float:
     return sum(sample.value for sample in samples if sample.name == "jellybean_gateway_cost_usd_total")
 
 
+@pytest.mark.slow
 def test_the_ledger_of_a_run_in_which_everything_is_killed(tmp_path: Path, start) -> None:
+    began_s = time.time()
     start(tmp_path, chain(tmp_path, links=[LINK]), detach=True)
-    began_s = time.monotonic()
     with Client.of(tmp_path) as client:
         with SteadyLoad(client.address, RATE_PER_S, factor=6.0) as load:
             wait_until(lambda: load.sent > 2 * RATE_PER_S)
@@ -55,13 +56,14 @@ def test_the_ledger_of_a_run_in_which_everything_is_killed(tmp_path: Path, start
             kill(tmp_path, client, "gateway")
             wait_until(lambda: load.outcomes["OK"] > 5 * RATE_PER_S)
         assert not load.wrong
-    seconds = time.monotonic() - began_s
     down(tmp_path, timeout_s=5.0)
+    most_s = time.time() - began_s  # for which a worker can have been paid
 
     ((usd, answered, failed),) = lines(tmp_path, By.WORKFLOW).values()
     traffic = answered * MESSAGE_BYTES / 2**30 * USD_PER_GIB
-    workers = 2 * WORKER_USD_PER_H / 3600 * seconds
-    assert usd == pytest.approx(traffic + workers, rel=0.15)  # two workers each, and for moments those of two plans
+    sent_usd = lines(tmp_path, By.LINK)["edge -> cloud"][0]
+    paid_s = (usd - sent_usd) / (WORKER_USD_PER_H / 3600)
+    assert 0.0 < paid_s <= 3 * most_s, "two workers of each plan, three in all: none is paid twice for the same time"
     in_flight = 64  # what a kill of the gateway may take with it
     assert load.outcomes["OK"] <= answered <= load.outcomes["OK"] + 2 * in_flight
     assert answered + failed <= load.sent  # those that found no gateway did not arrive
@@ -71,9 +73,11 @@ def test_the_ledger_of_a_run_in_which_everything_is_killed(tmp_path: Path, start
     by_operator = lines(tmp_path, By.OPERATOR)
     assert by_operator.keys() == {"double", "triple"}
     assert answered <= by_operator["double"][1] <= 1.2 * load.sent  # with retries; no worker's count is lost or doubled
-    assert traffic * (1 - 1e-9) <= lines(tmp_path, By.LINK)["edge -> cloud"][0] <= 1.2 * traffic  # with retries
+    assert traffic * (1 - 1e-9) <= sent_usd <= 1.2 * traffic  # with retries
     assert len(lines(tmp_path, By.PLAN)) == 2
     told = json.loads(jellybean("history", str(tmp_path), "--json").stdout)
+    first, last = (told[place]["at_unix_s"] for place in (0, -1))
+    assert paid_s >= last - first, "every moment was paid for, also those without a gateway: two workers each"
     restart = "gateway started again"
     assert [entry["what"] for entry in told] == ["up", restart, "plan took over", restart, "down"]
     assert {entry["plan"] for entry in told} == lines(tmp_path, By.PLAN).keys()
@@ -81,9 +85,11 @@ def test_the_ledger_of_a_run_in_which_everything_is_killed(tmp_path: Path, start
     assert said.startswith(f"nothing of a plan zzz; the newest plans are {told[-1]['plan'][:12]}, ")
 
 
+@pytest.mark.slow
 def test_between_two_runs_nothing_costs_and_both_are_shown(
     tmp_path: Path, start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    began_s = time.time()
     for number in (1, 2):
         start(tmp_path, chain(tmp_path, links=[LINK]), detach=True)
         with Client.of(tmp_path) as client:
@@ -92,7 +98,8 @@ def test_between_two_runs_nothing_costs_and_both_are_shown(
         down(tmp_path, timeout_s=5.0)
         usd, answered, failed = lines(tmp_path, By.WORKFLOW)["tiny"]
         assert (answered, failed) == (3 * number, 0)
-        assert usd < 60.0 * WORKER_USD_PER_H * 2 / 3600 + 6 * MESSAGE_BYTES / 2**30 * USD_PER_GIB
+        most_s = time.time() - began_s
+        assert usd <= most_s * WORKER_USD_PER_H * 2 / 3600 + 6 * MESSAGE_BYTES / 2**30 * USD_PER_GIB
         time.sleep(0.5)
     told = json.loads(jellybean("cost", str(tmp_path), "--by", "operator", "--json").stdout)
     assert {line["operator"] for line in told["lines"]} == {"double", "triple"}

@@ -104,6 +104,7 @@ def test_nothing_is_lost_when_a_process_is_killed(run: RelayedRun, requests: Req
         assert "Traceback" not in run.log(process)
 
 
+@pytest.mark.slow
 def test_processes_that_are_terminated_drain(run: RelayedRun, requests: Requests) -> None:
     for name in ("tunnel", "relay"):
         requests.more()
@@ -127,6 +128,7 @@ def test_a_tunnel_of_another_deployment_is_refused(run: RelayedRun) -> None:
     wait_until(lambda: run.is_healthy("tunnel"))
 
 
+@pytest.mark.slow
 def test_a_tunnel_of_another_authority_is_refused_until_it_gets_a_certificate(run: RelayedRun) -> None:
     folder = run.root / "foreign"
     other = open_authority(run.root / "other-ca")

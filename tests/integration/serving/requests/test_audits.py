@@ -20,6 +20,8 @@ from tests.support.audited_project import LARGE, POINTS_WORSE, SMALL, make_audit
 from tests.support.command_line import jellybean
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 SHARE, COUNT = 0.5, 1_000
 
 

@@ -90,6 +90,7 @@ def test_answers_are_as_without(directory: Path, values: tuple[float, ...]) -> N
             ask(client, np.array([values], np.float32))
 
 
+@pytest.mark.slow
 def test_a_killed_worker_loses_nothing_and_children_go_past_it(directory: Path) -> None:
     state = read_state(directory)
     assert state is not None

@@ -63,6 +63,7 @@ def test_fan_out_and_gather(everything: Running, values: tuple[float, ...]) -> N
             assert answer["sum"].tolist() == [[10.0 * sum(v for v in values if v > 0)]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("values", "expected"), [((3, -1, 2, 1), [[30], [20], [10]]), ((-1, -2), [])])
 def test_children_of_a_sink_come_in_order(tmp_path: Path, start, values, expected) -> None:
     operators = {
@@ -156,6 +157,7 @@ def test_tensors_that_lie_about_their_size(everything: Running) -> None:
             assert told in caught.value.details()
 
 
+@pytest.mark.slow
 def test_a_failing_inference_fails_its_request_only(tmp_path: Path, start) -> None:
     """The sum of no floats is refused by nobody but a reshape to a fixed size: onnxruntime itself fails."""
     operators = {

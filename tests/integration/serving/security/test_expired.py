@@ -64,6 +64,7 @@ def test_a_gateway_says_that_its_own_certificate_has_expired(run: TlsRun) -> Non
     assert all(process.poll() is None for process in run.processes.values())
 
 
+@pytest.mark.slow
 def test_a_channel_to_a_worker_outlives_the_certificate_that_it_was_made_with(run: TlsRun) -> None:
     async def describe(channels: WorkerChannels) -> str:
         stub = agent_pb2_grpc.AgentStub(channels.of("edge-1"))  # type: ignore[no-untyped-call]

@@ -128,6 +128,7 @@ def test_boxes_join_serve_and_come_back_without_a_token(run: JoinRun) -> None:
         assert client.infer(ONES)["triple"].tolist() == [[6, 6, 6, 6]]
 
 
+@pytest.mark.slow
 def test_boxes_take_the_plan_of_a_gateway_that_is_started_with_another(run: JoinRun) -> None:
     run.start_gateway()
     pids = [run.box(worker, f"--token={run.token(worker)}", "--plan-every-s=0.2").pid for worker in WORKERS]
@@ -217,6 +218,7 @@ def test_neighbours_in_version_work(run: JoinRun, by: int) -> None:
         assert client.infer(ONES)["triple"].tolist() == [[6, 6, 6, 6]]
 
 
+@pytest.mark.slow
 def test_an_agent_or_plan_of_another_version_is_refused_by_name(run: JoinRun) -> None:
     run.start_gateway()
     assert run.box("edge-1", f"--token={run.token('edge-1')}", protocol=PROTOCOL_VERSION + 2).wait(120) == 2

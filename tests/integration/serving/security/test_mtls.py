@@ -353,6 +353,7 @@ def serial(run: TlsRun, process: str) -> str:
     return f"{x509.load_der_x509_certificate(shown).serial_number:x}"
 
 
+@pytest.mark.slow
 def test_up_opens_no_port_that_was_not_asked_for_and_none_without_tls_or_a_word(tmp_path: Path, start) -> None:
     document = chain(tmp_path)
     with pytest.raises(LaunchError, match=r"--tls FOLDER .* or --insecure"):

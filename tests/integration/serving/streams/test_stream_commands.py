@@ -23,6 +23,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     jellybean("down", str(folder))
 
 
+@pytest.mark.slow
 def test_the_rows_of_a_file_are_sent_as_a_stream(project: Path) -> None:
     rows = np.load(project / "data/heldout.npz")["x"]
     command = ["infer", str(project), "--input", f"x={project}/data/heldout.npz#x", "--rows", "--json"]

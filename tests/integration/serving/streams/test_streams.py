@@ -114,6 +114,7 @@ def test_what_a_request_says_of_its_stream_is_checked(directory: Path) -> None:
         assert "NOT_FOUND" in refusal(Chunk("numbered"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunks", [10, 100])
 def test_a_plan_with_another_model_names_the_chunks_that_are_lost(directory: Path, chunks: int) -> None:
     """The last 16 to 64 chunks are run anew by the other model, more while no copy was made; fewer lose nothing."""

@@ -62,6 +62,7 @@ def test_only_the_gateway_may_move_states(run: TlsRun, method: str, role: Role, 
     assert error.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
+@pytest.mark.slow
 def test_a_gateway_that_was_killed_says_that_it_knows_no_streams(run: TlsRun) -> None:
     with run.client() as client:
         client.infer({"x": INPUTS[0]}, chunk=Chunk("mine", begins=True))

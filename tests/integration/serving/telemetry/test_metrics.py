@@ -286,6 +286,7 @@ def test_the_dashboard_asks_for_what_a_run_tells_and_the_docs_explain(
     assert not [name for name in told_names if f"`{name}`" not in docs]
 
 
+@pytest.mark.slow
 def test_the_cost_so_far_goes_on_over_a_plan_that_is_replaced(up: tuple[Path, Running, int]) -> None:
     folder, running, _ = up
     watcher = Watcher(folder)

@@ -132,7 +132,7 @@ def test_one_request_is_one_tree_over_gateway_and_agents(tmp_path: Path, start, 
 
 def test_without_an_endpoint_nothing_of_opentelemetry_is_imported() -> None:
     code = (
-        "import sys, jellybean.serving.gateway_main, jellybean.serving.http.inference_http, jellybean_agent.__main__\n"
+        "import sys, jellybean.serving.gateway_main, jellybean.serving.http.inference_http, jellybean_agent.command\n"
         "from jellybean_agent.telemetry.tracing import make_span_factory\n"
         "assert make_span_factory('a', 'b', 'c', {}) is None\n"
         "off = {'OTEL_EXPORTER_OTLP_ENDPOINT': 'http://x:1', 'OTEL_SDK_DISABLED': 'true'}\n"

@@ -6,10 +6,12 @@ import sys
 
 import pytest
 
+from tests.support.skips import Absent
+
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from tests.integration.training.models.evaluation_case import MeasureTwoModes, two_modes  # noqa: E402
-from tests.integration.training.ranks import run_ranks  # noqa: E402
+from tests.integration.training.models.evaluation_case import MeasureTwoModes, two_modes
+from tests.integration.training.ranks import run_ranks
 
 CASES = [
     MeasureTwoModes("1f1b", 2),
@@ -20,7 +22,7 @@ CASES = [
 ]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
+@pytest.mark.skipif(sys.platform != "linux", reason=Absent.LINUX)
 def test_of_a_model_with_two_modes():
     for case, found in zip(CASES, run_ranks(2, CASES), strict=True):
         (accuracy, loss), (whole_accuracy, whole_loss), state = found[0]

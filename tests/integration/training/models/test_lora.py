@@ -6,30 +6,34 @@ import sys
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
-pytest.importorskip("transformers", reason="the models: pip install transformers")
-pytest.importorskip("tokenizers", reason="the models: pip install transformers")
+from tests.support.skips import Absent, NotInstalled
 
-from tests.integration.training.models import lora_case, zoo  # noqa: E402
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+pytest.importorskip("transformers", reason=NotInstalled.TRANSFORMERS)
+pytest.importorskip("tokenizers", reason=NotInstalled.TRANSFORMERS)
+
+from tests.integration.training.models import lora_case, zoo
 
 zoo.declare_torchvision()
-pytest.importorskip("peft", reason="LoRA: pip install 'jellybean-serving[lora]'")
+pytest.importorskip("peft", reason=NotInstalled.PEFT)
 
-import onnx  # noqa: E402
+import onnx
 
-from jellybean.documents.training.lora import LoraSpec  # noqa: E402
-from jellybean.documents.training.run import ExportSpec  # noqa: E402
-from jellybean.pipeline.torch_trace import CallArguments  # noqa: E402
-from jellybean.training.export import export_variant, served_arguments  # noqa: E402
-from jellybean.training.hand_back import write_model  # noqa: E402
-from jellybean.training.models.lora import with_adapters  # noqa: E402
-from tests.integration.training.models.lora_case import LoraUpdates, one_process  # noqa: E402
-from tests.integration.training.ranks import run_ranks  # noqa: E402
+from jellybean.documents.training.lora import LoraSpec
+from jellybean.documents.training.run import ExportSpec
+from jellybean.pipeline.torch_trace import CallArguments
+from jellybean.training.export import export_variant, served_arguments
+from jellybean.training.hand_back import write_model
+from jellybean.training.models.lora import with_adapters
+from tests.integration.training.models.lora_case import LoraUpdates, one_process
+from tests.integration.training.ranks import run_ranks
+
+pytestmark = pytest.mark.slow
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "chimera", "zb-h1", "zb-v")
 ZOO = "tests.integration.training.models.zoo"
 OWN = "tests.integration.training.models.lora_case:adapted_bert"
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason=Absent.LINUX)
 WORKFLOW = """\
 kind: Workflow
 name: words

@@ -6,17 +6,21 @@ import sys
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
-pytest.importorskip("transformers", reason="the model: pip install transformers")
-pytest.importorskip("tokenizers", reason="the model: pip install transformers")
+from tests.support.skips import Absent, NotInstalled
 
-from tests.integration.training.models.padded_case import TrainPadded, whole_batches  # noqa: E402
-from tests.integration.training.ranks import run_ranks  # noqa: E402
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+pytest.importorskip("transformers", reason=NotInstalled.TRANSFORMERS)
+pytest.importorskip("tokenizers", reason=NotInstalled.TRANSFORMERS)
+
+from tests.integration.training.models.padded_case import TrainPadded, whole_batches
+from tests.integration.training.ranks import run_ranks
+
+pytestmark = pytest.mark.slow
 
 EXACT = {"cross_entropy": 1e-9, "model": 1e-6}  # transformers computes its loss in float32
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
+@pytest.mark.skipif(sys.platform != "linux", reason=Absent.LINUX)
 def test_padded_rows_in_uneven_micro_batches(tmp_path):
     cases = [
         *(TrainPadded(loss, "1f1b", 2, str(tmp_path)) for loss in EXACT),

@@ -6,18 +6,20 @@ import sys
 
 import pytest
 
+from tests.support.skips import Absent
+
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from safetensors.torch import save_file  # noqa: E402
+from safetensors.torch import save_file
 
-from jellybean.training.errors import TrainingError  # noqa: E402
-from jellybean.training.inputs import read_inputs  # noqa: E402
-from tests.integration.training.models.weights_case import FILE, TrainFromFile, document, write_weights  # noqa: E402
-from tests.integration.training.ranks import run_ranks  # noqa: E402
-from tests.support.training_inputs import load_training_inputs  # noqa: E402
+from jellybean.training.errors import TrainingError
+from jellybean.training.inputs import read_inputs
+from tests.integration.training.models.weights_case import FILE, TrainFromFile, document, write_weights
+from tests.integration.training.ranks import run_ranks
+from tests.support.training_inputs import load_training_inputs
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
+@pytest.mark.skipif(sys.platform != "linux", reason=Absent.LINUX)
 def test_each_rank_reads_its_stages(tmp_path):
     state = write_weights(tmp_path, seed=7)
     state["middle.weight"] = state["last.weight"]

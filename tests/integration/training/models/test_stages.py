@@ -7,23 +7,25 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.skips import Absent
+
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.errors import JellyBeanError  # noqa: E402
-from jellybean.pipeline.torch_stages import StageChain, stage_graph  # noqa: E402
-from jellybean.pipeline.torch_trace import CallArguments  # noqa: E402
-from jellybean.training.data.rows import MicrobatchIndex, ReadPlan  # noqa: E402
-from jellybean.training.data.sampler import MicrobatchSampler  # noqa: E402
-from jellybean.training.graphs import find_graphs  # noqa: E402
-from tests.integration.training.models.stages_case import LR, ROWS, TrainStages, data, document, stages  # noqa: E402
-from tests.integration.training.models.whole_model import measured  # noqa: E402
-from tests.integration.training.ranks import run_ranks  # noqa: E402
-from tests.support.training_inputs import load_training_inputs  # noqa: E402
+from jellybean.errors import JellyBeanError
+from jellybean.pipeline.torch_stages import StageChain, stage_graph
+from jellybean.pipeline.torch_trace import CallArguments
+from jellybean.training.data.rows import MicrobatchIndex, ReadPlan
+from jellybean.training.data.sampler import MicrobatchSampler
+from jellybean.training.graphs import find_graphs
+from tests.integration.training.models.stages_case import LR, ROWS, TrainStages, data, document, stages
+from tests.integration.training.models.whole_model import measured
+from tests.integration.training.ranks import run_ranks
+from tests.support.training_inputs import load_training_inputs
 
 CASES = [TrainStages("1f1b", 2), TrainStages("zb-v", 2), TrainStages("chimera", 2)]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
+@pytest.mark.skipif(sys.platform != "linux", reason=Absent.LINUX)
 def test_one_update_equals_one_process():
     loss, expected, evaluation = _one_process()
     for case, found in zip(CASES, run_ranks(2, CASES), strict=True):

@@ -9,25 +9,29 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
-pytest.importorskip("transformers", reason="the models: pip install transformers")
-pytest.importorskip("tokenizers", reason="the models: pip install transformers")
+from tests.support.skips import Absent, NotInstalled
 
-from jellybean.documents.training.lora import LoraSpec  # noqa: E402
-from jellybean.pipeline.torch_profile import profile_traced  # noqa: E402
-from jellybean.training.choice.cuts import cut_layers  # noqa: E402
-from jellybean.training.graphs import find_graphs  # noqa: E402
-from jellybean.training.stages.cut import cut_module  # noqa: E402
-from tests.integration.training.models.zoo import ZOO  # noqa: E402
-from tests.integration.training.models.zoo_case import ZooUpdate, in_sequence, one_process  # noqa: E402
-from tests.integration.training.ranks import run_ranks  # noqa: E402
-from tests.support.training_inputs import load_training_inputs  # noqa: E402
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+pytest.importorskip("transformers", reason=NotInstalled.TRANSFORMERS)
+pytest.importorskip("tokenizers", reason=NotInstalled.TRANSFORMERS)
+
+from jellybean.documents.training.lora import LoraSpec
+from jellybean.pipeline.torch_profile import profile_traced
+from jellybean.training.choice.cuts import cut_layers
+from jellybean.training.graphs import find_graphs
+from jellybean.training.stages.cut import cut_module
+from tests.integration.training.models.zoo import ZOO
+from tests.integration.training.models.zoo_case import ZooUpdate, in_sequence, one_process
+from tests.integration.training.ranks import run_ranks
+from tests.support.training_inputs import load_training_inputs
+
+pytestmark = pytest.mark.slow
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "chimera", "zb-h1", "zb-v")
 SOME = [ZooUpdate("gpt2", "1f1b", 2), ZooUpdate("t5", "zb-v", 2), ZooUpdate("timm_vit", "chimera", 2)]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
+@pytest.mark.skipif(sys.platform != "linux", reason=Absent.LINUX)
 def test_some():
     _check(2, SOME)
 
@@ -56,7 +60,7 @@ def test_asynchronous(model):
 @pytest.mark.nightly
 @pytest.mark.parametrize("model", ["llama", "gpt2"])  # gpt2's shared weight is frozen, so that it may be in two stages
 def test_asynchronous_with_adapters(model):
-    pytest.importorskip("peft", reason="LoRA: pip install 'jellybean-serving[lora]'")
+    pytest.importorskip("peft", reason=NotInstalled.PEFT)
     _check_asynchronous([ZooUpdate(model, name, 2, lora=LoraSpec(rank=4)) for name in ASYNCHRONOUS])
 
 

@@ -6,10 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.processes.devices import _HARDWARE_QUEUES  # noqa: E402
-from jellybean.training.processes.links import MAX_PENDING_MESSAGES  # noqa: E402
-from jellybean_solver.pipeline import SCHEDULES, make_schedule, replicated_schedule  # noqa: E402
-from tests.integration.training.nccl.model import (  # noqa: E402
+from jellybean.training.processes.devices import _HARDWARE_QUEUES
+from jellybean.training.processes.links import MAX_PENDING_MESSAGES
+from jellybean_solver.pipeline import SCHEDULES, make_schedule, replicated_schedule
+from tests.integration.training.nccl.model import (
     Collective,
     Compute,
     DeadlockError,
@@ -19,7 +19,7 @@ from tests.integration.training.nccl.model import (  # noqa: E402
     Post,
     Transfer,
 )
-from tests.integration.training.nccl.recorder import record  # noqa: E402
+from tests.integration.training.nccl.recorder import record
 
 SPEEDS = range(2)  # random seeds
 MACHINE = Machine(MAX_PENDING_MESSAGES, _HARDWARE_QUEUES)
@@ -36,6 +36,7 @@ def _deadlocks(programs, machine: Machine) -> int:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [2, 4])
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_messages_of_every_schedule_arrive(name, devices):

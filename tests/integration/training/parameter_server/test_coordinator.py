@@ -11,12 +11,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.parameter_server.channel import Channel, Header  # noqa: E402
-from jellybean.training.parameter_server.coordinator import Coordinator  # noqa: E402
-from jellybean.training.parameter_server.flat_tensors import FlatTensors  # noqa: E402
-from jellybean.training.parameter_server.weights import frozen_of, stage_of  # noqa: E402
-from jellybean.training.setup import RankRun  # noqa: E402
-from tests.integration.training.parameter_server.server_run import server_run, two_connections  # noqa: E402
+from jellybean.training.parameter_server.channel import Channel, Header
+from jellybean.training.parameter_server.coordinator import Coordinator
+from jellybean.training.parameter_server.flat_tensors import FlatTensors
+from jellybean.training.parameter_server.weights import frozen_of, stage_of
+from jellybean.training.setup import RankRun
+from tests.integration.training.parameter_server.server_run import server_run, two_connections
 
 DOCUMENT = """\
 kind: Training

@@ -9,10 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.parameter_server.channel import Channel  # noqa: E402
-from jellybean.training.parameter_server.flat_tensors import FlatTensors  # noqa: E402
-from jellybean.training.parameter_server.further_server import FurtherServer  # noqa: E402
-from tests.integration.training.parameter_server.server_run import server_run, two_connections  # noqa: E402
+from jellybean.training.parameter_server.channel import Channel
+from jellybean.training.parameter_server.flat_tensors import FlatTensors
+from jellybean.training.parameter_server.further_server import FurtherServer
+from tests.integration.training.parameter_server.server_run import server_run, two_connections
 
 DOCUMENT = """\
 kind: Training

@@ -6,10 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from tests.integration.training.cases import merged  # noqa: E402
-from tests.integration.training.planned.branches import EDGES, TrainBranches  # noqa: E402
-from tests.integration.training.ranks import run_ranks  # noqa: E402
-from tests.integration.training.reference import one_device, relative_error  # noqa: E402
+from tests.integration.training.cases import merged
+from tests.integration.training.planned.branches import EDGES, TrainBranches
+from tests.integration.training.ranks import run_ranks
+from tests.integration.training.reference import one_device, relative_error
 
 torch.set_num_threads(1)
 UNEVEN = [[[3, 1, 4, 2, 2]], [[2, 2, 1, 5, 3]]]

@@ -9,10 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean_solver.pipeline.schedule.memory import schedule_memory  # noqa: E402
-from tests.integration.training.cases import Train, merged  # noqa: E402
-from tests.integration.training.ranks import run_ranks  # noqa: E402
-from tests.integration.training.reference import in_sequence, one_device, relative_error  # noqa: E402
+from jellybean_solver.pipeline.schedule.memory import schedule_memory
+from tests.integration.training.cases import Train, merged
+from tests.integration.training.ranks import run_ranks
+from tests.integration.training.reference import in_sequence, one_device, relative_error
+
+pytestmark = pytest.mark.slow
 
 torch.set_num_threads(1)
 EXACT = 1e-10

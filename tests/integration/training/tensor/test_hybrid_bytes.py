@@ -6,9 +6,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean_solver.pipeline import PUBLISHED_NETWORKS, LayerKind, LayerStrategy, sent_bytes  # noqa: E402
-from tests.integration.training.ranks import run_ranks  # noqa: E402
-from tests.integration.training.tensor.hybrid_case import BATCHES, WORKERS, OneHybridUpdate  # noqa: E402
+from jellybean_solver.pipeline import PUBLISHED_NETWORKS, LayerKind, LayerStrategy, sent_bytes
+from tests.integration.training.ranks import run_ranks
+from tests.integration.training.tensor.hybrid_case import BATCHES, WORKERS, OneHybridUpdate
+
+pytestmark = pytest.mark.slow
 
 PUBLISHED_MB = {"alexnet": 29.0, "vgg16": 141}
 HYBRID = {LayerKind.CONV: LayerStrategy.DATA, LayerKind.LINEAR: LayerStrategy.TENSOR}

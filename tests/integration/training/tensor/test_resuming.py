@@ -8,10 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training import OptimizerSpec  # noqa: E402
-from jellybean.documents.training.tensor import TensorSpec  # noqa: E402
-from tests.integration.training.ranks import run_ranks  # noqa: E402
-from tests.integration.training.tensor.tensor_case import Split, in_plain_torch, pictures_net  # noqa: E402
+from jellybean.documents.training import OptimizerSpec
+from jellybean.documents.training.tensor import TensorSpec
+from tests.integration.training.ranks import run_ranks
+from tests.integration.training.tensor.tensor_case import Split, in_plain_torch, pictures_net
+
+pytestmark = pytest.mark.slow
 
 torch.set_num_threads(1)
 ONE, TWO = TensorSpec(ways=1), TensorSpec(ways=2)

@@ -8,12 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training import OptimizerSpec  # noqa: E402
-from jellybean.documents.training.run import SyncSpec  # noqa: E402
-from jellybean.documents.training.tensor import TensorSpec  # noqa: E402
-from tests.integration.training.ranks import run_ranks  # noqa: E402
-from tests.integration.training.tensor.border_case import BORDERS, EACH, BorderPasses  # noqa: E402
-from tests.integration.training.tensor.tensor_case import (  # noqa: E402
+from jellybean.documents.training import OptimizerSpec
+from jellybean.documents.training.run import SyncSpec
+from jellybean.documents.training.tensor import TensorSpec
+from tests.integration.training.ranks import run_ranks
+from tests.integration.training.tensor.border_case import BORDERS, EACH, BorderPasses
+from tests.integration.training.tensor.tensor_case import (
     TOKENS,
     WIDTH,
     WORDS,

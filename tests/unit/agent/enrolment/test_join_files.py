@@ -111,3 +111,20 @@ def test_a_plan_with_another_version_of_a_step_is_refused_before_it_is_served(tm
         is_other = sha256 == "0" * 64
         with pytest.raises(ModelError, match=r"o: .* another version") if is_other else contextlib.nullcontext():
             join._require_python(replace(view, operators={"o": step}), view.workers["edge-1"], frozenset())
+
+
+def test_a_full_disk_leaves_the_old_pair_and_no_part_of_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, tls = open_authority(tmp_path / "ca"), tmp_path / "tls"
+    join.write_credentials(tls, *issue(authority))
+    before, names = read_credentials(tls).chain, sorted(path.name for path in tls.iterdir())
+
+    def full(_path: Path, _data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(join, "write_private_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        join.write_credentials(tls, *issue(authority))
+    assert read_credentials(tls).chain == before
+    assert sorted(path.name for path in tls.iterdir()) == names

@@ -59,6 +59,7 @@ def test_functions_of_the_machine_and_models_of_other_devices_are_not_tried(
     assert caplog.messages == [f"the models of plan {view.hash[:12]} are not tried before the switch: {reason}"]
 
 
+@pytest.mark.slow
 def test_a_trial_that_is_cancelled_ends_its_process_and_leaves_no_file(tmp_path: Path) -> None:
     """Its model would run for the whole limit of a run. What an earlier trial left is removed."""
     operators = {"spin": (["x"], spin(tmp_path / "models/spin.onnx", 2.0**40))}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,19 +18,16 @@ from jellybean_agent import ModelError, PlanViewError, plan_view, try_device
 from jellybean_agent.execution import providers
 from jellybean_agent.execution.executor import Executor
 from jellybean_agent.execution.model_files import file_sha256
-from jellybean_agent.execution.model_process import ModelProcess
-from jellybean_agent.execution.process_pool import ModelProcessPool
 from jellybean_agent.execution.providers import open_on_device, session_options
 from jellybean_agent.process.model_loading import ModelSettings, load_executors
 from jellybean_agent.system.device import CPU, Device
 from jellybean_agent.system.share import Share
 from jellybean_protos import plan_format
+from tests.support.skips import Absent
 from tests.support.tiny_models import chain, scale
 
 AVAILABLE = ort.get_available_providers()
-needs_openvino = pytest.mark.skipif(
-    "OpenVINOExecutionProvider" not in AVAILABLE, reason="needs the package onnxruntime-openvino"
-)
+needs_openvino = pytest.mark.skipif("OpenVINOExecutionProvider" not in AVAILABLE, reason=Absent.ONNXRUNTIME_BUILD)
 without_cuda = pytest.mark.skipif("CUDAExecutionProvider" in AVAILABLE, reason="this onnxruntime has CUDA")
 OPENVINO = Device("openvino")
 
@@ -99,6 +97,22 @@ def test_names_that_are_no_device(name: str) -> None:
         Device(name)
 
 
+OPEN_IN_A_MODEL_PROCESS = """
+import sys
+from pathlib import Path
+from jellybean_agent.execution.model_process import ModelProcess
+from jellybean_agent.execution.process_pool import ModelProcessPool
+from jellybean_agent.system.device import Device
+
+with ModelProcessPool() as pool:
+    process = ModelProcess(pool)
+    try:
+        process.open(Path(sys.argv[1]), sys.argv[2], Device("cuda"))
+    finally:
+        process.close()
+"""
+
+
 @without_cuda
 def test_a_missing_provider_is_refused_with_what_to_install(tmp_path: Path) -> None:
     reason = r"device cuda:1: onnxruntime.* has no CUDAExecutionProvider, only .*CPUExecution.*\[agent-gpu\]"
@@ -107,18 +121,21 @@ def test_a_missing_provider_is_refused_with_what_to_install(tmp_path: Path) -> N
         Executor(tmp_path / "m.onnx", sha256, ("x",), device=Device("cuda:1"))
     with pytest.raises(ModelError, match=reason):
         try_device(Device("cuda:1"))
-    with pytest.raises(ModelError, match="has no CUDAExecutionProvider"), ModelProcessPool() as pool:
-        process = ModelProcess(pool)
-        try:
-            process.open(tmp_path / "m.onnx", sha256, Device("cuda"))
-        finally:
-            process.close()
+    done = subprocess.run(
+        [sys.executable, "-c", OPEN_IN_A_MODEL_PROCESS, str(tmp_path / "m.onnx"), sha256],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert re.search(r"ModelError: .*has no CUDAExecutionProvider", done.stderr)
 
 
 def test_a_device_that_does_not_start_is_refused(tmp_path: Path) -> None:
     """A GPU build of onnxruntime without a GPU opens a session on the CPU, or finds "CPU nodes": neither is served."""
     if "CUDAExecutionProvider" not in AVAILABLE:
-        pytest.skip("needs the package onnxruntime-gpu")
+        pytest.skip(Absent.ONNXRUNTIME_BUILD)
     lenient = Device("cuda:99", (("session.disable_cpu_ep_fallback", "0"),))
     for device in (Device("cuda:99"), lenient):
         with pytest.raises(ModelError, match=r"device cuda:99.*: CUDAExecutionProvider does not start here"):

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 from jellybean_agent.execution.model_files import file_sha256
 
 
+@pytest.mark.slow
 def test_runs_on_an_emulated_device_in_the_event_loop(tmp_path: Path) -> None:
     ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 2]) for name in ("x", "y")]
     graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", ports[:1], ports[1:])

@@ -153,6 +153,7 @@ def test_modules_that_are_not_here_or_not_the_planned_ones(tmp_path: Path, monke
     assert "broken_steps" not in sys.modules
 
 
+@pytest.mark.slow
 def test_a_step_in_a_host_fails_its_own_request_only(tmp_path: Path) -> None:
     sha256 = sklearn_classifier(tmp_path / "m.onnx", labels=["a", "b", "c"])
     command = [sys.executable, HERE / "python_host.py", "30", tmp_path / "m.onnx", sha256]

@@ -63,6 +63,7 @@ async def two_deployments(root: Path) -> AsyncIterator[tuple[Deployment, Deploym
         yield found[0], found[1]
 
 
+@pytest.mark.slow
 def test_each_tunnel_offers_and_asks_at_the_relay_of_its_deployment(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

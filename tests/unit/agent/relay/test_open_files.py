@@ -17,6 +17,7 @@ import pytest
 from jellybean_agent.security.identity import Role
 from tests.support.ports import free_port
 from tests.support.relayed import RelayNet
+from tests.support.skips import Absent
 from tests.support.waiting import wait_until
 
 LOW, WORKERS = 128, 200
@@ -40,10 +41,11 @@ def relay(root: Path, ulimit: str) -> Iterator[tuple[subprocess.Popen[bytes], li
             process.send_signal(signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_a_relay_raises_a_soft_limit_that_is_too_low_for_its_workers(tmp_path: Path) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY and hard < NEEDED:
-        pytest.skip(f"the hard limit is {hard} open files")
+        pytest.skip(f"{Absent.OPEN_FILES}: {hard}")
     with relay(tmp_path, f"-S -n {LOW}") as (process, ports, log), contextlib.ExitStack() as stack:
         for port in ports:
             stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30.0))
@@ -51,6 +53,7 @@ def test_a_relay_raises_a_soft_limit_that_is_too_low_for_its_workers(tmp_path: P
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_relay_that_may_not_listen_on_all_ports_says_so_and_ends(tmp_path: Path) -> None:
     with relay(tmp_path, f"-n {LOW}") as (process, _, log):
         assert process.wait(timeout=60.0) == 2

@@ -45,6 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (found / "both.json").write_text(json.dumps({"edge-1": "127.0.0.1:7001"}), encoding="utf-8")
     (found / "address.json").write_text(json.dumps({"": "7000"}), encoding="utf-8")
     (found / "list.json").write_text("[]", encoding="utf-8")
+    (found / "mixed.json").write_text(json.dumps({"7101": "edge-1", "7102": 5}), encoding="utf-8")
     return found
 
 
@@ -57,6 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"workers": "ports.json"}, "ports.json: 'http' is no port"),
         ({"workers": "empty.json"}, "empty.json: a worker has an empty name, which is the gateway's"),
         ({"workers": "list.json"}, "list.json: not a JSON object of ports to names"),
+        ({"workers": "mixed.json"}, "mixed.json: not a JSON object of ports to names"),
         ({"targets": "both.json"}, "both.json: edge-1 is a remote worker too, in "),
         ({"targets": "address.json"}, "address.json: '7000' is no address: write HOST:PORT"),
         ({"tls": "edge-1"}, "edge-1: the certificate is of jellybean://tiny/agent/edge-1, not of a relay or gateway"),

@@ -131,6 +131,7 @@ def test_a_reset_passes(tmp_path: Path, side: str) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_is_not_sent_more_than_the_buffers_hold(tmp_path: Path) -> None:
     async def run() -> None:
         may_read = asyncio.Event()

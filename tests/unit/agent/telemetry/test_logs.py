@@ -3,10 +3,11 @@ from __future__ import annotations
 import io
 import json
 import logging
+import sys
 
 import pytest
 
-from jellybean_agent.telemetry.logs import configure_logging, log_fields
+from jellybean_agent.telemetry.logs import Json, configure_logging, log_fields
 
 
 @pytest.fixture(autouse=True)
@@ -56,3 +57,15 @@ def test_the_command_line_comes_before_the_environment(monkeypatch: pytest.Monke
 
 def test_a_format_that_is_none_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "JELLYBEAN_LOG=xml is none of text, json" in logged(monkeypatch, JELLYBEAN_LOG="xml")
+
+
+def test_an_exception_is_part_of_the_object() -> None:
+    try:
+        raise ZeroDivisionError("by nothing")
+    except ZeroDivisionError:
+        record = logging.LogRecord("x", logging.ERROR, "file", 1, "it %s", ("failed",), sys.exc_info())
+    line = json.loads(Json("edge-1").format(record))
+    assert (line["message"], line["level"], line["process"]) == ("it failed", "error", "edge-1")
+    assert line["exception"].endswith("ZeroDivisionError: by nothing")
+    plain = logging.LogRecord("x", logging.INFO, "file", 1, "fine", (), None)
+    assert "exception" not in json.loads(Json("edge-1").format(plain))

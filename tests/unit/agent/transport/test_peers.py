@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -192,3 +193,28 @@ def test_what_is_too_late_or_forgotten_does_not_leave_and_the_rest_says_what_tim
         await peer.close()
 
     with_receiver(receiver, test)
+
+
+def test_a_server_on_a_unix_socket_that_speaks_grpc_only_is_called_over_grpc(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+
+    async def run() -> None:
+        receiver, lost = Receiver(takes=9, credits=9, then="sleep"), list[tuple[str, list[str]]]()
+        server = grpc.aio.server()
+        deliver = grpc.stream_stream_rpc_method_handler(
+            receiver.deliver, agent_pb2.Message.FromString, agent_pb2.Credit.SerializeToString
+        )
+        handler = grpc.method_handlers_generic_handler("jellybean.agent.v1.Agent", {"Deliver": deliver})
+        server.add_generic_rpc_handlers((handler,))
+        server.add_insecure_port(f"unix:{tmp_path}/s")
+        await server.start()
+        peer = Peer("b-1", f"unix:{tmp_path}/s", SETTINGS, on_lost=noting(lost)).start()
+        peer.put(message(1))
+        peer.put(message(2))
+        await wait_until_async(lambda: len(receiver.got) == 2)
+        assert (names(receiver.got), lost) == (["1", "2"], [])
+        peer.end()
+        await peer.close()
+        await server.stop(0)
+
+    asyncio.run(run())

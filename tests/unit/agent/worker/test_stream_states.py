@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from jellybean_agent.brain.messages import RunOperator, StreamPosition, WorkItem
-from jellybean_agent.errors import InvalidInputError, PermanentError, StateMissingError
+from jellybean_agent.errors import InvalidInputError, ModelError, PermanentError, StateMissingError
 from jellybean_agent.tensors.ports import TensorPort
 from jellybean_agent.worker.run_outputs import RunDone
-from jellybean_agent.worker.stream_states import StreamStates
+from jellybean_agent.worker.stream_states import StreamStates, check_state_ports
 
 PORT = TensorPort("state", "float32", (-1, 2))
 
@@ -76,4 +76,33 @@ def test_a_request_without_a_stream_and_a_state_of_another_shape_are_refused() -
     kept.write("op", StreamPosition("s", "a1"), (np.ones((1, 2), np.float32),))
     assert value_of(kept, "b", "a1") == 1.0
     kept.write("op", StreamPosition("s"), ())
+    assert kept.count("op") == 0
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "reason"),
+    [
+        (
+            [PORT],
+            [TensorPort("other", "float32", (-1, 2))],
+            "no output 'next' for the state 'state'; the model has other",
+        ),
+        ([TensorPort("state", "float32", (-1, -1))], None, "its sizes beside the first must be fixed"),
+        ([TensorPort("state", "float32", ())], None, "its sizes beside the first must be fixed"),
+        ([TensorPort("state", "int64", (-1, 2))], None, "the state 'state' is int64, output 'next' is float32"),
+    ],
+)
+def test_states_that_do_not_fit_the_model(inputs, outputs, reason: str) -> None:
+    operator = SimpleNamespace(state={"state": "next"})
+    made = outputs or [TensorPort("next", "float32", (-1, 2))]
+    with pytest.raises(ModelError, match=reason):
+        check_state_ports(operator, inputs, made)  # type: ignore[arg-type]
+    check_state_ports(operator, [PORT], [TensorPort("next", "float32", (-1, 2))])  # type: ignore[arg-type]
+
+
+def test_a_state_of_another_shape_is_not_kept() -> None:
+    kept = states()
+    made = {"next": np.zeros((1, 3), np.float32)}
+    with pytest.raises(PermanentError, match=r"the state for state has shape \[1, 3\]"):
+        kept.keep(run("a1"), RunDone([], [1], 0.0, 0.0, [made]))
     assert kept.count("op") == 0

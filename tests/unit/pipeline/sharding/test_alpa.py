@@ -36,6 +36,7 @@ def _random_graph(seed: int) -> LayerGraph:
     return layer_graph([(layer.name, layer) for layer in layers], edges)
 
 
+@pytest.mark.slow
 def test_both_passes_cost_no_more_than_either() -> None:
     """Over 50 graphs; in at least half of them less. With faster links between hosts one stage is often best."""
     less = Counter[bool]()

@@ -121,6 +121,7 @@ def test_a_way_that_memory_rules_out_is_not_all_that_is_tried() -> None:
     assert {worker.pool for worker in found.workers} == {"fast", "near"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharing", Sharing)
 def test_a_fleet_keeps_a_binding_p99_near_the_bound(sharing: Sharing) -> None:
     asked = fleet(3, Size(operators=8, variants=3, pools=60, workers=600, sharing=sharing, batches=(1, 2, 4)))
@@ -138,6 +139,7 @@ def test_a_fleet_keeps_a_binding_p99_near_the_bound(sharing: Sharing) -> None:
     assert found.certificate.gap <= {Sharing.SHARED: 1.0, Sharing.EXCLUSIVE: 2.5}[sharing] * gap * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_a_search_under_ever_shorter_sums_keeps_them_and_costs_more() -> None:
     """By the sum over its own routes, and with a bound that no plan found under a shorter sum falls below."""
     asked = fleet(5, Size(operators=6, variants=3, pools=40, workers=400))
@@ -174,6 +176,7 @@ def test_a_search_counts_the_time_that_requests_wait_for_others() -> None:
     assert alone.operator_by_name["a"].batch == {"box": 1}  # with larger batches requests would wait for others
 
 
+@pytest.mark.slow
 def test_sites_whose_uplinks_the_cheapest_plan_fills_keep_room_on_them() -> None:
     """Little room costs little, and is there from the start: the plan is as near the bound as without a p99."""
     size = Size(operators=9, variants=3, pools=30, workers=600, sites=30, batches=(1, 2))
@@ -271,6 +274,7 @@ def test_the_progress_of_a_search_never_falls() -> None:
     assert all(done < most for done, most in said)
 
 
+@pytest.mark.slow
 def test_a_refused_answer_of_a_fleet_is_planned_again_for_less_and_proves_nothing_more() -> None:
     asked = fleet(3, Size(operators=8, variants=3, pools=60, workers=600, batches=(1, 2, 4)))
     cheapest = solve(asked, gap=0.01, explained=False).plan

@@ -156,6 +156,7 @@ def test_no_conflict_is_named_when_time_ends_before_the_first_probe(status: str)
     assert found.proven == (status == "infeasible")  # that structure alone forbids a plan
 
 
+@pytest.mark.slow
 def test_a_budget_eased_to_a_plan_that_is_not_proven_cheapest_is_not_said_to_be_the_least() -> None:
     given = seeing(target=85.0, budget_usd_per_h=2.0)  # large on the gpu: 3
 

@@ -71,6 +71,7 @@ def test_time_that_ends_at_once_proves_nothing() -> None:
         solve(fleet(1, SMALL), time_limit_s=1e-3, clock=lambda: next(ticks))
 
 
+@pytest.mark.slow
 def test_a_budget_around_the_gap_is_kept_or_refused_with_a_proof() -> None:
     case = fleet(1, SMALL)
     loose = solve(case, gap=0.05)
@@ -85,6 +86,7 @@ def test_a_budget_around_the_gap_is_kept_or_refused_with_a_proof() -> None:
     assert solve(tight).status == "infeasible"
 
 
+@pytest.mark.slow
 def test_infeasible_names_what_stands_in_the_way() -> None:
     case = fleet(1, SMALL)
     solution = solve(replace(case, slo=Slo(accuracy=99.999)))

@@ -71,6 +71,7 @@ def test_ways_to_round_up_hold_the_best() -> None:
     assert ways[0].tolist() == [33.0, 1.0, 0.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharing", list(Sharing))
 def test_the_same_plan_on_every_run(sharing: Sharing) -> None:
     def run(seed: str) -> str:
@@ -83,6 +84,7 @@ def test_the_same_plan_on_every_run(sharing: Sharing) -> None:
     assert run("2") == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharing", list(Sharing))
 def test_time_that_ends_leaves_the_best_plan_and_its_true_gap(sharing: Sharing) -> None:
     case = fleet(2, MEDIUM[sharing])

@@ -16,6 +16,7 @@ SELECTION = dict(zip((f"o{number}" for number in range(10)), "2033120132", stric
 OPTIMUM = 3.988176442  # USD/h, found and proven by a MILP of another formulation (benchmarks/middle/joint_milp.py)
 
 
+@pytest.mark.slow
 def test_a_selection_made_by_a_row_costs_what_it_costs() -> None:
     problem = middle_problem(SEED)
     joint_lp = JointLp(Network(problem), problem.accuracy_target, {}, few_workers=0)

@@ -92,6 +92,7 @@ def checked_at(accuracy: float):  # type: ignore[no-untyped-def]
     return check
 
 
+@pytest.mark.slow
 def test_a_soft_target_and_the_objective_give_the_same_curve() -> None:
     def figures(curve: MixedCurve) -> list[float]:
         return [figure for point in curve.points for figure in (point.accuracy, point.cost_usd_per_h)]

@@ -68,6 +68,7 @@ def test_runs_of_several_are_near_the_simulator(sharing: Sharing) -> None:
     is_near(fleet(1, size), requests=2000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharing", Sharing)
 def test_a_shorter_p99_costs_more_and_is_kept(sharing: Sharing) -> None:
     costs_more_and_is_kept(small(1, sharing), (0.6,))

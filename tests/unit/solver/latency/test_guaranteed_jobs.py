@@ -102,6 +102,7 @@ def test_what_follows_the_gather_of_rare_children_counts() -> None:
     assert least_latency_s(made) == pytest.approx(simulate_plan(plan).latency_p99_s) == pytest.approx(3.0)
 
 
+@pytest.mark.slow
 def test_children_are_processed_in_a_pipeline() -> None:
     """Only the slowest operator below a fan-out counts for all children: 1 + 1 + 4 * 2 seconds, not 1 + 4 + 8."""
     made = workflow(

@@ -33,6 +33,7 @@ def test_regular_arrivals_of_equal_work_do_not_wait() -> None:
     assert waited_s(one_worker(0.9, roughness=0.0)) == 0.0
 
 
+@pytest.mark.slow
 def test_half_of_a_round_robin_waits_less_than_half() -> None:
     """Against Erlang-2 / D / 1, by Spitzer's formula; irregular routes add a little."""
     half = WorkStream(stream=0, weight=0.5, per_s=0.8, seconds=1.0)

@@ -80,6 +80,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "number", "status"),
     [

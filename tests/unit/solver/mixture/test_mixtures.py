@@ -145,6 +145,7 @@ def test_rates_below_a_fan_out_are_those_of_each_selection() -> None:
     assert sent == pytest.approx(5.0 * 1000.0 + 20.0 * 3000.0)
 
 
+@pytest.mark.slow
 def test_a_simulation_is_as_busy_as_planned() -> None:
     plan = planned(replace(detecting(80.0), utilisation=0.7))
     result = simulate_plan(plan, duration_s=400.0)
@@ -160,6 +161,7 @@ def test_the_document_gives_the_same_plan() -> None:
     assert from_document(document) == plan
 
 
+@pytest.mark.slow
 def test_a_deadline_is_kept_by_smaller_batches_and_less_busy_workers() -> None:
     """Alone a request takes 20 ms; in full batches of 16 it would wait for runs of 80 ms."""
     batches = {1: ServiceTime(0.02, 0.02), 4: ServiceTime(0.032, 0.032), 16: ServiceTime(0.08, 0.08)}

@@ -122,6 +122,7 @@ def test_a_plan_without_a_spare_is_a_violation() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_p99_holds_without_any_one_worker() -> None:
     asked = reading(24.0, 20, latency_p99_s=0.35)
 

@@ -158,6 +158,7 @@ def test_what_is_asked_of_each_can_be_eased_by_itself() -> None:
     assert [source.rate_per_s for source in more.sources] == [pytest.approx(11.0), 4.0]
 
 
+@pytest.mark.slow
 def test_an_explanation_holds_each_target_against_the_plan() -> None:
     found = explain(two(accuracy=90.0))
     used = {
@@ -189,6 +190,7 @@ def test_the_closed_form_of_each_is_near_the_simulator(name: str) -> None:
     assert 0.75 <= latency(plan).p99_s / simulated <= 1.6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("targets_s", [{"a": 0.2}, {"b": 0.15}, {"a": 0.25, "b": 0.17}])
 def test_a_plan_is_found_that_keeps_the_p99_of_each(targets_s: dict[str, float]) -> None:
     problem = with_p99(two(), **targets_s)

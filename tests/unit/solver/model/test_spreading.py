@@ -74,6 +74,7 @@ def test_one_selection_for_all_spreads_none() -> None:
     assert "spread" not in to_document(found)
 
 
+@pytest.mark.slow
 def test_only_the_waiting_changes(plan: Plan) -> None:
     """Each worker is as busy as without, and requests wait less for their slowest child."""
     spread, plain = (simulate_plan(one, duration_s=200.0) for one in (plan, replace(plan, spread={})))

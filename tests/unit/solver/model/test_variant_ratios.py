@@ -158,6 +158,7 @@ def test_a_search_without_time_states_a_bound_and_no_more(ends: int) -> None:
     assert found.found is None or found.value >= best * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_a_deadline_is_kept_at_the_ratios_of_the_plan() -> None:
     loose, tight = solve(problem(75.0), p99_s=5.0).plan, solve(problem(75.0), p99_s=0.25).plan
     assert loose is not None and loose.cost == planned(75.0).cost
@@ -167,6 +168,7 @@ def test_a_deadline_is_kept_at_the_ratios_of_the_plan() -> None:
     assert simulate_plan(tight, duration_s=40.0).latency_p99_s < 0.3
 
 
+@pytest.mark.slow
 def test_explanations_curve_and_baselines_are_those_of_each_choice() -> None:
     whole = problem(75.0)
     forced = {change.subject: change.cost_usd_per_h for change in explain(whole).choices if change.kind == "variant"}

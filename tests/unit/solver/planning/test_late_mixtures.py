@@ -71,6 +71,7 @@ def solved(asked: Problem, deadline: Deadline) -> Plan:
     return plan
 
 
+@pytest.mark.slow
 def test_a_variant_that_is_too_slow_is_left_out() -> None:
     """The best mixture is of low and high, which takes 200 ms; one box is enough for middle."""
     asked = most_accurate(reading())
@@ -97,12 +98,14 @@ def test_what_is_left_without_a_slow_variant_is_mixed() -> None:
     assert 80.0 < (plan.accuracy or 0.0) < 85.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [["low"], ["middle"], ["low", "middle"]])
 def test_the_most_accurate_selection_is_found_where_all_mixtures_are_late(names: list[str]) -> None:
     plan = solved(most_accurate(reading(count=4)), only(*names))
     assert plan.accuracy == max(ACCURACIES[name] for name in names)
 
 
+@pytest.mark.slow
 def test_it_is_within_the_budget() -> None:
     for budget, accuracy in ((1.5, 80.0), (3.0, 95.0)):
         plan = solved(most_accurate(reading(count=4, budget_usd_per_h=budget)), only("low", "high"))
@@ -125,6 +128,7 @@ def test_a_soft_mean_is_weighed_among_selections(penalty: float, accuracy: float
     assert plan.certificate.penalty_usd_per_h == pytest.approx(penalty * max(0.0, 93.0 - accuracy))
 
 
+@pytest.mark.slow
 def test_one_selection_bears_the_losses_too() -> None:
     asked = most_accurate(reading(count=4, survives=(LossKind.WORKER,)))
     plan = solved(asked, only("low"))
@@ -132,6 +136,7 @@ def test_one_selection_bears_the_losses_too() -> None:
     assert len(plan.workers) == 2
 
 
+@pytest.mark.slow
 def test_a_running_plan_is_replaced_by_one_selection() -> None:
     asked = most_accurate(reading(count=3))
     running = unlimited(replace(asked, slo=Slo(accuracy=95.0), objective=Objective.COST))
@@ -141,6 +146,7 @@ def test_a_running_plan_is_replaced_by_one_selection() -> None:
     assert found.best.accuracy == 80.0
 
 
+@pytest.mark.slow
 def test_the_judge_sees_the_fastest_plan_although_no_plan_is_in_time() -> None:
     seen: list[float] = []
 

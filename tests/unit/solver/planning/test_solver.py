@@ -178,6 +178,7 @@ def test_out_of_time_before_any_plan() -> None:
         solve(_diamond(10.0), time_limit_s=1.0, clock=lambda: next(ticks))
 
 
+@pytest.mark.slow
 def test_out_of_time_with_a_plan_keeps_an_honest_gap() -> None:
     # Two boxes of one pool are cheap per request, but whole workers make the relaxation's bound a loose one.
     variants = [variant(f"v{i}", {"box": 0.06 + 0.001 * i, "gpu": 0.02 + 0.001 * i}) for i in range(4)]
@@ -235,6 +236,7 @@ def test_a_plan_that_contradicts_the_problem_is_never_handed_on(monkeypatch: pyt
         solve(case)
 
 
+@pytest.mark.slow
 def test_out_of_time_with_a_plan_above_the_budget_proves_nothing() -> None:
     variants = [variant(f"v{i}", {"box": 0.06 + 0.001 * i, "gpu": 0.02 + 0.001 * i}) for i in range(4)]
     case = problem(operator("a", ["camera"], *variants), pools=[box(5, 1.0), gpu(5, 2.9)], rate_per_s=30.0)

@@ -171,6 +171,7 @@ def test_an_equally_accurate_plan_must_save_enough() -> None:
     assert replan(busy, before, ReplanSettings(START, least_saved_share=0.51)).verdict is Verdict.KEEP
 
 
+@pytest.mark.slow
 def test_the_p99_is_kept_at_the_least_cost_with_migration() -> None:
     before = running(reading(82.0))
     asked = reading(82.0, latency_p99_s=0.9)

@@ -8,24 +8,24 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
-from jellybean.documents.training.plan import PlannedStage, StagePlan  # noqa: E402
-from jellybean.documents.training.tensor import TensorSpec  # noqa: E402
-from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
-from jellybean.pipeline.torch_profile import TorchProfile, profile_traced  # noqa: E402
-from jellybean.pipeline.torch_trace import CallArguments, trace  # noqa: E402
-from jellybean.training.choice.branches import branch_stages, choose_for_branches  # noqa: E402
-from jellybean.training.choice.planned import (  # noqa: E402
+from jellybean.documents.training import OptimizerSpec, TrainingDocument
+from jellybean.documents.training.plan import PlannedStage, StagePlan
+from jellybean.documents.training.tensor import TensorSpec
+from jellybean.pipeline.torch_graph import graph_facts
+from jellybean.pipeline.torch_profile import TorchProfile, profile_traced
+from jellybean.pipeline.torch_trace import CallArguments, trace
+from jellybean.training.choice.branches import branch_stages, choose_for_branches
+from jellybean.training.choice.planned import (
     PlannedChoice,
     PlannedStages,
     choose_for_stages,
     stages_by_objective,
     stages_of_plan,
 )
-from jellybean.training.choice.schedule_choice import ScheduleChoice  # noqa: E402
-from jellybean.training.errors import TrainingError  # noqa: E402
-from jellybean.training.processes.link_speed import LinkSpeed  # noqa: E402
-from jellybean_solver.pipeline import Layer, LayerGraph, schedule_violations  # noqa: E402
+from jellybean.training.choice.schedule_choice import ScheduleChoice
+from jellybean.training.errors import TrainingError
+from jellybean.training.processes.link_speed import LinkSpeed
+from jellybean_solver.pipeline import Layer, LayerGraph, schedule_violations
 
 nn = torch.nn
 FAST, SLOW = LinkSpeed(1e12), LinkSpeed(1e3)

@@ -8,18 +8,18 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
-from jellybean.documents.training.run import SyncSpec  # noqa: E402
-from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
-from jellybean.pipeline.torch_profile import TorchProfile, profile_traced  # noqa: E402
-from jellybean.pipeline.torch_trace import CallArguments, trace  # noqa: E402
-from jellybean.training.choice.cuts import cut_layers  # noqa: E402
-from jellybean.training.choice.schedule_choice import choose_from_profile, choose_schedule  # noqa: E402
-from jellybean.training.errors import TrainingError  # noqa: E402
-from jellybean.training.processes.link_speed import LinkSpeed  # noqa: E402
-from jellybean.training.stages.cut import cut_module  # noqa: E402
-from jellybean_solver.pipeline import Layer, LayerGraph  # noqa: E402
-from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule  # noqa: E402
+from jellybean.documents.training import OptimizerSpec, TrainingDocument
+from jellybean.documents.training.run import SyncSpec
+from jellybean.pipeline.torch_graph import graph_facts
+from jellybean.pipeline.torch_profile import TorchProfile, profile_traced
+from jellybean.pipeline.torch_trace import CallArguments, trace
+from jellybean.training.choice.cuts import cut_layers
+from jellybean.training.choice.schedule_choice import choose_from_profile, choose_schedule
+from jellybean.training.errors import TrainingError
+from jellybean.training.processes.link_speed import LinkSpeed
+from jellybean.training.stages.cut import cut_module
+from jellybean_solver.pipeline import Layer, LayerGraph
+from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
 
 nn = torch.nn
 LINK = LinkSpeed(1.25e9)
@@ -46,6 +46,7 @@ def profile(traced) -> TorchProfile:
     return replace(measured, graph=LayerGraph(layers, measured.graph.edges))
 
 
+@pytest.mark.slow
 def test_the_fastest_with_a_flush(profile):
     found = choose_from_profile(profile, _asked(), 1.0, LINK)
     assert SCHEDULES.keys() - {found.name} == found.rejected.keys()

@@ -8,20 +8,20 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.cli.training.run import notes_on_devices, with_processes  # noqa: E402
-from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
-from jellybean.errors import DocumentError  # noqa: E402
-from jellybean.pipeline.torch_profile import TorchProfile  # noqa: E402
-from jellybean.training.choice.candidates import Candidate, enumerate_candidates  # noqa: E402
-from jellybean.training.choice.compression import compressions  # noqa: E402
-from jellybean.training.choice.costs import MeasuredCosts, Prices, schedule_costs  # noqa: E402
-from jellybean.training.choice.decide import Predictor, fitting_together  # noqa: E402
-from jellybean.training.choice.profiles import SizedProfiles  # noqa: E402
-from jellybean.training.choice.report import choice_note  # noqa: E402
-from jellybean.training.choice.search import Search, SearchLimits  # noqa: E402
-from jellybean.training.choice.trial import RankTimes, measured_costs  # noqa: E402
-from jellybean.training.processes.link_speed import LinkSpeed  # noqa: E402
-from jellybean_solver.pipeline import (  # noqa: E402
+from jellybean.cli.training.run import notes_on_devices, with_processes
+from jellybean.documents.training import OptimizerSpec, TrainingDocument
+from jellybean.errors import DocumentError
+from jellybean.pipeline.torch_profile import TorchProfile
+from jellybean.training.choice.candidates import Candidate, enumerate_candidates
+from jellybean.training.choice.compression import compressions
+from jellybean.training.choice.costs import MeasuredCosts, Prices, schedule_costs
+from jellybean.training.choice.decide import Predictor, fitting_together
+from jellybean.training.choice.profiles import SizedProfiles
+from jellybean.training.choice.report import choice_note
+from jellybean.training.choice.search import Search, SearchLimits
+from jellybean.training.choice.trial import RankTimes, measured_costs
+from jellybean.training.processes.link_speed import LinkSpeed
+from jellybean_solver.pipeline import (
     COLLECTIVES,
     ONE_DEVICE_SCHEDULE,
     SCHEDULES,

@@ -8,20 +8,20 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
-from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
-from jellybean.pipeline.torch_profile import profile_traced  # noqa: E402
-from jellybean.pipeline.torch_trace import CallArguments, trace  # noqa: E402
-from jellybean.training.choice.candidates import Candidate, enumerate_candidates  # noqa: E402
-from jellybean.training.choice.costs import MeasuredCosts  # noqa: E402
-from jellybean.training.choice.decide import Predictor  # noqa: E402
-from jellybean.training.choice.profiles import SizedProfiles  # noqa: E402
-from jellybean.training.choice.report import slower_candidates  # noqa: E402
-from jellybean.training.choice.search import Search  # noqa: E402
-from jellybean.training.errors import TrainingError  # noqa: E402
-from jellybean.training.processes.link_speed import LinkSpeed  # noqa: E402
-from jellybean.training.tensor_parallel.profile import LayerParts  # noqa: E402
-from jellybean_solver.pipeline import COLLECTIVES  # noqa: E402
+from jellybean.documents.training import OptimizerSpec, TrainingDocument
+from jellybean.pipeline.torch_graph import graph_facts
+from jellybean.pipeline.torch_profile import profile_traced
+from jellybean.pipeline.torch_trace import CallArguments, trace
+from jellybean.training.choice.candidates import Candidate, enumerate_candidates
+from jellybean.training.choice.costs import MeasuredCosts
+from jellybean.training.choice.decide import Predictor
+from jellybean.training.choice.profiles import SizedProfiles
+from jellybean.training.choice.report import slower_candidates
+from jellybean.training.choice.search import Search
+from jellybean.training.errors import TrainingError
+from jellybean.training.processes.link_speed import LinkSpeed
+from jellybean.training.tensor_parallel.profile import LayerParts
+from jellybean_solver.pipeline import COLLECTIVES
 
 nn = torch.nn
 LINK, WIDTH, ROWS = LinkSpeed(1e9, 1e-4), 32, 16

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.collectives.buckets import make_buckets  # noqa: E402
+from jellybean.training.collectives.buckets import make_buckets
 
 GRADIENTS = {
     "first.weight": torch.arange(6.0).view(2, 3),

@@ -8,15 +8,15 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.errors import TrainingError  # noqa: E402
-from jellybean.training.processes.devices import (  # noqa: E402
+from jellybean.training.errors import TrainingError
+from jellybean.training.processes.devices import (
     DeviceChoice,
     check_same_kind,
     choose_device,
     local_workers,
     set_device,
 )
-from jellybean.training.processes.ranks import translated_errors  # noqa: E402
+from jellybean.training.processes.ranks import translated_errors
 
 
 def test_a_gpu_for_each_process():

@@ -11,17 +11,17 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.processes.links import DeviceLink, StagedLink  # noqa: E402
-from jellybean.training.processes.streams import HostStreams  # noqa: E402
-from jellybean.training.processes.tensor_messages import MessageKey, TensorSpec  # noqa: E402
-from jellybean.training.processes.transport import StageTransport  # noqa: E402
-from tests.support.delayed_device import (  # noqa: E402
+from jellybean.training.processes.links import DeviceLink, StagedLink
+from jellybean.training.processes.streams import HostStreams
+from jellybean.training.processes.tensor_messages import MessageKey, TensorSpec
+from jellybean.training.processes.transport import StageTransport
+from tests.support.delayed_device import (
     DelayedCommunicator,
     DelayedDevice,
     DelayedStreams,
     MemoryViolation,
 )
-from tests.support.waiting import wait_until  # noqa: E402
+from tests.support.waiting import wait_until
 
 SEEDS = range(20)
 MESSAGES = 6

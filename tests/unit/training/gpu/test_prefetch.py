@@ -7,12 +7,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 
-import torch.distributed as dist  # noqa: E402
+import torch.distributed as dist
 
-from jellybean.training.data.prefetch import PrefetchedFeed, Read, feed_reads  # noqa: E402
-from jellybean.training.processes.streams import HostStreams  # noqa: E402
-from tests.support.delayed_device import DelayedDevice, DelayedStreams, MemoryViolation  # noqa: E402
-from tests.support.training_inputs import first_update, set_up_cpu_run, training_document  # noqa: E402
+from jellybean.training.data.prefetch import PrefetchedFeed, Read, feed_reads
+from jellybean.training.processes.streams import HostStreams
+from tests.support.delayed_device import DelayedDevice, DelayedStreams, MemoryViolation
+from tests.support.training_inputs import first_update, set_up_cpu_run, training_document
 
 READS = [Read(m, arguments) for m in range(5) for arguments in ((0, 1), None)]
 
@@ -99,6 +99,7 @@ def _losses(schedule: str, *, ahead: bool) -> dict[int, float]:
     return {number: float(loss) for number, loss in log.losses.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zb-v"])
 def test_the_announced_reads_are_the_interpreters(schedule):
     """In order: another read than the announced one would be an error."""

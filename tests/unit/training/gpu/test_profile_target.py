@@ -8,13 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from torch import nn  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from torch.utils._pytree import tree_leaves  # noqa: E402
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
-from jellybean.pipeline.torch_profile import ProfileTarget, profile_traced  # noqa: E402
-from jellybean.pipeline.torch_trace import TRACERS, CallArguments, trace  # noqa: E402
+from jellybean.pipeline.torch_graph import graph_facts
+from jellybean.pipeline.torch_profile import ProfileTarget, profile_traced
+from jellybean.pipeline.torch_trace import TRACERS, CallArguments, trace
 
 RUNS = 2
 

@@ -12,8 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.parameter_server.channel import Channel, ConnectionLostError, accept, connect  # noqa: E402
-from jellybean.training.parameter_server.flat_tensors import FlatTensors  # noqa: E402
+from jellybean.training.parameter_server.channel import Channel, ConnectionLostError, accept, connect
+from jellybean.training.parameter_server.flat_tensors import FlatTensors
 
 KEY = b"k" * 32
 

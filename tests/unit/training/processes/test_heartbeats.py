@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.processes.heartbeats import CHECKS_PER_TIMEOUT, Heartbeats  # noqa: E402
+from jellybean.training.processes.heartbeats import CHECKS_PER_TIMEOUT, Heartbeats
 
 
 @pytest.fixture

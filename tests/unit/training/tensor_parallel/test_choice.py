@@ -6,14 +6,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
-from jellybean.pipeline.torch_trace import TRACERS, CallArguments, trace  # noqa: E402
-from jellybean.training.errors import TrainingError  # noqa: E402
-from jellybean.training.tensor_parallel.choice import choose_splits  # noqa: E402
-from jellybean.training.tensor_parallel.layouts import Split  # noqa: E402
-from jellybean.training.tensor_parallel.operations import (  # noqa: E402
+from jellybean.pipeline.torch_graph import graph_facts
+from jellybean.pipeline.torch_trace import TRACERS, CallArguments, trace
+from jellybean.training.errors import TrainingError
+from jellybean.training.tensor_parallel.choice import choose_splits
+from jellybean.training.tensor_parallel.layouts import Split
+from jellybean.training.tensor_parallel.operations import (
     embedding_call,
     has_convolutions,
     parameter_names,

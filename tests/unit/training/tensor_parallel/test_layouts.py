@@ -6,10 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from hypothesis import assume, given  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
-from jellybean.training.tensor_parallel.layouts import Split, viewed  # noqa: E402
+from jellybean.training.tensor_parallel.layouts import Split, viewed
 
 
 @given(st.integers(0, 2), st.integers(1, 3), st.integers(1, 4), st.integers(1, 3))

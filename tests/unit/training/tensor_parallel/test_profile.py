@@ -6,14 +6,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from torch import nn  # noqa: E402
+from torch import nn
 
-from jellybean.documents.training import OptimizerSpec, TrainingDocument  # noqa: E402
-from jellybean.documents.training.tensor import TensorSpec  # noqa: E402
-from jellybean.pipeline.torch_graph import graph_facts  # noqa: E402
-from jellybean.pipeline.torch_profile import profile_traced  # noqa: E402
-from jellybean.pipeline.torch_trace import CallArguments, trace  # noqa: E402
-from jellybean.training.tensor_parallel.profile import LayerParts  # noqa: E402
+from jellybean.documents.training import OptimizerSpec, TrainingDocument
+from jellybean.documents.training.tensor import TensorSpec
+from jellybean.pipeline.torch_graph import graph_facts
+from jellybean.pipeline.torch_profile import profile_traced
+from jellybean.pipeline.torch_trace import CallArguments, trace
+from jellybean.training.tensor_parallel.profile import LayerParts
 
 
 @pytest.mark.parametrize(("conv", "divided"), [("replicated", True), ("data", False)])

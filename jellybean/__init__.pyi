@@ -1,0 +1,3 @@
+from jellybean.serving.client import Client as Client
+
+__version__: str

@@ -1,0 +1,12 @@
+from .caveats import LATE as LATE
+from .caveats import recorded_caveats as recorded_caveats
+from .chain import SOURCE as SOURCE
+from .heldout import held_out as held_out
+from .heldout import read_array as read_array
+from .hop import HopTime as HopTime
+from .hop import ROUNDS as ROUNDS
+from .hop import measure_hop as measure_hop
+from .result import BenchResult as BenchResult
+from .shown_answers import ShownAnswer as ShownAnswer
+from .target import DURATION_S as DURATION_S
+from .together import bench_together as bench_together

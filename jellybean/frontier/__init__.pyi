@@ -1,0 +1,17 @@
+from .find import Frontier as Frontier
+from .find import find_frontier as find_frontier
+from .find import save_plans as save_plans
+from .pairs import Figure as Figure
+from .pairs import LIMIT_S as LIMIT_S
+from .pairs import POINTS as POINTS
+from .pairs import ordered as ordered
+from .pairs import pair_curve as pair_curve
+from .pairs_view import pairs_json as pairs_json
+from .pairs_view import pairs_text as pairs_text
+from .pairs_view import save_pairs as save_pairs
+from .pairs_view import save_pairs_plot as save_pairs_plot
+from .panel import NARROW as NARROW
+from .panel import WIDE as WIDE
+from .plot import save_plot as save_plot
+from .view import frontier_text as frontier_text
+from .view import to_json as to_json

@@ -1,0 +1,3 @@
+from .resource import resource_definition as resource_definition
+from .resource import to_resource as to_resource
+from .run import run_operator as run_operator

@@ -1,0 +1,104 @@
+"""The plug-ins of the test runs: a limit on a unit test's processor time, and a list of reasons for skips."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tools.cost import LIMIT_S, OVERHEAD, TestCost, read_table, summary
+
+TESTS = f"""
+import os, time
+import pytest
+
+runs = []
+
+def burn(seconds):
+    end_s = time.process_time() + seconds
+    while time.process_time() < end_s:
+        pass
+
+@pytest.fixture(scope="module")
+def shared():
+    burn(0.1)
+
+def test_dear(shared):
+    burn({LIMIT_S + 0.1})
+
+def test_dear_once_in_a_process(shared):
+    runs.append(1)
+    burn({LIMIT_S + 0.1} if len(runs) == 1 else 0.0)
+
+@pytest.mark.slow
+def test_slow():
+    burn({LIMIT_S + 0.1})
+
+def test_skipped_for_a_listed_reason():
+    pytest.skip("kubectl is not installed: not here")
+
+def test_skipped_for_another_reason():
+    pytest.skip("no time today")
+
+@pytest.mark.skip
+def test_skipped_without_a_reason():
+    pass
+
+@pytest.mark.xfail
+def test_expected_to_fail():
+    assert False
+"""
+UNIMPORTABLE = 'import pytest\npytest.importorskip("no_such_module_at_all")\n'
+
+
+def run_tests(folder: Path, tests: str, *options: str) -> str:
+    """Run a file of unit tests in a project of its own; returns what pytest prints."""
+    path = folder / "tests" / "unit" / "test_some.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(tests, encoding="utf-8")
+    (folder / "pytest.ini").write_text(
+        "[pytest]\nmarkers = slow\naddopts = -rA -q -p no:kmock --import-mode=importlib\n"
+    )
+    (folder / "conftest.py").write_text('pytest_plugins = ["tests.tools.cost", "tests.tools.listed_skips"]\n')
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=120, check=False).stdout
+
+
+@pytest.mark.slow
+def test_dear_unit_tests_and_unlisted_skips_fail(tmp_path: Path) -> None:
+    table = tmp_path / "costs.tsv"
+    printed = run_tests(tmp_path, TESTS, f"--cost={table}")
+    lines = [line.split() for line in printed.partition("test summary")[2].splitlines() if "::" in line]
+    outcomes = {name.partition("::")[2]: outcome for outcome, name, *_ in lines}
+    assert outcomes == {
+        "test_dear": "ERROR",
+        "test_dear_once_in_a_process": "PASSED",
+        "test_slow": "PASSED",
+        "test_skipped_for_another_reason": "FAILED",
+        "test_skipped_without_a_reason": "ERROR",
+        "test_expected_to_fail": "FAILED",
+    }, printed
+    assert "1 skipped, 2 errors" in printed
+    costs = {cost.test.rpartition("::")[2]: cost for cost in read_table(table)}
+    assert (costs["test_slow"].tier, costs["test_dear"].tier) == ("slow", "test")
+    assert costs["test_dear"].phases_s[0] >= 0.1
+    assert costs["test_dear"].phases_s[1] >= LIMIT_S
+    assert costs[OVERHEAD].seconds > 0.0
+
+
+def test_a_module_skipped_for_an_unlisted_reason_fails(tmp_path: Path) -> None:
+    assert "1 error" in run_tests(tmp_path, UNIMPORTABLE)
+
+
+def test_the_summary_adds_up_folders_and_tiers() -> None:
+    costs = [
+        TestCost("tests/unit/a/test_x.py::test_1", "test", 2.0, (0.5, 1.5, 0.0)),
+        TestCost("tests/unit/a/test_y.py::test_2[a/b]", "slow", 3.0, (0.0, 3.0, 0.0)),
+        TestCost(OVERHEAD, "", 4.0, (0.0, 0.0, 0.0)),
+    ]
+    lines = [" ".join(line.split()) for line in summary(costs).splitlines()]
+    assert lines[0] == "the dearest of 2 tests, processor seconds"
+    assert lines[1].endswith("test_2[a/b]")
+    assert {"5.0 tests/unit/a", "2.0 test", "3.0 slow", "9.0 in all"} <= set(lines)

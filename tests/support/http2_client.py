@@ -1,0 +1,186 @@
+"""An HTTP/2 client in memory: its frames go straight into a server's connection, whose frames it reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from jellybean_agent.rpc.frames import (
+    ACK,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEAD,
+    HEADER_BYTES,
+    HEADERS,
+    PREFACE,
+    SETTING,
+    SETTINGS,
+    frame,
+)
+from jellybean_agent.rpc.hpack import Decoder, Header, encode_headers
+from jellybean_agent.rpc.http2 import Http2Connection
+from jellybean_agent.rpc.server import RpcServer
+from jellybean_agent.security.identity import OpenPolicy
+from jellybean_agent.transport.channels import make_server
+from tests.support.memory_connection import MemoryTransport
+
+SERVICE = "test.Calls"
+ECHO, SLOW, BIDI, BREAK, SPLIT = (f"/{SERVICE}/{name}" for name in ("Echo", "Slow", "Bidi", "Break", "Split"))
+INITIAL_WINDOW, MAX_FRAME = 4, 5  # identifiers of settings
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame that the server sent."""
+
+    kind: int
+    flags: int
+    number: int
+    payload: bytes
+
+
+def message(content: bytes, *, compressed: int = 0) -> bytes:
+    """A gRPC message: its prefix and content."""
+    return bytes((compressed,)) + len(content).to_bytes(4, "big") + content
+
+
+def call_headers(path: str, *more: Header, method: bytes = b"POST") -> bytes:
+    """The header block of a call."""
+    return encode_headers(
+        (
+            *((b":method", method), (b":scheme", b"http"), (b":path", path.encode()), (b":authority", b"x")),
+            *((b"te", b"trailers"), (b"content-type", b"application/grpc"), *more),
+        )
+    )
+
+
+def open_call(number: int, path: str, *more: Header) -> bytes:
+    """The HEADERS frame that opens a call."""
+    return frame(HEADERS, END_HEADERS, number, call_headers(path, *more))
+
+
+def unary_call(number: int, content: bytes, path: str = ECHO, *more: Header) -> bytes:
+    """All frames of a call with one request."""
+    return open_call(number, path, *more) + frame(DATA, END_STREAM, number, message(content))
+
+
+def settings(*values: tuple[int, int]) -> bytes:
+    """A SETTINGS frame."""
+    return frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*value) for value in values))
+
+
+def split_frames(data: bytes) -> list[Frame]:
+    """The frames in these bytes, which are complete."""
+    frames, at = [], 0
+    while at < len(data):
+        high, low, kind, flags, number = HEAD.unpack_from(data, at)
+        end = at + HEAD.size + (high << 16 | low)
+        frames.append(Frame(kind, flags, number, data[at + HEAD.size : end]))
+        at = end
+    assert at == len(data)
+    return frames
+
+
+async def settle(turns: int = 10) -> None:
+    """Let the tasks of the event loop run until they wait."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+class CallServer:
+    """A server with a method of each kind, and what its handlers have noted."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.contexts: list[Any] = []
+        self.cancelled: list[int] = []
+        self.got: list[bytes] = []
+        self.server: RpcServer = make_server(OpenPolicy(), self.contexts.append, **limits)
+        handlers = {
+            "Echo": grpc.unary_unary_rpc_method_handler(self._echo),
+            "Slow": grpc.unary_unary_rpc_method_handler(self._slow),
+            "Break": grpc.unary_unary_rpc_method_handler(self._break),
+            "Split": grpc.unary_stream_rpc_method_handler(self._split),
+            "Bidi": grpc.stream_stream_rpc_method_handler(self._bidi),
+        }
+        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+
+    async def _echo(self, request: bytes, _context: Any) -> bytes:
+        return request
+
+    async def _slow(self, _request: bytes, context: Any) -> bytes:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            self.cancelled.append(context.number)
+            raise
+        return b""
+
+    async def _break(self, _request: bytes, _context: Any) -> bytes:
+        raise ZeroDivisionError
+
+    async def _split(self, request: bytes, _context: Any) -> AsyncIterator[bytes]:
+        for octet in request:
+            yield bytes([octet])
+
+    async def _bidi(self, requests: AsyncIterator[bytes], _context: Any) -> AsyncIterator[bytes]:
+        async for request in requests:
+            self.got.append(request)
+            yield request
+
+
+class Http2Client:
+    """One connection to a server. `answers`: the frames that it has sent so far, its preface apart."""
+
+    def __init__(self, server: RpcServer) -> None:
+        self.connection = Http2Connection(server)
+        self.transport = MemoryTransport(self.connection)
+        self.transport.connect()
+        self._decoder: Decoder[dict[bytes, bytes]] = Decoder(HEADER_BYTES, dict)
+
+    async def greet(self, *values: tuple[int, int]) -> list[Frame]:
+        """Begin the connection with these settings; returns the server's first frames."""
+        return await self.send(PREFACE + settings(*values))
+
+    async def send(self, data: bytes, pieces: int = 0) -> list[Frame]:
+        """Send bytes; returns what the server answers."""
+        self.transport.receive(data, pieces)
+        return await self.frames()
+
+    async def frames(self) -> list[Frame]:
+        """What the server has sent since the last time."""
+        await settle()
+        return split_frames(self.transport.take())
+
+    def headers(self, block: Frame | bytes) -> dict[bytes, bytes]:
+        """The headers of a HEADERS frame."""
+        return self._decoder.decode(block.payload if isinstance(block, Frame) else block)
+
+    def status(self, answers: Iterable[Frame], number: int) -> tuple[int, str]:
+        """The trailing status of a call: its number and its text."""
+        (last,) = (
+            found for found in answers if found.kind == HEADERS and found.flags & END_STREAM and found.number == number
+        )
+        headers = self.headers(last)
+        return int(headers[b"grpc-status"]), headers.get(b"grpc-message", b"").decode()
+
+
+def content(answers: Iterable[Frame], number: int) -> bytes:
+    """The bytes of a call's DATA frames."""
+    return b"".join(found.payload for found in answers if found.kind == DATA and found.number == number)
+
+
+def goaway(answers: Iterable[Frame]) -> tuple[int, int, str]:
+    """The last stream, the error code and the reason of the one GOAWAY frame."""
+    (last,) = (found for found in answers if found.kind == GOAWAY)
+    return int.from_bytes(last.payload[:4], "big"), int.from_bytes(last.payload[4:8], "big"), last.payload[8:].decode()
+
+
+def is_acknowledged(answers: Iterable[Frame]) -> bool:
+    """Whether the server has acknowledged SETTINGS."""
+    return any(found.kind == SETTINGS and found.flags & ACK for found in answers)

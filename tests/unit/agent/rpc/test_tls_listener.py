@@ -1,0 +1,381 @@
+"""The TLS connections of a server in memory: which handshakes count as unfinished, and when a connection ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from jellybean.serving.enrolment.authority import open_authority
+from jellybean_agent.rpc.frames import PREFACE, frame
+from jellybean_agent.rpc.tls.listener import SERVER_ALPN, TlsLimits, TlsListener
+from jellybean_agent.rpc.tls.transport import TlsTransport
+from jellybean_agent.rpc.unix_socket_frames import STREAMS_ALPN
+from jellybean_agent.security.certificates import CertificateFolder
+from jellybean_agent.security.identity import Identity, Role, identities
+from jellybean_agent.security.tls_context import ReloadingTlsContext, TlsSettings, client_context
+from tests.support.http2_client import (
+    BIDI,
+    INITIAL_WINDOW,
+    MAX_FRAME,
+    SLOW,
+    CallServer,
+    content,
+    goaway,
+    message,
+    open_call,
+    settings,
+    settle,
+    split_frames,
+    unary_call,
+)
+from tests.support.memory_connection import MemoryTransport
+from tests.support.simulated_time import run_in_simulated_time
+
+GATEWAY, ALICE = Identity("w", Role.GATEWAY), Identity("w", Role.CLIENT, "alice")
+LARGE = os.urandom(300_000)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[CertificateFolder, CertificateFolder]:
+    """The certificates of a server and of a client."""
+    root = tmp_path_factory.mktemp("certificates")
+    authority = open_authority(root / "ca")
+    authority.equip(root / "gateway", GATEWAY)
+    authority.equip(root / "client", ALICE)
+    return CertificateFolder(root / "gateway"), CertificateFolder(root / "client")
+
+
+class Listener:
+    """A server's TLS listener with these limits."""
+
+    def __init__(self, folders: tuple[CertificateFolder, CertificateFolder], limits: TlsLimits) -> None:
+        self.calls = CallServer()
+        self._client = folders[1]
+        context = ReloadingTlsContext.of(folders[0], TlsSettings(minimum=ssl.TLSVersion.TLSv1_2, alpn=SERVER_ALPN))
+        self.tls = TlsListener(self.calls.server, context, limits)
+
+    def accept(self) -> MemoryTransport:
+        """A new connection whose client has sent nothing yet."""
+        connection = MemoryTransport(self.tls.accept())
+        connection.connect()
+        return connection
+
+    def client(self, *alpn: str) -> Client:
+        """A new connection with a client that speaks TLS."""
+        return Client(self.accept(), client_context(self._client.current(), alpn or ("h2",)))
+
+
+class Client:
+    """The client of a connection: its TLS and the bytes that it has read."""
+
+    def __init__(self, connection: MemoryTransport, context: ssl.SSLContext) -> None:
+        self.connection = connection
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=GATEWAY.tls_name)
+
+    def shake_hands(self, pieces: int = 0) -> Client:
+        """Complete the handshake."""
+        for _ in range(10):
+            try:
+                self.tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self._exchange(pieces)
+            else:
+                self._exchange(pieces)
+                return self
+        raise AssertionError("the handshake does not end")
+
+    def _exchange(self, pieces: int = 0) -> None:
+        self.connection.receive(self._outgoing.read(), pieces)
+        self._incoming.write(self.connection.take())
+
+    def send(self, data: bytes, pieces: int = 0) -> None:
+        """Send bytes."""
+        for at in range(0, len(data), 2**14):
+            self.tls.write(data[at : at + 2**14])
+        self._exchange(pieces)
+
+    async def read(self) -> bytes:
+        """What the server has sent; nothing more after its close_notify."""
+        await settle()
+        self._exchange()
+        data = b""
+        try:
+            while part := self.tls.read(2**16):
+                data += part
+        except ssl.SSLWantReadError:
+            pass
+        return data
+
+    def has_been_closed(self) -> bool:
+        """Whether the server has sent close_notify."""
+        try:
+            return self.tls.read(1) == b""
+        except ssl.SSLWantReadError:
+            return False
+
+
+def in_simulated_time(
+    folders: tuple[CertificateFolder, CertificateFolder],
+    limits: TlsLimits,
+    test: Callable[[Listener], Awaitable[None]],
+) -> None:
+    async def run() -> None:
+        await test(Listener(folders, limits))
+
+    run_in_simulated_time(run)
+
+
+def test_handshakes_that_are_finished_or_failed_do_not_count_as_unfinished(
+    folders: tuple[CertificateFolder, CertificateFolder], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "jellybean.tls")
+
+    async def test(listener: Listener) -> None:
+        clients = [listener.client().shake_hands() for _ in range(5)]
+        listener.accept().receive(b"plain text")
+        listener.accept().lose()
+        other = listener.client("http/1.1").shake_hands()
+        assert other.connection.is_closing(), "the server refuses after the handshake"
+        waiting = [listener.accept() for _ in range(3)]
+        await settle()
+        assert not any(connection.is_closing() for connection in waiting)
+        latest = listener.accept()
+        assert [connection.is_aborted for connection in waiting] == [True, False, False], "the oldest is given up"
+        assert not latest.is_closing()
+        assert listener.calls.server.open_connections == 5
+        for client in clients:
+            client.send(PREFACE + settings() + unary_call(1, b"x"))
+            assert message(b"x") in await client.read()
+
+    in_simulated_time(folders, TlsLimits(handshakes=3), test)
+    reasons = [text.removeprefix("refused at the handshake: ").rpartition(" (")[0] for text in caplog.messages]
+    assert reasons == [
+        "it does not speak TLS",
+        f"it offers none of the protocols {STREAMS_ALPN}, h2 (ALPN)",
+        "more than 3 unfinished handshakes",
+    ]
+
+
+@pytest.mark.parametrize("pieces", [0, 7])
+def test_a_client_is_known_by_its_certificate_and_served_by_what_it_offers(
+    folders: tuple[CertificateFolder, CertificateFolder], pieces: int
+) -> None:
+    async def test(listener: Listener) -> None:
+        client = listener.client("h2").shake_hands(pieces)
+        client.send(PREFACE + settings((INITIAL_WINDOW, 2**30)) + unary_call(1, LARGE[:1000]), pieces)
+        assert content(split_frames(await client.read()), 1) == message(LARGE[:1000])
+        (context,) = listener.calls.contexts
+        assert identities(context.auth_context()) == [ALICE]
+        assert context.peer() == "ipv4:127.0.0.1:40000"
+        other = listener.client(STREAMS_ALPN).shake_hands()
+        assert other.tls.selected_alpn_protocol() == STREAMS_ALPN
+        assert (await other.read()).startswith(b""), "there is no greeting over TLS"
+
+    in_simulated_time(folders, TlsLimits(), test)
+
+
+def test_large_answers_pass_whole_and_are_held_back_with_their_reader(
+    folders: tuple[CertificateFolder, CertificateFolder],
+) -> None:
+    async def test(listener: Listener) -> None:
+        client = listener.client().shake_hands()
+        wide = settings((INITIAL_WINDOW, 2**30), (MAX_FRAME, 2**20)) + frame(8, 0, 0, (2**29).to_bytes(4, "big"))
+        client.send(PREFACE + wide)
+        await client.read()
+        client.connection.is_blocked = True
+        for number in range(1, 11, 2):
+            client.send(unary_call(number, LARGE))
+            await settle()
+        assert not client.connection.is_reading
+        assert client.connection.get_write_buffer_size() < 2**20 + 2 * len(LARGE)
+        client.connection.unblock()
+        answers = split_frames(await client.read())
+        assert [content(answers, number) for number in range(1, 11, 2)] == [message(LARGE)] * 5
+        assert client.connection.is_reading
+
+    in_simulated_time(folders, TlsLimits(), test)
+
+
+def test_a_handshake_that_does_not_end_is_given_up_and_a_finished_one_is_not(
+    folders: tuple[CertificateFolder, CertificateFolder], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "jellybean.tls")
+
+    async def test(listener: Listener) -> None:
+        silent, done = listener.accept(), listener.client().shake_hands()
+        await asyncio.sleep(2.9)
+        assert not silent.is_closing()
+        await asyncio.sleep(0.2)
+        assert silent.is_aborted
+        await asyncio.sleep(60.0)
+        assert not done.connection.is_closing()
+
+    in_simulated_time(folders, TlsLimits(handshake_s=3.0), test)
+    assert caplog.messages == ["refused at the handshake: no TLS handshake within 3 s (127.0.0.1)"]
+
+
+def test_a_connection_retires_at_its_age_and_ends_after_the_grace(
+    folders: tuple[CertificateFolder, CertificateFolder],
+) -> None:
+    async def test(listener: Listener) -> None:
+        client, lost, stuck = (listener.client().shake_hands() for _ in range(3))
+        for one in (client, lost, stuck):
+            one.send(PREFACE + settings() + unary_call(1, b"", SLOW))
+            await one.read()
+        lost.connection.lose()
+        await asyncio.sleep(89.9)
+        assert await client.read() == b""
+        waited_s = 0.0
+        while not (first := await client.read()):  # ages differ by a tenth
+            await asyncio.sleep(0.1)
+            waited_s += 0.1
+        assert waited_s < 20.3
+        assert goaway(split_frames(first))[0] == 2**31 - 1
+        await asyncio.sleep(1.1)
+        client.send(unary_call(3, b"refused"))
+        assert [found.kind for found in split_frames(await client.read())] == [7, 3]
+        await asyncio.sleep(8.7)
+        assert await client.read() == b"", "the grace has not ended"
+        await asyncio.sleep(0.3)
+        last = await client.read()
+        assert b"the connection has reached its maximum age" in last
+        assert client.has_been_closed()
+        await asyncio.sleep(60.0)
+        assert listener.calls.server.calls_in_progress == 0
+        assert not lost.connection.is_aborted, "its timers have ended with it"
+
+    in_simulated_time(folders, TlsLimits(age_s=100.0, grace_s=10.0), test)
+
+
+def test_a_client_that_does_not_read_the_end_is_aborted(
+    folders: tuple[CertificateFolder, CertificateFolder],
+) -> None:
+    async def test(listener: Listener) -> None:
+        connection = StuckTransport(listener.tls.accept())
+        connection.connect()
+        client = Client(connection, client_context(folders[1].current(), ("h2",))).shake_hands()
+        client.send(PREFACE + settings())
+        await asyncio.sleep(9.0 + 1.0 + 4.9)
+        assert not connection.is_aborted
+        await asyncio.sleep(2.2)  # ages differ by a tenth
+        assert connection.is_aborted
+
+    in_simulated_time(folders, TlsLimits(age_s=10.0, grace_s=1.0), test)
+
+
+class StuckTransport(MemoryTransport):
+    """Its last bytes do not leave, so that only `abort` ends it."""
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_end_of_a_listener_aborts_handshakes_and_waits_for_connections(
+    folders: tuple[CertificateFolder, CertificateFolder],
+) -> None:
+    async def test(listener: Listener) -> None:
+        beginner, client = listener.accept(), listener.client().shake_hands()
+        stuck = StuckTransport(listener.tls.accept())
+        stuck.connect()
+        Client(stuck, client_context(folders[1].current(), ("h2",))).shake_hands()
+        closing = asyncio.create_task(listener.tls.close())
+        await settle()
+        assert beginner.is_aborted
+        assert not client.connection.is_aborted
+        client.connection.close()
+        await closing
+        assert not client.connection.is_aborted
+        assert stuck.is_aborted
+
+    in_simulated_time(folders, TlsLimits(), test)
+
+
+def test_close_notify_and_a_lost_connection_end_the_calls(
+    folders: tuple[CertificateFolder, CertificateFolder],
+) -> None:
+    async def test(listener: Listener) -> None:
+        for how in ("close_notify", "lost", "garbage"):
+            client = listener.client().shake_hands()
+            client.send(PREFACE + settings() + unary_call(1, b"", SLOW) + open_call(3, BIDI))
+            await client.read()
+            assert listener.calls.server.calls_in_progress == 2
+            if how == "close_notify":
+                with pytest.raises(ssl.SSLWantReadError):
+                    client.tls.unwrap()
+                client._exchange()
+                await settle()
+                assert client.connection.is_closing()
+            elif how == "lost":
+                client.connection.lose(ConnectionResetError())
+            else:
+                client.connection.receive(b"\x17\x03\x03\x00\x20" + bytes(32))
+            await settle()
+            assert listener.calls.server.calls_in_progress == 0, how
+            assert listener.calls.server.open_connections == 0, how
+
+    in_simulated_time(folders, TlsLimits(), test)
+
+
+def test_a_peer_that_ends_before_the_handshake_is_told_of_once(
+    folders: tuple[CertificateFolder, CertificateFolder], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "jellybean.tls")
+
+    async def test(listener: Listener) -> None:
+        connection = listener.accept()
+        transport = connection.protocol
+        assert isinstance(transport, TlsTransport)
+        transport.eof_received()
+        transport.eof_received()
+        await settle()
+        assert connection.is_closing()
+        client = listener.client().shake_hands()
+        secured = client.connection.protocol
+        assert isinstance(secured, TlsTransport)
+        secured.eof_received()
+        assert not client.connection.is_closing(), "its own transport closes it"
+        assert not secured.is_closing()
+        secured.abort()
+        assert secured.is_closing()
+        secured.write(b"after the end")
+        assert client.connection.take() == b""
+        early = TlsTransport(secured_by(listener), listener.tls, memoryview(bytearray(10)), 1.0)
+        early.abort()
+        late = MemoryTransport(early)
+        late.connect()
+        assert late.is_aborted, "it was given up before it was connected"
+
+    in_simulated_time(folders, TlsLimits(), test)
+    assert caplog.messages == ["refused at the handshake: it closed the connection (127.0.0.1)"]
+
+
+def test_a_lost_connection_takes_nothing_more(folders: tuple[CertificateFolder, CertificateFolder]) -> None:
+    async def test(listener: Listener) -> None:
+        client = listener.client().shake_hands()
+        secured = client.connection.protocol
+        assert isinstance(secured, TlsTransport)
+        assert secured.get_extra_info("peername") == ("127.0.0.1", 40_000)
+        client.connection.lose()
+        assert secured.is_closing()
+        secured.pause_reading()
+        secured.resume_reading()
+        secured.set_write_buffer_limits(5)
+        secured.write(b"x")
+        secured.close()
+        secured.abort()
+        assert (secured.get_write_buffer_size(), secured.get_extra_info("peername", "gone")) == (0, "gone")
+        assert client.connection.take() == b""
+
+    in_simulated_time(folders, TlsLimits(), test)
+
+
+def secured_by(listener: Listener) -> Callable[[ssl.MemoryBIO, ssl.MemoryBIO], ssl.SSLObject]:
+    """What makes the TLS of one more connection of a listener."""
+    return lambda incoming, outgoing: listener.client().connection.protocol.tls.context.wrap_bio(  # type: ignore[attr-defined]
+        incoming, outgoing, server_side=True
+    )

@@ -1,0 +1,16 @@
+"""Opens a new ledger at the moment at which other processes do, too."""
+
+from __future__ import annotations
+
+from multiprocessing.synchronize import Barrier
+
+from jellybean.ledger.ledger import Ledger
+from jellybean.ledger.queries.questions import all_events
+
+
+def main(barrier: Barrier, url: str) -> None:
+    """Open it and ask it."""
+    barrier.wait(60.0)
+    ledger = Ledger(url)
+    assert all_events(ledger) == ()
+    ledger.close()
