@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,8 +48,11 @@ class RunningGateway:
 
     async def ready(self, state: str = "ready") -> None:
         """Wait for a state."""
-        while (await self.status()).state != state:
-            await asyncio.sleep(0.005)
+
+        async def has_state() -> bool:
+            return (await self.status()).state == state
+
+        await eventually(has_state)
 
     async def stop(self) -> None:
         """End it as `jellybean down` does."""
@@ -100,6 +103,13 @@ async def running_gateway(
         yield running
         if not task.done():
             await running.stop()
+
+
+async def eventually(condition: Callable[[], Awaitable[object]]) -> None:
+    """Wait until a condition holds that is asked of a process. TimeoutError if it does not."""
+    async with asyncio.timeout(30.0):
+        while not await condition():
+            await asyncio.sleep(0.005)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

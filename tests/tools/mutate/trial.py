@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from tests.tools.mutate.covering import CoveringTest
 from tests.tools.mutate.draw import Drawn
+from tests.tools.mutate.no_cost_limit import NO_COST_LIMIT
 from tests.tools.mutate.tree import Tree
 
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
@@ -88,6 +89,8 @@ class Trials:
             "--tb=no",
             "-p",
             "no:cacheprovider",
+            "-p",
+            NO_COST_LIMIT,
             *limits,
             f"@{arguments}",
         ]

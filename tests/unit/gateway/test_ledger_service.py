@@ -103,9 +103,11 @@ def test_many_questions_wait_and_more_are_refused_while_the_gateway_goes_on() ->
         refusals = [task for task in tasks if task.done()]
         answers.may_answer.set()
         await asyncio.wait(tasks)
+        answers.may_answer.clear()
         return [str(task.exception()) for task in refusals]
 
-    assert asyncio.run(ask()) == ["16 questions about the ledger wait already: ask again in a moment"] * 4
+    for _ in range(2):  # those that have ended leave room for as many
+        assert asyncio.run(ask()) == ["16 questions about the ledger wait already: ask again in a moment"] * 4
     service.close()
 
 

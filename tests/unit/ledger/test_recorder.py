@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from jellybean.ledger import tables
+from jellybean.ledger.answers import KeptAnswer
+from jellybean.ledger.audits import AuditLine
 from jellybean.ledger.columns import COLUMNS
 from jellybean.ledger.ledger import Ledger
 from jellybean.ledger.lines import Interval
 from jellybean.ledger.queries.questions import By, all_events, cost
 from jellybean.ledger.readings import Moment, Reading
+from jellybean.ledger.value_figures import Port
 from jellybean.serving.gateway.accounting.recorder import Recorder
 from jellybean.serving.gateway.accounting.serving_log import ServingLog
 from jellybean.serving.gateway.plans.cost_so_far import CostAccount
 from jellybean.serving.outcomes import OutcomeKind
-from jellybean_agent import LiveCounters, PlanView, plan_view
+from jellybean_agent import LiveCounters, PlanView, encode_tensor, plan_view
 from tests.support.tiny_models import chain
+
+VALUES = tables.values.name
 
 
 @dataclass(frozen=True)
@@ -210,3 +219,33 @@ def test_a_cancelled_write_ends_before_the_last_one_begins(tmp_path: Path, monke
     asyncio.run(run())
     assert most == [1]
     assert not (tmp_path / "live").exists(), "all of it is in the ledger"
+
+
+@pytest.mark.parametrize("table", [tables.answers.name, tables.audits.name, VALUES])
+def test_what_a_table_does_not_take_is_given_back(tmp_path: Path, table: str) -> None:
+    path = tmp_path / "ledger.db"
+    plans = Plans(Served(plan_view(chain(tmp_path))))
+    log = ServingLog(LiveCounters(tmp_path / "live", COLUMNS), "tiny")
+    recorder = Recorder(Ledger(str(path), "g"), log, "run", plans)  # type: ignore[arg-type]
+    kept = KeptAnswer("", "a", time.time(), "tiny", "plan", "", "", b"")
+    audit = AuditLine(time.time(), 10.0, "tiny", "plan", "", 3, 2.5, 1, 0)
+
+    def rename(before: str, after: str) -> None:
+        with contextlib.closing(sqlite3.connect(path)) as database, database:
+            database.execute(f"alter table {before} rename to {after}")
+
+    async def run() -> None:
+        await recorder.write()
+        recorder.answers.give_back([kept])
+        recorder.audits.give_back([audit])
+        recorder.values.see(plans.served.view, Port.SOURCE, {"x": encode_tensor(np.ones((1, 4), np.float32))})
+        rename(table, "away")
+        await recorder.write()
+        rename("away", table)
+        await recorder.write(is_last=True)
+        await recorder.end(has_kept=False)
+
+    asyncio.run(run())
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        (rows,) = database.execute(f"select count(*) from {table}").fetchone()
+    assert rows == (2 if table == VALUES else 1)  # figures of one tensor: its mean and its spread

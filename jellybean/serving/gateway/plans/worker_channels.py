@@ -21,7 +21,7 @@ class WorkerChannels:
     def __init__(self, transport: Transport, addresses: Mapping[str, str]) -> None:
         self._transport, self._addresses = transport, addresses
         self._channels: dict[str, tuple[Credentials | None, grpc.aio.Channel]] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: dict[asyncio.Task[None], grpc.aio.Channel] = {}  # that were replaced
 
     def of(self, worker: str) -> grpc.aio.Channel:
         """The channel to a worker. PlanViewError if its address is not allowed."""
@@ -34,14 +34,15 @@ class WorkerChannels:
         self._channels[worker] = credentials, channel
         if found is not None:
             task = asyncio.create_task(found[1].close(_GRACE_S))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._closing[task] = found[1]
+            task.add_done_callback(self._closing.pop)
         return channel
 
     async def close(self) -> None:
         """Close all channels at once; their calls end with UsageError or CancelledError."""
-        for task in self._closing:
-            task.cancel()
-        await asyncio.gather(*self._closing, return_exceptions=True)
-        for _, channel in self._channels.values():
+        replaced = dict(self._closing)
+        for task in replaced:
+            task.cancel()  # its grace
+        await asyncio.gather(*replaced, return_exceptions=True)
+        for channel in (*replaced.values(), *(channel for _, channel in self._channels.values())):
             await channel.close(None)

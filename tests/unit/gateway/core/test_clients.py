@@ -21,6 +21,7 @@ from jellybean.serving.enrolment.authority import Authority, open_authority
 from jellybean.serving.errors import KeptError, RequestError
 from jellybean.serving.remote_ledger import RemoteLedger
 from jellybean_agent import Identity, Role
+from jellybean_protos.gateway.v1 import ledger_pb2
 from jellybean_solver.model.problem import Deliver, Link
 from tests.support.gateway_in_process import running_gateway
 from tests.support.ports import free_port
@@ -164,9 +165,25 @@ def test_a_remote_ledger(tmp_path: Path) -> None:
         assert error_of(lambda: client.label({"unknown": 3}))[0] == "NOT_FOUND"
         outcomes = ledger.label("tiny", [LaterLabel("c", "3"), LaterLabel("d", "3")])
         assert [outcome.verdict for outcome in outcomes] == [1.0, None]
+        assert error_of(lambda: ledger.label("other", [LaterLabel("c", "3")]))[0] == "NOT_FOUND"
         accuracies = ledger.accuracy(LabelledBy.ALL, "tiny")
         assert [(line.labels, round(line.accuracy, 1)) for line in accuracies.lines] == [(3, 66.7)]
         assert [line.labels for line in ledger.accuracy(LabelledBy.ALL, "other").lines] == [0]
+        for wrong, said in (
+            (LaterLabel("", "3"), "label 1 has no id: which request is it for?"),
+            (LaterLabel("i" * 257, "3"), "label 1: its id has 257 bytes, and may have 256"),
+            (LaterLabel("c", "3" * 4097), "label 1: its label has 4097 bytes, and may have 4096"),
+        ):
+            assert error_of(lambda wrong=wrong: ledger.label("tiny", [wrong])) == ("INVALID_ARGUMENT", said)
+        many = ledger_pb2.LabelRequest(labels=[ledger_pb2.RequestLabel(id="c", label="3")] * 1001)
+        assert error_of(lambda: client.ask_ledger("Label", many)) == (
+            "INVALID_ARGUMENT",
+            "1001 labels in one call: at most 1000 are taken, send the others in further calls",
+        )
+        (point,) = ledger.accuracy_timeline("tiny", 3600)
+        assert point.accuracy.labels == 3
+        for ask in (lambda: ledger.accuracy_timeline("tiny", 5), lambda: ledger.timeline(9)):
+            assert error_of(ask)[0] == "INVALID_ARGUMENT"
         assert error_of(lambda: ledger.timeline(5)) == (
             "INVALID_ARGUMENT",
             "pieces of 5 s: the ledger has none shorter than 10 s",

@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 
 from jellybean.serving.gateway.gateway import GatewaySettings
+from jellybean.serving.gateway.requests.admission import Admission
 from jellybean.serving.gateway.requests.hedging import Hedge
+from jellybean.serving.gateway.requests.in_flight import RETRY_SHARE, answer_limit_s
+from jellybean.serving.gateway.requests.retry_budget import RetryBudget
 from jellybean.serving.outcomes import OutcomeKind, Result
 from jellybean.serving.spool.delivery import Key
 from jellybean_agent import PlanView, decode_tensor
@@ -177,8 +180,8 @@ def test_a_request_that_waits_in_vain_says_for_what(one: PlanView) -> None:
 def test_a_lost_request_that_is_late_says_how_it_was_lost(one: PlanView) -> None:
     async def test() -> None:
         async with served(one, behaviours={"edge-1": refuse(Code.UNAVAILABLE, "no memory")}) as found:
-            reason = reason_of(await ask(found, 0.1), Code.DEADLINE_EXCEEDED)
-            assert reason == "no route was open within 0.1 s: worker edge-1, operator double: no memory"
+            reason = reason_of(await ask(found, 0.8), Code.DEADLINE_EXCEEDED)  # before the route is probed
+            assert reason == "no route was open within 0.8 s: worker edge-1, operator double: no memory"
             assert found.gateway.status().retried == 1
             assert_nothing_is_left(found)
 
@@ -507,3 +510,83 @@ def test_the_end_fails_what_is_in_flight(one: PlanView) -> None:
             assert reason_of(await asked, Code.UNAVAILABLE) == "the gateway is shutting down"
 
     run(test())
+
+
+def test_a_workflow_that_is_left_out_finishes_what_it_has(one: PlanView) -> None:
+    async def test() -> None:
+        async with served(one, behaviours={"edge-1": hold}) as found:
+            asked = ask(found)
+            await found.sent()
+            found.gateway.leave_out()
+            reason = reason_of(await ask(found), Code.UNAVAILABLE)
+            assert reason == "the plan that is served now leaves this workflow out"
+            finished = asyncio.create_task(found.gateway.finished())
+            await asyncio.sleep(0.03)
+            assert not finished.done()
+            found.workers["edge-1"].answer(found.received[0], tensor(1, 2, 3, 4))
+            assert (await asked)[0] is None
+            await finished
+
+    run(test())
+
+
+def test_a_plan_with_other_sources_ends_a_request_that_was_checked_before(one: PlanView) -> None:
+    async def test() -> None:
+        async with served(one) as found:
+            results: list[Result] = []
+            found.gateway.submit(
+                {"y": tensor(1)}, 5.0, Key("", ""), lambda *result: results.append(result), are_checked=True
+            )
+            assert reason_of(results[0], Code.INVALID_ARGUMENT) == "the plan that has taken over has other sources"
+            assert_nothing_is_left(found)
+
+    run(test())
+
+
+def test_a_request_that_waits_is_not_hedged(one: PlanView, caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        settings = GatewaySettings(hedge=Hedge("0.02"))
+        broken = refuse(Code.UNAVAILABLE, "cut")
+        async with served(one, settings, behaviours={"edge-1": broken}) as found:
+            assert reason_of(await ask(found, 0.1), Code.DEADLINE_EXCEEDED)
+            assert found.gateway.status().hedged == 0
+            assert_nothing_is_left(found)
+
+    run(test())
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_a_quantile_of_latencies_counts_those_that_hedges_cut_short() -> None:
+    hedge = Hedge("50%")
+    for _ in range(64):
+        hedge.record(0.3, is_exact=False)
+    assert hedge.after_s == 0.3
+    hedge = Hedge("50%")
+    for number in range(64):
+        assert hedge.after_s == float("inf")
+        hedge.record(0.1 if number < 40 else 0.2)
+    assert hedge.after_s == 0.1
+
+
+def test_answered_ids_are_remembered_up_to_a_number() -> None:
+    admission, most = Admission(16), 65_536
+    for number in range(most + 1):
+        key = Key("", str(number))
+        admission.add(key, 1)
+        admission.remove(key, 1, answered=True)
+    assert admission.refusal(Key("", "0"), 1, 0) is None
+    assert admission.refusal(Key("", "1"), 1, 0) is not None
+
+
+def test_the_reason_of_a_failure_reaches_the_client_in_time() -> None:
+    assert [answer_limit_s(limit_s) for limit_s in (60.0, 2.0, 1.0)] == pytest.approx([59.8, 1.8, 0.9])
+
+
+def test_every_fifth_request_earns_a_retry() -> None:
+    budget = RetryBudget(2, RETRY_SHARE)
+    assert [budget.take(), budget.take(), budget.take()] == [True, True, False]
+    for _ in range(4):
+        budget.earn()
+    assert not budget.take()
+    budget.earn()
+    assert budget.take()

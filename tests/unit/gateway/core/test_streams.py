@@ -14,6 +14,7 @@ from jellybean.serving.gateway.streams.streams import StreamChunk, StreamLimits
 from jellybean.serving.outcomes import Outcome
 from jellybean.serving.spool.delivery import Key
 from jellybean_agent import PlanView, decode_tensor, plan_view
+from jellybean_protos.agent.v1 import agent_pb2
 from tests.support.scripted_workers import ScriptedWorker, Served, add_up, hold, served, tensor, until
 from tests.support.tiny_models import make_plan, recurrent
 
@@ -239,6 +240,28 @@ def test_a_state_that_a_worker_has_lost_is_made_anew(one: PlanView) -> None:
     run(test())
 
 
+def test_a_state_that_cannot_be_made_anew_yet_is_made_anew_later(one: PlanView) -> None:
+    """The chunks before are refused in the middle."""
+
+    async def test() -> None:
+        async with served(one, behaviours=adding(one)) as found:
+            camera = Camera(found)
+            assert [await camera.send() for _ in range(3)] == [1, 3, 6]
+            (worker,) = found.workers.values()
+            worker.states.clear()
+            count = len(worker.received)
+
+            def refuse_second(worker: ScriptedWorker, message: agent_pb2.Message) -> None:
+                is_second = len(worker.received) == count + 3  # after the chunk that misses its state, and the first
+                worker.fail(message, Code.INTERNAL, "broken") if is_second else add_up(worker, message)
+
+            worker.behaviour = refuse_second
+            assert await refusal(camera.send(), Code.INTERNAL) == "worker edge-1, operator remember: broken"
+            assert await camera.send(4) == 10
+
+    run(test())
+
+
 def test_a_chunk_is_not_tried_for_ever(one: PlanView) -> None:
     async def test() -> None:
         async with served(one, behaviours=adding(one)) as found:
@@ -281,6 +304,29 @@ def test_chunks_wait_for_those_before_them(one: PlanView) -> None:
     run(test())
 
 
+def test_a_stream_that_begins_anew_leaves_the_chunk_before_behind(one: PlanView) -> None:
+    async def test() -> None:
+        async with served(one, behaviours={"edge-1": hold}) as found:
+            seen: list[dict[str, agent_pb2.Tensor]] = []
+            found.gateway.on_outputs = lambda view, outputs: seen.append(dict(outputs))
+            camera, worker = Camera(found), found.workers["edge-1"]
+            before = asyncio.create_task(camera.send(5))
+            (message,) = await found.sent()
+            worker.behaviour = add_up
+            assert await camera.send(7, begins=True) == 7
+            add_up(worker, message)
+            assert await before == 5
+            assert await camera.send(1) == 8
+            assert [tensors["remember"] for tensors in seen] == [
+                tensor(7, 0, 0, 0),
+                tensor(5, 0, 0, 0),
+                tensor(8, 0, 0, 0),
+            ]
+            assert not found.gateway.plans.served.has_attempts
+
+    run(test())
+
+
 def test_a_client_that_gives_up_lets_the_next_chunk_pass(one: PlanView) -> None:
     async def test() -> None:
         async with served(one, behaviours={"edge-1": hold}) as found:
@@ -301,16 +347,29 @@ def test_a_client_that_gives_up_lets_the_next_chunk_pass(one: PlanView) -> None:
 
 def test_streams_are_bounded(one: PlanView) -> None:
     async def test() -> None:
-        settings = GatewaySettings(streams=StreamLimits(max_streams=2, idle_s=0.05))
+        settings = GatewaySettings(streams=StreamLimits(max_streams=2))
         async with served(one, settings, behaviours=adding(one)) as found:
             first, second, third = (Camera(found, name) for name in "abc")
             assert [await first.send(), await second.send()] == [1, 1]
             assert await refusal(third.send(), Code.RESOURCE_EXHAUSTED) == (
                 "overloaded: 2 streams are open, the most this gateway takes"
             )
-            await asyncio.sleep(0.06)
+            assert await first.send(ends=True) == 3
             assert await third.send(begins=True) == 2
             await refusal(first.send(), Code.NOT_FOUND)
+
+    run(test())
+
+
+def test_a_stream_without_chunks_is_forgotten(one: PlanView) -> None:
+    async def test() -> None:
+        settings = GatewaySettings(streams=StreamLimits(max_streams=1, idle_s=0.01))
+        async with served(one, settings, behaviours=adding(one)) as found:
+            first, second = Camera(found, "a"), Camera(found, "b")
+            assert await first.send() == 1
+            await asyncio.sleep(0.02)
+            assert await second.send() == 1
+            assert "was idle for 0 s" in await refusal(first.send(), Code.NOT_FOUND)
 
     run(test())
 
