@@ -42,8 +42,10 @@ from jellybean_agent.rpc.frames import (
     WINDOW,
     WINDOW_BYTES,
     WITH_PRIORITY,
+    BrokenError,
     frame,
 )
+from jellybean_agent.rpc.http2_flood import FloodGuard
 from tests.support.http2_client import (
     BIDI,
     BREAK,
@@ -488,15 +490,17 @@ def test_nothing_is_read_from_a_client_that_does_not_read() -> None:
         await client.send(window(0, 2**30))
         client.transport.is_blocked = True
         large = RANDOM * 4
-        await client.send(unary_call(1, large[: 2**20 - 5]) + unary_call(3, large[: 2**20 - 5]))
+        await client.send(unary_call(7, large[: 2**19]))
+        assert client.transport.is_reading
+        await client.send(unary_call(9, large[: 2**20 - 5]) + unary_call(11, large[: 2**20 - 5]))
         assert not client.transport.is_reading
-        await client.send(unary_call(5, b"small"))
-        assert client.transport.get_write_buffer_size() < 2**21 + 2**10, "it stays with the call"
+        await client.send(unary_call(13, b"small"))
+        assert client.transport.get_write_buffer_size() < 2**21 + 2**19 + 2**10, "it stays with the call"
         client.transport.unblock()
         answers = await client.frames()
         assert client.transport.is_reading
-        assert content(answers, 5) == message(b"small")
-        assert len(content(answers, 3)) == 2**20
+        assert content(answers, 13) == message(b"small")
+        assert len(content(answers, 11)) == 2**20
         assert server.server.calls_in_progress == 0
 
     run_in_simulated_time(run)
@@ -808,6 +812,22 @@ def test_frames_without_effect_are_counted_until_a_call_is_answered(data: bytes)
         assert goaway(answers)[1:] == (ENHANCE_YOUR_CALM, "20 frames without effect")
 
     run_in_simulated_time(run)
+
+
+def test_answers_pay_for_the_frames_that_acknowledge_them() -> None:
+    guard = FloodGuard(FloodLimits(idle_frames=10))
+    for _ in range(10):
+        guard.count_idle()
+    guard.message_sent(100)
+    assert guard.idle_frames == 8
+    guard.message_sent(2**14)
+    assert guard.idle_frames == 4
+    guard.message_sent(2**20)
+    assert guard.idle_frames == 0
+    for _ in range(10):
+        guard.count_idle()
+    with pytest.raises(BrokenError, match="10 frames without effect"):
+        guard.count_idle()
 
 
 def test_settings_cost_more_with_more_streams() -> None:
