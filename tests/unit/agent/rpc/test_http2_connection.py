@@ -9,6 +9,7 @@ import os
 import zlib
 from typing import Any
 
+import grpc
 import pytest
 
 from jellybean_agent.rpc.flood_limits import FloodLimits
@@ -150,6 +151,30 @@ def test_answers_to_one_read_leave_in_one_write() -> None:
         answers = await client.send(b"".join(unary_call(number, b"x") for number in (3, 5, 7)))
         assert [client.status(answers, number) for number in (3, 5, 7)] == [(0, "")] * 3
         assert client.transport.writes == 1
+
+    run_in_simulated_time(run)
+
+
+def test_a_method_is_looked_up_once_and_an_unknown_one_each_time() -> None:
+    known, unknown = "/test.Noted/Known", "/test.Noted/Unknown"
+    asked: list[str] = []
+
+    async def echo(request: bytes, _context: Any) -> bytes:
+        return request
+
+    class Noted(grpc.GenericRpcHandler):  # type: ignore[misc]
+        def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+            asked.append(details.method)
+            return grpc.unary_unary_rpc_method_handler(echo) if details.method == known else None
+
+    async def run() -> None:
+        server = CallServer()
+        server.server.add_generic_rpc_handlers([Noted()])
+        client = await greeted(server)
+        calls = [(1, known, 0), (3, unknown, UNIMPLEMENTED), (5, known, 0), (7, unknown, UNIMPLEMENTED)]
+        for number, path, status in calls:
+            assert client.status(await client.send(unary_call(number, b"x", path)), number)[0] == status
+        assert asked == [known, unknown, unknown]
 
     run_in_simulated_time(run)
 
