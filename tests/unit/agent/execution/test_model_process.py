@@ -21,9 +21,11 @@ from jellybean_agent.errors import (
     ModelError,
     PermanentError,
     RefusedValuesError,
+    TransientError,
 )
 from jellybean_agent.execution.emulation import EmulatedFinish
 from jellybean_agent.execution.model_process import ModelProcess
+from jellybean_agent.execution.process_pool import ModelProcessPool
 from jellybean_agent.execution.process_wire import Conversation, SharedMemory
 from jellybean_agent.execution.python_code import PythonStep
 from jellybean_agent.system.device import CPU, Device
@@ -254,6 +256,14 @@ def test_an_answer_with_other_tensors_than_the_models_is_refused() -> None:
         started.process.close()
 
     with_pool(test)
+
+
+def test_a_pool_that_is_closed_starts_and_ends_nothing() -> None:
+    pool = ModelProcessPool()
+    with pytest.raises(TransientError, match="the process that starts model processes has died"):
+        pool.new_process()
+    assert pool.end_process(1) == -int(signal.SIGKILL)
+    pool.close()
 
 
 # -- runs that an event loop waits for ---------------------------------------------------------------------------------

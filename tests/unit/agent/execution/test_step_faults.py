@@ -127,7 +127,7 @@ def test_folders_that_are_put_on_the_path_have_an_allowed_module(tmp_path: Path)
 def test_sources_that_cannot_be_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match="there is no module absent_step_of_a_test here"):
         find_module_source("absent_step_of_a_test")
-    with pytest.raises(ModelError, match="^module sys has no Python source here$"):
+    with pytest.raises(ModelError, match=r"^module sys has no Python source here$"):
         find_module_source("sys")
     name = write(folder, "x = 1\n", "long_step_of_a_test")
     monkeypatch.setattr(python_code, "_MAX_SOURCE_BYTES", 10)

@@ -261,7 +261,11 @@ def test_a_request_goes_on_to_the_next_worker(tmp_path: Path) -> None:
     with_agent(tmp_path, test, last="cloud-1")
 
 
-def test_each_of_several_gateways_gets_its_answers_while_it_has_a_stream(tmp_path: Path) -> None:
+def test_each_of_several_gateways_gets_its_answers_while_it_has_a_stream(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "jellybean.agent")
+
     async def test(agent: Agent) -> None:
         await agent.service.load()
         second = Gateway(tmp_path, "second")
@@ -276,7 +280,11 @@ def test_each_of_several_gateways_gets_its_answers_while_it_has_a_stream(tmp_pat
         peer.put(agent.message(f"{reply.request_prefix}r2", 2, left_s=60.0))
         await asyncio.sleep(0.5 * RUN_S)
         await second.stop()
-        await asyncio.sleep(30.0)
+        await asyncio.sleep(9.0)
+        gone = f"the gateway at {second.address} is gone"
+        assert not any(gone in line for line in caplog.messages)
+        await asyncio.sleep(21.0)
+        assert sum(gone in line for line in caplog.messages) == 1
         assert list(second.answers) == [f"{reply.request_prefix}r1"]
         about = await agent.describe()
         assert (about.requests_in_hand, about.completed["add"]) == (0, 3)

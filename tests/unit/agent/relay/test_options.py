@@ -54,6 +54,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ({"listen": "7443"}, "'7443' is no address: write HOST:PORT"),
         ({"listen": None}, "the following arguments are required: --listen"),
+        ({"workers": None}, "the following arguments are required: --workers"),
+        ({"tls": None}, "the following arguments are required: --tls"),
         ({"workers": "nowhere.json"}, "nowhere.json: there is no such file or folder"),
         ({"workers": "ports.json"}, "ports.json: 'http' is no port"),
         ({"workers": "empty.json"}, "empty.json: a worker has an empty name, which is the gateway's"),

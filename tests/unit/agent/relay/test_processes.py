@@ -57,18 +57,21 @@ def run(main: Callable[[list[str]], int], options: list[str], use: Callable[[int
     """The status of a command that ends at SIGTERM once `use` has got its health port and the address of metrics."""
     health, metrics = free_port(), free_port()
 
+    has_ended = threading.Event()
+
     def used() -> None:
         try:
             use(health, f"http://127.0.0.1:{metrics}/metrics")
         finally:
-            os.kill(os.getpid(), signal.SIGTERM)
+            if not has_ended.is_set():
+                os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=used)
-    status = []
     thread.start()
-    status.append(main([*options, f"--health-port={health}", f"--metrics-port={metrics}", "--drain-s=0.5"]))
+    status = main([*options, f"--health-port={health}", f"--metrics-port={metrics}", "--drain-s=0.5"])
+    has_ended.set()
     thread.join()
-    return status[0]
+    return status
 
 
 def text(url: str) -> str:

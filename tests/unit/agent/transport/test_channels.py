@@ -108,6 +108,9 @@ def test_a_port_that_is_taken_and_a_folder_that_others_can_enter(tmp_path: Path)
             Transport("w").bind(server, "127.0.0.1:0")
         tmp_path.chmod(0o700)
         assert plain.bind(server, f"unix:{tmp_path}/s") == 1
+        other = plain.server(Policy("w", ()))
+        assert plain.bind(other, f"unix:{tmp_path}/s") == 1, "in place of a socket that a process has left"
+        await other.stop(0)
         await server.stop(0)
 
     asyncio.run(run())
