@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 import json
 from pathlib import Path
 
 import grpc
 import numpy as np
+import pytest
 from sqlalchemy import select
 
 from jellybean.ledger import tables

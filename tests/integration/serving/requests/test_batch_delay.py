@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from jellybean.serving.client import Client
 from jellybean.serving.run_state import read_state
