@@ -8,7 +8,8 @@ import signal
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from jellybean.training.data.rows import MicrobatchIndex, ReadPlan
+from jellybean.training import ReadPlan
+from jellybean.training.data.rows import MicrobatchIndex
 from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.data.sources import SourceSettings, find_source
 

@@ -23,11 +23,12 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from jellybean.training.data.rows import MicrobatchIndex, ReadPlan, RowSource
+from jellybean.training import ReadPlan, TrainingError
+from jellybean.training.data.rows import MicrobatchIndex, RowSource
 from jellybean.training.data.rules import RowRules
 from jellybean.training.data.sampler import MicrobatchSampler, TestSampler
 from jellybean.training.data.sources import SourceSettings, find_source
-from jellybean.training.errors import RankCrashError, TrainingError
+from jellybean.training.errors import RankCrashError
 
 ROWS, BATCH = 26, 8
 CPU = torch.device("cpu")

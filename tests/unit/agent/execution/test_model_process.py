@@ -14,23 +14,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jellybean_agent.errors import (
+from jellybean_agent import (
+    CPU,
     AgentError,
-    CrashError,
+    Array,
+    Device,
     InvalidInputError,
     ModelError,
     PermanentError,
-    RefusedValuesError,
-    TransientError,
+    PythonStep,
+    TensorPort,
 )
+from jellybean_agent.errors import CrashError, RefusedValuesError, TransientError
 from jellybean_agent.execution.emulation import EmulatedFinish
 from jellybean_agent.execution.model_process import ModelProcess
 from jellybean_agent.execution.process_pool import ModelProcessPool
 from jellybean_agent.execution.process_wire import Conversation, SharedMemory
-from jellybean_agent.execution.python_code import PythonStep
-from jellybean_agent.system.device import CPU, Device
-from jellybean_agent.tensors.ports import TensorPort
-from jellybean_agent.tensors.tensors import Array
 from tests.support.simulated_time import run_in_simulated_time
 
 PORTS = {"inputs": [["x", "float32", [-1, 2]]], "outputs": [["y", "float32", [-1, 2]], ["text", "string", [-1]]]}

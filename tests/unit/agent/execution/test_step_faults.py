@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from jellybean_agent.errors import ModelError
+from jellybean_agent import ModelError, TensorPort, find_module_source, step_folders, step_signature
 from jellybean_agent.execution import python_code
-from jellybean_agent.execution.python_code import arguments_of, find_module_source, step_folders, step_signature
-from jellybean_agent.tensors.ports import TensorPort
+from jellybean_agent.execution.python_code import arguments_of
 
 HEAD = "from jellybean_agent.steps import step\n"
 RIGHT = '@step(inputs={"x": ("float32", (-1, 4))}, outputs={"y": ("float32", (-1,))})\n'

@@ -14,11 +14,10 @@ import grpc
 import numpy as np
 import pytest
 
-from jellybean_agent.errors import AgentError, InvalidInputError
-from jellybean_agent.inference.envelopes import Envelopes, shortest_timeout_s, split_request
+from jellybean_agent import MODEL_INFER_METHOD, AgentError, InferenceService, InvalidInputError, shortest_timeout_s
+from jellybean_agent.inference.envelopes import Envelopes, split_request
 from jellybean_agent.inference.fast_operators import FastOperators
 from jellybean_agent.inference.operators import Operators
-from jellybean_agent.inference.service import MODEL_INFER_METHOD, InferenceService
 from jellybean_agent.rpc.frames import DATA, END_STREAM, frame
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 from tests.support.http2_client import CallServer, Http2Client, content, message, open_call, settle, unary_call

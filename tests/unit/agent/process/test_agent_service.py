@@ -12,19 +12,25 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2
 
-from jellybean_agent.brain.messages import GATEWAY
-from jellybean_agent.brain.plan_reading import plan_view
+from jellybean_agent import (
+    DELIVER_METHOD,
+    GATEWAY,
+    EmulatedLinks,
+    Inboxes,
+    OpenPolicy,
+    Peer,
+    PeerSettings,
+    ReplyAddress,
+    Transport,
+    agent_service_handler,
+    decode_tensor,
+    encode_tensor,
+    make_server,
+    plan_view,
+)
 from jellybean_agent.process.agent_service import AgentService
 from jellybean_agent.process.model_loading import ModelSettings
-from jellybean_agent.security.identity import OpenPolicy
 from jellybean_agent.system.protocol_version import PROTOCOL_VERSION
-from jellybean_agent.tensors.tensors import decode_tensor, encode_tensor
-from jellybean_agent.transport.channels import Transport, make_server
-from jellybean_agent.transport.inboxes import Inboxes, agent_service_handler
-from jellybean_agent.transport.peers import Peer, PeerSettings
-from jellybean_agent.transport.reply_address import ReplyAddress
-from jellybean_agent.transport.streams import DELIVER_METHOD
-from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_solver.model.plan_document import Document
 from tests.support.http2_client import Http2Client, content, settle, unary_call

@@ -19,15 +19,20 @@ import pytest
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
+from jellybean_agent import (
+    PlanViewError,
+    StatusError,
+    Transport,
+    UnixSocketClient,
+    UnixSocketRpcUnsupportedError,
+    protocol_metadata,
+    read_peer_addresses,
+    serve_health,
+)
 from jellybean_agent.__main__ import main
-from jellybean_agent.errors import PlanViewError, StatusError, TransientError
+from jellybean_agent.errors import TransientError
 from jellybean_agent.execution.process_pool import POOL_DIED
-from jellybean_agent.process.health import serve_health
-from jellybean_agent.process.peer_addresses import read_peer_addresses
 from jellybean_agent.process.server import Options, serve
-from jellybean_agent.rpc.unix_socket_client import UnixSocketClient, UnixSocketRpcUnsupportedError
-from jellybean_agent.system.protocol_version import protocol_metadata
-from jellybean_agent.transport.channels import Transport
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 from tests.support.ports import free_port

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.serving.enrolment.authority import open_authority
+from jellybean.serving import open_authority
+from jellybean_agent import Identity, Role
 from jellybean_agent.relay.__main__ import main as relay
-from jellybean_agent.security.identity import Identity, Role
 from jellybean_agent.tunnel.__main__ import main as tunnel
 from tests.support.ports import free_port
 

@@ -17,9 +17,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from jellybean.serving.enrolment.authority import open_authority
+from jellybean.serving import open_authority
+from jellybean_agent import Identity, Role
 from jellybean_agent.relay.__main__ import main as relay
-from jellybean_agent.security.identity import Identity, Role
 from jellybean_agent.tunnel.__main__ import main as tunnel
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from jellybean_agent import CertificateFolder, Identity, Role
 from jellybean_agent.errors import TransientError
 from jellybean_agent.relay.endpoints import Endpoint, Sink, TlsEndpoint, read_buffer
 from jellybean_agent.relay.limits import RelayLimits
@@ -33,8 +34,6 @@ from jellybean_agent.relay.wire import (
     parse_refusal,
     refusal,
 )
-from jellybean_agent.security.certificates import CertificateFolder
-from jellybean_agent.security.identity import Identity, Role
 from jellybean_agent.security.tls_context import client_context
 from jellybean_agent.tunnel.backoff import Backoff
 from jellybean_agent.tunnel.conversation import Conversation, OtherDeploymentError

@@ -7,7 +7,7 @@ import socket
 from contextlib import closing
 from typing import Any
 
-from jellybean_agent.rpc.server import RpcServer
+from jellybean_agent import RpcServer
 
 
 def not_called(*_: Any) -> Any:

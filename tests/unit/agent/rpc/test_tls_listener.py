@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from jellybean.serving.enrolment.authority import open_authority
+from jellybean.serving import open_authority
+from jellybean_agent import CertificateFolder, Identity, Role
 from jellybean_agent.rpc.frames import PREFACE, frame
 from jellybean_agent.rpc.tls import listener as tls_listener
 from jellybean_agent.rpc.tls.listener import SERVER_ALPN, TlsLimits, TlsListener
 from jellybean_agent.rpc.tls.transport import TlsTransport
 from jellybean_agent.rpc.unix_socket_frames import STREAMS_ALPN
-from jellybean_agent.security.certificates import CertificateFolder
-from jellybean_agent.security.identity import Identity, Role, identities
+from jellybean_agent.security.identity import identities
 from jellybean_agent.security.tls_context import ReloadingTlsContext, TlsSettings, client_context
 from tests.support.http2_client import (
     BIDI,

@@ -14,22 +14,10 @@ from typing import Any
 import grpc
 import pytest
 
+from jellybean_agent import CALL, FRAME, GREETING, HEAD, tls_auth_context
 from jellybean_agent.rpc.http2 import Http2Connection
 from jellybean_agent.rpc.unix_socket import UnixSocketConnection
-from jellybean_agent.rpc.unix_socket_frames import (
-    CALL,
-    CANCEL,
-    END,
-    FAILED,
-    FRAME,
-    GREETING,
-    HEAD,
-    MESSAGE,
-    OPEN,
-    REPLY,
-    STREAMS_GREETING,
-)
-from jellybean_agent.security.identity import tls_auth_context
+from jellybean_agent.rpc.unix_socket_frames import CANCEL, END, FAILED, MESSAGE, OPEN, REPLY, STREAMS_GREETING
 from tests.support.http2_client import BIDI, BREAK, ECHO, SLOW, SPLIT, CallServer, settle
 from tests.support.memory_connection import MemoryTransport
 from tests.support.simulated_time import run_in_simulated_time

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from jellybean_agent import LiveCounters
 from jellybean_agent.errors import CountersError
 from jellybean_agent.telemetry import live_counters
-from jellybean_agent.telemetry.live_counters import KEY_BYTES, LiveCounters
+from jellybean_agent.telemetry.live_counters import KEY_BYTES
 
 COUNT_FOR_EVER = """
 import sys

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from jellybean_agent.telemetry.logs import Json, add_log_options, configure_logging, log_fields
+from jellybean_agent import add_log_options, configure_logging, log_fields
+from jellybean_agent.telemetry.logs import Json
 
 
 @pytest.fixture(autouse=True)

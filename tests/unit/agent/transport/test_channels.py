@@ -10,12 +10,22 @@ from typing import Any
 import grpc
 import pytest
 
-from jellybean.serving.enrolment.authority import open_authority
-from jellybean_agent.errors import PlanViewError, StatusError
-from jellybean_agent.security.certificates import CertificateFolder
-from jellybean_agent.security.identity import Identity, Policy, Role, tls_auth_context
+from jellybean.serving import open_authority
+from jellybean_agent import (
+    CertificateFolder,
+    Identity,
+    PlanViewError,
+    Policy,
+    Role,
+    StatusError,
+    Transport,
+    caller_identity,
+    check_caller,
+    make_server,
+    make_transport,
+    tls_auth_context,
+)
 from jellybean_agent.transport import channels
-from jellybean_agent.transport.channels import Transport, caller_identity, check_caller, make_server, make_transport
 from jellybean_protos.agent.v1 import agent_pb2
 from tests.support.http2_client import Http2Client, content, message, unary_call
 from tests.support.simulated_time import run_in_simulated_time

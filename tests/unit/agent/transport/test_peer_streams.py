@@ -10,13 +10,20 @@ from typing import Any
 
 import pytest
 
-from jellybean_agent.errors import InvalidInputError
-from jellybean_agent.rpc.server import RpcServer
-from jellybean_agent.security.identity import OpenPolicy
-from jellybean_agent.transport.channels import Transport, make_server
-from jellybean_agent.transport.inboxes import HEARTBEAT_S, INITIAL_CREDIT, Inboxes, agent_service_handler
-from jellybean_agent.transport.peers import Peer, PeerSettings
-from jellybean_agent.transport.streams import CONNECT_S, DELIVER_METHOD, SILENT_S
+from jellybean_agent import (
+    DELIVER_METHOD,
+    Inboxes,
+    InvalidInputError,
+    OpenPolicy,
+    Peer,
+    PeerSettings,
+    RpcServer,
+    Transport,
+    agent_service_handler,
+    make_server,
+)
+from jellybean_agent.transport.inboxes import HEARTBEAT_S, INITIAL_CREDIT
+from jellybean_agent.transport.streams import CONNECT_S, SILENT_S
 from jellybean_protos.agent.v1 import agent_pb2
 from tests.support.simulated_time import run_in_simulated_time
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from jellybean_agent import EmulatedLinks
 from jellybean_agent.brain.plan_view import LinkView
-from jellybean_agent.worker.emulated_links import EmulatedLinks
 
 LINKS = [LinkView("edge", "hub", 1000.0, 0.5), LinkView("edge", "cloud", None, 0.2)]
 
