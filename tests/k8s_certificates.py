@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from jellybean.serving.enrolment.authority import LIFE_S, Authority, open_authority
-from jellybean_agent.security.identity import Identity, Role
+from jellybean.serving import LIFE_S, Authority, open_authority
+from jellybean_agent import Identity, Role
 
 WORKERS = ("edge-box-1", "edge-box-2", *(f"cloud-{number}" for number in range(1, 5)))
 NAMES = ("", *WORKERS)  # the gateway's is empty

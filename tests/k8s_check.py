@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 from kubernetes_validate.utils import schema_contents
 from referencing import Registry, Resource
 
-from jellybean_agent.brain.plan_reading import plan_view
+from jellybean_agent import plan_view
 
 Object = Mapping[str, Any]
 VERSIONS = ("1.37.0", "1.36.0", "1.35.0")  # the three newest that kubernetes-validate offers

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jellybean_agent.brain.plan_reading import plan_view
+from jellybean_agent import plan_view
 from tests.k8s_check import Object, object_complaints, worker_pods
 
 GATEWAY = ""

@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from jellybean_k8s.manifests.deployed_plan import DeployedPlan
-from jellybean_k8s.manifests.yaml_text import yaml_documents
+from jellybean_k8s import DeployedPlan, yaml_documents
 from jellybean_k8s.objects import KubeObject
 
 GOLDEN = Path(__file__).parent / "unit" / "k8s" / "golden"

@@ -9,11 +9,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from jellybean_k8s.manifests.pod_settings import PodSettings
-from jellybean_k8s.manifests.settings import DeploymentSettings, ModelSource, PoolSettings
-from jellybean_solver.model.model_ref import ModelRef
-from jellybean_solver.model.plan import Plan, PlannedWorker, PlannedWorkflow, Route
-from jellybean_solver.model.problem import Deliver, qualified_name
+from jellybean_k8s import DeploymentSettings, ModelSource, PodSettings, PoolSettings
+from jellybean_solver import Deliver, ModelRef, Plan, PlannedWorker, PlannedWorkflow, Route
+from jellybean_solver.model.problem import qualified_name
 from tests.property.simulator.plans import random_plan
 
 SETTINGS = DeploymentSettings(

@@ -17,10 +17,7 @@ from typing import Any
 
 import yaml
 
-from jellybean_k8s import DeployError
-from jellybean_k8s.cluster.cluster import Cluster, ClusterError, connect
-from jellybean_k8s.names import TIER_LABEL
-from jellybean_k8s.resource.crd import CRD_KIND
+from jellybean_k8s import CRD_KIND, TIER_LABEL, Cluster, ClusterError, DeployError, connect
 
 REAL = os.environ.get("JELLYBEAN_TEST_KUBECONFIG")
 _DEFINITION = "CustomResourceDefinition"

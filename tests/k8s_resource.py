@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from jellybean_k8s.resource.crd import CRD_API_VERSION, CRD_KIND
+from jellybean_k8s import CRD_API_VERSION, CRD_KIND
 
 
 def model(name: str) -> dict[str, str]:

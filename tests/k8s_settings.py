@@ -6,10 +6,10 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jellybean.documents.kubernetes import KubernetesDocument, deployment_settings
-from jellybean.documents.schema.fields import FROM_DOCUMENT
-from jellybean_k8s.manifests.settings import DeploymentSettings
-from jellybean_solver.model.plan import Plan
+from jellybean.documents import FROM_DOCUMENT, KubernetesDocument
+from jellybean.documents.kubernetes import deployment_settings
+from jellybean_k8s import DeploymentSettings
+from jellybean_solver import Plan
 
 _IMAGES = ("registry.example/jellybean:0.1.0", f"host:5000/a/b@sha256:{'0' * 64}")
 _RESOURCES = ({"cpu": 0.5, "memory": "1024Mi"}, {"cpu": "1000m", "memory": "1048576Ki"}, {"cpu": 1, "memory": "1e9"})

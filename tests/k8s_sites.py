@@ -12,15 +12,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from jellybean.serving.enrolment.authority import open_authority
-from jellybean_agent.security.identity import Identity, Role
-from jellybean_k8s import ClusterPlace, DeployError, DeployOptions, RelaySettings, certificate_secrets, render
-from jellybean_k8s.cluster.revisions import read_inventory
-from jellybean_k8s.cluster.several.parts import ClusterPart, deploy_parts
-from jellybean_k8s.cluster.several.rollback import rollback_parts
-from jellybean_k8s.cluster.several.status import PartsStatus, read_statuses
-from jellybean_k8s.manifests.identity import deployed_plan
-from jellybean_solver.model.plan import Plan
+from jellybean.serving import open_authority
+from jellybean_agent import Identity, Role
+from jellybean_k8s import (
+    ClusterPart,
+    ClusterPlace,
+    DeployError,
+    DeployOptions,
+    PartsStatus,
+    RelaySettings,
+    certificate_secrets,
+    deploy_parts,
+    deployed_plan,
+    read_inventory,
+    read_statuses,
+    render,
+    rollback_parts,
+)
+from jellybean_solver import Plan
 from tests.k8s_real import RealCluster
 from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target, running_target
 

@@ -22,18 +22,25 @@ import yaml
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
-from jellybean_k8s import DeployError, PoolSettings, render, service_names
-from jellybean_k8s.cluster.certificates.rendered import certificate_secrets
-from jellybean_k8s.cluster.cluster import Cluster, ClusterError
-from jellybean_k8s.cluster.compare import object_key
-from jellybean_k8s.cluster.deploy import deploy
-from jellybean_k8s.cluster.phases import DeployResult
-from jellybean_k8s.cluster.rollout import DeployOptions
-from jellybean_k8s.cluster.status import DeploymentStatus, read_status
-from jellybean_k8s.manifests.identity import deployed_plan
-from jellybean_k8s.manifests.settings import DeploymentSettings
-from jellybean_k8s.resource.crd import CRD_KIND
-from jellybean_solver.model.plan import Plan
+from jellybean_k8s import (
+    CRD_KIND,
+    Cluster,
+    ClusterError,
+    DeployError,
+    DeploymentSettings,
+    DeploymentStatus,
+    DeployOptions,
+    DeployResult,
+    PoolSettings,
+    certificate_secrets,
+    deploy,
+    deployed_plan,
+    object_key,
+    read_status,
+    render,
+    service_names,
+)
+from jellybean_solver import Plan
 from tests import k8s_plans, report_plans
 from tests.api_objects import selected
 from tests.api_server import RunningServer

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from jellybean_solver.model.plan import Plan, Route
-from jellybean_solver.model.problem import Problem, Variant
+from jellybean_solver import Plan, Problem, Route, Variant
 from tests.brute_force import rates as reference_rates
 
 LITTLE = 1e-6

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from jellybean_solver.model.plan import PlannedOperator
-from jellybean_solver.model.problem import Edge, ServiceTime
+from jellybean_solver import Edge, PlannedOperator, ServiceTime
 
 
 def planned_operator(

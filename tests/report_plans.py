@@ -6,10 +6,24 @@ from dataclasses import replace
 from typing import Any
 
 from jellybean.report.breakdown import break_down
-from jellybean_solver.model.model_ref import ModelRef
-from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
-from jellybean_solver.model.plan_document import to_document
-from jellybean_solver.model.problem import Arrivals, Edge, EdgeKind, Link, ServiceTime, Sharing, Slo, Source
+from jellybean_solver import (
+    Arrivals,
+    Certificate,
+    Cost,
+    Edge,
+    EdgeKind,
+    Link,
+    ModelRef,
+    Plan,
+    PlannedOperator,
+    PlannedWorker,
+    Route,
+    ServiceTime,
+    Sharing,
+    Slo,
+    Source,
+    to_document,
+)
 from tests.planned import planned_operator
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30

@@ -16,15 +16,12 @@ import grpc
 import grpc.aio
 import pytest
 
-from jellybean.serving.enrolment.authority import open_authority
+from jellybean.serving import open_authority
+from jellybean_agent import CertificateFolder, Identity, Policy, Role, RpcServer, Transport
 from jellybean_agent.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame
 from jellybean_agent.rpc.hpack import encode_headers
-from jellybean_agent.rpc.server import RpcServer
 from jellybean_agent.rpc.tls.listener import HTTP2_ALPN
-from jellybean_agent.security.certificates import CertificateFolder
-from jellybean_agent.security.identity import Identity, Policy, Role
 from jellybean_agent.security.tls_context import client_context
-from jellybean_agent.transport.channels import Transport
 
 SERVICE = "inference.GRPCInferenceService"  # one that the policy knows
 ECHO, SLOW, BIDI, BREAK = (f"/{SERVICE}/{name}" for name in ("Echo", "Slow", "Bidi", "Break"))

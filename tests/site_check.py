@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from jellybean_agent.brain.sites import SiteRoutes, Sites
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Edge, Problem, Variant
+from jellybean_agent import SiteRoutes, Sites
+from jellybean_solver import Edge, Plan, Problem, Variant
 from tests.brute_force import rates as reference_rates
 
 LITTLE = 1e-6

@@ -15,15 +15,17 @@ from urllib.parse import unquote, urlsplit
 
 DISTRIBUTION = "jellybean-serving"
 PACKAGES = frozenset({"jellybean", "jellybean_solver", "jellybean_agent", "jellybean_k8s", "jellybean_protos"})
-MODULES_OF_EXTRAS = {  # those that the extra itself names, not those of the extras that it includes
+# Modules that the extra itself names, not those of the extras that it includes, and those of their dependencies that
+# this project imports.
+MODULES_OF_EXTRAS = {
     "agent": ("numpy", "prometheus_client", "grpc_health", "grpc_reflection", "cryptography", "onnxruntime"),
     "plan": (
         *("pulp", "highspy", "pydantic", "ruamel", "typer", "rich", "onnx", "PIL", "psutil", "sqlalchemy", "jinja2"),
-        "matplotlib",
+        *("matplotlib", "pydantic_core", "annotated_types", "markupsafe"),
     ),
     "ledger-postgres": ("psycopg",),
     "http": ("aiohttp",),
-    "k8s": ("kubernetes",),
+    "k8s": ("kubernetes", "urllib3"),
     "operator": ("kopf",),
     "otel": ("opentelemetry",),
     "train": ("torch", "safetensors", "tensorboard"),

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from jellybean_solver.model.problem import Edge, Pool, Problem, Variant
+from jellybean_solver import Edge, Pool, Problem, Variant
 from tests.brute_force import optimum
 from tests.brute_force import rates as reference_rates
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import LinearConstraint, linear_sum_assignment, milp
 
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Problem
+from jellybean_solver import Plan, Problem
 from tests.brute_force.optimum import GIB, Counts, Program, Selection, accuracy, selections
 
 Model = tuple[str, str, str | None]  # operator, variant, SHA-256

@@ -11,8 +11,7 @@ import math
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from jellybean_solver.model.plan import Plan, PlannedWorker
-from jellybean_solver.model.problem import Problem
+from jellybean_solver import Plan, PlannedWorker, Problem
 from tests.brute_force.migration_optimum import Model, Prices, key, replica
 from tests.brute_force.mixture_optimum import Held, Program, Way, all_sets, cases, groups
 

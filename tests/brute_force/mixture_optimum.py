@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import LinearConstraint, milp
 from scipy.sparse import coo_matrix
 
-from jellybean_solver.model.problem import Operator, Pool, Problem, Variant
+from jellybean_solver import Operator, Pool, Problem, Variant
 from tests.brute_force import optimum
 from tests.brute_force import rates as reference_rates
 

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import LinearConstraint, linprog, milp
 
-from jellybean_solver.model.accuracy import EndToEnd, Independent, PerOperator
-from jellybean_solver.model.problem import Link, Pool, Problem, ServiceTime, Variant
+from jellybean_solver import EndToEnd, Independent, Link, PerOperator, Pool, Problem, ServiceTime, Variant
 from tests.brute_force import rates as reference_rates
 
 GIB = 1024.0**3

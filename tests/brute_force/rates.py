@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from jellybean_solver.model.problem import Edge, Problem
+from jellybean_solver import Edge, Problem
 
 
 def rates(problem: Problem, selection: Mapping[str, str], names: Collection[str] | None = None) -> dict[str, float]:

@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from jellybean.serving.client import Client
-from jellybean.serving.errors import RequestError
+from jellybean.serving import Client, RequestError
 from jellybean_solver.model.plan_document import Document
 from tests.support.ended_processes import end_processes
 from tests.support.ports import free_port

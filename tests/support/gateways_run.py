@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jellybean.serving.client import Client
-from jellybean.serving.errors import RequestError
-from jellybean_agent.security.identity import Role
+from jellybean.serving import Client, RequestError
+from jellybean_agent import Role
 from jellybean_solver.model.plan_document import Document
 from tests.support.ended_processes import end_processes
 from tests.support.ports import free_port

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from jellybean_agent import OpenPolicy, RpcServer, make_server
 from jellybean_agent.rpc.frames import (
     ACK,
     DATA,
@@ -25,9 +26,6 @@ from jellybean_agent.rpc.frames import (
 )
 from jellybean_agent.rpc.hpack import Decoder, Header, encode_headers
 from jellybean_agent.rpc.http2 import Http2Connection
-from jellybean_agent.rpc.server import RpcServer
-from jellybean_agent.security.identity import OpenPolicy
-from jellybean_agent.transport.channels import make_server
 from tests.support.memory_connection import MemoryTransport
 
 SERVICE = "test.Calls"

@@ -6,10 +6,8 @@ import os
 import signal
 from pathlib import Path
 
-from jellybean.ledger.ledger import Ledger, ledger_url
-from jellybean.ledger.queries.questions import By, cost
-from jellybean.serving.client import Client
-from jellybean.serving.run_state import read_state
+from jellybean.ledger import By, Ledger, cost, ledger_url
+from jellybean.serving import Client, read_state
 from tests.support.waiting import wait_until
 
 

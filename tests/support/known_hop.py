@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple
 from pathlib import Path
 
-from jellybean.bench.hop import ROUNDS, HopTime
+from jellybean.bench import ROUNDS, HopTime
 from jellybean.profiler.cache import Cache, key_of
 from jellybean_agent import installed_version
 

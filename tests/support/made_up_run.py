@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from jellybean.ledger.columns import COLUMNS, KINDS, LATENCIES, RECEIVED
-from jellybean.ledger.readings import (
+from jellybean.ledger import (
+    COLUMNS,
+    KINDS,
+    LATENCIES,
+    RECEIVED,
     BilledPlan,
     BilledWorker,
     Moment,

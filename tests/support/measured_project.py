@@ -10,24 +10,23 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from jellybean.documents import load_project, write_profiles
-from jellybean.documents.checks.files import sha256_of
-from jellybean.documents.schema.profiles import (
+from jellybean.documents import (
     AccuracyProfile,
     BatchProfile,
     CutProfile,
+    CutsOrigin,
+    DocumentProvenance,
     MeasuredSelection,
+    Origin,
+    ProfileRun,
     ProfilesDocument,
     StageProfile,
     VariantProfile,
-)
-from jellybean.documents.schema.provenance import (
-    CutsOrigin,
-    DocumentProvenance,
-    Origin,
-    ProfileRun,
     VariantProvenance,
+    load_project,
+    write_profiles,
 )
+from jellybean.documents.checks.files import sha256_of
 from jellybean_agent import this_machine
 from tests.support.tiny_models import difference, save, scale, total
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jellybean.serving.enrolment.authority import Authority, open_authority
+from jellybean.serving import Authority, open_authority
+from jellybean_agent import CertificateFolder, Identity, Role
 from jellybean_agent.relay.limits import RelayLimits
 from jellybean_agent.relay.server import Relay, Routes
-from jellybean_agent.security.certificates import CertificateFolder
-from jellybean_agent.security.identity import Identity, Role
 from jellybean_agent.tunnel.tunnel import Tunnel, TunnelSettings
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until_async

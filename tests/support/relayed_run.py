@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from jellybean_agent.security.identity import Role
+from jellybean_agent import Role
 from jellybean_solver.model.plan_document import Document
 from tests.support.ended_processes import end_processes
 from tests.support.ports import free_port

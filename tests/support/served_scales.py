@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jellybean.serving.client import Client
+from jellybean.serving import Client
 from tests.support.command_line import jellybean
 from tests.support.ports import free_port
 from tests.support.scales_project import make_scales_project

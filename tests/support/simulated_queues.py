@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jellybean.planning.simulation import WARMUP_SHARE, brains
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Arrivals
-from jellybean_solver.simulation.interfaces import MakeTimes, Worker
-from jellybean_solver.simulation.result import SimulationResult, Window
-from jellybean_solver.simulation.simulator import SimulationSettings, simulate
+from jellybean.planning import brains
+from jellybean.planning.simulation import WARMUP_SHARE
+from jellybean_solver import Arrivals, MakeTimes, Plan, SimulationResult, SimulationSettings, simulate
+from jellybean_solver.simulation.interfaces import Worker
+from jellybean_solver.simulation.result import Window
 
 
 @dataclass

@@ -13,8 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from jellybean.serving.client import Client
-from jellybean.serving.errors import RequestError
+from jellybean.serving import Client, RequestError
 
 
 class SteadyLoad:

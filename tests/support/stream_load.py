@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import grpc.aio
 import numpy as np
 
-from jellybean.serving.client import Chunk, request_of
+from jellybean.serving import Chunk, request_of
 from jellybean_agent import decode_tensor, protocol_metadata
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 

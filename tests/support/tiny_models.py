@@ -12,11 +12,26 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from jellybean.documents.planning_problem.model_files import model_ref
-from jellybean_solver.model.model_ref import ModelRef
-from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedWorker, Route
-from jellybean_solver.model.plan_document import Document, to_document
-from jellybean_solver.model.problem import Arrivals, Deliver, Edge, EdgeKind, Link, ServiceTime, Sharing, Slo, Source
+from jellybean.documents import model_ref
+from jellybean_solver import (
+    Arrivals,
+    Certificate,
+    Cost,
+    Deliver,
+    Edge,
+    EdgeKind,
+    Link,
+    ModelRef,
+    Plan,
+    PlannedWorker,
+    Route,
+    ServiceTime,
+    Sharing,
+    Slo,
+    Source,
+    to_document,
+)
+from jellybean_solver.model.plan_document import Document
 from tests.planned import planned_operator
 
 FLOAT = TensorProto.FLOAT

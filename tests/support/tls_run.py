@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jellybean.serving.client import Client
-from jellybean.serving.enrolment.authority import Authority, open_authority
-from jellybean.serving.errors import RequestError
-from jellybean_agent.security.identity import Identity, Role
+from jellybean.serving import Authority, Client, RequestError, open_authority
+from jellybean_agent import Identity, Role
 from jellybean_solver.model.plan_document import Document
 from tests.support.ended_processes import end_processes
 from tests.support.ports import free_port

@@ -7,12 +7,9 @@ from typing import Any
 
 import torch
 
-from jellybean.documents.training import OptimizerSpec, TrainingDocument
-from jellybean.training.data.feed import IterationFeed
-from jellybean.training.data.rows import ReadPlan
-from jellybean.training.inputs import TrainingInputs, check_inputs, read_inputs
-from jellybean.training.processes.ranks import Rank
-from jellybean.training.setup import RankRun, set_up_run
+from jellybean.documents import OptimizerSpec, TrainingDocument
+from jellybean.training import IterationFeed, Rank, RankRun, ReadPlan, check_inputs, read_inputs, set_up_run
+from jellybean.training.inputs import TrainingInputs
 
 
 def training_document(lr: float, **settings: Any) -> TrainingDocument:

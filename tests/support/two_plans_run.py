@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from jellybean.ledger import BilledPlan, KeptAnswer, Ledger, Reading, keep_answers
 from jellybean.ledger.answers import AnswerName as Name
-from jellybean.ledger.answers import KeptAnswer, keep_answers, label_answer
-from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.readings import BilledPlan, Reading
+from jellybean.ledger.answers import label_answer
 from tests.support.made_up_run import BEGIN_S, PLAN, Serving
 
 PIECE_S = 60.0

@@ -24,8 +24,7 @@ from rich.console import Console
 from jellybean.cli.planning.frontier import parse_rates
 from jellybean.documents import load_project
 from jellybean.frontier import NARROW, WIDE, find_frontier, save_plot
-from jellybean.serving.top.top import Watcher, top_of
-from jellybean.serving.top.view import render
+from jellybean.serving import Watcher, render, top_of
 from tests.support.browser import Page, running_browser
 
 ROOT = Path(__file__).parents[2]

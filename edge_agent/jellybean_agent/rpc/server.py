@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +89,8 @@ class RpcServer:
         except OSError as error:
             raise RuntimeError(f"cannot bind to {address}: {error}") from error
         self._sockets.append((bound, listener))
+        # A server that is dropped before it is started closes its sockets too.
+        weakref.finalize(self, bound.close).atexit = False
         return 1 if is_unix else int(bound.getsockname()[1])
 
     async def start(self) -> None:

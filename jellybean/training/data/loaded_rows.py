@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import select
+import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pickle import PicklingError
 from typing import Any, Protocol
 
 import torch
@@ -88,7 +93,8 @@ class StreamSource:
 
     def batches(self, reading: Reading, options: LoaderOptions) -> Iterator[Batch]:
         """Micro-batches; rows before the first are read and dropped."""
-        rows = StreamBatches(self.stream, self.form, (self.seed, reading.plan.epoch), reading, self.rows)
+        sendable = replace(reading, plan=reading.plan.without_uses())
+        rows = StreamBatches(self.stream, self.form, (self.seed, reading.plan.epoch), sendable, self.rows)
         return _load(rows, options)
 
     def example(self, size: int) -> Samples:
@@ -242,8 +248,49 @@ class LoadedReader:
 
 
 def _load(rows: Any, options: LoaderOptions, sampler: Any = None) -> Iterator[Batch]:
-    """Read by torch's DataLoader, whose own generator leaves that of the training loop alone."""
-    return iter(DataLoader(rows, batch_size=None, sampler=sampler, generator=torch.Generator(), **options))
+    """Read by torch's DataLoader, whose own generator leaves that of the training loop alone.
+
+    Its workers are started by a fork server unless the user's DataLoader says how: a rank has threads, of which a fork
+    would copy the locks they hold. TrainingError for rows that cannot be sent to them.
+    """
+    if options.get("num_workers") and options.get("multiprocessing_context") is None:
+        end_with_rank = _EndWithRank(os.getpid(), options.get("worker_init_fn"))
+        options = {**options, "multiprocessing_context": "forkserver", "worker_init_fn": end_with_rank}
+    loader = DataLoader(rows, batch_size=None, sampler=sampler, generator=torch.Generator(), **options)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Got pickle error")  # the error below says it
+            return iter(loader)
+    except (PicklingError, AttributeError, TypeError) as error:
+        if not options.get("num_workers") or "pickle" not in str(error):
+            raise
+        raise TrainingError(
+            f"rows cannot be sent to the processes of `workers` ({error}): define the data set, its functions and "
+            "collate_fn at the top of a module, write workers: 0, or give a DataLoader with multiprocessing_context"
+        ) from error
+
+
+@dataclass(frozen=True)
+class _EndWithRank:
+    """Has a worker end when its rank does, however that ends: torch watches the worker's parent, the fork server."""
+
+    rank_pid: int
+    user_init: Callable[[int], None] | None
+
+    def __call__(self, worker: int) -> None:
+        try:
+            rank = os.pidfd_open(self.rank_pid)
+        except ProcessLookupError:
+            os._exit(1)
+        threading.Thread(target=_exit_after, args=(rank,), name="end-with-rank", daemon=True).start()
+        if self.user_init is not None:
+            self.user_init(worker)
+
+
+def _exit_after(process: int) -> None:
+    """End this process once the one of a pidfd has ended."""
+    select.select([process], [], [])
+    os._exit(1)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,11 @@ class MicrobatchIndex(NamedTuple):
     microbatch: int
 
 
+def _once(microbatch: int) -> int:
+    """The default of `ReadPlan.uses`, which processes that read rows can be sent."""
+    return 1
+
+
 @dataclass(frozen=True)
 class ReadPlan:
     """One pass over the rows by one rank.
@@ -38,7 +43,11 @@ class ReadPlan:
     epoch: int = 0
     first: int = 0
     replica: int = 0
-    uses: Callable[[int], int] = lambda microbatch: 1
+    uses: Callable[[int], int] = _once
+
+    def without_uses(self) -> ReadPlan:
+        """The plan for a process that reads rows and keeps none: `uses` may be what cannot be sent to it."""
+        return replace(self, uses=_once)
 
     def part(self, index: MicrobatchIndex) -> range:
         """Positions of a micro-batch in the order of the epoch."""

@@ -6,10 +6,9 @@ import json
 import stat
 from pathlib import Path
 
-from jellybean.serving.enrolment.authority import certificate_hosts, open_authority
+from jellybean.serving import certificate_hosts, open_authority
+from jellybean_agent import CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE, parse_identity, read_credentials
 from jellybean_agent.enrolment.join_token import parse_token
-from jellybean_agent.security.certificates import CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE, read_credentials
-from jellybean_agent.security.identity import parse_identity
 from tests.support.command_line import jellybean
 from tests.support.scales_project import make_scales_project
 

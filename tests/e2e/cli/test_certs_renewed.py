@@ -15,9 +15,8 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
 from jellybean.cli import run
-from jellybean.serving.enrolment.authority import open_authority
-from jellybean_agent.security.certificates import read_credentials
-from jellybean_agent.security.identity import Identity, Role
+from jellybean.serving import open_authority
+from jellybean_agent import Identity, Role, read_credentials
 from jellybean_k8s import service_names
 from tests.api_server import RunningServer
 from tests.support.command_line import jellybean

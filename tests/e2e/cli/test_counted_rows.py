@@ -11,9 +11,9 @@ import pytest
 
 from jellybean.documents import load_project
 from jellybean.errors import DocumentError
-from jellybean.serving.client import Client
+from jellybean.serving import Client
+from jellybean_agent import plan_view
 from jellybean_agent.brain.messages import WorkItem
-from jellybean_agent.brain.plan_reading import plan_view
 from jellybean_agent.process.model_loading import ModelSettings, load_executors
 from jellybean_agent.worker.run_outputs import run_items
 from jellybean_solver import Plan, from_document, to_document

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jellybean_solver.model.plan_document import from_document
+from jellybean_solver import from_document
 from tests.support.command_line import jellybean
 
 

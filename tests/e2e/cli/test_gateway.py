@@ -22,14 +22,17 @@ import numpy as np
 import onnx
 import pytest
 
-from jellybean.serving.client import Client
-from jellybean.serving.enrolment.authority import open_authority
-from jellybean.serving.errors import NotRunningError, RequestError
+from jellybean.serving import (
+    Client,
+    NotRunningError,
+    OutcomeKind,
+    RequestError,
+    open_authority,
+    read_state,
+    running_state,
+)
 from jellybean.serving.local.running import down
-from jellybean.serving.outcomes import OutcomeKind
-from jellybean.serving.run_state import read_state, running_state
-from jellybean_agent.execution.model_files import file_sha256
-from jellybean_agent.security.certificates import read_credentials
+from jellybean_agent import file_sha256, read_credentials
 from jellybean_protos.gateway.v1 import gateway_pb2
 from tests.support.command_line import jellybean, jellybean_process
 from tests.support.ports import free_port

@@ -13,7 +13,7 @@ from onnx import TensorProto
 
 from jellybean.documents import load_project
 from jellybean.errors import DocumentError
-from jellybean.serving.client import Client
+from jellybean.serving import Client
 from jellybean_solver import from_document
 from tests.support.command_line import jellybean
 from tests.support.tiny_models import counted_positives, scale, segment_sums

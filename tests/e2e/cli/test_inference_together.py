@@ -16,7 +16,7 @@ import grpc
 import numpy as np
 import pytest
 
-from jellybean_agent.security.identity import Identity, Role
+from jellybean_agent import Identity, Role
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 from jellybean_protos.inference.v2 import inference_pb2_grpc
 from tests.support.command_line import jellybean

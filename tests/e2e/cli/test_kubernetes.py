@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from jellybean.cli import run
-from jellybean.serving.enrolment.authority import open_authority
-from jellybean_agent.security.identity import Identity, Role
+from jellybean.serving import open_authority
+from jellybean_agent import Identity, Role
 from tests.k8s_check import complaints
 from tests.k8s_real import RealCluster, node
 from tests.k8s_target import Target, running_target, write_kubeconfig

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jellybean.ledger.answers import wilson
-from jellybean.serving.client import Client
+from jellybean.ledger import wilson
+from jellybean.serving import Client
 from tests.support.command_line import jellybean
 from tests.support.scales_project import make_scales_project
 

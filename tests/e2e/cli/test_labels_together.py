@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jellybean.serving.client import Client
-from jellybean.serving.errors import RequestError
+from jellybean.serving import Client, RequestError
 from tests.support.command_line import jellybean
 from tests.support.ports import free_port
 from tests.support.served_scales import ADMIN

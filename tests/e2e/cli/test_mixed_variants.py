@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jellybean.serving.client import Client
+from jellybean.serving import Client
 from jellybean_solver import from_document
 from tests.support.command_line import jellybean
 from tests.support.scales_project import make_scales_project

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from jellybean_solver.pipeline import SCHEDULES, make_schedule
 from jellybean_solver.pipeline.schedule.schedule import parse_actions
-from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
 from tests.support.command_line import jellybean
 
 ONE_F_ONE_B = ("--schedule", "1f1b", "--devices", "4", "--chunks", "1", "--microbatches", "8")

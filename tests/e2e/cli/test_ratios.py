@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jellybean.cli import run
-from jellybean.planning.plan_file import load_plan
+from jellybean.planning import load_plan
 from tests.support.simulated_queues import measured
 
 WORKFLOW = """\

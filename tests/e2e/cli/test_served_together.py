@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jellybean.serving.client import Client
-from jellybean.serving.errors import RequestError
-from jellybean.serving.run_state import running_state
+from jellybean.serving import Client, RequestError, running_state
 from tests.support.command_line import jellybean, jellybean_process
 from tests.support.steady_load import SteadyLoad
 from tests.support.two_scales import FACTORS, RATES_PER_S, make_two_scales

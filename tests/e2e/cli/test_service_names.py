@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.serving.enrolment.authority import certificate_hosts
-from jellybean_agent.security.certificates import CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE
+from jellybean.serving import certificate_hosts
+from jellybean_agent import CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE
 from tests.support.command_line import jellybean
 from tests.support.scales_project import make_scales_project
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from jellybean.cli import run
-from jellybean.planning.plan_file import load_plan
+from jellybean.planning import load_plan
 from jellybean.planning.simulation import simulate_plan
-from jellybean.report.records import record_measurement, record_prediction
+from jellybean.report import record_measurement, record_prediction
 
 COUNTING = """\
 kind: Workflow

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.serving.client import Client
-from jellybean.serving.run_state import read_state
+from jellybean.serving import Client, read_state
 from jellybean_solver import from_document
 from tests.support.command_line import jellybean
 from tests.support.scales_project import make_scales_project

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jellybean.ledger.ledger import opened_ledger
+from jellybean.ledger import Figure, Port, opened_ledger
 from jellybean.ledger.queries.questions import last_plan
-from jellybean.ledger.value_figures import Figure, Port, value_lines
-from jellybean.serving.client import Client
+from jellybean.ledger.value_figures import value_lines
+from jellybean.serving import Client
 from tests.support.command_line import jellybean
 from tests.support.tiny_models import scale
 

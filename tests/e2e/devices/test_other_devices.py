@@ -18,8 +18,7 @@ import onnxruntime as ort
 import pytest
 import yaml
 
-from jellybean.serving.client import Client
-from jellybean.serving.run_state import running_state
+from jellybean.serving import Client, running_state
 from jellybean_agent import Executor
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from tests.support.command_line import jellybean, jellybean_process

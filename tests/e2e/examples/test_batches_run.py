@@ -14,8 +14,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from jellybean.serving.client import Client
-from jellybean.serving.run_state import running_state
+from jellybean.serving import Client, running_state
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from tests.support.command_line import jellybean_process
 from tests.support.paths import EXAMPLES

@@ -19,9 +19,7 @@ import numpy as np
 import psutil
 import pytest
 
-from jellybean.serving.client import Client, request_of
-from jellybean.serving.run_state import running_state
-from jellybean.serving.top.top import Watcher, top_of
+from jellybean.serving import Client, Watcher, request_of, running_state, top_of
 from jellybean_protos.gateway.v1 import gateway_pb2_grpc
 from tests.support.command_line import jellybean, jellybean_process
 

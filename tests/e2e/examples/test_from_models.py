@@ -12,7 +12,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper, save_model
 
 from jellybean.cli import run
 from jellybean.documents import load_project
-from jellybean.serving.client import Client
+from jellybean.serving import Client
 from tests.support.known_hop import keep_hop
 
 PIXELS, FEATURES, CLASSES = 3 * 8 * 8, 24, 4

@@ -15,8 +15,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from jellybean.serving.client import Client
-from jellybean.serving.run_state import read_state
+from jellybean.serving import Client, read_state
 from tests.support.command_line import jellybean_process
 from tests.support.skips import Absent
 from tests.support.stream_load import StreamLoad

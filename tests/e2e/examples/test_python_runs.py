@@ -15,8 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, save_model
 
 from jellybean.cli import run
-from jellybean.serving.client import Client
-from jellybean.serving.run_state import running_state
+from jellybean.serving import Client, running_state
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 from jellybean_protos.inference.v2 import inference_pb2_grpc
 from tests.support.known_hop import keep_hop

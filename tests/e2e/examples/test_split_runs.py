@@ -12,8 +12,8 @@ import pytest
 
 from jellybean.documents import load_project
 from jellybean.profiler import profile
-from jellybean.serving.client import Client
-from jellybean_agent.execution.executor import Executor
+from jellybean.serving import Client
+from jellybean_agent import Executor
 from tests.support.command_line import jellybean_process
 
 pytestmark = [pytest.mark.alone, pytest.mark.nightly, pytest.mark.timeout(900)]

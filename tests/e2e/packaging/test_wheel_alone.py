@@ -61,7 +61,7 @@ def refusal(environment: Path, *command: str) -> str:
     """The command that the program says to type, in the only sentence of its error."""
     status, out, err = ended(environment, *command)
     assert (status, out, err.count("\n")) == (1, "", 1), err
-    found = re.search(r"is not installed; the extra `[a-z]+` brings it: (pip install .*)\n", err)
+    found = re.search(r"is not installed; the extra `[a-z0-9-]+` brings it: (pip install .*)\n", err)
     assert found is not None, err
     return found[1]
 

@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 
-from jellybean.ledger.ledger import Ledger, ledger_url
-from jellybean.ledger.queries.source import OpenedLedger
-from jellybean.ledger.span import Span
-from jellybean.report import Store, build_report, render_html
-from jellybean.report.served.served import ServedQuestion, served
-from jellybean.report.served.served_prediction import planned_figures
-from jellybean_solver.model.plan import Plan
+from jellybean.ledger import Ledger, OpenedLedger, Span, ledger_url
+from jellybean.report import ServedQuestion, Store, build_report, planned_figures, render_html
+from jellybean.report.served.served import served
+from jellybean_solver import Plan
 from tests import report_plans as plans
 from tests.support.browser import Page
 from tests.support.made_up_run import BEGIN_S

@@ -8,15 +8,12 @@ from typing import Any
 
 import pytest
 
-from jellybean.display.pictures import STYLE, save_figure
+from jellybean.display import STYLE, save_figure
 from jellybean.frontier import NARROW, WIDE, Frontier, save_plot
 from jellybean.frontier.find import Current
 from jellybean.frontier.panel import Layout
-from jellybean.pipeline.collectives.comparison import compare_ways
-from jellybean.pipeline.collectives.plot import save_comparison
-from jellybean.pipeline.layer_parallelism.linear import LinearComparison
-from jellybean_solver import Slo
-from jellybean_solver.frontier.curves import cost_accuracy, cost_rate
+from jellybean.pipeline import LinearComparison, compare_ways, save_comparison
+from jellybean_solver import Slo, cost_accuracy, cost_rate
 from jellybean_solver.pipeline import LinearLayer, Link
 from tests.support.browser import Page
 from tests.unit.frontier.test_view import _many

@@ -23,7 +23,7 @@ pytest.importorskip("peft", reason=NotInstalled.PEFT)
 from safetensors.torch import load_file
 
 from jellybean.cli import run
-from jellybean.documents.training import load_training
+from jellybean.documents import load_training
 from jellybean.training.checkpoints.checkpoint import finish_checkpoint, write_rank_file
 from jellybean.training.checkpoints.position import Position
 from jellybean.training.train import train
@@ -184,6 +184,6 @@ def test_a_checkpoint_with_all_weights_is_resumed(project, capsys):
 
 
 def _base(project: Path) -> dict[str, torch.Tensor]:
-    from jellybean.pipeline.user_functions import load_function
+    from jellybean.pipeline import load_function
 
     return dict(load_function("nets.py", "net", project)().state_dict())

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from jellybean.documents import load_project
-from jellybean.documents.draft.project_files import write_draft
+from jellybean.documents import load_project, write_draft
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.profiler.flow import Flow
 from jellybean.profiler.project import workload_of
-from jellybean_agent.execution.model_files import file_sha256
+from jellybean_agent import file_sha256
 from tests.support.exported_models import CLASSES, replace, sklearn_classifier, tensor, write
 
 FLOAT = TensorProto.FLOAT

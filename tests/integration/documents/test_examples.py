@@ -13,8 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from jellybean.documents import Project, build_problem, json_schemas, load_project
-from jellybean_solver.model.accuracy import EndToEnd
-from jellybean_solver.model.problem import Problem
+from jellybean_solver import EndToEnd, Problem
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"

@@ -13,25 +13,28 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from jellybean.documents import build_problem, load_project, write_profiles
-from jellybean.documents.draft.project_files import write_draft
-from jellybean.documents.kubernetes import KubernetesDocument, load_settings
-from jellybean.documents.provenance.changes import content_changes
-from jellybean.documents.provenance.content import Content
-from jellybean.documents.schema.profiles import ProfilesDocument
+from jellybean.documents import (
+    Content,
+    KubernetesDocument,
+    ProfilesDocument,
+    build_problem,
+    content_changes,
+    load_project,
+    load_settings,
+    write_draft,
+    write_profiles,
+)
 from jellybean.errors import DocumentError, InputError
-from jellybean.operator.resource import lay_out, stated_profiles, to_resource
-from jellybean.pipeline.onnx_graph import OnnxGraph
-from jellybean.pipeline.onnx_split import find_layers
+from jellybean.operator import to_resource
+from jellybean.operator.resource import lay_out, stated_profiles
+from jellybean.pipeline import OnnxGraph, find_layers
 from jellybean.profiler.flow import Flow
 from jellybean.profiler.project import workload_of
+from jellybean_agent import file_sha256, plan_view
 from jellybean_agent.brain.messages import WorkItem
-from jellybean_agent.brain.plan_reading import plan_view
-from jellybean_agent.execution.model_files import file_sha256
 from jellybean_agent.process.model_loading import ModelSettings, load_executors
 from jellybean_agent.worker.run_outputs import run_items
-from jellybean_k8s import render
-from jellybean_k8s.manifests.identity import deployed_plan
+from jellybean_k8s import deployed_plan, render
 from jellybean_solver import Plan, from_document, solve, to_document
 from tests.k8s_resource import resource
 from tests.support.exported_models import (

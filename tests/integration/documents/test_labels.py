@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from jellybean.documents import load_project
-from jellybean.documents.draft.project_files import write_draft
+from jellybean.documents import load_project, write_draft
 from jellybean.errors import DocumentError
 from tests.support.exported_models import replace, sklearn_classifier, tensor, write
 from tests.support.paths import EXAMPLES

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from onnx import TensorProto, helper
 
-from jellybean.documents import load_project
-from jellybean.documents.draft.project_files import write_draft
+from jellybean.documents import load_project, write_draft
 from tests.support.exported_models import replace, tensor, write
 from tests.support.paths import EXAMPLES
 

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jellybean.bench.heldout import held_out
+from jellybean.bench import held_out
 from jellybean.bench.shown_answers import JudgedAnswer, shown_answers
-from jellybean.documents import load_project
-from jellybean.documents.draft.project_files import write_draft
-from jellybean.documents.todos import read_todos
+from jellybean.documents import load_project, read_todos, write_draft
 from jellybean.errors import DocumentError
 from jellybean.profiler import profile
 from jellybean.profiler.accuracy import all_selections, measure_accuracy

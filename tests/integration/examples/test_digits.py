@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from jellybean.documents import build_problem, load_project
-from jellybean_solver.model.problem import EdgeKind
+from jellybean_solver import EdgeKind
 from tests.support.paths import EXAMPLES
 from tests.support.skips import NotInstalled
 

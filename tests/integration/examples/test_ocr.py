@@ -150,7 +150,7 @@ def test_positions_become_characters(modules: Modules, codes: str, shares: list[
 
 
 def test_bytes_that_are_no_picture_are_the_clients_error(modules: Modules) -> None:
-    from jellybean_agent.errors import InvalidInputError
+    from jellybean_agent import InvalidInputError
 
     with pytest.raises(InvalidInputError, match="no picture"):
         modules.steps.decode({"picture": np.arange(9, dtype=np.uint8)[np.newaxis]})

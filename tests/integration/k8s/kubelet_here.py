@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jellybean_k8s.cluster.cluster import ClusterError
+from jellybean_k8s import ClusterError
 from tests.integration.k8s.pods_here import Pod
 from tests.integration.k8s.volumes_here import mount_config_map, mount_secret
 from tests.k8s_target import Target

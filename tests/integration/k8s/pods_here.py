@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jellybean.serving.enrolment.authority import LIFE_S, Authority, open_authority
-from jellybean_agent.security.identity import Identity, Role
+from jellybean.serving import LIFE_S, Authority, open_authority
+from jellybean_agent import Identity, Role
 from tests.integration.k8s.containers_here import Container, Sandbox
 from tests.integration.k8s.volumes_here import first_label, mount_config_map, mount_secret
 from tests.support.loopback import loopback_address

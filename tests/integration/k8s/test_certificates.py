@@ -10,12 +10,18 @@ from typing import Any
 
 import pytest
 
-from jellybean_k8s import DeployError, read_deployed_certificates, render
-from jellybean_k8s.cluster.certificates.rendered import certificate_secrets
-from jellybean_k8s.cluster.checks.preflight import PreflightError
-from jellybean_k8s.cluster.deploy import deploy, rollback
-from jellybean_k8s.cluster.status import DeploymentStatus, read_status
-from jellybean_k8s.manifests.identity import deployed_plan
+from jellybean_k8s import (
+    DeployError,
+    DeploymentStatus,
+    PreflightError,
+    certificate_secrets,
+    deploy,
+    deployed_plan,
+    read_deployed_certificates,
+    read_status,
+    render,
+    rollback,
+)
 from tests.k8s_certificates import equip
 from tests.k8s_target import OWN_PREFIX, PLAN, QUICK, SETTINGS, Target
 

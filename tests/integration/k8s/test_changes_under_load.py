@@ -13,16 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.serving.enrolment.authority import open_authority
-from jellybean_agent.security.certificates import CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE
-from jellybean_agent.security.identity import Identity, Role
-from jellybean_k8s import DeployError, DeploymentSettings, ModelSource, read_deployed_certificates
-from jellybean_k8s.cluster.certificates.renewal import renew_certificates
-from jellybean_k8s.cluster.deploy import rollback
-from jellybean_k8s.cluster.revisions import read_inventory
-from jellybean_k8s.cluster.rollout import DeployOptions
-from jellybean_k8s.cluster.status import read_status
-from jellybean_solver.model.plan_document import from_document
+from jellybean.serving import open_authority
+from jellybean_agent import CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE, Identity, Role
+from jellybean_k8s import (
+    DeployError,
+    DeploymentSettings,
+    DeployOptions,
+    ModelSource,
+    read_deployed_certificates,
+    read_inventory,
+    read_status,
+    renew_certificates,
+    rollback,
+)
+from jellybean_solver import from_document
 from tests.integration.k8s.kubelet_here import Kubelet, service_here
 from tests.integration.k8s.test_pods_here import serving_files
 from tests.k8s_certificates import equip

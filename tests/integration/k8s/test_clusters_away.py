@@ -7,12 +7,8 @@ import re
 
 import pytest
 
-from jellybean_k8s import DeployError
-from jellybean_k8s.cluster.cluster import UnreachableError
-from jellybean_k8s.cluster.lock import DeployLock, LockedError
-from jellybean_k8s.cluster.readiness import NotReadyError
+from jellybean_k8s import DeployError, DeployLock, LockedError, NotReadyError, UnreachableError, undeploy_parts
 from jellybean_k8s.cluster.several.common_rollout import PartlyDeployedError
-from jellybean_k8s.cluster.several.removal import undeploy_parts
 from tests.k8s_sites import ID, OTHER_ID, UNDO, Sites
 from tests.k8s_target import OTHER, PLAN, QUICK
 

@@ -6,12 +6,9 @@ import dataclasses
 
 import pytest
 
-from jellybean_k8s import DeployError
-from jellybean_k8s.cluster.cluster import UnreachableError
-from jellybean_k8s.cluster.lock import LockedError
+from jellybean_k8s import DeployError, LockedError, UnreachableError, undeploy_parts
 from jellybean_k8s.cluster.several import members as members_module
 from jellybean_k8s.cluster.several.members import Members
-from jellybean_k8s.cluster.several.removal import undeploy_parts
 from tests.k8s_sites import ID, OTHER_ID, Sites
 from tests.k8s_target import OTHER, QUICK
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.serving.enrolment.authority import open_authority
-from jellybean_agent.security.identity import Identity, Role
+from jellybean.serving import open_authority
+from jellybean_agent import Identity, Role
 from jellybean_k8s import (
     ClusterPart,
     ClusterPlace,
@@ -29,13 +29,13 @@ from jellybean_k8s import (
     RelaySettings,
     certificate_secrets,
     deploy_parts,
+    deployed_plan,
+    read_inventory,
     read_statuses,
     render,
     rollback_parts,
 )
-from jellybean_k8s.cluster.revisions import read_inventory
-from jellybean_k8s.manifests.identity import deployed_plan
-from jellybean_solver.model.plan_document import from_document
+from jellybean_solver import from_document
 from tests.integration.k8s.kubelet_here import Kubelet, service_here
 from tests.integration.k8s.test_pods_here import serving_files
 from tests.k8s_certificates import equip

@@ -11,12 +11,9 @@ from typing import Any
 
 import pytest
 
-from jellybean_k8s import DeployError
-from jellybean_k8s.cluster.cluster import Cluster, ClusterError
-from jellybean_k8s.cluster.deploy import deploy
-from jellybean_k8s.cluster.lock import HOLD_S, DeployLock, LockedError
-from jellybean_k8s.manifests.identity import deployed_plan
-from jellybean_solver.model.plan import Plan
+from jellybean_k8s import Cluster, ClusterError, DeployError, DeployLock, LockedError, deploy, deployed_plan
+from jellybean_k8s.cluster.lock import HOLD_S
+from jellybean_solver import Plan
 from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target
 
 

@@ -9,14 +9,19 @@ import uuid
 
 import pytest
 
-from jellybean_k8s import DeployError, PoolSettings, render
-from jellybean_k8s.cluster.deploy import deploy, dry_run
-from jellybean_k8s.cluster.readiness import NotReadyError
-from jellybean_k8s.cluster.rollout import DeployOptions
-from jellybean_k8s.cluster.status import read_status
-from jellybean_k8s.manifests.identity import deployed_plan
-from jellybean_k8s.manifests.pods.commands import tls_secret
-from jellybean_solver.model.problem import Deliver
+from jellybean_k8s import (
+    DeployError,
+    DeployOptions,
+    NotReadyError,
+    PoolSettings,
+    deploy,
+    deployed_plan,
+    dry_run,
+    read_status,
+    render,
+    tls_secret,
+)
+from jellybean_solver import Deliver
 from tests.k8s_plans import wide
 from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, SOON_S, Target, claim, with_pools
 

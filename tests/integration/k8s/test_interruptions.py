@@ -7,11 +7,7 @@ import dataclasses
 import pytest
 from kubernetes import client
 
-from jellybean_k8s import DeployError
-from jellybean_k8s.cluster.cluster import Cluster, ClusterError, UnreachableError
-from jellybean_k8s.cluster.deploy import deploy
-from jellybean_k8s.cluster.revisions import read_inventory
-from jellybean_k8s.manifests.identity import deployed_plan
+from jellybean_k8s import Cluster, ClusterError, DeployError, UnreachableError, deploy, deployed_plan, read_inventory
 from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from jellybean.operator.certificates import issued
-from jellybean.serving.enrolment.authority import certificate_hosts, open_authority
-from jellybean_agent.security.identity import Identity, Role
-from jellybean_k8s import service_names
-from jellybean_k8s.manifests.identity import deployed_plan
+from jellybean.serving import certificate_hosts, open_authority
+from jellybean_agent import Identity, Role
+from jellybean_k8s import deployed_plan, service_names
 from tests.k8s_target import PLAN, SETTINGS, Target
 
 

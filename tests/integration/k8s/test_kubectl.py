@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
+from jellybean.operator import resource_definition
 from jellybean.operator.reconcile import Reconciler
-from jellybean.operator.resource import resource_definition
-from jellybean_k8s.resource.crd import CRD_KIND
+from jellybean_k8s import CRD_KIND
 from tests.k8s_resource import resource
 from tests.k8s_target import Target, define
 

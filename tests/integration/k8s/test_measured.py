@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from jellybean.operator import resource_definition
 from jellybean.operator.measured import WINDOW_S
 from jellybean.operator.reconcile import Reconciler
-from jellybean.operator.resource import resource_definition
-from jellybean_k8s import gateway_pod, gateway_pods
-from jellybean_k8s.resource.crd import CRD_KIND
+from jellybean_k8s import CRD_KIND, gateway_pod, gateway_pods
 from tests.k8s_resource import resource
 from tests.k8s_target import NEEDS_CONTAINERS, Target, define, mock_only
 

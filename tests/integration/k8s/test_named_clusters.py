@@ -9,17 +9,21 @@ from typing import Any
 
 import pytest
 
-from jellybean_k8s import DeployError
-from jellybean_k8s.cluster.deploy import rollback, undeploy
-from jellybean_k8s.cluster.readiness import NotReadyError
-from jellybean_k8s.cluster.revisions import read_inventory
-from jellybean_k8s.cluster.several.parts import ClusterPart, deploy_parts
-from jellybean_k8s.cluster.several.removal import undeploy_parts
-from jellybean_k8s.cluster.several.rollback import rollback_parts
-from jellybean_k8s.cluster.several.status import read_statuses
-from jellybean_k8s.cluster.status import read_status
-from jellybean_k8s.manifests.identity import deployed_plan
-from jellybean_solver.model.plan import Plan
+from jellybean_k8s import (
+    ClusterPart,
+    DeployError,
+    NotReadyError,
+    deploy_parts,
+    deployed_plan,
+    read_inventory,
+    read_status,
+    read_statuses,
+    rollback,
+    rollback_parts,
+    undeploy,
+    undeploy_parts,
+)
+from jellybean_solver import Plan
 from tests.k8s_sites import ID, OTHER_ID, Sites
 from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS
 

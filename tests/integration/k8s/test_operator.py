@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 
-from jellybean.operator import certificates
+from jellybean.operator import certificates, resource_definition
 from jellybean.operator.reconcile import Reconciler
-from jellybean.operator.resource import resource_definition
-from jellybean_k8s import DeployError
-from jellybean_k8s.cluster.cluster import ClusterError
-from jellybean_k8s.cluster.revisions import read_inventory
-from jellybean_k8s.resource.crd import CONDITION_DEPLOYED, CONDITION_PLANNED, CONDITION_READY, CRD_KIND
+from jellybean_k8s import (
+    CONDITION_DEPLOYED,
+    CONDITION_PLANNED,
+    CONDITION_READY,
+    CRD_KIND,
+    ClusterError,
+    DeployError,
+    read_inventory,
+)
 from tests.k8s_real import node
 from tests.k8s_resource import resource
 from tests.k8s_target import Target, define

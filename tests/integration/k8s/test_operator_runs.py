@@ -15,9 +15,8 @@ import pytest
 import yaml
 
 from jellybean.errors import JellyBeanError
-from jellybean.operator.resource import resource_definition
-from jellybean_k8s.cluster.cluster import connect
-from jellybean_k8s.resource.crd import CONDITION_READY, CRD_KIND
+from jellybean.operator import resource_definition
+from jellybean_k8s import CONDITION_READY, CRD_KIND, connect
 from tests.k8s_resource import resource
 from tests.k8s_target import REAL, Target, define
 from tests.support.ports import free_port
@@ -29,7 +28,7 @@ pytest.importorskip("kopf", reason=NotInstalled.KOPF)
 @contextlib.contextmanager
 def running(target: Target, port: int | None = None, metrics: int | None = None) -> Iterator[list[str]]:
     """An operator in a thread; yields the errors that it ended with."""
-    from jellybean.operator.run import run_operator
+    from jellybean.operator import run_operator
 
     stop, errors = threading.Event(), list[str]()
 

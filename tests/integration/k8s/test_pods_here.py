@@ -13,11 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jellybean.planning.plan_file import load_plan
-from jellybean.serving.client import Client
-from jellybean_k8s import DeploymentSettings, ModelSource, render
-from jellybean_k8s.manifests.identity import deployed_plan
-from jellybean_solver.model.plan_document import from_document
+from jellybean.planning import load_plan
+from jellybean.serving import Client
+from jellybean_k8s import DeploymentSettings, ModelSource, deployed_plan, render
+from jellybean_solver import from_document
 from tests.integration.k8s.pods_here import cluster_here
 from tests.support.command_line import jellybean
 from tests.support.tiny_models import chain, make_plan, scale

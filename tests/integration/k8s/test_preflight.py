@@ -8,11 +8,18 @@ from typing import Any
 
 import pytest
 
-from jellybean_k8s import DeploymentSettings, LedgerDatabase, ModelSource, PodSettings, PoolSettings, render
-from jellybean_k8s.cluster.checks.preflight import PreflightError
-from jellybean_k8s.cluster.cluster import ClusterError
-from jellybean_k8s.cluster.deploy import deploy
-from jellybean_k8s.manifests.identity import deployed_plan
+from jellybean_k8s import (
+    ClusterError,
+    DeploymentSettings,
+    LedgerDatabase,
+    ModelSource,
+    PodSettings,
+    PoolSettings,
+    PreflightError,
+    deploy,
+    deployed_plan,
+    render,
+)
 from tests.k8s_plans import on_device, wide
 from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target, claim, secret, with_pools
 

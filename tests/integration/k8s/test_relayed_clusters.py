@@ -6,10 +6,15 @@ import dataclasses
 
 import pytest
 
-from jellybean_k8s import NotCompared, RelaySettings, ServiceSettings, dry_run_parts
-from jellybean_k8s.cluster.checks.preflight import PreflightError
-from jellybean_k8s.cluster.several.parts import deploy_parts
-from jellybean_k8s.cluster.several.removal import undeploy_parts
+from jellybean_k8s import (
+    NotCompared,
+    PreflightError,
+    RelaySettings,
+    ServiceSettings,
+    deploy_parts,
+    dry_run_parts,
+    undeploy_parts,
+)
 from tests.k8s_sites import Sites
 from tests.k8s_target import OTHER, PLAN, QUICK, UNLIKE_APIS, mock_only
 

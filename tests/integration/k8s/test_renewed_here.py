@@ -10,12 +10,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from jellybean.serving.client import Client
-from jellybean.serving.errors import RequestError
-from jellybean_agent.security.certificates import CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE
-from jellybean_k8s import DeploymentSettings, ModelSource, render
-from jellybean_k8s.manifests.identity import deployed_plan
-from jellybean_solver.model.plan_document import from_document
+from jellybean.serving import Client, RequestError
+from jellybean_agent import CA_FILE, CERTIFICATE_FILE, PRIVATE_KEY_FILE
+from jellybean_k8s import DeploymentSettings, ModelSource, deployed_plan, render
+from jellybean_solver import from_document
 from tests.integration.k8s.pods_here import Cluster, Pod, cluster_here
 from tests.integration.k8s.test_pods_here import serving_files
 from tests.support.tiny_models import chain

@@ -11,18 +11,30 @@ from typing import Any
 import pytest
 from kubernetes import client
 
+from jellybean.operator import resource_definition
 from jellybean.operator.reconcile import Reconciler
-from jellybean.operator.resource import resource_definition
-from jellybean_k8s import DeployError, DeploymentSettings, ModelSource, PoolSettings, render
-from jellybean_k8s.cluster.certificates.rendered import certificate_secrets
-from jellybean_k8s.cluster.cluster import Cluster
-from jellybean_k8s.cluster.deploy import deploy, dry_run, rollback, undeploy
-from jellybean_k8s.cluster.rollout import DeployOptions
-from jellybean_k8s.cluster.status import read_status
-from jellybean_k8s.manifests.identity import deployed_plan
-from jellybean_k8s.resource.crd import CONDITION_DEPLOYED, CONDITION_PLANNED, CONDITION_READY
-from jellybean_k8s.resource.rbac import deployer_role, operator_rules
-from jellybean_solver.model.plan import Plan
+from jellybean_k8s import (
+    CONDITION_DEPLOYED,
+    CONDITION_PLANNED,
+    CONDITION_READY,
+    Cluster,
+    DeployError,
+    DeploymentSettings,
+    DeployOptions,
+    ModelSource,
+    PoolSettings,
+    certificate_secrets,
+    deploy,
+    deployed_plan,
+    deployer_role,
+    dry_run,
+    read_status,
+    render,
+    rollback,
+    undeploy,
+)
+from jellybean_k8s.resource.rbac import operator_rules
+from jellybean_solver import Plan
 from tests.k8s_check import schema_complaints
 from tests.k8s_plans import wide
 from tests.k8s_resource import resource

@@ -6,11 +6,8 @@ import dataclasses
 
 import pytest
 
-from jellybean_k8s import DeployError
-from jellybean_k8s.cluster.checks.preflight import PreflightError
-from jellybean_k8s.cluster.deploy import rollback, undeploy
-from jellybean_k8s.cluster.revisions import KEPT_REVISIONS, read_inventory
-from jellybean_k8s.manifests.identity import deployed_plan
+from jellybean_k8s import DeployError, PreflightError, deployed_plan, read_inventory, rollback, undeploy
+from jellybean_k8s.cluster.revisions import KEPT_REVISIONS
 from tests.k8s_plans import wide, without_pool
 from tests.k8s_target import OTHER, PLAN, QUICK, SETTINGS, Target
 

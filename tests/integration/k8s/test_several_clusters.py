@@ -6,13 +6,16 @@ import dataclasses
 
 import pytest
 
-from jellybean_k8s import DeployError, NotDeployedError
-from jellybean_k8s.cluster.checks.preflight import PreflightError
-from jellybean_k8s.cluster.readiness import NotReadyError
-from jellybean_k8s.cluster.several.parts import deploy_parts
-from jellybean_k8s.cluster.several.removal import undeploy_parts
-from jellybean_k8s.cluster.several.rollback import rollback_parts
-from jellybean_k8s.cluster.status import DeploymentStatus
+from jellybean_k8s import (
+    DeployError,
+    DeploymentStatus,
+    NotDeployedError,
+    NotReadyError,
+    PreflightError,
+    deploy_parts,
+    rollback_parts,
+    undeploy_parts,
+)
 from tests.k8s_sites import ID, OTHER_ID, UNDO, Sites
 from tests.k8s_target import OTHER, PLAN, QUICK
 

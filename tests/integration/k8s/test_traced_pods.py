@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from jellybean_k8s import TraceSettings, render
+from jellybean_k8s import TraceSettings, deployed_plan, render
 from jellybean_k8s.manifests import traces
-from jellybean_k8s.manifests.identity import deployed_plan
 from tests.k8s_target import PLAN, SETTINGS
 from tests.support.skips import NotInstalled
 

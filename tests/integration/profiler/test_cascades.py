@@ -11,17 +11,22 @@ from ruamel.yaml import YAML
 
 from jellybean.documents import build_problem, load_project
 from jellybean.errors import DocumentError, InputError, StaleProfilesError
-from jellybean.frontier.find import find_frontier
-from jellybean.planning.cascades import as_planned, cascade_lines, planned_cascades
-from jellybean.planning.explain import explain_project
-from jellybean.planning.plan_file import current_plan, save_plan
-from jellybean.planning.project_plan import plan_project
-from jellybean.planning.replan import replan_project
+from jellybean.frontier import find_frontier
+from jellybean.planning import (
+    as_planned,
+    cascade_lines,
+    current_plan,
+    explain_project,
+    plan_project,
+    planned_cascades,
+    replan_project,
+    save_plan,
+)
 from jellybean.profiler import measurements, profile
-from jellybean.serving.client import Client
+from jellybean.serving import Client
 from jellybean.serving.local import launcher
 from jellybean.serving.local.running import down
-from jellybean_agent.execution.executor import Executor
+from jellybean_agent import Executor
 from jellybean_solver import Verdict, evaluate, to_document
 from tests.support.known_hop import keep_hop
 from tests.support.paths import EXAMPLES

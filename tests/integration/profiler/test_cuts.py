@@ -14,20 +14,15 @@ from ruamel.yaml import YAML
 
 from jellybean.documents import build_cuts, build_problem, load_project
 from jellybean.errors import DocumentError, StaleProfilesError
-from jellybean.planning.plan_file import current_plan, save_plan
-from jellybean.planning.project_plan import plan_project
-from jellybean.planning.replan import replan_project
+from jellybean.planning import current_plan, plan_project, replan_project, save_plan
 from jellybean.profiler import profile
 from jellybean.report.plans.plan_view import cut_lines
-from jellybean.serving.client import Client
+from jellybean.serving import Client
 from jellybean.serving.local import launcher
 from jellybean.serving.local.running import down
-from jellybean_agent.execution.executor import Executor
-from jellybean_solver.model.evaluate import evaluate
-from jellybean_solver.model.plan_document import to_document
-from jellybean_solver.planning.cut_problem import cut_problem, planned_cuts, problem_as_planned
-from jellybean_solver.planning.solve import solve
-from jellybean_solver.replanning.replan import Verdict
+from jellybean_agent import Executor
+from jellybean_solver import Verdict, evaluate, planned_cuts, problem_as_planned, solve, to_document
+from jellybean_solver.planning.cut_problem import cut_problem
 from tests.support.known_hop import keep_hop
 from tests.unit.pipeline.onnx_models import conv_net, skip_net
 

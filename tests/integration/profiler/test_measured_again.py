@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from jellybean.cli import run
-from jellybean.documents import build_problem, load_project, machine_notes, read_profiles
-from jellybean.documents.provenance.changes import Entry, Part
-from jellybean.documents.schema.profiles import ProfilesDocument
+from jellybean.documents import Entry, Part, ProfilesDocument, build_problem, load_project, machine_notes, read_profiles
 from jellybean.documents.writer import profiles_text
 from jellybean.errors import DocumentError
 from jellybean.profiler import Scope, measurements, profile

@@ -18,13 +18,19 @@ from jellybean.profiler.cache import Cache
 from jellybean.profiler.latency import LatencyMeter, Point
 from jellybean.profiler.survey import Survey
 from jellybean.profiler.workload import Model, Step, Workload
-from jellybean_agent import ModelError, PythonStep
-from jellybean_agent.measuring.neighbours import busy_neighbours, neighbour_count
-from jellybean_agent.measuring.sample_file import sample_file
-from jellybean_agent.measuring.timed_runs import Inputs, timed_runs
-from jellybean_agent.system.device import CPU, Device
-from jellybean_agent.system.share import Share
-from jellybean_solver.model.problem import Edge
+from jellybean_agent import (
+    CPU,
+    Device,
+    ModelError,
+    PythonStep,
+    Share,
+    busy_neighbours,
+    neighbour_count,
+    sample_file,
+    timed_runs,
+)
+from jellybean_agent.measuring.timed_runs import Inputs
+from jellybean_solver import Edge
 from tests.support.tiny_models import scale
 
 ORDER = {"x": ""}

@@ -14,15 +14,13 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from jellybean.documents import build_cuts, build_problem, load_project, read_profiles, write_profiles
-from jellybean.documents.provenance.changes import Part
+from jellybean.documents import Part, build_cuts, build_problem, load_project, read_profiles, write_profiles
 from jellybean.errors import InputError, StaleProfilesError
 from jellybean.profiler import Scope, WorkerAgent, measurements, profile, remote_workers, scope_on
 from jellybean.profiler.remote.measure import WorkersError
 from jellybean.profiler.remote.worker_agent import WorkerRefusedError
-from jellybean.serving.enrolment.authority import open_authority
-from jellybean.serving.errors import RequestError
-from jellybean_agent.security.identity import Identity, Role
+from jellybean.serving import RequestError, open_authority
+from jellybean_agent import Identity, Role
 from jellybean_protos.agent.v1 import agent_pb2
 from tests.support.command_line import jellybean
 from tests.support.measured_project import MODULE, STEPS, make_project

@@ -6,11 +6,15 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from jellybean.documents import load_project
-from jellybean.documents.figure_notes import ratio_notes
-from jellybean.documents.flow import follow_requests
-from jellybean.documents.schema.profiles import BatchProfile, ProfilesDocument, VariantProfile
-from jellybean.documents.schema.workflow import WorkflowDocument
+from jellybean.documents import (
+    BatchProfile,
+    ProfilesDocument,
+    VariantProfile,
+    WorkflowDocument,
+    follow_requests,
+    load_project,
+    ratio_notes,
+)
 from jellybean.profiler import survey
 from jellybean.profiler.flow import Flow
 from jellybean.profiler.project import workload_of

@@ -14,7 +14,7 @@ import pytest
 from onnx import helper
 
 from jellybean.documents import read_profiles
-from jellybean_agent.security.identity import Role
+from jellybean_agent import Role
 from tests.support.command_line import jellybean
 from tests.support.cpu_quota import cpu_quota
 from tests.support.tiny_models import chain, save

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from jellybean.serving.errors import NotRunningError
+from jellybean.serving import LaunchSettings, NotRunningError, Running
 from jellybean.serving.local import launcher
-from jellybean.serving.local.running import Running, down
-from jellybean.serving.local.settings import LaunchSettings, Progress, no_progress
+from jellybean.serving.local.running import down
+from jellybean.serving.local.settings import Progress, no_progress
 from jellybean_solver.model.plan_document import Document
 
 Start = Callable[..., Running]

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from jellybean.documents.training import TrainingDocument
-from jellybean.training.hand_back import trained_model
+from jellybean.documents import TrainingDocument
+from jellybean.training import trained_model
 from jellybean.training.train import train
 from tests.integration.training.data_cases import arrays
 from tests.integration.training.models.whole_model import measured

@@ -16,25 +16,33 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from jellybean.training import (
+    GroupCommunicator,
+    Interpreter,
+    Place,
+    Rank,
+    StageTransport,
+    TrainingError,
+    UpdateSettings,
+    WeightUpdates,
+    make_process_groups,
+    peers_of,
+)
 from jellybean.training.collectives.message_sums import MessageSums
-from jellybean.training.errors import TrainingError
-from jellybean.training.processes.links import GroupCommunicator, Link, StagedLink, device_links
-from jellybean.training.processes.ranks import Rank, translated_errors
+from jellybean.training.processes.links import Link, StagedLink, device_links
+from jellybean.training.processes.ranks import translated_errors
 from jellybean.training.processes.streams import HostStreams
 from jellybean.training.processes.tensor_messages import MessageKey
-from jellybean.training.processes.transport import StageTransport
 from jellybean.training.saving import agree_on_checkpoint
-from jellybean.training.stages.all_reduce import ProcessGroups, make_process_groups
+from jellybean.training.stages.all_reduce import ProcessGroups
 from jellybean.training.stages.cut import CutModule
 from jellybean.training.stages.gradient_sums import GradientSums, TorchSums
-from jellybean.training.stages.interpreter import ActionLog, Interpreter, Place, neighbours, peers_of
+from jellybean.training.stages.interpreter import ActionLog, neighbours
 from jellybean.training.stages.loss_scale import LossScale
 from jellybean.training.stages.master_weights import MasterWeights
 from jellybean.training.stages.stage import StageSettings
-from jellybean.training.stages.updates import UpdateSettings, WeightUpdates, check_tied_weights
-from jellybean_solver.pipeline.schedule.schedule import Schedule
-from jellybean_solver.pipeline.schedules import make_schedule
-from jellybean_solver.pipeline.schedules.replicated import replicated_schedule
+from jellybean.training.stages.updates import check_tied_weights
+from jellybean_solver.pipeline import Schedule, make_schedule, replicated_schedule
 from tests.integration.training.nets import Chain, batches, cut_evenly, loss
 
 Batches = list[tuple[torch.Tensor, torch.Tensor]]

@@ -12,9 +12,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from jellybean.documents.training import LrSpec, OptimizerSpec, TrainingDocument
-from jellybean.documents.training.data import FunctionSpec
-from jellybean.training.errors import TrainingError
+from jellybean.documents import FunctionSpec, LrSpec, OptimizerSpec, TrainingDocument
+from jellybean.training import TrainingError
 from jellybean.training.train import train
 from tests.support.training_inputs import set_up_cpu_run
 

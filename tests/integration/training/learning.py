@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from jellybean.documents.training import LrSpec, OptimizerSpec, TrainingDocument
-from jellybean.pipeline.user_functions import load_function
+from jellybean.documents import LrSpec, OptimizerSpec, TrainingDocument
+from jellybean.pipeline import load_function
 from jellybean.training.data.rows import MemoryRows
 from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.optimization.lr_schedules import lr_factor

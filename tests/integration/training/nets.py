@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from jellybean.pipeline.torch_graph import graph_facts
-from jellybean.pipeline.torch_trace import CallArguments, trace
-from jellybean.training.stages.cut import CutModule, cut_module
+from jellybean.pipeline import CallArguments, graph_facts, trace
+from jellybean.training import cut_module
+from jellybean.training.stages.cut import CutModule
 
 WIDTH, LAYERS = 6, 8
 

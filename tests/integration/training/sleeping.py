@@ -20,22 +20,28 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed import pipelining
 
-from jellybean.training.processes.links import GroupCommunicator
-from jellybean.training.processes.transport import StageTransport
-from jellybean.training.stages.all_reduce import make_process_groups
-from jellybean.training.stages.interpreter import Interpreter, Place, peers_of
-from jellybean.training.stages.stage import StageCopy, StageInputs
-from jellybean.training.stages.updates import UpdateSettings, WeightUpdates
-from jellybean_solver.pipeline.schedule.schedule import Schedule
-from jellybean_solver.pipeline.schedule.simulator import (
+from jellybean.training import (
+    GroupCommunicator,
+    Interpreter,
+    Place,
+    StageCopy,
+    StageInputs,
+    StageTransport,
+    UpdateSettings,
+    WeightUpdates,
+    make_process_groups,
+    peers_of,
+)
+from jellybean_solver.pipeline import (
+    Schedule,
     ScheduleCosts,
     Timeline,
     bubble_fraction,
+    make_schedule,
+    replicated_schedule,
     simulate,
     stage_seconds,
 )
-from jellybean_solver.pipeline.schedules import make_schedule
-from jellybean_solver.pipeline.schedules.replicated import replicated_schedule
 
 FORWARD_S, BACKWARD_S = 0.02, 0.04  # of a stage
 NO_FLUSH = ("pipedream", "pipedream-vertical", "pipedream-2bw", "wpipe")

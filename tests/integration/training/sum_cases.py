@@ -12,11 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from jellybean.training.collectives.interpreter import AllReduceInterpreter, MessageSettings
+from jellybean.training import AllReduceInterpreter, StageCopy, UpdateSettings, WeightUpdates
+from jellybean.training.collectives.interpreter import MessageSettings
 from jellybean.training.collectives.message_sums import MessageSums
 from jellybean.training.stages.all_reduce import ProcessGroups
-from jellybean.training.stages.stage import StageCopy
-from jellybean.training.stages.updates import UpdateSettings, WeightUpdates
 from jellybean_solver.pipeline import make_all_reduce
 
 PATIENCE_S = 20.0

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 
 import torch.distributed as dist
 
-from jellybean.training.processes.ranks import Rank
+from jellybean.training import Rank
 from jellybean.training.processes.tensor_messages import ACTIVATIONS, GRADIENTS, MessageKey
 from jellybean.training.stages.stage_transport import start_transport
 from jellybean_solver.pipeline import make_schedule

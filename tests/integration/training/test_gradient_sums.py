@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training.run import MESSAGE_WAYS, TORCH, SyncSpec
+from jellybean.documents import MESSAGE_WAYS, TORCH, SyncSpec
 from jellybean.training.collectives.buffer_memory import sum_buffer_bytes
 from jellybean_solver.pipeline import count_traffic, make_all_reduce
 from tests.integration.training.cases import Train, merged

@@ -11,7 +11,7 @@ from tests.support.skips import NotInstalled
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 pytest.importorskip("sklearn", reason=NotInstalled.SCIKIT_LEARN)
 
-from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
+from jellybean_solver.pipeline import SCHEDULES, make_schedule
 from tests.integration.training.learning import DEVICES, Learn, one_device
 from tests.integration.training.ranks import run_ranks
 

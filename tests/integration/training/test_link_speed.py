@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.processes.link_speed import LinkSpeed, cost_of_messages, measure_links
-from jellybean.training.processes.ranks import Rank
+from jellybean.training import LinkSpeed, Rank
+from jellybean.training.processes.link_speed import cost_of_messages, measure_links
 from tests.integration.training.ranks import run_ranks
 
 

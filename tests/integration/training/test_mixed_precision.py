@@ -12,10 +12,8 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 
 import torch.distributed as dist
 
-from jellybean.training.stages.all_reduce import make_process_groups
+from jellybean.training import StageCopy, UpdateSettings, WeightUpdates, make_process_groups
 from jellybean.training.stages.loss_scale import LossScale
-from jellybean.training.stages.stage import StageCopy
-from jellybean.training.stages.updates import UpdateSettings, WeightUpdates
 from jellybean_solver.pipeline import Action, ActionKind, make_schedule
 from tests.integration.training.cases import Train, merged
 from tests.integration.training.nets import loss

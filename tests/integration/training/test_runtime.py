@@ -10,10 +10,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 
 from jellybean.training.checkpoints.checkpoint import finish_checkpoint, rank_file, write_rank_file
 from jellybean.training.checkpoints.position import Position
-from jellybean_solver.pipeline.schedule.actions import ActionKind
-from jellybean_solver.pipeline.schedule.memory import schedule_memory
-from jellybean_solver.pipeline.schedule.schedule import Schedule
-from jellybean_solver.pipeline.schedules import SCHEDULES
+from jellybean_solver.pipeline import SCHEDULES, ActionKind, Schedule, schedule_memory
 from tests.integration.training.cases import GoOn, Pause, Train, merged
 from tests.integration.training.ranks import run_ranks
 from tests.integration.training.reference import in_sequence, one_device, relative_error

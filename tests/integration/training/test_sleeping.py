@@ -8,8 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean_solver.pipeline.schedule.simulator import bubble_fraction, simulate
-from jellybean_solver.pipeline.schedules import SCHEDULES
+from jellybean_solver.pipeline import SCHEDULES, bubble_fraction, simulate
 from tests.integration.training.ranks import run_ranks
 from tests.integration.training.sleeping import (
     NO_FLUSH,

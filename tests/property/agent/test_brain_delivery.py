@@ -10,22 +10,21 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jellybean_agent.brain.brain import Brain
-from jellybean_agent.brain.messages import (
-    DIRECT_CALL_ROUTE,
+from jellybean_agent import (
     GATEWAY,
+    BatchPolicy,
+    Brain,
     EdgeMessage,
     FanOutPath,
     Instruction,
+    OperatorWiring,
     RequestFailed,
+    RouteTable,
     RunOperator,
     SendMessage,
-    WorkItem,
 )
-from jellybean_agent.brain.route_table import RouteTable
-from jellybean_agent.brain.run_queue import BatchPolicy
-from jellybean_agent.brain.wiring import OperatorWiring
-from jellybean_solver.model.problem import Edge, EdgeKind
+from jellybean_agent.brain.messages import DIRECT_CALL_ROUTE, WorkItem
+from jellybean_solver import Edge, EdgeKind
 from jellybean_solver.simulation.answers import Answers
 from tests.property.simulator.plans import random_edges
 

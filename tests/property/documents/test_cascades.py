@@ -12,8 +12,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from jellybean.documents import build_problem, load_project
-from jellybean.planning.cascades import as_planned, planned_cascades
-from jellybean.planning.project_plan import plan_project
+from jellybean.planning import as_planned, plan_project, planned_cascades
 from jellybean_solver import Edge, EdgeKind, EndToEnd, Link, Operator, Pool, Problem, ServiceTime, Slo, Source, Variant
 from tests.brute_force import optimum
 from tests.plan_check import complaints

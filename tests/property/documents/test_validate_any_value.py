@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from jellybean.cli import run
-from jellybean.documents.draft.project_files import write_draft
+from jellybean.documents import write_draft
 from jellybean.documents.schema.flow_style import flow_style
 from jellybean.documents.schema.reader import DocPath, read_text
 from tests.property.documents.test_flow_style import values

@@ -12,16 +12,23 @@ from typing import Any
 
 import pytest
 
-from jellybean.serving.enrolment.authority import open_authority
-from jellybean_agent.security.identity import Identity, Role
-from jellybean_k8s import ClusterPlace, DeployError, RelaySettings, ServiceSettings, render
+from jellybean.serving import open_authority
+from jellybean_agent import Identity, Role
+from jellybean_k8s import (
+    ClusterPlace,
+    DeployedPlan,
+    DeployError,
+    DeployOptions,
+    RelaySettings,
+    ServiceSettings,
+    deploy,
+    deployed_plan,
+    dry_run,
+    read_status,
+    render,
+)
 from jellybean_k8s.cluster.certificates.expiry import mounted_certificates
-from jellybean_k8s.cluster.deploy import deploy, dry_run
 from jellybean_k8s.cluster.readiness import WORKLOADS
-from jellybean_k8s.cluster.rollout import DeployOptions
-from jellybean_k8s.cluster.status import read_status
-from jellybean_k8s.manifests.deployed_plan import DeployedPlan
-from jellybean_k8s.manifests.identity import deployed_plan
 from jellybean_k8s.objects import KubeObject
 from jellybean_solver import tier_at
 from tests.api_server import RunningServer

@@ -8,9 +8,7 @@ import random
 import pytest
 import yaml
 
-from jellybean_k8s import DeployError, render
-from jellybean_k8s.manifests.identity import deployed_plan
-from jellybean_k8s.manifests.yaml_text import yaml_documents
+from jellybean_k8s import DeployError, deployed_plan, render, yaml_documents
 from tests.k8s_check import complaints, new_shapes, schema_complaints
 from tests.k8s_plans import random_deployment
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver.errors import SolverError
+from jellybean_solver import SolverError
 from jellybean_solver.pipeline import (
     Layer,
     LayerGraph,

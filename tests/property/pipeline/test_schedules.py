@@ -10,15 +10,24 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.schedule.actions import Action, ActionKind
-from jellybean_solver.pipeline.schedule.memory import schedule_memory
-from jellybean_solver.pipeline.schedule.schedule import Schedule, parse_actions
-from jellybean_solver.pipeline.schedule.simulator import ScheduleCosts, bubble_fraction, simulate
-from jellybean_solver.pipeline.schedule.validate import schedule_violations
-from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
-from jellybean_solver.pipeline.schedules.branches import StageGraph, branch_schedule
-from jellybean_solver.pipeline.schedules.replicated import REPLICATED_SCHEDULES, replicated_schedule
+from jellybean_solver import SolverError
+from jellybean_solver.pipeline import (
+    REPLICATED_SCHEDULES,
+    SCHEDULES,
+    Action,
+    ActionKind,
+    Schedule,
+    ScheduleCosts,
+    StageGraph,
+    branch_schedule,
+    bubble_fraction,
+    make_schedule,
+    replicated_schedule,
+    schedule_memory,
+    schedule_violations,
+    simulate,
+)
+from jellybean_solver.pipeline.schedule.schedule import parse_actions
 
 Key = tuple[ActionKind, int, int, int]  # kind, stage, micro-batch, pipe
 

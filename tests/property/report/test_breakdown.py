@@ -9,10 +9,7 @@ from hypothesis import assume, given
 
 from jellybean.documents import build_problem, load_project
 from jellybean.report.breakdown import break_down, operator_loads
-from jellybean_solver import Problem
-from jellybean_solver.model.evaluate import evaluate
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.planning.solve import solve
+from jellybean_solver import Plan, Problem, evaluate, solve
 from tests.strategies import problems
 
 VQA = Path(__file__).parents[3] / "examples" / "vqa"

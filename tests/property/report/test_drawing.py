@@ -9,9 +9,7 @@ from hypothesis import assume, given, settings
 
 from jellybean.report import Report, Store, build_report, render_html
 from jellybean.report.drawing.topology import NARROW, WIDE, draw
-from jellybean_solver import Problem
-from jellybean_solver.model.plan_document import to_document
-from jellybean_solver.planning.solve import solve
+from jellybean_solver import Problem, solve, to_document
 from tests.strategies import problems
 
 

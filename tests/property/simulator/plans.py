@@ -7,8 +7,23 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 
-from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
-from jellybean_solver.model.problem import Arrivals, Edge, EdgeKind, Link, ServiceTime, Sharing, Slo, Source, unbatched
+from jellybean_solver import (
+    Arrivals,
+    Certificate,
+    Cost,
+    Edge,
+    EdgeKind,
+    Link,
+    Plan,
+    PlannedOperator,
+    PlannedWorker,
+    Route,
+    ServiceTime,
+    Sharing,
+    Slo,
+    Source,
+)
+from jellybean_solver.model.problem import unbatched
 from tests.planned import planned_operator
 
 SOURCE = Source("image", "edge", 10.0, 1000.0)

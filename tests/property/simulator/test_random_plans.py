@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jellybean.planning.simulation import capacity_scale, load_by_worker, simulate_plan, unloaded_latency_s
-from jellybean_solver.model.plan_document import from_document, to_document
+from jellybean_solver import from_document, to_document
 from tests.property.simulator.plans import random_plan
 from tests.support.simulated_queues import measured
 

@@ -9,11 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jellybean.planning.simulation import brains, slow_latency_s
-from jellybean_solver.model.problem import Arrivals
-from jellybean_solver.model.streams import arrival_times, request_streams
-from jellybean_solver.simulation.replay import replay
-from jellybean_solver.simulation.trace import rate_trace
+from jellybean.planning import brains, slow_latency_s
+from jellybean_solver import Arrivals, arrival_times, rate_trace, replay, request_streams
 from tests.property.simulator.plans import random_plan
 from tests.support.simulated_queues import measured
 

@@ -13,8 +13,17 @@ import pytest
 from hypothesis import assume, event, given, settings
 
 from benchmarks.unlike.sites import unlike_sites
-from jellybean_solver import Plan, Problem, add_workflows, evaluate, from_document, solve, to_document
-from jellybean_solver.model.multi_workflow import combine_workflows, restricted
+from jellybean_solver import (
+    Plan,
+    Problem,
+    add_workflows,
+    combine_workflows,
+    evaluate,
+    from_document,
+    restricted,
+    solve,
+    to_document,
+)
 from tests.brute_force import optimum
 from tests.plan_check import complaints
 from tests.property.solver.test_together import Pair, cheapest_pair, pairs

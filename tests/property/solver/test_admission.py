@@ -10,9 +10,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver import Problem, evaluate, from_document, solve, to_document
-from jellybean_solver.model.left_out import served
-from jellybean_solver.model.multi_workflow import combine_workflows
+from jellybean_solver import Problem, combine_workflows, evaluate, from_document, served, solve, to_document
 from tests.brute_force import optimum
 from tests.plan_check import complaints
 from tests.property.solver.test_together import Pair, cheapest_pair, pairs

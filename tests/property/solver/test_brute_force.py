@@ -21,9 +21,10 @@ from jellybean_solver import (
     Source,
     Variant,
     evaluate,
+    from_document,
     solve,
+    to_document,
 )
-from jellybean_solver.model.plan_document import from_document, to_document
 from jellybean_solver.planning.infeasibility import scaled
 from tests.brute_force import optimum
 from tests.plan_check import complaints

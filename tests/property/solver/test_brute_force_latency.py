@@ -9,8 +9,7 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver import Problem, evaluate, solve
-from jellybean_solver.deadline.lower_bound import least_latency_s
+from jellybean_solver import Problem, evaluate, least_latency_s, solve
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.planning.infeasibility import scaled
 from tests.brute_force import deadline_optimum

@@ -9,37 +9,36 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from jellybean.planning.deadline.after_losses import breach_after_loss, plans_after_losses
+from jellybean.planning import breach_after_loss, plans_after_losses
 from jellybean_solver import (
+    Cut,
+    Cuts,
     EndToEnd,
     LossKind,
+    ModelRef,
     Objective,
     Problem,
     ReplanSettings,
     SearchSettings,
     ServiceTime,
     Sharing,
+    Slo,
     SolverError,
+    Stage,
     Variant,
+    combine_workflows,
     evaluate,
-    replan_cut,
-)
-from jellybean_solver.latency.estimate import latency
-from jellybean_solver.model.model_ref import ModelRef
-from jellybean_solver.model.multi_workflow import combine_workflows
-from jellybean_solver.model.plan_document import from_document, to_document
-from jellybean_solver.model.problem import Slo, Stage
-from jellybean_solver.planning.cut_models import solve_cut
-from jellybean_solver.planning.cut_problem import (
-    Cut,
-    Cuts,
-    choices,
-    cut_problem,
+    from_document,
     head_name,
     problem_as_planned,
     qualified_cuts,
+    replan_cut,
+    solve,
+    solve_cut,
+    to_document,
 )
-from jellybean_solver.planning.solve import solve
+from jellybean_solver.latency.estimate import latency
+from jellybean_solver.planning.cut_problem import choices, cut_problem
 from tests.brute_force import optimum
 from tests.plan_check import complaints
 from tests.strategies import LOADS_S, MESSAGE_BYTES, problems

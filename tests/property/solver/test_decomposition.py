@@ -13,7 +13,18 @@ from hypothesis import event, given, settings
 
 from benchmarks.unlike.sites import unlike_sites
 from benchmarks.unlike.workflows import many_workflows
-from jellybean_solver import DEFAULT_GAP, Problem, evaluate
+from jellybean_solver import (
+    DEFAULT_GAP,
+    Clock,
+    Problem,
+    ReplanSettings,
+    SearchSettings,
+    Verdict,
+    combine_workflows,
+    evaluate,
+    has_many_workflows,
+    replan,
+)
 from jellybean_solver.decomposition.alike_bounds import AlikeBounds
 from jellybean_solver.decomposition.alike_parts import alike_parts
 from jellybean_solver.decomposition.alike_program import AlikeProgram
@@ -23,11 +34,8 @@ from jellybean_solver.decomposition.prices import Prices
 from jellybean_solver.decomposition.search import decompose
 from jellybean_solver.decomposition.settings import DEFAULT_DECOMPOSITION, DecompositionSettings
 from jellybean_solver.decomposition.split import split
-from jellybean_solver.model.multi_workflow import combine_workflows
-from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.infeasibility import scaled
-from jellybean_solver.planning.many_workflows import has_many_workflows, solve_many
-from jellybean_solver.replanning.replan import ReplanSettings, SearchSettings, Verdict, replan
+from jellybean_solver.planning.many_workflows import solve_many
 from tests.plan_check import complaints
 from tests.property.solver.test_together import Pair, cheapest_pair, pairs
 

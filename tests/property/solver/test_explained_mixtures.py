@@ -9,11 +9,8 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver import LossKind, Objective, Problem, Slo
-from jellybean_solver.explanation.counterfactuals import Counterfactual
-from jellybean_solver.explanation.explain import explain
-from jellybean_solver.explanation.forced_choices import Question
-from jellybean_solver.explanation.relaxations import RequirementKind, drop, requirements
+from jellybean_solver import Counterfactual, LossKind, Objective, Problem, Question, RequirementKind, Slo, explain
+from jellybean_solver.explanation.relaxations import drop, requirements
 from jellybean_solver.planning.infeasibility import scaled
 from tests.brute_force import mixture_optimum, optimum
 from tests.strategies import problems

@@ -11,12 +11,19 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver import Problem, Sharing, Slo
-from jellybean_solver.explanation.conflicts import Conflict
-from jellybean_solver.explanation.counterfactuals import Counterfactual
-from jellybean_solver.explanation.explain import Explanation, explain
-from jellybean_solver.explanation.forced_choices import Question
-from jellybean_solver.explanation.relaxations import Requirement, RequirementKind, drop, relaxed, requirements
+from jellybean_solver import (
+    Conflict,
+    Counterfactual,
+    Explanation,
+    Problem,
+    Question,
+    Requirement,
+    RequirementKind,
+    Sharing,
+    Slo,
+    explain,
+)
+from jellybean_solver.explanation.relaxations import drop, relaxed, requirements
 from jellybean_solver.planning.infeasibility import scaled
 from tests.brute_force import optimum
 from tests.brute_force.optimum import Selection

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver import Pool, Problem
-from jellybean_solver.demand.demand import Network
+from jellybean_solver import Network, Pool, Problem
 from jellybean_solver.demand.memory import Memory
 from jellybean_solver.fleet.ancestor_closure import AncestorClosure
 from jellybean_solver.fleet.integer_counts import Box

@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, event, given, settings
 
-from jellybean_solver import Problem, Slo, evaluate
-from jellybean_solver.frontier.curves import cost_accuracy, cost_rate
+from jellybean_solver import Problem, Slo, cost_accuracy, cost_rate, evaluate
 from jellybean_solver.planning.infeasibility import scaled
 from tests.brute_force import optimum
 from tests.strategies import problems

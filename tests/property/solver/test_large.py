@@ -11,12 +11,10 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver import Pool, Problem, Sharing, evaluate
-from jellybean_solver.demand.demand import Network
+from jellybean_solver import Assignment, Clock, Network, Pool, Problem, Sharing, evaluate
 from jellybean_solver.fleet.dispatch import cheapest_large
-from jellybean_solver.outcome import Clock, Outcome
+from jellybean_solver.outcome import Outcome
 from jellybean_solver.planning.solver import finish
-from jellybean_solver.small.assignment import Assignment
 from tests.brute_force import optimum
 from tests.plan_check import complaints
 from tests.strategies import problems, with_device_memory

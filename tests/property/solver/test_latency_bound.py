@@ -9,11 +9,10 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from jellybean.planning.simulation import simulate_plan
-from jellybean_solver import EdgeKind, Operator, Problem, ServiceTime, Slo, Variant, solve
-from jellybean_solver.deadline.lower_bound import least_cost_in_time, least_latency_s
+from jellybean_solver import Clock, EdgeKind, Operator, Problem, ServiceTime, Slo, Variant, least_latency_s, solve
+from jellybean_solver.deadline.lower_bound import least_cost_in_time
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.latency.estimate import latency
-from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.infeasibility import scaled
 from tests.strategies import joins_agree, problems
 

@@ -7,9 +7,16 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.unlike.sites import unlike_sites
-from jellybean_solver import Deadline, Problem, Solution, SolveOptions, deadline_s, p99_by_workflow
-from jellybean_solver.model.evaluate import evaluate
-from jellybean_solver.planning.many_workflows import has_many_workflows
+from jellybean_solver import (
+    Deadline,
+    Problem,
+    Solution,
+    SolveOptions,
+    deadline_s,
+    evaluate,
+    has_many_workflows,
+    p99_by_workflow,
+)
 from jellybean_solver.planning.solve import solve_with
 from tests.plan_check import complaints
 

@@ -10,17 +10,24 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver import Problem, Solution, evaluate, solve
-from jellybean_solver.demand.demand import Network
+from jellybean_solver import (
+    Clock,
+    MigrationPrices,
+    Network,
+    Problem,
+    ReplanSettings,
+    Solution,
+    evaluate,
+    from_document,
+    replan,
+    solve,
+    to_document,
+)
 from jellybean_solver.fleet.dispatch import cheapest_large
 from jellybean_solver.latency.estimate import latency
-from jellybean_solver.migration.migration_cost import MigrationPrices
-from jellybean_solver.model.plan_document import from_document, to_document
 from jellybean_solver.model.variant_ratios import plain, settled
-from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.infeasibility import scaled
 from jellybean_solver.planning.solver import finish
-from jellybean_solver.replanning.replan import ReplanSettings, replan
 from tests import plan_check, site_check
 from tests.brute_force import deadline_optimum, optimum
 from tests.brute_force import rates as reference_rates

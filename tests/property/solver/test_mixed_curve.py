@@ -10,9 +10,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver import Independent, LossKind, Problem, Slo, evaluate
-from jellybean_solver.frontier.curves import cost_accuracy
-from jellybean_solver.frontier.mixed_curve import cost_mean_accuracy
+from jellybean_solver import Independent, LossKind, Problem, Slo, cost_accuracy, cost_mean_accuracy, evaluate
 from tests.brute_force import mixture_optimum, optimum
 from tests.strategies import problems
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import assume, event, given, settings
 
 from jellybean.planning.project_plan import more_accurate
-from jellybean_solver import Problem, evaluate, solve
-from jellybean_solver.frontier.curves import cost_accuracy
+from jellybean_solver import Problem, cost_accuracy, evaluate, solve
 from tests.strategies import problems
 
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"

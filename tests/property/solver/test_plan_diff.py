@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver.diff.plan_diff import PlanDiff, plan_diff
+from jellybean_solver import Plan, PlanDiff, plan_diff, solve
 from jellybean_solver.migration.plan_matching import hosted_models
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.planning.solve import solve
 from tests.property.simulator.plans import random_plan
 from tests.strategies import problems
 from tests.unit.solver.diff.test_plan_diff import hosting

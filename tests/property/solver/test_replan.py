@@ -10,17 +10,27 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver import Plan, Problem, evaluate, solve
-from jellybean_solver.demand.demand import Network
+from jellybean_solver import (
+    Clock,
+    MigrationPrices,
+    ModelRef,
+    Network,
+    Plan,
+    Problem,
+    Replanned,
+    ReplanSettings,
+    SearchSettings,
+    Verdict,
+    evaluate,
+    replan,
+    rescore,
+    solve,
+)
 from jellybean_solver.demand.settings import AssignmentSettings
 from jellybean_solver.fleet.dispatch import cheapest_large
-from jellybean_solver.migration.migration_cost import MigrationPrices, migration
+from jellybean_solver.migration.migration_cost import migration
 from jellybean_solver.migration.running_plan import RunningPlan
-from jellybean_solver.model.model_ref import ModelRef
-from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.solver import finish
-from jellybean_solver.replanning.replan import Replanned, ReplanSettings, SearchSettings, Verdict, replan
-from jellybean_solver.replanning.rescore import rescore
 from tests.brute_force.migration_optimum import Prices, cheapest_move, cheapest_move_of_larger, moved
 from tests.plan_check import complaints
 from tests.strategies import problems

@@ -16,17 +16,21 @@ from jellybean_solver import (
     Plan,
     Pool,
     Problem,
+    Replanned,
+    ReplanSettings,
+    SearchSettings,
     Sharing,
     Slo,
     Variant,
+    Verdict,
     evaluate,
+    replan,
+    rescore,
     solve,
 )
 from jellybean_solver.demand.settings import AssignmentSettings
 from jellybean_solver.mixture.seats import TIE
 from jellybean_solver.model.loss import REHEARSED
-from jellybean_solver.replanning.replan import Replanned, ReplanSettings, SearchSettings, Verdict, replan
-from jellybean_solver.replanning.rescore import rescore
 from tests import plan_check
 from tests.brute_force import mixture_migration_optimum, mixture_optimum, optimum
 from tests.brute_force.migration_optimum import Prices

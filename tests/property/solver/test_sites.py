@@ -9,15 +9,23 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver import Problem, Slo, Solution, evaluate, solve
-from jellybean_solver.demand.demand import Network
+from jellybean_solver import (
+    Clock,
+    MigrationPrices,
+    Network,
+    Problem,
+    ReplanSettings,
+    Slo,
+    Solution,
+    evaluate,
+    from_document,
+    replan,
+    solve,
+    to_document,
+)
 from jellybean_solver.fleet.dispatch import cheapest_large
-from jellybean_solver.migration.migration_cost import MigrationPrices
-from jellybean_solver.model.plan_document import from_document, to_document
-from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.infeasibility import scaled
 from jellybean_solver.planning.solver import finish
-from jellybean_solver.replanning.replan import ReplanSettings, replan
 from tests import plan_check
 from tests.brute_force import optimum
 from tests.site_check import complaints

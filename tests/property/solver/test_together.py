@@ -11,16 +11,26 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver import Edge, Operator, Problem, Slo, Variant, evaluate, solve
-from jellybean_solver.demand.demand import Network
+from jellybean_solver import (
+    Clock,
+    Edge,
+    Network,
+    Operator,
+    Problem,
+    Slo,
+    Variant,
+    combine_workflows,
+    deadline_s,
+    evaluate,
+    from_document,
+    p99_by_workflow,
+    solve,
+    to_document,
+)
 from jellybean_solver.fleet.dispatch import cheapest_large
 from jellybean_solver.fleet.proposal import propose
 from jellybean_solver.fleet.settings import SearchLimits
-from jellybean_solver.latency.estimate import p99_by_workflow
-from jellybean_solver.model.deadline_shares import deadline_s
-from jellybean_solver.model.multi_workflow import combine_workflows, single_workflow
-from jellybean_solver.model.plan_document import from_document, to_document
-from jellybean_solver.outcome import Clock
+from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.planning.infeasibility import scaled
 from jellybean_solver.planning.solver import finish
 from tests.brute_force import deadline_optimum, optimum

@@ -13,9 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from jellybean_agent.errors import PermanentError
-from jellybean_agent.execution.executor import Executor
-from jellybean_agent.execution.python_code import BUILTIN_STEPS_MODULE, PythonStep, find_module_source
+from jellybean_agent import BUILTIN_STEPS_MODULE, Executor, PermanentError, PythonStep, find_module_source
 
 
 def run(name: str, array: np.ndarray, **arguments: Any) -> dict[str, np.ndarray]:

@@ -16,7 +16,7 @@ from jellybean.bench.sampling_range import (
     highest_rate_range,
     sampling_ranges,
 )
-from jellybean_solver.model.problem import Arrivals, ServiceTime
+from jellybean_solver import Arrivals, ServiceTime
 from tests import report_plans as plans
 
 

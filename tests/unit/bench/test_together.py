@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from jellybean.bench import together
+from jellybean.bench import BenchResult, bench_together, together
 from jellybean.bench.load import due_times
-from jellybean.bench.result import BenchResult
 from jellybean.bench.target import LoadSettings
-from jellybean.bench.together import bench_together, workflow_seed
+from jellybean.bench.together import workflow_seed
 from jellybean_solver import Arrivals
 
 WARM_UP_S = {"shop": 2.0, "yard": 7.0}

@@ -12,7 +12,7 @@ import pytest
 
 from jellybean.bench.meters import CpuTime, Reading
 from jellybean.bench.window import Window
-from jellybean.serving.endpoint import Endpoint
+from jellybean.serving import Endpoint
 from jellybean_agent import PlanView, plan_view
 from jellybean_solver import GIB, Link, from_document
 from jellybean_solver.model.plan_document import Document

@@ -9,7 +9,7 @@ import pytest
 
 from jellybean.cli import run
 from jellybean.documents import build_problem, load_any_project
-from jellybean.planning.plan_file import load_plan
+from jellybean.planning import load_plan
 from jellybean_solver import Plan
 from tests.plan_check import complaints
 from tests.support.unlike_sites import INFRASTRUCTURE, random_stores, write_shops

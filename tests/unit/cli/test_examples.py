@@ -9,7 +9,7 @@ import pytest
 
 from jellybean.cli import run
 from jellybean.cli.init import Example
-from jellybean.documents.training import load_training
+from jellybean.documents import load_training
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from jellybean.documents import load_project
-from jellybean.planning.project_plan import plan_project
+from jellybean.planning import plan_project
 from jellybean.serving.local import launcher
-from jellybean_k8s import DeployError, DeploymentSettings, ModelSource, render
-from jellybean_k8s.manifests.identity import deployed_plan
+from jellybean_k8s import DeployError, DeploymentSettings, ModelSource, deployed_plan, render
 from tests.support.command_line import jellybean
 from tests.support.scales_project import make_scales_project
 

@@ -9,8 +9,7 @@ import pytest
 
 from jellybean.cli.serving.infer import readable
 from jellybean.errors import JellyBeanError
-from jellybean.serving.client import Client
-from jellybean.serving.errors import RequestError
+from jellybean.serving import Client, RequestError
 from tests.support.command_line import jellybean
 from tests.support.scales_project import make_scales_project
 

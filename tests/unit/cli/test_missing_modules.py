@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jellybean.cli.command_table import PROGRAM, rows_of
-from jellybean_protos.extras import DISTRIBUTION, MODULES_OF_EXTRAS, install_command, missing_module_text
+from jellybean_protos.extras import DISTRIBUTION, MODULES_OF_EXTRAS, PACKAGES, install_command, missing_module_text
 from tests.support.missing_modules import run_without
 from tests.support.paths import ROOT
 
@@ -29,6 +29,9 @@ MODULE_OF = {  # requirement -> its module, where that has another name
     "rapidocr-onnxruntime": "rapidocr_onnxruntime",
     "opencv-python-headless": "cv2",
 }
+
+DEPENDENCIES = {"urllib3", "pydantic_core", "annotated_types", "markupsafe"}  # of libraries that an extra names
+OPTIONAL = {"pynvml"}  # does without where it is not installed
 
 
 def test_the_base_alone_has_version_and_help_and_names_the_extra_of_each_command() -> None:
@@ -131,8 +134,18 @@ def test_the_table_has_every_module_of_the_extras_and_the_extra_that_names_it() 
     }
     modules["agent"] += modules["agent-core"]
     for extra, of_extra in MODULES_OF_EXTRAS.items():
-        assert {*of_extra} <= {*modules[extra]}, extra
-    assert {each for extra in MODULES_OF_EXTRAS for each in modules[extra]} == {*ALL}
+        assert {*of_extra} - DEPENDENCIES <= {*modules[extra]}, extra
+    assert {each for extra in MODULES_OF_EXTRAS for each in modules[extra]} | DEPENDENCIES == {*ALL}
+
+
+def test_the_table_has_every_module_that_the_project_imports_and_the_base_lacks() -> None:
+    line = re.compile(r"^ *(?:from (\w+)[\w.]* import |import (\w+)[\w.]*(?: as \w+)?(?: +#.*)?$)", re.MULTILINE)
+    folders = [ROOT / "jellybean", *(ROOT / each for each in ("solver", "protos", "edge_agent", "k8s"))]
+    texts = (file.read_text(encoding="utf-8") for folder in folders for file in folder.rglob("*.py"))
+    imported = {name for text in texts for names in line.findall(text) for name in names if name}
+    assert {"numpy", "kubernetes", "torch", "urllib3"} <= imported
+    base = {"grpc", "google"}
+    assert imported - {*sys.stdlib_module_names} - PACKAGES - base - OPTIONAL - {*ALL} == set()
 
 
 def _module(requirement: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from jellybean.cli import run
 from jellybean.documents import load_project
-from jellybean.planning.plan_file import current_plan, planned_overrides
+from jellybean.planning import current_plan, planned_overrides
 from tests.support.paths import EXAMPLES
 
 FASTER = ("sources.image.rate=60/s", "sources.speech.rate=60/s")

@@ -12,7 +12,7 @@ import pytest
 
 from jellybean.cli import run
 from jellybean.display import formats
-from jellybean.planning.explain import Explained
+from jellybean.planning import Explained
 from jellybean.report.explanation import view
 from jellybean_solver import CLOSED_FORM_RATIO, Part
 

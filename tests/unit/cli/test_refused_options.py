@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from jellybean.cli.failures import status_of
-from jellybean.serving.enrolment.authority import open_authority
-from jellybean.serving.errors import SettingsError
+from jellybean.serving import SettingsError, open_authority
 from jellybean.serving.local.commands import require_allowed
 from jellybean.serving.local.launcher import _Launch
 from jellybean_agent import Identity, Role

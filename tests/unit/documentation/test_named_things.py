@@ -98,7 +98,7 @@ def is_said(name: str) -> bool:
 @cache
 def known_options() -> frozenset[str]:
     """Options that any program of the repository reads: written out, or the name of a command's parameter."""
-    text = source_text(*(folder for folder in FOLDERS if folder != "tests"))
+    text = source_text(*(folder for folder in FOLDERS if folder != "tests"), "tests/tools")
     parameters = re.findall(r"^    ([a-z]\w*): ", source_text("jellybean/cli"), flags=re.MULTILINE)
     written = re.findall(r"""["'/,](--[a-z][\w-]*)""", text)
     return frozenset({*written, *("--" + name.replace("_", "-") for name in parameters), *OTHER_PROGRAMS})

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.documents import build_problem, load_any_project, load_project
-from jellybean.documents.rate_trace import read_rate_trace
+from jellybean.documents import build_problem, load_any_project, load_project, read_rate_trace
 from jellybean.errors import DocumentError
 from tests.support.audited_project import RATE_PER_S, make_audited_project
 

@@ -9,10 +9,9 @@ import pytest
 from onnx import helper
 from ruamel.yaml import YAML
 
-from jellybean.documents import build_problem, load_any_project, load_project
+from jellybean.documents import build_problem, load_any_project, load_project, profiles_of, with_cascade
 from jellybean.documents.cascades.cascade import plain_workflow
 from jellybean.documents.cascades.expansion import cascade_workflow
-from jellybean.documents.cascades.measured import profiles_of, with_cascade
 from jellybean.documents.schema.cascade import Condition, parse_condition
 from jellybean.documents.writer import profiles_text
 from jellybean.errors import DocumentError

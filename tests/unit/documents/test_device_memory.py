@@ -8,8 +8,7 @@ import pytest
 
 from jellybean.documents import build_problem, load_project
 from jellybean.errors import DocumentError
-from jellybean_agent import Device, plan_view
-from jellybean_agent.measuring.memory_growth import ModelMemory
+from jellybean_agent import Device, ModelMemory, plan_view
 from jellybean_agent.system.device_memory import used_device_bytes
 from jellybean_solver import Plan, solve, to_document
 from tests.support.device_project import make_device_project

@@ -11,8 +11,7 @@ import onnxruntime as ort
 import pytest
 
 from jellybean.cli import run
-from jellybean.documents import Project, build_problem, load_project
-from jellybean.documents.provenance.changes import Entry, Part
+from jellybean.documents import Entry, Part, Project, build_problem, load_project
 from jellybean.errors import DocumentError, StaleProfilesError
 from jellybean.profiler import measurements
 from jellybean.profiler.errors import ProfileError

@@ -10,13 +10,19 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper, save_model
 
-from jellybean.documents import load_project
+from jellybean.documents import (
+    load_project,
+    outdated_port_comments,
+    read_todos,
+    remove_todos,
+    rewrite_port_comments,
+    write_blank,
+    write_draft,
+    write_hashes,
+    wrong_hashes,
+)
 from jellybean.documents.draft.models import group_variants, model_name, read_models
-from jellybean.documents.draft.port_comments import outdated_port_comments, rewrite_port_comments
-from jellybean.documents.draft.project_files import write_blank, write_draft
 from jellybean.documents.draft.wiring import Draft, wire
-from jellybean.documents.hashes import write_hashes, wrong_hashes
-from jellybean.documents.todos import read_todos, remove_todos
 from jellybean.errors import DocumentError, InputError
 from tests.support.exported_models import keep_weights_outside, sklearn_classifier
 from tests.support.paths import EXAMPLES

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from jellybean.documents import WorkflowDocument
-from jellybean.documents.flow import Flow, follow_requests
-from jellybean_solver.model.problem import EdgeKind
+from jellybean.documents import WorkflowDocument, follow_requests
+from jellybean.documents.flow import Flow
+from jellybean_solver import EdgeKind
 
 
 def flow(rate: float = 10.0, **inputs: list[Any]) -> Flow:

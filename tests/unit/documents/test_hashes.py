@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from jellybean.documents.hashes import write_hashes, wrong_hashes
+from jellybean.documents import write_hashes, wrong_hashes
 
 TEXT = """\
 # models of ours\r

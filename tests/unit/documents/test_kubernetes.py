@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.documents.kubernetes import load_kubernetes, load_settings
+from jellybean.documents import load_kubernetes, load_settings
 from jellybean.errors import DocumentError
 from jellybean_k8s import PodSettings, ServiceSettings
 

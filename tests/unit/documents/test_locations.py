@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.documents import build_problem, load_project
-from jellybean.documents.locations import document_locations
+from jellybean.documents import build_problem, document_locations, load_project
 from jellybean.errors import DocumentError
 from jellybean.planning.explain import _rounded, parse_questions
 from jellybean.quantities import BANDWIDTH, RATE, SIZE, QuantityKind, parse_quantity

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.documents import build_problem, json_schemas, load_project
-from jellybean.documents.schema.infrastructure import MigrationSpec
+from jellybean.documents import MigrationSpec, build_problem, json_schemas, load_project
 from jellybean.errors import DocumentError
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

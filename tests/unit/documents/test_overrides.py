@@ -8,11 +8,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from jellybean.documents import Project, load_project
+from jellybean.documents import InfrastructureDocument, ProfilesDocument, Project, WorkflowDocument, load_project
 from jellybean.documents.overrides import SECTIONS
-from jellybean.documents.schema.infrastructure import InfrastructureDocument
-from jellybean.documents.schema.profiles import ProfilesDocument
-from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean.errors import DocumentError, DocumentProblem
 
 

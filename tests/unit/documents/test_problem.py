@@ -10,27 +10,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper, save_model
 
-from jellybean.documents import ProfilesDocument, Project, build_problem, load_project, write_profiles
-from jellybean.documents.planning_problem.model_files import model_ref
-from jellybean.documents.planning_problem.variants import service_time
-from jellybean.documents.schema.profiles import (
-    AccuracyPoint,
+from jellybean.documents import (
     AccuracyProfile,
     BatchProfile,
     MeasuredSelection,
+    ProfilesDocument,
+    Project,
     VariantProfile,
+    build_problem,
+    load_project,
+    model_ref,
+    write_profiles,
 )
+from jellybean.documents.planning_problem.variants import service_time
+from jellybean.documents.schema.profiles import AccuracyPoint
 from jellybean.documents.writer import profiles_text
 from jellybean.errors import DocumentError, InputError
-from jellybean_solver.model.accuracy import AccuracyRow, EndToEnd, Independent, PerOperator
-from jellybean_solver.model.problem import (
+from jellybean_solver import (
+    AccuracyRow,
     Arrivals,
     Deliver,
     Edge,
     EdgeKind,
+    EndToEnd,
+    Independent,
     Link,
     LossKind,
     Objective,
+    PerOperator,
     Pool,
     ServiceTime,
     Sharing,

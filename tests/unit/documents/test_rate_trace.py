@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.documents.rate_trace import RateTraceFile, read_rate_trace
+from jellybean.documents import RateTraceFile, read_rate_trace
 from jellybean.errors import DocumentError
 from tests import report_plans
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from jellybean.cli import run
-from jellybean.documents.draft.project_files import write_blank, write_draft
+from jellybean.documents import read_todos, remove_todos, write_blank, write_draft
 from jellybean.documents.draft.settled import resolved_reason
 from jellybean.documents.schema.flow_style import flow_style
-from jellybean.documents.todos import read_todos, remove_todos
 from tests.support.paths import EXAMPLES
 
 DIGITS = sorted((EXAMPLES / "digits" / "models").glob("*.onnx"))

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.documents import build_problem, load_project
-from jellybean.documents.provenance.changes import Entry, Part
+from jellybean.documents import Entry, Part, build_problem, load_project
 from jellybean.errors import DocumentError
-from jellybean.planning.explain import explain_project
+from jellybean.planning import explain_project
 from jellybean.profiler.project import devices_of
 from jellybean_agent import Device, Share, plan_view
 from jellybean_solver import Plan, RequirementKind, solve, to_document

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.documents import load_project
+from jellybean.documents import load_project, read_todos
 from jellybean.documents.schema.todos import TodoComment, todo_comments
-from jellybean.documents.todos import read_todos
 from jellybean.errors import DocumentError
 from tests.unit.documents.conftest import INFRASTRUCTURE, WORKFLOW
 

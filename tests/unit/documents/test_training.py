@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.documents.training import load_training
+from jellybean.documents import load_training
 from jellybean.errors import DocumentError
 
 GOOD = """\

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from jellybean.documents.training import TrainingDocument, load_training
-from jellybean.documents.training.plan import PLANNER_OBJECTIVES, few_microbatches, read_stage_plan
+from jellybean.documents import PLANNER_OBJECTIVES, TrainingDocument, few_microbatches, load_training, read_stage_plan
 from jellybean.errors import DocumentError
 from jellybean_solver.pipeline import OBJECTIVES
 

@@ -11,10 +11,19 @@ from rich.console import Console
 
 from jellybean.cli import run
 from jellybean.documents import load_project
-from jellybean.frontier import NARROW, Frontier, find_frontier, frontier_text, save_plans, save_plot, to_json
-from jellybean.frontier.pairs import Figure, PairCurve, PairPoint, pair_curve, with_better_plans
-from jellybean.planning.deadline.predicted_latency import predicted_p99
-from jellybean.planning.project_plan import plan_project
+from jellybean.frontier import (
+    NARROW,
+    Figure,
+    Frontier,
+    find_frontier,
+    frontier_text,
+    pair_curve,
+    save_plans,
+    save_plot,
+    to_json,
+)
+from jellybean.frontier.pairs import PairCurve, PairPoint, with_better_plans
+from jellybean.planning import plan_project, predicted_p99
 from jellybean_solver import Plan, from_document, selection_shares
 from tests.support.scales_project import make_scales_project
 

@@ -12,10 +12,9 @@ import typer
 from jellybean.cli import run
 from jellybean.cli.planning.frontier import parse_pair
 from jellybean.documents import load_project
-from jellybean.frontier.pairs import Figure, PairCurve, ordered, pair_curve
-from jellybean.frontier.pairs_view import pairs_json, save_pairs, save_pairs_plot
-from jellybean.planning.deadline.predicted_latency import predicted_p99
-from jellybean.planning.project_plan import plan_project
+from jellybean.frontier import Figure, ordered, pair_curve, pairs_json, save_pairs, save_pairs_plot
+from jellybean.frontier.pairs import PairCurve
+from jellybean.planning import plan_project, predicted_p99
 from jellybean_solver import from_document, to_document
 from tests.support.unlike_sites import INFRASTRUCTURE, write_shops
 

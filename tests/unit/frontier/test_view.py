@@ -16,9 +16,7 @@ from jellybean.frontier import Frontier, frontier_text, save_plans, save_plot, t
 from jellybean.frontier.changes import changes
 from jellybean.frontier.find import Current
 from jellybean.frontier.panel import MAX_NUMBERED
-from jellybean_solver import EndToEnd, Problem, Slo
-from jellybean_solver.frontier.curves import CostAccuracy, cost_accuracy, cost_rate
-from jellybean_solver.model.plan_document import from_document
+from jellybean_solver import CostAccuracy, EndToEnd, Problem, Slo, cost_accuracy, cost_rate, from_document
 from tests.support.small_problems import box, gpu, operator, problem, variant
 from tests.vqa_medium import vqa_problem
 

@@ -12,17 +12,9 @@ import numpy as np
 import pytest
 
 from jellybean.documents import load_project
-from jellybean.ledger.audits import (
-    FIRST_AUDITS,
-    KEPT_S,
-    AuditLine,
-    audit_lines,
-    keep_audits,
-    span_and_first_audits,
-)
-from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.span import Span
-from jellybean.planning.project_plan import plan_project
+from jellybean.ledger import FIRST_AUDITS, AuditLine, Ledger, Span, keep_audits
+from jellybean.ledger.audits import KEPT_S, audit_lines, span_and_first_audits
+from jellybean.planning import plan_project
 from jellybean.serving.gateway.accounting.audit_log import AuditLog
 from jellybean.serving.gateway.audits import audits
 from jellybean.serving.gateway.audits.audits import LEAST_IN_FLIGHT, AuditOutcome, Audits

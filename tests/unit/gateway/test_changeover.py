@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jellybean.documents import load_any_project
-from jellybean.planning.project_plan import plan_project, require_plan
+from jellybean.planning import plan_project, require_plan
 from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.gateways import Gateways
 from jellybean.serving.gateway.plans.current_plan import WorkerNetwork

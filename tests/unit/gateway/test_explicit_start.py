@@ -12,12 +12,11 @@ import psutil
 import pytest
 
 from jellybean.folders import state_folder
-from jellybean.serving.enrolment.authority import open_authority
+from jellybean.serving import GATEWAY_NAME, JoinedSettings, RunState, open_authority, serve_joined
 from jellybean.serving.errors import AlreadyRunningError, LaunchError
 from jellybean.serving.gateway.plans.replaced_plan import ReplacedPlan
-from jellybean.serving.local.launcher import serve_joined
-from jellybean.serving.local.settings import JoinedSettings, gateway_certificate
-from jellybean.serving.run_state import GATEWAY_NAME, ProcessState, RunState, state_path, write_state
+from jellybean.serving.local.settings import gateway_certificate
+from jellybean.serving.run_state import ProcessState, state_path, write_state
 from jellybean_agent import Identity, Role
 from jellybean_protos.gateway.v1 import gateway_pb2
 from tests.support.tiny_models import make_plan, scale

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.serving import gateway_arguments
+from jellybean.serving import JoinedSettings, gateway_arguments
 from jellybean.serving.errors import LaunchError
 from jellybean.serving.local import launcher
-from jellybean.serving.local.settings import JoinedSettings
 from tests.support.command_line import jellybean
 from tests.support.scales_project import make_scales_project
 

@@ -13,26 +13,36 @@ import grpc
 import pytest
 
 from jellybean.errors import InputError
-from jellybean.ledger.answers import LabelledBy, ServedAccuracy
-from jellybean.ledger.audits import AuditLine
-from jellybean.ledger.errors import LedgerError
-from jellybean.ledger.events import Event, EventKind
-from jellybean.ledger.labels import EXACT_MATCH, LabelOutcome, LaterLabel
-from jellybean.ledger.queries.accuracy_timeline import AccuracyPoint
-from jellybean.ledger.queries.plan_counts import PlanCounts, ReceivedCount, WorkCount
-from jellybean.ledger.queries.questions import By, CostLine, TimelinePoint
-from jellybean.ledger.queries.source import Accuracies, ServedTime
-from jellybean.ledger.span import Span
-from jellybean.ledger.value_figures import Figure, Port, ValueLine
+from jellybean.ledger import (
+    EXACT_MATCH,
+    Accuracies,
+    AccuracyPoint,
+    AuditLine,
+    By,
+    CostLine,
+    Event,
+    EventKind,
+    Figure,
+    LabelledBy,
+    LabelOutcome,
+    LaterLabel,
+    LedgerError,
+    PlanCounts,
+    Port,
+    ReceivedCount,
+    ServedAccuracy,
+    ServedTime,
+    Span,
+    TimelinePoint,
+    ValueLine,
+    WorkCount,
+)
+from jellybean.serving import Client, RemoteLedger, RequestError
 from jellybean.serving import ledger_messages as messages
-from jellybean.serving.client import Client
-from jellybean.serving.errors import RequestError
 from jellybean.serving.gateway.accounting import ledger_service
 from jellybean.serving.gateway.accounting.ledger_answers import LedgerAnswers
 from jellybean.serving.gateway.accounting.ledger_service import LedgerService, label_scope
-from jellybean.serving.remote_ledger import RemoteLedger
-from jellybean_agent.errors import StatusError
-from jellybean_agent.security.identity import Identity, Role, tls_auth_context
+from jellybean_agent import Identity, Role, StatusError, tls_auth_context
 from jellybean_protos.gateway.v1 import ledger_pb2 as pb
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from jellybean.documents import load_any_project
-from jellybean.planning.project_plan import plan_project, require_plan
+from jellybean.planning import plan_project, require_plan
+from jellybean.serving import Labels, parse
 from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.metrics import GatewaysCollector, worker_metrics, workflow_worker_metrics
 from jellybean.serving.gateway.plans.current_plan import WorkerNetwork
 from jellybean.serving.gateway.workflow_metrics import own_metrics
-from jellybean.serving.top.top import Labels, parse
 from jellybean_agent import EmulatedLinks, PlanView, Transport, metrics_text, plan_view, workflow_views
 from jellybean_solver import to_document
 from tests.support.two_scales import make_two_scales

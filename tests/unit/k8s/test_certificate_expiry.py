@@ -6,11 +6,9 @@ import base64
 import dataclasses
 from pathlib import Path
 
-from jellybean_k8s import PoolSettings, render
-from jellybean_k8s.cluster.certificates.expiry import SecretCertificate, certificates_in, mounted_certificates
-from jellybean_k8s.cluster.certificates.rendered import certificate_secrets
+from jellybean_k8s import PoolSettings, SecretCertificate, certificate_secrets, deployed_plan, render
+from jellybean_k8s.cluster.certificates.expiry import certificates_in, mounted_certificates
 from jellybean_k8s.cluster.certificates.report import CertificateReport
-from jellybean_k8s.manifests.identity import deployed_plan
 from tests.k8s_certificates import equip
 from tests.k8s_plans import SETTINGS, wide, with_models
 from tests.report_plans import digits
@@ -54,7 +52,7 @@ def test_many_expired_certificates_take_few_lines() -> None:
 
 
 def test_authorities_end_with_the_last_of_them(tmp_path: Path) -> None:
-    from jellybean.serving.enrolment.authority import open_authority
+    from jellybean.serving import open_authority
 
     equip(tmp_path, [""])
     open_authority(tmp_path / "ca", renew=True)

@@ -17,8 +17,7 @@ import pytest
 import yaml
 
 from jellybean.cli import run
-from jellybean.serving.top.alerts import alert_rules
-from jellybean.serving.top.dashboard import dashboard
+from jellybean.serving import alert_rules, dashboard
 from jellybean_k8s.resource.rbac import operator_rules
 from tests.k8s_check import schema_complaints
 from tests.pod_security import violations

@@ -10,13 +10,20 @@ from typing import Any
 
 import pytest
 
-from jellybean.documents.kubernetes import load_kubernetes, load_settings
+from jellybean.documents import load_kubernetes, load_settings
 from jellybean.errors import DocumentError
-from jellybean_k8s import ClusterPlace, DeployError, PoolSettings, RelaySettings, ServiceSettings, render
-from jellybean_k8s.cluster.certificates.rendered import certificate_secrets
-from jellybean_k8s.manifests.identity import deployed_plan
+from jellybean_k8s import (
+    ClusterPlace,
+    DeployError,
+    DeploymentSettings,
+    PoolSettings,
+    RelaySettings,
+    ServiceSettings,
+    certificate_secrets,
+    deployed_plan,
+    render,
+)
 from jellybean_k8s.manifests.routes_left import has_route_in
-from jellybean_k8s.manifests.settings import DeploymentSettings
 from jellybean_solver import Plan
 from tests import k8s_plans, report_plans
 from tests.k8s_certificates import equip

@@ -8,10 +8,8 @@ import pytest
 import yaml
 
 from jellybean.cli.kubernetes.discover import infrastructure_text
-from jellybean.documents import InfrastructureDocument
-from jellybean.documents.schema.fields import FROM_DOCUMENT
-from jellybean_k8s import DeployError, NodeFleet
-from jellybean_k8s.cluster.discover import discover_pools
+from jellybean.documents import FROM_DOCUMENT, InfrastructureDocument
+from jellybean_k8s import DeployError, NodeFleet, discover_pools
 from jellybean_k8s.manifests.quantities import parse_quantity
 
 

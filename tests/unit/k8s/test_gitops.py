@@ -8,9 +8,7 @@ from typing import Any
 
 import yaml
 
-from jellybean_k8s import CONDITION_TYPES, CRD_GROUP, CRD_KIND, render
-from jellybean_k8s.manifests.identity import deployed_plan
-from jellybean_k8s.manifests.kustomize import kustomize_base
+from jellybean_k8s import CONDITION_TYPES, CRD_GROUP, CRD_KIND, deployed_plan, kustomize_base, render
 from tests import report_plans
 from tests.k8s_plans import SETTINGS, with_models
 

@@ -12,7 +12,7 @@ from jellybean.operator.conditions import condition, differs, plan_figures, with
 from jellybean.operator.fleet import discovered, with_pools
 from jellybean.operator.pace import MAX_RETRY_S, RESYNC_S, Pace
 from jellybean.operator.resource import operator_spec
-from jellybean_k8s.manifests.settings import DeploymentSettings, ModelSource, PoolSettings
+from jellybean_k8s import DeploymentSettings, ModelSource, PoolSettings
 from tests import report_plans
 from tests.k8s_resource import resource
 

@@ -8,10 +8,16 @@ from typing import Any
 
 import pytest
 
-from jellybean_k8s import DeployError, PodSettings, PoolSettings, ServiceSettings, render
+from jellybean_k8s import (
+    DeployError,
+    DeploymentSettings,
+    PodSettings,
+    PoolSettings,
+    ServiceSettings,
+    deployed_plan,
+    render,
+)
 from jellybean_k8s.cluster.readiness import WORKLOADS
-from jellybean_k8s.manifests.identity import deployed_plan
-from jellybean_k8s.manifests.settings import DeploymentSettings
 from jellybean_k8s.objects import KubeObject
 from tests import report_plans
 from tests.k8s_check import complaints, schema_complaints

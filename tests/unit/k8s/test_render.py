@@ -15,21 +15,27 @@ import pytest
 import yaml
 
 from jellybean.documents import load_project
-from jellybean.planning.project_plan import plan_project
-from jellybean_agent import Share, plan_view
-from jellybean_agent.execution.python_code import BUILTIN_STEPS_MODULE
-from jellybean_k8s import DeployError, DeploymentSettings, LedgerDatabase, ModelCache, ModelSource, PoolSettings, render
+from jellybean.planning import plan_project
+from jellybean_agent import BUILTIN_STEPS_MODULE, Share, plan_view
+from jellybean_k8s import (
+    DeployError,
+    DeploymentSettings,
+    LedgerDatabase,
+    ModelCache,
+    ModelSource,
+    PoolSettings,
+    deployed_plan,
+    dns_name,
+    kustomize_base,
+    render,
+    to_yaml,
+    yaml_documents,
+)
 from jellybean_k8s.cluster.readiness import WORKLOADS
-from jellybean_k8s.manifests.identity import deployed_plan
-from jellybean_k8s.manifests.kustomize import kustomize_base
 from jellybean_k8s.manifests.settings import OWN_STEPS
-from jellybean_k8s.manifests.yaml_text import to_yaml, yaml_documents
-from jellybean_k8s.names import dns_name, label_value
+from jellybean_k8s.names import label_value
 from jellybean_k8s.objects import KubeObject
-from jellybean_solver.model.model_ref import ModelRef, PythonRef
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.plan_document import from_document
-from jellybean_solver.model.problem import Deliver
+from jellybean_solver import Deliver, ModelRef, Plan, PythonRef, from_document
 from tests import report_plans
 from tests.k8s_check import complaints, schema_complaints
 from tests.k8s_golden import assert_golden

@@ -15,16 +15,14 @@ import jsonschema
 import pytest
 import yaml
 
-from jellybean.documents import build_problem, load_any_project, load_project
-from jellybean.documents.kubernetes import load_kubernetes, load_settings
+from jellybean.documents import build_problem, load_any_project, load_kubernetes, load_project, load_settings
 from jellybean.errors import DocumentError
+from jellybean.operator import resource_definition, to_resource
 from jellybean.operator.fleet import discovered, with_pools
-from jellybean.operator.resource import lay_out, operator_spec, resource_definition, stated_profiles, to_resource
-from jellybean.planning.project_plan import plan_project, require_plan
-from jellybean_k8s import ServiceSettings, render
-from jellybean_k8s.manifests.identity import deployed_plan
-from jellybean_k8s.manifests.yaml_text import to_yaml
-from jellybean_solver.model.problem import Problem
+from jellybean.operator.resource import lay_out, operator_spec, stated_profiles
+from jellybean.planning import plan_project, require_plan
+from jellybean_k8s import ServiceSettings, deployed_plan, render, to_yaml
+from jellybean_solver import Problem
 from tests.api_objects import pruned
 from tests.k8s_check import complaints, schema_complaints
 from tests.k8s_resource import resource

@@ -8,11 +8,17 @@ from typing import Any
 import pytest
 
 from jellybean_agent.telemetry.tracing import is_traced
-from jellybean_k8s import DeployError, LedgerDatabase, PodSettings, TraceSettings, render
+from jellybean_k8s import (
+    DeployError,
+    DeploymentSettings,
+    LedgerDatabase,
+    PodSettings,
+    TraceSettings,
+    deployed_plan,
+    render,
+)
 from jellybean_k8s.cluster.checks.references import setting_paths
 from jellybean_k8s.cluster.readiness import WORKLOADS
-from jellybean_k8s.manifests.identity import deployed_plan
-from jellybean_k8s.manifests.settings import DeploymentSettings
 from tests import report_plans
 from tests.k8s_check import complaints, schema_complaints
 from tests.k8s_golden import assert_golden

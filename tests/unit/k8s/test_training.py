@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from jellybean.cli import run
-from jellybean_k8s.manifests.training_job import TrainingJob, training_objects
-from jellybean_k8s.manifests.yaml_text import yaml_documents
+from jellybean_k8s import TrainingJob, training_objects, yaml_documents
 from tests.k8s_check import schema_complaints
 
 ONE = TrainingJob("digits", "registry.example/jellybean-train:1", "project", 1, 2, "0.1.0")

@@ -9,7 +9,8 @@ import jsonschema
 import pytest
 
 from jellybean.errors import DocumentError
-from jellybean.operator.resource import lay_out, operator_spec, resource_definition, stated_profiles
+from jellybean.operator import resource_definition
+from jellybean.operator.resource import lay_out, operator_spec, stated_profiles
 from tests.k8s_resource import resource
 
 READ_ALONE = object()  # the definition has no words for it

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.ledger.ledger import ledger_url
+from jellybean.ledger import ledger_url
 from tests.support.ports import free_port
 from tests.support.skips import NotInstalled
 

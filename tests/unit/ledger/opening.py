@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from multiprocessing.synchronize import Barrier
 
-from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.queries.questions import all_events
+from jellybean.ledger import Ledger, all_events
 
 
 def main(barrier: Barrier, url: str) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import inspect, text
 
-from jellybean.ledger.answers import AnswerName, KeptAnswer, keep_answers, label_answer, waiting_answers
-from jellybean.ledger.errors import LedgerError
-from jellybean.ledger.ledger import Ledger
+from jellybean.ledger import KeptAnswer, Ledger, LedgerError, keep_answers, waiting_answers
+from jellybean.ledger.answers import AnswerName, label_answer
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

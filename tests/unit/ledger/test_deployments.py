@@ -10,15 +10,27 @@ from dataclasses import dataclass, field, replace
 import pytest
 from sqlalchemy import update
 
-from jellybean.ledger import tables
-from jellybean.ledger.columns import COLUMNS, KINDS, RECEIVED
-from jellybean.ledger.compaction import compact
-from jellybean.ledger.deployments import LEASE_S, Deployment, Written
-from jellybean.ledger.errors import LedgerError
-from jellybean.ledger.events import EventKind
-from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.queries.questions import By, all_events, cost, run_cost, served
-from jellybean.ledger.readings import Reading, RequestKey, Sent, SentKey
+from jellybean.ledger import (
+    COLUMNS,
+    KINDS,
+    RECEIVED,
+    By,
+    Deployment,
+    EventKind,
+    Ledger,
+    LedgerError,
+    Reading,
+    RequestKey,
+    Sent,
+    SentKey,
+    all_events,
+    compact,
+    cost,
+    run_cost,
+    served,
+    tables,
+)
+from jellybean.ledger.deployments import LEASE_S, Written
 from tests.support.made_up_run import BEGIN_S, DAY_S, Serving
 
 DEPLOYMENT = Deployment("shop/flow-1a2b3c4d-gateway", "flow")

@@ -11,14 +11,21 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from jellybean.ledger import tables
-from jellybean.ledger.columns import KINDS, LATENCY_BOUNDS_S, RECEIVED
-from jellybean.ledger.compaction import compact
-from jellybean.ledger.errors import LedgerError
-from jellybean.ledger.events import EventKind
-from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.queries.questions import By, all_events, cost, served
-from jellybean.ledger.span import Span
+from jellybean.ledger import (
+    KINDS,
+    LATENCY_BOUNDS_S,
+    RECEIVED,
+    By,
+    EventKind,
+    Ledger,
+    LedgerError,
+    Span,
+    all_events,
+    compact,
+    cost,
+    served,
+    tables,
+)
 from tests.support.at_once import run_at_once
 from tests.support.made_up_run import BEGIN_S, DAY_S, PLAN, Serving
 

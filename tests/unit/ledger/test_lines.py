@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jellybean.ledger.amounts import apportioned, decimals_for
-from jellybean.ledger.columns import COLUMNS, KINDS, RECEIVED
-from jellybean.ledger.lines import interval
-from jellybean.ledger.reading_document import reading_from_text, reading_to_text
-from jellybean.ledger.readings import (
+from jellybean.ledger import (
+    COLUMNS,
+    KINDS,
+    RECEIVED,
     BilledPlan,
     BilledWorker,
     Moment,
@@ -22,7 +21,11 @@ from jellybean.ledger.readings import (
     SentKey,
     Work,
     WorkKey,
+    apportioned,
+    decimals_for,
 )
+from jellybean.ledger.lines import interval
+from jellybean.ledger.reading_document import reading_from_text, reading_to_text
 
 BOX = BilledWorker("box", "edge", "", 3.6, {"detect": 0.2, "read": 0.6}, {"detect": "small", "read": "big"})
 SHOP = BilledWorker("shop-2/pc", "shop", "shop-2", 7.2, {"detect": 0.5}, {"detect": "small"})

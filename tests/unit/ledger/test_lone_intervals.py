@@ -6,10 +6,7 @@ from pathlib import Path
 
 from sqlalchemy import select, text
 
-from jellybean.ledger import tables
-from jellybean.ledger.compaction import compact
-from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.queries.questions import By, cost
+from jellybean.ledger import By, Ledger, compact, cost, tables
 from tests.support.made_up_run import BEGIN_S, Serving
 
 HOUR_S = 3_600.0

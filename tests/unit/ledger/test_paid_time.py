@@ -6,12 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.ledger.compaction import compact
-from jellybean.ledger.ledger import Ledger
+from jellybean.ledger import Ledger, Span, compact, served_seconds, timeline
 from jellybean.ledger.queries.paid_time import paid_seconds
-from jellybean.ledger.queries.plan_cost import served_seconds
-from jellybean.ledger.queries.questions import timeline
-from jellybean.ledger.span import Span
 from tests.support.made_up_run import BEGIN_S, PLAN, Serving
 
 

@@ -7,13 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.ledger.answers import LabelledBy, served_accuracy, wilson
-from jellybean.ledger.compaction import compact
-from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.queries.accuracy_timeline import accuracy_timeline
-from jellybean.ledger.queries.plan_cost import served_seconds
-from jellybean.ledger.queries.questions import By, cost, served, served_between, timeline
-from jellybean.ledger.span import Span
+from jellybean.ledger import (
+    By,
+    LabelledBy,
+    Ledger,
+    Span,
+    accuracy_timeline,
+    compact,
+    cost,
+    served,
+    served_accuracy,
+    served_between,
+    served_seconds,
+    timeline,
+    wilson,
+)
 from tests.support.made_up_run import BEGIN_S, WORKERS
 from tests.support.two_plans_run import BOTH, CHANGE, CHANGED_S, END, PIECE_S, keep_labelled, write_two_plans
 

@@ -14,19 +14,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jellybean.ledger import tables
-from jellybean.ledger.answers import KeptAnswer
-from jellybean.ledger.audits import AuditLine
-from jellybean.ledger.columns import COLUMNS
-from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.lines import Interval
-from jellybean.ledger.queries.questions import By, all_events, cost
-from jellybean.ledger.readings import Moment, Reading
-from jellybean.ledger.value_figures import Port
+from jellybean.ledger import (
+    COLUMNS,
+    AuditLine,
+    By,
+    Interval,
+    KeptAnswer,
+    Ledger,
+    Moment,
+    Port,
+    Reading,
+    all_events,
+    cost,
+    tables,
+)
+from jellybean.serving import OutcomeKind
 from jellybean.serving.gateway.accounting.recorder import Recorder
 from jellybean.serving.gateway.accounting.serving_log import ServingLog
 from jellybean.serving.gateway.plans.cost_so_far import CostAccount
-from jellybean.serving.outcomes import OutcomeKind
 from jellybean_agent import LiveCounters, PlanView, encode_tensor, plan_view
 from tests.support.tiny_models import chain
 

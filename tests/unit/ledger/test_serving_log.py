@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jellybean.ledger.columns import COLUMNS, RECEIVED
-from jellybean.ledger.readings import RequestKey
+from jellybean.ledger import COLUMNS, RECEIVED, RequestKey
 from jellybean.serving.gateway.accounting.serving_log import ServingLog, client_name
 from jellybean_agent import LiveCounters
 

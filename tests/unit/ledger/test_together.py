@@ -8,13 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.ledger.compaction import compact
+from jellybean.ledger import By, Ledger, RequestKey, Span, compact, cost, served_seconds, timeline
 from jellybean.ledger.interval_rows import interval_rows
-from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.queries.plan_cost import served_seconds
-from jellybean.ledger.queries.questions import By, cost, timeline
-from jellybean.ledger.readings import RequestKey
-from jellybean.ledger.span import Span
 from tests.support.made_up_run import BEGIN_S, DAY_S, PLAN, WORKERS, Serving
 
 PIECES, PIECE_S = 36, 100.0

@@ -8,18 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jellybean.ledger.ledger import Ledger
+from jellybean.ledger import Figure, Ledger, Port, ValueLine, figures_of, keep_values
 from jellybean.ledger.queries.plan_counts import plan_counts
-from jellybean.ledger.value_figures import (
-    KEPT_S,
-    MOST_VALUES,
-    Figure,
-    Port,
-    ValueLine,
-    figures_of,
-    keep_values,
-    value_lines,
-)
+from jellybean.ledger.value_figures import KEPT_S, MOST_VALUES, value_lines
 from jellybean.report.drift.drift_watch import ALARM, DriftWatch
 from jellybean.report.drift.served_values import value_observations
 from jellybean.serving.gateway.accounting import value_log

@@ -12,10 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import inspect, text
 
-from jellybean.ledger.answers import LabelledBy, served_accuracy
-from jellybean.ledger.compaction import compact
-from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.queries.questions import By, all_events, cost, served
+from jellybean.ledger import By, LabelledBy, Ledger, all_events, compact, cost, served, served_accuracy
 from jellybean.ledger.views import VIEWS
 from tests.support.made_up_run import BEGIN_S, DAY_S
 from tests.support.two_plans_run import keep_labelled, write_two_plans

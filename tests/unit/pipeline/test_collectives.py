@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from jellybean_solver.errors import SolverError
+from jellybean_solver import SolverError
 from jellybean_solver.pipeline import (
+    COLLECTIVES,
     Duplex,
     Layer,
     LayerGraph,
@@ -17,7 +18,7 @@ from jellybean_solver.pipeline import (
     make_all_reduce,
     partition,
 )
-from jellybean_solver.pipeline.collectives.closed_forms import COLLECTIVES, collective
+from jellybean_solver.pipeline.collectives.closed_forms import collective
 from jellybean_solver.pipeline.collectives.ways import parameter_server
 
 M, B, A = 8e6, 1e9, 1e-3

@@ -6,16 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.estimates.device_memory import (
+from jellybean_solver import SolverError
+from jellybean_solver.pipeline import (
+    TRAINING_PRECISIONS,
+    TrainingSetup,
+    Transformer,
     device_memory,
-    layer_activation_bytes,
+    devices_for_states,
+    iteration_flops,
+    largest_parameters,
     model_state_memory,
+    smallest_setup,
 )
-from jellybean_solver.pipeline.estimates.fitting import devices_for_states, largest_parameters, smallest_setup
-from jellybean_solver.pipeline.estimates.flops import iteration_flops
-from jellybean_solver.pipeline.estimates.training_setup import TRAINING_PRECISIONS, TrainingSetup
-from jellybean_solver.pipeline.estimates.transformer import Transformer
+from jellybean_solver.pipeline.estimates.device_memory import layer_activation_bytes
 
 MIXED = TrainingSetup(TRAINING_PRECISIONS["bfloat16-weights"])
 GPT3 = Transformer(layers=96, hidden=12288, vocab=51200, heads=96, seq=2048)

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.pipeline.layer_parallelism.hybrid import HybridTraffic
-from jellybean.pipeline.layer_parallelism.hybrid_plot import save_hybrid
-from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.layer_parallelism.network import LayerKind, LayerStrategy, NetworkLayer, sent_bytes
-from jellybean_solver.pipeline.layer_parallelism.published_networks import PUBLISHED_NETWORKS
+from jellybean.pipeline import HybridTraffic, save_hybrid
+from jellybean_solver import SolverError
+from jellybean_solver.pipeline import PUBLISHED_NETWORKS, LayerKind, LayerStrategy, NetworkLayer, sent_bytes
 
 CONV, LINEAR = LayerKind
 DATA, TENSOR = LayerStrategy

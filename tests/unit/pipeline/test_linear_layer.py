@@ -6,15 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.pipeline.layer_parallelism.linear import LinearComparison
-from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.layer_parallelism.linear_layer import (
-    LinearLayer,
-    LinearStrategy,
-    data_from_batch,
-    least_sending,
-    sent_values,
-)
+from jellybean.pipeline import LinearComparison
+from jellybean_solver import SolverError
+from jellybean_solver.pipeline import LinearLayer, LinearStrategy, data_from_batch, least_sending, sent_values
 
 PARTITION, REDUCE, DATA = LinearStrategy
 

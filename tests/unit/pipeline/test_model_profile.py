@@ -10,12 +10,17 @@ import pytest
 from rich.console import Console
 
 from jellybean.errors import JellyBeanError
-from jellybean.pipeline.model_profile import profile_model
-from jellybean.pipeline.onnx_graph import GraphError, OnnxGraph
-from jellybean.pipeline.onnx_profile import OnnxProfile, offered_cuts
-from jellybean.pipeline.onnx_split import find_layers
-from jellybean.pipeline.profile_file import read_profile
-from jellybean.pipeline.tables import partition_notes, partition_table
+from jellybean.pipeline import (
+    OnnxGraph,
+    OnnxProfile,
+    find_layers,
+    offered_cuts,
+    partition_notes,
+    partition_table,
+    profile_model,
+    read_profile,
+)
+from jellybean.pipeline.onnx_graph import GraphError
 from jellybean_solver.pipeline import Layer, LayerGraph, TopologyLevel, partition, partition_line
 from tests.unit.pipeline.onnx_models import conv_net, skip_net
 

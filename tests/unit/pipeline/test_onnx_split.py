@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from jellybean.pipeline.onnx_graph import GraphError, OnnxGraph
-from jellybean.pipeline.onnx_split import find_layers, split, why_not_servable
+from jellybean.pipeline import OnnxGraph, find_layers, split
+from jellybean.pipeline.onnx_graph import GraphError
+from jellybean.pipeline.onnx_split import why_not_servable
 from tests.unit.pipeline.onnx_models import conv_net, model, normal, random_net, skip_net
 
 

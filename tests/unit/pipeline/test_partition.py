@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from jellybean.errors import DocumentError, JellyBeanError
-from jellybean.pipeline.profile_file import read_profile
-from jellybean_solver.errors import SolverError
+from jellybean.pipeline import read_profile
+from jellybean_solver import SolverError
 from jellybean_solver.pipeline import (
     Layer,
     LayerGraph,

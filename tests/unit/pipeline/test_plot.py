@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from jellybean.pipeline.timelines.plot import save_timeline
-from jellybean.pipeline.timelines.text import draw_timeline
-from jellybean_solver.pipeline.schedule.simulator import ScheduleCosts, simulate
-from jellybean_solver.pipeline.schedules import make_schedule
+from jellybean.pipeline import draw_timeline, save_timeline
+from jellybean_solver.pipeline import ScheduleCosts, make_schedule, simulate
 
 SMALL = re.compile(r'<text style="font-size: ([0-9.]+)px[^>]*>(\d+)</text>')
 

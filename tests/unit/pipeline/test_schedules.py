@@ -6,13 +6,19 @@ from itertools import accumulate
 
 import pytest
 
-from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.schedule.actions import ActionKind
-from jellybean_solver.pipeline.schedule.memory import DeviceMemory, schedule_memory
-from jellybean_solver.pipeline.schedule.schedule import Schedule
-from jellybean_solver.pipeline.schedule.simulator import ScheduleCosts, bubble_fraction, simulate
-from jellybean_solver.pipeline.schedule.validate import schedule_violations
-from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
+from jellybean_solver import SolverError
+from jellybean_solver.pipeline import (
+    SCHEDULES,
+    ActionKind,
+    Schedule,
+    ScheduleCosts,
+    bubble_fraction,
+    make_schedule,
+    schedule_memory,
+    schedule_violations,
+    simulate,
+)
+from jellybean_solver.pipeline.schedule.memory import DeviceMemory
 
 GRID = [(devices, microbatches) for devices in (2, 3, 4, 6, 8) for microbatches in (1, 2, 4, 8, 12, 24, 48)]
 TIMES = [(1.0, 1.0), (1.0, 2.0), (0.02, 0.05)]

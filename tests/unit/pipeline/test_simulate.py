@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.schedule.actions import Action, ActionKind, parse_action
-from jellybean_solver.pipeline.schedule.schedule import Schedule, WeightPolicy, parse_actions, round_robin_stages
-from jellybean_solver.pipeline.schedule.simulator import ScheduleCosts, bubble_fraction, bubble_over_ideal, simulate
-from jellybean_solver.pipeline.schedules import make_schedule
+from jellybean_solver import SolverError
+from jellybean_solver.pipeline import (
+    Action,
+    ActionKind,
+    Schedule,
+    ScheduleCosts,
+    bubble_fraction,
+    bubble_over_ideal,
+    make_schedule,
+    simulate,
+)
+from jellybean_solver.pipeline.schedule.actions import parse_action
+from jellybean_solver.pipeline.schedule.schedule import WeightPolicy, parse_actions, round_robin_stages
 
 
 def of_text(text: str, stages: int) -> Schedule:

@@ -8,9 +8,8 @@ from tests.support.skips import NotInstalled
 
 torch = pytest.importorskip("torch", reason=NotInstalled.TORCH)
 
-from jellybean.pipeline.torch_graph import graph_facts
-from jellybean.pipeline.torch_trace import TRACERS, CallArguments, trace
-from jellybean.training.stages.cut import cut_module
+from jellybean.pipeline import TRACERS, CallArguments, graph_facts, trace
+from jellybean.training import cut_module
 
 nn = torch.nn
 

@@ -15,8 +15,7 @@ from tests.support.skips import Absent, NotInstalled
 torch = pytest.importorskip("torch", reason=NotInstalled.TORCH)
 
 from jellybean.errors import JellyBeanError
-from jellybean.pipeline.model_profile import profile_model
-from jellybean.pipeline.profile_file import read_profile
+from jellybean.pipeline import profile_model, read_profile
 from jellybean.pipeline.torch_profile import _HostInstant, profile_module
 from jellybean_solver.pipeline import TopologyLevel, partition
 

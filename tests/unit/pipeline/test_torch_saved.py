@@ -13,8 +13,7 @@ from tests.support.skips import NotInstalled
 
 torch = pytest.importorskip("torch", reason=NotInstalled.TORCH)
 
-from jellybean.pipeline.torch_saved import TemporaryFileError, activations_in_file
-from jellybean.pipeline.torch_trace import CallArguments, trace
+from jellybean.pipeline import CallArguments, TemporaryFileError, activations_in_file, trace
 
 nn = torch.nn
 ROWS, SIDE = 8, 256  # activations of 2 MiB

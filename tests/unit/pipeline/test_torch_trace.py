@@ -11,7 +11,8 @@ from tests.support.skips import NotInstalled
 torch = pytest.importorskip("torch", reason=NotInstalled.TORCH)
 
 from jellybean.errors import JellyBeanError
-from jellybean.pipeline.torch_trace import CallArguments, TracedModule, check_trace, trace
+from jellybean.pipeline import CallArguments, TracedModule, trace
+from jellybean.pipeline.torch_trace import check_trace
 
 nn = torch.nn
 

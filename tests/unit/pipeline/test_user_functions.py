@@ -13,7 +13,7 @@ from tests.support.skips import NotInstalled
 pytest.importorskip("torch", reason=NotInstalled.TORCH)
 
 from jellybean.errors import JellyBeanError
-from jellybean.pipeline.user_functions import load_function
+from jellybean.pipeline import load_function
 from jellybean.user_modules import is_installed
 
 FILE = """\

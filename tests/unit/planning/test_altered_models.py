@@ -12,7 +12,7 @@ import pytest
 from jellybean.cli import run
 from jellybean.planning.altered_models import altered_models
 from jellybean.report import Store, build_report
-from jellybean_solver.model.plan import Plan
+from jellybean_solver import Plan
 from tests import report_plans as plans
 
 

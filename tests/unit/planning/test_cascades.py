@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from jellybean.documents import load_project
-from jellybean.planning.cascades import planned_cascades
-from jellybean.planning.project_plan import plan_project
+from jellybean.planning import plan_project, planned_cascades
 from tests.unit.documents.test_cascades import write
 
 ONLY_THE_CASCADE = ("slo.accuracy=94", "accuracy.end_to_end.1.accuracy=93")

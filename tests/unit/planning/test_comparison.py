@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jellybean.planning.planned import Planned
+from jellybean.planning import Planned
 from jellybean_solver import NO_ASSIGNMENT, baselines, solve
 from tests.support.small_problems import box, operator, problem, variant
 

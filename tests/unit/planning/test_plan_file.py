@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.planning.plan_file import write_plan_file
+from jellybean.planning import write_plan_file
 
 
 def test_a_plan_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:

@@ -9,16 +9,10 @@ from statistics import median
 import pytest
 
 from jellybean.display import formats
+from jellybean.planning import predict, predicted_p99, quick_judgement
 from jellybean.planning.deadline import missed_target, predicted_latency, second_process
-from jellybean.planning.deadline.predicted_latency import (
-    judged_latency,
-    judged_so_far,
-    latency_breach,
-    predicted_p99,
-    quick_judgement,
-)
+from jellybean.planning.deadline.predicted_latency import judged_latency, judged_so_far, latency_breach
 from jellybean.planning.deadline.second_process import SecondProcess
-from jellybean.planning.prediction import predict
 from jellybean.planning.simulation import simulate_plan
 from jellybean_solver import Certificate, Observer, Plan, SimulationResult, Slo
 from tests.property.simulator.plans import chain, exponential

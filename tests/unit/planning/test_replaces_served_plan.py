@@ -11,12 +11,13 @@ import grpc
 import psutil
 
 from jellybean.folders import state_folder
-from jellybean.planning.plan_file import PLAN_FILE, replaces_served_plan
+from jellybean.planning import PLAN_FILE, replaces_served_plan
+from jellybean.serving import GATEWAY_NAME, RunState
 from jellybean.serving.enrolment.rollout import PlanOffer, PlanRollout
 from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.plans.current_plan import WorkerNetwork
 from jellybean.serving.gateway.service import GatewayService
-from jellybean.serving.run_state import GATEWAY_NAME, ProcessState, RunState, write_state
+from jellybean.serving.run_state import ProcessState, write_state
 from jellybean_agent import EmulatedLinks, Transport, plan_view
 from jellybean_protos.gateway.v1 import gateway_pb2_grpc
 from tests.one_gateway import gateways_of

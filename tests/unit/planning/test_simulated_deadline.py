@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from jellybean.planning import in_time
 from jellybean.planning.deadline import nearest_latency
 from jellybean.planning.deadline.predicted_latency import judged_latency, latency_breach
-from jellybean.planning.deadline.simulated_deadline import _certified, in_time
+from jellybean.planning.deadline.simulated_deadline import _certified
 from jellybean_solver import Arrivals, Certificate, Objective, Problem, Slo, Termination, evaluate, solve
 from tests.support.small_problems import box, operator, problem, variant
 

@@ -9,14 +9,19 @@ import pytest
 
 from jellybean.documents import Project, build_problem, load_project
 from jellybean.errors import InputError
-from jellybean.planning.deadline.predicted_latency import predicted_p99
+from jellybean.planning import (
+    Planned,
+    current_plan,
+    explain_project,
+    load_plan,
+    plan_project,
+    planned_late_p99_s,
+    planned_latency_penalty,
+    predicted_p99,
+    replan_project,
+    save_plan,
+)
 from jellybean.planning.deadline.soft_search import TOLERANCE, SoftTarget
-from jellybean.planning.deadline.soft_targets import planned_late_p99_s, planned_latency_penalty
-from jellybean.planning.explain import explain_project
-from jellybean.planning.plan_file import current_plan, load_plan, save_plan
-from jellybean.planning.planned import Planned
-from jellybean.planning.project_plan import plan_project
-from jellybean.planning.replan import replan_project
 from jellybean.planning.soft_latency import stated_soft_target, with_hard_target
 from jellybean_solver import OutOfTimeError, Termination, from_document, to_document
 from tests.support.scales_project import make_scales_project

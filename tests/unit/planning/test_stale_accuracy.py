@@ -10,9 +10,9 @@ import pytest
 
 from jellybean.bench.caveats import find_caveats
 from jellybean.documents import load_project
-from jellybean.planning.stale_accuracy import stale_accuracy_text
+from jellybean.planning import stale_accuracy_text
 from jellybean.report import Store, build_report
-from jellybean_solver.model.plan import Plan
+from jellybean_solver import Plan
 from tests import report_plans as plans
 from tests.support.measured_project import copied_project, make_project_beside_steps
 

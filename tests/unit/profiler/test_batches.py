@@ -14,10 +14,9 @@ from jellybean.profiler.latency import LatencyMeter, Point
 from jellybean.profiler.profiler import batch_note
 from jellybean.profiler.survey import Survey
 from jellybean.profiler.workload import Inputs, Model, Step, Workload
-from jellybean_agent.errors import InvalidInputError
-from jellybean_agent.measuring.timed_runs import batched
+from jellybean_agent import InvalidInputError, batched
 from jellybean_agent.tensors.stacking import GatheredBatch
-from jellybean_solver.model.problem import Edge
+from jellybean_solver import Edge
 from tests.support.tiny_models import save
 
 

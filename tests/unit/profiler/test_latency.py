@@ -16,7 +16,7 @@ from jellybean.profiler.latency import BLOCKS, Latency, LatencyMeter, Point
 from jellybean.profiler.survey import Survey
 from jellybean.profiler.workload import Model, Step, Workload
 from jellybean_agent import PythonStep
-from jellybean_solver.model.problem import Edge
+from jellybean_solver import Edge
 
 COMPUTE_S, OVERHEAD_S = 0.0005, 0.004
 STEP = f"""

@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from jellybean.bench.hop import HopTime
+from jellybean.bench import HopTime
 from jellybean.documents import read_profiles
 from jellybean.profiler import profiler
 from jellybean.profiler.cache import Cache

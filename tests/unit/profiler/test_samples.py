@@ -15,7 +15,7 @@ from jellybean.profiler.latency import BLOCKS, COMPUTE_INPUTS, VARIED_INPUTS, sp
 from jellybean.profiler.workload import Inputs, Model, Step, Workload
 from jellybean_agent import PythonStep, steps
 from jellybean_agent.measuring.timed_runs import first_input
-from jellybean_solver.model.problem import Edge
+from jellybean_solver import Edge
 
 REQUESTS = 200
 

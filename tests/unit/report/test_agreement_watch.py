@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from jellybean.ledger.audits import AuditLine
+from jellybean.ledger import AuditLine
 from jellybean.report.drift.agreement_watch import DROP, FALSE_ALARM_S, NAME, AgreementWatch, chart_of
 from jellybean.report.drift.audited_accuracy import ExpectedAgreement
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from jellybean.documents import load_project
-from jellybean.planning.project_plan import plan_project
-from jellybean.report.plans.audit_view import audit_cost, audit_json, audit_lines
+from jellybean.planning import plan_project
+from jellybean.report import audit_json
+from jellybean.report.plans.audit_view import audit_cost, audit_lines
 from jellybean_solver import Plan, evaluate
 from tests.support.audited_project import make_audited_project
 from tests.support.command_line import jellybean

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jellybean.ledger.answers import wilson
-from jellybean.ledger.audits import AuditLine
+from jellybean.ledger import AuditLine, wilson
+from jellybean.report import AuditedAccuracy
 from jellybean.report.drift.audited_accuracy import (
     FIRST_AUDITS,
-    AuditedAccuracy,
     ExpectedAgreement,
     audited_accuracy,
     difference_interval,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from jellybean.bench.caveats import LATE
-from jellybean.bench.result import BenchResult, Counts, verdict_of
+from jellybean.bench import LATE, BenchResult
+from jellybean.bench.result import Counts, verdict_of
 from jellybean.bench.target import saturation_result
 from jellybean.cli.console import collected_warnings, warn
 from jellybean.cli.serving.measure import bench_table

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from jellybean.report import Store, build_report, render_html
+from jellybean.report import Report, Store, build_report, render_html
 from jellybean.report.charts import Chart, Tick, axis, round_up
 from jellybean.report.drawing.topology import NARROW, WIDE, Shape, draw
-from jellybean.report.report import Report
 from jellybean.report.views import (
     accuracy_chart,
     cost_charts,
@@ -21,7 +20,7 @@ from jellybean.report.views import (
     ratio_chart,
     worker_charts,
 )
-from jellybean_solver.model.plan import Plan
+from jellybean_solver import Plan
 from tests import report_plans as plans
 
 ALL = (plans.vqa, plans.digits, plans.one_worker, plans.large, plans.idle_hub)

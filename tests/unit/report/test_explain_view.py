@@ -8,14 +8,19 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from jellybean.documents.locations import Location
-from jellybean.planning.explain import Explained
+from jellybean.documents import Location
+from jellybean.planning import Explained
 from jellybean.report.explanation.view import explained_text
-from jellybean_solver.explanation.conflicts import Conflict, LeastRelaxation
-from jellybean_solver.explanation.explain import Explanation, explain
-from jellybean_solver.explanation.relaxations import Requirement, RequirementKind
+from jellybean_solver import (
+    Conflict,
+    Explanation,
+    LeastRelaxation,
+    Requirement,
+    RequirementKind,
+    ResolveSettings,
+    explain,
+)
 from jellybean_solver.explanation.relaxations import requirements as asked
-from jellybean_solver.explanation.resolver import ResolveSettings
 from tests.support.small_problems import box, operator, problem, variant
 from tests.unit.solver.explanation.test_explain import seeing
 

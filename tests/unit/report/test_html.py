@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from jellybean.display.palette import SHADES
-from jellybean.report import Store, build_report, render_html
+from jellybean.display import SHADES
+from jellybean.report import Report, Store, build_report, render_html
 from jellybean.report.drawing.topology import NARROW, WIDE, Box, Drawing, Shape, draw
-from jellybean.report.report import Report
-from jellybean_solver.model.plan import Plan
+from jellybean_solver import Plan
 from tests import report_plans as plans
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7 * 7 }}&amp;"

@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 from sqlalchemy import insert
 
-from jellybean.ledger import tables
-from jellybean.ledger.answers import LabelledBy, served_accuracy, wilson
-from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.span import Span
+from jellybean.ledger import LabelledBy, Ledger, Span, served_accuracy, tables, wilson
 
 PLANNED, WORSE, LABELS = 95.0, 90.0, 500
 

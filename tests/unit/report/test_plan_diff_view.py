@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from jellybean.report.plans.plan_diff_view import diff_text, latency_changes
+from jellybean.report import diff_text, latency_changes
 from jellybean_solver import ModelRef, Plan, PlannedOperator, ServiceTime, Slo, plan_diff
 from tests import report_plans
 

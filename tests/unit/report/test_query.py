@@ -15,8 +15,7 @@ import pytest
 
 from jellybean import query
 from jellybean.errors import InputError
-from jellybean.ledger.ledger import Ledger, ledger_url
-from jellybean.ledger.span import Span
+from jellybean.ledger import Ledger, Span, ledger_url
 from jellybean.report import Store
 from tests import report_plans as plans
 from tests.support.made_up_run import BEGIN_S

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from jellybean.report.plans.replan_view import sentence
-from jellybean_solver.migration.migration_cost import Migration, ModelLoads
-from jellybean_solver.model.plan import Cost
-from jellybean_solver.replanning.replan import Replanned, ReplanSettings, Verdict
+from jellybean_solver import Cost, Migration, Replanned, ReplanSettings, Verdict
+from jellybean_solver.migration.migration_cost import ModelLoads
 from tests import report_plans
 
 LOADS = (ModelLoads("box", "edge", "find", "v", None, 5, 2.0**30, 0.1, 0.03),)

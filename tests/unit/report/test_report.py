@@ -11,8 +11,7 @@ from jellybean.report import Report, Store, build_report
 from jellybean.report.breakdown import break_down
 from jellybean.report.comparison import ComparisonVerdict, SloState
 from jellybean.report.headline import HeadlineLevel
-from jellybean_solver.errors import JellyBeanError
-from jellybean_solver.model.plan import Plan
+from jellybean_solver import JellyBeanError, Plan
 from tests import report_plans as plans
 
 ALL = (plans.vqa, plans.digits, plans.one_worker, plans.large)

@@ -8,12 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.queries.questions import By, cost
-from jellybean.ledger.queries.source import OpenedLedger
-from jellybean.ledger.span import Span
-from jellybean.report import Store, build_report, render_html
-from jellybean.report.served.served import DAYS, MOST_LINES, ServedQuestion, last_days, served
+from jellybean.ledger import By, Ledger, OpenedLedger, Span, cost
+from jellybean.report import ServedQuestion, Store, build_report, last_days, render_html
+from jellybean.report.served.served import DAYS, MOST_LINES, served
 from tests import report_plans as plans
 from tests.support.made_up_run import BEGIN_S, DAY_S, PLAN, Serving
 

@@ -8,13 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.ledger.columns import COLUMNS, RECEIVED
-from jellybean.ledger.ledger import Ledger
+from jellybean.ledger import (
+    COLUMNS,
+    RECEIVED,
+    BilledPlan,
+    BilledWorker,
+    Ledger,
+    Moment,
+    Reading,
+    RequestKey,
+    Work,
+    WorkKey,
+)
 from jellybean.ledger.queries.plan_counts import plan_counts
-from jellybean.ledger.readings import BilledPlan, BilledWorker, Moment, Reading, RequestKey, Work, WorkKey
 from jellybean.report.drift.drift_watch import DriftWatch, Observation
 from jellybean.report.drift.served_figures import observations
-from jellybean_solver.model.plan import Plan
+from jellybean_solver import Plan
 from tests import report_plans as plans
 
 BEGIN_S, INTERVAL_S, HASH = 1_000_000.0, 10.0, "p"

@@ -11,13 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.ledger.ledger import Ledger, ledger_url
-from jellybean.ledger.queries.questions import By, cost
-from jellybean.ledger.queries.source import OpenedLedger
-from jellybean.ledger.span import Span
-from jellybean.report import Store, build_report, render_html
-from jellybean.report.served.served import Served, ServedQuestion, served
-from jellybean.report.served.served_prediction import PlannedFigures, planned_figures
+from jellybean.ledger import By, Ledger, OpenedLedger, Span, cost, ledger_url
+from jellybean.report import PlannedFigures, Served, ServedQuestion, Store, build_report, planned_figures, render_html
+from jellybean.report.served.served import served
 from tests import report_plans as plans
 from tests.support.command_line import jellybean
 from tests.support.made_up_run import BEGIN_S

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.report.store import SCHEMA_VERSION, Store, StoreError
+from jellybean.report import Store
+from jellybean.report.store import SCHEMA_VERSION, StoreError
 from tests import report_plans as plans
 
 ROOT = Path(__file__).parents[3]

@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 from jellybean.display import formats
 from jellybean.report import Store, build_report, plan_text, to_table
 from jellybean.report.plans.plan_view import comparison
-from jellybean_solver.model.plan import Plan
+from jellybean_solver import Plan
 from tests import report_plans as plans
 
 BASELINES = (

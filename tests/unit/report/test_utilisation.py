@@ -12,7 +12,7 @@ from rich.console import Console
 from jellybean.report import Report, Store, build_report, render_html, to_table
 from jellybean.report.comparison import ComparisonVerdict
 from jellybean.report.headline import HeadlineLevel
-from jellybean_solver.model.plan import Plan
+from jellybean_solver import Plan
 from tests import report_plans as plans
 
 PLANNED = {"edge-box-1": 0.2148, "edge-box-2": 0.1656, "cloud-1": 0.3}

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from jellybean.serving.top.alerts import BURN_RULES, RULES, alert_rules
+from jellybean.serving import alert_rules
+from jellybean.serving.top.alerts import BURN_RULES, RULES
 from tests.support.skips import NotInstalled
 
 EXPRESSIONS = {rule.alert: rule.expr for rule in RULES}

@@ -9,8 +9,7 @@ from jellybean.cli.current_plan import next_commands
 from jellybean.cli.failures import status_of
 from jellybean.cli.serving.joining import Joining
 from jellybean.profiler.errors import RefusedFunctionError
-from jellybean_solver.model.model_ref import ModelRef, PythonRef
-from jellybean_solver.model.plan import Plan
+from jellybean_solver import ModelRef, Plan, PythonRef
 from tests import report_plans as plans
 
 

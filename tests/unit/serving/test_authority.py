@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from jellybean.serving import ServingError, open_authority, read_authority
 from jellybean.serving.enrolment import authority
-from jellybean.serving.enrolment.authority import open_authority, read_authority
-from jellybean.serving.errors import ServingError
-from jellybean_agent.security.certificates import CA_FILE, PRIVATE_KEY_FILE
+from jellybean_agent import CA_FILE, PRIVATE_KEY_FILE
 
 
 def test_a_new_authority_is_believed_and_signs_only_when_certs_is_run_again(tmp_path: Path) -> None:

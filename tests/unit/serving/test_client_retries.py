@@ -11,8 +11,7 @@ import grpc
 import numpy as np
 import pytest
 
-from jellybean.serving.client import Chunk, Client
-from jellybean.serving.errors import RequestError
+from jellybean.serving import Chunk, Client, RequestError
 from jellybean_agent import encode_tensor
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 

@@ -18,9 +18,8 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from jellybean.serving.client import Client
-from jellybean.serving.enrolment.authority import open_authority
-from jellybean.serving.errors import HandshakeError, RequestError
+from jellybean.serving import Client, RequestError, open_authority
+from jellybean.serving.errors import HandshakeError
 from jellybean_agent import CertificateFolder, Identity, Policy, Role, Transport, connection_fault, serve_metrics
 from jellybean_agent.security import connection_fault as connection_faults
 from jellybean_agent.security.connection_fault import enrolment_fault

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jellybean.serving.gateway.plans.cost_so_far import CostAccount
-from jellybean_agent.process.metrics import BYTES_PER_GIB
+from jellybean_agent import BYTES_PER_GIB
 
 
 class Plan:

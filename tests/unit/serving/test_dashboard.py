@@ -6,7 +6,8 @@ import itertools
 import re
 from typing import Any
 
-from jellybean.serving.top.dashboard import LIMITS, dashboard
+from jellybean.serving import dashboard
+from jellybean.serving.top.dashboard import LIMITS
 
 PANELS: list[dict[str, Any]] = dashboard()["panels"]
 COLUMNS = 24

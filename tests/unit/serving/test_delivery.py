@@ -9,21 +9,18 @@ from pathlib import Path
 import grpc
 import pytest
 
+from jellybean.serving import OutcomeKind
 from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.plans.current_plan import WorkerNetwork
 from jellybean.serving.gateway.plans.served_plan import ServedPlan
 from jellybean.serving.gateway.requests.counters import RequestCounters
 from jellybean.serving.gateway_main import open_spool
-from jellybean.serving.outcomes import Outcome, OutcomeKind
+from jellybean.serving.outcomes import Outcome
 from jellybean.serving.spool.delivery import DeliverySettings, Key, OnFinal, SpoolDelivery, Tried
 from jellybean.serving.spool.spool import Spool
-from jellybean_agent.brain.plan_reading import plan_view
-from jellybean_agent.brain.plan_view import PlanView
-from jellybean_agent.errors import StatusError
-from jellybean_agent.transport.channels import Transport
-from jellybean_agent.worker.emulated_links import EmulatedLinks
+from jellybean_agent import EmulatedLinks, PlanView, StatusError, Transport, plan_view
 from jellybean_protos.agent.v1 import agent_pb2
-from jellybean_solver.model.problem import Deliver
+from jellybean_solver import Deliver
 from tests.one_gateway import gateways_of
 from tests.support.tiny_models import make_plan
 from tests.support.waiting import wait_until_async

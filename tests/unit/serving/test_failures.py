@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jellybean.cli.failures import failure, status_of, text_of
-from jellybean.serving.errors import RequestError
+from jellybean.serving import RequestError
 
 
 def test_a_request_whose_tensors_are_wrong_is_bad_input_and_another_refusal_is_not() -> None:

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from jellybean.serving.http.inference_json import read_request, write_response
-from jellybean_agent.errors import InvalidInputError
+from jellybean_agent import WIRE_DTYPES, Array, InvalidInputError, encode_tensor
 from jellybean_agent.inference.tensors import DATATYPE_BY_DTYPE, inputs_of, outputs_of
-from jellybean_agent.tensors.dtypes import WIRE_DTYPES
-from jellybean_agent.tensors.tensors import Array, encode_tensor
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 finite = st.sampled_from(sorted(WIRE_DTYPES)).flatmap(

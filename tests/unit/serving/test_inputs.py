@@ -10,8 +10,8 @@ import pytest
 
 from jellybean.serving.gateway.plans.input_advice import what_to_send
 from jellybean.serving.gateway.plans.source_messages import check_inputs, source_messages
-from jellybean_agent import InvalidInputError
-from jellybean_agent.tensors.tensors import RawTensor, decode_tensor, encode_tensor, tensor_bytes
+from jellybean_agent import InvalidInputError, RawTensor, decode_tensor, encode_tensor
+from jellybean_agent.tensors.tensors import tensor_bytes
 
 
 @pytest.mark.parametrize("rows", [1, 3])

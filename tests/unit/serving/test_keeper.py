@@ -15,20 +15,11 @@ import psutil
 import pytest
 
 from jellybean.folders import state_folder
-from jellybean.serving.errors import NotRunningError
+from jellybean.serving import GATEWAY_NAME, NotRunningError, RunState, read_state, running_state
 from jellybean.serving.local import keeper
 from jellybean.serving.local.keeper import Keeper
 from jellybean.serving.local.processes import describe_end, exit_code, process_state, spawn
-from jellybean.serving.run_state import (
-    GATEWAY_NAME,
-    ProcessState,
-    RunState,
-    mark_drained,
-    read_state,
-    running_state,
-    state_path,
-    write_state,
-)
+from jellybean.serving.run_state import ProcessState, mark_drained, state_path, write_state
 from tests.support.skips import Absent
 
 

@@ -10,9 +10,8 @@ import pytest
 
 from jellybean.bench import load
 from jellybean.bench.load import due_times
-from jellybean.serving.endpoint import Endpoint
-from jellybean.serving.errors import ServingError
-from jellybean_solver.model.problem import Arrivals
+from jellybean.serving import Endpoint, ServingError
+from jellybean_solver import Arrivals
 
 
 def test_periodic_requests_are_evenly_spaced() -> None:

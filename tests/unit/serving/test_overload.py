@@ -10,9 +10,10 @@ import grpc
 import pytest
 
 from jellybean.documents import load_project
-from jellybean.planning.project_plan import plan_project
+from jellybean.planning import plan_project
+from jellybean.serving import OutcomeKind
 from jellybean.serving.gateway.requests.counters import RequestCounters
-from jellybean.serving.outcomes import Outcome, OutcomeKind
+from jellybean.serving.outcomes import Outcome
 from jellybean.serving.top.alerts import OFFERED_PER_S, RULES
 from jellybean.serving.top.overload import Load, find_overload, replan_command
 from jellybean_agent import PlanFigures, plan_view

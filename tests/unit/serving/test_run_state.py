@@ -13,27 +13,21 @@ from typing import Any
 import psutil
 import pytest
 
-from jellybean.serving import run_state
-from jellybean.serving.client import Client
-from jellybean.serving.errors import (
-    AlreadyRunningError,
-    LaunchError,
+from jellybean.serving import (
+    GATEWAY_NAME,
+    Client,
     NotRunningError,
-    OtherVersionError,
     RequestError,
+    RunState,
+    read_state,
+    run_state,
+    running_state,
 )
+from jellybean.serving.errors import AlreadyRunningError, LaunchError, OtherVersionError
 from jellybean.serving.local.launcher import _require_down
 from jellybean.serving.local.replace_plan import apply
 from jellybean.serving.local.running import down
-from jellybean.serving.run_state import (
-    GATEWAY_NAME,
-    ProcessState,
-    RunState,
-    read_state,
-    running_state,
-    state_path,
-    write_state,
-)
+from jellybean.serving.run_state import ProcessState, state_path, write_state
 from tests.support.tiny_models import make_plan, scale
 
 

@@ -16,7 +16,7 @@ import grpc
 import pytest
 
 from jellybean.serving.spool.spool import Answer, Spool
-from jellybean_agent.errors import StatusError
+from jellybean_agent import StatusError
 
 DONE = Answer(b"answer", 0, "")
 

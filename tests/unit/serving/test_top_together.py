@@ -8,11 +8,8 @@ from pathlib import Path
 import pytest
 
 from jellybean.documents import load_any_project
-from jellybean.planning.project_plan import plan_project, require_plan
-from jellybean.serving.client import Client
-from jellybean.serving.endpoint import Endpoint
-from jellybean.serving.errors import ServingError
-from jellybean.serving.top.top import Scrape, Watcher, parse, top_of, worst_p99_s
+from jellybean.planning import plan_project, require_plan
+from jellybean.serving import Client, Endpoint, Scrape, ServingError, Watcher, parse, top_of, worst_p99_s
 from jellybean_agent import PlanFigures, plan_view, workflow_views
 from jellybean_protos.gateway.v1 import gateway_pb2
 from jellybean_solver import to_document

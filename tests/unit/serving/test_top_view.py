@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from jellybean.serving.outcomes import OutcomeKind
-from jellybean.serving.top.top import LinkRow, OperatorRow, Scrape, Top, WorkerRow, parse, top_of
-from jellybean.serving.top.view import render
+from jellybean.serving import OutcomeKind, Scrape, parse, render, top_of
+from jellybean.serving.top.top import LinkRow, OperatorRow, Top, WorkerRow
 
 WORKERS = (
     WorkerRow("camera-box-1", "edge", "ready", 0.6, 0.58, 0),

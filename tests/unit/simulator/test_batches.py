@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jellybean.planning.simulation import brains, highest_sustained_rate, load_by_worker
-from jellybean_solver.model.plan import Plan, Route
-from jellybean_solver.model.problem import Edge, ServiceTime, Source
+from jellybean.planning import brains
+from jellybean.planning.simulation import highest_sustained_rate, load_by_worker
+from jellybean_solver import Edge, Plan, Route, ServiceTime, Source
 from tests.property.simulator.plans import operator, plan
 from tests.support.simulated_queues import measured
 

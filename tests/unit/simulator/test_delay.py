@@ -7,10 +7,22 @@ from dataclasses import replace
 import pytest
 
 from jellybean.planning.simulation import simulate_plan
+from jellybean_solver import (
+    Arrivals,
+    Certificate,
+    Cost,
+    Edge,
+    Plan,
+    PlannedWorker,
+    Route,
+    ServiceTime,
+    Sharing,
+    Slo,
+    Source,
+    from_document,
+    to_document,
+)
 from jellybean_solver.latency.estimate import latency
-from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedWorker, Route
-from jellybean_solver.model.plan_document import from_document, to_document
-from jellybean_solver.model.problem import Arrivals, Edge, ServiceTime, Sharing, Slo, Source
 from tests.planned import planned_operator
 from tests.support.simulated_queues import measured
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from jellybean.planning.simulation import simulate_plan
-from jellybean_solver import Edge, EdgeKind, Plan, Sharing, solve
-from jellybean_solver.model.problem import ServiceTime, Variant
+from jellybean_solver import Edge, EdgeKind, Plan, ServiceTime, Sharing, Variant, solve
 from jellybean_solver.simulation.group_simulation import GroupSimulation
 from tests.support.small_problems import box, gpu, operator, problem, variant
 

@@ -6,13 +6,9 @@ import random
 
 import pytest
 
-from jellybean_solver.errors import SolverError
+from jellybean_solver import Arrivals, RouteDrawer, ServiceTime, SolverError, arrival_times, nearest_rank
 from jellybean_solver.model.distributions import child_count, service_sampler
-from jellybean_solver.model.problem import Arrivals, ServiceTime
-from jellybean_solver.model.route_drawing import RouteDrawer
-from jellybean_solver.model.streams import arrival_times
 from jellybean_solver.simulation.answers import Answers
-from jellybean_solver.simulation.result import nearest_rank
 
 MEASURED = ServiceTime(0.1, 0.1, ((0.5, 0.08), (0.9, 0.12), (0.99, 0.3)))
 

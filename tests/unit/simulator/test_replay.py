@@ -7,12 +7,22 @@ import math
 
 import pytest
 
-from jellybean.planning.simulation import brains, simulate_plan, slow_latency_s
-from jellybean_solver.errors import SolverError
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Arrivals, Link, ServiceTime, Slo, Source
-from jellybean_solver.simulation.replay import Replay, replay
-from jellybean_solver.simulation.trace import RateTrace, rate_trace, sampled
+from jellybean.planning import brains, slow_latency_s
+from jellybean.planning.simulation import simulate_plan
+from jellybean_solver import (
+    Arrivals,
+    Link,
+    Plan,
+    RateTrace,
+    Replay,
+    ServiceTime,
+    Slo,
+    SolverError,
+    Source,
+    rate_trace,
+    replay,
+)
+from jellybean_solver.simulation.trace import sampled
 from tests.property.simulator.plans import chain, exponential, operator, plan
 from tests.unit.simulator.test_simulation import two_streams
 

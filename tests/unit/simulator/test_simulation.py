@@ -9,17 +9,14 @@ import sys
 
 import pytest
 
-from jellybean.planning import simulation
-from jellybean.planning.deadline.predicted_latency import check_latency
+from jellybean.planning import check_latency, simulation
 from jellybean.planning.simulation import (
     capacity_scale,
     highest_sustained_rate,
     simulate_plan,
     unloaded_latency_s,
 )
-from jellybean_solver.errors import SolverError
-from jellybean_solver.model.plan import Plan, Route
-from jellybean_solver.model.problem import Arrivals, Edge, EdgeKind, Link, ServiceTime, Slo, Source
+from jellybean_solver import Arrivals, Edge, EdgeKind, Link, Plan, Route, ServiceTime, Slo, SolverError, Source
 from tests.property.simulator.plans import chain, exponential, operator, plan
 from tests.support.simulated_queues import measured
 

@@ -7,22 +7,29 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.fleet import Size, fleet
-from jellybean.planning.simulation import (
-    brains,
-    highest_sustained_rate,
-    load_by_worker,
-    simulate_plan,
-    unloaded_latency_s,
+from jellybean.planning import brains
+from jellybean.planning.simulation import highest_sustained_rate, load_by_worker, simulate_plan, unloaded_latency_s
+from jellybean_agent import SiteRoutes, Sites
+from jellybean_solver import (
+    Arrivals,
+    Edge,
+    Link,
+    Plan,
+    Route,
+    ServiceTime,
+    Sharing,
+    SimulationSettings,
+    Slo,
+    link_ends,
+    rate_trace,
+    replay,
+    simulate,
+    solve,
+    tier_at,
+    worker_at,
 )
-from jellybean_agent.brain.sites import SiteRoutes, Sites
-from jellybean_solver import Arrivals, Plan, Sharing, SimulationSettings, Slo, solve
 from jellybean_solver.latency.estimate import latency
-from jellybean_solver.model.plan import Route
-from jellybean_solver.model.problem import Edge, Link, ServiceTime
-from jellybean_solver.model.sites import link_ends, site_of, tier_at, worker_at
-from jellybean_solver.simulation.replay import replay
-from jellybean_solver.simulation.simulator import simulate
-from jellybean_solver.simulation.trace import rate_trace
+from jellybean_solver.model.sites import site_of
 from tests.property.simulator.plans import SOURCE, chain, exponential, operator, plan
 from tests.support.simulated_queues import measured
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jellybean_solver.model.problem import Arrivals
-from jellybean_solver.simulation.sustained import RATE_TOLERANCE, grace_s, highest_sustained, is_sustained
+from jellybean_solver import RATE_TOLERANCE, Arrivals, grace_s, highest_sustained, is_sustained
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,7 @@ import math
 import pytest
 
 from jellybean.planning.simulation import load_by_worker, simulate_plan
-from jellybean_solver.model.plan import Plan, Route
-from jellybean_solver.model.problem import Arrivals, Edge, EdgeKind, Link, ServiceTime, Source
-from jellybean_solver.simulation.result import SimulationResult
+from jellybean_solver import Arrivals, Edge, EdgeKind, Link, Plan, Route, ServiceTime, SimulationResult, Source
 from tests.property.simulator.plans import chain, exponential, operator, plan
 from tests.support.simulated_queues import Measured, measured
 

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from jellybean_solver.model.problem import ServiceTime
-from jellybean_solver.model.stream_assignment import StreamAssignment, StreamDrawer, whole_stream_times
+from jellybean_solver import ServiceTime, StreamAssignment, whole_stream_times
+from jellybean_solver.model.stream_assignment import StreamDrawer
 
 
 def assigned(weights: list[float], streams: int) -> StreamAssignment:

@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
+from jellybean.training import TrainingError, newest_position
 from jellybean.training.checkpoints.checkpoint import (
     clear_partial,
     finish_checkpoint,
@@ -17,8 +18,7 @@ from jellybean.training.checkpoints.checkpoint import (
     rank_file,
     write_rank_file,
 )
-from jellybean.training.checkpoints.position import Position, newest_position
-from jellybean.training.errors import TrainingError
+from jellybean.training.checkpoints.position import Position
 
 
 def _kept(folder, epochs, keep=5, best=None):

@@ -11,10 +11,8 @@ from tests.support.skips import NotInstalled
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 pytest.importorskip("sklearn", reason=NotInstalled.SCIKIT_LEARN)
 
-from jellybean.pipeline.torch_graph import graph_facts
-from jellybean.pipeline.torch_trace import CallArguments, trace
-from jellybean.pipeline.user_functions import load_function
-from jellybean.training.stages.cut import cut_module
+from jellybean.pipeline import CallArguments, graph_facts, load_function, trace
+from jellybean.training import cut_module
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "pipeline"
 

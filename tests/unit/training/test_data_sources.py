@@ -23,11 +23,12 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from jellybean.training.data.rows import MicrobatchIndex, ReadPlan, RowSource
+from jellybean.training import ReadPlan, TrainingError
+from jellybean.training.data.rows import MicrobatchIndex, RowSource
 from jellybean.training.data.rules import RowRules
 from jellybean.training.data.sampler import MicrobatchSampler, TestSampler
 from jellybean.training.data.sources import SourceSettings, find_source
-from jellybean.training.errors import RankCrashError, TrainingError
+from jellybean.training.errors import RankCrashError
 
 ROWS, BATCH = 26, 8
 CPU = torch.device("cpu")
@@ -203,6 +204,17 @@ def test_rows_with_several_arguments(kind, names, workers):
     reader.close()
 
 
+def _negated(rows: list[Any]) -> Any:
+    inputs, targets = torch.utils.data.default_collate(rows)
+    return -inputs, targets
+
+
+def test_rows_that_no_worker_can_be_sent_are_told_with_the_ways_out():
+    loader = DataLoader(Rows(), collate_fn=lambda rows: tuple(_negated(rows)), num_workers=1)
+    with pytest.raises(TrainingError, match=r"cannot be sent to the processes of `workers` .*at the top of a module"):
+        _read(find_source(loader, _settings()))
+
+
 def test_a_loader_has_its_own_sampler_and_collate():
     chosen = SubsetRandomSampler([1, 2, 3, 5, 7, 11, 13, 17, 19, 23])
     source = find_source(DataLoader(Rows(), sampler=chosen), _settings())
@@ -212,12 +224,7 @@ def test_a_loader_has_its_own_sampler_and_collate():
     assert _read(source) == _read(source) != _read(source, epoch=2)
     drawn = find_source(DataLoader(Rows(), sampler=WeightedRandomSampler([0.0] * 25 + [1.0], 16)), _settings())
     assert {row[0] for inputs, _, _ in _read(drawn).values() for row in inputs} == {50.0}
-
-    def collate(rows: list[Any]) -> Any:
-        inputs, targets = torch.utils.data.default_collate(rows)
-        return -inputs, targets
-
-    found = _read(find_source(DataLoader(Rows(), collate_fn=collate, num_workers=1), _settings()))
+    found = _read(find_source(DataLoader(Rows(), collate_fn=_negated, num_workers=1), _settings()))
     assert all(row[0] <= 0 for inputs, _, _ in found.values() for row in inputs)
     assert find_source(DataLoader(Rows(), batch_size=BATCH, drop_last=True), _settings()).rows == 24
 

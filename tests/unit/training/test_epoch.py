@@ -12,10 +12,9 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 import torch.distributed as dist
 from safetensors.torch import load_file
 
-from jellybean.documents.training import TrainingDocument
+from jellybean.documents import TrainingDocument
+from jellybean.training import TrainingError, trained_model
 from jellybean.training.checkpoints.finite import not_finite
-from jellybean.training.errors import TrainingError
-from jellybean.training.hand_back import trained_model
 from jellybean.training.train import train
 from tests.support.training_inputs import set_up_cpu_run
 

@@ -11,11 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.schema.reader import read_file
-from jellybean.documents.training.run import ExportSpec
-from jellybean.pipeline.torch_trace import CallArguments
-from jellybean.training.errors import TrainingError
-from jellybean.training.export import export_variant
+from jellybean.documents import ExportSpec, read_file
+from jellybean.pipeline import CallArguments
+from jellybean.training import TrainingError, export_variant
 from jellybean.training.models.score_forms import Form, form_of
 from tests.support.exported_models import sklearn_classifier
 

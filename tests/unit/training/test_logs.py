@@ -12,11 +12,11 @@ from tests.support.skips import NotInstalled
 
 pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training.run import SyncSpec
+from jellybean.documents import SyncSpec
+from jellybean.training import EpochResult, TrainedRun, TrainingLogs, batch_note, idle_note, line, summary
 from jellybean.training.data.sampler import MicrobatchSampler
-from jellybean.training.epoch import EpochResult
-from jellybean.training.logs import TrainingLogs, batch_note, idle_note, line, staleness_bound, summary
-from jellybean.training.train import TrainedRun, left_s
+from jellybean.training.logs import staleness_bound
+from jellybean.training.train import left_s
 
 
 def _epoch(number: int, loss: float) -> EpochResult:

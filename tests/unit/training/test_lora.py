@@ -19,11 +19,9 @@ peft = pytest.importorskip("peft", reason=NotInstalled.PEFT)
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from jellybean.documents.training import OptimizerGroup, OptimizerSpec, TrainingDocument
-from jellybean.documents.training.lora import LoraSpec
-from jellybean.training.errors import TrainingError
-from jellybean.training.hand_back import write_model
-from jellybean.training.inputs import read_inputs
+from jellybean.documents import LoraSpec, OptimizerSpec, TrainingDocument
+from jellybean.documents.training import OptimizerGroup
+from jellybean.training import TrainingError, read_inputs, write_model
 from jellybean.training.models.lora import is_adapted, with_adapters
 
 HERE = "tests.unit.training.test_lora"

@@ -7,9 +7,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.errors import JellyBeanError
-from jellybean.pipeline.torch_trace import CallArguments
-from jellybean.training.data.feed import IterationFeed
-from jellybean.training.data.rows import MemoryRows, MicrobatchIndex, ReadPlan
+from jellybean.pipeline import CallArguments
+from jellybean.training import IterationFeed, ReadPlan
+from jellybean.training.data.rows import MemoryRows, MicrobatchIndex
 from jellybean.training.data.rules import RowRules
 from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.losses import (

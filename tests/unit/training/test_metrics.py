@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training import EarlyStopSpec, TrainingDocument
+from jellybean.documents import EarlyStopSpec, TrainingDocument
 from jellybean.errors import JellyBeanError
 from jellybean.training.early_stop import epoch_to_restore, reason_to_stop, why_undefined
 from jellybean.training.losses import cross_entropy

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.pipeline.torch_trace import CallArguments
-from jellybean.training.data.rows import MemoryRows, MicrobatchIndex, ReadPlan
+from jellybean.pipeline import CallArguments
+from jellybean.training import ReadPlan
+from jellybean.training.data.rows import MemoryRows, MicrobatchIndex
 from jellybean.training.data.sampler import MicrobatchSampler, TestSampler
 from jellybean.training.samples import Samples
 

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training import OptimizerSpec, TrainingDocument
+from jellybean.documents import OptimizerSpec, TrainingDocument
 from jellybean.training.models.building import fill, load_model, load_skeleton
 from tests.integration.training.models.evaluation_case import TwoModes
 

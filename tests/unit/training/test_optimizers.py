@@ -8,9 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training import LrSpec, OptimizerSpec
-from jellybean.training.errors import TrainingError
-from jellybean.training.optimization.lr_schedules import make_lr_schedule
+from jellybean.documents import LrSpec, OptimizerSpec
+from jellybean.training import TrainingError, make_lr_schedule
 from jellybean.training.optimization.optimizers import plan_optimizer
 from jellybean.training.stages.updates import GROUP
 

@@ -11,16 +11,15 @@ from typing import get_args
 import torch.distributed as dist
 from torch import nn
 
-from jellybean.documents.training import TrainingDocument
+from jellybean.documents import TrainingDocument
+from jellybean.training import StageCopy, TrainingError, UpdateSettings, WeightUpdates
 from jellybean.training.checkpoints.states import collect_state, restore_state
-from jellybean.training.errors import TrainingError
 from jellybean.training.stages.all_reduce import ProcessGroups
 from jellybean.training.stages.evaluation_pass import EvaluationPass, EvaluationStage
 from jellybean.training.stages.loss_scale import LossScale
 from jellybean.training.stages.master_weights import MasterWeights
 from jellybean.training.stages.precision import PRECISIONS
-from jellybean.training.stages.stage import StageCopy, StageSettings
-from jellybean.training.stages.updates import UpdateSettings, WeightUpdates
+from jellybean.training.stages.stage import StageSettings
 from jellybean_solver.pipeline import Action, ActionKind
 
 

@@ -6,8 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
+from jellybean.training import StageCopy
 from jellybean.training.stages.split_backward import input_gradients, weight_gradients
-from jellybean.training.stages.stage import StageCopy, StageSettings
+from jellybean.training.stages.stage import StageSettings
 
 nn = torch.nn
 

@@ -6,11 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training import TrainingDocument
-from jellybean.documents.training.data import CsvSpec
+from jellybean.documents import CsvSpec, TrainingDocument
+from jellybean.training import TrainingError
 from jellybean.training.data.loading import load_data
 from jellybean.training.data.tables import read_csv
-from jellybean.training.errors import TrainingError
 
 GOOD = "width, height,kind\n1,2.5,cat\n-3,4e1,dog\n\n5,6,cat\n"
 

@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
+from jellybean.training import TrainingError
 from jellybean.training.checkpoints.checkpoint import (
     finish_checkpoint,
     load_exact,
@@ -14,7 +15,6 @@ from jellybean.training.checkpoints.checkpoint import (
     write_rank_file,
 )
 from jellybean.training.checkpoints.position import Position
-from jellybean.training.errors import TrainingError
 
 
 def _written(folder):

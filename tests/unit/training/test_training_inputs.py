@@ -8,11 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training import load_training
-from jellybean.documents.training.data import FolderSpec
+from jellybean.documents import FolderSpec, load_training
 from jellybean.errors import JellyBeanError
-from jellybean.pipeline.user_errors import place_and_reason
-from jellybean.pipeline.user_functions import load_function
+from jellybean.pipeline import load_function, place_and_reason
 from jellybean.training.data.loading import load_data
 from tests.support.training_inputs import load_training_inputs
 

@@ -18,9 +18,7 @@ import psutil
 import pytest
 from onnx import TensorProto, helper
 
-from jellybean_agent.errors import ModelError
-from jellybean_agent.execution.executor import Executor
-from jellybean_agent.execution.model_files import file_sha256
+from jellybean_agent import Executor, ModelError, file_sha256
 from jellybean_agent.execution.onnx_scan import scan_model
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_protos.inference.v2 import inference_pb2 as pb

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from jellybean.serving.client import Client
+from jellybean.serving import Client
 from jellybean_solver import from_document, to_document
 from jellybean_solver.model.plan import Fallback
 from tests.support.cut_link import run_over_a_link

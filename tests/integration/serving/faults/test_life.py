@@ -18,20 +18,23 @@ import psutil
 import pytest
 
 from jellybean.cli.serving.joining import joining_of
-from jellybean.serving.client import Client
-from jellybean.serving.errors import AlreadyRunningError, LaunchError, NotRunningError, RequestError, ServingError
-from jellybean.serving.local import launcher
-from jellybean.serving.local.running import Running, StopLimits, down, stopped_on_failure
-from jellybean.serving.run_state import (
-    ProcessState,
+from jellybean.serving import (
+    Client,
+    NotRunningError,
+    RequestError,
+    Running,
     RunState,
-    failing,
+    ServingError,
+    Watcher,
     read_state,
-    state_path,
-    write_state,
+    stopped_on_failure,
+    top_of,
 )
-from jellybean.serving.top.top import Watcher, top_of
-from jellybean_solver.model.problem import Link
+from jellybean.serving.errors import AlreadyRunningError, LaunchError
+from jellybean.serving.local import launcher
+from jellybean.serving.local.running import StopLimits, down
+from jellybean.serving.run_state import ProcessState, failing, state_path, write_state
+from jellybean_solver import Link
 from tests.support.stopped_process import stopped
 from tests.support.tiny_models import chain, make_plan, scale
 from tests.support.waiting import wait_until

@@ -18,12 +18,10 @@ import numpy as np
 import psutil
 import pytest
 
-from jellybean.serving.client import Client
-from jellybean.serving.errors import LaunchError, NotRunningError, RequestError
+from jellybean.serving import Client, LaunchSettings, NotRunningError, RequestError, Running, read_state
+from jellybean.serving.errors import LaunchError
 from jellybean.serving.local import launcher, replace_plan
-from jellybean.serving.local.running import Running, down
-from jellybean.serving.local.settings import LaunchSettings
-from jellybean.serving.run_state import read_state
+from jellybean.serving.local.running import down
 from jellybean_agent.transport.streams import SILENT_S
 from jellybean_solver.model.plan_document import Document
 from tests.support.ports import free_port

@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from jellybean.bench.load import INFER
-from jellybean.serving.client import request_of
-from jellybean_agent.transport.channels import Transport
+from jellybean.serving import request_of
+from jellybean_agent import Transport
 from tests.support.cut_link import Run, run_over_a_link
 from tests.support.tiny_models import make_plan, scale
 

@@ -14,12 +14,10 @@ import numpy as np
 import psutil
 import pytest
 
-from jellybean.serving.client import Client
-from jellybean.serving.errors import KeptError, RequestError
-from jellybean.serving.local.running import Running
-from jellybean.serving.run_state import read_state
+from jellybean.serving import Client, RequestError, Running, read_state
+from jellybean.serving.errors import KeptError
+from jellybean_solver import Deliver
 from jellybean_solver.model.plan_document import Document
-from jellybean_solver.model.problem import Deliver
 from tests.support.cut_link import run_over_a_link
 from tests.support.steady_load import SteadyLoad
 from tests.support.tiny_models import make_plan, scale

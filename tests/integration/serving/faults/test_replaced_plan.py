@@ -13,8 +13,7 @@ import grpc
 import numpy as np
 import pytest
 
-from jellybean.serving.client import Client
-from jellybean.serving.errors import RequestError
+from jellybean.serving import Client, RequestError
 from jellybean.serving.gateway.plans.replaced_plan import ReplacedPlan
 from jellybean_solver.model.plan_document import Document
 from tests.support.ports import free_port

@@ -16,15 +16,11 @@ import grpc
 import numpy as np
 import pytest
 
-from jellybean.serving.client import Client
-from jellybean.serving.errors import RequestError
-from jellybean_agent.security.certificates import CertificateFolder
-from jellybean_agent.security.identity import SENDER_KEY, Identity, Role
-from jellybean_agent.system.protocol_version import protocol_metadata
+from jellybean.serving import Client, RequestError
+from jellybean_agent import DELIVER_METHOD, CertificateFolder, Identity, ReplyAddress, Role, protocol_metadata
+from jellybean_agent.security.identity import SENDER_KEY
 from jellybean_agent.transport.channels import CHANNEL_OPTIONS
 from jellybean_agent.transport.gateway_peers import FORGET_S
-from jellybean_agent.transport.reply_address import ReplyAddress
-from jellybean_agent.transport.streams import DELIVER_METHOD
 from tests.support.balancer import Endpoint, balancer
 from tests.support.gateways_run import GatewaysRun, gateways_run
 from tests.support.steady_load import SteadyLoad

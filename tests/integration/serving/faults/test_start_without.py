@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from jellybean.planning.plan_file import load_plan
-from jellybean.serving.client import Client
-from jellybean.serving.errors import KeptError, RequestError
-from jellybean.serving.local.running import Running
-from jellybean.serving.run_state import ProcessState, read_state
-from jellybean_solver.model.plan_document import Document, to_document
-from jellybean_solver.model.problem import Deliver
+from jellybean.planning import load_plan
+from jellybean.serving import Client, RequestError, Running, read_state
+from jellybean.serving.errors import KeptError
+from jellybean.serving.run_state import ProcessState
+from jellybean_solver import Deliver, to_document
+from jellybean_solver.model.plan_document import Document
 from tests.support.command_line import jellybean
 from tests.support.stopped_process import stopped
 from tests.support.tiny_models import chain, make_plan, scale

@@ -19,9 +19,9 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from jellybean_agent import DELIVER_METHOD
 from jellybean_agent.security.identity import SENDER_KEY
 from jellybean_agent.transport.channels import CHANNEL_OPTIONS
-from jellybean_agent.transport.streams import DELIVER_METHOD
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 

@@ -19,8 +19,8 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 
-from jellybean_agent.errors import CrashError, ModelError, PermanentError
-from jellybean_agent.execution.executor import Executor
+from jellybean_agent import Executor, ModelError, PermanentError
+from jellybean_agent.errors import CrashError
 from jellybean_agent.execution.model_process import ModelProcess
 from jellybean_agent.execution.process_pool import ModelProcessPool
 from tests.support.paths import EXAMPLES

@@ -12,8 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from jellybean.serving.client import Client
-from jellybean.serving.local.running import Running
+from jellybean.serving import Client, Running
 from tests.integration.serving.fuzz.message_fuzz import Told, fuzz
 from tests.support.tiny_models import difference, make_plan, scale
 

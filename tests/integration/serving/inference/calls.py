@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 import numpy as np
 
-from jellybean.serving.local.running import Running
+from jellybean.serving import Running
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 SERVICE = "inference.GRPCInferenceService"

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from jellybean.serving import Running
 from jellybean.serving.local import launcher
-from jellybean.serving.local.running import Running
 from tests.integration.serving.inference.triton_remote import Remote, triton_process
 from tests.support.tiny_models import difference, fan_out, gather, make_plan, positives, scale, total
 

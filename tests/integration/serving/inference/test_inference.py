@@ -14,8 +14,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from jellybean.serving.client import Client
-from jellybean.serving.local.running import Running
+from jellybean.serving import Client, Running
 from jellybean_agent.transport.channels import CHANNEL_OPTIONS
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 from tests.integration.serving.inference.calls import SERVICE, address, infer_on, inputs, same

@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from jellybean.serving.client import Client
-from jellybean.serving.local.running import Running
+from jellybean.serving import Client, Running
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_protos.inference.v2 import inference_pb2 as pb
-from jellybean_solver.model.problem import Link
+from jellybean_solver import Link
 from tests.integration.serving.inference.calls import SERVICE, address, infer_on
 from tests.integration.serving.inference.triton_remote import Remote
 from tests.support.tiny_models import chain

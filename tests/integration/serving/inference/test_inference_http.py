@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jellybean.serving.client import Client
+from jellybean.serving import Client, LaunchSettings, Running
 from jellybean.serving.errors import LaunchError
 from jellybean.serving.local import launcher
-from jellybean.serving.local.running import Running
-from jellybean.serving.local.settings import LaunchSettings
 from jellybean_protos.extras import install_command
-from jellybean_solver.model.problem import Link
+from jellybean_solver import Link
 from tests.integration.serving.inference.triton_remote import triton_process
 from tests.support.ports import free_port
 from tests.support.skips import NotInstalled

@@ -127,7 +127,7 @@ def descriptors() -> list[bytes]:
 
 def beside_our_client(url: str, inputs: Inputs) -> bool:
     """Both clients in one process, as a user may have them."""
-    from jellybean.serving.client import Client
+    from jellybean.serving import Client
     from jellybean.serving.local import launcher
 
     assert launcher.up

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.ledger.queries.questions import By
-from jellybean.serving.client import Client
+from jellybean.ledger import By
+from jellybean.serving import GATEWAY_NAME, Client, read_state
 from jellybean.serving.local import replace_plan
 from jellybean.serving.local.running import down
-from jellybean.serving.run_state import GATEWAY_NAME, read_state
-from jellybean_solver.model.problem import Link
+from jellybean_solver import Link
 from tests.support.killed_run import kill, lines
 from tests.support.steady_load import SteadyLoad
 from tests.support.tiny_models import chain

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
 import json
 from pathlib import Path
 
 import grpc
 import numpy as np
+import pytest
 from sqlalchemy import select
 
-from jellybean.ledger import tables
-from jellybean.ledger.ledger import Ledger, ledger_url
-from jellybean.serving.client import Chunk, Client
-from jellybean.serving.local.running import Running, down
+from jellybean.ledger import Ledger, ledger_url, tables
+from jellybean.serving import Chunk, Client, Running
+from jellybean.serving.local.running import down
 from jellybean_agent import decode_tensor
 from jellybean_protos.gateway.v1 import gateway_pb2
 from jellybean_protos.inference.v2 import inference_pb2 as pb
-from jellybean_solver.model.problem import Deliver
+from jellybean_solver import Deliver
 from tests.integration.serving.inference.calls import SERVICE, infer_on
 from tests.support.tiny_models import make_plan, recurrent, scale
 

@@ -14,11 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.queries.questions import By, all_events, cost
-from jellybean.serving.enrolment.enrolment import make_token
-from jellybean_agent.security.identity import Identity, Role
-from jellybean_solver.model.problem import Link as PlannedLink
+from jellybean.ledger import By, Ledger, all_events, cost
+from jellybean.serving import make_token
+from jellybean_agent import Identity, Role
+from jellybean_solver import Link as PlannedLink
 from tests.support.cut_link import Link
 from tests.support.ports import free_port
 from tests.support.tiny_models import chain

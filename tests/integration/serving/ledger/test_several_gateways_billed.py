@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.queries.questions import By, all_events, cost
-from jellybean_agent.security.identity import Role
-from jellybean_solver.model.problem import Link
+from jellybean.ledger import By, Ledger, all_events, cost
+from jellybean_agent import Role
+from jellybean_solver import Link
 from tests.support.gateways_run import gateways_run
 from tests.support.steady_load import SteadyLoad
 from tests.support.tiny_models import chain

@@ -11,12 +11,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from jellybean import query
-from jellybean.ledger.queries.questions import By
-from jellybean.serving.client import Client
-from jellybean.serving.endpoint import owner_endpoint
+from jellybean.ledger import By
+from jellybean.serving import Client, owner_endpoint
 from jellybean.serving.local import replace_plan
 from jellybean.serving.local.running import down
-from jellybean_solver.model.problem import Link
+from jellybean_solver import Link
 from tests.support.command_line import jellybean
 from tests.support.killed_run import kill, lines
 from tests.support.steady_load import SteadyLoad

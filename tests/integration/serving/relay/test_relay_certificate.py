@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jellybean_agent.security.certificates import read_credentials
-from jellybean_agent.security.identity import Role
+from jellybean_agent import Role, read_credentials
 from tests.support.command_line import jellybean
 from tests.support.scales_project import make_scales_project
 

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from jellybean.serving.enrolment.authority import open_authority
-from jellybean.serving.errors import RequestError
-from jellybean_agent.security.identity import Identity, Role
+from jellybean.serving import RequestError, open_authority
+from jellybean_agent import Identity, Role
 from tests.support.relayed_run import EDGE, RelayedRun, relayed_run
 from tests.support.tiny_models import chain
 from tests.support.tls_run import WORKFLOW

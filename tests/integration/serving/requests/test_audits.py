@@ -10,11 +10,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from jellybean.documents import load_project
-from jellybean.planning.project_plan import plan_project
-from jellybean.serving.client import Client, served_document
-from jellybean.serving.endpoint import owner_endpoint
+from jellybean.planning import plan_project
+from jellybean.serving import Client, RemoteLedger, owner_endpoint, served_document
 from jellybean.serving.local.running import down
-from jellybean.serving.remote_ledger import RemoteLedger
 from jellybean_solver import to_document
 from tests.support.audited_project import LARGE, POINTS_WORSE, SMALL, make_audited_project, requests
 from tests.support.command_line import jellybean

@@ -7,10 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from jellybean.serving.client import Client
-from jellybean.serving.run_state import read_state
-from jellybean.serving.top.top import parse
+from jellybean.serving import Client, parse, read_state
 from tests.support.tiny_models import make_plan, scale
 
 pytestmark = pytest.mark.slow

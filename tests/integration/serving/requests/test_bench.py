@@ -15,14 +15,13 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from jellybean.bench import measure_hop
 from jellybean.bench.heldout import HeldOut
-from jellybean.bench.hop import measure_hop
 from jellybean.bench.target import LoadSettings, Target
 from jellybean.cli.serving.measure import bench_table
-from jellybean.serving.errors import NotRunningError, ServingError
+from jellybean.serving import NotRunningError, OutcomeKind, ServingError
 from jellybean.serving.local import launcher, replace_plan
-from jellybean.serving.outcomes import OutcomeKind
-from jellybean_solver.model.problem import Arrivals, Link
+from jellybean_solver import Arrivals, Link
 from tests.support.tiny_models import chain, make_plan, scale
 
 pytestmark = pytest.mark.alone

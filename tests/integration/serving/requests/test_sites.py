@@ -10,11 +10,10 @@ import pytest
 
 from jellybean.bench.heldout import HeldOut
 from jellybean.bench.target import LoadSettings, Target
-from jellybean.serving.client import Client
+from jellybean.serving import Client, Running
 from jellybean.serving.gateway.plans.route_choice import SiteRouteDrawer
-from jellybean.serving.local.running import Running
-from jellybean_agent.brain.plan_reading import plan_view
-from jellybean_solver.model.problem import Arrivals, Link
+from jellybean_agent import plan_view
+from jellybean_solver import Arrivals, Link
 from tests.support.tiny_models import chain
 
 INPUTS = np.arange(40, dtype=np.float32).reshape(10, 4)

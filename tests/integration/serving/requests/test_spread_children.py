@@ -13,13 +13,11 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from jellybean.serving.client import Client
+from jellybean.serving import Client, LaunchSettings, parse, read_state
 from jellybean.serving.local import launcher
 from jellybean.serving.local.running import down
-from jellybean.serving.local.settings import LaunchSettings
-from jellybean.serving.run_state import read_state
-from jellybean.serving.top.top import parse
-from jellybean_solver.model.plan_document import Document, from_document, to_document
+from jellybean_solver import from_document, to_document
+from jellybean_solver.model.plan_document import Document
 from tests.support.tiny_models import fan_out, gather, make_plan, positives, save, scale, total
 from tests.support.waiting import wait_until
 

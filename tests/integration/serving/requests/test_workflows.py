@@ -10,14 +10,12 @@ import grpc
 import numpy as np
 import pytest
 
-from jellybean.serving.client import Client
-from jellybean.serving.errors import RequestError
+from jellybean.serving import Client, RequestError, Running
 from jellybean.serving.local import launcher
-from jellybean.serving.local.running import Running
-from jellybean_agent.tensors.tensors import encode_tensor
+from jellybean_agent import encode_tensor
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
-from jellybean_solver.model.problem import Link
+from jellybean_solver import Link
 from tests.support.tiny_models import chain, difference, fan_out, gather, make_plan, positives, scale, total
 
 LATENCY_S, BANDWIDTH = 0.03, 1000.0

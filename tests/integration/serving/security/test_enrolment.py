@@ -14,30 +14,35 @@ import grpc
 import grpc.aio
 import pytest
 
+from jellybean.serving import make_token, open_authority
 from jellybean.serving.enrolment import enrolment as enrolment_module
-from jellybean.serving.enrolment.authority import open_authority
 from jellybean.serving.enrolment.enrolment import (
     MAX_DOWNLOADS,
     Enrolment,
     EnrolmentFiles,
     add_enrolment,
-    make_token,
     serve_enrolment,
 )
 from jellybean.serving.enrolment.rollout import PlanOffer, PlanRollout
 from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.plans.current_plan import WorkerNetwork
 from jellybean.serving.gateway.service import GatewayService
-from jellybean_agent.brain.plan_reading import plan_view
+from jellybean_agent import (
+    CertificateFolder,
+    EmulatedLinks,
+    Identity,
+    JoinToken,
+    Policy,
+    Role,
+    StatusError,
+    Transport,
+    file_sha256,
+    plan_view,
+    protocol_metadata,
+    read_credentials,
+)
 from jellybean_agent.enrolment import join, model_download
-from jellybean_agent.enrolment.join_token import JoinToken
-from jellybean_agent.errors import StatusError
-from jellybean_agent.execution.model_files import file_sha256
-from jellybean_agent.security.certificates import CertificateFolder, read_credentials
-from jellybean_agent.security.identity import Identity, Policy, Role
-from jellybean_agent.system.protocol_version import protocol_metadata
-from jellybean_agent.transport.channels import CHANNEL_OPTIONS, Transport
-from jellybean_agent.worker.emulated_links import EmulatedLinks
+from jellybean_agent.transport.channels import CHANNEL_OPTIONS
 from jellybean_protos.enrol.v1 import enrol_pb2, enrol_pb2_grpc
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from tests.one_gateway import gateways_of

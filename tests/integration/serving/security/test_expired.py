@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.serving.errors import RequestError
+from jellybean.serving import RequestError
 from jellybean.serving.gateway.plans.worker_channels import WorkerChannels
-from jellybean_agent.security.certificates import CertificateFolder
-from jellybean_agent.security.identity import Role
-from jellybean_agent.transport.channels import Transport
+from jellybean_agent import CertificateFolder, Role, Transport
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from tests.integration.serving.security.test_mtls import ONES
 from tests.support.tiny_models import chain

@@ -14,14 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jellybean.serving.enrolment.enrolment import make_token, take_token
-from jellybean.serving.errors import RequestError
+from jellybean.serving import RequestError, make_token
+from jellybean.serving.enrolment.enrolment import take_token
+from jellybean_agent import Identity, PlanViewError, Role, StatusError, file_sha256, protocol_mismatch, read_credentials
 from jellybean_agent.enrolment.join_token import parse_token
-from jellybean_agent.errors import PlanViewError, StatusError
-from jellybean_agent.execution.model_files import file_sha256
-from jellybean_agent.security.certificates import read_credentials
-from jellybean_agent.security.identity import Identity, Role
-from jellybean_agent.system.protocol_version import PROTOCOL_VERSION, protocol_mismatch, stated_protocol
+from jellybean_agent.system.protocol_version import PROTOCOL_VERSION, stated_protocol
 from jellybean_protos.plan_format import READABLE_VERSIONS
 from tests.support.exported_models import keep_weights_outside
 from tests.support.ports import free_port

@@ -23,21 +23,23 @@ import pytest
 from cryptography import x509
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from jellybean.serving.client import Client, request_of
-from jellybean.serving.enrolment.authority import open_authority
-from jellybean.serving.errors import LaunchError, RequestError, ServingError
-from jellybean.serving.top.top import parse
-from jellybean_agent.errors import PlanViewError
-from jellybean_agent.inference.service import InferenceService
-from jellybean_agent.security.certificates import (
+from jellybean.serving import Client, RequestError, ServingError, open_authority, parse, request_of
+from jellybean.serving.errors import LaunchError
+from jellybean_agent import (
     CA_FILE,
     CERTIFICATE_FILE,
     PRIVATE_KEY_FILE,
     CertificateFolder,
+    Identity,
+    InferenceService,
+    PlanViewError,
+    Policy,
+    Role,
+    Transport,
     read_credentials,
 )
-from jellybean_agent.security.identity import SENDER_KEY, Identity, Policy, Role, allowed_roles
-from jellybean_agent.transport.channels import CHANNEL_OPTIONS, Transport
+from jellybean_agent.security.identity import SENDER_KEY, allowed_roles
+from jellybean_agent.transport.channels import CHANNEL_OPTIONS
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from jellybean_protos.gateway.v1 import gateway_pb2_grpc
 from jellybean_protos.inference.v2 import inference_pb2, inference_pb2_grpc

@@ -11,12 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jellybean.serving.client import Chunk, Client
-from jellybean.serving.errors import NotRunningError, RequestError
+from jellybean.serving import Chunk, Client, LaunchSettings, NotRunningError, RequestError, read_state
 from jellybean.serving.local import launcher, replace_plan
 from jellybean.serving.local.running import down
-from jellybean.serving.local.settings import LaunchSettings
-from jellybean.serving.run_state import read_state
 from jellybean_solver.model.plan_document import Document
 from tests.support.stream_load import StreamLoad
 from tests.support.streams_project import uninterrupted

@@ -9,10 +9,8 @@ import grpc
 import numpy as np
 import pytest
 
-from jellybean.serving.client import Chunk
-from jellybean.serving.errors import RequestError
-from jellybean_agent import CertificateFolder, Transport, protocol_metadata
-from jellybean_agent.security.identity import Role
+from jellybean.serving import Chunk, RequestError
+from jellybean_agent import CertificateFolder, Role, Transport, protocol_metadata
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 from tests.support.streams_project import uninterrupted
 from tests.support.tiny_models import make_plan, recurrent, scale

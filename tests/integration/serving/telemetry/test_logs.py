@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from jellybean.serving.client import Client
-from jellybean.serving.errors import RequestError
+from jellybean.serving import Client, RequestError
 from tests.support.tiny_models import make_plan, save
 from tests.support.waiting import wait_until
 

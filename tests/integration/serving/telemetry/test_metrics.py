@@ -18,18 +18,13 @@ from rich.console import Console
 from ruamel.yaml import YAML
 
 from jellybean.cli import run
-from jellybean.serving.client import Client, request_of
-from jellybean.serving.errors import RequestError
+from jellybean.serving import Client, LaunchSettings, RequestError, Running, Watcher, parse, render, request_of, top_of
 from jellybean.serving.local import launcher
 from jellybean.serving.local.replace_plan import apply
-from jellybean.serving.local.running import Running
-from jellybean.serving.local.settings import LaunchSettings
 from jellybean.serving.top.overload import seconds
-from jellybean.serving.top.top import Watcher, parse, top_of
-from jellybean.serving.top.view import render
 from jellybean_protos.gateway.v1 import gateway_pb2_grpc
 from jellybean_protos.inference.v2 import inference_pb2, inference_pb2_grpc
-from jellybean_solver.model.problem import GIB, Link, Slo
+from jellybean_solver import GIB, Link, Slo
 from tests.support.paths import DOCS
 from tests.support.ports import free_port
 from tests.support.stopped_process import stopped

@@ -17,9 +17,8 @@ import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from jellybean.serving.client import Client
-from jellybean.serving.errors import RequestError
-from jellybean_solver.model.problem import Link
+from jellybean.serving import Client, RequestError
+from jellybean_solver import Link
 from tests.support.ports import free_port
 from tests.support.tiny_models import chain
 

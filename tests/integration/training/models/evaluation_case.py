@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from jellybean.documents.training import OptimizerSpec, TrainingDocument
+from jellybean.documents import OptimizerSpec, TrainingDocument
+from jellybean.training import trained_model
 from jellybean.training.epoch import average_statistics
 from jellybean.training.evaluation import evaluate
-from jellybean.training.hand_back import trained_model
 from tests.integration.training.models.whole_model import measured
 from tests.support.training_inputs import first_update, load_training_inputs, set_up_cpu_run
 

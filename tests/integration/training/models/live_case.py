@@ -10,10 +10,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from jellybean.documents.training import TrainingDocument
+from jellybean.documents import TrainingDocument
 from jellybean.documents.training.tensor import TensorSpec
-from jellybean.training.processes.ranks import Rank
-from jellybean.training.setup import RankRun, set_up_run
+from jellybean.training import Rank, RankRun, set_up_run
 from tests.support.training_inputs import training_document
 
 FILE = "layers.safetensors"

@@ -10,12 +10,10 @@ from typing import Any
 
 import torch
 
-from jellybean.documents.training import OptimizerSpec, TrainingDocument
-from jellybean.documents.training.lora import LoraSpec
+from jellybean.documents import LoraSpec, OptimizerSpec, TrainingDocument
+from jellybean.training import GroupCommunicator, trained_model
 from jellybean.training.data.rows import MemoryRows
-from jellybean.training.hand_back import trained_model
 from jellybean.training.models.lora import trained_module
-from jellybean.training.processes.links import GroupCommunicator
 from tests.integration.training.models import zoo
 from tests.integration.training.models.zoo import ROWS
 from tests.support.training_inputs import first_update, load_training_inputs, set_up_cpu_run

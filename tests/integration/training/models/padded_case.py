@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from jellybean.documents.training import TrainingDocument
+from jellybean.documents import TrainingDocument
 from jellybean.training.data.randomness import epoch_order
 from jellybean.training.train import train
 from tests.integration.training.models.zoo import DTYPE, LENGTH, ZOO

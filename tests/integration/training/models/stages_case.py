@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from jellybean.documents.training import TrainingDocument
+from jellybean.documents import TrainingDocument
+from jellybean.training import trained_model
 from jellybean.training.evaluation import evaluate
-from jellybean.training.hand_back import trained_model
 from tests.support.training_inputs import first_update, set_up_cpu_run, training_document
 
 ROWS, LR = 16, 0.1

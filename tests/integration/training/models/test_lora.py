@@ -19,11 +19,9 @@ pytest.importorskip("peft", reason=NotInstalled.PEFT)
 
 import onnx
 
-from jellybean.documents.training.lora import LoraSpec
-from jellybean.documents.training.run import ExportSpec
-from jellybean.pipeline.torch_trace import CallArguments
-from jellybean.training.export import export_variant, served_arguments
-from jellybean.training.hand_back import write_model
+from jellybean.documents import ExportSpec, LoraSpec
+from jellybean.pipeline import CallArguments
+from jellybean.training import export_variant, served_arguments, write_model
 from jellybean.training.models.lora import with_adapters
 from tests.integration.training.models.lora_case import LoraUpdates, one_process
 from tests.integration.training.ranks import run_ranks

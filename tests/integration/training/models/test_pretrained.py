@@ -12,8 +12,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 
 from safetensors.torch import save_file
 
-from jellybean.training.errors import TrainingError
-from jellybean.training.inputs import read_inputs
+from jellybean.training import TrainingError, read_inputs
 from tests.integration.training.models.weights_case import FILE, TrainFromFile, document, write_weights
 from tests.integration.training.ranks import run_ranks
 from tests.support.training_inputs import load_training_inputs

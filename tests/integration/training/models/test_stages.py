@@ -12,11 +12,10 @@ from tests.support.skips import Absent
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.errors import JellyBeanError
-from jellybean.pipeline.torch_stages import StageChain, stage_graph
-from jellybean.pipeline.torch_trace import CallArguments
-from jellybean.training.data.rows import MicrobatchIndex, ReadPlan
+from jellybean.pipeline import CallArguments, StageChain, stage_graph
+from jellybean.training import ReadPlan, find_graphs
+from jellybean.training.data.rows import MicrobatchIndex
 from jellybean.training.data.sampler import MicrobatchSampler
-from jellybean.training.graphs import find_graphs
 from tests.integration.training.models.stages_case import LR, ROWS, TrainStages, data, document, stages
 from tests.integration.training.models.whole_model import measured
 from tests.integration.training.ranks import run_ranks

@@ -15,11 +15,10 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 pytest.importorskip("transformers", reason=NotInstalled.TRANSFORMERS)
 pytest.importorskip("tokenizers", reason=NotInstalled.TRANSFORMERS)
 
-from jellybean.documents.training.lora import LoraSpec
-from jellybean.pipeline.torch_profile import profile_traced
+from jellybean.documents import LoraSpec
+from jellybean.pipeline import profile_traced
+from jellybean.training import cut_module, find_graphs
 from jellybean.training.choice.cuts import cut_layers
-from jellybean.training.graphs import find_graphs
-from jellybean.training.stages.cut import cut_module
 from tests.integration.training.models.zoo import ZOO
 from tests.integration.training.models.zoo_case import ZooUpdate, in_sequence, one_process
 from tests.integration.training.ranks import run_ranks

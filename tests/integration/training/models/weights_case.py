@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from jellybean.documents.training import TrainingDocument
+from jellybean.documents import TrainingDocument
 from jellybean.training.models.building import load_model
 from tests.support.training_inputs import first_update, set_up_cpu_run, training_document
 

@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from torch.func import functional_call
 
-from jellybean.documents.training import TrainingDocument
-from jellybean.documents.training.lora import LoraSpec
+from jellybean.documents import LoraSpec, TrainingDocument
+from jellybean.training import trained_model
 from jellybean.training.data.rows import MemoryRows
 from jellybean.training.evaluation import evaluate
-from jellybean.training.hand_back import trained_model
 from jellybean.training.models.lora import trained_module
 from tests.integration.training.models.whole_model import measured
 from tests.integration.training.models.zoo import ROWS, ZOO

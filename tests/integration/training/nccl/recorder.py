@@ -16,13 +16,11 @@ from typing import Any
 
 import torch
 
+from jellybean.training import Interpreter, Place, StageCopy, StageTransport, UpdateSettings, WeightUpdates, peers_of
 from jellybean.training.processes.links import DeviceLink, Link
 from jellybean.training.processes.streams import HostStreams
-from jellybean.training.processes.transport import StageTransport
 from jellybean.training.stages.all_reduce import ProcessGroups
-from jellybean.training.stages.interpreter import Interpreter, Place, peers_of
-from jellybean.training.stages.stage import StageCopy, StageSettings
-from jellybean.training.stages.updates import UpdateSettings, WeightUpdates
+from jellybean.training.stages.stage import StageSettings
 from jellybean_solver.pipeline import Action, Schedule
 from tests.integration.training.nccl.model import (
     Await,

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from jellybean.documents.training import TrainingDocument, load_training
+from jellybean.documents import TrainingDocument, load_training
+from jellybean.training import RankRun, process_group, set_up_run
 from jellybean.training.parameter_server.channel import Channel, connect
 from jellybean.training.parameter_server.listener import Listener
 from jellybean.training.parameter_server.roles import Role, document_alone
-from jellybean.training.processes.ranks import process_group
-from jellybean.training.setup import RankRun, set_up_run
 from tests.support.training_runs import write_project
 
 KEY = b"k" * 32

@@ -11,11 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
+from jellybean.training import RankRun
 from jellybean.training.parameter_server.channel import Channel, Header
 from jellybean.training.parameter_server.coordinator import Coordinator
 from jellybean.training.parameter_server.flat_tensors import FlatTensors
 from jellybean.training.parameter_server.weights import frozen_of, stage_of
-from jellybean.training.setup import RankRun
 from tests.integration.training.parameter_server.server_run import server_run, two_connections
 
 DOCUMENT = """\

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from jellybean.pipeline.torch_graph import graph_facts
-from jellybean.pipeline.torch_trace import CallArguments, trace
-from jellybean.training.stages.cut import CutModule, cut_module
-from jellybean_solver.pipeline.schedule.schedule import Schedule
-from jellybean_solver.pipeline.schedules.branches import StageGraph, branch_schedule
+from jellybean.pipeline import CallArguments, graph_facts, trace
+from jellybean.training import cut_module
+from jellybean.training.stages.cut import CutModule
+from jellybean_solver.pipeline import Schedule, StageGraph, branch_schedule
 from tests.integration.training.cases import Train
 from tests.integration.training.nets import WIDTH
 

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean_solver.pipeline.schedule.memory import schedule_memory
+from jellybean_solver.pipeline import schedule_memory
 from tests.integration.training.cases import Train, merged
 from tests.integration.training.ranks import run_ranks
 from tests.integration.training.reference import in_sequence, one_device, relative_error

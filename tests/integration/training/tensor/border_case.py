@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from jellybean.training import TensorGroup
 from jellybean.training.tensor_parallel.conjugate_collectives import Enter, Gather, GatherForParts, Reduce, Scatter
-from jellybean.training.tensor_parallel.group import TensorGroup
 from jellybean.training.tensor_parallel.layouts import Split
 
 # Of the input and of the output: one value that all ranks have whole, or a value of each rank.

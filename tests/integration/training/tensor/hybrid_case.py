@@ -9,13 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from jellybean.documents.training import OptimizerSpec, TrainingDocument
-from jellybean.documents.training.run import SyncSpec
+from jellybean.documents import OptimizerSpec, SyncSpec, TrainingDocument
 from jellybean.documents.training.tensor import TensorSpec
-from jellybean.training.data.feed import IterationFeed
-from jellybean.training.data.rows import ReadPlan
-from jellybean.training.processes.ranks import Rank
-from jellybean.training.setup import set_up_run
+from jellybean.training import IterationFeed, Rank, ReadPlan, set_up_run
 
 WORKERS = 4
 BATCHES = {"alexnet": 32, "vgg16": 64}  # of each worker, as published

@@ -11,20 +11,20 @@ import torch
 from torch import nn
 from torch.distributed.tensor.debug import CommDebugMode
 
-from jellybean.documents.training import OptimizerSpec, TrainingDocument
+from jellybean.documents import OptimizerSpec, TrainingDocument
 from jellybean.documents.training.tensor import TensorSpec
-from jellybean.pipeline.torch_graph import GraphFacts, graph_facts
-from jellybean.pipeline.torch_profile import profile_traced
-from jellybean.pipeline.torch_trace import CallArguments, TracedModule, trace
-from jellybean.training.hand_back import trained_model
-from jellybean.training.processes.ranks import Rank
-from jellybean.training.setup import set_up_run
-from jellybean.training.stages.all_reduce import make_process_groups
-from jellybean.training.tensor_parallel.choice import choose_splits
-from jellybean.training.tensor_parallel.group import TensorGroup
-from jellybean.training.tensor_parallel.lowering import lower
+from jellybean.pipeline import CallArguments, GraphFacts, TracedModule, graph_facts, profile_traced, trace
+from jellybean.training import (
+    Rank,
+    SplitWeights,
+    TensorGroup,
+    choose_splits,
+    lower,
+    make_process_groups,
+    set_up_run,
+    trained_model,
+)
 from jellybean.training.tensor_parallel.profile import GroupSums, LayerParts, PartsProfile
-from jellybean.training.tensor_parallel.weights import SplitWeights
 from jellybean.training.train import train
 from jellybean_solver.pipeline import make_schedule
 

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training import OptimizerSpec
+from jellybean.documents import OptimizerSpec
 from jellybean.documents.training.tensor import TensorSpec
 from tests.integration.training.ranks import run_ranks
 from tests.integration.training.tensor.tensor_case import Split, in_plain_torch, pictures_net

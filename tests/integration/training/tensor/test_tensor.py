@@ -8,8 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training import OptimizerSpec
-from jellybean.documents.training.run import SyncSpec
+from jellybean.documents import OptimizerSpec, SyncSpec
 from jellybean.documents.training.tensor import TensorSpec
 from tests.integration.training.ranks import run_ranks
 from tests.integration.training.tensor.border_case import BORDERS, EACH, BorderPasses

@@ -6,18 +6,19 @@ from collections.abc import Sequence
 
 import pytest
 
-from jellybean_agent.brain.brain import Brain, MemoryLimits
-from jellybean_agent.brain.messages import (
+from jellybean_agent import (
     GATEWAY,
+    Brain,
     EdgeMessage,
     FanOutPath,
     Instruction,
+    OperatorWiring,
     RequestFailed,
     RunOperator,
     SendMessage,
-    WorkItem,
 )
-from jellybean_agent.brain.wiring import OperatorWiring
+from jellybean_agent.brain.brain import MemoryLimits
+from jellybean_agent.brain.messages import WorkItem
 
 WIRING = {
     "find": OperatorWiring((("strip", "each"),), (("shape", "fan_out"), ("strokes", "fan_out"))),

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from jellybean_agent.brain.brain import Brain
-from jellybean_agent.brain.messages import GATEWAY, EdgeMessage, Instruction, RequestFailed, RunOperator, SendMessage
-from jellybean_agent.brain.run_queue import BatchPolicy
-from jellybean_agent.brain.wiring import OperatorWiring
+from jellybean_agent import (
+    GATEWAY,
+    BatchPolicy,
+    Brain,
+    EdgeMessage,
+    Instruction,
+    OperatorWiring,
+    RequestFailed,
+    RunOperator,
+    SendMessage,
+)
 
 WIRING = {
     "see": OperatorWiring((("camera", "each"),), ()),

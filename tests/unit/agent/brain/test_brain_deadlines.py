@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jellybean_agent.brain.brain import Brain
-from jellybean_agent.brain.messages import EdgeMessage, Instruction, RequestExpired, RunOperator, SendMessage
-from jellybean_agent.brain.run_queue import BatchPolicy
-from jellybean_agent.brain.wiring import OperatorWiring
+from jellybean_agent import BatchPolicy, Brain, EdgeMessage, Instruction, OperatorWiring, RunOperator, SendMessage
+from jellybean_agent.brain.messages import RequestExpired
 
 WIRING = {
     "see": OperatorWiring((("camera", "each"),), (("join", "each"),)),

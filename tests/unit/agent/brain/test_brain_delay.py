@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jellybean_agent.brain.brain import Brain
-from jellybean_agent.brain.messages import EdgeMessage, RunOperator, WakeAt
-from jellybean_agent.brain.run_queue import BatchPolicy
-from jellybean_agent.brain.wiring import OperatorWiring
+from jellybean_agent import BatchPolicy, Brain, EdgeMessage, OperatorWiring, RunOperator
+from jellybean_agent.brain.messages import WakeAt
 
 WIRING = {
     "see": OperatorWiring((("camera", "each"),), ()),

@@ -7,10 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from jellybean_agent.brain.brain import Brain
-from jellybean_agent.brain.messages import EdgeMessage, RunOperator
-from jellybean_agent.brain.run_queue import FAIR_QUEUEING_FROM, BatchPolicy
-from jellybean_agent.brain.wiring import OperatorWiring
+from jellybean_agent import FAIR_QUEUEING_FROM, BatchPolicy, Brain, EdgeMessage, OperatorWiring, RunOperator
 
 WIRING = {name: OperatorWiring(((f"{name} in", "each"),), ()) for name in ("slow", "quick", "rare")}
 

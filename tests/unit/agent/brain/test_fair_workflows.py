@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jellybean_agent.brain.brain import Brain
-from jellybean_agent.brain.messages import EdgeMessage, RequestFailed, RunOperator
-from jellybean_agent.brain.run_queue import BatchPolicy
-from jellybean_agent.brain.wiring import OperatorWiring
+from jellybean_agent import BatchPolicy, Brain, EdgeMessage, OperatorWiring, RequestFailed, RunOperator
 
 RUN_S = {"shop/slow": 1.0, "shop/also": 1.0, "yard/quick": 0.1}
 WIRING = {name: OperatorWiring(((f"{name} in", "each"),), ()) for name in RUN_S}

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
+from jellybean_agent import PlanViewError, plan_part, plan_view, read_plan, workflow_views
 from jellybean_agent.brain import plan_reading
-from jellybean_agent.brain.plan_reading import plan_view, read_plan
-from jellybean_agent.brain.workflow_views import plan_part, workflow_views
-from jellybean_agent.errors import PlanViewError
 from jellybean_protos import plan_format
 from jellybean_solver.model.plan_document import Document
 from tests.unit.agent.brain.test_plan_view import make_document, rehash

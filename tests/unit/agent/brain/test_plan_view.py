@@ -9,13 +9,27 @@ from pathlib import Path
 
 import pytest
 
-from jellybean_agent.brain.plan_reading import plan_view, read_plan
-from jellybean_agent.errors import PlanViewError
+from jellybean_agent import PlanViewError, plan_view, read_plan
 from jellybean_protos import plan_format
+from jellybean_solver import (
+    Certificate,
+    Cost,
+    Edge,
+    EdgeKind,
+    Link,
+    ModelFile,
+    ModelPorts,
+    ModelRef,
+    Plan,
+    PlannedOperator,
+    PlannedWorker,
+    Route,
+    ServiceTime,
+    Sharing,
+    Slo,
+    Source,
+)
 from jellybean_solver.model import plan_document
-from jellybean_solver.model.model_ref import ModelFile, ModelPorts, ModelRef
-from jellybean_solver.model.plan import Certificate, Cost, Plan, PlannedOperator, PlannedWorker, Route
-from jellybean_solver.model.problem import Edge, EdgeKind, Link, ServiceTime, Sharing, Slo, Source
 
 
 def make_document(batches: Mapping[str, int] | None = None, **changes: object) -> plan_document.Document:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from jellybean_agent.brain.audit_view import AUDIT_PREFIX, is_audited, read_audit, served_sources
-from jellybean_agent.brain.route_table import RouteTable, round_robin_offset
-from jellybean_agent.brain.sites import SiteRoutes, Sites
+from jellybean_agent import AUDIT_PREFIX, RouteTable, SiteRoutes, Sites
+from jellybean_agent.brain.audit_view import is_audited, read_audit, served_sources
+from jellybean_agent.brain.route_table import round_robin_offset
 
 ROUTES = [{"a": "edge-1", "b": "cloud-1"}, {"a": "edge-2", "b": "cloud-2"}]
 GROUP = ("cloud-1", "cloud-2", "cloud-3")

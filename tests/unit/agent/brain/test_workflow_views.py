@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jellybean.documents import load_any_project
-from jellybean.planning.project_plan import plan_project, require_plan
+from jellybean.planning import plan_project, require_plan
 from jellybean_agent import PlanView, plan_view, workflow_views
 from jellybean_solver import Plan, to_document
 

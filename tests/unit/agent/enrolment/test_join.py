@@ -13,18 +13,31 @@ import grpc.aio
 import pytest
 from cryptography import x509
 
-from jellybean.serving.enrolment.authority import Authority, open_authority
-from jellybean_agent.brain.plan_view import PlanView, WorkerView
+from jellybean.serving import Authority, open_authority
+from jellybean_agent import (
+    AgentError,
+    CertificateFolder,
+    ConnectionFault,
+    Identity,
+    JoinToken,
+    ModelError,
+    OpenPolicy,
+    PlanView,
+    PlanViewError,
+    Policy,
+    Role,
+    RpcServer,
+    StatusError,
+    Transport,
+    WorkerView,
+    file_sha256,
+    make_server,
+    read_credentials,
+)
 from jellybean_agent.enrolment.join import Joined, join, keep_renewed, wait_for_new_plan
-from jellybean_agent.enrolment.join_token import JoinToken, parse_token
+from jellybean_agent.enrolment.join_token import parse_token
 from jellybean_agent.enrolment.retries import describe_call_error, is_refusal, retried
-from jellybean_agent.errors import AgentError, ModelError, PlanViewError, StatusError, TransientError
-from jellybean_agent.execution.model_files import file_sha256
-from jellybean_agent.rpc.server import RpcServer
-from jellybean_agent.security.certificates import CertificateFolder, read_credentials
-from jellybean_agent.security.connection_fault import ConnectionFault
-from jellybean_agent.security.identity import Identity, OpenPolicy, Policy, Role
-from jellybean_agent.transport.channels import Transport, make_server
+from jellybean_agent.errors import TransientError
 from jellybean_protos.enrol.v1 import enrol_pb2, enrol_pb2_grpc
 from jellybean_solver.model.plan_document import Document
 from tests.support.simulated_time import run_in_simulated_time

@@ -12,22 +12,23 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from jellybean.serving.enrolment.authority import Authority, open_authority
-from jellybean_agent import steps
-from jellybean_agent.brain.plan_reading import plan_view
-from jellybean_agent.brain.plan_view import PythonView
-from jellybean_agent.enrolment import join
-from jellybean_agent.errors import ModelError
-from jellybean_agent.execution.model_files import file_sha256
-from jellybean_agent.security.certificates import (
+from jellybean.serving import Authority, open_authority
+from jellybean_agent import (
     CA_FILE,
     CERTIFICATE_FILE,
-    CREDENTIAL_FILES,
     PRIVATE_KEY_FILE,
     CertificateFolder,
+    Identity,
+    ModelError,
+    Role,
+    file_sha256,
+    plan_view,
     read_credentials,
+    steps,
 )
-from jellybean_agent.security.identity import Identity, Role
+from jellybean_agent.brain.plan_view import PythonView
+from jellybean_agent.enrolment import join
+from jellybean_agent.security.certificates import CREDENTIAL_FILES
 from jellybean_agent.system import private_files
 from jellybean_protos.enrol.v1 import enrol_pb2
 from tests.support.tiny_models import make_plan

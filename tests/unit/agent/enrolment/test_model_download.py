@@ -12,9 +12,9 @@ from typing import IO, Any
 
 import pytest
 
+from jellybean_agent import ModelError
 from jellybean_agent.enrolment import model_download
 from jellybean_agent.enrolment.model_download import fetch_beside, partial_file, remove_partial_files
-from jellybean_agent.errors import ModelError
 from jellybean_protos.enrol.v1 import enrol_pb2
 
 MODEL = bytes(range(256)) * 8

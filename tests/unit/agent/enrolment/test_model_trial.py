@@ -12,12 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from jellybean_agent import plan_view
+from jellybean_agent import Device, ModelError, plan_view
 from jellybean_agent.brain.plan_view import PythonView
-from jellybean_agent.errors import ModelError
 from jellybean_agent.execution.process_pool import ModelProcessPool
 from jellybean_agent.process.model_trial import ModelTrial
-from jellybean_agent.system.device import Device
 from jellybean_agent.system.memory import available_memory_bytes, machine_memory_bytes
 from tests.support.tiny_models import chain, make_plan, spin
 

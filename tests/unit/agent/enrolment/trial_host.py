@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from jellybean_agent.brain.plan_reading import read_plan
+from jellybean_agent import read_plan
 from jellybean_agent.execution.process_pool import ModelProcessPool
 from jellybean_agent.process.model_trial import ModelTrial
 

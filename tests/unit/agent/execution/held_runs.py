@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from jellybean_agent.errors import AgentError
+from jellybean_agent import AgentError, Executor
 from jellybean_agent.execution.emulation import EmulatedDevice
-from jellybean_agent.execution.executor import Executor, RunResult
+from jellybean_agent.execution.executor import RunResult
 from jellybean_agent.execution.model_process import ModelProcess
 from jellybean_agent.execution.process_pool import ModelProcessPool
 from jellybean_agent.system.timers import Timer

@@ -8,8 +8,7 @@ import time
 
 import numpy as np
 
-from jellybean_agent.errors import InvalidInputError
-from jellybean_agent.steps import step
+from jellybean_agent import InvalidInputError, step
 
 scale = 2.0
 

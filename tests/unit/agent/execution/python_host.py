@@ -8,11 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from jellybean_agent.errors import AgentError
-from jellybean_agent.execution.executor import Executor
+from jellybean_agent import AgentError, Executor, PythonStep, find_module_source
 from jellybean_agent.execution.model_process import ModelProcess
 from jellybean_agent.execution.process_pool import ModelProcessPool
-from jellybean_agent.execution.python_code import PythonStep, find_module_source
 
 if __name__ == "__main__":
     sha256 = find_module_source("own_steps").sha256

@@ -14,14 +14,10 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from jellybean_agent import ModelError, PlanViewError, plan_view, try_device
+from jellybean_agent import CPU, Device, Executor, ModelError, PlanViewError, Share, file_sha256, plan_view, try_device
 from jellybean_agent.execution import providers
-from jellybean_agent.execution.executor import Executor
-from jellybean_agent.execution.model_files import file_sha256
 from jellybean_agent.execution.providers import open_on_device, session_options
 from jellybean_agent.process.model_loading import ModelSettings, load_executors
-from jellybean_agent.system.device import CPU, Device
-from jellybean_agent.system.share import Share
 from jellybean_protos import plan_format
 from tests.support.skips import Absent
 from tests.support.tiny_models import chain, scale

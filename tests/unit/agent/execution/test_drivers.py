@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from jellybean_agent import CPU, Device
 from jellybean_agent.system import driver
-from jellybean_agent.system.device import CPU, Device
 
 NVIDIA = """\
 NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build  (dvs-builder@U16)

@@ -15,11 +15,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from jellybean_agent.errors import InvalidInputError, ModelError, PermanentError, RefusedValuesError
+from jellybean_agent import Executor, InvalidInputError, ModelError, PermanentError, file_sha256, hash_model
+from jellybean_agent.errors import RefusedValuesError
 from jellybean_agent.execution import model_files
 from jellybean_agent.execution.emulation import EmulatedDevice
-from jellybean_agent.execution.executor import Executor
-from jellybean_agent.execution.model_files import file_sha256, hash_model
 from jellybean_agent.execution.onnx_scan import scan_model
 from tests.support.exported_models import keep_weights_outside, sklearn_classifier
 

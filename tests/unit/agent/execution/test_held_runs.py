@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper
 
-from jellybean_agent.execution.model_files import file_sha256
+from jellybean_agent import file_sha256
 
 
 @pytest.mark.slow

@@ -14,21 +14,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jellybean_agent.errors import (
+from jellybean_agent import (
+    CPU,
     AgentError,
-    CrashError,
+    Array,
+    Device,
     InvalidInputError,
     ModelError,
     PermanentError,
-    RefusedValuesError,
+    PythonStep,
+    TensorPort,
 )
+from jellybean_agent.errors import CrashError, RefusedValuesError, TransientError
 from jellybean_agent.execution.emulation import EmulatedFinish
 from jellybean_agent.execution.model_process import ModelProcess
+from jellybean_agent.execution.process_pool import ModelProcessPool
 from jellybean_agent.execution.process_wire import Conversation, SharedMemory
-from jellybean_agent.execution.python_code import PythonStep
-from jellybean_agent.system.device import CPU, Device
-from jellybean_agent.tensors.ports import TensorPort
-from jellybean_agent.tensors.tensors import Array
 from tests.support.simulated_time import run_in_simulated_time
 
 PORTS = {"inputs": [["x", "float32", [-1, 2]]], "outputs": [["y", "float32", [-1, 2]], ["text", "string", [-1]]]}
@@ -254,6 +255,14 @@ def test_an_answer_with_other_tensors_than_the_models_is_refused() -> None:
         started.process.close()
 
     with_pool(test)
+
+
+def test_a_pool_that_is_closed_starts_and_ends_nothing() -> None:
+    pool = ModelProcessPool()
+    with pytest.raises(TransientError, match="the process that starts model processes has died"):
+        pool.new_process()
+    assert pool.end_process(1) == -int(signal.SIGKILL)
+    pool.close()
 
 
 # -- runs that an event loop waits for ---------------------------------------------------------------------------------

@@ -14,14 +14,21 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from jellybean_agent.errors import AgentError, InvalidInputError, ModelError, PermanentError, RefusedValuesError
+from jellybean_agent import (
+    CPU,
+    AgentError,
+    InvalidInputError,
+    ModelError,
+    PermanentError,
+    PythonStep,
+    TensorPort,
+    find_module_source,
+)
+from jellybean_agent.errors import RefusedValuesError
 from jellybean_agent.execution import process_main
 from jellybean_agent.execution.model_process import ModelProcess
 from jellybean_agent.execution.process_wire import MAX_OUTPUT_BYTES, Conversation, SharedMemory
-from jellybean_agent.execution.python_code import PythonStep, find_module_source
 from jellybean_agent.execution.python_session import PythonSession
-from jellybean_agent.system.device import CPU
-from jellybean_agent.tensors.ports import TensorPort
 from tests.support.tiny_models import save, scale
 
 

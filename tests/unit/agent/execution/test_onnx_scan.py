@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from jellybean_agent.errors import ModelError
-from jellybean_agent.execution.model_files import ModelContent, combined_sha256, data_path, file_sha256, hash_model
+from jellybean_agent import ModelError, data_path, file_sha256, hash_model
+from jellybean_agent.execution.model_files import ModelContent, combined_sha256
 from jellybean_agent.execution.onnx_scan import ModelScan, scan_model
 
 

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from jellybean_agent.errors import ModelError
+from jellybean_agent import CPU, Device, ModelError, Share, try_device
 from jellybean_agent.execution import providers
-from jellybean_agent.execution.providers import open_on_device, require_provider, session_options, try_device
-from jellybean_agent.system.device import CPU, Device
-from jellybean_agent.system.share import Share
+from jellybean_agent.execution.providers import open_on_device, require_provider, session_options
 
 CUDA = Device("cuda")
 FALLBACK = "session.disable_cpu_ep_fallback"

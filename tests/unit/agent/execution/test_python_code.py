@@ -12,17 +12,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jellybean_agent.errors import ModelError, PermanentError
-from jellybean_agent.execution.executor import Executor
-from jellybean_agent.execution.python_code import (
+from jellybean_agent import (
     BUILTIN_STEPS_MODULE,
+    Executor,
+    ModelError,
+    PermanentError,
     PythonStep,
-    Signature,
+    TensorPort,
     find_module_source,
     parse_allow_list,
     step_signature,
 )
-from jellybean_agent.tensors.ports import TensorPort
+from jellybean_agent.execution.python_code import Signature
 from tests.support.exported_models import sklearn_classifier
 
 HERE = Path(__file__).parent

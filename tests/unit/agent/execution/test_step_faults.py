@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from jellybean_agent.errors import ModelError
+from jellybean_agent import ModelError, TensorPort, find_module_source, step_folders, step_signature
 from jellybean_agent.execution import python_code
-from jellybean_agent.execution.python_code import arguments_of, find_module_source, step_folders, step_signature
-from jellybean_agent.tensors.ports import TensorPort
+from jellybean_agent.execution.python_code import arguments_of
 
 HEAD = "from jellybean_agent.steps import step\n"
 RIGHT = '@step(inputs={"x": ("float32", (-1, 4))}, outputs={"y": ("float32", (-1,))})\n'
@@ -127,7 +126,7 @@ def test_folders_that_are_put_on_the_path_have_an_allowed_module(tmp_path: Path)
 def test_sources_that_cannot_be_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match="there is no module absent_step_of_a_test here"):
         find_module_source("absent_step_of_a_test")
-    with pytest.raises(ModelError, match="^module sys has no Python source here$"):
+    with pytest.raises(ModelError, match=r"^module sys has no Python source here$"):
         find_module_source("sys")
     name = write(folder, "x = 1\n", "long_step_of_a_test")
     monkeypatch.setattr(python_code, "_MAX_SOURCE_BYTES", 10)

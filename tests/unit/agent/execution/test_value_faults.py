@@ -10,10 +10,10 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from jellybean_agent.errors import PermanentError, RefusedValuesError
+from jellybean_agent import Array, PermanentError
+from jellybean_agent.errors import RefusedValuesError
 from jellybean_agent.execution.onnx_session import OnnxSession
 from jellybean_agent.execution.value_faults import _MAX_DIAGNOSES
-from jellybean_agent.tensors.tensors import Array
 from tests.support.tiny_models import save
 
 

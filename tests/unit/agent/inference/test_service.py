@@ -14,11 +14,10 @@ import grpc
 import numpy as np
 import pytest
 
-from jellybean_agent.errors import AgentError, InvalidInputError
-from jellybean_agent.inference.envelopes import Envelopes, shortest_timeout_s, split_request
+from jellybean_agent import MODEL_INFER_METHOD, AgentError, InferenceService, InvalidInputError, shortest_timeout_s
+from jellybean_agent.inference.envelopes import Envelopes, split_request
 from jellybean_agent.inference.fast_operators import FastOperators
 from jellybean_agent.inference.operators import Operators
-from jellybean_agent.inference.service import MODEL_INFER_METHOD, InferenceService
 from jellybean_agent.rpc.frames import DATA, END_STREAM, frame
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 from tests.support.http2_client import CallServer, Http2Client, content, message, open_call, settle, unary_call
@@ -207,6 +206,16 @@ def classified() -> pb.ModelInferRequest:
     return request
 
 
+def shared(*, typed: bool) -> pb.ModelInferRequest:
+    """A request whose input lies in shared memory."""
+    request = infer()
+    if typed:
+        del request.raw_input_contents[:]
+        request.inputs[0].contents.fp32_contents.extend([1.0, 1.0])
+    request.inputs[0].parameters["shared_memory_region"].string_param = "region"
+    return request
+
+
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 REFUSED: list[tuple[str, Any, grpc.StatusCode, str]] = [
     ("no model", infer(model="add", model_version="2"), grpc.StatusCode.NOT_FOUND, "served in version only, not '2'"),
@@ -224,6 +233,8 @@ REFUSED: list[tuple[str, Any, grpc.StatusCode, str]] = [
     ("two rows", changed(shape=[2, 2], raw=bytes(16)), INVALID, "has a leading dimension of 1, got shape [2, 2]"),
     ("short", changed(raw=bytes(4)), INVALID, "input x"),
     ("unknown datatype", changed(datatype="FP8"), INVALID, "datatype 'FP8' is not served"),
+    ("shared", shared(typed=False), INVALID, "lies in shared memory, which is not served"),
+    ("shared typed", shared(typed=True), INVALID, "lies in shared memory, which is not served"),
     ("no output", output("w"), INVALID, "no output 'w'; add gives y"),
     ("output twice", output("y", "y"), INVALID, "an output is asked for twice: y, y"),
     ("classes", classified(), grpc.StatusCode.UNIMPLEMENTED, "classification is not served"),

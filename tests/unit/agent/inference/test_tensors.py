@@ -8,11 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from jellybean_agent.errors import InvalidInputError, PermanentError
-from jellybean_agent.inference.envelopes import RequestEnvelope
-from jellybean_agent.inference.tensors import DATATYPE_BY_DTYPE, DTYPE_BY_DATATYPE, inputs_of, outputs_of
-from jellybean_agent.tensors.dtypes import WIRE_DTYPES
-from jellybean_agent.tensors.tensors import MAX_TENSOR_BYTES, Array, decode_tensor, encode_tensor
+from jellybean_agent import (
+    DTYPE_BY_DATATYPE,
+    WIRE_DTYPES,
+    Array,
+    InvalidInputError,
+    PermanentError,
+    RequestEnvelope,
+    decode_tensor,
+    encode_tensor,
+)
+from jellybean_agent.inference.tensors import DATATYPE_BY_DTYPE, inputs_of, outputs_of
+from jellybean_agent.tensors.tensors import MAX_TENSOR_BYTES
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 FIELDS = {

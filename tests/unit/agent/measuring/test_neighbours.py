@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jellybean_agent.errors import CrashError, ModelError
-from jellybean_agent.execution.python_code import PythonStep, find_module_source
+from jellybean_agent import CPU, ModelError, PythonStep, find_module_source, sample_file
+from jellybean_agent.errors import CrashError
 from jellybean_agent.measuring.job import Job
 from jellybean_agent.measuring.neighbours import _require_running, _run_in_loop
 from jellybean_agent.measuring.processes import measured_lines
-from jellybean_agent.measuring.sample_file import sample_file
-from jellybean_agent.system.device import CPU
 
 CAST = "jellybean_agent.steps:cast"
 STEP = PythonStep(CAST, '{"to": "int64", "dtype": "float32", "shape": 2}', frozenset())

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jellybean_agent.errors import InvalidInputError
-from jellybean_agent.measuring.sample_file import read_sample_file, sample_file
+from jellybean_agent import InvalidInputError, sample_file
+from jellybean_agent.measuring.sample_file import read_sample_file
 
 
 def test_tensors_and_children_of_gathers_come_back(tmp_path: Path) -> None:

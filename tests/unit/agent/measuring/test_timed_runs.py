@@ -10,17 +10,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jellybean_agent.errors import InvalidInputError
+from jellybean_agent import (
+    CPU,
+    Block,
+    Device,
+    InvalidInputError,
+    ModelMemory,
+    PythonStep,
+    Share,
+    batched,
+    busy_neighbours,
+    find_module_source,
+    memory_growth,
+    neighbour_count,
+    timed_runs,
+)
 from jellybean_agent.execution.executor import RunResult
-from jellybean_agent.execution.python_code import PythonStep, find_module_source
 from jellybean_agent.measuring import memory_growth as growing
 from jellybean_agent.measuring import timed_runs as timing
 from jellybean_agent.measuring.job import Job, read_job
-from jellybean_agent.measuring.memory_growth import MIN_BYTES, ModelMemory, memory_growth
-from jellybean_agent.measuring.neighbours import busy_neighbours, neighbour_count
-from jellybean_agent.measuring.timed_runs import Block, batched, first_input, timed_runs
-from jellybean_agent.system.device import CPU, Device
-from jellybean_agent.system.share import Share
+from jellybean_agent.measuring.memory_growth import MIN_BYTES
+from jellybean_agent.measuring.timed_runs import first_input
 
 CAST = "jellybean_agent.steps:cast"
 

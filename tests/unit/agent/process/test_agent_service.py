@@ -12,19 +12,25 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2
 
-from jellybean_agent.brain.messages import GATEWAY
-from jellybean_agent.brain.plan_reading import plan_view
+from jellybean_agent import (
+    DELIVER_METHOD,
+    GATEWAY,
+    EmulatedLinks,
+    Inboxes,
+    OpenPolicy,
+    Peer,
+    PeerSettings,
+    ReplyAddress,
+    Transport,
+    agent_service_handler,
+    decode_tensor,
+    encode_tensor,
+    make_server,
+    plan_view,
+)
 from jellybean_agent.process.agent_service import AgentService
 from jellybean_agent.process.model_loading import ModelSettings
-from jellybean_agent.security.identity import OpenPolicy
 from jellybean_agent.system.protocol_version import PROTOCOL_VERSION
-from jellybean_agent.tensors.tensors import decode_tensor, encode_tensor
-from jellybean_agent.transport.channels import Transport, make_server
-from jellybean_agent.transport.inboxes import Inboxes, agent_service_handler
-from jellybean_agent.transport.peers import Peer, PeerSettings
-from jellybean_agent.transport.reply_address import ReplyAddress
-from jellybean_agent.transport.streams import DELIVER_METHOD
-from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_solver.model.plan_document import Document
 from tests.support.http2_client import Http2Client, content, settle, unary_call
@@ -261,7 +267,11 @@ def test_a_request_goes_on_to_the_next_worker(tmp_path: Path) -> None:
     with_agent(tmp_path, test, last="cloud-1")
 
 
-def test_each_of_several_gateways_gets_its_answers_while_it_has_a_stream(tmp_path: Path) -> None:
+def test_each_of_several_gateways_gets_its_answers_while_it_has_a_stream(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "jellybean.agent")
+
     async def test(agent: Agent) -> None:
         await agent.service.load()
         second = Gateway(tmp_path, "second")
@@ -276,7 +286,11 @@ def test_each_of_several_gateways_gets_its_answers_while_it_has_a_stream(tmp_pat
         peer.put(agent.message(f"{reply.request_prefix}r2", 2, left_s=60.0))
         await asyncio.sleep(0.5 * RUN_S)
         await second.stop()
-        await asyncio.sleep(30.0)
+        await asyncio.sleep(9.0)
+        gone = f"the gateway at {second.address} is gone"
+        assert not any(gone in line for line in caplog.messages)
+        await asyncio.sleep(21.0)
+        assert sum(gone in line for line in caplog.messages) == 1
         assert list(second.answers) == [f"{reply.request_prefix}r1"]
         about = await agent.describe()
         assert (about.requests_in_hand, about.completed["add"]) == (0, 3)

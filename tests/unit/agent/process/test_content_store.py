@@ -7,7 +7,7 @@ import hashlib
 
 import pytest
 
-from jellybean_agent.errors import InvalidInputError
+from jellybean_agent import InvalidInputError
 from jellybean_agent.process.content_store import ContentStore
 
 CONTENT = b"a model"

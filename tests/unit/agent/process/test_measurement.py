@@ -14,10 +14,8 @@ from typing import Any
 import grpc
 import pytest
 
-from jellybean_agent import steps
-from jellybean_agent.brain.plan_reading import plan_view
-from jellybean_agent.errors import AgentError, CrashError, ModelError
-from jellybean_agent.execution.python_code import find_module_source
+from jellybean_agent import AgentError, ModelError, find_module_source, plan_view, steps
+from jellybean_agent.errors import CrashError
 from jellybean_agent.measuring.job import Job
 from jellybean_agent.process.measurement import MeasurementLimits, Measurements, measurement_limits
 from jellybean_agent.system.memory import machine_memory_bytes

@@ -11,12 +11,19 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from jellybean.serving.enrolment.authority import open_authority
-from jellybean_agent.errors import PermanentError, PlanViewError
-from jellybean_agent.process.metrics import AgentCollector, certificate_metrics, metrics_text, serve_metrics
-from jellybean_agent.security.certificates import CertificateFolder
-from jellybean_agent.security.identity import Identity, Role
-from jellybean_solver.model.problem import Link
+from jellybean.serving import open_authority
+from jellybean_agent import (
+    CertificateFolder,
+    Identity,
+    PermanentError,
+    PlanViewError,
+    Role,
+    certificate_metrics,
+    metrics_text,
+    serve_metrics,
+)
+from jellybean_agent.process.metrics import AgentCollector
+from jellybean_solver import Link
 from tests.support.ports import free_port
 from tests.support.tiny_models import make_plan
 from tests.unit.agent.worker.timed_worker import Worker, with_worker

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from jellybean_agent.process.server import running_task, termination_event
+from jellybean_agent import running_task, termination_event
 
 
 def test_a_task_ends_with_its_context_even_if_that_fails() -> None:

@@ -17,16 +17,22 @@ from typing import Any
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
+from jellybean_agent import (
+    PlanViewError,
+    StatusError,
+    Transport,
+    UnixSocketClient,
+    UnixSocketRpcUnsupportedError,
+    protocol_metadata,
+    read_peer_addresses,
+    serve_health,
+)
 from jellybean_agent.__main__ import main
-from jellybean_agent.errors import PlanViewError, StatusError, TransientError
+from jellybean_agent.errors import TransientError
 from jellybean_agent.execution.process_pool import POOL_DIED
-from jellybean_agent.process.health import serve_health
-from jellybean_agent.process.peer_addresses import read_peer_addresses
 from jellybean_agent.process.server import Options, serve
-from jellybean_agent.rpc.unix_socket_client import UnixSocketClient, UnixSocketRpcUnsupportedError
-from jellybean_agent.system.protocol_version import protocol_metadata
-from jellybean_agent.transport.channels import Transport
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 from tests.support.ports import free_port
@@ -89,6 +95,12 @@ class Caller:
         self._client.close()
 
 
+def listed(folder: Path) -> set[str]:
+    """The services that reflection lists."""
+    with grpc.insecure_channel(f"unix:{folder}/edge-1") as channel:
+        return set(ProtoReflectionDescriptorDatabase(channel).get_services())
+
+
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 
@@ -133,6 +145,12 @@ def test_an_agent_serves_its_model_its_health_and_its_metrics_until_it_drains(
             b'jellybean_asked_total{operator="double",outcome="completed",variant="only",worker="edge-1"} 1.0' in text
         )
         assert not serving.done()
+        assert await asyncio.to_thread(listed, folder) == {
+            "grpc.health.v1.Health",
+            "grpc.reflection.v1alpha.ServerReflection",
+            "inference.GRPCInferenceService",
+            "jellybean.agent.v1.Agent",
+        }
         await asyncio.to_thread(caller.close)
         stop.set()
         await serving
@@ -234,17 +252,20 @@ def arguments(folder: Path, **changes: str) -> list[str]:
 def test_the_command_serves_until_sigterm(tmp_path: Path, default_sigterm: None) -> None:
     folder = run_folder(tmp_path)
     answers: list[float] = []
+    has_ended = threading.Event()
 
     def use() -> None:
         caller = Caller(folder)
-        wait_until(caller.is_ready)
-        answers.append(caller.infer(4.0))
-        caller.close()
-        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: has_ended.is_set() or caller.is_ready())
+        if not has_ended.is_set():
+            answers.append(caller.infer(4.0))
+            caller.close()
+            os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=use)
     thread.start()
     status = main([*arguments(folder), "--drain-s=0", "--no-emulation"])
+    has_ended.set()
     thread.join()
     assert (status, answers) == (0, [8.0])
 

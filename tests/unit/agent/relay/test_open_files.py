@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from jellybean_agent.security.identity import Role
+from jellybean_agent import Role
 from tests.support.ports import free_port
 from tests.support.relayed import RelayNet
 from tests.support.skips import Absent

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.serving.enrolment.authority import open_authority
+from jellybean.serving import open_authority
+from jellybean_agent import Identity, Role
 from jellybean_agent.relay.__main__ import main as relay
-from jellybean_agent.security.identity import Identity, Role
 from jellybean_agent.tunnel.__main__ import main as tunnel
 from tests.support.ports import free_port
 
@@ -54,6 +54,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ({"listen": "7443"}, "'7443' is no address: write HOST:PORT"),
         ({"listen": None}, "the following arguments are required: --listen"),
+        ({"workers": None}, "the following arguments are required: --workers"),
+        ({"tls": None}, "the following arguments are required: --tls"),
         ({"workers": "nowhere.json"}, "nowhere.json: there is no such file or folder"),
         ({"workers": "ports.json"}, "ports.json: 'http' is no port"),
         ({"workers": "empty.json"}, "empty.json: a worker has an empty name, which is the gateway's"),

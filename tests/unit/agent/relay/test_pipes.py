@@ -178,6 +178,8 @@ def test_a_close_waits_a_moment_for_the_peer_to_read_and_close() -> None:
         ended.transport.end()
         ended.endpoint.close()
         assert ended.transport.is_closing(), "at once, as its peer has ended"
+        await asyncio.sleep(2.0)
+        assert not ended.transport.is_aborted
 
     in_simulated_time(test)
 
@@ -737,6 +739,20 @@ def test_a_worker_is_joined_to_a_target_or_told_why_not() -> None:
                 asking.transport.lose()
                 await asyncio.sleep(0.1)
         assert len(relaying.pipes) == 0
+
+    in_simulated_time(test)
+
+
+def test_a_gateway_that_is_not_reached_is_called_so() -> None:
+    async def test() -> None:
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            relaying = Relaying({"": closed.getsockname()[:2]})
+            await relaying.ask("")
+            await asyncio.sleep(0.1)
+            ((label, reason),) = relaying.failures
+            assert (label, reason.partition(":")[0]) == ("dial", "gateway at 127.0.0.1")
+            assert relaying.traffic.failed_dials == {"gateway": 1}
 
     in_simulated_time(test)
 

@@ -17,9 +17,9 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from jellybean.serving.enrolment.authority import open_authority
+from jellybean.serving import open_authority
+from jellybean_agent import Identity, Role
 from jellybean_agent.relay.__main__ import main as relay
-from jellybean_agent.security.identity import Identity, Role
 from jellybean_agent.tunnel.__main__ import main as tunnel
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
@@ -57,18 +57,21 @@ def run(main: Callable[[list[str]], int], options: list[str], use: Callable[[int
     """The status of a command that ends at SIGTERM once `use` has got its health port and the address of metrics."""
     health, metrics = free_port(), free_port()
 
+    has_ended = threading.Event()
+
     def used() -> None:
         try:
             use(health, f"http://127.0.0.1:{metrics}/metrics")
         finally:
-            os.kill(os.getpid(), signal.SIGTERM)
+            if not has_ended.is_set():
+                os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=used)
-    status = []
     thread.start()
-    status.append(main([*options, f"--health-port={health}", f"--metrics-port={metrics}", "--drain-s=0.5"]))
+    status = main([*options, f"--health-port={health}", f"--metrics-port={metrics}", "--drain-s=0.5"])
+    has_ended.set()
     thread.join()
-    return status[0]
+    return status
 
 
 def text(url: str) -> str:

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.serving.enrolment.authority import open_authority
+from jellybean.serving import open_authority
+from jellybean_agent import CERTIFICATE_FILE, PRIVATE_KEY_FILE, CertificateFolder, Identity, Role
 from jellybean_agent.errors import TransientError
 from jellybean_agent.relay.limits import RelayLimits
 from jellybean_agent.relay.wire import ACCEPTED, OFFER, PING, REFUSED, RELAY_ALPN, Greeting, parse_refusal
-from jellybean_agent.security.certificates import CERTIFICATE_FILE, PRIVATE_KEY_FILE, CertificateFolder
-from jellybean_agent.security.identity import Identity, Role
 from jellybean_agent.security.tls_context import client_context
 from jellybean_agent.tunnel.conversation import Conversation
 from jellybean_agent.tunnel.dialling import Dialler

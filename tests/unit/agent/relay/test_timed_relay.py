@@ -8,10 +8,12 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from jellybean_agent import CertificateFolder, Identity, Role
 from jellybean_agent.errors import TransientError
 from jellybean_agent.relay.endpoints import Endpoint, Sink, TlsEndpoint, read_buffer
 from jellybean_agent.relay.limits import RelayLimits
@@ -32,8 +34,6 @@ from jellybean_agent.relay.wire import (
     parse_refusal,
     refusal,
 )
-from jellybean_agent.security.certificates import CertificateFolder
-from jellybean_agent.security.identity import Identity, Role
 from jellybean_agent.security.tls_context import client_context
 from jellybean_agent.tunnel.backoff import Backoff
 from jellybean_agent.tunnel.conversation import Conversation, OtherDeploymentError
@@ -186,6 +186,46 @@ def test_a_connection_without_its_agent_or_an_offer_fails(tmp_path: Path) -> Non
                 assert tunnel.traffic.failed_dials == {"agent": 1}
                 assert relay.offers()["edge-1"] == 4
             assert relay.traffic.refusals == {"no_offer": 2}
+
+    in_net(tmp_path, test)
+
+
+def test_an_agent_that_is_down_is_logged_again_after_it_was_reached(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> int:
+        return sum("the agent is not reached" in line for line in caplog.messages)
+
+    async def test(net: RelayNet) -> None:
+        port = free_port()
+        async with net.relay(), net.tunnel(port):
+            await pause()
+            for _ in range(2):
+                with pytest.raises(ConnectionError):
+                    await exchange(net.ports["edge-1"], b"x")
+            assert told() == 1
+
+            async def close(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                writer.close()
+
+            async with await asyncio.start_server(close, "127.0.0.1", port):
+                await exchange(net.ports["edge-1"], b"x")
+                await pause()
+            with pytest.raises(ConnectionError):
+                await exchange(net.ports["edge-1"], b"x")
+            assert told() == 2
+
+    in_net(tmp_path, test)
+
+
+def test_a_certificate_without_an_identity_is_no_agent(tmp_path: Path) -> None:
+    async def test(net: RelayNet) -> None:
+        async with net.relay() as relay:
+            for names in ((), (("URI", "spiffe://x"),), (("URI", Identity("tiny", Role.AGENT, "a").uri),) * 2):
+                tls = SimpleNamespace(getpeercert=lambda names=names: {"subjectAltName": names})
+                endpoint: Any = SimpleNamespace(tls=tls)
+                reason = "a certificate without an identity is no agent"
+                assert relay.identify(endpoint) == ("", "role", reason)
 
     in_net(tmp_path, test)
 

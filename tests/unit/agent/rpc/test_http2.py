@@ -17,13 +17,12 @@ import grpc
 import grpc.aio
 import pytest
 
+from jellybean_agent import RpcCall, RpcServer
 from jellybean_agent.rpc import frames, http2
 from jellybean_agent.rpc import unix_socket_frames as unix_frames
-from jellybean_agent.rpc.calls import RpcCall
 from jellybean_agent.rpc.flood_limits import FloodLimits
 from jellybean_agent.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW, frame
 from jellybean_agent.rpc.hpack import encode_headers
-from jellybean_agent.rpc.server import RpcServer
 from tests.rpc_server import (
     BIDI,
     BREAK,

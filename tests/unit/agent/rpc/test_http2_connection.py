@@ -9,6 +9,7 @@ import os
 import zlib
 from typing import Any
 
+import grpc
 import pytest
 
 from jellybean_agent.rpc.flood_limits import FloodLimits
@@ -42,8 +43,10 @@ from jellybean_agent.rpc.frames import (
     WINDOW,
     WINDOW_BYTES,
     WITH_PRIORITY,
+    BrokenError,
     frame,
 )
+from jellybean_agent.rpc.http2_flood import FloodGuard
 from tests.support.http2_client import (
     BIDI,
     BREAK,
@@ -148,6 +151,30 @@ def test_answers_to_one_read_leave_in_one_write() -> None:
         answers = await client.send(b"".join(unary_call(number, b"x") for number in (3, 5, 7)))
         assert [client.status(answers, number) for number in (3, 5, 7)] == [(0, "")] * 3
         assert client.transport.writes == 1
+
+    run_in_simulated_time(run)
+
+
+def test_a_method_is_looked_up_once_and_an_unknown_one_each_time() -> None:
+    known, unknown = "/test.Noted/Known", "/test.Noted/Unknown"
+    asked: list[str] = []
+
+    async def echo(request: bytes, _context: Any) -> bytes:
+        return request
+
+    class Noted(grpc.GenericRpcHandler):  # type: ignore[misc]
+        def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+            asked.append(details.method)
+            return grpc.unary_unary_rpc_method_handler(echo) if details.method == known else None
+
+    async def run() -> None:
+        server = CallServer()
+        server.server.add_generic_rpc_handlers([Noted()])
+        client = await greeted(server)
+        calls = [(1, known, 0), (3, unknown, UNIMPLEMENTED), (5, known, 0), (7, unknown, UNIMPLEMENTED)]
+        for number, path, status in calls:
+            assert client.status(await client.send(unary_call(number, b"x", path)), number)[0] == status
+        assert asked == [known, unknown, unknown]
 
     run_in_simulated_time(run)
 
@@ -488,15 +515,17 @@ def test_nothing_is_read_from_a_client_that_does_not_read() -> None:
         await client.send(window(0, 2**30))
         client.transport.is_blocked = True
         large = RANDOM * 4
-        await client.send(unary_call(1, large[: 2**20 - 5]) + unary_call(3, large[: 2**20 - 5]))
+        await client.send(unary_call(7, large[: 2**19]))
+        assert client.transport.is_reading
+        await client.send(unary_call(9, large[: 2**20 - 5]) + unary_call(11, large[: 2**20 - 5]))
         assert not client.transport.is_reading
-        await client.send(unary_call(5, b"small"))
-        assert client.transport.get_write_buffer_size() < 2**21 + 2**10, "it stays with the call"
+        await client.send(unary_call(13, b"small"))
+        assert client.transport.get_write_buffer_size() < 2**21 + 2**19 + 2**10, "it stays with the call"
         client.transport.unblock()
         answers = await client.frames()
         assert client.transport.is_reading
-        assert content(answers, 5) == message(b"small")
-        assert len(content(answers, 3)) == 2**20
+        assert content(answers, 13) == message(b"small")
+        assert len(content(answers, 11)) == 2**20
         assert server.server.calls_in_progress == 0
 
     run_in_simulated_time(run)
@@ -808,6 +837,22 @@ def test_frames_without_effect_are_counted_until_a_call_is_answered(data: bytes)
         assert goaway(answers)[1:] == (ENHANCE_YOUR_CALM, "20 frames without effect")
 
     run_in_simulated_time(run)
+
+
+def test_answers_pay_for_the_frames_that_acknowledge_them() -> None:
+    guard = FloodGuard(FloodLimits(idle_frames=10))
+    for _ in range(10):
+        guard.count_idle()
+    guard.message_sent(100)
+    assert guard.idle_frames == 8
+    guard.message_sent(2**14)
+    assert guard.idle_frames == 4
+    guard.message_sent(2**20)
+    assert guard.idle_frames == 0
+    for _ in range(10):
+        guard.count_idle()
+    with pytest.raises(BrokenError, match="10 frames without effect"):
+        guard.count_idle()
 
 
 def test_settings_cost_more_with_more_streams() -> None:

@@ -18,16 +18,14 @@ import grpc
 import grpc.aio
 import pytest
 
+from jellybean_agent import DELIVER_METHOD, Identity, Inboxes, Role, RpcServer, agent_service_handler
 from jellybean_agent.rpc import unix_socket_frames as frames
 from jellybean_agent.rpc.frames import PREFACE, SETTINGS, frame
 from jellybean_agent.rpc.http2 import Http2Connection
-from jellybean_agent.rpc.server import RpcServer
 from jellybean_agent.rpc.tls import listener as tls_listener
 from jellybean_agent.rpc.tls.listener import HTTP2_ALPN, TlsLimits
-from jellybean_agent.security.identity import SENDER_KEY, Identity, Role, identities
+from jellybean_agent.security.identity import SENDER_KEY, identities
 from jellybean_agent.transport import channels
-from jellybean_agent.transport.inboxes import Inboxes, agent_service_handler
-from jellybean_agent.transport.streams import DELIVER_METHOD
 from tests.rpc_server import (
     BIDI,
     ECHO,

@@ -9,13 +9,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from jellybean.serving.enrolment.authority import open_authority
+from jellybean.serving import open_authority
+from jellybean_agent import CertificateFolder, Identity, Role
 from jellybean_agent.rpc.frames import PREFACE, frame
+from jellybean_agent.rpc.tls import listener as tls_listener
 from jellybean_agent.rpc.tls.listener import SERVER_ALPN, TlsLimits, TlsListener
 from jellybean_agent.rpc.tls.transport import TlsTransport
 from jellybean_agent.rpc.unix_socket_frames import STREAMS_ALPN
-from jellybean_agent.security.certificates import CertificateFolder
-from jellybean_agent.security.identity import Identity, Role, identities
+from jellybean_agent.security.identity import identities
 from jellybean_agent.security.tls_context import ReloadingTlsContext, TlsSettings, client_context
 from tests.support.http2_client import (
     BIDI,
@@ -293,6 +294,24 @@ def test_the_end_of_a_listener_aborts_handshakes_and_waits_for_connections(
         assert stuck.is_aborted
 
     in_simulated_time(folders, TlsLimits(), test)
+
+
+def test_a_certificate_that_expired_after_its_check_is_refused(
+    folders: tuple[CertificateFolder, CertificateFolder],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As of a session that TLS 1.2 resumes, for which OpenSSL does not look again."""
+    caplog.set_level("INFO", "jellybean.tls")
+    end_s = folders[1].current().expires_unix_s
+
+    async def test(listener: Listener) -> None:
+        for now_s, is_refused in ((end_s - 10.0, False), (end_s + 10.0, True)):
+            monkeypatch.setattr(tls_listener.time, "time", lambda now_s=now_s: now_s)
+            assert listener.client().shake_hands().connection.is_closing() == is_refused
+
+    in_simulated_time(folders, TlsLimits(), test)
+    assert caplog.messages == ["refused at the handshake: certificate has expired (127.0.0.1)"]
 
 
 def test_close_notify_and_a_lost_connection_end_the_calls(

@@ -13,13 +13,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from jellybean_agent.errors import StatusError
+from jellybean_agent import MAX_MESSAGE_BYTES, RpcServer, StatusError, UnixSocketClient
 from jellybean_agent.rpc import http2
 from jellybean_agent.rpc import unix_socket_frames as frames
-from jellybean_agent.rpc.server import RpcServer
 from jellybean_agent.rpc.unix_socket import UnixSocketConnection
-from jellybean_agent.rpc.unix_socket_client import UnixSocketClient
-from jellybean_agent.tensors.tensors import MAX_MESSAGE_BYTES
 from tests.rpc_server import BIDI, ECHO, LARGE, SLOW, Link, served
 
 

@@ -12,9 +12,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from jellybean_agent.errors import StatusError
-from jellybean_agent.rpc.unix_socket_client import UnixSocketClient, UnixSocketRpcUnsupportedError
-from jellybean_agent.rpc.unix_socket_frames import AFTER_LENGTH, CALL, FAILED, FRAME, GREETING, HEAD, REPLY, STATUS
+from jellybean_agent import CALL, FRAME, GREETING, HEAD, StatusError, UnixSocketClient, UnixSocketRpcUnsupportedError
+from jellybean_agent.rpc.unix_socket_frames import AFTER_LENGTH, FAILED, REPLY, STATUS
 from jellybean_agent.system.sockets import receive_exactly
 from tests.support.waiting import wait_until
 

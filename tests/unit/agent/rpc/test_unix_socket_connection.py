@@ -14,22 +14,10 @@ from typing import Any
 import grpc
 import pytest
 
+from jellybean_agent import CALL, FRAME, GREETING, HEAD, tls_auth_context
 from jellybean_agent.rpc.http2 import Http2Connection
 from jellybean_agent.rpc.unix_socket import UnixSocketConnection
-from jellybean_agent.rpc.unix_socket_frames import (
-    CALL,
-    CANCEL,
-    END,
-    FAILED,
-    FRAME,
-    GREETING,
-    HEAD,
-    MESSAGE,
-    OPEN,
-    REPLY,
-    STREAMS_GREETING,
-)
-from jellybean_agent.security.identity import tls_auth_context
+from jellybean_agent.rpc.unix_socket_frames import CANCEL, END, FAILED, MESSAGE, OPEN, REPLY, STREAMS_GREETING
 from tests.support.http2_client import BIDI, BREAK, ECHO, SLOW, SPLIT, CallServer, settle
 from tests.support.memory_connection import MemoryTransport
 from tests.support.simulated_time import run_in_simulated_time
@@ -305,17 +293,31 @@ def test_a_client_that_does_not_read_is_not_read_and_a_stream_that_is_not_read_i
         client = Client(server, sockets, STREAMS_GREETING)
         client.transport.is_blocked = True
         large = bytes(2**20)
+        await client.send(called(9, large[: 2**19]))
+        assert client.transport.is_reading
         await client.send(called(1, large))
         assert not client.transport.is_reading
         client.transport.unblock()
         assert client.transport.is_reading
-        assert [kind for _, kind, _ in await client.answers()] == [REPLY]
+        assert [kind for _, kind, _ in await client.answers()] == [REPLY, REPLY]
         client.transport.is_blocked = True
         await client.send(framed(2, OPEN, head(BIDI)))
         for _ in range(5):
             await client.send(framed(2, MESSAGE, large))
         assert client.transport.is_aborted
         assert server.server.calls_in_progress == 0
+
+    run_in_simulated_time(run)
+
+
+def test_a_call_that_comes_with_the_greeting_is_answered(sockets: socket.socket) -> None:
+    async def run() -> None:
+        transport = MemoryTransport(Http2Connection(CallServer().server), sockets)
+        transport.connect()
+        transport.receive(GREETING + called(1, b"x") + called(2, b"y")[:9])
+        transport.receive(called(2, b"y")[9:])
+        await settle()
+        assert transport.take() == GREETING + framed(1, REPLY, b"x") + framed(2, REPLY, b"y")
 
     run_in_simulated_time(run)
 

@@ -11,17 +11,25 @@ from typing import Any
 import grpc
 import pytest
 
-from jellybean.serving.enrolment.authority import open_authority
-from jellybean_agent.errors import InvalidInputError
+from jellybean.serving import open_authority
+from jellybean_agent import (
+    DELIVER_METHOD,
+    CertificateFolder,
+    Identity,
+    Inboxes,
+    InvalidInputError,
+    Peer,
+    PeerSettings,
+    Policy,
+    Role,
+    RpcServer,
+    Transport,
+    agent_service_handler,
+)
 from jellybean_agent.rpc import unix_socket_frames as frames
-from jellybean_agent.rpc.server import RpcServer
 from jellybean_agent.rpc.unix_socket import UnixSocketConnection
-from jellybean_agent.security.certificates import CertificateFolder
-from jellybean_agent.security.identity import SENDER_KEY, Identity, Policy, Role
-from jellybean_agent.transport.channels import Transport
-from jellybean_agent.transport.inboxes import INITIAL_CREDIT, MAX_STREAMS, Inboxes, agent_service_handler
-from jellybean_agent.transport.peers import Peer, PeerSettings
-from jellybean_agent.transport.streams import DELIVER_METHOD
+from jellybean_agent.security.identity import SENDER_KEY
+from jellybean_agent.transport.inboxes import INITIAL_CREDIT, MAX_STREAMS
 from jellybean_protos.agent.v1 import agent_pb2
 from tests.support.waiting import wait_until_async
 

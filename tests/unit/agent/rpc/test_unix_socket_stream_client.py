@@ -11,19 +11,9 @@ from typing import Any
 import grpc
 import pytest
 
-from jellybean_agent.errors import AgentError, StatusError, TransientError
-from jellybean_agent.rpc.unix_socket_client import UnixSocketRpcUnsupportedError
-from jellybean_agent.rpc.unix_socket_frames import (
-    CANCEL,
-    END,
-    FAILED,
-    FRAME,
-    GREETING,
-    HEAD,
-    MESSAGE,
-    OPEN,
-    STREAMS_GREETING,
-)
+from jellybean_agent import FRAME, GREETING, HEAD, AgentError, StatusError, UnixSocketRpcUnsupportedError
+from jellybean_agent.errors import TransientError
+from jellybean_agent.rpc.unix_socket_frames import CANCEL, END, FAILED, MESSAGE, OPEN, STREAMS_GREETING
 from jellybean_agent.rpc.unix_socket_stream import UNSENT_BYTES, UnixSocketStream
 from tests.support.http2_client import settle
 from tests.support.memory_connection import MemoryTransport

@@ -10,13 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.serving.enrolment.authority import open_authority
-from jellybean_agent.errors import PlanViewError
+from jellybean.serving import open_authority
+from jellybean_agent import (
+    CertificateFolder,
+    ExpiredCertificateError,
+    Identity,
+    PlanViewError,
+    Role,
+    read_credentials,
+    watch_expiry,
+)
 from jellybean_agent.security import expiry
-from jellybean_agent.security.certificates import CertificateFolder, read_credentials
-from jellybean_agent.security.expiry import watch_expiry
-from jellybean_agent.security.identity import Identity, Role
-from jellybean_agent.security.renewal import ExpiredCertificateError
 from tests.support.simulated_time import run_in_simulated_time
 
 ME, OTHER = Identity("w", Role.AGENT, "a"), Identity("w", Role.AGENT, "b")

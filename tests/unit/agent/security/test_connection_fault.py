@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.serving.enrolment.authority import Authority, open_authority
+from jellybean.serving import Authority, open_authority
+from jellybean_agent import CertificateFolder, ConnectionFault, Identity, Role, connection_fault
 from jellybean_agent.security import connection_fault as faults
-from jellybean_agent.security.certificates import CertificateFolder
-from jellybean_agent.security.connection_fault import ConnectionFault, connection_fault, enrolment_fault
-from jellybean_agent.security.identity import Identity, Role
+from jellybean_agent.security.connection_fault import enrolment_fault
 
 GATEWAY, AGENT = Identity("w", Role.GATEWAY), Identity("w", Role.AGENT, "edge-1")
 Serve = Callable[[socket.socket], None]

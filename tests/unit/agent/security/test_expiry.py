@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.core import Metric
 
-from jellybean.serving.enrolment.authority import open_authority
-from jellybean_agent.process.metrics import certificate_metrics
-from jellybean_agent.security.certificates import CertificateFolder
+from jellybean.serving import open_authority
+from jellybean_agent import CertificateFolder, Identity, Role, certificate_metrics
 from jellybean_agent.security.expiry import ExpiryLog
-from jellybean_agent.security.identity import Identity, Role
 
 HOUR_S = 3600.0
 

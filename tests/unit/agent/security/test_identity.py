@@ -9,15 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jellybean_agent.errors import StatusError
-from jellybean_agent.security.identity import (
-    Identity,
-    Policy,
-    Role,
-    allowed_roles,
-    parse_identity,
-    tls_auth_context,
-)
+from jellybean_agent import Identity, Policy, Role, StatusError, parse_identity, tls_auth_context
+from jellybean_agent.security.identity import allowed_roles
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.enrol.v1 import enrol_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from jellybean_agent import PlanViewError
 from jellybean_agent.enrolment.join_token import parse_token
-from jellybean_agent.errors import PlanViewError
 
 
 @pytest.mark.parametrize(

@@ -9,28 +9,22 @@ from dataclasses import dataclass, field
 import grpc
 import pytest
 
-from jellybean_agent.errors import StatusError
-from jellybean_agent.security.identity import (
-    SENDER_KEY,
+from jellybean_agent import (
     Identity,
     OpenPolicy,
     Policy,
     Role,
-    allowed_roles,
+    StatusError,
     caller_uri,
     current_caller,
-    identities,
     is_tls_name,
+    protocol_metadata,
+    protocol_mismatch,
     remember_caller,
     tls_auth_context,
 )
-from jellybean_agent.system.protocol_version import (
-    PROTOCOL_VERSION,
-    PROTOCOL_VERSION_KEY,
-    protocol_metadata,
-    protocol_mismatch,
-    stated_protocol,
-)
+from jellybean_agent.security.identity import SENDER_KEY, allowed_roles, identities
+from jellybean_agent.system.protocol_version import PROTOCOL_VERSION, PROTOCOL_VERSION_KEY, stated_protocol
 
 AGENT, GATEWAY, ENROLMENT = (
     "/jellybean.agent.v1.Agent/",

@@ -7,12 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.serving.endpoint import usable_certificates
-from jellybean.serving.enrolment.authority import open_authority
-from jellybean.serving.errors import CertificateError
-from jellybean_agent.security.certificates import CertificateFolder
-from jellybean_agent.security.identity import Identity, Role
-from jellybean_agent.security.renewal import ExpiredCertificateError
+from jellybean.serving import CertificateError, open_authority, usable_certificates
+from jellybean_agent import CertificateFolder, ExpiredCertificateError, Identity, Role
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from jellybean.serving.enrolment.authority import Authority, open_authority
-from jellybean_agent.errors import PlanViewError
-from jellybean_agent.security.certificates import CERTIFICATE_FILE, PRIVATE_KEY_FILE, CertificateFolder
-from jellybean_agent.security.identity import Identity, Role
-from jellybean_agent.security.tls_context import ReloadingTlsContext, TlsConnection, TlsSettings
+from jellybean.serving import Authority, open_authority
+from jellybean_agent import (
+    CERTIFICATE_FILE,
+    PRIVATE_KEY_FILE,
+    CertificateFolder,
+    Identity,
+    PlanViewError,
+    Role,
+    TlsConnection,
+)
+from jellybean_agent.security.tls_context import ReloadingTlsContext, TlsSettings
 
 ALICE = Identity("tiny", Role.CLIENT, "alice")
 

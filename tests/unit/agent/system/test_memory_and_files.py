@@ -16,11 +16,9 @@ from typing import Any
 
 import pytest
 
+from jellybean_agent import CPU, Device, Share, keep_freed_memory, stays_inside_folder, this_machine, write_private_file
 from jellybean_agent.system import device_memory, memory, timers
-from jellybean_agent.system.device import CPU, Device
 from jellybean_agent.system.device_memory import used_device_bytes
-from jellybean_agent.system.machine import this_machine
-from jellybean_agent.system.malloc import keep_freed_memory
 from jellybean_agent.system.memory import (
     available_memory_bytes,
     machine_memory_bytes,
@@ -29,8 +27,6 @@ from jellybean_agent.system.memory import (
 )
 from jellybean_agent.system.onnxruntime_package import onnxruntime_package
 from jellybean_agent.system.open_files import raise_open_file_limit
-from jellybean_agent.system.private_files import stays_inside_folder, write_private_file
-from jellybean_agent.system.share import Share
 from jellybean_agent.system.sockets import receive_exactly
 from jellybean_agent.system.timers import Timer
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from jellybean_agent import LiveCounters
 from jellybean_agent.errors import CountersError
 from jellybean_agent.telemetry import live_counters
-from jellybean_agent.telemetry.live_counters import KEY_BYTES, LiveCounters
+from jellybean_agent.telemetry.live_counters import KEY_BYTES
 
 COUNT_FOR_EVER = """
 import sys
@@ -87,3 +89,16 @@ def test_what_has_no_row_is_counted_together(tmp_path: Path) -> None:
             counters.row((name,))[0] += 1
         counters.row(("source", "x"), ("source", ""))[0] += 7
         assert dict(counters.readings()) == {(): (4,), ("a",): (1,), ("source", ""): (7,)}
+
+
+@pytest.mark.parametrize("damage", [b"x" * 8, bytes(8), struct.pack("<q", 3) + b"{}x", struct.pack("<q", 2) + b"{}"])
+def test_a_file_whose_keys_are_damaged_is_moved_away(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "counters"
+    with LiveCounters(path, 2) as counters:
+        counters.row(("a",))[0] = 5
+    content = bytearray(path.read_bytes())
+    content[64 : 64 + len(damage)] = damage
+    path.write_bytes(content)
+    with LiveCounters(path, 2) as counters:
+        assert list(counters.readings()) == []
+    assert len(list(tmp_path.glob("counters.damaged-*"))) == 1

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import logging
@@ -7,7 +8,8 @@ import sys
 
 import pytest
 
-from jellybean_agent.telemetry.logs import Json, configure_logging, log_fields
+from jellybean_agent import add_log_options, configure_logging, log_fields
+from jellybean_agent.telemetry.logs import Json
 
 
 @pytest.fixture(autouse=True)
@@ -69,3 +71,12 @@ def test_an_exception_is_part_of_the_object() -> None:
     assert line["exception"].endswith("ZeroDivisionError: by nothing")
     plain = logging.LogRecord("x", logging.INFO, "file", 1, "fine", (), None)
     assert "exception" not in json.loads(Json("edge-1").format(plain))
+
+
+@pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
+def test_levels_that_may_be_chosen(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parser = argparse.ArgumentParser()
+    add_log_options(parser)
+    given = parser.parse_args([f"--log-level={level}", "--log-format=json"])
+    assert logged(monkeypatch, given.log_format, given.log_level).count("\n") == {"debug": 2, "error": 0}.get(level, 1)
+    assert parser.parse_args([]).log_level is None

@@ -13,18 +13,19 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from jellybean_agent.telemetry import spans as spans_module
-from jellybean_agent.telemetry.spans import (
+from jellybean_agent import (
     CALL_TRACE_HEADERS,
     SpanFactory,
     end_span_with_error,
+    make_span_factory,
     message_trace,
     parent_context_of_call,
     span_context,
     store_trace_headers,
     trace_id_of,
 )
-from jellybean_agent.telemetry.tracing import is_traced, make_span_factory
+from jellybean_agent.telemetry import spans as spans_module
+from jellybean_agent.telemetry.tracing import is_traced
 from jellybean_protos.agent.v1 import agent_pb2
 
 PARENT = f"00-{5:032x}-{7:016x}-01"

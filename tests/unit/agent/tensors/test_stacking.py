@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from jellybean_agent.errors import PermanentError
-from jellybean_agent.tensors.stacking import GatheredBatch, split_batch, stack_requests
+from jellybean_agent import PermanentError, stack_requests
+from jellybean_agent.tensors.stacking import GatheredBatch, split_batch
 
 
 def ones(*shape: int, dtype: str = "float32") -> np.ndarray:

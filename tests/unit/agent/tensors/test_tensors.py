@@ -5,9 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jellybean_agent.errors import InvalidInputError, PermanentError
-from jellybean_agent.tensors.dtypes import WIRE_DTYPES
-from jellybean_agent.tensors.tensors import MAX_TENSOR_BYTES, decode_tensor, encode_tensor, tensor_mismatch
+from jellybean_agent import (
+    WIRE_DTYPES,
+    InvalidInputError,
+    PermanentError,
+    decode_tensor,
+    encode_tensor,
+    tensor_mismatch,
+)
+from jellybean_agent.tensors.tensors import MAX_TENSOR_BYTES
 from jellybean_protos.agent.v1 import agent_pb2
 
 

@@ -10,12 +10,22 @@ from typing import Any
 import grpc
 import pytest
 
-from jellybean.serving.enrolment.authority import open_authority
-from jellybean_agent.errors import PlanViewError, StatusError
-from jellybean_agent.security.certificates import CertificateFolder
-from jellybean_agent.security.identity import Identity, Policy, Role, tls_auth_context
+from jellybean.serving import open_authority
+from jellybean_agent import (
+    CertificateFolder,
+    Identity,
+    PlanViewError,
+    Policy,
+    Role,
+    StatusError,
+    Transport,
+    caller_identity,
+    check_caller,
+    make_server,
+    make_transport,
+    tls_auth_context,
+)
 from jellybean_agent.transport import channels
-from jellybean_agent.transport.channels import Transport, caller_identity, check_caller, make_server, make_transport
 from jellybean_protos.agent.v1 import agent_pb2
 from tests.support.http2_client import Http2Client, content, message, unary_call
 from tests.support.simulated_time import run_in_simulated_time
@@ -108,6 +118,9 @@ def test_a_port_that_is_taken_and_a_folder_that_others_can_enter(tmp_path: Path)
             Transport("w").bind(server, "127.0.0.1:0")
         tmp_path.chmod(0o700)
         assert plain.bind(server, f"unix:{tmp_path}/s") == 1
+        other = plain.server(Policy("w", ()))
+        assert plain.bind(other, f"unix:{tmp_path}/s") == 1, "in place of a socket that a process has left"
+        await other.stop(0)
         await server.stop(0)
 
     asyncio.run(run())

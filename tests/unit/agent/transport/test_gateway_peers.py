@@ -11,18 +11,27 @@ from pathlib import Path
 import grpc
 import pytest
 
-from jellybean.serving.enrolment.authority import open_authority
-from jellybean_agent.errors import PlanViewError, StatusError
-from jellybean_agent.rpc.server import RpcServer
-from jellybean_agent.security.certificates import CertificateFolder
-from jellybean_agent.security.identity import Identity, Policy, Role, tls_auth_context
+from jellybean.serving import open_authority
+from jellybean_agent import (
+    DELIVER_METHOD,
+    CertificateFolder,
+    Identity,
+    Inboxes,
+    PeerSettings,
+    PlanViewError,
+    Policy,
+    ReplyAddress,
+    Role,
+    RpcServer,
+    StatusError,
+    Transport,
+    agent_service_handler,
+    tls_auth_context,
+)
 from jellybean_agent.transport import gateway_peers
-from jellybean_agent.transport.channels import Transport
 from jellybean_agent.transport.gateway_peers import MAX_GATEWAYS, GatewayPeers
-from jellybean_agent.transport.inboxes import MAX_STREAMS, Inboxes, StreamSource, agent_service_handler
-from jellybean_agent.transport.peers import PeerSettings
-from jellybean_agent.transport.reply_address import ReplyAddress, gateway_key, read_reply_address
-from jellybean_agent.transport.streams import DELIVER_METHOD
+from jellybean_agent.transport.inboxes import MAX_STREAMS, StreamSource
+from jellybean_agent.transport.reply_address import gateway_key, read_reply_address
 from jellybean_protos.agent.v1 import agent_pb2
 from tests.support.waiting import wait_until_async
 

@@ -9,10 +9,9 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from jellybean_agent.security.identity import REPLY_KEY, SENDER_KEY, OpenPolicy
-from jellybean_agent.transport.channels import make_server
-from jellybean_agent.transport.inboxes import INITIAL_CREDIT, MAX_STREAMS, Inboxes, agent_service_handler
-from jellybean_agent.transport.streams import DELIVER_METHOD
+from jellybean_agent import DELIVER_METHOD, Inboxes, OpenPolicy, agent_service_handler, make_server
+from jellybean_agent.security.identity import REPLY_KEY, SENDER_KEY
+from jellybean_agent.transport.inboxes import INITIAL_CREDIT, MAX_STREAMS
 from jellybean_protos.agent.v1 import agent_pb2
 
 

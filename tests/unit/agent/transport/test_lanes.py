@@ -6,13 +6,9 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
-from jellybean_agent.rpc.server import RpcServer
-from jellybean_agent.security.identity import Policy
-from jellybean_agent.transport.channels import Transport
-from jellybean_agent.transport.inboxes import INITIAL_CREDIT, Inboxes, agent_service_handler
+from jellybean_agent import DELIVER_METHOD, Inboxes, PeerSettings, Policy, RpcServer, Transport, agent_service_handler
+from jellybean_agent.transport.inboxes import INITIAL_CREDIT
 from jellybean_agent.transport.lanes import PeerLanes
-from jellybean_agent.transport.peers import PeerSettings
-from jellybean_agent.transport.streams import DELIVER_METHOD
 from jellybean_protos.agent.v1 import agent_pb2
 from tests.support.waiting import wait_until_async
 

@@ -8,8 +8,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jellybean_agent.brain.messages import EdgeMessage
-from jellybean_agent.tensors.tensors import encode_tensor
+from jellybean_agent import EdgeMessage, encode_tensor
 from jellybean_agent.transport.message_wire import message_parts, split_message, varint, write_message
 from jellybean_protos.agent.v1 import agent_pb2
 

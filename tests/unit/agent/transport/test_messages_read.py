@@ -9,15 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jellybean_agent.brain.messages import MAX_CHILDREN, EdgeMessage, StreamPosition
-from jellybean_agent.brain.plan_reading import plan_view
-from jellybean_agent.errors import InvalidInputError, StatusError
-from jellybean_agent.tensors.tensors import encode_tensor
-from jellybean_agent.transport.inboxes import Inboxes, StreamSource
+from jellybean_agent import (
+    EdgeMessage,
+    Inboxes,
+    InvalidInputError,
+    StatusError,
+    StreamPosition,
+    encode_tensor,
+    plan_view,
+    read_fan_out_path,
+)
+from jellybean_agent.brain.messages import MAX_CHILDREN
+from jellybean_agent.transport.inboxes import StreamSource
 from jellybean_agent.transport.message_wire import (
     MAX_LEFT_S,
     message_parts,
-    read_fan_out_path,
     read_message,
     split_message,
     varint,

@@ -10,13 +10,20 @@ from typing import Any
 
 import pytest
 
-from jellybean_agent.errors import InvalidInputError
-from jellybean_agent.rpc.server import RpcServer
-from jellybean_agent.security.identity import OpenPolicy
-from jellybean_agent.transport.channels import Transport, make_server
-from jellybean_agent.transport.inboxes import HEARTBEAT_S, INITIAL_CREDIT, Inboxes, agent_service_handler
-from jellybean_agent.transport.peers import Peer, PeerSettings
-from jellybean_agent.transport.streams import CONNECT_S, DELIVER_METHOD, SILENT_S
+from jellybean_agent import (
+    DELIVER_METHOD,
+    Inboxes,
+    InvalidInputError,
+    OpenPolicy,
+    Peer,
+    PeerSettings,
+    RpcServer,
+    Transport,
+    agent_service_handler,
+    make_server,
+)
+from jellybean_agent.transport.inboxes import HEARTBEAT_S, INITIAL_CREDIT
+from jellybean_agent.transport.streams import CONNECT_S, SILENT_S
 from jellybean_protos.agent.v1 import agent_pb2
 from tests.support.simulated_time import run_in_simulated_time
 
@@ -31,6 +38,7 @@ class Receiver:
         self.got: list[str] = []
         self.left_s: list[float] = []
         self.is_full = self.is_silent = False
+        self.accepts_after_s = 0.0  # a stream gets no credit before
         self.streams = 0
         self.inboxes = Inboxes(self._take, lambda _: self.is_full)
         self.server: RpcServer | None = None
@@ -49,6 +57,8 @@ class Receiver:
 
     def _deliver(self, call: Any) -> Any:
         self.streams += 1
+        if self.accepts_after_s:
+            return _Late(self, call)
         return _Silence() if self.is_silent else self.inboxes.deliver_raw(call)
 
     def _take(self, message: agent_pb2.Message) -> None:
@@ -64,6 +74,26 @@ class _Silence:
 
     def end_of_requests(self) -> None:
         pass
+
+
+class _Late:
+    """A stream that is served after a while."""
+
+    def __init__(self, receiver: Receiver, call: Any) -> None:
+        self._receiver, self._call, self._inbox = receiver, call, None
+        asyncio.get_running_loop().call_later(receiver.accepts_after_s, self._accept)
+
+    def _accept(self) -> None:
+        inbox: Any = self._receiver.inboxes.deliver_raw(self._call)
+        self._inbox = inbox
+
+    def receive(self, message: bytes) -> None:
+        assert self._inbox is not None, "there was no credit"
+        self._inbox.receive(message)
+
+    def end_of_requests(self) -> None:
+        if self._inbox is not None:
+            self._inbox.end_of_requests()
 
 
 class Sender:
@@ -464,6 +494,24 @@ def test_a_stream_moves_to_a_new_connection_at_its_age_without_a_loss(tmp_path: 
         assert len(receiver.inboxes._open) == 1, "the old ones have ended"
         assert receiver.server is not None
         assert receiver.server.open_connections == 1
+        await sender.peer.close()
+
+    with_receiver(tmp_path, test)
+
+
+def test_messages_go_the_old_way_until_the_new_connection_is_accepted(tmp_path: Path) -> None:
+    async def test(receiver: Receiver) -> None:
+        sender = Sender(receiver, transport=AGING)
+        sender.peer.start()
+        sender.put(0)
+        await pause()
+        receiver.accepts_after_s = 3.0
+        for number in range(1, 30):
+            await pause(0.5)
+            sender.put(number)
+            await pause(0.01)
+            assert receiver.got == names(*range(number + 1)), "none waits for the new connection"
+        assert (receiver.streams, sender.lost) == (2, [])
         await sender.peer.close()
 
     with_receiver(tmp_path, test)

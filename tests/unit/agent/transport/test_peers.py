@@ -15,9 +15,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from jellybean_agent.transport.channels import Transport
+from jellybean_agent import Peer, PeerSettings, Transport
 from jellybean_agent.transport.outgoing_queue import OutgoingMessage
-from jellybean_agent.transport.peers import OnLost, Peer, PeerSettings
+from jellybean_agent.transport.peers import OnLost
 from jellybean_agent.transport.streams import _GrpcCall
 from jellybean_protos.agent.v1 import agent_pb2
 from tests.support.waiting import wait_until_async

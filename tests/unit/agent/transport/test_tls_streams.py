@@ -10,18 +10,24 @@ from typing import Any
 
 import pytest
 
-from jellybean.serving.enrolment.authority import open_authority
+from jellybean.serving import open_authority
+from jellybean_agent import (
+    DELIVER_METHOD,
+    CertificateFolder,
+    Identity,
+    Inboxes,
+    Peer,
+    PeerSettings,
+    Policy,
+    Role,
+    Transport,
+    UnixSocketRpcUnsupportedError,
+    agent_service_handler,
+)
 from jellybean_agent.errors import TransientError
 from jellybean_agent.rpc.tls.stream import TlsStream
-from jellybean_agent.rpc.unix_socket_client import UnixSocketRpcUnsupportedError
 from jellybean_agent.rpc.unix_socket_frames import STREAMS_ALPN
-from jellybean_agent.security.certificates import CertificateFolder
-from jellybean_agent.security.identity import Identity, Policy, Role
 from jellybean_agent.security.tls_context import client_context
-from jellybean_agent.transport.channels import Transport
-from jellybean_agent.transport.inboxes import Inboxes, agent_service_handler
-from jellybean_agent.transport.peers import Peer, PeerSettings
-from jellybean_agent.transport.streams import DELIVER_METHOD
 from jellybean_protos.agent.v1 import agent_pb2
 from tests.support.simulated_time import run_in_simulated_time
 

@@ -6,10 +6,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from jellybean_agent.brain.plan_reading import plan_view
-from jellybean_agent.brain.plan_view import PlanView
-from jellybean_agent.execution.executor import Executor, RunResult
-from jellybean_agent.tensors.stacking import OperatorInput
+from jellybean_agent import Executor, OperatorInput, PlanView, plan_view
+from jellybean_agent.execution.executor import RunResult
 from tests.support.tiny_models import make_plan
 
 

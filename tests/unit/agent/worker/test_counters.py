@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jellybean_agent.brain.messages import RunOperator, WorkItem
+from jellybean_agent import LiveCounters, RunOperator
+from jellybean_agent.brain.messages import WorkItem
 from jellybean_agent.errors import CountersError
-from jellybean_agent.telemetry.live_counters import LiveCounters
 from jellybean_agent.worker.counters import MAX_ROWS, WorkerCounters, kept_if_possible
 from jellybean_agent.worker.run_outputs import RunDone, TensorOutputs
 from tests.support.waiting import wait_until_async

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jellybean_agent.brain.messages import DIRECT_CALL_ROUTE, RunOperator, WorkItem
-from jellybean_agent.errors import AgentError
+from jellybean_agent import AgentError, RunOperator
+from jellybean_agent.brain.messages import DIRECT_CALL_ROUTE, WorkItem
 from jellybean_agent.worker.direct_calls import MAX_DIRECT_CALLS, DirectCalls
 
 X = [np.zeros((1, 2), np.float32)]

@@ -17,23 +17,36 @@ import pytest
 from onnx import helper
 from prometheus_client import CollectorRegistry, generate_latest
 
-from jellybean_agent.brain.messages import GATEWAY, RunOperator, WorkItem
-from jellybean_agent.brain.plan_reading import plan_view
-from jellybean_agent.brain.plan_view import PlanView, PythonView
-from jellybean_agent.errors import RefusedValuesError, StatusError, status_of
-from jellybean_agent.execution.executor import Executor, RunResult
+from jellybean_agent import (
+    DELIVER_METHOD,
+    GATEWAY,
+    Array,
+    EmulatedLinks,
+    Executor,
+    Inboxes,
+    OpenPolicy,
+    OperatorInput,
+    Peer,
+    PeerSettings,
+    PlanView,
+    RunOperator,
+    StatusError,
+    Transport,
+    agent_service_handler,
+    decode_tensor,
+    encode_tensor,
+    make_server,
+    plan_view,
+    status_of,
+)
+from jellybean_agent.brain.messages import WorkItem
+from jellybean_agent.brain.plan_view import PythonView
+from jellybean_agent.errors import RefusedValuesError
+from jellybean_agent.execution.executor import RunResult
 from jellybean_agent.process.metrics import AgentCollector
-from jellybean_agent.security.identity import OpenPolicy
-from jellybean_agent.tensors.stacking import OperatorInput
-from jellybean_agent.tensors.tensors import Array, decode_tensor, encode_tensor
-from jellybean_agent.transport.channels import Transport, make_server
-from jellybean_agent.transport.inboxes import Inboxes, agent_service_handler
-from jellybean_agent.transport.peers import Peer, PeerSettings
-from jellybean_agent.transport.streams import DELIVER_METHOD
 from jellybean_agent.worker.counters import WorkerCounters
 from jellybean_agent.worker.direct_calls import MAX_DIRECT_CALLS
 from jellybean_agent.worker.driver import Driver
-from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_agent.worker.refused_values import attribute_error
 from jellybean_protos.agent.v1 import agent_pb2
 from tests.support.tiny_models import make_plan, save, scale

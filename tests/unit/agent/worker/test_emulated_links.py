@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from jellybean_agent import EmulatedLinks
 from jellybean_agent.brain.plan_view import LinkView
-from jellybean_agent.worker.emulated_links import EmulatedLinks
 
 LINKS = [LinkView("edge", "hub", 1000.0, 0.5), LinkView("edge", "cloud", None, 0.2)]
 
@@ -36,3 +36,16 @@ def test_processes_share_the_pipe(tmp_path: Path) -> None:
     children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     times = sorted(float(word) for child in children for word in child.communicate(timeout=60)[0].split())
     assert times == [101.0 + index for index in range(200)]
+
+
+def test_links_that_are_not_open() -> None:
+    link = LinkView("edge", "cloud", 100.0, 0.5)
+    links = EmulatedLinks([link], None)
+    assert links.reserve("edge", "edge", 10, 5.0) == links.reserve("cloud", "edge", 10, 5.0) == 5.0
+    with pytest.raises(ValueError, match="the links are not open"):
+        links.reserve("edge", "cloud", 10, 5.0)
+    with pytest.raises(ValueError, match="the links are not open"):
+        links.bytes_sent()
+    with links:
+        assert links.bytes_sent() == {("edge", "cloud"): 0.0}
+    links.close()

@@ -9,13 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jellybean_agent.brain.messages import DIRECT_CALL_ROUTE, GATEWAY, MAX_CHILDREN, RunOperator, WorkItem
+from jellybean_agent import GATEWAY, Array, OperatorWiring, PermanentError, PortNames, RunOperator
+from jellybean_agent.brain.messages import DIRECT_CALL_ROUTE, MAX_CHILDREN, WorkItem
 from jellybean_agent.brain.plan_view import OperatorView
-from jellybean_agent.brain.wiring import OperatorWiring
-from jellybean_agent.errors import PermanentError
 from jellybean_agent.execution.executor import RunResult
-from jellybean_agent.tensors.ports import PortNames
-from jellybean_agent.tensors.tensors import Array
 from jellybean_agent.worker.run_outputs import TensorOutputs, is_direct_call, run_done, run_items
 
 

@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from jellybean_agent.brain.messages import GATEWAY
+from jellybean_agent import GATEWAY, EmulatedLinks, SpanFactory, decode_tensor, encode_tensor
 from jellybean_agent.telemetry import spans as spans_module
-from jellybean_agent.telemetry.spans import SpanFactory
-from jellybean_agent.tensors.tensors import decode_tensor, encode_tensor
 from jellybean_agent.transport.message_wire import message_parts
 from jellybean_agent.worker.driver import Driver
-from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_agent.worker.span_tracer import SpanTracer
 from jellybean_protos.agent.v1 import agent_pb2
 from tests.support.tiny_models import scale

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from jellybean_agent.brain.messages import RunOperator, StreamPosition, WorkItem
-from jellybean_agent.errors import InvalidInputError, ModelError, PermanentError, StateMissingError
-from jellybean_agent.tensors.ports import TensorPort
+from jellybean_agent import InvalidInputError, ModelError, PermanentError, RunOperator, StreamPosition, TensorPort
+from jellybean_agent.brain.messages import WorkItem
+from jellybean_agent.errors import StateMissingError
 from jellybean_agent.worker.run_outputs import RunDone
 from jellybean_agent.worker.stream_states import StreamStates, check_state_ports
 

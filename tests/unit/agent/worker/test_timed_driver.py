@@ -12,20 +12,12 @@ import grpc
 import numpy as np
 import pytest
 
-from jellybean_agent.errors import (
-    AgentError,
-    CrashError,
-    InvalidInputError,
-    PermanentError,
-    PlanViewError,
-    StatusError,
-    TransientError,
-)
-from jellybean_agent.tensors.tensors import Array
+from jellybean_agent import AgentError, Array, InvalidInputError, PermanentError, PlanViewError, StatusError
+from jellybean_agent.errors import CrashError, TransientError
 from jellybean_agent.worker.direct_calls import MAX_DIRECT_CALLS
 from jellybean_protos.agent.v1 import agent_pb2
+from jellybean_solver import Link
 from jellybean_solver.model.plan_document import Document
-from jellybean_solver.model.problem import Link
 from tests.support.http2_client import settle
 from tests.support.tiny_models import make_plan
 from tests.support.waiting import wait_until_async

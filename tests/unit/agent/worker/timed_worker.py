@@ -11,15 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from jellybean_agent.brain.messages import GATEWAY
-from jellybean_agent.brain.plan_reading import plan_view
-from jellybean_agent.errors import AgentError
-from jellybean_agent.execution.executor import Executor
-from jellybean_agent.tensors.ports import TensorPort
-from jellybean_agent.tensors.tensors import Array, decode_tensor, encode_tensor
+from jellybean_agent import (
+    GATEWAY,
+    AgentError,
+    Array,
+    EmulatedLinks,
+    Executor,
+    TensorPort,
+    decode_tensor,
+    encode_tensor,
+    plan_view,
+)
 from jellybean_agent.transport.message_wire import Data, message_parts
 from jellybean_agent.worker.driver import Driver
-from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_solver.model.plan_document import Document
 from tests.support.simulated_time import run_in_simulated_time

@@ -11,10 +11,22 @@ import grpc
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from jellybean.ledger.answers import MAX_ANSWER_BYTES, KeptAnswer
-from jellybean.ledger.columns import ANSWERED_US, COLUMNS, KINDS, LOST, RECEIVED
-from jellybean.ledger.readings import RequestKey, Sent, SentKey
-from jellybean.ledger.value_figures import Figure, Port, ValueLine
+from jellybean.ledger import (
+    ANSWERED_US,
+    COLUMNS,
+    KINDS,
+    LOST,
+    MAX_ANSWER_BYTES,
+    RECEIVED,
+    Figure,
+    KeptAnswer,
+    Port,
+    RequestKey,
+    Sent,
+    SentKey,
+    ValueLine,
+)
+from jellybean.serving import OutcomeKind, outcome_text
 from jellybean.serving.gateway.accounting.answer_log import AnswerLog, site_name
 from jellybean.serving.gateway.accounting.recorder import billed_plan
 from jellybean.serving.gateway.accounting.serving_log import ServingLog, client_name
@@ -22,7 +34,7 @@ from jellybean.serving.gateway.accounting.value_log import ValueLog
 from jellybean.serving.gateway.requests.admission import Admission
 from jellybean.serving.gateway.requests.request import Attempt
 from jellybean.serving.gateway.spans import SpanTracer
-from jellybean.serving.outcomes import Outcome, OutcomeKind, outcome_text
+from jellybean.serving.outcomes import Outcome
 from jellybean.serving.spool.delivery import Key
 from jellybean_agent import Identity, LiveCounters, PlanView, Role, SpanFactory
 from jellybean_agent.telemetry import spans as spans_module

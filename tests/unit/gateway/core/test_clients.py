@@ -13,16 +13,12 @@ import aiohttp
 import numpy as np
 import pytest
 
-from jellybean.ledger.answers import LabelledBy
-from jellybean.ledger.labels import LaterLabel
-from jellybean.ledger.queries.questions import By
-from jellybean.serving.client import Chunk, Client
-from jellybean.serving.enrolment.authority import Authority, open_authority
-from jellybean.serving.errors import KeptError, RequestError
-from jellybean.serving.remote_ledger import RemoteLedger
+from jellybean.ledger import By, LabelledBy, LaterLabel
+from jellybean.serving import Authority, Chunk, Client, RemoteLedger, RequestError, open_authority
+from jellybean.serving.errors import KeptError
 from jellybean_agent import Identity, Role
 from jellybean_protos.gateway.v1 import ledger_pb2
-from jellybean_solver.model.problem import Deliver, Link
+from jellybean_solver import Deliver, Link
 from tests.support.gateway_in_process import running_gateway
 from tests.support.ports import free_port
 from tests.support.scripted_workers import hold

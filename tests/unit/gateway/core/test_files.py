@@ -13,9 +13,9 @@ import grpc
 import pytest
 
 from jellybean.errors import InputError
-from jellybean.serving.endpoint import Endpoint, admin_certificate, has_authority, is_on_this_machine, remote_endpoint
-from jellybean.serving.enrolment.authority import open_authority
-from jellybean.serving.errors import CertificateError, LaunchError
+from jellybean.serving import CertificateError, Endpoint, admin_certificate, open_authority, remote_endpoint
+from jellybean.serving.endpoint import has_authority, is_on_this_machine
+from jellybean.serving.errors import LaunchError
 from jellybean.serving.gateway.plans.replaced_plan import ReplacedPlan, forget_replaced_plan
 from jellybean.serving.gateway_arguments import gateway_parser
 from jellybean.serving.gateway_main import open_spool
@@ -26,7 +26,7 @@ from jellybean.serving.spool.spool import Answer, Spool
 from jellybean_agent import Identity, PlanViewError, Role, StatusError, workflow_views
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2
-from jellybean_solver.model.problem import Deliver
+from jellybean_solver import Deliver
 from tests.support.gateway_in_process import running_gateway
 from tests.support.scripted_workers import ScriptedWorker, scale_view, socket_folder, tensor, until
 from tests.support.tiny_models import make_plan, scale

@@ -18,14 +18,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
-from jellybean.ledger.ledger import Ledger
-from jellybean.ledger.queries.questions import By, cost, run_cost
+from jellybean.ledger import By, Ledger, cost, run_cost
 from jellybean.serving import gateway_main
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 from jellybean_protos.inference.v2 import inference_pb2
-from jellybean_solver import from_document, to_document
-from jellybean_solver.model.problem import Deliver, Link
+from jellybean_solver import Deliver, Link, from_document, to_document
 from tests.support.gateway_in_process import RunningGateway, eventually, running_gateway
 from tests.support.ports import free_port
 from tests.support.scripted_workers import ScriptedWorker, add_up, hold, socket_folder, tensor, until

@@ -11,12 +11,13 @@ import grpc
 import numpy as np
 import pytest
 
+from jellybean.serving import OutcomeKind
 from jellybean.serving.gateway.gateway import GatewaySettings
 from jellybean.serving.gateway.requests.admission import Admission
 from jellybean.serving.gateway.requests.hedging import Hedge
 from jellybean.serving.gateway.requests.in_flight import RETRY_SHARE, answer_limit_s
 from jellybean.serving.gateway.requests.retry_budget import RetryBudget
-from jellybean.serving.outcomes import OutcomeKind, Result
+from jellybean.serving.outcomes import Result
 from jellybean.serving.spool.delivery import Key
 from jellybean_agent import PlanView, decode_tensor
 from jellybean_protos.agent.v1 import agent_pb2

@@ -10,19 +10,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jellybean.serving.errors import AlreadyRunningError, KeptError, NotRunningError, RequestError
+from jellybean.serving import NotRunningError, RequestError, RunState, is_serving_joined, read_state, running_state
+from jellybean.serving.errors import AlreadyRunningError, KeptError
 from jellybean.serving.run_state import (
     ProcessState,
-    RunState,
     clear_state,
     failing,
     is_launch_locked,
-    is_serving_joined,
     launch_lock,
     mark_drained,
     naming_failing,
-    read_state,
-    running_state,
     state_path,
     write_state,
 )

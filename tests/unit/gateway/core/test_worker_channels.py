@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from jellybean.serving.enrolment.authority import open_authority
+from jellybean.serving import open_authority
 from jellybean.serving.gateway.plans.worker_channels import WorkerChannels
 from jellybean_agent import CertificateFolder, Identity, PlanViewError, Role, Transport
 

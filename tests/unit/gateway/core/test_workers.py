@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 from jellybean.documents import load_project
-from jellybean.planning.project_plan import plan_project
+from jellybean.planning import plan_project
 from jellybean.serving.gateway.audits.audits import AuditOutcome
 from jellybean.serving.gateway.metrics import audit_metric
 from jellybean.serving.gateway.plans.current_plan import WorkerNetwork
 from jellybean_agent import Identity, PlanView, Role, StatusError, encode_tensor, plan_view
 from jellybean_protos.agent.v1 import agent_pb2
-from jellybean_solver import to_document
-from jellybean_solver.model.problem import Link
+from jellybean_solver import Link, to_document
 from tests.one_gateway import gateways_of
 from tests.support.audited_project import make_audited_project
 from tests.support.scripted_workers import PLAIN, ScriptedWorker, Served, scale_view, served, tensor, until

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from jellybean.documents import load_any_project
-from jellybean.planning.project_plan import plan_project, require_plan
+from jellybean.planning import plan_project, require_plan
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2
 from jellybean_solver import to_document

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from jellybean.errors import JellyBeanError
+from jellybean.pipeline import save_sharding
 from jellybean.pipeline.sharding.layer_groups import LayerGroup, layer_groups, sharding_lines
-from jellybean.pipeline.sharding.plot import save_sharding
 from jellybean_solver.pipeline import Layer, LayerGraph, PartitionSettings, TopologyLevel, layer_graph, partition
 
 CLUSTER = [TopologyLevel(4, 5e10), TopologyLevel(2, 1.25e9)]  # NVLink within a host, 10 Gbit/s between hosts

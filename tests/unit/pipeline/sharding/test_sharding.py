@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from jellybean_solver.errors import SolverError
-from jellybean_solver.pipeline.partitioning.layer_graph import Layer, layer_graph
+from jellybean_solver import SolverError
+from jellybean_solver.pipeline import Layer, layer_graph
 from jellybean_solver.pipeline.partitioning.sharded_stages import operators_of
 from jellybean_solver.pipeline.sharding.costs import edge_s, strategy_costs
 from jellybean_solver.pipeline.sharding.mesh import Mesh, MeshAxis

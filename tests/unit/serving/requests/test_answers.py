@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jellybean.serving.gateway.requests.sink_answer import SinkAnswer
-from jellybean_agent.brain.messages import FanOutPath
-from jellybean_agent.tensors.tensors import decode_tensor, encode_tensor
+from jellybean_agent import FanOutPath, decode_tensor, encode_tensor
 from jellybean_protos.agent.v1 import agent_pb2
 
 SPEC = agent_pb2.TensorSpec(dtype="float32", shape=[-1, 1])

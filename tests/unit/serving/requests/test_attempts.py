@@ -16,7 +16,7 @@ from jellybean.serving.gateway.requests.counters import RequestCounters
 from jellybean.serving.gateway.requests.in_flight import InFlightRequests
 from jellybean.serving.gateway.tracing import NOT_TRACED, NoTracer
 from jellybean.serving.outcomes import Outcome
-from jellybean_agent.tensors.tensors import encode_tensor
+from jellybean_agent import encode_tensor
 from jellybean_protos.agent.v1 import agent_pb2
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from jellybean.serving.gateway.requests.hedging import Hedge
 from jellybean.serving.gateway.requests.retry_budget import RetryBudget
-from jellybean_agent.errors import PlanViewError
+from jellybean_agent import PlanViewError
 
 
 def test_a_fixed_time_does_not_depend_on_latencies() -> None:

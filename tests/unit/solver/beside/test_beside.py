@@ -19,14 +19,15 @@ from jellybean_solver import (
     Slo,
     SolverError,
     Source,
+    Variant,
     add_workflows,
+    combine_workflows,
     evaluate,
+    restricted,
+    served,
     solve,
 )
-from jellybean_solver.model.left_out import served
-from jellybean_solver.model.multi_workflow import combine_workflows, restricted
 from jellybean_solver.model.plan import LeftOut
-from jellybean_solver.model.problem import Variant
 
 TIME_S, GIB = 0.1, 2.0**30
 

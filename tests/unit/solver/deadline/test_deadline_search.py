@@ -15,24 +15,24 @@ from jellybean_solver import (
     Arrivals,
     Deadline,
     Link,
+    Network,
     Plan,
     Pool,
     Problem,
     ServiceTime,
     Sharing,
     Variant,
+    link_uses,
     solve,
 )
 from jellybean_solver.deadline.link_headroom import HeadroomSearch
 from jellybean_solver.deadline.restriction import Restriction
-from jellybean_solver.demand.demand import Network
 from jellybean_solver.fleet import dispatch as large
 from jellybean_solver.fleet.delay_linearisation import Pace
 from jellybean_solver.fleet.proposal import propose
 from jellybean_solver.fleet.search import FleetSearch
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.latency.estimate import latency
-from jellybean_solver.model.flows import link_uses
 from jellybean_solver.planning.solver import finish
 from tests.plan_check import complaints
 from tests.support.small_problems import operator, problem, variant

@@ -7,11 +7,20 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean_solver.diff.plan_diff import plan_diff
+from jellybean_solver import (
+    Cost,
+    Edge,
+    Link,
+    ModelRef,
+    Plan,
+    PlannedWorker,
+    Route,
+    ServiceTime,
+    Sharing,
+    Source,
+    plan_diff,
+)
 from jellybean_solver.migration.plan_matching import hosted_models, match_workers
-from jellybean_solver.model.model_ref import ModelRef
-from jellybean_solver.model.plan import Cost, Plan, PlannedWorker, Route
-from jellybean_solver.model.problem import Edge, Link, ServiceTime, Sharing, Source
 from tests import report_plans
 from tests.planned import planned_operator
 

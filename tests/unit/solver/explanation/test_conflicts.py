@@ -8,14 +8,23 @@ from itertools import chain, combinations
 
 import pytest
 
-from jellybean_solver import Plan, Problem, Sharing
+from jellybean_solver import (
+    Conflict,
+    Explanation,
+    Part,
+    Plan,
+    Problem,
+    Requirement,
+    RequirementKind,
+    ResolveSettings,
+    Sharing,
+    explain,
+)
 from jellybean_solver.explanation.conflict_search import ConflictSearch
-from jellybean_solver.explanation.conflicts import Conflict, find_conflict
+from jellybean_solver.explanation.conflicts import find_conflict
 from jellybean_solver.explanation.counterfactuals import Resolved
-from jellybean_solver.explanation.explain import Explanation, explain
-from jellybean_solver.explanation.parts import Part
-from jellybean_solver.explanation.relaxations import Requirement, RequirementKind, drop, requirements
-from jellybean_solver.explanation.resolver import Resolver, ResolveSettings
+from jellybean_solver.explanation.relaxations import drop, requirements
+from jellybean_solver.explanation.resolver import Resolver
 from tests.support.small_problems import box, gpu, operator, problem, variant
 from tests.unit.solver.explanation.two_variants import seeing
 

@@ -6,16 +6,25 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean_solver import Link, Plan, Problem, SolverError
+from jellybean_solver import (
+    DeadlineResult,
+    Explanation,
+    Link,
+    Part,
+    Plan,
+    Problem,
+    Question,
+    RequirementKind,
+    ResolveSettings,
+    Solution,
+    SolverError,
+    explain,
+    solve,
+)
 from jellybean_solver.explanation.counterfactuals import Resolved, compare
-from jellybean_solver.explanation.explain import Explanation, explain
-from jellybean_solver.explanation.forced_choices import Question
-from jellybean_solver.explanation.parts import Part
-from jellybean_solver.explanation.relaxations import RequirementKind, drop, relaxed, requirements
-from jellybean_solver.explanation.resolver import DeadlineResult, Resolver, ResolveSettings
+from jellybean_solver.explanation.relaxations import drop, relaxed, requirements
+from jellybean_solver.explanation.resolver import Resolver
 from jellybean_solver.explanation.restrictions import forbid_pool
-from jellybean_solver.planning.solve import solve
-from jellybean_solver.planning.solver import Solution
 from tests.support.small_problems import GIB, box, gpu, operator, problem
 from tests.unit.solver.explanation.two_variants import SMALL, change_of, seeing
 

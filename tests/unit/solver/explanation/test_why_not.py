@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean_solver.explanation.explain import explain
-from jellybean_solver.explanation.forced_choices import Question
-from jellybean_solver.explanation.relaxations import RequirementKind, requirements
+from jellybean_solver import Question, RequirementKind, explain
+from jellybean_solver.explanation.relaxations import requirements
 from tests.support.small_problems import box, gpu, operator, problem
 from tests.unit.solver.explanation.two_variants import SMALL, seeing
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from jellybean_solver import EndToEnd, Link, Problem, Slo
-from jellybean_solver.explanation.counterfactuals import Counterfactual
-from jellybean_solver.explanation.explain import Explanation
+from jellybean_solver import Counterfactual, EndToEnd, Explanation, Link, Problem, Slo
 from tests.support.small_problems import box, gpu, operator, problem, variant
 
 # 10/s: small keeps 1 box (or 0.5 of a gpu) busy, large 2 boxes or 1 gpu.

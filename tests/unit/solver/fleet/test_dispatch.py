@@ -11,6 +11,7 @@ from benchmarks.fleet import Size, fleet
 from jellybean_solver import (
     AccuracyRow,
     Independent,
+    Network,
     PerOperator,
     Pool,
     Problem,
@@ -18,10 +19,9 @@ from jellybean_solver import (
     Sharing,
     Slo,
     SolverError,
+    is_large,
     solve,
 )
-from jellybean_solver.demand.demand import Network
-from jellybean_solver.fleet.dispatch import is_large
 from tests.plan_check import complaints
 from tests.support.small_problems import box, operator, problem, variant
 

@@ -13,15 +13,13 @@ import numpy as np
 import pytest
 
 from benchmarks.fleet import Size, fleet
-from jellybean_solver import Pool, Problem, Sharing
-from jellybean_solver.demand.demand import Network
+from jellybean_solver import Assignment, Clock, Network, Pool, Problem, Sharing
 from jellybean_solver.fleet.joint_lp import JointLp
 from jellybean_solver.fleet.rounding.rounding_patterns import ways_near
 from jellybean_solver.fleet.search import FleetSearch
 from jellybean_solver.fleet.settings import SearchLimits
-from jellybean_solver.outcome import Clock, Outcome
+from jellybean_solver.outcome import Outcome
 from jellybean_solver.planning.solver import finish
-from jellybean_solver.small.assignment import Assignment
 from tests.plan_check import complaints
 from tests.support.small_problems import operator, problem, variant
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from benchmarks.middle.problems import middle_problem
-from jellybean_solver.demand.demand import Network
+from jellybean_solver import Network
 from jellybean_solver.fleet.exact_milp import ExactMilp
 from jellybean_solver.fleet.joint_lp import JointLp
 

@@ -5,9 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean_solver import EndToEnd, Problem, Slo, Solution, SolverError, solve
-from jellybean_solver.frontier.curves import cost_accuracy, cost_rate
-from jellybean_solver.model.plan import Plan
+from jellybean_solver import EndToEnd, Plan, Problem, Slo, Solution, SolverError, cost_accuracy, cost_rate, solve
 from tests.support.small_problems import box, gpu, operator, problem, variant
 from tests.vqa_medium import vqa_problem
 

@@ -8,9 +8,22 @@ from itertools import pairwise
 
 import pytest
 
-from jellybean_solver import EndToEnd, LossKind, Objective, Plan, Problem, Sharing, Slo, Solution, SolverError, solve
-from jellybean_solver.frontier.curves import cost_accuracy, cost_rate
-from jellybean_solver.frontier.mixed_curve import MixedCurve, cost_mean_accuracy
+from jellybean_solver import (
+    EndToEnd,
+    LossKind,
+    MixedCurve,
+    Objective,
+    Plan,
+    Problem,
+    Sharing,
+    Slo,
+    Solution,
+    SolverError,
+    cost_accuracy,
+    cost_mean_accuracy,
+    cost_rate,
+    solve,
+)
 from tests.support.small_problems import box, operator, problem, variant
 
 RATE_PER_S, CAP = 10.0, 0.8

@@ -9,13 +9,10 @@ from functools import partial
 import pytest
 
 from benchmarks.fleet import Size, fleet
-from jellybean.planning.simulation import brains
-from jellybean_solver import Arrivals, Link, Problem, Sharing, SimulationSettings, solve
+from jellybean.planning import brains
+from jellybean_solver import Arrivals, Link, Plan, Problem, Sharing, SimulationSettings, evaluate, simulate, solve
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.latency.stations import Stations
-from jellybean_solver.model.evaluate import evaluate
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.simulation.simulator import simulate
 from tests.plan_check import complaints
 from tests.support.small_problems import box, gpu, operator, problem, variant
 

@@ -10,6 +10,7 @@ import pytest
 
 from jellybean.planning.simulation import simulate_plan
 from jellybean_solver import (
+    Clock,
     Deadline,
     Edge,
     EdgeKind,
@@ -21,13 +22,13 @@ from jellybean_solver import (
     Slo,
     SolveOptions,
     Source,
+    combine_workflows,
+    least_latency_s,
     solve,
 )
-from jellybean_solver.deadline.lower_bound import least_cost_in_time, least_latency_s
+from jellybean_solver.deadline.lower_bound import least_cost_in_time
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.latency.guaranteed_jobs import guaranteed_jobs, least_run_s
-from jellybean_solver.model.multi_workflow import combine_workflows
-from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.solve import solve_with
 from tests.support.small_problems import box, operator, problem, variant
 

@@ -6,12 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean.planning.simulation import brains
-from jellybean_solver import Arrivals, Edge, ServiceTime, SimulationSettings
+from jellybean.planning import brains
+from jellybean_solver import Arrivals, Edge, Plan, PlannedOperator, Route, ServiceTime, SimulationSettings, simulate
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.latency.stations import Stations
-from jellybean_solver.model.plan import Plan, PlannedOperator, Route
-from jellybean_solver.simulation.simulator import simulate
 from tests.property.simulator.plans import SOURCE, operator, plan
 
 RATE = 65.34

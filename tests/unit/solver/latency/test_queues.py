@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy.stats import gamma
 
+from jellybean_solver import ServiceTime
 from jellybean_solver.latency.batching import BatchInput, batch_sizes
 from jellybean_solver.latency.queues import Station, Traffic, WorkStream, residual_log_mgf, service_variance, station
-from jellybean_solver.model.problem import ServiceTime
 
 
 def waited_s(found: Station) -> float:

@@ -17,9 +17,11 @@ from jellybean_solver import (
     Objective,
     Plan,
     Problem,
+    ServiceTime,
     Sharing,
     Slo,
     SolverError,
+    Variant,
     evaluate,
     flows,
     from_document,
@@ -27,7 +29,6 @@ from jellybean_solver import (
     solve,
     to_document,
 )
-from jellybean_solver.model.problem import ServiceTime, Variant
 from tests import plan_check
 from tests.support.small_problems import EndToEnd, box, operator, problem, variant
 

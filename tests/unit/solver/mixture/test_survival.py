@@ -11,6 +11,7 @@ from jellybean_solver import (
     Deadline,
     Independent,
     Link,
+    Loss,
     LossKind,
     Plan,
     Pool,
@@ -26,7 +27,6 @@ from jellybean_solver import (
     solve,
     to_document,
 )
-from jellybean_solver.model.loss import Loss
 from tests import plan_check
 from tests.support.small_problems import box, gpu, operator, problem, variant
 

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean.planning.simulation import brains, simulate_plan
+from jellybean.planning import brains
+from jellybean.planning.simulation import simulate_plan
 from jellybean_solver import (
+    AccuracyRow,
     Audit,
     Edge,
     EdgeKind,
@@ -33,7 +35,6 @@ from jellybean_solver import (
     whole_selection,
     with_audit,
 )
-from jellybean_solver.model.accuracy import AccuracyRow
 from tests.support.small_problems import box, gpu, operator, problem, variant
 
 SHARE = 0.1

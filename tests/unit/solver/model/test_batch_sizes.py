@@ -8,11 +8,20 @@ import pytest
 
 from jellybean.planning.simulation import load_by_worker
 from jellybean.report.breakdown import operator_loads
-from jellybean_solver import Edge, EdgeKind, Problem, ServiceTime, evaluate, solve
-from jellybean_solver.diff.plan_diff import plan_diff
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.plan_document import PlanDocumentError, from_document, to_document
-from jellybean_solver.model.problem import best_batch
+from jellybean_solver import (
+    Edge,
+    EdgeKind,
+    Plan,
+    PlanDocumentError,
+    Problem,
+    ServiceTime,
+    best_batch,
+    evaluate,
+    from_document,
+    plan_diff,
+    solve,
+    to_document,
+)
 from tests.plan_check import complaints
 from tests.support.small_problems import box, operator, problem, variant
 

@@ -14,25 +14,29 @@ from jellybean_solver import (
     Edge,
     Independent,
     Link,
+    Margins,
     Operator,
     Plan,
     Pool,
     Problem,
+    RequirementKind,
     ServiceTime,
     Slo,
     SolverError,
     Source,
     Variant,
     baselines,
+    combine_workflows,
+    deadline_s,
+    deadline_shares,
+    explain,
+    request_streams,
     solve,
 )
-from jellybean_solver.explanation.explain import explain
-from jellybean_solver.explanation.relaxations import RequirementKind, drop, relaxed, requirements
+from jellybean_solver.explanation.relaxations import drop, relaxed, requirements
 from jellybean_solver.latency.estimate import latency
-from jellybean_solver.model.deadline_shares import deadline_s, deadline_shares
-from jellybean_solver.model.multi_workflow import Margins, combine_workflows, single_workflow
+from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.route_drawing import own_routes
-from jellybean_solver.model.streams import request_streams
 
 POOLS = (Pool("box", "edge", 6, 0.1), Pool("gpu", "cloud", 3, 0.6))
 LINKS = (Link("edge", "cloud", 0.1, 5e6, 0.01),)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from jellybean_protos import plan_format
-from jellybean_solver.model.plan_document import PlanDocumentError, from_document, to_document
-from jellybean_solver.model.problem import Deliver
+from jellybean_solver import Deliver, PlanDocumentError, from_document, to_document
 from tests.report_plans import digits, vqa
 
 

@@ -8,23 +8,25 @@ from dataclasses import replace
 import pytest
 
 from jellybean.planning.simulation import simulate_plan
+from jellybean_agent import PlanViewError, RouteTable, plan_view
 from jellybean_agent.brain import route_table
-from jellybean_agent.brain.plan_reading import plan_view
-from jellybean_agent.brain.route_table import RouteTable
-from jellybean_agent.errors import PlanViewError
-from jellybean_solver.model.evaluate import evaluate
-from jellybean_solver.model.loss import Loss, plan_after
-from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.plan_document import from_document, to_document
-from jellybean_solver.model.problem import Edge, EdgeKind, LossKind, Problem, Sharing, Slo
-from jellybean_solver.model.spreading import (
-    child_operators,
-    child_worker,
+from jellybean_solver import (
+    Edge,
+    EdgeKind,
+    Loss,
+    LossKind,
+    Plan,
+    Problem,
+    Sharing,
+    Slo,
+    evaluate,
+    from_document,
     groups_by_worker,
-    identical_workers,
-    round_robin_offset,
+    plan_after,
+    solve,
+    to_document,
 )
-from jellybean_solver.planning.solve import solve
+from jellybean_solver.model.spreading import child_operators, child_worker, identical_workers, round_robin_offset
 from jellybean_solver.simulation.group_simulation import GroupSimulation
 from tests.support.small_problems import EndToEnd, box, operator, problem, variant
 

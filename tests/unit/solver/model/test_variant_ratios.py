@@ -9,32 +9,33 @@ import pytest
 from jellybean.planning.simulation import simulate_plan
 from jellybean_solver import (
     Arrivals,
+    Clock,
     Edge,
     EdgeKind,
     Independent,
     Link,
+    Network,
     Operator,
     Plan,
     Pool,
     Problem,
+    ReplanSettings,
     ServiceTime,
     Slo,
+    SolverError,
     Source,
     Variant,
     baselines,
+    cost_accuracy,
     evaluate,
+    explain,
+    replan,
+    rescore,
     solve,
 )
-from jellybean_solver.demand.demand import Network
-from jellybean_solver.errors import SolverError
-from jellybean_solver.explanation.explain import explain
 from jellybean_solver.explanation.restrictions import force_variant
 from jellybean_solver.fleet.dispatch import cheapest_large
-from jellybean_solver.frontier.curves import cost_accuracy
 from jellybean_solver.model.variant_ratios import plain, settled
-from jellybean_solver.outcome import Clock
-from jellybean_solver.replanning.replan import ReplanSettings, replan
-from jellybean_solver.replanning.rescore import rescore
 from tests.support.simulated_queues import measured
 
 ROWS = {"small": (0.0, 0.0, 1.0), "large": (0.25, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 0.25)}  # 2 and 4.75 in the mean

@@ -16,13 +16,13 @@ from jellybean_solver import (
     Plan,
     Problem,
     ReplanSettings,
+    SearchSettings,
     Sharing,
     Slo,
     evaluate,
     replan,
     solve,
 )
-from jellybean_solver.replanning.replan import SearchSettings
 from tests import plan_check
 from tests.support.small_problems import box, operator, problem, variant
 

@@ -20,8 +20,8 @@ from jellybean_solver import (
     Source,
     evaluate,
     solve,
+    to_document,
 )
-from jellybean_solver.model.plan_document import to_document
 from jellybean_solver.small.beam_search import BeamSearch
 from jellybean_solver.small.objectives import Cheapest, Fleet
 from jellybean_solver.small.settings import BeamSettings

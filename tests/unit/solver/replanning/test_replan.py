@@ -8,12 +8,27 @@ from dataclasses import replace
 
 import pytest
 
-from jellybean_solver import Independent, Link, Plan, Pool, Problem, SearchSettings, Sharing, Slo, solve
-from jellybean_solver.diff.plan_diff import plan_diff
-from jellybean_solver.errors import SolverError
-from jellybean_solver.migration.migration_cost import MigrationPrices, load_prices, migration
-from jellybean_solver.model.model_ref import ModelRef
-from jellybean_solver.replanning.replan import Replanned, ReplanSettings, Verdict, replan
+from jellybean_solver import (
+    Independent,
+    Link,
+    MigrationPrices,
+    ModelRef,
+    Plan,
+    Pool,
+    Problem,
+    Replanned,
+    ReplanSettings,
+    SearchSettings,
+    Sharing,
+    Slo,
+    SolverError,
+    Verdict,
+    load_prices,
+    plan_diff,
+    replan,
+    solve,
+)
+from jellybean_solver.migration.migration_cost import migration
 from tests.support.small_problems import GIB, box, gpu, operator, problem, variant
 
 

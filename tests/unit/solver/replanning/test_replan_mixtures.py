@@ -12,6 +12,7 @@ from jellybean_solver import (
     Independent,
     LossKind,
     MigrationPrices,
+    ModelRef,
     Objective,
     Plan,
     Pool,
@@ -29,7 +30,6 @@ from jellybean_solver import (
     solve,
 )
 from jellybean_solver.migration.migration_cost import migration
-from jellybean_solver.model.model_ref import ModelRef
 from tests.support.small_problems import box, gpu, operator, problem, variant
 
 START = MigrationPrices(1.0)

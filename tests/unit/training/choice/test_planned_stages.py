@@ -8,12 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training import OptimizerSpec, TrainingDocument
-from jellybean.documents.training.plan import PlannedStage, StagePlan
+from jellybean.documents import OptimizerSpec, PlannedStage, StagePlan, TrainingDocument
 from jellybean.documents.training.tensor import TensorSpec
-from jellybean.pipeline.torch_graph import graph_facts
-from jellybean.pipeline.torch_profile import TorchProfile, profile_traced
-from jellybean.pipeline.torch_trace import CallArguments, trace
+from jellybean.pipeline import CallArguments, TorchProfile, graph_facts, profile_traced, trace
+from jellybean.training import LinkSpeed, ScheduleChoice, TrainingError
 from jellybean.training.choice.branches import branch_stages, choose_for_branches
 from jellybean.training.choice.planned import (
     PlannedChoice,
@@ -22,9 +20,6 @@ from jellybean.training.choice.planned import (
     stages_by_objective,
     stages_of_plan,
 )
-from jellybean.training.choice.schedule_choice import ScheduleChoice
-from jellybean.training.errors import TrainingError
-from jellybean.training.processes.link_speed import LinkSpeed
 from jellybean_solver.pipeline import Layer, LayerGraph, schedule_violations
 
 nn = torch.nn

@@ -8,18 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training import OptimizerSpec, TrainingDocument
-from jellybean.documents.training.run import SyncSpec
-from jellybean.pipeline.torch_graph import graph_facts
-from jellybean.pipeline.torch_profile import TorchProfile, profile_traced
-from jellybean.pipeline.torch_trace import CallArguments, trace
+from jellybean.documents import OptimizerSpec, SyncSpec, TrainingDocument
+from jellybean.pipeline import CallArguments, TorchProfile, graph_facts, profile_traced, trace
+from jellybean.training import LinkSpeed, TrainingError, choose_schedule, cut_module
 from jellybean.training.choice.cuts import cut_layers
-from jellybean.training.choice.schedule_choice import choose_from_profile, choose_schedule
-from jellybean.training.errors import TrainingError
-from jellybean.training.processes.link_speed import LinkSpeed
-from jellybean.training.stages.cut import cut_module
-from jellybean_solver.pipeline import Layer, LayerGraph
-from jellybean_solver.pipeline.schedules import SCHEDULES, make_schedule
+from jellybean.training.choice.schedule_choice import choose_from_profile
+from jellybean_solver.pipeline import SCHEDULES, Layer, LayerGraph, make_schedule
 
 nn = torch.nn
 LINK = LinkSpeed(1.25e9)

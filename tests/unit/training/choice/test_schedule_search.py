@@ -9,18 +9,17 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.cli.training.run import notes_on_devices, with_processes
-from jellybean.documents.training import OptimizerSpec, TrainingDocument
+from jellybean.documents import OptimizerSpec, TrainingDocument
 from jellybean.errors import DocumentError
-from jellybean.pipeline.torch_profile import TorchProfile
-from jellybean.training.choice.candidates import Candidate, enumerate_candidates
+from jellybean.pipeline import TorchProfile
+from jellybean.training import Candidate, LinkSpeed, MeasuredCosts, enumerate_candidates
 from jellybean.training.choice.compression import compressions
-from jellybean.training.choice.costs import MeasuredCosts, Prices, schedule_costs
+from jellybean.training.choice.costs import Prices, schedule_costs
 from jellybean.training.choice.decide import Predictor, fitting_together
 from jellybean.training.choice.profiles import SizedProfiles
 from jellybean.training.choice.report import choice_note
 from jellybean.training.choice.search import Search, SearchLimits
 from jellybean.training.choice.trial import RankTimes, measured_costs
-from jellybean.training.processes.link_speed import LinkSpeed
 from jellybean_solver.pipeline import (
     COLLECTIVES,
     ONE_DEVICE_SCHEDULE,

@@ -8,18 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training import OptimizerSpec, TrainingDocument
-from jellybean.pipeline.torch_graph import graph_facts
-from jellybean.pipeline.torch_profile import profile_traced
-from jellybean.pipeline.torch_trace import CallArguments, trace
-from jellybean.training.choice.candidates import Candidate, enumerate_candidates
-from jellybean.training.choice.costs import MeasuredCosts
+from jellybean.documents import OptimizerSpec, TrainingDocument
+from jellybean.pipeline import CallArguments, graph_facts, profile_traced, trace
+from jellybean.training import Candidate, LinkSpeed, MeasuredCosts, TrainingError, enumerate_candidates
 from jellybean.training.choice.decide import Predictor
 from jellybean.training.choice.profiles import SizedProfiles
 from jellybean.training.choice.report import slower_candidates
 from jellybean.training.choice.search import Search
-from jellybean.training.errors import TrainingError
-from jellybean.training.processes.link_speed import LinkSpeed
 from jellybean.training.tensor_parallel.profile import LayerParts
 from jellybean_solver.pipeline import COLLECTIVES
 

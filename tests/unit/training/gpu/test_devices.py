@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.errors import TrainingError
+from jellybean.training import TrainingError
 from jellybean.training.processes.devices import (
     DeviceChoice,
     check_same_kind,

@@ -11,10 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
+from jellybean.training import StageTransport
 from jellybean.training.processes.links import DeviceLink, StagedLink
 from jellybean.training.processes.streams import HostStreams
 from jellybean.training.processes.tensor_messages import MessageKey, TensorSpec
-from jellybean.training.processes.transport import StageTransport
 from tests.support.delayed_device import (
     DelayedCommunicator,
     DelayedDevice,

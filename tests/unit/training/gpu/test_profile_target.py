@@ -12,9 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from jellybean.pipeline.torch_graph import graph_facts
-from jellybean.pipeline.torch_profile import ProfileTarget, profile_traced
-from jellybean.pipeline.torch_trace import TRACERS, CallArguments, trace
+from jellybean.pipeline import TRACERS, CallArguments, ProfileTarget, graph_facts, profile_traced, trace
 
 RUNS = 2
 

@@ -10,11 +10,9 @@ from torch import fx, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from jellybean.pipeline.torch_devices import move_module, operation_on
-from jellybean.pipeline.torch_graph import graph_facts
-from jellybean.pipeline.torch_profile import ProfileTarget, profile_traced
-from jellybean.pipeline.torch_trace import TRACERS, CallArguments, trace
-from jellybean.training.stages.cut import cut_module
+from jellybean.pipeline import TRACERS, CallArguments, ProfileTarget, graph_facts, move_module, profile_traced, trace
+from jellybean.pipeline.torch_devices import operation_on
+from jellybean.training import cut_module
 from jellybean.training.stages.stage import StageSettings
 
 META = torch.device("meta")

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.errors import TrainingError
+from jellybean.training import TrainingError
 from jellybean.training.parameter_server.launch import _Processes
 
 

@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.documents.training import TrainingDocument
-from jellybean.training.errors import TrainingError
+from jellybean.documents import TrainingDocument
+from jellybean.training import TrainingError
 from jellybean.training.parameter_server.rendezvous import KEY, STORE, Rendezvous, key_from_environment
 from jellybean.training.parameter_server.roles import role_of_process
 

@@ -9,7 +9,7 @@ pytest.importorskip("torch", reason="training needs torch: pip install 'jellybea
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jellybean.training.errors import TrainingError
+from jellybean.training import TrainingError
 from jellybean.training.parameter_server.shards import divide_weights
 
 SIZES = st.dictionaries(st.text("abcdef", min_size=1, max_size=4), st.integers(0, 100), min_size=4, max_size=20)

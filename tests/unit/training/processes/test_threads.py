@@ -7,7 +7,8 @@ import os
 import psutil
 import pytest
 
-from jellybean.training.processes.threads import CORES, THREADS, ThreadChoice, chosen_threads, threads_of
+from jellybean.training import chosen_threads
+from jellybean.training.processes.threads import CORES, THREADS, ThreadChoice, threads_of
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,8 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 
 from torch import nn
 
-from jellybean.pipeline.torch_graph import graph_facts
-from jellybean.pipeline.torch_trace import TRACERS, CallArguments, trace
-from jellybean.training.errors import TrainingError
-from jellybean.training.tensor_parallel.choice import choose_splits
+from jellybean.pipeline import TRACERS, CallArguments, graph_facts, trace
+from jellybean.training import TrainingError, choose_splits
 from jellybean.training.tensor_parallel.layouts import Split
 from jellybean.training.tensor_parallel.operations import (
     embedding_call,

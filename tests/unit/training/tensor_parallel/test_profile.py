@@ -8,11 +8,9 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 
 from torch import nn
 
-from jellybean.documents.training import OptimizerSpec, TrainingDocument
+from jellybean.documents import OptimizerSpec, TrainingDocument
 from jellybean.documents.training.tensor import TensorSpec
-from jellybean.pipeline.torch_graph import graph_facts
-from jellybean.pipeline.torch_profile import profile_traced
-from jellybean.pipeline.torch_trace import CallArguments, trace
+from jellybean.pipeline import CallArguments, graph_facts, profile_traced, trace
 from jellybean.training.tensor_parallel.profile import LayerParts
 
 
