@@ -40,12 +40,14 @@ class Trials:
     _unsound: set[str] = field(default_factory=set)  # tests that fail without a fault
 
     def existing(self, tests: Iterable[CoveringTest]) -> frozenset[str]:
-        """Those of the tests that pytest still finds, without a fault."""
+        """Those of the tests that pytest still finds, without a fault. SystemExit if it cannot collect their files."""
         files = sorted({test.name.split("::")[0] for test in tests})
         command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", *files]
         collected = subprocess.run(
             command, cwd=self.tree.root, env=self.tree.environment(), capture_output=True, text=True, check=False
         )
+        if files and collected.returncode != 0:  # a test that cannot be collected would seem to cover nothing
+            raise SystemExit(f"the tests cannot be collected without a fault:\n{collected.stdout[-3000:]}")
         return frozenset(line for line in collected.stdout.splitlines() if "::" in line) if files else frozenset()
 
     def run(self, drawn: Drawn, covering: Sequence[CoveringTest]) -> Verdict:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import grpc
 import pytest
 
@@ -17,6 +18,7 @@ from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2
 from jellybean_solver import to_document
 from tests.support.gateway_in_process import RunningGateway, running_gateway
+from tests.support.ports import free_port
 from tests.support.scripted_workers import Behaviour, ScriptedWorker, hold, tensor, until
 from tests.support.two_scales import make_two_scales
 
@@ -77,6 +79,25 @@ def test_each_workflow_has_its_requests(plan: dict[str, Any], tmp_path: Path) ->
             own = (await gateway.stub.Metrics(agent_pb2.MetricsRequest(workflow="yard"))).text.decode()
             assert "shop" not in own
         assert {path.name for path in tmp_path.glob("spool*.db")} == {"spool-shop.db", "spool-yard.db"}
+
+    run(test())
+
+
+# The oldest version of aiohttp that is supported has no such keys.
+@pytest.mark.filterwarnings("ignore:It is recommended to use web.RequestKey")
+def test_each_workflow_is_a_model(plan: dict[str, Any], tmp_path: Path) -> None:
+    async def test() -> None:
+        port = free_port()
+        sent = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
+        options = ("--http-port", str(port))
+        async with (
+            running_gateway(plan, tmp_path, *options, behaviours=behaviours(plan, at_once)) as gateway,
+            aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http,
+        ):
+            for workflow in ("yard", "shop"):
+                async with http.post(f"/v2/models/{workflow}/infer", json=sent) as response:
+                    assert (response.status, (await response.json())["model_name"]) == (200, workflow)
+            assert received(gateway) == ["shop/first", "yard/first"]
 
     run(test())
 
