@@ -19,7 +19,7 @@ _quiet = [HealthCheck.too_slow]  # wall-clock time: on a busy machine it would f
 # A shell without job control starts background commands with SIGINT ignored, which the tests' processes would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-for _profile, _examples in (("default", 30), ("slow", 200), ("nightly", 1000)):
+for _profile, _examples in (("default", 30), ("slow", 60), ("nightly", 1000)):
     settings.register_profile(
         _profile,
         derandomize=_profile != "nightly",

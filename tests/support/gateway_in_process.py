@@ -76,7 +76,7 @@ async def running_gateway(
         folder = sockets or await ended.enter_async_context(socket_folder())
         addresses = addresses_of(view, folder)
         for name, document in (("plan.json", plan), ("peers.json", addresses)):
-            (root / name).write_text(json.dumps(document))
+            (root / name).write_text(json.dumps(document), encoding="utf-8")
         workers = {
             worker.name: ScriptedWorker(
                 worker.name, view, addresses[worker.name], addresses[GATEWAY], behaviours.get(worker.name, answer)
@@ -96,7 +96,7 @@ async def running_gateway(
         if task.done():
             task.result()
         channel = await ended.enter_async_context(grpc.aio.insecure_channel(addresses[GATEWAY]))
-        address, stub = (root / "address").read_text(), gateway_pb2_grpc.GatewayStub(channel)
+        address, stub = (root / "address").read_text(encoding="utf-8"), gateway_pb2_grpc.GatewayStub(channel)
         running = RunningGateway(view, workers, stub, channel, address, addresses, task)
         if not away:
             await running.ready()

@@ -27,6 +27,7 @@ def test_everything_offered_is_what_its_module_defines(surface: str) -> None:
         assert getattr(package, name) is getattr(import_module(f"{surface}.{module}"), name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "process",
     [
@@ -44,6 +45,7 @@ def test_processes_that_solve_nothing_import_no_solver(process: str) -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["jellybean.cli.serving.certs", "jellybean.cli.kubernetes.render"])
 def test_commands_that_talk_to_no_cluster_need_no_client_of_one(command: str) -> None:
     code = f"import sys, {command}; print('kubernetes' in sys.modules)"

@@ -6,6 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
+import pytest
+
 from tests.support.paths import ROOT
 
 FOLDERS = ("jellybean", "solver", "edge_agent", "protos", "k8s", "benchmarks", "examples", "tests")
@@ -38,6 +40,7 @@ def opens_text(call: ast.Call, keywords: set[str | None]) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_text_files_have_an_encoding() -> None:
     files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py") if "node_modules" not in file.parts]
     assert len(files) > 500

@@ -17,6 +17,7 @@ def project(tmp_path: Path) -> Path:
     return make_scales_project(tmp_path / "scales")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "per_s"),
     [

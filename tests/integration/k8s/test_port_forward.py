@@ -17,6 +17,8 @@ from tests.k8s_target import NEEDS_CONTAINERS, Target, mock_only, real_only
 from tests.support.command_line import jellybean
 from tests.support.served_scales import ADMIN, IDS, ServedScales, served_scales
 
+pytestmark = pytest.mark.slow
+
 POD = "scales-7d4b-gateway-0"
 SERVICE = {
     "apiVersion": "v1",

@@ -43,11 +43,13 @@ def test_nothing():
 def repository(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "tests/tools/mutate", tmp_path / "tests/tools/mutate", ignore=lambda *_: ["__pycache__"])
     (tmp_path / "jellybean").mkdir()
-    (tmp_path / "jellybean/__init__.py").write_text("")
-    (tmp_path / "jellybean/sums.py").write_text(PRODUCT)
-    (tmp_path / "tests/test_sums.py").write_text(TESTS)
-    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '-q --import-mode=importlib'\n")
-    (tmp_path / ".gitignore").write_text("__pycache__/\n.coverage-tests/\n")
+    (tmp_path / "jellybean/__init__.py").write_text("", encoding="utf-8")
+    (tmp_path / "jellybean/sums.py").write_text(PRODUCT, encoding="utf-8")
+    (tmp_path / "tests/test_sums.py").write_text(TESTS, encoding="utf-8")
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.pytest.ini_options]\naddopts = '-q --import-mode=importlib'\n", encoding="utf-8"
+    )
+    (tmp_path / ".gitignore").write_text("__pycache__/\n.coverage-tests/\n", encoding="utf-8")
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     return tmp_path
 
@@ -67,4 +69,4 @@ def test_faults_that_a_test_sees_are_caught(repository: Path) -> None:
     in_a_process = "tests/test_sums.py::test_sign_in_a_process"
     assert by_line[3] == ("caught", in_a_process, 1)  # only a process of the test executes it
     assert by_line[8][0] == "uncovered"
-    assert (repository / "jellybean/sums.py").read_text() == PRODUCT
+    assert (repository / "jellybean/sums.py").read_text(encoding="utf-8") == PRODUCT

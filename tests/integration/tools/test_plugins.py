@@ -59,9 +59,11 @@ def run_tests(folder: Path, tests: str, *options: str) -> str:
     path.parent.mkdir(parents=True)
     path.write_text(tests, encoding="utf-8")
     (folder / "pytest.ini").write_text(
-        "[pytest]\nmarkers = slow\naddopts = -rA -q -p no:kmock --import-mode=importlib\n"
+        "[pytest]\nmarkers = slow\naddopts = -rA -q -p no:kmock --import-mode=importlib\n", encoding="utf-8"
     )
-    (folder / "conftest.py").write_text('pytest_plugins = ["tests.tools.cost", "tests.tools.listed_skips"]\n')
+    (folder / "conftest.py").write_text(
+        'pytest_plugins = ["tests.tools.cost", "tests.tools.listed_skips"]\n', encoding="utf-8"
+    )
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=120, check=False).stdout
 

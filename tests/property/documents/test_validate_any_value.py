@@ -50,6 +50,7 @@ def replaced(value: Any, path: DocPath, new: Any) -> Any:
     return items
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(choice=st.integers(0), new=values, key=st.sampled_from(["", "output", "outputs", "inputs", "sha256", "cuts"]))
 @example(choice=-1, new=["p"], key="output")

@@ -28,6 +28,7 @@ def test_every_request_is_answered_once_and_the_same_seed_repeats(rng: random.Ra
     assert simulate_plan(from_document(to_document(plan)), seed=7, duration_s=duration_s, warmup_s=0.0) == result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))  # fixed, because a bound on chance is broken by chance
 def test_long_runs_reach_the_plans_loads_and_obey_littles_law(seed: int) -> None:
     plan = random_plan(random.Random(seed), load=0.6)

@@ -153,6 +153,7 @@ def test_one_of_several_workflows_is_cut_as_alone(drawn: tuple[Problem, Cuts]) -
         assert found == combine_workflows("both", {"one": cut_problem(problem, choice), "two": other})
 
 
+@pytest.mark.slow
 @settings(max_examples=50 if NIGHTLY else 8, deadline=None)
 @given(cut_problems())
 def test_plans_of_cut_models_are_judged_after_each_loss(drawn: tuple[Problem, Cuts]) -> None:

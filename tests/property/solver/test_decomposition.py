@@ -71,6 +71,7 @@ def test_the_optimum_of_two_lies_between_bound_and_cost(pair: Pair) -> None:
     _is_between(pair, DEFAULT_DECOMPOSITION)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
 @settings(max_examples=500 if NIGHTLY else 25)
 @given(pairs(limited=True))
@@ -185,6 +186,7 @@ def test_a_budget_that_is_too_small_is_a_reason_and_the_refused_plan_is_shown() 
     assert refused.infeasibility.breaches
 
 
+@pytest.mark.slow
 def test_a_running_plan_is_kept_unless_a_new_one_saves_enough() -> None:
     problem = unlike_sites(3, 18, operators=6, variants=4, cloud=5)
     assert has_many_workflows(problem)

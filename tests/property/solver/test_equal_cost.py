@@ -20,6 +20,7 @@ IDLE = 1e-6  # of the rates: one worker does for all
 NEAR = 0.3  # relative: a tail bound at no load is that much above the enumerated time at most
 
 
+@pytest.mark.slow
 @settings(max_examples=1000 if NIGHTLY else 40)
 @given(problems(max_operators=3))
 def test_no_plan_as_cheap_and_as_accurate_is_faster(drawn: Problem) -> None:

@@ -33,6 +33,7 @@ MIXING = st.builds(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
 @settings(max_examples=300 if NIGHTLY else 10)
 @given(problems(max_operators=2, strained=True, limited=True), st.one_of(MIXING, SURVIVING))
@@ -41,6 +42,7 @@ def test_every_difference_in_cost_is_that_of_the_optima(problem: Problem, slo: S
     _explained_rightly(_targeted(replace(problem, pools=roomy), slo))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
 @settings(max_examples=300 if NIGHTLY else 10)
 @given(
@@ -76,6 +78,7 @@ def _explained_rightly(asked: Problem) -> None:
         _agrees(asked, answer.change, base, _value(_forced(asked, operator.name, operator.variants[-1].name)))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
 @settings(max_examples=300 if NIGHTLY else 10)
 @given(

@@ -34,6 +34,7 @@ STRAINED = st.booleans().flatmap(lambda limited: problems(max_operators=3, strai
 MARGIN = 1e-3  # relative; a relaxation this much smaller must not do
 
 
+@pytest.mark.slow
 @settings(max_examples=300 if NIGHTLY else 8)
 @given(st.booleans().flatmap(lambda limited: problems(limited=limited)))
 def test_every_difference_equals_enumeration(problem: Problem) -> None:
@@ -94,6 +95,7 @@ def test_why_not_equals_enumeration(problem: Problem, room: float | None, data: 
         assert (answer.verdict == "no_plan") == (answer.conflict is not None)
 
 
+@pytest.mark.slow
 @settings(max_examples=300 if NIGHTLY else 8)
 @given(
     st.booleans().flatmap(lambda limited: problems(max_operators=3, strained=True, limited=limited)),

@@ -17,6 +17,7 @@ from tests.strategies import problems
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
 
+@pytest.mark.slow
 @settings(max_examples=1000 if NIGHTLY else 25)
 @given(problems())
 def test_every_accuracy_has_its_cheapest_cost(problem: Problem) -> None:

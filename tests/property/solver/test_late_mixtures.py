@@ -17,6 +17,7 @@ from tests.strategies import problems
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
 @settings(max_examples=200 if NIGHTLY else 8)
 @given(problems(max_operators=3, limited=True), st.sampled_from((0.1, 0.3, 0.6, 0.9)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
@@ -55,6 +56,7 @@ def fanned_problems(draw: st.DrawFn) -> Problem:
     return replace(drawn, operators=tuple(operators), slo=Slo())
 
 
+@pytest.mark.slow
 @settings(max_examples=150 if NIGHTLY else 15, deadline=None)
 @given(fanned_problems())
 def test_no_simulated_p99_is_below_the_bound(problem: Problem) -> None:

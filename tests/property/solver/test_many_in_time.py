@@ -44,6 +44,7 @@ def start(problem: Problem) -> Solution:
     return solve_with(problem, SolveOptions(gap=0.05))
 
 
+@pytest.mark.slow
 def test_late_ones_are_planned_in_time_and_the_others_stay(problem: Problem, start: Solution) -> None:
     cheapest = start.plan
     assert cheapest is not None

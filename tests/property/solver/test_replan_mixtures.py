@@ -141,6 +141,7 @@ def checked(
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(7200 if NIGHTLY else 300)
 @settings(max_examples=600 if NIGHTLY else 20)
 @given(st.data(), targets(), replan_settings())

@@ -65,6 +65,7 @@ def test_an_import_in_a_program_of_a_user_says_so_too() -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_other_commands_need_is_not_asked_for() -> None:
     others = [module for module in ALL if module not in MODULES_OF_EXTRAS["plan"] + MODULES_OF_EXTRAS["agent"]]
     definition, operator = run_without(others, ["jellybean", "operator", "crd"], ["jellybean", "operator", "run"])
@@ -118,7 +119,9 @@ def test_what_to_type_depends_on_where_the_installation_came_from(
     (tmp_path / "my wheels" / "it.whl").touch()
     installed = tmp_path / f"{DISTRIBUTION.replace('-', '_')}-9.9.dist-info"
     installed.mkdir()
-    (installed / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {DISTRIBUTION}\nVersion: 9.9\n")
+    (installed / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {DISTRIBUTION}\nVersion: 9.9\n", encoding="utf-8"
+    )
     if origin:
         text = json.dumps(origin).replace("{here}", str(tmp_path))
         (installed / "direct_url.json").write_text(text, encoding="utf-8")
@@ -144,7 +147,7 @@ def test_the_table_has_every_module_that_the_project_imports_and_the_base_lacks(
     texts = (file.read_text(encoding="utf-8") for folder in folders for file in folder.rglob("*.py"))
     imported = {name for text in texts for names in line.findall(text) for name in names if name}
     assert {"numpy", "kubernetes", "torch", "urllib3"} <= imported
-    base = {"grpc", "google"}
+    base = {"grpc", "google", "lazy_loader"}
     assert imported - {*sys.stdlib_module_names} - PACKAGES - base - OPTIONAL - {*ALL} == set()
 
 

@@ -218,6 +218,7 @@ def test_an_error_in_a_field_hides_no_other_of_its_entry(folder: Path) -> None:
     assert len(set(told)) == len(told) == 5, told
 
 
+@pytest.mark.slow
 def test_one_slip_is_told_in_few_lines(breaking: Callable[..., tuple[DocumentProblem, ...]], folder: Path) -> None:
     """Any one word of any document misspelt: what only follows from it is left out."""
     told: dict[str, str] = {}

@@ -166,8 +166,9 @@ def test_profile_refuses_a_device_that_is_not_here_before_it_measures(
 
 
 def test_the_package_of_onnxruntime_is_named_unless_it_is_the_plain_one() -> None:
-    code = "import importlib.util as u; from jellybean_agent import onnxruntime_package as p; import sys;"
-    code += (
+    code = (
+        "import importlib.util as u, sys;"
+        "from jellybean_agent.system.onnxruntime_package import onnxruntime_package as p;"
         "found = p(); assert 'onnxruntime' not in sys.modules; import onnxruntime as o; print(*found, o.__version__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -195,6 +195,7 @@ def test_plans_and_pictures_are_written(scales: Path, tmp_path: Path) -> None:
         assert words in text
 
 
+@pytest.mark.slow
 def test_time_is_kept(scales: Path) -> None:
     curve = find_frontier(
         load_project(scales, (*MEAN, "slo.latency_p99=300 ms", "sources.x.arrivals=poisson")),

@@ -92,6 +92,7 @@ def _known_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ServedPlan, "start", remembered)
 
 
+@pytest.mark.slow
 def test_one_comes_and_one_goes(tmp_path: Path) -> None:
     async def run() -> None:
         fleet = Fleet(tmp_path)

@@ -212,6 +212,7 @@ def test_what_cannot_be_opened_is_told(tmp_path: Path) -> None:
         cost(Ledger(f"{tmp_path}/none/ledger.db"), By.DAY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True)
 def test_processes_that_open_a_new_ledger_at_once_all_can(url: str) -> None:
     run_at_once("tests.unit.ledger.opening", 3, url)

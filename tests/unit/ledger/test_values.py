@@ -93,6 +93,7 @@ def test_ten_days_of_inputs_like_the_held_out_ones_raise_no_alarm(tmp_path: Path
     ledger.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("shift", [1.0, -1.0])
 def test_inputs_shifted_by_a_standard_deviation_are_named_within_a_minute(

@@ -168,6 +168,7 @@ def test_zb_v(devices: int, microbatches: int, times: tuple[float, float, float]
                 assert ends[-1] - starts[0] == pytest.approx(3 * microbatches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2, 4, 8, 13])
 def test_zb_v_of_few_microbatches_waits_no_longer_than_its_greedy_order(devices: int) -> None:
     """The published order alone takes 8 D - 2 slots for D micro-batches."""

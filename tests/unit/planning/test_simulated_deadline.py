@@ -37,6 +37,7 @@ def test_the_cheapest_plan_in_time_is_found_and_judged_by_simulation() -> None:
         assert plan.certificate.bound <= plan.cost.total_usd_per_h
 
 
+@pytest.mark.slow
 def test_a_plan_in_time_is_left_as_it_is() -> None:
     asked = _asked(30.0)
     cheapest = solve(asked)
@@ -44,6 +45,7 @@ def test_a_plan_in_time_is_left_as_it_is() -> None:
     assert found.solution is cheapest and found.judged is not None and found.judged.kept
 
 
+@pytest.mark.slow
 def test_where_no_plan_is_in_time_the_nearest_target_is_named() -> None:
     asked = _asked(0.11, boxes=3)  # a run alone takes 0.1 s
     cheapest = solve(asked)
@@ -103,6 +105,7 @@ def test_what_is_named_is_what_the_command_plan_finds_for_it() -> None:
     assert planned.solution.plan.cost == nearest.fastest.cost
 
 
+@pytest.mark.slow
 def test_a_time_limit_that_ended_the_search_for_the_least_p99_is_said() -> None:
     asked = _skewed(0.01)
     limited = in_time(asked, {}, solve(asked), 0.0, 0.0)

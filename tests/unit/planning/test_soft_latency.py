@@ -54,6 +54,7 @@ def value(planned: Planned, project: Project) -> float:
     return planned.plan.cost.total_usd_per_h + late + slo.penalty(planned.plan.accuracy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("penalty", "options"),
     [

@@ -103,6 +103,7 @@ def test_a_trace_is_of_each_site() -> None:
     assert {i.busiest for i in found.intervals} == {"w1-1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2, 3))])
 @pytest.mark.parametrize("arrivals", Arrivals)
 def test_the_closed_form_is_near_the_simulator(seed: int, arrivals: Arrivals) -> None:

@@ -103,7 +103,7 @@ SOURCE = (
 
 def project(root: Path, source: str = SOURCE) -> Path:
     (root / "jellybean").mkdir(exist_ok=True)
-    (root / "jellybean" / "sums.py").write_text(source)
+    (root / "jellybean" / "sums.py").write_text(source, encoding="utf-8")
     return root
 
 
@@ -161,7 +161,7 @@ def test_faults_are_in_a_copy_and_only_meanwhile(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(root)], check=True)
     with copied(root) as tree:
         with tree.with_text("jellybean/sums.py", "fault"):
-            assert (tree.root / "jellybean/sums.py").read_text() == "fault"
-            assert (root / "jellybean/sums.py").read_text() == SOURCE
-        assert (tree.root / "jellybean/sums.py").read_text() == SOURCE
+            assert (tree.root / "jellybean/sums.py").read_text(encoding="utf-8") == "fault"
+            assert (root / "jellybean/sums.py").read_text(encoding="utf-8") == SOURCE
+        assert (tree.root / "jellybean/sums.py").read_text(encoding="utf-8") == SOURCE
     assert not tree.root.exists()

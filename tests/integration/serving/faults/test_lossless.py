@@ -86,6 +86,7 @@ def test_killed_replicas_lose_nothing_and_come_back(directory: Path, times: int)
         assert after.left_out - before.left_out == times
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [2, pytest.param(40, marks=pytest.mark.nightly)])
 def test_replicas_told_to_leave_lose_nothing_and_come_back(directory: Path, times: int) -> None:
     with Client.of(directory) as client:

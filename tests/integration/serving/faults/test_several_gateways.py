@@ -28,6 +28,8 @@ from tests.support.tiny_models import chain, make_plan, scale
 from tests.support.tls_run import WORKFLOW
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 WORKERS = ("edge-1", "cloud-1", "cloud-2")
 RATE_PER_S = 40.0
 

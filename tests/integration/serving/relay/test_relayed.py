@@ -114,6 +114,7 @@ def test_processes_that_are_terminated_drain(run: RelayedRun, requests: Requests
         requests.more()
 
 
+@pytest.mark.slow
 def test_a_tunnel_of_another_deployment_is_refused(run: RelayedRun) -> None:
     run.kill("tunnel")
     run.root.joinpath("tunnel.log").write_text("", encoding="utf-8")

@@ -205,6 +205,7 @@ def test_a_model_that_was_overwritten_is_named_by_the_box_and_by_the_gateway(run
     assert not any(path.stat().st_size for path in files)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", [pytest.param(-1, marks=pytest.mark.nightly), 1])
 def test_neighbours_in_version_work(run: JoinRun, by: int) -> None:
     run.start_gateway()

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from jellybean_agent import __main__ as command
-from jellybean_agent import file_sha256
+from jellybean_agent import command, file_sha256
 from jellybean_protos import plan_format
 from jellybean_protos.enrol.v1 import enrol_pb2
 from tests.support.ports import free_port

@@ -271,6 +271,7 @@ def _mutated(draw: random.Random, data: bytes) -> bytes:
     return bytes(found)
 
 
+@pytest.mark.slow
 @over_tls_too
 @pytest.mark.parametrize("count", [FUZZ, pytest.param(200_000, marks=[pytest.mark.nightly, pytest.mark.timeout(7200)])])
 def test_mutated_bytes(tmp_path: Path, tls: bool, count: int) -> None:

@@ -99,7 +99,7 @@ def test_a_client(tmp_path: Path, options: tuple[str, ...]) -> None:
 
 
 def test_the_owners_client(tmp_path: Path) -> None:
-    (tmp_path / "workflow.yaml").write_text("kind: Workflow")
+    (tmp_path / "workflow.yaml").write_text("kind: Workflow", encoding="utf-8")
 
     def use(client: Client) -> None:
         assert json.loads(client.plan())["name"] == "tiny"

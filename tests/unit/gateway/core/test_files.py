@@ -53,14 +53,14 @@ class Start:
         self.folder = root / "kept"
         self.plan, self.peers = root / "plan.json", root / "peers.json"
         self.before, self.after = plan_of(root), plan_of(root, "edge-7", 3.0)
-        self.plan.write_text(json.dumps(self.before))
-        self.peers.write_text(json.dumps({"": "unix:/own", "edge-1": "unix:/1"}))
+        self.plan.write_text(json.dumps(self.before), encoding="utf-8")
+        self.peers.write_text(json.dumps({"": "unix:/own", "edge-1": "unix:/1"}), encoding="utf-8")
 
     def read(self) -> ReplacedPlan:
         return ReplacedPlan.read(self.folder, self.plan, self.peers)
 
     def served(self) -> str:
-        return str(json.loads(self.read().plan.read_text())["hash"])
+        return str(json.loads(self.read().plan.read_text(encoding="utf-8"))["hash"])
 
     def replace(self, document: Document) -> None:
         peers = {"edge-7": "unix:/7", "": "unix:/another"}
@@ -74,12 +74,14 @@ def test_the_next_start_serves_the_replacement(tmp_path: Path) -> None:
     found = start.read()
     assert found.plan != start.plan
     assert start.served() == start.after["hash"]
-    assert json.loads(found.peers.read_text()) == {"": "unix:/own", "edge-7": "unix:/7"}
+    assert json.loads(found.peers.read_text(encoding="utf-8")) == {"": "unix:/own", "edge-7": "unix:/7"}
     assert start.folder.stat().st_mode & 0o077 == 0
     third = plan_of(tmp_path, "edge-8", 4.0)
     start.replace(third)
     assert start.served() == third["hash"]
-    start.plan.write_text(json.dumps(start.after))  # the plan that was replaced meanwhile is as good as the first
+    start.plan.write_text(
+        json.dumps(start.after), encoding="utf-8"
+    )  # the plan that was replaced meanwhile is as good as the first
     assert start.served() == third["hash"]
     forget_replaced_plan(start.folder)
     assert start.served() == start.after["hash"]
@@ -90,7 +92,7 @@ def test_another_plan_on_the_command_line_takes_precedence(tmp_path: Path) -> No
     start = Start(tmp_path)
     start.replace(start.after)
     another = plan_of(tmp_path, "edge-9", 5.0)
-    start.plan.write_text(json.dumps(another))
+    start.plan.write_text(json.dumps(another), encoding="utf-8")
     assert start.served() == another["hash"]
 
 
@@ -100,17 +102,17 @@ def test_a_replacement_that_cannot_be_read_is_left(
 ) -> None:
     start = Start(tmp_path)
     start.replace(start.after)
-    (start.folder / "replaced.json").write_text(content)
+    (start.folder / "replaced.json").write_text(content, encoding="utf-8")
     assert start.served() == start.before["hash"]
     assert "cannot be read" in caplog.text
 
 
 def test_a_replacement_that_cannot_be_kept_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     start = Start(tmp_path)
-    start.folder.write_text("a file, no folder")
+    start.folder.write_text("a file, no folder", encoding="utf-8")
     start.replace(start.after)
     assert "the next start serves the plan before, unless another replaces this one" in caplog.text
-    start.peers.write_text("[]")
+    start.peers.write_text("[]", encoding="utf-8")
     assert start.read().own_address == {}
 
 

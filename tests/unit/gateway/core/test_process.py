@@ -587,8 +587,8 @@ def test_a_drained_gateway_answers_what_it_has_and_refuses_the_rest(plan: Docume
 
 
 def test_a_plan_that_is_none_is_told_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "plan.json").write_text("{}")
-    (tmp_path / "peers.json").write_text("{}")
+    (tmp_path / "plan.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "peers.json").write_text("{}", encoding="utf-8")
     files = ["--plan", f"{tmp_path}/plan.json", "--peers", f"{tmp_path}/peers.json", "--links", f"{tmp_path}/links"]
     assert gateway_main.main(files) == 2
     assert capsys.readouterr().err.startswith("gateway: ")

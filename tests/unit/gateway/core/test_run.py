@@ -113,5 +113,5 @@ def test_one_start_at_a_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"version": 3}', "5"])
 def test_a_state_file_that_cannot_be_read_is_none(tmp_path: Path, content: str) -> None:
-    state_path(prepared(tmp_path)).write_text(content)
+    state_path(prepared(tmp_path)).write_text(content, encoding="utf-8")
     assert read_state(tmp_path) is None

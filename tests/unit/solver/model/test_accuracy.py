@@ -74,6 +74,7 @@ def test_an_empty_profile_knows_nothing(model: EndToEnd | PerOperator | Independ
     assert model.upper_bound({}) is None
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(problems(), st.data())
 def test_bounds_are_admissible(problem: Problem, data: st.DataObject) -> None:
