@@ -94,7 +94,7 @@ def test_cast_keeps_within_the_range() -> None:
     assert run("cast", whole, to="float32", dtype="int64", shape=3)["data"].dtype == np.float32
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(st.lists(st.lists(st.floats(-1e4, 1e4, width=32), min_size=4, max_size=4), min_size=1, max_size=5))
 def test_scores(rows: list[list[float]]) -> None:
     scores = np.float32(rows)

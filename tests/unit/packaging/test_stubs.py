@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 PROTOS = ROOT / "protos"
 COMPILER = Path(sys.prefix) / "protoc"  # where `make` installs requirements/protoc.txt
-STUBS = sorted(PROTOS.rglob("*_pb2*.py*"))
+STUBS = sorted(path for path in PROTOS.rglob("*_pb2*.py*") if path.suffix in (".py", ".pyi"))
 
 
 def test_stubs_are_fresh(tmp_path: Path) -> None:

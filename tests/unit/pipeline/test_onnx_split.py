@@ -96,6 +96,7 @@ def test_inputs_come_in_the_order_asked_for():
     assert [value.name for value in head.graph.input] == ["b", "a"]
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_every_cut_of_random_graphs(seed):

@@ -24,7 +24,7 @@ from jellybean.serving.local import launcher, replace_plan
 from jellybean_solver import Arrivals, Link
 from tests.support.tiny_models import chain, make_plan, scale
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 INPUTS = np.arange(40, dtype=np.float32).reshape(10, 4)
 

@@ -75,6 +75,7 @@ def test_equals_brute_force(seed: int) -> None:
     assert memory is None or plan.memory_bytes <= memory.limit_bytes * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_random_cases_are_of_every_kind() -> None:
     """Some are bound by memory, some have no plan, and their optima split every kind of dimension."""
     kinds: set[object] = set()
