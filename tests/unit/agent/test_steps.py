@@ -134,6 +134,7 @@ def run_named(name: str, arrays: dict[str, np.ndarray], **arguments: Any) -> dic
     return dict(Executor(step, sha256, tuple(arrays)).run(tuple(arrays.values())).outputs)
 
 
+@settings(max_examples=10)
 @given(
     st.lists(
         st.lists(st.one_of(st.floats(-40, 40, width=32), st.just(float("nan"))), min_size=3, max_size=3), max_size=6
