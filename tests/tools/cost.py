@@ -1,4 +1,6 @@
-"""Processor seconds of each test: a table (`--cost FILE`), and a limit for unit tests. A plug-in of pytest.
+"""Processor seconds of each test: a table (`--cost FILE`), and with it a limit for unit tests. A plug-in of pytest.
+
+The limit is no part of a run without a table: seconds of a processor whose caches others use are not the test's alone.
 
 Counted are the seconds of the test's process and of its children that have ended, which other programs on the machine
 hardly change. `python -m tests.tools.cost FILE...` prints the summary of such tables.
@@ -62,7 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if (file := config.getoption("cost_repeats")) is not None:
         config.pluginmanager.register(_Repeats(file), "cost-repeats")
-    limited = file is None and not config.getoption("no_cost_limit")
+    limited = config.getoption("cost") is not None and not config.getoption("no_cost_limit")
     config.pluginmanager.register(_Costs(config.getoption("cost"), limited), "cost-of-tests")
 
 

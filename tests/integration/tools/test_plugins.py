@@ -60,7 +60,8 @@ def run_tests(folder: Path, tests: str, *options: str) -> str:
     path.parent.mkdir(parents=True)
     path.write_text(tests, encoding="utf-8")
     (folder / "pytest.ini").write_text(
-        "[pytest]\nmarkers = slow\naddopts = -rA -q -p no:kmock -p no:randomly --import-mode=importlib\n", encoding="utf-8"
+        "[pytest]\nmarkers = slow\naddopts = -rA -q -p no:kmock -p no:randomly --import-mode=importlib\n",
+        encoding="utf-8",
     )
     (folder / "conftest.py").write_text(
         'pytest_plugins = ["tests.tools.cost", "tests.tools.listed_skips"]\n', encoding="utf-8"

@@ -92,6 +92,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "tensors", "tracer"), CASES, ids=lambda value: getattr(value, "__name__", ""))
 def test_every_place(make, tensors, tracer):
     torch.manual_seed(0)

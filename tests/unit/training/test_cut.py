@@ -17,6 +17,7 @@ from jellybean.training import cut_module
 EXAMPLE = Path(__file__).parents[3] / "examples" / "pipeline"
 
 
+@pytest.mark.slow
 def test_every_place():
     torch.manual_seed(0)
     module = load_function("nets.py", "Transformer", EXAMPLE)(8, 1)

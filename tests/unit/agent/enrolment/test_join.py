@@ -216,6 +216,7 @@ def test_a_model_that_the_gateway_does_not_have_ends_a_join(tmp_path: Path) -> N
 # -- renewal -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("life_s", "is_renewed"), [(7 * 86400.0, False), (6.0, True)])
 def test_a_certificate_is_renewed_when_a_third_of_its_life_is_over(
     tmp_path: Path, life_s: float, is_renewed: bool

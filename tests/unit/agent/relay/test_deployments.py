@@ -21,6 +21,8 @@ from tests.support.ports import free_port
 from tests.support.relayed import RelayNet, echo_server, exchange
 from tests.support.waiting import wait_until_async
 
+pytestmark = pytest.mark.slow
+
 PATIENT = RelayLimits(offer_wait_s=60.0, start_s=60.0)
 QUICK_RETRIES = {"other_retry_s": 0.01, "most_other_retry_s": 0.05}
 

@@ -24,6 +24,8 @@ from tests.support.ports import free_port
 from tests.support.relayed import QUICK, RelayNet, echo_server, exchange, offers
 from tests.support.waiting import wait_until_async
 
+pytestmark = pytest.mark.slow
+
 BLOCK = os.urandom(3_000_000)
 
 

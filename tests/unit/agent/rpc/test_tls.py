@@ -382,6 +382,7 @@ def mutated(draw: random.Random, data: bytes) -> tuple[bytes, int]:
     return bytes(found), changed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [FUZZ, pytest.param(100_000, marks=[pytest.mark.nightly, pytest.mark.timeout(7200)])])
 def test_mutated_records(tmp_path: Path, count: int) -> None:
     """ClientHellos, and records after the handshake: the connection ends, nothing is left, others are served.
