@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import select
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from multiprocessing.connection import wait
 from pickle import PicklingError
 from typing import Any, Protocol
 
@@ -289,7 +289,7 @@ class _EndWithRank:
 
 def _exit_after(process: int) -> None:
     """End this process once the one of a pidfd has ended."""
-    select.select([process], [], [])
+    wait([process])
     os._exit(1)
 
 
