@@ -22,6 +22,9 @@ from jellybean_k8s import CRD_API_VERSION, CRD_NAME, Cluster
 
 Pages = Mapping[str, Callable[[], bytes]]  # path -> its text
 _log = logging.getLogger("jellybean.operator")
+# aiohttp ends TLS connections after it has closed their session, while the event loop runs on. Its documentation
+# ("Graceful shutdown") asks for this time.
+_TLS_CLOSE_S = 0.25
 
 
 def run_operator(
@@ -78,6 +81,7 @@ async def _serve(registry: kopf.OperatorRegistry, namespaces: Sequence[str], end
         )
     finally:
         ended.set()  # else kopf's thread that waits for it outlives a SIGTERM
+        await asyncio.sleep(_TLS_CLOSE_S)
 
 
 @contextlib.contextmanager
