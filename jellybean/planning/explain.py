@@ -55,7 +55,7 @@ MIN_EXPLAIN_S = 0.1  # least time limit of the explanation, if planning with cut
 STOPPED_SHARE = 0.5  # a search that used at least this share of the time limit counts as stopped by it
 MAX_LIMIT_FACTOR = 20  # largest proposed time limit, as a multiple of the insufficient one
 ACCURACY_STEPS = 1e6  # resolution of a proposed accuracy: steps per percentage point
-# The closed form is at least 0.89 of the simulated p99 (CLOSED_FORM_RATIO), so half of the target leaves a wide margin.
+# On benchmark plans the closed form is at least 0.89 of the simulated p99 (CLOSED_FORM_RATIO): half leaves a margin.
 ESTIMATED_BELOW = 0.5
 
 

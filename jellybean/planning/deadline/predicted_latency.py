@@ -185,7 +185,7 @@ class Judged:
         return "" if self.kept else _breach_text(self)
 
     def to_list(self) -> list[dict[str, Any]]:
-        """JSON values, an item per target: the prediction, and the closed form with its known error."""
+        """JSON values, an item per target: the prediction, and the closed form with its measured error."""
         closed, (low, high) = p99_by_workflow(self.plan), CLOSED_FORM_RATIO
         return [
             {

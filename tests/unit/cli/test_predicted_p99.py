@@ -63,7 +63,7 @@ def test_all_commands_show_one_p99(planned: Path, capsys: pytest.CaptureFixture[
     texts["plan --from"] = printed(capsys, "plan", folder, *TARGET, "--from", folder)
     texts["report"] = printed(capsys, "report", folder)
     assert {name: stated in text for name, text in texts.items()} == dict.fromkeys(texts, True)
-    error = "known to be {:g} to {:g} times the simulated".format(*CLOSED_FORM_RATIO)
+    error = "{:g} to {:g} times the simulated in benchmarks".format(*CLOSED_FORM_RATIO)
     for name in ("plan", "plan --from", "explain"):
         assert f"closed form {closed}, {error}" in texts[name]
 
