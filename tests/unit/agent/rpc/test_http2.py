@@ -84,11 +84,11 @@ def test_what_fails_says_why(tmp_path: Path, tls: bool, caplog: pytest.LogCaptur
             assert (await status(bomb))[0] in (code.INTERNAL, code.RESOURCE_EXHAUSTED)
             assert await to.unary_unary(ECHO)(b"still") == b"still"
             call = to.unary_unary(SLOW)(b"")
-            await wait_until_async(lambda: server._calls)
+            await wait_until_async(lambda: server.calls_in_progress)
             call.cancel()
-            await wait_until_async(lambda: not server._calls)
+            await wait_until_async(lambda: not server.calls_in_progress)
             waiting = asyncio.ensure_future(status(to.unary_unary(SLOW)(b"")))
-            await wait_until_async(lambda: server._calls)
+            await wait_until_async(lambda: server.calls_in_progress)
             await server.stop(0.05)
             assert (await waiting)[0] is code.UNAVAILABLE
 
@@ -163,10 +163,10 @@ def test_answers_that_nobody_reads_are_bounded(tmp_path: Path, tls: bool) -> Non
             (connection,) = server._connections
             assert isinstance(connection, http2.Http2Connection)
             assert 100_000 < connection.responses.unsent_bytes <= 200_000
-            assert 2 <= len(server._calls) <= 4
+            assert 2 <= server.calls_in_progress <= 4
         async with raw_connection(link, call_of(1, b"x", (b"grpc-timeout", b"50m"))) as (reader, _writer):
             await read_until(reader, frame(3, 0, 1, (8).to_bytes(4, "big")))
-            await wait_until_async(lambda: not server._calls)
+            await wait_until_async(lambda: not server.calls_in_progress)
 
     served(tmp_path, ask, tls=tls)
 
@@ -177,7 +177,7 @@ def test_a_request_that_does_not_come_is_waited_for_until_its_deadline(tmp_path:
         head = encode_headers((*headers_of(ECHO), (b"grpc-timeout", b"50m")))
         async with raw_connection(link, frame(HEADERS, END_HEADERS, 1, head)) as (reader, _writer):
             assert b"\x0bgrpc-status\x014" in await read_until(reader, b"grpc-message")
-            await wait_until_async(lambda: not server._calls)
+            await wait_until_async(lambda: not server.calls_in_progress)
 
     served(tmp_path, ask, tls=tls)
 
@@ -287,7 +287,7 @@ def test_mutated_bytes(tmp_path: Path, tls: bool, count: int) -> None:
             await send_in_two(reader, writer, data, cut, half_close=half_close)
             if number % 50 == 49:
                 await assert_echoes(link)
-        await wait_until_async(lambda: not server._calls and not server._connections)
+        await wait_until_async(lambda: not server.calls_in_progress and not server.open_connections)
 
     served(tmp_path, ask, 60 + count / 30, tls=tls)
 

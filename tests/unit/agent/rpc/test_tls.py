@@ -147,7 +147,7 @@ def test_what_is_no_right_handshake_is_refused_and_says_why(tmp_path: Path, capl
             await received(link, old)
         async with grpc.aio.insecure_channel(link.address) as to:
             assert (await status(to.unary_unary(ECHO)(b"", timeout=5)))[0] is grpc.StatusCode.UNAVAILABLE
-        assert not server._connections
+        assert not server.open_connections
         async with link.channel() as to:
             assert await to.unary_unary(ECHO)(b"on") == b"on"
 
@@ -281,7 +281,7 @@ def test_close_notify_is_answered_and_calls_are_cancelled(tmp_path: Path) -> Non
         tls.write(PREFACE + frame(SETTINGS, 0, 0, b"") + call_of(1, b"x").replace(ECHO.encode(), SLOW.encode()))
         writer.write(outgoing.read())
         async with asyncio.timeout(10):
-            while not server._calls:
+            while not server.calls_in_progress:
                 await asyncio.sleep(0.01)
             with pytest.raises(ssl.SSLWantReadError):
                 tls.unwrap()
@@ -290,7 +290,7 @@ def test_close_notify_is_answered_and_calls_are_cancelled(tmp_path: Path) -> Non
             with pytest.raises(ssl.SSLZeroReturnError):  # the server's close_notify
                 while True:
                     tls.read(2**16)
-            while server._calls or server._connections:
+            while server.calls_in_progress or server.open_connections:
                 await asyncio.sleep(0.01)
         writer.close()
 
@@ -407,7 +407,7 @@ def test_mutated_records(tmp_path: Path, count: int) -> None:
                 await assert_echoes(link)
         handshakes = handshakes_of(server)
         async with asyncio.timeout(30):
-            while server._calls or server._connections or handshakes:
+            while server.calls_in_progress or server.open_connections or handshakes:
                 await asyncio.sleep(0.01)
 
     served(tmp_path, ask, 60 + count / 30, tls=True)

@@ -233,6 +233,6 @@ def test_streams_of_no_method_and_too_many_and_too_much_are_refused(tmp_path: Pa
         assert await answers(receiver, opening(1), frames.GREETING) == []  # that greeting knows no streams
         left = await answers(receiver, opening(1) + struct.pack("<IIB", 5, 1, frames.END))
         assert left[-1][:2] == (1, frames.END)
-        await wait_until_async(lambda: not receiver.inboxes.senders() and not receiver.server._calls)
+        await wait_until_async(lambda: not receiver.inboxes.senders() and not receiver.server.calls_in_progress)
 
     run(tmp_path, test)
