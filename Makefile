@@ -32,12 +32,10 @@ $(VENV)/.test: pyproject.toml requirements/ci.txt requirements/protoc.txt
 demo: $(VENV)/.plan  ## profile, plan, serve, measure and report examples/digits
 	$(BIN)/python -m jellybean demo $(DEMO)
 
-# COST=1: each test's processor seconds. RANDOM=SEED: in random order. Lint and types run beside the first tests.
+# COST=1: each test's processor seconds. RANDOM=SEED: in random order.
 TIER = COST='$(COST)' RANDOM_ORDER='$(RANDOM)' tests/tools/run-tier
-test: $(VENV)/.test  ## lint, type-check and run the tests (COST=1: print what they cost; RANDOM=7: in random order)
-	@$(MAKE) --no-print-directory lint types >$(VENV)/checks.log 2>&1 & checks=$$!; \
-	$(TIER) test; tests=$$?; \
-	wait $$checks; checks=$$?; cat $(VENV)/checks.log; exit $$((tests + checks))
+test: $(VENV)/.test  ## run the tests of each change (COST=1: print what they cost; RANDOM=7: in random order)
+	$(TIER) test
 
 slow: $(VENV)/.test  ## the tests to run before a merge, beside those of `make test`
 	$(TIER) slow
@@ -69,12 +67,12 @@ devices: $(VENV)-openvino/.done $(VENV)-gpu/.done  ## test other execution provi
 bench: $(VENV)/.test  ## run all benchmarks, write docs/benchmarks.md (hours)
 	$(BIN)/python -m benchmarks
 
-lint: $(VENV)/.test
+lint: $(VENV)/.test  ## ruff and the rules of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 
-types: $(VENV)/.test
+types: $(VENV)/.test  ## mypy --strict
 	$(BIN)/mypy
 
 # The stubs' compiler is older than the runtime in .venv, so that the stubs run on old runtimes too: requirements/protoc.txt.
@@ -89,7 +87,7 @@ lock:            ## the newest versions of all dependencies into requirements/ci
 	rm -rf $(VENV)-lock
 	$(PYTHON) -m venv $(VENV)-lock
 	$(VENV)-lock/bin/python -m pip install -q 'pip>=25.1'
-	$(VENV)-lock/bin/python -m pip install -q -e '.[all]' --group test
+	$(VENV)-lock/bin/python -m pip install -q -e '.[all,ocr]' --group test
 	$(VENV)-lock/bin/python tests/tools/lock.py
 
 dist:            ## sdist and wheel into dist/, as a release publishes them

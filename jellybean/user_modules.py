@@ -14,6 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
+RENAMED = "jellybean_user_"  # prefix of a module whose file has the name of another loaded module
+
 
 @dataclass
 class _Project:
@@ -98,7 +100,7 @@ def import_file(path: Path) -> ModuleType:
 def _run_file(path: Path, _version: tuple[int, int]) -> ModuleType:
     project, folder = _PROJECTS.current, str(path.parent)
     is_free = path.stem in project.files or path.stem not in sys.modules
-    name = path.stem if is_free else f"jellybean_user_{path.stem}"
+    name = path.stem if is_free else f"{RENAMED}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is no Python file")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
+import random
 import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -25,7 +25,7 @@ from jellybean_agent.security.tls_context import client_context
 
 SERVICE = "inference.GRPCInferenceService"  # one that the policy knows
 ECHO, SLOW, BIDI, BREAK = (f"/{SERVICE}/{name}" for name in ("Echo", "Slow", "Bidi", "Break"))
-LARGE = os.urandom(3 * 2**20)
+LARGE = random.Random(1).randbytes(3 * 2**20)
 Found = TypeVar("Found")
 
 

@@ -260,9 +260,8 @@ _GROUPS: Mapping[str, tuple[CommandRow, ...]] = {  # group -> its commands, in t
             "run",
             "kubernetes.operator",
             "Run the operator: plan, deploy, re-plan and undeploy Workflow resources.",
-            ("operator",),
         ),
-        CommandRow("crd", "kubernetes.operator", "Print the CustomResourceDefinition of Workflow.", ("operator",)),
+        CommandRow("crd", "kubernetes.operator", "Print the CustomResourceDefinition of Workflow."),
     ),
 }
 

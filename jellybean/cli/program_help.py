@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from jellybean.cli.command_table import PANELS, PROGRAM
@@ -43,9 +43,12 @@ _Rows = Sequence[Sequence[_Cell]]
 
 def program_version() -> str:
     """The program and its version."""
-    import importlib.metadata  # takes longer than all of the help
+    import jellybean
 
-    return f"{PROGRAM} {importlib.metadata.version('jellybean-serving')}"
+    try:
+        return f"{PROGRAM} {jellybean.__version__}"
+    except AttributeError as error:
+        raise SystemExit(f"{PROGRAM}: {error}") from None
 
 
 def program_help() -> str:
@@ -66,45 +69,44 @@ def _help_text(width: int, *, box: str, colours: bool) -> str:
         title: [(_Cell(row.name.ljust(names), _BOLD_CYAN), _Cell(row.help)) for row in rows]
         for title, rows in PANELS.items()
     }
-    lines = ["", *_paragraph(_USAGE, width, _BOLD), "", *_paragraph(DESCRIPTION, width), ""]
+    style = _coloured if colours else _plain
+    usage = _paragraph(_USAGE, width, lambda text: style(_Cell(text, _BOLD)))
+    lines = ["", *usage, "", *_paragraph(DESCRIPTION, width), ""]
     for title, rows in {"Options": options, **panels}.items():
-        lines += _panel(title, rows, width, box)
+        lines += _panel(title, rows, width, box, style)
     lines += ["", *_paragraph(FIRST_STEP, width), ""]
-    text = "\n".join(lines)
-    return text if colours else _without_colours(text)
+    return "\n".join(lines)
 
 
-def _paragraph(text: str, width: int, style: str = "") -> Iterator[str]:
+def _paragraph(text: str, width: int, style: Callable[[str], str] = str) -> Iterator[str]:
     for line in textwrap.wrap(text, width - 2, break_on_hyphens=False):
-        yield f" {_styled(_Cell(line, style))}"
+        yield f" {style(line)}"
 
 
-def _panel(title: str, rows: _Rows, width: int, box: str) -> Iterator[str]:
+def _panel(title: str, rows: _Rows, width: int, box: str, style: Callable[[_Cell], str]) -> Iterator[str]:
     """A framed table. The last column takes the width that the others leave, and wraps."""
     top_left, line, top_right, side, bottom_left, bottom_right = tuple(box)
     heading = f"{line} {title} "
-    yield _styled(_Cell(f"{top_left}{heading.ljust(width - 2, line)}{top_right}", _DIM))
-    edge = _styled(_Cell(side, _DIM))
+    yield style(_Cell(f"{top_left}{heading.ljust(width - 2, line)}{top_right}", _DIM))
+    edge = style(_Cell(side, _DIM))
     columns = [max(len(cell.text) for cell in column) for column in zip(*rows, strict=True)][:-1]
     last = width - 4 - sum(column + 2 for column in columns)
     for *cells, description in rows:
         first = "".join(
-            _styled(cell) + " " * (column - len(cell.text) + 2) for cell, column in zip(cells, columns, strict=True)
+            style(cell) + " " * (column - len(cell.text) + 2) for cell, column in zip(cells, columns, strict=True)
         )
         indent = " " * sum(column + 2 for column in columns)
         for number, part in enumerate(textwrap.wrap(description.text, max(last, 1), break_on_hyphens=False)):
             yield f"{edge} {indent if number else first}{part.ljust(last)} {edge}"
-    yield _styled(_Cell(f"{bottom_left}{line * (width - 2)}{bottom_right}", _DIM))
+    yield style(_Cell(f"{bottom_left}{line * (width - 2)}{bottom_right}", _DIM))
 
 
-def _styled(cell: _Cell) -> str:
+def _coloured(cell: _Cell) -> str:
     return f"{cell.style}{cell.text}{_RESET}" if cell.style and cell.text else cell.text
 
 
-def _without_colours(text: str, codes: Iterable[str] = (_RESET, _DIM, _BOLD, _BOLD_CYAN, _BOLD_GREEN)) -> str:
-    for code in codes:
-        text = text.replace(code, "")
-    return text
+def _plain(cell: _Cell) -> str:
+    return cell.text
 
 
 def _width() -> int:

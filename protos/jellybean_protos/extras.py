@@ -1,7 +1,7 @@
 """Which extra of the distribution brings a module: what a command says when a module is not installed.
 
-The extras only add, so any of these modules may be absent. A module that is not in the table, or that other code than
-this project's asked for, is no matter of an extra: its error stays as it is.
+The extras only add, so any of these modules may be absent. Errors of other imports, by other code or of
+modules that are not in the table, are raised unchanged.
 """
 
 from __future__ import annotations

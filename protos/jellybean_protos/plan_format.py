@@ -22,14 +22,8 @@ DEVICE_KEYS = frozenset({"device", "device_options"})
 MIXED_VERSION = 6  # written if an operator has several variants: a reader that ignores them runs the first everywhere
 ROUTING_VERSION = 7  # written if a plan has one of `ROUTING_KEYS`: a reader that ignores them sends requests elsewhere
 ROUTING_KEYS = ("fallbacks", "spread")
-READABLE_VERSIONS = (
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-)  # 2: one site per tier, one workflow; 1, which lacks batch sizes, is not readable
+# 2: one site per tier, one workflow; 1, which lacks batch sizes, is not readable.
+READABLE_VERSIONS = (2, 3, 4, 5, 6, 7)
 HEADER_KEYS = frozenset({"kind", "version", "hash"})
 WORKFLOW_SEPARATOR = "/"  # between a workflow's name and an operator's or source's, if there are several workflows
 

@@ -22,7 +22,6 @@ class Absent(StrEnum):
     ONNXRUNTIME_BUILD = "another build of onnxruntime is needed: make devices"
     DEVICE = "this machine has no such device"
     ONNXRUNTIME_WITHOUT_CUDA = "this onnxruntime has CUDA"
-    STUBS_VERSION = "another version of grpcio-tools than the one that made the committed stubs"
     TORCHGPIPE = "torchgpipe is not installed"  # its source alone is published
     DOWNLOAD = "the data of an example cannot be downloaded here"
     SECOND_PROCESSOR = "a second process needs a second processor"
@@ -47,8 +46,8 @@ class NotInstalled(StrEnum):
     KOPF = "the operator is an extra: pip install 'jellybean-serving[operator]'"
     OPENTELEMETRY = "tracing is an extra: pip install 'jellybean-serving[otel]'"
     OCR = "the example needs its models: pip install 'jellybean-serving[ocr]'"
+    STUBS_COMPILER = "stubs need their compiler: pip install --no-deps --target .venv/protoc -r requirements/protoc.txt"
     CEL = "rules need cel-python: pip install cel-python"
-    GRPC_TOOLS = "stubs need grpcio-tools: pip install grpcio-tools"
     PROMTOOL = "promtool is not installed: Debian's package prometheus"
     POSTGRESQL = "no PostgreSQL server is installed: Debian's package postgresql, and psycopg"
     BROWSER = "no headless browser runs here: Debian's package chromium"

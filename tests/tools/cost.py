@@ -1,6 +1,6 @@
 """Processor seconds of each test: a table (`--cost FILE`), and with it a limit for unit tests. A plug-in of pytest.
 
-The limit is no part of a run without a table: seconds of a processor whose caches others use are not the test's alone.
+The limit applies with `--cost` alone: on a busy machine a test's processor time grows.
 
 Counted are the seconds of the test's process and of its children that have ended, which other programs on the machine
 hardly change. `python -m tests.tools.cost FILE...` prints the summary of such tables.
@@ -55,7 +55,6 @@ def processor_seconds() -> float:
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("cost")
     group.addoption("--cost", metavar="FILE", type=Path, help="write each test's processor seconds to a table (TSV)")
-    group.addoption("--no-cost-limit", action="store_true", help="pass unit tests above the limit (under a tracer)")
     group.addoption(
         "--cost-repeats", metavar="FILE", type=Path, help="run each test repeatedly; write its call's costs"
     )
@@ -64,8 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if (file := config.getoption("cost_repeats")) is not None:
         config.pluginmanager.register(_Repeats(file), "cost-repeats")
-    limited = config.getoption("cost") is not None and not config.getoption("no_cost_limit")
-    config.pluginmanager.register(_Costs(config.getoption("cost"), limited), "cost-of-tests")
+    config.pluginmanager.register(_Costs(config.getoption("cost")), "cost-of-tests")
 
 
 @dataclass(eq=False)  # pluggy needs plug-ins that can be hashed
@@ -73,7 +71,6 @@ class _Costs:
     """Measures the tests of this process; the main process of a parallel run gathers the reports of all."""
 
     file: Path | None
-    limited: bool
     costs: list[TestCost] = field(default_factory=list)
     unrepeated: dict[str, str] = field(default_factory=dict)
     _workers_s: float = 0.0
@@ -97,7 +94,7 @@ class _Costs:
             item.user_properties.append(("passed", True))
         if report.when == "teardown":
             report.user_properties.append(("tier", _tier(item)))
-            if self.limited and report.passed and _is_above_limit(report):
+            if self.file is not None and report.passed and _is_above_limit(report):
                 _measure_again(item, report)
         return report  # type: ignore[return-value]
 

@@ -14,10 +14,19 @@ missing() {
   command -v promtool >/dev/null || [ -x .venv/bin/promtool ] || echo prometheus
 }
 
+# Run a command as root, by sudo only if that asks for no password.
+as_root() {
+  if [ "$(id -u)" = 0 ]; then
+    "$@"
+  else
+    sudo -n "$@" 2>/dev/null
+  fi
+}
+
 ask() {
   lacking=$(missing | paste -sd' ' -)
   [ -n "$lacking" ] || return 0
-  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+  if ! as_root true || ! command -v apt-get >/dev/null; then
     echo "tests that need these Debian packages will skip: $lacking" >&2
     return 0
   fi
@@ -39,10 +48,10 @@ install() {
   [ $# -gt 0 ] || return 0
   log=$(mktemp) folder=$(mktemp -d)
   {
-    apt-get update -qq
+    as_root apt-get update -qq
     wanted=$(printf '%s\n' "$@" | grep -v prometheus)
     # shellcheck disable=SC2086
-    [ -z "$wanted" ] || DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $wanted
+    [ -z "$wanted" ] || as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $wanted
     case " $* " in
       *" prometheus "*)
         (cd "$folder" && chmod 755 . && apt-get download -qq prometheus && dpkg -x prometheus_*.deb .) &&

@@ -147,14 +147,6 @@ def run_row(row: str, project: dict, wheel: Path, for_pytest: Sequence[str], *, 
 def install(python: Path, wheel: Path, constraints: Path, project: dict) -> list[str]:
     """Install the wheel with its extras and the tests' packages; return the extras that do not install."""
     needed = [requirement.replace(" ", "") for requirement in project["dependency-groups"]["test-core"]]
-    _uv(
-        python,
-        "--no-deps",
-        "--target",
-        str(python.parents[1] / "protoc"),
-        "-r",
-        str(ROOT / "requirements/protoc.txt"),
-    )
     at_least = ("-c", str(constraints), *needed)
     try:
         _uv(python, *at_least, _with_extras(wheel, EXTRAS))

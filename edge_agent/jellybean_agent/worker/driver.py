@@ -279,10 +279,8 @@ class Driver:
                     self._outbox.send(instruction.worker, instruction.message)
                 except AgentError as error:
                     message = instruction.message
-                    internal = (
-                        grpc.StatusCode.INTERNAL
-                    )  # a model's output: whatever is wrong with it, no client sent it
-                    self._fail(message.request, message.upstream, str(error), internal)
+                    # A model's output: whatever is wrong with it, no client sent it.
+                    self._fail(message.request, message.upstream, str(error), grpc.StatusCode.INTERNAL)
                     self._forget(message.request)
             elif isinstance(instruction, RequestFailed):
                 own = grpc.StatusCode.RESOURCE_EXHAUSTED if instruction.overloaded else status

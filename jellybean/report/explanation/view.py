@@ -103,8 +103,8 @@ def _footer(explained: Explained) -> str:
     if found.plan is not None and found.plan.slo.latency_p99_s is not None:
         low, high = CLOSED_FORM_RATIO
         text += (
-            f"; the p99 of alternatives is estimated in closed form ({low:g} to {high:g} times the simulated in benchmarks) where "
-            f"that is at most {ESTIMATED_BELOW:.0%} of the target, and otherwise from one simulation"
+            f"; the p99 of alternatives is estimated in closed form ({low:g} to {high:g} times the simulated in "
+            f"benchmarks) where that is at most {ESTIMATED_BELOW:.0%} of the target, and otherwise from one simulation"
         )
     return text + more_time(explained)
 

@@ -99,7 +99,9 @@ def p99_lines(judged: Judged) -> Iterator[str]:
         of, target = f" of {name}" if name else "", _target_text(judged, name)
         made = formats.count(p99.simulations, "simulation")
         made += "" if p99.complete else ", no more for lack of time"
-        estimate = f"closed form {formats.duration(closed[name])}, {low:g} to {high:g} times the simulated in benchmarks"
+        estimate = (
+            f"closed form {formats.duration(closed[name])}, {low:g} to {high:g} times the simulated in benchmarks"
+        )
         yield (
             f"p99 latency{of} {formats.interval(p99.p99_s, p99.low_s, p99.high_s)} {target} ({made}; "
             f"{estimate if math.isfinite(closed[name]) else 'no closed form: a queue has no spare capacity'})"

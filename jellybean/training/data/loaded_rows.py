@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from pickle import PicklingError
@@ -21,8 +22,11 @@ from jellybean.training.data.rows import MicrobatchIndex, Reading, ReadPlan, Row
 from jellybean.training.data.rules import RowRules
 from jellybean.training.errors import TrainingError
 from jellybean.training.samples import Samples
+from jellybean.user_modules import RENAMED
 
 Order = Callable[[int], torch.Tensor | None]  # epoch -> row numbers in the order of the epoch; None: their own
+# Imported once by the fork server: otherwise each worker of each pass would import torch anew.
+_PRELOADED = ["torch.utils.data", "jellybean.training.data.batches"]
 LoaderOptions = Mapping[str, Any]  # arguments of torch's DataLoader: workers and how they run
 
 
@@ -68,7 +72,7 @@ class MapSource:
                 yield epoch, tuple(own if order is None else order[own.start : own.stop].tolist())
 
         rows = MapBatches(self.dataset, self.form, self.seed)
-        return _load(rows, options, sampler=_Items(items))
+        return _load(rows, (self.dataset, self.form.collate), options, sampler=_Items(items))
 
     def example(self, size: int) -> Samples:
         """The first rows."""
@@ -95,7 +99,7 @@ class StreamSource:
         """Micro-batches; rows before the first are read and dropped."""
         sendable = replace(reading, plan=reading.plan.without_uses())
         rows = StreamBatches(self.stream, self.form, (self.seed, reading.plan.epoch), sendable, self.rows)
-        return _load(rows, options)
+        return _load(rows, (self.stream, self.form.collate), options)
 
     def example(self, size: int) -> Samples:
         """The first rows."""
@@ -247,27 +251,48 @@ class LoadedReader:
         return rules.apply(samples)
 
 
-def _load(rows: Any, options: LoaderOptions, sampler: Any = None) -> Iterator[Batch]:
+def _load(rows: Any, code: Sequence[Any], options: LoaderOptions, sampler: Any = None) -> Iterator[Batch]:
     """Read by torch's DataLoader, whose own generator leaves that of the training loop alone.
 
-    Its workers are started by a fork server unless the user's DataLoader says how: a rank has threads, of which a fork
-    would copy the locks they hold. TrainingError for rows that cannot be sent to them.
+    Its workers are started by a fork server unless the user's DataLoader says how: a rank has threads,
+    and a fork would copy the locks they hold. `code`: what of the rows is the user's. TrainingError for
+    rows that cannot be sent to the workers.
     """
     if options.get("num_workers") and options.get("multiprocessing_context") is None:
+        _require_importable(code)
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(_PRELOADED)
         end_with_rank = _EndWithRank(os.getpid(), options.get("worker_init_fn"))
-        options = {**options, "multiprocessing_context": "forkserver", "worker_init_fn": end_with_rank}
+        options = {**options, "multiprocessing_context": context, "worker_init_fn": end_with_rank}
     loader = DataLoader(rows, batch_size=None, sampler=sampler, generator=torch.Generator(), **options)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Got pickle error")  # the error below says it
             return iter(loader)
     except (PicklingError, AttributeError, TypeError) as error:
-        if not options.get("num_workers") or "pickle" not in str(error):
+        if not options.get("num_workers") or not _is_about_pickling(error):
             raise
         raise TrainingError(
             f"rows cannot be sent to the processes of `workers` ({error}): define the data set, its functions and "
             "collate_fn at the top of a module, write workers: 0, or give a DataLoader with multiprocessing_context"
         ) from error
+
+
+def _is_about_pickling(error: Exception) -> bool:
+    """True for an object that cannot be pickled; Python has no type for it, and 3.13 another text than 3.12."""
+    return isinstance(error, PicklingError) or any(word in str(error) for word in ("pickle", "local object"))
+
+
+def _require_importable(code: Sequence[Any]) -> None:
+    """TrainingError for code in a file of the project that its workers cannot import by the module's name."""
+    for part in code:
+        module = str(getattr(part, "__module__", None) or "")
+        if module.startswith(RENAMED):
+            name = module.removeprefix(RENAMED)
+            raise TrainingError(
+                f"rows cannot be sent to the processes of `workers`: {name}.py has the name of another "
+                "module that is loaded: rename the file, or write workers: 0"
+            )
 
 
 @dataclass(frozen=True)

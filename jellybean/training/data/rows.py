@@ -26,8 +26,8 @@ class MicrobatchIndex(NamedTuple):
     microbatch: int
 
 
-def _once(microbatch: int) -> int:
-    """The default of `ReadPlan.uses`, which processes that read rows can be sent."""
+def _used_once(microbatch: int) -> int:
+    """Each micro-batch is used once. A function of the module, so that it can be pickled."""
     return 1
 
 
@@ -43,11 +43,11 @@ class ReadPlan:
     epoch: int = 0
     first: int = 0
     replica: int = 0
-    uses: Callable[[int], int] = _once
+    uses: Callable[[int], int] = _used_once
 
     def without_uses(self) -> ReadPlan:
-        """The plan for a process that reads rows and keeps none: `uses` may be what cannot be sent to it."""
-        return replace(self, uses=_once)
+        """A copy with the default `uses`, which can be pickled: other processes that read rows keep none."""
+        return replace(self, uses=_used_once)
 
     def part(self, index: MicrobatchIndex) -> range:
         """Positions of a micro-batch in the order of the epoch."""

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.command_line import jellybean
 from tests.support.paths import DOCS
+from tests.support.skips import NotInstalled
 
 TUTORIAL = (DOCS / "tutorial.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (\d)\. .*\n((?:(?!^## ).*\n)*)", TUTORIAL, flags=re.MULTILINE))
@@ -93,16 +94,15 @@ def test_the_first_section(tmp_path: Path) -> None:
 def test_a_project_is(section: str, tmp_path: Path) -> None:
     follow("1", tmp_path)
     if section != "2":
-        run(
-            "jellybean plan my-digits", tmp_path
-        )  # with the profiles of the example: each section in a project of its own
+        # With the profiles of the example: each section is followed in a project of its own.
+        run("jellybean plan my-digits", tmp_path)
     follow(section, tmp_path)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_one_more_variant_is_trained(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="training needs torch")
+    pytest.importorskip("torch", reason=NotInstalled.TORCH)
     for section in ("1", "6"):
         follow(section, tmp_path)
 

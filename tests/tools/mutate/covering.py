@@ -17,7 +17,6 @@ from pathlib import Path
 import coverage
 from coverage.numbits import numbits_to_nums
 
-from tests.tools.mutate.no_cost_limit import NO_COST_LIMIT
 from tests.tools.mutate.recorder import CONTEXT, TESTS
 from tests.tools.mutate.rooms import PRODUCT
 from tests.tools.mutate.tree import Tree
@@ -69,8 +68,6 @@ def measure(tree: Tree, store: Path, tests: list[str], selection: str, processes
         "pytest",
         "-p",
         "tests.tools.mutate.recorder",
-        "-p",
-        NO_COST_LIMIT,
         "-m",
         selection,
         *in_parallel,

@@ -11,13 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-_PACKAGES = (
-    "",
-    "edge_agent",
-    "k8s",
-    "protos",
-    "solver",
-)  # folders that hold the packages, as an editable install names them
+# Folders that hold the packages, as an editable install names them.
+_PACKAGES = ("", "edge_agent", "k8s", "protos", "solver")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +28,10 @@ class Tree:
 
     @contextmanager
     def with_text(self, file: str, text: str) -> Iterator[None]:
-        """Hold another text in a file meanwhile. Its bytecode goes: time and size alone say of which source it is."""
+        """Replace a file's text within the context, and delete its bytecode.
+
+        Python recognises stale bytecode by time and size alone.
+        """
         path = self.root / file
         before = path.read_text(encoding="utf-8")
         try:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from tests.tools.mutate.covering import CoveringTest
 from tests.tools.mutate.draw import Drawn
-from tests.tools.mutate.no_cost_limit import NO_COST_LIMIT
 from tests.tools.mutate.tree import Tree
 
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
@@ -91,8 +90,6 @@ class Trials:
             "--tb=no",
             "-p",
             "no:cacheprovider",
-            "-p",
-            NO_COST_LIMIT,
             *limits,
             f"@{arguments}",
         ]

@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from tests.tools.lock import ELSEWHERE, LOCK, lock
 
 ROOT = Path(__file__).resolve().parents[3]
-MAKE_INSTALLS = ("all",)  # the extras that the targets of the Makefile install
+MAKE_INSTALLS = ("all", "ocr")  # the extras that the targets of the Makefile install
 
 
 def test_the_lock_has_no_torch_no_cuda_and_nothing_without_a_version() -> None:

@@ -41,7 +41,7 @@ def test_every_extra_that_a_text_names_exists() -> None:
     files += [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
     named: dict[str, Path] = {}
     for path in files:
-        for extras in re.findall(r"(?:jellybean-serving|'\.|\.whl)\[([a-z,-]+)\]", path.read_text(encoding="utf-8")):
+        for extras in re.findall(r"(?:jellybean-serving|'\.|\.whl)\[([a-z0-9,-]+)\]", path.read_text(encoding="utf-8")):
             named.update(dict.fromkeys(extras.split(","), path))
     assert {"all", "train", "operator"} <= set(named)
     assert {extra: path for extra, path in named.items() if extra not in PROJECT["optional-dependencies"]} == {}

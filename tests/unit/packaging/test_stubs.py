@@ -11,17 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.skips import NotInstalled
+
 ROOT = Path(__file__).resolve().parents[3]
 PROTOS = ROOT / "protos"
 COMPILER = Path(sys.prefix) / "protoc"  # where `make` installs requirements/protoc.txt
 STUBS = sorted(path for path in PROTOS.rglob("*_pb2*.py*") if path.suffix in (".py", ".pyi"))
 
 
+@pytest.mark.skipif(not COMPILER.is_dir(), reason=NotInstalled.STUBS_COMPILER)
 def test_stubs_are_fresh(tmp_path: Path) -> None:
-    assert COMPILER.is_dir(), (
-        "the compiler of the stubs is not installed:"
-        f" pip install --no-deps --target {COMPILER} -r requirements/protoc.txt"
-    )
     protos = sorted(str(path.relative_to(PROTOS)) for path in PROTOS.rglob("*.proto"))
     outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
     subprocess.run(

@@ -232,7 +232,7 @@ class Recorder:
 
 
 async def _finished_in_thread(call: Callable[..., None], *arguments: object) -> None:
-    """Call in a thread; a cancellation waits for its end, as nothing stops it and the next call must not overlap it."""
+    """Run `call` in a thread. If cancelled, wait for the thread first, so that two calls never overlap."""
     running = asyncio.ensure_future(asyncio.to_thread(call, *arguments))
     try:
         await asyncio.shield(running)

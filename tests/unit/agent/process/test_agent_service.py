@@ -418,12 +418,8 @@ def test_the_end_of_an_agent_fails_direct_calls_and_ends_its_model_process(tmp_p
     with_agent(tmp_path, test)
 
 
-@pytest.mark.parametrize("is_loaded", [False, True])
-def test_a_full_worker_grants_no_credit(tmp_path: Path, is_loaded: bool) -> None:
+def test_a_full_worker_grants_no_credit(tmp_path: Path) -> None:
     async def test(agent: Agent) -> None:
-        if not is_loaded:
-            assert agent.service.driver is None
-            return
         await agent.service.load()
         peer = agent.gateway.connect(agent.address)
         for number in range(200):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
+import random
 import socket
 import ssl
 import struct
@@ -26,7 +26,7 @@ from tests.support.waiting import wait_until_async
 
 pytestmark = pytest.mark.slow
 
-BLOCK = os.urandom(3_000_000)
+BLOCK = random.Random(1).randbytes(3_000_000)
 
 
 def test_bytes_and_ends_pass_in_both_directions_and_are_counted(tmp_path: Path) -> None:

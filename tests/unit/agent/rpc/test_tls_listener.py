@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import random
 import ssl
 from collections.abc import Awaitable, Callable
 
@@ -37,7 +37,7 @@ from tests.support.memory_connection import MemoryTransport
 from tests.support.simulated_time import run_in_simulated_time
 
 GATEWAY, ALICE = Identity("w", Role.GATEWAY), Identity("w", Role.CLIENT, "alice")
-LARGE = os.urandom(300_000)
+LARGE = random.Random(1).randbytes(300_000)
 
 
 @pytest.fixture(scope="module")

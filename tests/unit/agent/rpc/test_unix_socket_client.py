@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -90,7 +91,7 @@ def connected(server: Server, metadata: dict[str, str] | None = None) -> UnixSoc
 
 
 def test_calls_go_over_one_connection(tmp_path: Path) -> None:
-    large = os.urandom(2**22)
+    large = random.Random(1).randbytes(2**22)
     with serving(tmp_path / "s", echo) as server:
         client = connected(server, {"a": "b"})
         assert [client.call("/x/Y", message, 30.0) for message in (b"one", b"", large)] == [b"one", b"", large]

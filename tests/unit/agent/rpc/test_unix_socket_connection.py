@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import os
+import random
 import socket
 import struct
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from tests.support.memory_connection import MemoryTransport
 from tests.support.simulated_time import run_in_simulated_time
 
 Answer = tuple[int, int, bytes]  # number of the call, kind, what follows
-LARGE = os.urandom(200_000)
+LARGE = random.Random(1).randbytes(200_000)
 
 
 @pytest.fixture

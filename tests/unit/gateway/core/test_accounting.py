@@ -181,7 +181,8 @@ def test_small_answers_with_an_id_are_kept(view: PlanView) -> None:
     run(test())
 
 
-def test_values_are_looked_at_now_and_then(view: PlanView) -> None:
+def test_values_are_looked_at_now_and_then(view: PlanView, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     log = ValueLog()
     log.see(view, Port.SOURCE, {"x": tensor(1, 2, 3, 6), "y": tensor(5)})
     log.see(view, Port.SOURCE, {"x": tensor(9, 9, 9, 9)})  # a moment later
