@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from jellybean.training.data.rules import RowRules
 from jellybean.training.data.sampler import MicrobatchSampler, TestSampler
 from jellybean.training.data.sources import SourceSettings, find_source
 from jellybean.training.errors import RankCrashError
+from jellybean.user_modules import import_file
 
 ROWS, BATCH = 26, 8
 CPU = torch.device("cpu")
@@ -212,6 +214,14 @@ def _negated(rows: list[Any]) -> Any:
 def test_rows_that_no_worker_can_be_sent_are_told_with_the_ways_out():
     loader = DataLoader(Rows(), collate_fn=lambda rows: tuple(_negated(rows)), num_workers=1)
     with pytest.raises(TrainingError, match=r"cannot be sent to the processes of `workers` .*at the top of a module"):
+        _read(find_source(loader, _settings()))
+
+
+def test_rows_of_a_file_that_had_to_be_renamed_are_told_before_a_worker_starts(tmp_path: Path):
+    (tmp_path / "random.py").write_text("class Numbers(list):\n    pass\n", encoding="utf-8")
+    numbers = import_file(tmp_path / "random.py").Numbers((float(n), 0.0) for n in range(32))
+    loader = DataLoader(numbers, num_workers=1)
+    with pytest.raises(TrainingError, match=r"random\.py has the name of another module .*rename the file"):
         _read(find_source(loader, _settings()))
 
 
