@@ -12,6 +12,7 @@ import grpc
 from jellybean_agent import OpenPolicy, RpcServer, make_server
 from jellybean_agent.rpc.frames import (
     ACK,
+    CANCEL,
     DATA,
     END_HEADERS,
     END_STREAM,
@@ -20,8 +21,10 @@ from jellybean_agent.rpc.frames import (
     HEADER_BYTES,
     HEADERS,
     PREFACE,
+    RESET,
     SETTING,
     SETTINGS,
+    WINDOW,
     frame,
 )
 from jellybean_agent.rpc.hpack import Decoder, Header, encode_headers
@@ -31,6 +34,8 @@ from tests.support.memory_connection import MemoryTransport
 SERVICE = "test.Calls"
 ECHO, SLOW, BIDI, BREAK, SPLIT = (f"/{SERVICE}/{name}" for name in ("Echo", "Slow", "Bidi", "Break", "Split"))
 INITIAL_WINDOW, MAX_FRAME = 4, 5  # identifiers of settings
+# Numbers of statuses, as `Http2Client.status` returns them.
+UNKNOWN, INVALID, DEADLINE, EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 2, 3, 4, 8, 12, 13, 14
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,21 @@ def unary_call(number: int, content: bytes, path: str = ECHO, *more: Header) -> 
 def settings(*values: tuple[int, int]) -> bytes:
     """A SETTINGS frame."""
     return frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*value) for value in values))
+
+
+def number_of(size: int) -> bytes:
+    """A number of four bytes, as payloads of frames have it."""
+    return size.to_bytes(4, "big")
+
+
+def window(number: int, more: int) -> bytes:
+    """A WINDOW_UPDATE frame: the window of a stream, or of the connection (0), grows by `more` bytes."""
+    return frame(WINDOW, 0, number, number_of(more))
+
+
+def reset(number: int) -> bytes:
+    """The RST_STREAM frame with which a client cancels a call."""
+    return frame(RESET, 0, number, number_of(CANCEL))
 
 
 def split_frames(data: bytes) -> list[Frame]:
@@ -166,6 +186,13 @@ class Http2Client:
         )
         headers = self.headers(last)
         return int(headers[b"grpc-status"]), headers.get(b"grpc-message", b"").decode()
+
+
+async def greeted_client(server: CallServer | None = None, *values: tuple[int, int]) -> Http2Client:
+    """A client whose connection has begun with these settings, to a new server if there is none."""
+    client = Http2Client((server or CallServer()).server)
+    await client.greet(*values)
+    return client
 
 
 def content(answers: Iterable[Frame], number: int) -> bytes:

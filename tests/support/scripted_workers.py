@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +47,10 @@ Behaviour = Callable[["ScriptedWorker", agent_pb2.Message], None]
 def tensor(*values: float) -> agent_pb2.Tensor:
     """A row of values, as requests and answers of `scale` models have them."""
     return encode_tensor(np.array([values], np.float32))
+
+
+# Inputs of a request to a plan of `scale` models.
+INPUTS = {"x": tensor(1, 2, 3, 4)}
 
 
 def answer(worker: ScriptedWorker, message: agent_pb2.Message) -> None:
@@ -208,6 +212,11 @@ class Served:
         """Wait until so many messages have arrived at workers."""
         await until(lambda: len(self.received) >= count, f"{count} messages")
         return self.received
+
+
+def run(test: Awaitable[None]) -> None:
+    """Run a test in an event loop of its own."""
+    asyncio.run(test)  # type: ignore[arg-type]
 
 
 async def until(condition: Callable[[], object], what: str = "") -> None:

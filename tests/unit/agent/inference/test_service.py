@@ -1,12 +1,9 @@
-"""The Open Inference Protocol over a worker in simulated time: descriptions, requests, streams and refusals.
-
-Requests go the fast path, and again the general one: both must give the same answer.
-"""
+"""The Open Inference Protocol over a worker in simulated time: models, statistics, streams, refusals."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,79 +11,11 @@ import grpc
 import numpy as np
 import pytest
 
-from jellybean_agent import MODEL_INFER_METHOD, AgentError, InferenceService, InvalidInputError, shortest_timeout_s
-from jellybean_agent.inference.envelopes import Envelopes, split_request
-from jellybean_agent.inference.fast_operators import FastOperators
-from jellybean_agent.inference.operators import Operators
+from jellybean_agent import InvalidInputError
 from jellybean_agent.rpc.frames import DATA, END_STREAM, frame
 from jellybean_protos.inference.v2 import inference_pb2 as pb
-from tests.support.http2_client import CallServer, Http2Client, content, message, open_call, settle, unary_call
-from tests.support.tiny_models import make_plan
-from tests.unit.agent.worker.timed_worker import Worker, with_worker
-
-SERVICE = MODEL_INFER_METHOD.rpartition("/")[0]
-HASH = "0" * 64
-
-
-class Served:
-    """A worker of two operators behind a server; `fast`: whether requests may take the fast path."""
-
-    def __init__(self, worker: Worker, *, fast: bool) -> None:
-        self.worker = worker
-        self.refused: list[AgentError] = []
-        operators = Operators(worker)
-        self.service = InferenceService(operators, self.refused.append)
-        self.calls = CallServer()
-        self.calls.server.add_generic_rpc_handlers((self.service.handler(),))
-        if fast:
-            self.calls.server.add_raw(MODEL_INFER_METHOD, FastOperators(operators))
-        self.client = Http2Client(self.calls.server)
-        self._numbers = iter(range(1, 9999, 2))
-
-    async def start(self) -> None:
-        await self.client.greet()
-
-    async def call(self, name: str, request: Any, response: Any = None, wait_s: float = 1.1) -> Any:
-        """What a method answers: a response, or (number of the status, reason)."""
-        number = next(self._numbers)
-        data = request if isinstance(request, bytes) else request.SerializeToString()
-        answers = await self.client.send(unary_call(number, data, f"{SERVICE}/{name}"))
-        await asyncio.sleep(wait_s)
-        answers += await self.client.frames()
-        status = self.client.status(answers, number)
-        if status[0]:
-            return status
-        kind = response or getattr(pb, f"{name}Response")
-        return kind.FromString(content(answers, number)[5:])
-
-    async def refusal(self, name: str, request: Any, wait_s: float = 0.0) -> tuple[grpc.StatusCode, str]:
-        """The status and the reason of a refused call."""
-        number, reason = await self.call(name, request, wait_s=wait_s)
-        return next(code for code in grpc.StatusCode if code.value[0] == number), reason
-
-
-def served(folder: Path, test: Callable[[Served], Awaitable[None]], *, fast: bool = False) -> None:
-    async def run(worker: Worker) -> None:
-        found = Served(worker, fast=fast)
-        await found.start()
-        await test(found)
-
-    operators = {"add": (["x"], HASH), "both": (["x", "z"], HASH)}
-    routes = [(1.0, dict.fromkeys(operators, "edge-1"))]
-    document = make_plan(folder, operators, routes, sources={"x": "edge", "z": "edge"})
-    with_worker(document, "edge-1", folder, run)
-
-
-def infer(value: float = 1.0, model: str = "add", **more: Any) -> pb.ModelInferRequest:
-    """A request with raw contents for each input."""
-    request = pb.ModelInferRequest(model_name=model, **more)
-    for name in ("x",) if model == "add" else ("x", "z"):
-        request.inputs.add(name=name, datatype="FP32", shape=[1, 2])
-        request.raw_input_contents.append(np.full((1, 2), value, "<f4").tobytes())
-    return request
-
-
-paths = pytest.mark.parametrize("fast", [False, True], ids=["general", "fast"])
+from tests.support.http2_client import content, message, open_call, settle
+from tests.unit.agent.inference.served_operators import SERVICE, Served, infer, served
 
 
 def test_the_server_and_its_models_describe_themselves(tmp_path: Path) -> None:
@@ -141,191 +70,6 @@ def test_an_agent_that_loads_or_drains_says_so(tmp_path: Path) -> None:
     served(tmp_path, test, fast=True)
 
 
-@paths
-def test_a_request_is_answered_with_its_id_and_the_outputs_that_it_names(tmp_path: Path, fast: bool) -> None:
-    async def test(it: Served) -> None:
-        for number in range(3):
-            answer = await it.call("ModelInfer", infer(number, id=f"request {number}"))
-            assert (answer.model_name, answer.model_version, answer.id) == ("add", "only", f"request {number}")
-            assert [(out.name, out.datatype, list(out.shape)) for out in answer.outputs] == [("y", "FP32", [1, 2])]
-            assert np.frombuffer(answer.raw_output_contents[0], "<f4").tolist() == [number + 1.0] * 2
-        named = infer(5, "both")
-        named.outputs.add(name="y")
-        answer = await it.call("ModelInfer", named)
-        assert (answer.id, np.frombuffer(answer.raw_output_contents[0], "<f4")[0]) == ("", 6.0)
-        assert it.worker.driver.counters.direct_calls == {"add": 3, "both": 1}
-        assert it.refused == []
-        assert len(it.calls.contexts) == (0 if fast else 4), "the fast path needs no handler"
-
-    served(tmp_path, test, fast=fast)
-
-
-@paths
-def test_inputs_may_come_in_any_order(tmp_path: Path, fast: bool) -> None:
-    async def test(it: Served) -> None:
-        request = pb.ModelInferRequest(model_name="both")
-        for name, value in (("z", 5.0), ("x", 7.0)):
-            request.inputs.add(name=name, datatype="FP32", shape=[1, 2])
-            request.raw_input_contents.append(np.full((1, 2), value, "<f4").tobytes())
-        for _ in range(2):
-            answer = await it.call("ModelInfer", request)
-            assert np.frombuffer(answer.raw_output_contents[0], "<f4")[0] == 8.0
-
-    served(tmp_path, test, fast=fast)
-
-
-def changed(**content: Any) -> pb.ModelInferRequest:
-    """A request with other content of its input."""
-    request = infer()
-    for name, value in content.items():
-        if name == "raw":
-            request.raw_input_contents[0] = value
-        elif name == "shape":
-            request.inputs[0].shape[:] = value
-        else:
-            setattr(request.inputs[0], name, value)
-    return request
-
-
-def parameter(name: str, field: str, value: Any) -> pb.ModelInferRequest:
-    request = infer()
-    setattr(request.parameters[name], field, value)
-    return request
-
-
-def output(name: str, *more: str) -> pb.ModelInferRequest:
-    request = infer()
-    for found in (name, *more):
-        request.outputs.add(name=found)
-    return request
-
-
-def classified() -> pb.ModelInferRequest:
-    request = infer()
-    request.outputs.add(name="y").parameters["classification"].int64_param = 3
-    return request
-
-
-def shared(*, typed: bool) -> pb.ModelInferRequest:
-    """A request whose input lies in shared memory."""
-    request = infer()
-    if typed:
-        del request.raw_input_contents[:]
-        request.inputs[0].contents.fp32_contents.extend([1.0, 1.0])
-    request.inputs[0].parameters["shared_memory_region"].string_param = "region"
-    return request
-
-
-INVALID = grpc.StatusCode.INVALID_ARGUMENT
-REFUSED: list[tuple[str, Any, grpc.StatusCode, str]] = [
-    ("no model", infer(model="add", model_version="2"), grpc.StatusCode.NOT_FOUND, "served in version only, not '2'"),
-    (
-        "unknown",
-        pb.ModelInferRequest(model_name="x"),
-        grpc.StatusCode.NOT_FOUND,
-        "no model 'x' here; served: add, both",
-    ),
-    ("no bytes", b"\xff\xff", INVALID, "the bytes are no ModelInferRequest"),
-    ("no input", pb.ModelInferRequest(model_name="add"), INVALID, "x"),
-    ("other name", changed(name="w"), INVALID, "w"),
-    ("other dtype", changed(datatype="FP64", raw=bytes(16)), INVALID, "input x: "),
-    ("other shape", changed(shape=[1, 3], raw=bytes(12)), INVALID, "input x: "),
-    ("two rows", changed(shape=[2, 2], raw=bytes(16)), INVALID, "has a leading dimension of 1, got shape [2, 2]"),
-    ("short", changed(raw=bytes(4)), INVALID, "input x"),
-    ("unknown datatype", changed(datatype="FP8"), INVALID, "datatype 'FP8' is not served"),
-    ("shared", shared(typed=False), INVALID, "lies in shared memory, which is not served"),
-    ("shared typed", shared(typed=True), INVALID, "lies in shared memory, which is not served"),
-    ("no output", output("w"), INVALID, "no output 'w'; add gives y"),
-    ("output twice", output("y", "y"), INVALID, "an output is asked for twice: y, y"),
-    ("classes", classified(), grpc.StatusCode.UNIMPLEMENTED, "classification is not served"),
-    ("timeout text", parameter("timeout", "string_param", "1"), INVALID, "parameter timeout: microseconds"),
-    ("timeout negative", parameter("timeout", "int64_param", -1), INVALID, "parameter timeout: microseconds"),
-    ("sequence", parameter("sequence_id", "int64_param", 7), grpc.StatusCode.UNIMPLEMENTED, "keeps no state"),
-    ("start", parameter("sequence_start", "int64_param", 7), INVALID, "parameter sequence_start: true or false"),
-    ("no id", parameter("sequence_start", "bool_param", True), INVALID, "a whole number, or text of 1 to 256 bytes"),
-    ("empty id", parameter("sequence_id", "string_param", ""), INVALID, "a whole number, or text of 1 to 256 bytes"),
-    ("long id", parameter("sequence_id", "string_param", "x" * 257), INVALID, "text of 1 to 256 bytes"),
-]
-
-
-@paths
-@pytest.mark.parametrize(("request_", "status", "reason"), [case[1:] for case in REFUSED], ids=[c[0] for c in REFUSED])
-def test_a_request_that_does_not_fit_is_refused_and_others_go_on(
-    tmp_path: Path, request_: Any, status: grpc.StatusCode, reason: str, fast: bool
-) -> None:
-    async def test(it: Served) -> None:
-        found, text = await it.refusal("ModelInfer", request_)
-        assert (found, reason in text) == (status, True), text
-        answer = await it.call("ModelInfer", infer(2.0))
-        assert np.frombuffer(answer.raw_output_contents[0], "<f4")[0] == 3.0
-
-    served(tmp_path, test, fast=fast)
-
-
-@pytest.mark.parametrize("id_", ["x" * 256, "y"])
-def test_a_sequence_id_of_up_to_256_bytes_is_read(tmp_path: Path, id_: str) -> None:
-    async def test(it: Served) -> None:
-        status, _ = await it.refusal("ModelInfer", parameter("sequence_id", "string_param", id_))
-        assert status is grpc.StatusCode.UNIMPLEMENTED
-
-    served(tmp_path, test)
-
-
-@paths
-def test_the_shortest_of_all_time_limits_holds(tmp_path: Path, fast: bool) -> None:
-    async def test(it: Served) -> None:
-        limited = parameter("timeout", "int64_param", 500_000)
-        for _ in range(2):
-            status, reason = await it.refusal("ModelInfer", limited, wait_s=0.51)
-            assert (status, reason[:32]) == (grpc.StatusCode.DEADLINE_EXCEEDED, "no answer of add within 0.5 s: 0")
-            assert it.worker.driver.direct_calls_in_flight == 0
-            await asyncio.sleep(1.0)
-        for limit in (0, 3_000_000):
-            answer = await it.call("ModelInfer", parameter("timeout", "uint64_param", limit))
-            assert answer.model_name == "add"
-        number = 9001
-        call = unary_call(number, limited.SerializeToString(), MODEL_INFER_METHOD, (b"grpc-timeout", b"200m"))
-        await it.client.send(call)
-        await asyncio.sleep(0.21)
-        assert it.client.status(await it.client.frames(), number)[0] == grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
-        assert it.worker.driver.direct_calls_in_flight == 0
-
-    served(tmp_path, test, fast=fast)
-
-
-@paths
-def test_a_request_whose_client_is_gone_is_not_run(tmp_path: Path, fast: bool) -> None:
-    async def test(it: Served) -> None:
-        for number in (1, 3):
-            await it.client.send(unary_call(number, infer(number).SerializeToString(), MODEL_INFER_METHOD))
-        assert it.worker.driver.direct_calls_in_flight == 2
-        await it.client.send(frame(3, 0, 3, (8).to_bytes(4, "big")))
-        assert it.worker.driver.direct_calls_in_flight == 1
-        await asyncio.sleep(3.0)
-        assert it.worker.sessions["add"].runs == [[1.0]]
-        it.client.transport.lose()
-        await settle()
-        assert it.worker.driver.direct_calls_in_flight == 0
-
-    served(tmp_path, test, fast=fast)
-
-
-@paths
-def test_a_failed_run_and_too_many_requests_have_their_status(tmp_path: Path, fast: bool) -> None:
-    async def test(it: Served) -> None:
-        it.worker.sessions["add"].fault = InvalidInputError("the model says no")
-        status = await it.refusal("ModelInfer", infer(), wait_s=1.1)
-        assert status == (INVALID, "operator add: the model says no")
-        it.worker.sessions["add"].fault = None
-        numbers = range(101, 101 + 2 * 33, 2)
-        data = b"".join(unary_call(number, infer().SerializeToString(), MODEL_INFER_METHOD) for number in numbers)
-        answers = await it.client.send(data)
-        code, text = it.client.status(answers, numbers[-1])
-        assert (code, text[:10]) == (grpc.StatusCode.RESOURCE_EXHAUSTED.value[0], "overloaded")
-
-    served(tmp_path, test, fast=fast)
-
-
 def test_statistics_count_requests_and_runs(tmp_path: Path) -> None:
     async def test(it: Served) -> None:
         for _ in range(2):
@@ -368,18 +112,6 @@ def test_what_is_not_served_is_refused_with_what_to_do(tmp_path: Path) -> None:
             assert (await it.refusal(name, kind(repository_name="r")))[1] == "no repository 'r': leave the name empty"
         status, text = await it.refusal("RepositoryIndex", pb.RepositoryIndexRequest(repository_name="r"))
         assert status is grpc.StatusCode.NOT_FOUND
-
-    served(tmp_path, test)
-
-
-def test_refused_requests_are_reported_but_not_those_that_fail(tmp_path: Path) -> None:
-    async def test(it: Served) -> None:
-        await it.refusal("ModelInfer", infer(model="add", model_version="2"))
-        await it.refusal("ModelInfer", changed(datatype="FP8"))
-        assert len(it.refused) == 2
-        it.worker.sessions["add"].fault = InvalidInputError("no")
-        await it.refusal("ModelInfer", infer(), wait_s=1.1)
-        assert len(it.refused) == 2
 
     served(tmp_path, test)
 
@@ -451,81 +183,3 @@ def test_an_unforeseen_fault_ends_its_call_only(tmp_path: Path, caplog: pytest.L
         "a call failed unexpectedly",
         "a request of a stream failed unexpectedly",
     ]
-
-
-# -- envelopes ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_request_is_split_into_its_envelope_its_id_and_its_tensors() -> None:
-    request = infer(id="me", model="both")
-    envelope, id_, tensors = split_request(memoryview(request.SerializeToString())) or (b"", b"", [])
-    assert (bytes(id_), [bytes(tensor) for tensor in tensors]) == (b"me", list(request.raw_input_contents))
-    other = infer(2.0, id="you", model="both")
-    assert (split_request(memoryview(other.SerializeToString())) or (b"",))[0] == envelope
-    parsed = pb.ModelInferRequest.FromString(envelope)
-    assert (parsed.model_name, parsed.id, len(parsed.raw_input_contents)) == ("both", "", 0)
-    large = pb.ModelInferRequest(model_name="add", raw_input_contents=[bytes(70_000)])
-    (_, _, (tensor,)) = split_request(memoryview(large.SerializeToString())) or (b"", b"", [b""])
-    assert len(tensor) == 70_000
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        pb.ModelInferRequest(model_name="add").SerializeToString(),  # no tensors
-        infer().SerializeToString()[:-1],
-        infer().SerializeToString() + b"\x3a",
-        infer().SerializeToString() + b"\x3a\x80",
-        infer().SerializeToString() + b"\x3a\xff\xff\xff\xff\xff\x01",
-        infer().SerializeToString() + b"\x08\x01",  # a number
-        infer().SerializeToString() + b"\x82\x01\x00",  # a tag of two bytes
-    ],
-)
-def test_requests_that_have_no_envelope(data: bytes) -> None:
-    assert split_request(memoryview(data)) is None
-
-
-def test_envelopes_are_kept_up_to_a_number_and_a_size() -> None:
-    envelopes, request = Envelopes(), infer()
-    first = envelopes.add(b"0", request, "only", ("y",), None, ["x"])
-    assert envelopes.get(b"0") is first
-    assert (first.order, first.slots[0].size, first.slots[0].shape) == ((0,), 8, (1, 2))
-    envelopes.add(b"x" * 2049, request, "only", ("y",), None, ["x"])
-    assert envelopes.get(b"x" * 2049) is None
-    envelopes.add(b"x" * 2048, request, "only", ("y",), None, ["x"])
-    assert envelopes.get(b"x" * 2048) is not None
-    for number in range(1, 255):
-        envelopes.add(str(number).encode(), request, "only", ("y",), None, ["x"])
-    assert envelopes.get(b"0") is first
-    envelopes.add(b"one more", request, "only", ("y",), None, ["x"])
-    assert (envelopes.get(b"0"), envelopes.get(b"one more") is None) == (None, False)
-    envelopes.clear()
-    assert envelopes.get(b"one more") is None
-
-
-def test_an_envelope_fits_tensors_of_its_sizes_and_ids_of_ascii() -> None:
-    known = Envelopes().add(b"", infer(model="both"), "only", ("y",), None, ["x", "z"])
-    eight, nine = memoryview(bytes(8)), memoryview(bytes(9))
-    assert known.fits(memoryview(b""), [eight, eight])
-    assert known.fits(memoryview(b"id"), [eight, eight])
-    assert not known.fits(memoryview("ä".encode()), [eight, eight])
-    assert not known.fits(memoryview(b""), [eight])
-    assert not known.fits(memoryview(b""), [eight, nine])
-
-
-def test_responses_of_other_shapes_have_other_envelopes() -> None:
-    known = Envelopes().add(b"", infer(), "v", ("y",), None, ["x"])
-    for shape in ((1, 2), (2, 2), (1, 2)):
-        data = np.zeros(shape, "<f4").tobytes()
-        answer = pb.ModelInferResponse.FromString(known.response(b"id", [("float32", shape, data)]))
-        assert (answer.id, answer.model_version, list(answer.outputs[0].shape)) == ("id", "v", list(shape))
-        assert list(answer.raw_output_contents) == [data]
-    assert len(known.answers) == 2
-    assert pb.ModelInferResponse.FromString(known.response(b"", [("float32", (0, 2), b"")])).id == ""
-
-
-@pytest.mark.parametrize(
-    ("limits", "shortest"), [((), None), ((None, None), None), ((2.0, None), 2.0), ((3.0, 1.0, None), 1.0)]
-)
-def test_the_shortest_limit(limits: tuple[float | None, ...], shortest: float | None) -> None:
-    assert shortest_timeout_s(*limits) == shortest

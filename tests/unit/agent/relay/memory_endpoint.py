@@ -8,7 +8,7 @@ from typing import Any
 from jellybean_agent.relay.endpoints import Endpoint, Sink, read_buffer
 from tests.support.memory_connection import MemoryTransport
 
-_BUFFER = read_buffer()
+BUFFER = read_buffer()
 
 
 class _NoSocket:
@@ -19,12 +19,12 @@ class _NoSocket:
 
 
 class MemoryEndpoint:
-    """An endpoint, and the other end of its connection."""
+    """An endpoint, and the other end of its connection. `connected`: a socket whose options the endpoint sets."""
 
-    def __init__(self, sink: Sink | None = None) -> None:
-        self.endpoint = Endpoint(sink or Sink(), _BUFFER)
+    def __init__(self, sink: Sink | None = None, connected: socket.socket | None = None) -> None:
+        self.endpoint = Endpoint(sink or Sink(), BUFFER)
         no_socket: socket.socket = _NoSocket()  # type: ignore[assignment]
-        self.transport = MemoryTransport(self.endpoint, no_socket)
+        self.transport = MemoryTransport(self.endpoint, connected or no_socket)
         self.transport.connect()
 
     def take(self) -> bytes:

@@ -26,16 +26,6 @@ INPUTS = {"x": tensor(1, 2, 3, 4)}
 ANN, OF_YARD = Identity("tiny", Role.CLIENT, "ann").uri, Identity("tiny/yard", Role.CLIENT, "ann").uri
 
 
-@pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> PlanView:
-    return scale_view(tmp_path_factory.mktemp("one"), "edge-1")
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> PlanView:
-    return scale_view(tmp_path_factory.mktemp("two"), "edge-1", "edge-2")
-
-
 def run(test: Awaitable[None]) -> None:
     asyncio.run(test)  # type: ignore[arg-type]
 
