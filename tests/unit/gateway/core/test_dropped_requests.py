@@ -20,15 +20,15 @@ Code = grpc.StatusCode
 def test_a_late_request_is_dropped_by_its_workers(one: PlanView) -> None:
     async def test() -> None:
         async with served(one, behaviours={"edge-1": hold}) as found:
-            reason = reason_of(await ask(found, 0.05), Code.DEADLINE_EXCEEDED)
-            assert reason == "no answer of double within 0.05 s: overloaded or stuck"
+            reason = reason_of(await ask(found, 1.0), Code.DEADLINE_EXCEEDED)
+            assert reason == "no answer of double within 1 s: overloaded or stuck"
             worker = found.workers["edge-1"]
             await until(lambda: worker.dropped, "notice of the end")
             (message,), (dropped,) = worker.received, worker.dropped
             assert (dropped.request_id, dropped.plan) == (message.request_id, one.hash)
             assert (dropped.failure.status, dropped.failure.reason) == (4, reason)
             worker.answer(message, message.tensor)  # too late
-            assert (await ask(found, 0.05))[0] is not None
+            assert (await ask(found, 1.0))[0] is not None
             status = found.gateway.status()
             assert (status.answered, status.failed, status.expired) == (0, 2, 2)
             assert_nothing_is_left(found)
