@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.tools.cost", "tests.tools.listed_skips", "tests.tools.tiers"]
+pytest_plugins = [f"tests.tools.{_name}" for _name in ("cost", "listed_skips", "shared_imports", "tiers")]
 _quiet = [HealthCheck.too_slow]  # wall-clock time: on a busy machine it would fail by chance
 # A shell without job control starts background commands with SIGINT ignored, which the tests' processes would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-for _profile, _examples in (("default", 30), ("slow", 60), ("nightly", 1000)):
+for _profile, _examples in (("default", 20), ("slow", 60), ("nightly", 1000)):
     settings.register_profile(
         _profile,
         derandomize=_profile != "nightly",

@@ -162,6 +162,7 @@ def test_an_explanation_and_its_notes_wrap_to_the_terminals_width(elsewhere: Pat
     assert NOTE not in lines and NOTE.split(": ")[1].split(maxsplit=1)[0] in plain
 
 
+@pytest.mark.slow
 def test_a_piped_explanation_has_whole_lines(elsewhere: Path) -> None:
     answer = jellybean("explain", str(elsewhere), "--set", "slo.accuracy=99.9", status=3)
     (note,) = [line for line in answer.stderr.splitlines() if NOTE in line]

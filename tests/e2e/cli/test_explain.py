@@ -23,6 +23,7 @@ def projects(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_the_published_plan_is_explained(projects: Path) -> None:
     questions = ("image_features=resnet50", "cloud", "answer@edge")
     options = [option for question in questions for option in ("--why-not", question)]

@@ -19,6 +19,7 @@ def vqa(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_the_published_curve(vqa: Path) -> None:
     done = jellybean("frontier", str(vqa))
 

@@ -59,6 +59,7 @@ def test_the_plan_says_who_gets_what_and_what_one_variant_for_all_would_cost(pro
     assert "one variant for all requests: infeasible" in text
 
 
+@pytest.mark.slow
 def test_the_most_accurate_plan_is_told_with_how_far_it_may_be_from_the_best(project: Path) -> None:
     options = (*MIXED[:4], "--set", "objective=mean_accuracy", "--set", "slo.latency_p99=2 s")
     told = json.loads(jellybean("plan", str(project), "--dry-run", "--json", *options).stdout)
@@ -124,6 +125,7 @@ def test_the_curve_of_mixtures_goes_through_the_plan(project: Path) -> None:
     assert [point["feasible"] for point in pairs["points"]] == [True] * len(pairs["points"])
 
 
+@pytest.mark.slow
 def test_a_calendar_of_mixtures(project: Path) -> None:
     (project / "day.csv").write_text("time_s,source,rate_per_s\n0,x,5\n36000,x,20\n72000,x,20\n", encoding="utf-8")
     arguments = (str(project), str(project / "day.csv"), *MIXED)

@@ -58,6 +58,7 @@ def test_rates_without_any_limit_are_told(project: Path) -> None:
     assert "no limit on the rates was found up to" in text
 
 
+@pytest.mark.slow
 def test_the_least_latency_is_a_target_that_a_plan_keeps(project: Path) -> None:
     told = json.loads(jellybean("plan", str(project), "--set", "objective=latency", "--json").stdout)
     plan = from_document(json.loads((project / "plan.json").read_text(encoding="utf-8")))

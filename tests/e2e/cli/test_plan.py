@@ -72,6 +72,7 @@ def test_a_p99_that_no_plan_keeps_names_the_nearest(tmp_path: Path) -> None:
     jellybean("plan", str(directory), "--set", f"slo.latency_p99={nearest_s} s")
 
 
+@pytest.mark.slow
 def test_a_plan_that_stays_is_named(tmp_path: Path) -> None:
     directory = tmp_path / "vqa"
     jellybean("init", "vqa", str(directory))
@@ -89,6 +90,7 @@ def test_a_plan_that_stays_is_named(tmp_path: Path) -> None:
     assert (directory / "plan.json").read_bytes() == written
 
 
+@pytest.mark.slow
 def test_time_that_ends_without_a_plan_is_an_error_object(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -149,6 +151,7 @@ def test_init_refuses_a_folder_with_content(vqa: Path) -> None:
     assert "not empty" in jellybean("init", "vqa", str(vqa), status=1).stderr
 
 
+@pytest.mark.slow
 def test_simulate_predicts_the_plans_own_throughput(vqa: Path) -> None:
     record = json.loads(
         jellybean(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,19 @@ import pytest
 from tests.support.command_line import jellybean
 
 
-@pytest.fixture
-def vqa(tmp_path: Path) -> Path:
-    """The example with a plan for 40 requests a second."""
-    directory = tmp_path / "vqa"
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example with a plan for 40 requests a second; not to be changed."""
+    directory = tmp_path_factory.mktemp("planned") / "vqa"
     jellybean("init", "vqa", str(directory))
     jellybean("plan", str(directory))
     return directory
+
+
+@pytest.fixture
+def vqa(planned: Path, tmp_path: Path) -> Path:
+    """A copy of the planned example."""
+    return shutil.copytree(planned, tmp_path / "vqa")
 
 
 def rate(per_s: float) -> list[str]:

@@ -40,6 +40,7 @@ def project(planned: Path, tmp_path: Path) -> Iterator[Path]:
     jellybean("down", str(folder))
 
 
+@pytest.mark.slow
 def test_each_answers_its_own_requests(project: Path) -> None:
     socket = running_state(project).gateway_address
     for name, factor in FACTORS.items():
@@ -163,6 +164,7 @@ def test_bench_measures_both_at_once_and_each_pays_its_part(project: Path) -> No
     jellybean("up", str(project), "--detach")  # for the fixture
 
 
+@pytest.mark.slow
 def test_a_certificate_may_be_of_one_workflow_only(planned: Path, tmp_path: Path) -> None:
     folder = tmp_path / "two"
     shutil.copytree(planned, folder)

@@ -74,6 +74,7 @@ def test_commands_that_do_not_know_it_say_so(project: Path) -> None:
         assert "does not know soft p99 latencies; with a hard one: --set 'slo.latency_p99=60 ms'" in done.stderr
 
 
+@pytest.mark.slow
 def test_an_option_replaces_the_long_form_too(project: Path) -> None:
     """The form that Workflow resources have."""
     file = project / "workflow.yaml"

@@ -62,6 +62,7 @@ def test_without_a_second_worker_there_is_no_such_plan(project: Path) -> None:
     assert "no plan holds after the loss of any one worker" in " ".join(done.stderr.split())
 
 
+@pytest.mark.slow
 def test_a_running_plan_without_a_spare_is_replaced(project: Path) -> None:
     jellybean("plan", str(project))
     (project / "plan.json").rename(project / "running.json")

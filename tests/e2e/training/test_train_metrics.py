@@ -53,6 +53,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_run_stops_early_and_stays_stopped(project, capsys):
     assert run(["train", str(project), "--json"]) == 0
     out, said = capsys.readouterr()

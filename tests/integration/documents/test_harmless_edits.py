@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from jellybean.documents import build_problem, load_project, machine_notes
+from tests.support.examples import examples
 from tests.support.measured_project import MODULE, STEPS, make_project
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,6 @@ pytestmark = pytest.mark.slow
 EDITS_TOGETHER = 4
 Documents = dict[str, Any]
 Edit = Callable[[Documents, random.Random], None]
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
 
 def _shuffled(value: Any, rng: random.Random) -> Any:
@@ -209,7 +208,7 @@ def make_project_on_path(base: Path) -> Path:
     return make_project(base / "gate")
 
 
-@settings(max_examples=200 if NIGHTLY else 60)
+@settings(max_examples=examples(60, nightly=200))
 @given(st.integers(0, 2**32), st.lists(st.sampled_from(EDITS), min_size=1, max_size=EDITS_TOGETHER, unique=True))
 def test_no_harmless_edit_makes_a_profile_stale(original: Path, seed: int, edits: list[Edit]) -> None:
     rng = random.Random(seed)

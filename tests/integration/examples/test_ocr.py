@@ -97,6 +97,7 @@ def test_words_are_read_as_well_as_by_rapidocr(modules: Modules, read: Callable[
     assert np.mean(ours) >= np.mean(theirs) - 0.01
 
 
+@pytest.mark.slow
 def test_a_picture_upside_down_is_read_too(modules: Modules, read: Callable[[bytes], str]) -> None:
     import cv2
 

@@ -87,6 +87,7 @@ def test_profile_measures_what_is_passed_on_and_the_accuracy_of_both(folder: Pat
     assert not again.todo.measure
 
 
+@pytest.mark.slow
 def test_another_condition_is_another_cascade(folder: Path, tmp_path: Path) -> None:
     """Its own entries are stale, and measured again; those of the models are kept."""
     shutil.copytree(folder, tmp_path / "other")
@@ -107,6 +108,7 @@ def test_another_condition_is_another_cascade(folder: Path, tmp_path: Path) -> N
     assert set(after.runs) >= {origin.run for origin in after.origins if origin.run is not None}
 
 
+@pytest.mark.slow
 def test_a_cascade_that_is_no_more_leaves_the_profiles(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "other")
     file = tmp_path / "other/workflow.yaml"
@@ -125,6 +127,7 @@ def test_a_cascade_that_is_no_more_leaves_the_profiles(folder: Path, tmp_path: P
     assert plan_project(load_project(file.parent)).plan is not None
 
 
+@pytest.mark.slow
 def test_the_plan_takes_the_cascade_where_it_is_needed(folder: Path) -> None:
     project = load_project(folder, [TARGET, "sources.plate.rate=2/s", "slo.latency_p99=5 s"])
     planned = plan_project(project)
@@ -165,6 +168,7 @@ def test_no_plan_says_that_no_cascade_gives_one_either(folder: Path) -> None:
     assert planned.reasons[-1] == "that is without cascades; with one, none of 1 gives a plan either"
 
 
+@pytest.mark.slow
 def test_served_answers_are_those_of_the_two_models(folder: Path) -> None:
     project = load_project(folder, [TARGET, "sources.plate.rate=2/s", "slo.latency_p99=5 s"])
     plan, _ = current_plan(project)

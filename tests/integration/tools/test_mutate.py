@@ -62,6 +62,7 @@ def mutate(repository: Path, *options: str) -> str:
     return ended.stdout
 
 
+@pytest.mark.slow
 def test_faults_that_a_test_sees_are_caught(repository: Path) -> None:
     assert "2 tests measured" in mutate(repository, "--measure", "--tests", "tests/test_sums.py", "--select", "")
     document: dict[str, Any] = json.loads(mutate(repository, "--room", "all", "--count", "2", "--seed", "10", "--json"))

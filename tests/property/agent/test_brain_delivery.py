@@ -27,6 +27,7 @@ from jellybean_agent.brain.messages import DIRECT_CALL_ROUTE, WorkItem
 from jellybean_solver import Edge, EdgeKind
 from jellybean_solver.simulation.answers import Answers
 from tests.property.simulator.plans import random_edges
+from tests.support.examples import examples
 
 Inputs = Mapping[str, list[Edge]]
 Work = tuple[str, str, FanOutPath]  # request, operator, path
@@ -201,7 +202,7 @@ def check(network: Network, request: str, sinks: list[str]) -> None:
         assert collected.complete == (index == len(found))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(randoms, orders, st.sampled_from([0.0, 0.2]))
 def test_every_request_gets_one_complete_answer_whatever_the_order(
     rng: random.Random, order: random.Random, repeats: float
@@ -221,7 +222,7 @@ def test_every_request_gets_one_complete_answer_whatever_the_order(
     )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(randoms, orders)
 def test_failed_requests_leave_nothing_and_do_not_touch_the_others(rng: random.Random, order: random.Random) -> None:
     sources, inputs = random_edges(rng)
@@ -238,7 +239,7 @@ def test_failed_requests_leave_nothing_and_do_not_touch_the_others(rng: random.R
     assert all(brain.queued == 0 and brain.requests_in_flight == 0 for brain in network.brains.values())
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(randoms, orders, st.sampled_from([0.0, 0.1]))
 def test_operators_asked_for_alone_run_once_and_change_no_answer(
     rng: random.Random, order: random.Random, failures: float

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import tempfile
 from pathlib import Path
 
@@ -16,8 +15,8 @@ from jellybean.planning import as_planned, plan_project, planned_cascades
 from jellybean_solver import Edge, EdgeKind, EndToEnd, Link, Operator, Pool, Problem, ServiceTime, Slo, Source, Variant
 from tests.brute_force import optimum
 from tests.plan_check import complaints
+from tests.support.examples import examples
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 POOLS = ("box", "gpu")
 SECONDS = (0.001, 0.01, 0.03, 0.06, 0.1)
 BYTES = (100.0, 2e4, 1e5)
@@ -160,7 +159,7 @@ def references(case: dict) -> tuple[Problem, Problem]:
 
 
 @pytest.mark.timeout(1200)
-@settings(max_examples=1000 if NIGHTLY else 40)
+@settings(max_examples=examples(40, nightly=1000))
 @given(cases())
 def test_the_cheapest_plan_without_or_with_a_cascade(case: dict) -> None:
     with tempfile.TemporaryDirectory() as name:

@@ -17,6 +17,7 @@ from jellybean.documents import write_draft
 from jellybean.documents.schema.flow_style import flow_style
 from jellybean.documents.schema.reader import DocPath, read_text
 from tests.property.documents.test_flow_style import values
+from tests.support.examples import examples
 from tests.support.paths import EXAMPLES
 
 DIGITS = sorted((EXAMPLES / "digits" / "models").glob("*.onnx"))
@@ -51,7 +52,7 @@ def replaced(value: Any, path: DocPath, new: Any) -> Any:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(choice=st.integers(0), new=values, key=st.sampled_from(["", "output", "outputs", "inputs", "sha256", "cuts"]))
 @example(choice=-1, new=["p"], key="output")
 @example(choice=-1, new={"a": "p"}, key="output")

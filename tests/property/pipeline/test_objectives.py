@@ -31,6 +31,7 @@ from jellybean_solver.pipeline.sharding.mesh import MeshAxis
 from jellybean_solver.pipeline.sharding.plan import plan_operators
 from jellybean_solver.pipeline.sharding.strategies import MemoryRule
 from tests.property.pipeline.test_partition import graphs
+from tests.support.examples import examples
 
 Layers = tuple[int, ...]
 Levels = Sequence[TopologyLevel]
@@ -109,7 +110,7 @@ def sharded(graph: LayerGraph, levels: Levels, microbatches: int, limit: MemoryL
     return seconds
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     graphs(most=5),
     st.lists(st.tuples(st.sampled_from([1, 2, 4]), BANDWIDTHS), min_size=1, max_size=1),
@@ -141,7 +142,7 @@ def test_alpa_is_the_least_of_all(
     assert found.objective_s == pytest.approx(sum(times) + (microbatches - 1) * max(times))
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     graphs(most=4),
     st.lists(st.tuples(st.sampled_from([1, 2, 4]), BANDWIDTHS), min_size=1, max_size=1),
@@ -272,7 +273,7 @@ def placed(
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     graphs(most=4),
     st.sampled_from([[3], [2, 2], [1, 3], [3, 1]]),
@@ -313,7 +314,7 @@ def test_dapple_is_the_least_of_all(
     assert sum(stage.replicas for stage in found.stages) <= math.prod(counts)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.5]), min_size=1, max_size=4), st.integers(1, 12), st.data())
 def test_dapples_latency_is_a_bound_and_often_the_makespan(
     times: list[float], microbatches: int, data: st.DataObject
@@ -333,7 +334,7 @@ def test_dapples_latency_is_a_bound_and_often_the_makespan(
         assert makespan_s == pytest.approx(predicted_s)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     graphs(),
     st.lists(st.sampled_from([0.1, 0.5, 1.0, 4.0]), min_size=1, max_size=3),

@@ -23,6 +23,7 @@ from jellybean_solver.pipeline import (
     TopologyLevel,
     partition,
 )
+from tests.support.examples import examples
 
 TIMES = st.sampled_from([0.0, 1.0, 2.0, 3.5, 8.0])
 BACKWARDS = st.sampled_from([0.0, 0.5, 1.5, 2.5, 4.0, 8.5])
@@ -122,7 +123,7 @@ LIMITS = st.builds(
 )
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(
     graphs(),
     st.lists(st.builds(TopologyLevel, st.integers(1, 4), st.sampled_from([0.5, 2.0, 50.0])), min_size=1, max_size=2),
@@ -142,7 +143,7 @@ def test_the_partition_is_the_best_of_all(
         assert len(levels) == 1 or sorted(layers_of(stage.inside)) == sorted(stage.layers)
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(
     graphs(),
     st.lists(st.builds(TopologyLevel, st.integers(1, 3), st.sampled_from([2.0, 50.0])), min_size=1, max_size=2),
@@ -171,7 +172,7 @@ def test_the_partition_is_the_best_that_fits_into_memory(
         partition(graph, levels, limit=replace(limit, limit_bytes=max(0.1, enough - 1.0)))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(graphs(), st.integers(1, 4))
 def test_too_many_cuts_give_a_true_bound(graph: LayerGraph, workers: int) -> None:
     levels = [TopologyLevel(workers, 2.0)]
@@ -180,7 +181,7 @@ def test_too_many_cuts_give_a_true_bound(graph: LayerGraph, workers: int) -> Non
     assert exact.objective_s <= rough.objective_s * (1 + 1e-9)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(graphs(), st.integers(1, 3))
 def test_more_workers_never_make_it_slower(graph: LayerGraph, workers: int) -> None:
     fewer, more = (partition(graph, [TopologyLevel(count, 2.0)]).objective_s for count in (workers, workers + 1))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from jellybean_solver.pipeline import Layer, LayerGraph, TopologyLevel, partition
 from jellybean_solver.pipeline.partitioning.placement import place
 from tests.property.pipeline.test_partition import graphs
+from tests.support.examples import examples
 
 
 def longest_ways(graph: LayerGraph) -> list[float]:
@@ -54,7 +55,7 @@ def slow_makespan(graph: LayerGraph, devices: Sequence[int], bandwidth: float) -
     return max(ends.values())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(graphs(most=5), st.integers(1, 3), st.sampled_from([0.5, 4.0, 50.0]))
 def test_the_placement_is_the_best_of_all(graph: LayerGraph, workers: int, bandwidth: float) -> None:
     found = place(graph, workers, bandwidth)
@@ -65,7 +66,7 @@ def test_the_placement_is_the_best_of_all(graph: LayerGraph, workers: int, bandw
     event("several" if len(set(found.devices)) > 1 else "one")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(graphs(most=6), st.integers(1, 3))
 def test_a_search_that_is_cut_off_tells_a_true_bound(graph: LayerGraph, workers: int) -> None:
     exact, short = place(graph, workers, 4.0), place(graph, workers, 4.0, max_steps=1)

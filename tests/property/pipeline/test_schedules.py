@@ -28,6 +28,7 @@ from jellybean_solver.pipeline import (
     simulate,
 )
 from jellybean_solver.pipeline.schedule.schedule import parse_actions
+from tests.support.examples import examples
 
 Key = tuple[ActionKind, int, int, int]  # kind, stage, micro-batch, pipe
 
@@ -117,7 +118,7 @@ def slow_ends(schedule: Schedule, costs: ScheduleCosts) -> list[list[float]]:
     return ends
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(any_schedule(), st.randoms(use_true_random=False))
 def test_the_simulator_equals_the_definition(schedule: Schedule, rng: random.Random) -> None:
     def times() -> tuple[float, ...]:
@@ -130,14 +131,14 @@ def test_the_simulator_equals_the_definition(schedule: Schedule, rng: random.Ran
         assert own == pytest.approx(expected)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(any_schedule())
 def test_rules_hold_and_text_round_trips(schedule: Schedule) -> None:
     assert schedule_violations(schedule) == ()
     assert parse_actions(schedule.to_text()) == schedule.actions
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(replicated_schedules())
 def test_micro_batches_go_round_robin_over_replicas(made: tuple[Schedule, list[int]]) -> None:
     """A replica has every r-th micro-batch, forward and backward; at the first stage at most NOAM are in flight."""
@@ -188,7 +189,7 @@ def test_replicas_that_cannot_be_scheduled() -> None:
         replicated_schedule("1f1b", [2, 1], 4, [[0, 1], [1]])
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(any_schedule(), st.randoms(use_true_random=False))
 def test_a_changed_schedule_is_reported(schedule: Schedule, rng: random.Random) -> None:
     """One action left out, done twice, on another device, of another micro-batch, or with other weights."""
@@ -214,7 +215,7 @@ def test_a_changed_schedule_is_reported(schedule: Schedule, rng: random.Random) 
     assert schedule_violations(changed)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(any_schedule(), st.randoms(use_true_random=False))
 def test_a_shuffled_order_deadlocks_or_keeps_the_definition(schedule: Schedule, rng: random.Random) -> None:
     orders = [list(actions) for actions in schedule.actions]

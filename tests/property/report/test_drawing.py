@@ -11,6 +11,7 @@ from jellybean.report import Report, Store, build_report, render_html
 from jellybean.report.drawing.topology import NARROW, WIDE, draw
 from jellybean_solver import Problem, solve, to_document
 from tests.strategies import problems
+from tests.support.examples import examples
 
 
 def _report(problem: Problem) -> Report:
@@ -23,7 +24,7 @@ def _report(problem: Problem) -> Report:
         return build_report(store)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(problem=problems())
 def test_any_plan_is_drawn_without_overlap(problem: Problem) -> None:
     report = _report(problem)

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from jellybean.planning.simulation import capacity_scale, load_by_worker, simulate_plan, unloaded_latency_s
 from jellybean_solver import from_document, to_document
 from tests.property.simulator.plans import random_plan
+from tests.support.examples import examples
 from tests.support.simulated_queues import measured
 
 randoms = st.randoms(use_true_random=False)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(randoms, st.floats(0.05, 1.5))
 def test_every_request_is_answered_once_and_the_same_seed_repeats(rng: random.Random, load: float) -> None:
     plan = random_plan(rng, load, batches=True)
@@ -43,7 +44,7 @@ def test_long_runs_reach_the_plans_loads_and_obey_littles_law(seed: int) -> None
     assert sum(queue.mean for queue in found.queues.values()) == pytest.approx(waiting, rel=0.05, abs=0.05)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(randoms)
 def test_an_unloaded_request_is_never_slower_than_a_loaded_one(rng: random.Random) -> None:
     plan = random_plan(rng, load=0.9)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from jellybean.planning import brains, slow_latency_s
 from jellybean_solver import Arrivals, arrival_times, rate_trace, replay, request_streams
 from tests.property.simulator.plans import random_plan
+from tests.support.examples import examples
 from tests.support.simulated_queues import measured
 
 randoms = st.randoms(use_true_random=False)
@@ -66,7 +67,7 @@ def test_a_poisson_trace_has_the_rates_numbers_and_their_scatter() -> None:
         assert sum((v - average) ** 2 for v in values) / len(values) == pytest.approx(mean, rel=0.25)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(randoms)
 def test_a_constant_trace_is_the_plain_simulation_of_any_plan(rng: random.Random) -> None:
     plan = random_plan(rng, 0.7)
@@ -81,7 +82,7 @@ def test_a_constant_trace_is_the_plain_simulation_of_any_plan(rng: random.Random
     assert interval.utilisation == pytest.approx(max(map(simulated.utilisation, simulated.busy_s)))
 
 
-@settings(deadline=None, max_examples=5)
+@settings(deadline=None, max_examples=examples(5))
 @given(randoms)
 def test_far_above_capacity_always_breaks(rng: random.Random) -> None:
     plan = random_plan(rng, 0.5)

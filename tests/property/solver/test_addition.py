@@ -5,7 +5,6 @@ Both limits are found by enumeration.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from dataclasses import replace
 
@@ -27,8 +26,8 @@ from jellybean_solver import (
 from tests.brute_force import optimum
 from tests.plan_check import complaints
 from tests.property.solver.test_together import Pair, cheapest_pair, pairs
+from tests.support.examples import NIGHTLY, examples
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 NEAR = 1e-6
 
 
@@ -86,13 +85,13 @@ def _part(plan: Plan, workflow: str) -> tuple[object, ...]:
     return owned, routes, rates
 
 
-@settings(max_examples=500 if NIGHTLY else 25)
+@settings(max_examples=examples(25, nightly=500))
 @given(pairs())
 def test_a_workflow_is_added_to_another(pair: Pair) -> None:
     _adds(pair)
 
 
-@settings(max_examples=500 if NIGHTLY else 25)
+@settings(max_examples=examples(25, nightly=500))
 @given(pairs(limited=True))
 def test_with_memory_bandwidth_and_residency_too(pair: Pair) -> None:
     _adds(pair)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
 
 import pytest
@@ -14,8 +13,8 @@ from jellybean_solver import Problem, combine_workflows, evaluate, from_document
 from tests.brute_force import optimum
 from tests.plan_check import complaints
 from tests.property.solver.test_together import Pair, cheapest_pair, pairs
+from tests.support.examples import NIGHTLY, examples
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 NEAR = 1e-6
 NAMES = ("a", "b")
 
@@ -65,14 +64,14 @@ worths = st.sampled_from([None, 0.05, 0.5, 2.0, 10.0, 1000.0])
 
 
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
-@settings(max_examples=500 if NIGHTLY else 30)
+@settings(max_examples=examples(30, nightly=500))
 @given(pairs(), st.tuples(worths, worths), st.sampled_from([None, None, 0.3, 1.0, 4.0]))
 def test_who_is_served_is_worth_the_most(pair: Pair, values: tuple[float | None, ...], budget: float | None) -> None:
     _is_best(pair, values, budget)
 
 
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
-@settings(max_examples=500 if NIGHTLY else 30)
+@settings(max_examples=examples(30, nightly=500))
 @given(pairs(limited=True), st.tuples(worths, worths), st.sampled_from([None, 1.0]))
 def test_with_memory_bandwidth_and_residency_too(
     pair: Pair, values: tuple[float | None, ...], budget: float | None

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from jellybean_solver.migration.worker_matching import assign_workers, balance_loads, loads_usd_per_h
+from tests.support.examples import examples
 
 NAMES = "abcd"
 BUSY = st.fixed_dictionaries({name: st.sampled_from((0.0, 0.2, 0.5, 1.0, 1.7, 3.0)) for name in NAMES})
@@ -18,7 +19,7 @@ HELD = st.lists(st.frozensets(st.sampled_from(NAMES), min_size=1), max_size=6)
 SHARES = st.dictionaries(st.sampled_from(NAMES), st.sampled_from((0.1, 0.5, 1.0)), min_size=1)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(SHARES, BUSY, HELD, st.integers(0, 3))
 def test_arranged_workers_serve_everything(
     shares: dict[str, float], busy: dict[str, float], held: list[frozenset[str]], spare: int
@@ -40,7 +41,7 @@ def test_arranged_workers_serve_everything(
     assert loads_usd_per_h(singles, price) <= alone + count  # no more than cut pieces are
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(SHARES, min_size=1, max_size=5), BUSY)
 def test_levelled_workers_are_as_even_as_what_they_hold_allows(
     workers: list[dict[str, float]], busy: dict[str, float]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -29,24 +28,23 @@ from jellybean_solver.planning.infeasibility import scaled
 from tests.brute_force import optimum
 from tests.plan_check import complaints
 from tests.strategies import more_workers, problems, with_device_memory, with_ratios
+from tests.support.examples import examples
 from tests.vqa_medium import vqa_problem
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
-
-@settings(max_examples=2000 if NIGHTLY else 60)
+@settings(max_examples=examples(60, nightly=2000))
 @given(problems(limited=True))
 def test_with_memory_bandwidth_and_residency_too(problem: Problem) -> None:
     test_solver_equals_brute_force.hypothesis.inner_test(problem)  # type: ignore[attr-defined]
 
 
-@settings(max_examples=2000 if NIGHTLY else 40)
+@settings(max_examples=examples(40, nightly=2000))
 @given(problems(limited=True).flatmap(with_device_memory))
 def test_with_two_memories_too(problem: Problem) -> None:
     test_solver_equals_brute_force.hypothesis.inner_test(problem)  # type: ignore[attr-defined]
 
 
-@settings(max_examples=1500 if NIGHTLY else 60)
+@settings(max_examples=examples(60, nightly=1500))
 @given(problems())
 def test_solver_equals_brute_force(problem: Problem) -> None:
     expected = optimum.cheapest(problem)
@@ -69,7 +67,7 @@ def test_solver_equals_brute_force(problem: Problem) -> None:
     assert from_document(to_document(solution.plan)) == solution.plan
 
 
-@settings(max_examples=500 if NIGHTLY else 20)
+@settings(max_examples=examples(20, nightly=500))
 @given(problems(strained=True) | problems(strained=True, fanned=True).flatmap(with_ratios))
 def test_nearest_targets_are_feasible_and_nothing_beyond_them_is(problem: Problem) -> None:
     infeasibility = solve(problem).infeasibility
@@ -91,7 +89,7 @@ def test_nearest_targets_are_feasible_and_nothing_beyond_them_is(problem: Proble
         assert optimum.cheapest(scaled(problem, 1e-4)).cost is None
 
 
-@settings(max_examples=300 if NIGHTLY else 12)
+@settings(max_examples=examples(12, nightly=300))
 @given(problems() | problems(fanned=True).flatmap(with_ratios))
 def test_budget_is_a_real_limit(problem: Problem) -> None:
     plan = solve(problem).plan
@@ -125,7 +123,7 @@ def test_budget_is_a_real_limit(problem: Problem) -> None:
         assert accuracy == (pytest.approx(max(affordable), abs=1e-9) if affordable else None)
 
 
-@settings(max_examples=400 if NIGHTLY else 15)
+@settings(max_examples=examples(15, nightly=400))
 @given(problems())
 def test_more_workers_never_cost_more(problem: Problem) -> None:
     before, after = solve(problem), solve(more_workers(problem))

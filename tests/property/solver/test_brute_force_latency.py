@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -15,8 +14,8 @@ from jellybean_solver.planning.infeasibility import scaled
 from tests.brute_force import deadline_optimum
 from tests.plan_check import complaints
 from tests.strategies import problems
+from tests.support.examples import examples
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 IDLE = 1e-6  # of the rates: one worker does for all
 NEAR = 0.06  # of a time: the closed form is never below it, and no further above
 
@@ -35,7 +34,7 @@ def idle_problems(draw: st.DrawFn) -> tuple[Problem, float]:
     return replace(problem, slo=replace(problem.slo, budget_usd_per_h=budget)), within_s
 
 
-@settings(max_examples=1500 if NIGHTLY else 60)
+@settings(max_examples=examples(60, nightly=1500))
 @given(idle_problems())
 def test_a_plan_in_time_costs_no_less_than_the_cheapest_and_its_bound_no_more(drawn: tuple[Problem, float]) -> None:
     problem, within_s = drawn

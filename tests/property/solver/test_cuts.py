@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -42,8 +41,7 @@ from jellybean_solver.planning.cut_problem import choices, cut_problem
 from tests.brute_force import optimum
 from tests.plan_check import complaints
 from tests.strategies import LOADS_S, MESSAGE_BYTES, problems
-
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+from tests.support.examples import examples
 
 
 @st.composite
@@ -89,7 +87,7 @@ def _cut(draw: st.DrawFn, problem: Problem, operator: str, whole: Variant, at: i
     return Cut(head, tail, tuple(early))
 
 
-@settings(max_examples=150 if NIGHTLY else 18)
+@settings(max_examples=examples(18, nightly=150))
 @given(cut_problems())
 def test_cheapest_of_all_cuts_equals_brute_force(drawn: tuple[Problem, Cuts]) -> None:
     problem, cuts = drawn
@@ -116,7 +114,7 @@ def test_cheapest_of_all_cuts_equals_brute_force(drawn: tuple[Problem, Cuts]) ->
     event(f"cut: {len(own.operators) - len(problem.operators)}")
 
 
-@settings(max_examples=100 if NIGHTLY else 4)
+@settings(max_examples=examples(4, nightly=100))
 @given(cut_problems())
 def test_a_budget_below_all_cuts_is_refused(drawn: tuple[Problem, Cuts]) -> None:
     problem, cuts = drawn
@@ -130,14 +128,14 @@ def test_a_budget_below_all_cuts_is_refused(drawn: tuple[Problem, Cuts]) -> None
     assert solve_cut(replace(problem, slo=replace(slo, budget_usd_per_h=1.01 * plan.cost.total_usd_per_h)), cuts).plan
 
 
-@settings(max_examples=20 if NIGHTLY else 4)
+@settings(max_examples=examples(4, nightly=20))
 @given(cut_problems())
 def test_without_cuts_it_is_the_solver(drawn: tuple[Problem, Cuts]) -> None:
     problem, _ = drawn
     assert solve_cut(replace(problem, slo=Slo()), {}) == solve(replace(problem, slo=Slo()))
 
 
-@settings(max_examples=50 if NIGHTLY else 5)
+@settings(max_examples=examples(5, nightly=50))
 @given(cut_problems())
 def test_one_of_several_workflows_is_cut_as_alone(drawn: tuple[Problem, Cuts]) -> None:
     problem, cuts = drawn
@@ -154,7 +152,7 @@ def test_one_of_several_workflows_is_cut_as_alone(drawn: tuple[Problem, Cuts]) -
 
 
 @pytest.mark.slow
-@settings(max_examples=50 if NIGHTLY else 8, deadline=None)
+@settings(max_examples=examples(8, nightly=50), deadline=None)
 @given(cut_problems())
 def test_plans_of_cut_models_are_judged_after_each_loss(drawn: tuple[Problem, Cuts]) -> None:
     problem, cuts = drawn
@@ -175,7 +173,7 @@ def test_plans_of_cut_models_are_judged_after_each_loss(drawn: tuple[Problem, Cu
     assert replan_cut(problem, cuts, plan, ReplanSettings(), check).broken == ()
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @given(cut_problems(), st.sampled_from((Slo(mean_accuracy=90.0), Slo(mean_accuracy=90.0, penalty_usd_per_h=0.1), None)))
 def test_mean_accuracies_are_refused(drawn: tuple[Problem, Cuts], slo: Slo | None) -> None:
     """Choices of cuts are compared by their cost, which is not what such plans are the best in."""

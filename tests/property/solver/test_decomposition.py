@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 from dataclasses import replace
 
@@ -38,8 +37,8 @@ from jellybean_solver.planning.infeasibility import scaled
 from jellybean_solver.planning.many_workflows import solve_many
 from tests.plan_check import complaints
 from tests.property.solver.test_together import Pair, cheapest_pair, pairs
+from tests.support.examples import NIGHTLY, examples
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 GAP = 0.01
 NEAR = 1e-6  # of a cost
 SAMPLED = replace(DEFAULT_DECOMPOSITION, few=4, sample=4)  # few workflows, as if they were many
@@ -65,7 +64,7 @@ def _is_between(pair: Pair, how: DecompositionSettings) -> None:
 
 
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
-@settings(max_examples=500 if NIGHTLY else 25)
+@settings(max_examples=examples(25, nightly=500))
 @given(pairs())
 def test_the_optimum_of_two_lies_between_bound_and_cost(pair: Pair) -> None:
     _is_between(pair, DEFAULT_DECOMPOSITION)
@@ -73,7 +72,7 @@ def test_the_optimum_of_two_lies_between_bound_and_cost(pair: Pair) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
-@settings(max_examples=500 if NIGHTLY else 25)
+@settings(max_examples=examples(25, nightly=500))
 @given(pairs(limited=True))
 def test_with_memory_bandwidth_and_residency_too(pair: Pair) -> None:
     _is_between(pair, replace(DEFAULT_DECOMPOSITION, few=1, sample=2))

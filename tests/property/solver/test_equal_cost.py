@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -14,14 +13,14 @@ from jellybean_solver.latency.estimate import latency
 from jellybean_solver.planning.infeasibility import scaled
 from tests.brute_force import deadline_optimum, optimum
 from tests.strategies import problems
+from tests.support.examples import examples
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 IDLE = 1e-6  # of the rates: one worker does for all
 NEAR = 0.3  # relative: a tail bound at no load is that much above the enumerated time at most
 
 
 @pytest.mark.slow
-@settings(max_examples=1000 if NIGHTLY else 40)
+@settings(max_examples=examples(40, nightly=1000))
 @given(problems(max_operators=3))
 def test_no_plan_as_cheap_and_as_accurate_is_faster(drawn: Problem) -> None:
     problem = scaled(drawn, IDLE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -14,8 +13,8 @@ from jellybean_solver.explanation.relaxations import drop, requirements
 from jellybean_solver.planning.infeasibility import scaled
 from tests.brute_force import mixture_optimum, optimum
 from tests.strategies import problems
+from tests.support.examples import NIGHTLY, examples
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 MIX_GAP = 3e-4  # relative: programs and their reference are solved to 1e-4
 REHEARSALS = 0.01  # relative, as in test_mixtures.py
 POINTS = 0.03  # of accuracy, for the same reason, and what a tie may weigh
@@ -35,7 +34,7 @@ MIXING = st.builds(
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
-@settings(max_examples=300 if NIGHTLY else 10)
+@settings(max_examples=examples(10, nightly=300))
 @given(problems(max_operators=2, strained=True, limited=True), st.one_of(MIXING, SURVIVING))
 def test_every_difference_in_cost_is_that_of_the_optima(problem: Problem, slo: Slo) -> None:
     roomy = tuple(replace(pool, count=2 * pool.count) for pool in problem.pools)
@@ -44,7 +43,7 @@ def test_every_difference_in_cost_is_that_of_the_optima(problem: Problem, slo: S
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
-@settings(max_examples=300 if NIGHTLY else 10)
+@settings(max_examples=examples(10, nightly=300))
 @given(
     problems(max_operators=2, strained=True, limited=True),
     st.sampled_from((None, 0.5, 2.0, 6.0)),
@@ -80,7 +79,7 @@ def _explained_rightly(asked: Problem) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
-@settings(max_examples=300 if NIGHTLY else 10)
+@settings(max_examples=examples(10, nightly=300))
 @given(
     problems(max_operators=2, strained=True, limited=True),
     st.one_of(MIXING, SURVIVING),

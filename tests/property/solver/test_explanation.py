@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -28,14 +27,14 @@ from jellybean_solver.planning.infeasibility import scaled
 from tests.brute_force import optimum
 from tests.brute_force.optimum import Selection
 from tests.strategies import problems
+from tests.support.examples import examples
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 STRAINED = st.booleans().flatmap(lambda limited: problems(max_operators=3, strained=True, limited=limited))
 MARGIN = 1e-3  # relative; a relaxation this much smaller must not do
 
 
 @pytest.mark.slow
-@settings(max_examples=300 if NIGHTLY else 8)
+@settings(max_examples=examples(8, nightly=300))
 @given(st.booleans().flatmap(lambda limited: problems(limited=limited)))
 def test_every_difference_equals_enumeration(problem: Problem) -> None:
     found = explain(problem)
@@ -55,7 +54,7 @@ def test_every_difference_equals_enumeration(problem: Problem) -> None:
             assert _cheapest(_relaxed(problem, limit.requirement)) == pytest.approx(base, rel=1e-6, abs=1e-6)
 
 
-@settings(max_examples=300 if NIGHTLY else 8)
+@settings(max_examples=examples(8, nightly=300))
 @given(problems(), st.sampled_from((None, 1.05, 1.5)), st.data())
 def test_why_not_equals_enumeration(problem: Problem, room: float | None, data: st.DataObject) -> None:
     if room is not None and (least := _cheapest(problem)) is not None:
@@ -96,7 +95,7 @@ def test_why_not_equals_enumeration(problem: Problem, room: float | None, data: 
 
 
 @pytest.mark.slow
-@settings(max_examples=300 if NIGHTLY else 8)
+@settings(max_examples=examples(8, nightly=300))
 @given(
     st.booleans().flatmap(lambda limited: problems(max_operators=3, strained=True, limited=limited)),
     st.sampled_from((None, None, 0.05, 0.5, 3.0)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Callable
 
 import numpy as np
@@ -23,8 +22,7 @@ from jellybean_solver.fleet.relaxation import Point, Relaxation
 from jellybean_solver.fleet.rounding.rounding_patterns import ways_near
 from jellybean_solver.fleet.worker_classes import WorkerClass
 from tests.strategies import problems
-
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+from tests.support.examples import examples
 
 
 def _box(joint_lp: JointLp, random: object) -> Box:
@@ -78,7 +76,7 @@ def _check_left(relaxation: Relaxation, point: Point, joint_lp: JointLp, random:
         assert (counts <= left.most).all()
 
 
-@settings(max_examples=400 if NIGHTLY else 40)
+@settings(max_examples=examples(40, nightly=400))
 @given(problems(limited=True), st.randoms(use_true_random=False))
 def test_relaxations_one_after_the_other_are_those_solved_at_once(problem: Problem, random: object) -> None:
     def joint_lp() -> JointLp:
@@ -98,7 +96,7 @@ def test_relaxations_one_after_the_other_are_those_solved_at_once(problem: Probl
             _check_left(relaxation, point, own, random)
 
 
-@settings(max_examples=300 if NIGHTLY else 60)
+@settings(max_examples=examples(60, nightly=300))
 @given(
     st.floats(0.05, 1.0),
     st.lists(st.sampled_from((1.0, 1.7, 3.2, 9.6, 40.3, math.inf)), min_size=1, max_size=5).filter(
@@ -137,7 +135,7 @@ def _loads(draw: st.DrawFn) -> list[Load]:
     ]
 
 
-@settings(max_examples=1000 if NIGHTLY else 150)
+@settings(max_examples=examples(150, nightly=1000))
 @given(_loads(), st.lists(st.integers(1, 12), min_size=1, max_size=3), st.tuples(LIMITS, LIMITS))
 def test_seats_hold_what_they_are_given(
     loads: list[Load], counts: list[int], limits: tuple[float | None, float | None]
@@ -168,7 +166,7 @@ def test_seats_hold_what_they_are_given(
         assert sum(group.count for group in groups if group.pool == pool.name) <= pool.count
 
 
-@settings(max_examples=500 if NIGHTLY else 100, deadline=None)
+@settings(max_examples=examples(100, nightly=500), deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0.05, 1.0), st.floats(0.0, 6.0)), min_size=1, max_size=9),
     st.lists(st.floats(0.05, 1.0), max_size=3),

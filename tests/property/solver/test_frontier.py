@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from dataclasses import replace
 
 import pytest
@@ -13,12 +12,11 @@ from jellybean_solver import Problem, Slo, cost_accuracy, cost_rate, evaluate
 from jellybean_solver.planning.infeasibility import scaled
 from tests.brute_force import optimum
 from tests.strategies import problems
-
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+from tests.support.examples import examples
 
 
 @pytest.mark.slow
-@settings(max_examples=1000 if NIGHTLY else 25)
+@settings(max_examples=examples(25, nightly=1000))
 @given(problems())
 def test_every_accuracy_has_its_cheapest_cost(problem: Problem) -> None:
     known = [
@@ -54,7 +52,7 @@ def test_every_accuracy_has_its_cheapest_cost(problem: Problem) -> None:
         assert evaluate(target, corner.plan).complaints == corner.breaches == ()
 
 
-@settings(max_examples=400 if NIGHTLY else 12)
+@settings(max_examples=examples(12, nightly=400))
 @given(problems(strained=True))
 def test_every_rate_has_its_cheapest_cost_and_nothing_beyond_the_highest_fits(problem: Problem) -> None:
     curve = cost_rate(problem, (0.5, 1.0))

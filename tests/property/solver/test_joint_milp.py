@@ -6,7 +6,6 @@ Neither shares search code with the other. HiGHS has one number of threads per p
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
 
 import pytest
@@ -16,8 +15,9 @@ from benchmarks.middle.joint_milp import solve_milp
 from benchmarks.middle.one import run_milp, run_solver
 from benchmarks.middle.problems import MIDDLE, SMALL, middle_problem
 from jellybean_solver import Problem
+from tests.support.examples import examples
 
-SEEDS = range(1000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 120)
+SEEDS = range(examples(120, nightly=1000))
 AT_ONCE = 20  # seeds in one test
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from dataclasses import replace
 
 import pytest
@@ -18,8 +17,7 @@ from jellybean_solver.planning.solver import finish
 from tests.brute_force import optimum
 from tests.plan_check import complaints
 from tests.strategies import problems, with_device_memory
-
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+from tests.support.examples import examples
 
 
 def _searched(problem: Problem, gap: float = 0.0, clock: Clock | None = None) -> Outcome[Assignment]:
@@ -63,13 +61,13 @@ def exclusive_problems(draw: st.DrawFn) -> Problem:
     return replace(problem, pools=tuple(pools), operators=operators)
 
 
-@settings(max_examples=800 if NIGHTLY else 25)
+@settings(max_examples=examples(25, nightly=800))
 @given(problems())
 def test_without_memory_limits_it_is_exact(problem: Problem) -> None:
     _is_exact(problem)
 
 
-@settings(max_examples=400 if NIGHTLY else 25)
+@settings(max_examples=examples(25, nightly=400))
 @given(exclusive_problems())
 def test_exclusive_workers_are_exact(problem: Problem) -> None:
     _is_exact(problem)
@@ -91,13 +89,13 @@ def _is_exact(problem: Problem) -> None:
     assert plan.cost.total_usd_per_h == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
-@settings(max_examples=800 if NIGHTLY else 15)
+@settings(max_examples=examples(15, nightly=800))
 @given(problems(limited=True).flatmap(with_device_memory))
 def test_with_two_memories_the_bound_holds_too(problem: Problem) -> None:
     test_the_bound_holds_and_the_plan_too.hypothesis.inner_test(problem)  # type: ignore[attr-defined]
 
 
-@settings(max_examples=800 if NIGHTLY else 25)
+@settings(max_examples=examples(25, nightly=800))
 @given(problems(limited=True))
 def test_the_bound_holds_and_the_plan_too(problem: Problem) -> None:
     expected = optimum.cheapest(problem).cost
@@ -114,7 +112,7 @@ def test_the_bound_holds_and_the_plan_too(problem: Problem) -> None:
         assert (plan.certificate.gap == 0) == (plan.certificate.termination == "optimal")
 
 
-@settings(max_examples=400 if NIGHTLY else 15)
+@settings(max_examples=examples(15, nightly=400))
 @given(st.one_of(problems(), exclusive_problems()), st.sampled_from((0.01, 0.1, 0.4)))
 def test_the_gap_is_kept(problem: Problem, gap: float) -> None:
     expected = optimum.cheapest(problem).cost
@@ -126,7 +124,7 @@ def test_the_gap_is_kept(problem: Problem, gap: float) -> None:
         assert outcome.value * (1.0 - gap) <= outcome.bound + _slack(expected)
 
 
-@settings(max_examples=400 if NIGHTLY else 15)
+@settings(max_examples=examples(15, nightly=400))
 @given(st.one_of(problems(), exclusive_problems()), st.integers(1, 40))
 def test_time_that_ends_anywhere_proves_nothing_false(problem: Problem, ticks: int) -> None:
     expected = optimum.cheapest(problem).cost

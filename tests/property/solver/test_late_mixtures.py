@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -13,13 +12,12 @@ from jellybean_solver import Deadline, Objective, Plan, Problem, Slo, evaluate, 
 from jellybean_solver.latency.estimate import latency
 from tests import plan_check
 from tests.strategies import problems
-
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
+from tests.support.examples import NIGHTLY, examples
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
-@settings(max_examples=200 if NIGHTLY else 8)
+@settings(max_examples=examples(8, nightly=200))
 @given(problems(max_operators=3, limited=True), st.sampled_from((0.1, 0.3, 0.6, 0.9)))
 def test_there_is_a_mixture_in_time_where_one_selection_is(problem: Problem, share: float) -> None:
     asked = replace(problem, slo=Slo(), objective=Objective.MEAN_ACCURACY)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -16,8 +15,8 @@ from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.planning.infeasibility import scaled
 from tests.strategies import joins_agree, problems
+from tests.support.examples import examples
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 IDLE = 1e-3  # of the rates
 RATIOS = (0.004, 0.01, 0.02, 0.05, 0.25, 0.6, 1.05, 1.5, 2.0, 2.5, 6.0)
 TAILS = (None, ((0.5, 1.0), (0.9, 1.2), (0.99, 2.0)), ((0.985, 1.0), (0.99, 50.0)))  # times at levels, of the first one
@@ -57,7 +56,7 @@ def fanned_problems(draw: st.DrawFn) -> Problem:
 
 
 @pytest.mark.slow
-@settings(max_examples=150 if NIGHTLY else 15, deadline=None)
+@settings(max_examples=examples(15, nightly=150), deadline=None)
 @given(fanned_problems())
 def test_no_simulated_p99_is_below_the_bound(problem: Problem) -> None:
     cheapest = solve(problem).plan

@@ -66,6 +66,7 @@ def test_late_ones_are_planned_in_time_and_the_others_stay(problem: Problem, sta
     assert chosen == {name: variant for name, variant in cheapest.selection.items() if name in chosen}
 
 
+@pytest.mark.slow
 def test_a_target_below_all_plans_has_a_reason(problem: Problem, start: Solution) -> None:
     asked = _with_targets(problem, {"s3": 1e-4})
     solution = solve_with(asked, SolveOptions(deadline=Deadline(1e-4), start=start))

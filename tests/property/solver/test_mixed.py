@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
 
 import pytest
@@ -32,15 +31,15 @@ from tests import plan_check, site_check
 from tests.brute_force import deadline_optimum, optimum
 from tests.brute_force import rates as reference_rates
 from tests.strategies import mixed_problems
+from tests.support.examples import NIGHTLY, examples
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 IDLE = 1e-6  # of the rates: one worker does for all
 NEAR = 0.06  # of a time: the closed form is never below it, and no further above
 MOST_CHOICES = 20_000  # of places and variants, so that enumeration ends
 
 
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
-@settings(max_examples=1000 if NIGHTLY else 20)
+@settings(max_examples=examples(20, nightly=1000))
 @given(mixed_problems(), st.sampled_from((0.6, 0.9, 1.001)), st.sampled_from((0.5, 0.9, 1.2)))
 def test_everything_at_once_equals_enumeration(problem: Problem, share: float, idle_share: float) -> None:
     expected = _within_budget(problem, optimum.cheapest(problem).cost)
@@ -121,7 +120,7 @@ def _idle_it_keeps_deadlines(problem: Problem, share: float) -> None:
 
 
 @pytest.mark.timeout(1800 if NIGHTLY else 300)
-@settings(max_examples=500 if NIGHTLY else 12)
+@settings(max_examples=examples(12, nightly=500))
 @given(mixed_problems())
 def test_the_fleet_search_on_varying_ratios_is_bounded_by_enumeration(problem: Problem) -> None:
     """The fleet search, whose program knows the ratios of all variants: its bound holds, and its plan is one."""
@@ -145,7 +144,7 @@ def test_the_fleet_search_on_varying_ratios_is_bounded_by_enumeration(problem: P
 
 
 @pytest.mark.timeout(1800 if NIGHTLY else 300)
-@settings(max_examples=300 if NIGHTLY else 6)
+@settings(max_examples=examples(6, nightly=300))
 @given(mixed_problems(), st.sampled_from((0.5, 1.0, 2.0)))
 def test_the_union_of_the_problems_with_plain_ratios(problem: Problem, scale: float) -> None:
     """Each choice of ratios by itself, also when going on from a running plan; the least ratios bound them all."""

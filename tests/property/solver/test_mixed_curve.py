@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from dataclasses import replace
 
 import pytest
@@ -13,15 +12,15 @@ from hypothesis import strategies as st
 from jellybean_solver import Independent, LossKind, Problem, Slo, cost_accuracy, cost_mean_accuracy, evaluate
 from tests.brute_force import mixture_optimum, optimum
 from tests.strategies import problems
+from tests.support.examples import NIGHTLY, examples
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 LITTLE = 1e-6
 MIX_GAP = 2e-4  # relative: the reference is solved to its own tolerances
 POINTS = 6
 
 
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
-@settings(max_examples=400 if NIGHTLY else 12)
+@settings(max_examples=examples(12, nightly=400))
 @given(
     problems(max_operators=3, limited=True),
     st.sampled_from((None, 60.0)),
@@ -80,7 +79,7 @@ def _least(problem: Problem, least: float | None, mean: float) -> float:
 
 
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
-@settings(max_examples=300 if NIGHTLY else 8)
+@settings(max_examples=examples(8, nightly=300))
 @given(problems(max_operators=2, limited=True), st.sampled_from(LossKind))
 def test_corners_that_bear_a_loss_are_the_least_costs(problem: Problem, kind: LossKind) -> None:
     asked = replace(graded(roomy(problem)), slo=Slo(survives=(kind,)))

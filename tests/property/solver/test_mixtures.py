@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -26,14 +25,14 @@ from jellybean_solver.model.loss import REHEARSED
 from tests import plan_check
 from tests.brute_force import mixture_optimum
 from tests.strategies import problems
+from tests.support.examples import NIGHTLY, examples
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 LITTLE = 1e-6
 MIX_GAP = 2e-4  # relative: programs are solved to 1e-4, and the reference to its own tolerances
 
 
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
-@settings(max_examples=1000 if NIGHTLY else 30)
+@settings(max_examples=examples(30, nightly=1000))
 @given(
     problems(max_operators=3, limited=True),
     st.sampled_from((55.0, 70.0, 80.0, 88.0, 95.0)),
@@ -66,7 +65,7 @@ def test_the_cheapest_mixture_is_that_of_one_program_over_everything(
 
 
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
-@settings(max_examples=1000 if NIGHTLY else 30)
+@settings(max_examples=examples(30, nightly=1000))
 @given(problems(max_operators=3, limited=True), st.sampled_from((None, 0.5, 2.0, 6.0)))
 def test_the_highest_mean_accuracy_is_that_of_one_program_over_everything(
     problem: Problem, budget: float | None
@@ -91,7 +90,7 @@ def test_the_highest_mean_accuracy_is_that_of_one_program_over_everything(
 
 
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
-@settings(max_examples=1000 if NIGHTLY else 30)
+@settings(max_examples=examples(30, nightly=1000))
 @given(
     problems(max_operators=2, limited=True),
     st.sampled_from((None, 60.0, 80.0)),

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from hypothesis import assume, event, given, settings
 
 from jellybean.planning.project_plan import more_accurate
 from jellybean_solver import Problem, cost_accuracy, evaluate, solve
 from tests.strategies import problems
+from tests.support.examples import examples
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
-
-@settings(max_examples=400 if NIGHTLY else 10)
+@settings(max_examples=examples(10, nightly=400))
 @given(problems())
 def test_no_plan_as_cheap_is_more_accurate(problem: Problem) -> None:
     cheapest = solve(problem)

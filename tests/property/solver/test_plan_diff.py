@@ -14,6 +14,7 @@ from jellybean_solver import Plan, PlanDiff, plan_diff, solve
 from jellybean_solver.migration.plan_matching import hosted_models
 from tests.property.simulator.plans import random_plan
 from tests.strategies import problems
+from tests.support.examples import examples
 from tests.unit.solver.diff.test_plan_diff import hosting
 
 randoms = st.randoms(use_true_random=False)
@@ -37,7 +38,7 @@ def mirrored(diff: PlanDiff) -> set[tuple[object, ...]]:
     return {(c.pool, c.after, c.before, c.unload, c.load) for c in diff.workers}
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(randoms)
 def test_renumbered_workers_are_no_difference(rng: random.Random) -> None:
     plan = random_plan(rng, 0.5)
@@ -45,7 +46,7 @@ def test_renumbered_workers_are_no_difference(rng: random.Random) -> None:
     assert plan_diff(plan, renumbered(plan, rng)).is_empty
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(problems(), randoms)
 def test_renumbered_workers_of_solved_plans_are_no_difference(problem, rng: random.Random) -> None:  # type: ignore[no-untyped-def]
     plan = solve(problem).plan
@@ -53,7 +54,7 @@ def test_renumbered_workers_of_solved_plans_are_no_difference(problem, rng: rand
         assert plan_diff(plan, renumbered(plan, rng)).is_empty
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(fleets, fleets)
 def test_loads_and_unloads_lead_from_one_plan_to_the_other(one: list[set[str]], two: list[set[str]]) -> None:
     before = hosting({f"box-{i}": sorted(held) for i, held in enumerate(one, 1)})
@@ -74,7 +75,7 @@ def test_loads_and_unloads_lead_from_one_plan_to_the_other(one: list[set[str]], 
     assert mirrored(diff) == {(c.pool, c.before, c.after, c.load, c.unload) for c in plan_diff(after, before).workers}
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(fleets, fleets, st.fixed_dictionaries({name: st.sampled_from((0.0, 0.1, 1.0, 5.0)) for name in "abcd"}))
 def test_with_prices_the_least_is_paid(one: list[set[str]], two: list[set[str]], price: dict[str, float]) -> None:
     before = hosting({f"box-{i}": sorted(held) for i, held in enumerate(one, 1)})

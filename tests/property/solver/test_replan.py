@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
 
 import pytest
@@ -34,8 +33,8 @@ from jellybean_solver.planning.solver import finish
 from tests.brute_force.migration_optimum import Prices, cheapest_move, cheapest_move_of_larger, moved
 from tests.plan_check import complaints
 from tests.strategies import problems
+from tests.support.examples import examples
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 GIB = 2.0**30
 
 
@@ -143,7 +142,7 @@ def right(
     return found
 
 
-@settings(max_examples=600 if NIGHTLY else 15)
+@settings(max_examples=examples(15, nightly=600))
 @given(st.data(), replan_settings())
 def test_replanning_equals_enumeration(data: st.DataObject, asked: ReplanSettings) -> None:
     today, before, prices = case(data, asked, 2, 2, operators=3, variants=2)
@@ -162,7 +161,7 @@ def equals_a_program_worker_by_worker(data: st.DataObject, asked: ReplanSettings
     right(today, before, asked, cheapest_move_of_larger(today, before, prices), search)
 
 
-@settings(max_examples=600 if NIGHTLY else 15)
+@settings(max_examples=examples(15, nightly=600))
 @given(st.data(), replan_settings())
 def test_replanning_equals_a_program_worker_by_worker(data: st.DataObject, asked: ReplanSettings) -> None:
     equals_a_program_worker_by_worker(data, asked, SearchSettings())
@@ -171,7 +170,7 @@ def test_replanning_equals_a_program_worker_by_worker(data: st.DataObject, asked
 @pytest.mark.parametrize(("columns", "sets"), [(0, 999), (999, 0)], ids=["by sets", "by workers"])
 def test_both_exact_ways_to_match_workers(columns: int, sets: int) -> None:
     search = SearchSettings(assignment=AssignmentSettings(matching_columns=columns, matching_sets=sets))
-    settings(max_examples=400 if NIGHTLY else 10)(
+    settings(max_examples=examples(10, nightly=400))(
         given(st.data(), replan_settings(), st.just(search))(equals_a_program_worker_by_worker)
     )()
 
@@ -179,7 +178,7 @@ def test_both_exact_ways_to_match_workers(columns: int, sets: int) -> None:
 def test_workers_that_are_only_arranged_have_a_true_bound() -> None:
     search = SearchSettings(assignment=AssignmentSettings(matching_columns=0, matching_sets=0))
 
-    @settings(max_examples=400 if NIGHTLY else 12)
+    @settings(max_examples=examples(12, nightly=400))
     @given(st.data(), replan_settings())
     def check(data: st.DataObject, asked: ReplanSettings) -> None:
         today, before, prices = case(data, asked, 4, 3)
@@ -198,7 +197,7 @@ def test_workers_that_are_only_arranged_have_a_true_bound() -> None:
     check()
 
 
-@settings(max_examples=600 if NIGHTLY else 15)
+@settings(max_examples=examples(15, nightly=600))
 @given(st.data(), replan_settings())
 def test_a_large_problem_states_its_gap(data: st.DataObject, asked: ReplanSettings) -> None:
     today, before, prices = case(data, asked, 4, 3)
@@ -218,7 +217,7 @@ def test_a_large_problem_states_its_gap(data: st.DataObject, asked: ReplanSettin
         event("optimal" if plan.certificate.gap == 0 else "gap")
 
 
-@settings(max_examples=300 if NIGHTLY else 10)
+@settings(max_examples=examples(10, nightly=300))
 @given(problems(), replan_settings())
 def test_an_unchanged_problem_keeps_its_plan(problem: Problem, asked: ReplanSettings) -> None:
     before = running(problem)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -36,9 +35,9 @@ from tests.brute_force import mixture_migration_optimum, mixture_optimum, optimu
 from tests.brute_force.migration_optimum import Prices
 from tests.property.solver.test_replan import changed, replan_settings
 from tests.strategies import problems
+from tests.support.examples import NIGHTLY, examples
 from tests.support.small_problems import operator, problem, variant
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 LITTLE = 1e-6
 MIX_GAP = 2e-4  # as in test_mixtures.py
 REHEARSAL = 1.01  # a few requests rehearse fallbacks, whose traffic the programs leave out
@@ -143,7 +142,7 @@ def checked(
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200 if NIGHTLY else 300)
-@settings(max_examples=600 if NIGHTLY else 20)
+@settings(max_examples=examples(20, nightly=600))
 @given(st.data(), targets(), replan_settings())
 def test_replanning_of_mixtures_equals_a_program_worker_by_worker(
     data: st.DataObject, slo: Slo, asked: ReplanSettings
@@ -182,7 +181,7 @@ def test_replanning_of_mixtures_equals_a_program_worker_by_worker(
 
 
 @pytest.mark.timeout(7200 if NIGHTLY else 300)
-@settings(max_examples=300 if NIGHTLY else 10)
+@settings(max_examples=examples(10, nightly=300))
 @given(st.data(), targets(), replan_settings())
 def test_loads_that_are_only_counted_by_replicas_have_a_true_bound(
     data: st.DataObject, slo: Slo, asked: ReplanSettings
@@ -203,7 +202,7 @@ def test_loads_that_are_only_counted_by_replicas_have_a_true_bound(
 
 
 @pytest.mark.timeout(7200 if NIGHTLY else 300)
-@settings(max_examples=300 if NIGHTLY else 10)
+@settings(max_examples=examples(10, nightly=300))
 @given(st.data(), st.sampled_from((None, 0.5, 2.0, 6.0)), replan_settings())
 def test_the_most_accurate_plan_replaces_one_with_more_errors(
     data: st.DataObject, budget: float | None, asked: ReplanSettings

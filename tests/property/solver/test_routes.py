@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 
 from jellybean_solver import Plan, Problem, Sharing, evaluate, solve
 from tests.strategies import problems
+from tests.support.examples import examples
 
 
 def _plan(problem: Problem) -> Plan:
@@ -18,7 +19,7 @@ def _plan(problem: Problem) -> Plan:
     return plan
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(problems())
 def test_routes_carry_exactly_what_the_workers_state(problem: Problem) -> None:
     plan = _plan(problem)
@@ -34,7 +35,7 @@ def test_routes_carry_exactly_what_the_workers_state(problem: Problem) -> None:
             assert sum(r for (of, _), r in stated.items() if of == name) == pytest.approx(rate, rel=1e-9)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(problems())
 def test_pools_are_evenly_loaded_and_little_shared(problem: Problem) -> None:
     plan = _plan(problem)
@@ -53,7 +54,7 @@ def test_pools_are_evenly_loaded_and_little_shared(problem: Problem) -> None:
             assert sum(len(worker.rates_per_s) for worker in workers) <= len(hosted) + len(workers) - 1
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(problems())
 def test_routes_are_few(problem: Problem) -> None:
     plan = _plan(problem)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -30,14 +29,14 @@ from tests import plan_check
 from tests.brute_force import optimum
 from tests.site_check import complaints
 from tests.strategies import problems, with_sites
+from tests.support.examples import examples
 
 GIB = 2.0**30
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 
 placed = problems(limited=True).flatmap(with_sites)
 
 
-@settings(max_examples=1500 if NIGHTLY else 30)
+@settings(max_examples=examples(30, nightly=1500))
 @given(placed)
 def test_cost_and_feasibility_are_those_of_enumeration(problem: Problem) -> None:
     expected = optimum.cheapest(problem)
@@ -55,7 +54,7 @@ def test_cost_and_feasibility_are_those_of_enumeration(problem: Problem) -> None
     assert from_document(to_document(solution.plan)) == solution.plan
 
 
-@settings(max_examples=500 if NIGHTLY else 15)
+@settings(max_examples=examples(15, nightly=500))
 @given(placed)
 def test_fleets_are_bounded_by_enumeration(problem: Problem) -> None:
     """The way of large problems: its bound holds, and its plan is one."""
@@ -73,7 +72,7 @@ def test_fleets_are_bounded_by_enumeration(problem: Problem) -> None:
         assert complaints(problem, plan) == []
 
 
-@settings(max_examples=300 if NIGHTLY else 12)
+@settings(max_examples=examples(12, nightly=300))
 @given(problems(limited=True))
 def test_one_site_is_no_site(problem: Problem) -> None:
     """Plans may differ if several cost the same, as searches run side by side: each must be the other problem's too."""
@@ -96,7 +95,7 @@ def _cost(solution: Solution) -> float:
     return solution.plan.cost.total_usd_per_h
 
 
-@settings(max_examples=300 if NIGHTLY else 12)
+@settings(max_examples=examples(12, nightly=300))
 @given(problems(limited=True), st.integers(2, 1000))
 def test_everything_in_sites_costs_as_many_times(problem: Problem, sites: int) -> None:
     one, many = solve(problem, explained=False), solve(replace(problem, sites=dict.fromkeys(problem.tiers, sites)))
@@ -106,7 +105,7 @@ def test_everything_in_sites_costs_as_many_times(problem: Problem, sites: int) -
         assert many.plan.cost.total_usd_per_h == pytest.approx(sites * one.plan.cost.total_usd_per_h, rel=1e-6)
 
 
-@settings(max_examples=300 if NIGHTLY else 12)
+@settings(max_examples=examples(12, nightly=300))
 @given(problems(limited=True, max_operators=3), st.integers(2, 50), st.sampled_from((0.5, 1.0, 2.0)))
 def test_going_on_costs_as_many_times_too(problem: Problem, sites: int, scale: float) -> None:
     """Alike sites change alike: what one loads, all load."""
@@ -128,7 +127,7 @@ def test_going_on_costs_as_many_times_too(problem: Problem, sites: int, scale: f
         assert many.best.cost.total_usd_per_h * 4.0 + many.migration.total_usd == pytest.approx(sites * total, rel=1e-5)
 
 
-@settings(max_examples=200 if NIGHTLY else 10)
+@settings(max_examples=examples(10, nightly=200))
 @given(placed, placed.map(lambda other: other.sites))
 def test_going_on_with_other_numbers_of_sites(problem: Problem, other: dict[str, int]) -> None:
     """The assignment's cost of moving is that of the two plans, or `finish` would refuse it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from dataclasses import replace
 
 import pytest
@@ -36,8 +35,8 @@ from jellybean_solver.planning.solver import finish
 from tests.brute_force import deadline_optimum, optimum
 from tests.plan_check import complaints
 from tests.strategies import problems, with_ratios
+from tests.support.examples import NIGHTLY, examples
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 Pair = tuple[Problem, Problem]
 IDLE = 1e-6  # of the rates: one worker does for all
 NEAR = 0.06  # of a time: the closed form is never below it, and no further above
@@ -98,13 +97,13 @@ def _called(workflow: str, selection: dict[str, str]) -> dict[str, str]:
     return {f"{workflow}/{name}": variant for name, variant in selection.items()}
 
 
-@settings(max_examples=800 if NIGHTLY else 25)
+@settings(max_examples=examples(25, nightly=800))
 @given(pairs())
 def test_two_are_planned_exactly(pair: Pair) -> None:
     _is_exact(pair)
 
 
-@settings(max_examples=800 if NIGHTLY else 25)
+@settings(max_examples=examples(25, nightly=800))
 @given(pairs(limited=True))
 def test_two_with_memory_bandwidth_and_residency_too(pair: Pair) -> None:
     _is_exact(pair)
@@ -134,7 +133,7 @@ def _is_exact(pair: Pair) -> None:
     assert parts == pytest.approx(plan.cost.total_usd_per_h, rel=1e-9, abs=1e-9)
 
 
-@settings(max_examples=400 if NIGHTLY else 15)
+@settings(max_examples=examples(15, nightly=400))
 @given(pairs())
 def test_the_way_of_large_problems_is_exact_too(pair: Pair) -> None:
     both = combine_workflows("both", {"a": pair[0], "b": pair[1]})
@@ -152,7 +151,7 @@ def test_the_way_of_large_problems_is_exact_too(pair: Pair) -> None:
     assert complaints(both, plan) == []
 
 
-@settings(max_examples=200 if NIGHTLY else 10)
+@settings(max_examples=examples(10, nightly=200))
 @given(pairs())
 def test_together_never_costs_more_than_one_after_the_other(pair: Pair) -> None:
     both = combine_workflows("both", {"a": pair[0], "b": pair[1]})
@@ -170,7 +169,7 @@ def test_together_never_costs_more_than_one_after_the_other(pair: Pair) -> None:
         assert plan.cost.total_usd_per_h <= apart + 1e-6 * max(1.0, apart)
 
 
-@settings(max_examples=200 if NIGHTLY else 10)
+@settings(max_examples=examples(10, nightly=200))
 @given(pairs())
 def test_a_budget_is_one_of_both(pair: Pair) -> None:
     both = combine_workflows("both", {"a": pair[0], "b": pair[1]})
@@ -207,7 +206,7 @@ def hurried_pairs(draw: st.DrawFn) -> tuple[Pair, Problem]:
 
 
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
-@settings(max_examples=1000 if NIGHTLY else 8)
+@settings(max_examples=examples(8, nightly=1000))
 @given(hurried_pairs())
 def test_two_keep_their_own_p99s_where_nothing_queues(drawn: tuple[Pair, Problem]) -> None:
     """Between the cheapest choice that may be in time and the cheapest that surely is, both by enumeration."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,9 @@ from jellybean.report.drift.served_values import value_observations
 from jellybean.serving.gateway.accounting import value_log
 from jellybean.serving.gateway.accounting.value_log import ValueLog
 from jellybean_agent import RawTensor, encode_tensor, plan_view
+from tests.support.examples import NIGHTLY
 from tests.support.tiny_models import chain
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 INTERVAL_S, PER_INTERVAL = 10.0, 50
 
 

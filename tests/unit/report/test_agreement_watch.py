@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,8 +10,8 @@ import pytest
 from jellybean.ledger import AuditLine
 from jellybean.report.drift.agreement_watch import DROP, FALSE_ALARM_S, NAME, AgreementWatch, chart_of
 from jellybean.report.drift.audited_accuracy import ExpectedAgreement
+from tests.support.examples import NIGHTLY
 
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 SEEDS = range(20 if NIGHTLY else 4)
 INTERVAL_S, DAYS, HELD_OUT = 10.0, 10, 1000
 RATE_PER_S, SHARE = 1.0, 0.05  # of requests, and of these of audits

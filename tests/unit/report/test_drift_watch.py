@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 
 from jellybean.report.drift.drift_watch import ALARM, TOLERANCE, DriftWatch, Observation
+from tests.support.examples import NIGHTLY
 
 INTERVAL_S = 10.0
 DAYS = 10
-NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 SEEDS = range(20 if NIGHTLY else 4)
 RATE_PER_S, TIME_S, CV, CHILDREN = 5.0, 0.1, 1.0, 3.0
 

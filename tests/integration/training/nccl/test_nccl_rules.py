@@ -57,6 +57,7 @@ def test_messages_between_replicated_stages_arrive(name, replicas):
         NcclModel(programs, MACHINE, seed).run()
 
 
+@pytest.mark.slow
 def test_one_communicator_for_both_directions_deadlocks():
     """What the links prevent, and that the model finds it."""
     schedule = make_schedule("1f1b", 4, 8)
@@ -64,6 +65,7 @@ def test_one_communicator_for_both_directions_deadlocks():
     assert _deadlocks(record(schedule), MACHINE) == 0
 
 
+@pytest.mark.slow
 def test_what_the_links_assume_of_the_machine():
     """A device executes a transfer of every direction at once, and its streams share no hardware queue."""
     programs = record(make_schedule("1f1b", 4, 8))

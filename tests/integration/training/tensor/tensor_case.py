@@ -289,6 +289,7 @@ class DestroyedGroups:
         groups = make_process_groups(make_schedule("1f1b", 2, 2), 1, {}, tensor=2)
         mine = [groups.pipeline, groups.tensor, groups.workers[rank // 2]]
         before = [_exists(group) for group in mine]
+        torch.distributed.barrier()  # before that, other ranks of a group may still be connecting to this one
         groups.destroy()
         return [before, [_exists(group) for group in mine]]
 

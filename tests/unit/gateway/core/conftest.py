@@ -9,8 +9,6 @@ from tests.support.gateway_in_process import Document
 from tests.support.scripted_workers import scale_view
 from tests.unit.gateway.core.process_calls import plan_of
 
-pytest.register_assert_rewrite("tests.unit.gateway.core.submitted_requests")  # so that its failures show values
-
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Document:
