@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import jellybean, jellybean_process
-from tests.support.golden import DEMO, DEMO_FIGURES, LEFT_OUT, PLAN, excerpt, printed
+from tests.support.golden import DEMO, LEFT_OUT, PLAN, excerpt, printed
 
 
 def words(lines: Sequence[str]) -> list[str]:
@@ -34,4 +34,4 @@ def test_the_demo_prints_the_lines_that_the_readme_shows_and_its_figures(
     (arguments,) = DEMO.commands
     lines = printed(jellybean_process(*arguments, "--duration", "5", timeout=1500).stdout)
     assert excerpt(DEMO, lines)[0] == excerpt(DEMO, DEMO.path.read_text(encoding="utf-8").splitlines())[0]
-    assert len([line for line in excerpt(DEMO_FIGURES, lines) if line != LEFT_OUT]) == len(DEMO_FIGURES.patterns)
+    assert len([line for line in excerpt(DEMO, lines) if line != LEFT_OUT]) == len(DEMO.patterns)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -51,23 +53,25 @@ def test_skipped_without_a_reason():
 def test_expected_to_fail():
     assert False
 """
+LIMITS = ("tests.tools.cost", "tests.tools.listed_skips")
 UNIMPORTABLE = 'import pytest\npytest.importorskip("no_such_module_at_all")\n'
 
 
-def run_tests(folder: Path, tests: str, *options: str) -> str:
+def run_tests(folder: Path, tests: str, *options: str, plugins: Sequence[str] = LIMITS) -> str:
     """Run a file of unit tests in a project of its own; returns what pytest prints."""
     path = folder / "tests" / "unit" / "test_some.py"
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(tests, encoding="utf-8")
     (folder / "pytest.ini").write_text(
         "[pytest]\nmarkers = slow\naddopts = -rA -q -p no:kmock -p no:randomly --import-mode=importlib\n",
         encoding="utf-8",
     )
-    (folder / "conftest.py").write_text(
-        'pytest_plugins = ["tests.tools.cost", "tests.tools.listed_skips"]\n', encoding="utf-8"
-    )
+    (folder / "conftest.py").write_text(f"pytest_plugins = {list(plugins)}\n", encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=120, check=False).stdout
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env=environment, timeout=120, check=False
+    ).stdout
 
 
 @pytest.mark.slow
@@ -94,6 +98,20 @@ def test_dear_unit_tests_and_unlisted_skips_fail(tmp_path: Path) -> None:
 
 def test_a_module_skipped_for_an_unlisted_reason_fails(tmp_path: Path) -> None:
     assert "1 error" in run_tests(tmp_path, UNIMPORTABLE)
+
+
+@pytest.mark.slow
+def test_workers_share_the_compilation_of_tests_and_report_modules_that_fail(tmp_path: Path) -> None:
+    plugins = ["tests.tools.listed_skips", "tests.tools.shared_imports"]
+    for number in range(4):
+        (tmp_path / f"tests/unit/test_{number}.py").parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"tests/unit/test_{number}.py").write_text("def test_it():\n    assert True\n", encoding="utf-8")
+    (tmp_path / "tests/unit/test_broken.py").write_text("import nothing_of_this_name\n", encoding="utf-8")
+    printed = run_tests(tmp_path, UNIMPORTABLE, "-n2", "--continue-on-collection-errors", plugins=plugins)
+    assert "4 passed" in printed
+    assert "No module named 'nothing_of_this_name'" in printed
+    assert "skipped with a reason that is not allowed here" in printed
+    assert len(list(tmp_path.glob("tests/unit/__pycache__/test_[0-9].*-pytest-*.pyc"))) == 4
 
 
 def test_the_summary_adds_up_folders_and_tiers() -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from tests.support.golden import (
     DEMO,
-    DEMO_FIGURES,
     PLAN,
     README,
     SHOWN,
@@ -49,10 +48,10 @@ def test_the_readmes_commands_are_those_of_the_golden_files() -> None:
 
 
 def test_a_line_that_is_missing_or_has_another_form_is_named() -> None:
-    lines = golden(DEMO_FIGURES)
-    assert len(excerpt(DEMO_FIGURES, lines)) >= len(DEMO_FIGURES.patterns)
+    lines = golden(DEMO)
+    assert len(excerpt(DEMO, lines)) >= len(DEMO.patterns)
     with pytest.raises(FormError, match=r"no line after line .* has the form .*Latency p99"):
-        excerpt(DEMO_FIGURES, [line for line in lines if not line.startswith("  Latency p99")])
+        excerpt(DEMO, [line for line in lines if not line.startswith("  Latency p99")])
     with pytest.raises(FormError, match=r"has the form '  saves"):
         excerpt(PLAN, [line.replace("saves", "wins") for line in golden(PLAN)])
 
