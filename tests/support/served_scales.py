@@ -17,7 +17,7 @@ from tests.support.ports import free_port
 from tests.support.scales_project import make_scales_project
 from tests.support.waiting import wait_until
 
-IDS = tuple(f"order-{number}" for number in range(6))  # of alice; bob has the first one, and one of his own
+IDS = tuple(f"order-{number}" for number in range(6))  # of alice; bob has the first one, and one of his own; carol none
 ADMIN = Path(".jellybean/certs/admin/admin")
 
 
@@ -41,7 +41,7 @@ def served_scales(folder: Path) -> Iterator[ServedScales]:
     project = make_scales_project(folder / "scales")
     found = ServedScales(project, folder / "empty", free_port(), free_port())
     jellybean("plan", str(project))
-    jellybean("certs", str(project), "--client", "alice", "--client", "bob")
+    jellybean("certs", str(project), "--client", "alice", "--client", "bob", "--client", "carol")
     shutil.copytree(project / ADMIN, found.elsewhere / ADMIN)
     own = ("--port", str(found.port), "--http-port", str(found.http_port), "--detach")
     jellybean("up", str(project), *own, "--tls", str(project / ".jellybean/certs/gateway"))

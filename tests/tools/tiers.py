@@ -25,6 +25,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if of_module and not may_select(expression, of_module, _known_marks(config)) else None
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that must be alone is slow: `make test` runs all of its tests side by side."""
+    for item in items:
+        if item.get_closest_marker("alone") and not any(map(item.get_closest_marker, ("slow", "nightly"))):
+            raise pytest.UsageError(f"{item.nodeid} has the marker `alone`: give it `slow` or `nightly` too")
+
+
 def marks_of_module(text: str) -> frozenset[str]:
     """Names of the marks in `pytestmark = ...`, which all tests of the module have."""
     return frozenset(

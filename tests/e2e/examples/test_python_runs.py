@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -111,20 +112,24 @@ def ran(project: Path) -> bool:
 
 @pytest.fixture(scope="module")
 def planned(project: Path) -> Path:
-    keep_hop(project)  # between agents, which others measure
-    assert run(["profile", str(project), "--seconds", "0.05", FLAG]) == 0
-    assert ran(project)
-    (project / "team_steps.ran").unlink()
-    assert run(["plan", str(project)]) == 0
-    assert not ran(project)  # what it takes and gives was read, not run
-    return project
+    """A copy that is profiled and planned."""
+    copy = shutil.copytree(project, project.with_name("planned"))
+    keep_hop(copy)  # between agents, which others measure
+    assert run(["profile", str(copy), "--seconds", "0.05", FLAG]) == 0
+    assert ran(copy)
+    (copy / "team_steps.ran").unlink()
+    assert run(["plan", str(copy)]) == 0
+    assert not ran(copy)  # what it takes and gives was read, not run
+    return copy
 
 
 @pytest.fixture(scope="module")
 def served(planned: Path) -> Iterator[Path]:
-    assert run(["up", str(planned), "--detach", FLAG]) == 0
-    yield planned
-    assert run(["down", str(planned)]) == 0
+    """A copy of the plan, which is served."""
+    copy = shutil.copytree(planned, planned.with_name("served"))
+    assert run(["up", str(copy), "--detach", FLAG]) == 0
+    yield copy
+    assert run(["down", str(copy)]) == 0
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str, status: int) -> str:
@@ -209,7 +214,11 @@ def test_a_step_by_itself_over_the_inference_protocol(served: Path) -> None:
 
 
 def test_another_plan_needs_to_be_allowed_too(served: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    change = ("apply", str(served), "--stale", "--set", "operators.look.variants.thirds.with={times: 3}")
+    change, back = (
+        ("apply", str(served), "--stale", "--set", f"operators.look.variants.thirds.with={{times: {times}}}")
+        for times in (3, 2)
+    )
     assert REFUSED in refused(capsys, *change, status=2)
     assert run([*change, FLAG]) == 0
     assert "serving the new plan" in capsys.readouterr().out
+    assert run([*back, FLAG]) == 0

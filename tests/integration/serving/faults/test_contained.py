@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,9 +74,9 @@ class Alone:
         return host
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
-    root = tmp_path_factory.mktemp("contained")
+@contextmanager
+def started(root: Path) -> Iterator[Alone]:
+    """An agent that is ready. It is killed at the end."""
     makers = {"double": lambda path: scale(path, 2.0), "bomb": bomb, "spin": spin}
     operators = {name: (["x"], make(root / f"models/{name}.onnx")) for name, make in makers.items()}
     route = dict.fromkeys(operators, "edge-1")
@@ -97,6 +98,12 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
         finally:
             process.kill()
             process.wait()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
+    with started(tmp_path_factory.mktemp("contained")) as found:
+        yield found
 
 
 def refusal(alone: Alone, operator: str, *values: float) -> tuple[grpc.StatusCode, str]:
@@ -153,13 +160,14 @@ def test_a_model_that_crashes(alone: Alone) -> None:
     assert "the model crashed: its process was killed by SIGSEGV; it is loaded again" in reason
 
 
-def test_a_killed_agent_leaves_no_process(alone: Alone) -> None:
-    assert alone.serves()
-    family = alone.process.children(recursive=True)
-    assert len(family) == 2
-    os.kill(alone.process.pid, signal.SIGKILL)
-    _, left = psutil.wait_procs(family, timeout=60)
-    assert not left
+def test_a_killed_agent_leaves_no_process(tmp_path: Path) -> None:
+    with started(tmp_path) as agent:
+        assert agent.serves()
+        family = agent.process.children(recursive=True)
+        assert len(family) == 2
+        os.kill(agent.process.pid, signal.SIGKILL)
+        _, left = psutil.wait_procs(family, timeout=60)
+        assert not left
 
 
 def test_operators_of_other_domains_are_refused_and_own_functions_are_not(tmp_path: Path) -> None:

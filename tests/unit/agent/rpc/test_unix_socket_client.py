@@ -151,7 +151,7 @@ def test_an_answer_that_does_not_come_in_time(tmp_path: Path) -> None:
 
     with serving(tmp_path / "s", wait) as server:
         client = connected(server)
-        with pytest.raises(StatusError, match=r"no answer within 0.01 s") as failed:
+        with pytest.raises(StatusError, match=r"no answer within 0\.0\d* s") as failed:
             client.call("/x/Y", b"", 0.01)
         assert failed.value.status is grpc.StatusCode.DEADLINE_EXCEEDED
         done.set()
