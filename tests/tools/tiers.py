@@ -1,6 +1,6 @@
 """Leaves modules uncollected of which `-m` selects no test: importing what slow tests need takes half a minute.
 
-A plug-in of pytest.
+Also refuses a test of the first tier that must run alone. A plug-in of pytest.
 """
 
 from __future__ import annotations
