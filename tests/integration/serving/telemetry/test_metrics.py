@@ -9,6 +9,7 @@ import shlex
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -40,10 +41,10 @@ BYTES = 16  # of a request's tensor
 PRICE_USD_PER_GIB = GIB / 1e6  # a microdollar a byte
 
 
-@pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Running, int]]:
-    """A run over two tiers that has answered some requests and refused one."""
-    folder, port = tmp_path_factory.mktemp("seeing"), free_port()
+@contextmanager
+def serving(folder: Path) -> Iterator[tuple[Path, Running, int]]:
+    """A run over two tiers: its folder, and the port of the gateway's metrics."""
+    port = free_port()
     operators = {
         "double": (["x"], scale(folder / "models/double.onnx", 2.0)),
         "minus": (["double", "x"], difference(folder / "models/minus.onnx", "double", "x")),  # x crosses the link too
@@ -72,6 +73,12 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Running
         running.down(1.0)
 
 
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Running, int]]:
+    with serving(tmp_path_factory.mktemp("seeing")) as found:
+        yield found
+
+
 def offer(running: Running, number: int) -> None:
     with Client(running.gateway_address) as client, ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: client.infer({"x": np.ones((1, 4), np.float32)}), range(number)))
@@ -79,8 +86,14 @@ def offer(running: Running, number: int) -> None:
             client.infer({"y": np.ones((1, 4), np.float32)})
 
 
-def test_the_gateways_port_tells_what_its_workers_do_too(up: tuple[Path, Running, int]) -> None:
-    _, running, port = up
+@pytest.fixture
+def new(tmp_path: Path) -> Iterator[tuple[Path, Running, int]]:
+    with serving(tmp_path) as found:
+        yield found
+
+
+def test_the_gateways_port_tells_what_its_workers_do_too(new: tuple[Path, Running, int]) -> None:
+    _, running, port = new
     offer(running, 4)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as response:
         text = response.read().decode()

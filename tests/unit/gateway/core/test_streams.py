@@ -391,9 +391,17 @@ def test_the_state_goes_over_to_another_plan(one: PlanView, tmp_path: Path, deca
                 await worker.start()
             plan = found.gateway.plans.prepare(after, addresses, None)
             await until(lambda: plan.state == "ready")
+            sent = asyncio.Event()
+
+            async def after_the_next_chunk(_: object) -> None:
+                await sent.wait()
+
+            # Once the old plan is retired, its states cannot be read: the next chunk comes before.
+            found.gateway.plans.on_read = after_the_next_chunk
             retired = found.gateway.plans.switch(plan)
             assert await camera.send() == 10
             assert sum(len(worker.received) for worker in workers) == (1 if decay == 0.9 else 4)
+            sent.set()
             await retired
             for worker in workers:
                 await worker.stop()
