@@ -5,6 +5,7 @@ All but the nightly one are derandomised: a run fails because of a change, never
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -55,3 +56,8 @@ def real_cluster() -> Iterator[Any]:
 
     with RealCluster(Path(kubeconfig)) as cluster:
         yield cluster
+
+
+def pytest_collection_finish() -> None:
+    """Imported modules and collected tests stay: the garbage collector need not look at them again and again."""
+    gc.freeze()

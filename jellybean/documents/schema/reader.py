@@ -8,6 +8,8 @@ text.
 from __future__ import annotations
 
 import re
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +40,7 @@ from jellybean_solver import size_text
 MAX_BYTES = 2 * 2**20
 MAX_DEPTH = 24
 _MAX_PROBLEMS = 100
+_KEPT_TEXTS, _KEPT_CHARACTERS = 8, 2**16  # parsed texts that are kept, and the longest of them: at most 32 MB in all
 
 DocPath = tuple[str | int, ...]
 
@@ -140,7 +143,7 @@ def read_text(text: str, file: str) -> Tree:
     directive = re.search(r"(?m)^%", text)
     builder = _Builder(tree, text.count("\n", 0, directive.start()) + 1 if directive else 1)
     try:
-        for event in _events(text):
+        for event in _RECENT.events(text):
             if not builder.take(event):
                 break
     except MarkedYAMLError as error:
@@ -181,8 +184,37 @@ def _reject_placeholders(tree: Tree, value: Any, path: DocPath, comments: Mappin
             value[key] = None
 
 
-def _events(text: str) -> Iterator[Event]:
-    yield from YAML(typ="safe", pure=True).parse(text)
+class _RecentTexts:
+    """The events of the texts that were parsed last: a command reads a project several times, an operator for ever.
+
+    A text with an error, or one that its reader left before the end, is parsed anew.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # documents are read in several threads
+        self._events: OrderedDict[str, Sequence[Event]] = OrderedDict()  # the least recently used first
+
+    def events(self, text: str) -> Iterator[Event]:
+        """The events of a YAML text, in order."""
+        with self._lock:
+            known = self._events.pop(text, None)
+            if known is not None:
+                self._events[text] = known
+        if known is not None:
+            yield from known
+            return
+        parsed: list[Event] = []
+        for event in YAML(typ="safe", pure=True).parse(text):
+            parsed.append(event)
+            yield event
+        if len(text) <= _KEPT_CHARACTERS:
+            with self._lock:
+                self._events[text] = parsed
+                while len(self._events) > _KEPT_TEXTS:
+                    self._events.popitem(last=False)
+
+
+_RECENT = _RecentTexts()
 
 
 def _missing_hint(path: Path) -> str:
