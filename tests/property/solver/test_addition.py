@@ -26,7 +26,7 @@ from jellybean_solver import (
 from tests.brute_force import optimum
 from tests.plan_check import complaints
 from tests.property.solver.test_together import Pair, cheapest_pair, pairs
-from tests.support.examples import NIGHTLY, examples
+from tests.support.examples import examples
 
 NEAR = 1e-6
 
@@ -97,7 +97,7 @@ def test_with_memory_bandwidth_and_residency_too(pair: Pair) -> None:
     _adds(pair)
 
 
-@pytest.mark.parametrize("seed", range(20 if NIGHTLY else 3))
+@pytest.mark.parametrize("seed", range(examples(3, nightly=20)))
 def test_one_more_site_among_several(seed: int) -> None:
     problem = unlike_sites(seed, 6, operators=5, variants=3, cloud=3)
     names = [workflow.name for workflow in problem.workflows]

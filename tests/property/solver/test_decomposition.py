@@ -83,7 +83,7 @@ def _prices(problem: Problem, rng: random.Random) -> Prices:
     return Prices(*(own * rng.uniform(0.5, 2.0) + rng.choice((0.0, 0.01)) for own in listed.parts))
 
 
-@pytest.mark.parametrize("seed", range(40 if NIGHTLY else 4))
+@pytest.mark.parametrize("seed", range(examples(4, nightly=40)))
 def test_alike_workflows_are_bounded_and_planned_as_by_the_program_of_each(seed: int) -> None:
     """At several prices in turn, as what is known from the last ones is used again."""
     problem, rng = unlike_sites(seed, 5, operators=5, variants=3, cloud=3), random.Random(seed)
@@ -102,7 +102,7 @@ def test_alike_workflows_are_bounded_and_planned_as_by_the_program_of_each(seed:
             assert answer.plan.cost_at(prices) <= optimum * 1.05  # not to the end, but a good plan
 
 
-@pytest.mark.parametrize("seed", range(40 if NIGHTLY else 4))
+@pytest.mark.parametrize("seed", range(examples(4, nightly=40)))
 def test_the_program_of_chosen_variants_equals_that_of_the_fleet_search(seed: int) -> None:
     problem, rng = unlike_sites(seed, 4, operators=5, variants=3, cloud=3), random.Random(seed)
     parts, prices = split(problem), _prices(problem, rng)
@@ -120,7 +120,7 @@ def test_the_program_of_chosen_variants_equals_that_of_the_fleet_search(seed: in
             assert mine.cost_at(prices) == pytest.approx(theirs.cost_at(prices), rel=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(20 if NIGHTLY else 3))
+@pytest.mark.parametrize("seed", range(examples(3, nightly=20)))
 def test_bounds_of_boxes_never_exceed_a_plan_in_them(seed: int) -> None:
     """Whatever the multipliers: they only price what couples operators."""
     problem, rng = unlike_sites(seed, 3, operators=4, variants=3, cloud=2), random.Random(seed)

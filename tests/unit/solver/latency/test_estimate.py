@@ -42,7 +42,7 @@ def with_arrivals(problem: Problem, arrivals: Arrivals) -> Problem:
     return replace(problem, sources=tuple(replace(source, arrivals=arrivals) for source in problem.sources))
 
 
-@pytest.mark.parametrize("seed", (0, 3))
+@pytest.mark.parametrize("seed", (0, pytest.param(3, marks=pytest.mark.slow)))
 @pytest.mark.parametrize("sharing", Sharing)
 @pytest.mark.parametrize("arrivals", Arrivals)
 def test_is_near_the_simulator(seed: int, sharing: Sharing, arrivals: Arrivals) -> None:

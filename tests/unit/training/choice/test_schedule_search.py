@@ -22,6 +22,7 @@ from jellybean.training.choice.search import Search, SearchLimits
 from jellybean.training.choice.trial import RankTimes, measured_costs
 from jellybean_solver.pipeline import (
     COLLECTIVES,
+from tests.support.examples import examples
     ONE_DEVICE_SCHEDULE,
     SCHEDULES,
     ActionKind,
@@ -153,7 +154,7 @@ class TestSearch:
         made = search({self.FAST: 1.0})
         assert choice_note(made, made.best, 2) == "1f1b is fastest: 1e+03 ms a batch (1 candidate, 1 of them tried)"
 
-    @pytest.mark.parametrize("seed", range(20))
+    @pytest.mark.parametrize("seed", range(examples(20)))
     def test_the_argmin_where_processes_share_cores(self, seed):
         """Predictions leave out that more processes slow each other."""
         candidates, _ = enumerate_candidates(document(parallel="auto"), 4)
