@@ -22,7 +22,6 @@ from jellybean.training.choice.search import Search, SearchLimits
 from jellybean.training.choice.trial import RankTimes, measured_costs
 from jellybean_solver.pipeline import (
     COLLECTIVES,
-from tests.support.examples import examples
     ONE_DEVICE_SCHEDULE,
     SCHEDULES,
     ActionKind,
@@ -33,6 +32,7 @@ from tests.support.examples import examples
     make_schedule,
     simulate,
 )
+from tests.support.examples import examples
 
 LINK = LinkSpeed(1e9, 1e-4)
 
