@@ -32,10 +32,10 @@ def command_line(smoke: bool) -> Result:
     runs = 2 if smoke else RUNS
     for row in COMMANDS:
         _processor_s(row)  # once before, so that files are in memory and compiled
-    taken: dict[str, list[float]] = {row: [] for row in COMMANDS}
+    times_s: dict[str, list[float]] = {row: [] for row in COMMANDS}
     for _ in range(runs):
         for row in COMMANDS:
-            taken[row].append(_processor_s(row))
+            times_s[row].append(_processor_s(row))
     return Result(
         title="Start of the command line",
         topic=Topic.COMMAND_LINE,
@@ -47,7 +47,7 @@ def command_line(smoke: bool) -> Result:
                 ["command", "median", "highest"],
                 [
                     [f"`{row}`", f"{statistics.median(times):.3f} s", f"{max(times):.3f} s"]
-                    for row, times in taken.items()
+                    for row, times in times_s.items()
                 ],
             ),
         ),
@@ -60,8 +60,8 @@ def _processor_s(row: str) -> float:
     started = subprocess.Popen(
         [sys.executable, *arguments], env={**os.environ, **environment}, stdout=subprocess.DEVNULL
     )
-    _, status, used = os.wait4(started.pid, 0)  # in microseconds, where os.times has hundredths of a second
+    _, status, usage = os.wait4(started.pid, 0)  # in microseconds, where os.times has hundredths of a second
     started.returncode = os.waitstatus_to_exitcode(status)
     if started.returncode:
         raise RuntimeError(f"{row} ended with status {started.returncode}")
-    return used.ru_utime + used.ru_stime
+    return usage.ru_utime + usage.ru_stime

@@ -14,11 +14,11 @@ from benchmarks.harness.result import Result, Table, Topic
 from jellybean.display.formats import duration, rate, usd
 
 SERVED_S = 20
-WHOLE = ("--set", "operators.read.cuts=0")
+UNCUT = ("--set", "operators.read.cuts=0")
 PLANS = {
     "a model cut in two": (),
-    "the cheapest of whole models": WHOLE,
-    "whole, all in the cloud": (*WHOLE, "--set", "operators.read.tiers=[cloud]"),
+    "the cheapest of whole models": UNCUT,
+    "whole, all in the cloud": (*UNCUT, "--set", "operators.read.tiers=[cloud]"),
 }
 METRICS = {
     "throughput_per_s": ("throughput", rate),
@@ -50,7 +50,7 @@ def split(smoke: bool) -> Result:
 
 def _served(project: str, plan: str, options: tuple[str, ...], seconds: int) -> Iterator[list[str]]:
     """A row for each figure of a plan; the first has the plan's name and cost."""
-    told = json.loads(jellybean("plan", project, "--json", *options))
+    plan_document = json.loads(jellybean("plan", project, "--json", *options))
     jellybean("simulate", project, *options)
     jellybean("up", project, "--detach", *options)
     try:
@@ -59,10 +59,10 @@ def _served(project: str, plan: str, options: tuple[str, ...], seconds: int) -> 
     finally:
         jellybean("down", project)
     report = json.loads(jellybean("report", project, "--json", *options))
-    found = {comparison["metric"]: comparison for comparison in report["comparisons"]}
-    name = [plan, usd(told["cost_usd_per_h"]["total"])]
+    comparisons = {comparison["metric"]: comparison for comparison in report["comparisons"]}
+    name = [plan, usd(plan_document["cost_usd_per_h"]["total"])]
     for metric in METRICS:
-        yield [*name, *_cells(metric, found[metric])]
+        yield [*name, *_cells(metric, comparisons[metric])]
         name = ["", ""]
 
 

@@ -46,27 +46,27 @@ _NEEDED = ("plan", "worker", "listen", "peers")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run an agent. Exit code: 0 after a drain, 2 when the plan, a model or an address is invalid, else 1."""
     parser = _parser()
-    given = vars(parser.parse_args(argv))
-    joining = {name: given.pop(name) for name in ("join", "token", "token_file", "state", "plan_every_s")}
+    options = vars(parser.parse_args(argv))
+    joining = {name: options.pop(name) for name in ("join", "token", "token_file", "state", "plan_every_s")}
     is_new = False
-    missing = [f"--{name}" for name in _NEEDED if given[name] is None]
+    missing = [f"--{name}" for name in _NEEDED if options[name] is None]
     if joining["join"] is None and missing:
         parser.error(f"the following arguments are required: {', '.join(missing)} (or --join)")
-    name = given["worker"] or "jellybean-agent"
-    log_format = configure_logging(name, given.pop("log_format"), given.pop("log_level"))
+    name = options["worker"] or "jellybean-agent"
+    log_format = configure_logging(name, options.pop("log_format"), options.pop("log_level"))
     try:
-        given["allow_python"] = parse_allow_list(given["allow_python"])
-        folders = [str(folder.resolve()) for folder in given.pop("python_path")]
-        sys.path += step_folders(given["allow_python"], folders)  # model processes are forked later
+        options["allow_python"] = parse_allow_list(options["allow_python"])
+        folders = [str(folder.resolve()) for folder in options.pop("python_path")]
+        sys.path += step_folders(options["allow_python"], folders)  # model processes are forked later
         with contextlib.ExitStack() as stack:
             pool: ModelProcessPool | None = None
-            if not given["in_process"]:  # before gRPC starts, as no process may be forked afterwards
-                pool = stack.enter_context(ModelProcessPool((given["model_memory_mib"] or 0) * 2**20 or None))
-            given["emulate"] = not given.pop("no_emulation")
+            if not options["in_process"]:  # before gRPC starts, as no process may be forked afterwards
+                pool = stack.enter_context(ModelProcessPool((options["model_memory_mib"] or 0) * 2**20 or None))
+            options["emulate"] = not options.pop("no_emulation")
             if joining["join"] is None:
-                asyncio.run(serve(Options(**given), pool))
+                asyncio.run(serve(Options(**options), pool))
             else:
-                is_new = asyncio.run(_joined(joining, given, pool))
+                is_new = asyncio.run(_joined(joining, options, pool))
     except AgentError as error:
         _tell_end(name, str(error), log_format)
         return 2 if isinstance(error, PlanViewError | ModelError) else 1
@@ -86,7 +86,7 @@ def _tell_end(name: str, reason: str, log_format: str) -> None:
         print(f"{name}: {reason}", file=sys.stderr)
 
 
-async def _joined(joining: dict[str, object], given: dict[str, object], pool: ModelProcessPool | None) -> bool:
+async def _joined(joining: dict[str, object], options: dict[str, object], pool: ModelProcessPool | None) -> bool:
     """Enrol at a gateway, then serve its plan, and keep the certificate renewed.
 
     True if serving ended because the gateway has a new plan. If a model of the plan cannot be loaded, the gateway is
@@ -96,26 +96,26 @@ async def _joined(joining: dict[str, object], given: dict[str, object], pool: Mo
     file = Path(str(joining["token_file"] or ""))
     if token is None and file.is_file():  # a missing file is no error: the token may have been removed after its use
         token = file.read_text(encoding="utf-8")
-    found = await join(str(joining["join"]), None if token is None else str(token), Path(str(joining["state"])))
-    own = json.loads((found.folder / "peers.json").read_bytes())[found.worker.name]
-    files = {"plan": found.folder / "plan.json", "peers": found.folder / "peers.json", "root": found.models}
-    listen = given["listen"] or f"0.0.0.0:{str(own).rpartition(':')[2]}"
-    ours = {"worker": found.worker.name, "tls": found.tls, "listen": listen, "emulate": False}
-    ours["counters"] = given["counters"] or found.folder / "counters"
-    allow_python = cast(frozenset[str], given["allow_python"])
+    joined = await join(str(joining["join"]), None if token is None else str(token), Path(str(joining["state"])))
+    own_address = json.loads((joined.folder / "peers.json").read_bytes())[joined.worker.name]
+    files = {"plan": joined.folder / "plan.json", "peers": joined.folder / "peers.json", "root": joined.models}
+    listen = options["listen"] or f"0.0.0.0:{str(own_address).rpartition(':')[2]}"
+    overrides = {"worker": joined.worker.name, "tls": joined.tls, "listen": listen, "emulate": False}
+    overrides["counters"] = options["counters"] or joined.folder / "counters"
+    allow_python = cast(frozenset[str], options["allow_python"])
     every_s = float(str(joining["plan_every_s"]))
     stop = termination_event()
-    renewing = _start(keep_renewed(found.folder))
-    trial = ModelTrial(pool, found.folder, cast(float, given["max_run_s"]))
+    renewing = _start(keep_renewed(joined.folder))
+    trial = ModelTrial(pool, joined.folder, cast(float, options["max_run_s"]))
     trial.remove_files()
-    following = _start(wait_for_new_plan(found, every_s, trial, allow_python))
+    following = _start(wait_for_new_plan(joined, every_s, trial, allow_python))
     try:
-        await serve(Options(**{**given, **files, **ours}), pool, stop)  # type: ignore[arg-type]
+        await serve(Options(**{**options, **files, **overrides}), pool, stop)  # type: ignore[arg-type]
     except ModelError as error:
         if not stop.is_set():
-            LOG.error("plan %s cannot be served here, waiting for another: %s", found.view.hash[:12], error)
+            LOG.error("plan %s cannot be served here, waiting for another: %s", joined.view.hash[:12], error)
             await _cancelled(following)  # it may be trying models
-            following = _start(wait_for_new_plan(found, every_s, trial, allow_python, problem=str(error)))
+            following = _start(wait_for_new_plan(joined, every_s, trial, allow_python, problem=str(error)))
             await stop.wait()
     finally:
         is_new = following.done() and following.exception() is None
