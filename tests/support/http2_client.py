@@ -33,7 +33,7 @@ from tests.support.memory_connection import MemoryTransport
 
 SERVICE = "test.Calls"
 ECHO, SLOW, BIDI, BREAK, SPLIT = (f"/{SERVICE}/{name}" for name in ("Echo", "Slow", "Bidi", "Break", "Split"))
-INITIAL_WINDOW, MAX_FRAME = 4, 5  # identifiers of settings
+ENABLE_PUSH, INITIAL_WINDOW, MAX_FRAME = 2, 4, 5  # identifiers of settings
 # Numbers of statuses, as `Http2Client.status` returns them.
 UNKNOWN, INVALID, DEADLINE, EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 2, 3, 4, 8, 12, 13, 14
 

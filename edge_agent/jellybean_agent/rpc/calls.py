@@ -123,6 +123,7 @@ class CallHeaders:
     metadata: Metadata
     timeout_s: float | None
     compression: str = "identity"
+    content_bytes: int | None = None  # of all DATA of the request, if the client has declared it
     method: Method | None = None
     is_authorised: bool = False  # the policy has accepted a call with these headers, and would accept the next one
 

@@ -1,4 +1,4 @@
-"""HTTP/2 frames (RFC 9113) and the headers of gRPC: constants, and pure functions of bytes."""
+"""HTTP/2 frames (RFC 9113) and what gRPC puts into them: constants, and pure functions of bytes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from urllib.parse import quote
 
 import grpc
 
-from jellybean_agent.rpc.calls import CallHeaders, Metadata
-from jellybean_agent.rpc.hpack import Headers, encode_headers
+from jellybean_agent.rpc.hpack import encode_headers
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RESET, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = range(10)
@@ -26,15 +25,21 @@ RESPONSE_HEADERS = encode_headers(
     ((b":status", b"200"), (b"content-type", b"application/grpc"), (b"grpc-accept-encoding", b"gzip"))
 )
 OK_TRAILERS = encode_headers(((b"grpc-status", b"0"),))
-_UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-_HOP_BY_HOP = ("te", "content-type", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding")
 
 
 class BrokenError(Exception):
-    """The client violated the protocol; the connection is closed with the HTTP/2 error code `code`."""
+    """A connection error (RFC 9113, 5.4.1): the connection is closed with the HTTP/2 error code `code`."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
+        self.code = code
+
+
+class StreamError(Exception):
+    """A stream error (RFC 9113, 5.4.2): the stream is reset with the HTTP/2 error code `code`, the others go on."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__()
         self.code = code
 
 
@@ -74,30 +79,3 @@ def trailers(status: grpc.StatusCode, details: str) -> bytes:
     """The header block of a call's trailing status."""
     message = quote(details[:4000], safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~")
     return encode_headers(((b"grpc-status", str(status.value[0]).encode()), (b"grpc-message", message.encode())))
-
-
-def read_call_headers(headers: Headers) -> CallHeaders:
-    """Parse the headers of a call; trailers give an empty path. BrokenError if they are not those of a gRPC call."""
-    by_name = dict(headers)
-    if not headers or b":path" not in by_name:
-        return CallHeaders("", (), None)
-    if by_name.get(b":method") != b"POST" or not by_name.get(b"content-type", b"").startswith(b"application/grpc"):
-        raise BrokenError(PROTOCOL_ERROR, "no gRPC call")
-    metadata: Metadata = tuple(
-        (key, value.decode("latin-1"))
-        for key, value in ((name.decode("latin-1"), value) for name, value in headers)
-        if not key.startswith(":") and key not in _HOP_BY_HOP
-    )
-    encoding = by_name.get(b"grpc-encoding", b"identity").decode("latin-1")
-    return CallHeaders(
-        by_name[b":path"].decode("latin-1"), metadata, _timeout_s(by_name.get(b"grpc-timeout")), encoding
-    )
-
-
-def _timeout_s(text: bytes | None) -> float | None:
-    if text is None:
-        return None
-    number, unit = text[:-1].decode("latin-1"), text[-1:].decode("latin-1")
-    if not number.isascii() or not number.isdecimal() or len(number) > 8 or unit not in _UNITS_S:
-        raise BrokenError(PROTOCOL_ERROR, "no timeout")
-    return int(number) * _UNITS_S[unit]

@@ -18,6 +18,7 @@ import numpy as np
 
 from jellybean_agent.rpc.calls import NO_AUTH_CONTEXT, SHUTTING_DOWN, AuthContext, CallServer
 from jellybean_agent.rpc.frames import (
+    CLOSED,
     COMPRESSION,
     CONTINUATION,
     DATA,
@@ -32,6 +33,7 @@ from jellybean_agent.rpc.frames import (
     PADDED,
     PING,
     PREFACE,
+    PRIORITY,
     PROTOCOL_ERROR,
     PUSH,
     RESET,
@@ -40,6 +42,7 @@ from jellybean_agent.rpc.frames import (
     WINDOW,
     WINDOW_BYTES,
     BrokenError,
+    StreamError,
     frame,
     unpadded,
     window_update,
@@ -56,6 +59,7 @@ from jellybean_agent.rpc.unix_socket_frames import GREETING, STREAMS_GREETING, p
 from jellybean_agent.rpc.write_buffer import WriteBuffer
 
 _READ_BYTES = 2**16
+_GOAWAY_BYTES = 8  # without the text behind
 _RETIRE_S = 1.0  # from a GOAWAY until calls are refused: longer than it takes a client to know
 _UNSENT_BYTES = 2**20  # bytes in the transport's write buffer above which reading pauses
 
@@ -75,7 +79,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self.responses.auth_context = auth_context
         self._requests = RequestAssembler(server)
         self._control = ControlFrames(self._streams, self.responses, self._out, self._guard)
-        self._calls = CallOpener(server, self._streams, self.responses, self._out, self._guard)
+        self._calls = CallOpener(server, self._streams, self.responses, self._guard)
         self._buffer: memoryview = np.empty(_READ_BYTES, np.uint8).data
         self._rest = b""  # of the last read, an incomplete frame
         self._has_preface = False
@@ -88,6 +92,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             SETTINGS: self._control.settings,
             PING: self._control.ping,
             RESET: self._control.reset,
+            PRIORITY: self._control.priority,
             PUSH: self._control.push,
             GOAWAY: self._client_leaves,
         }
@@ -207,10 +212,14 @@ class Http2Connection(asyncio.BufferedProtocol):
             return 0
         payload = view[at + HEAD.size : at + HEAD.size + length]
         if kind in self._frames:
-            self._frames[kind](flags, number, payload)
+            # Of a continued header block, `number` is the stream too: nothing may come between.
+            try:
+                self._frames[kind](flags, number, payload)
+            except StreamError as error:
+                self._reset(number, error.code)
         elif kind == DATA:
             self._receive_data(number, unpadded(payload), length, ends_stream=bool(flags & END_STREAM))
-        else:  # PRIORITY, and frames of extensions
+        else:  # frames of extensions
             self._guard.count_idle()
         return int(HEAD.size + length)
 
@@ -225,6 +234,12 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def _receive_data(self, number: int, part: memoryview | None, size: int, *, ends_stream: bool) -> None:
         """Handle the payload of a DATA frame; `part` None: it was received directly into the message's buffer."""
+        try:
+            self._receive_content(number, part, size, ends_stream=ends_stream)
+        except StreamError as error:
+            self._reset(number, error.code)
+
+    def _receive_content(self, number: int, part: memoryview | None, size: int, *, ends_stream: bool) -> None:
         self._unacknowledged += size
         if self._unacknowledged > CONNECTION_WINDOW // 2:
             self._out.write(window_update(0, self._unacknowledged))
@@ -235,8 +250,11 @@ class Http2Connection(asyncio.BufferedProtocol):
             if not 0 < number <= self._streams.last:
                 raise BrokenError(PROTOCOL_ERROR, "DATA of no stream")
             self._guard.count_idle()
+            if not self._streams.may_get_frames(number):
+                raise StreamError(CLOSED)
             return
         stream.receive_bytes(size)
+        stream.content_bytes += size if part is None else len(part)
         if part is None:
             self._requests.received_directly(stream, size)
         while part and number in streams:
@@ -250,7 +268,16 @@ class Http2Connection(asyncio.BufferedProtocol):
         if stream.need > 0 and stream.unread > WINDOW_BYTES // 2:
             self.responses.give_credit(number, stream)  # without credit, the rest of the message could never be sent
 
-    def _client_leaves(self, _flags: int, _number: int, _payload: memoryview) -> None:
+    def _reset(self, number: int, code: int) -> None:
+        """Reset a stream whose client has broken its rules: limited as the resets of the client itself are."""
+        self._guard.count_reset(asyncio.get_running_loop().time())
+        self.responses.reset(number, code)
+
+    def _client_leaves(self, _flags: int, number: int, payload: memoryview) -> None:
+        if number:
+            raise BrokenError(PROTOCOL_ERROR, "a GOAWAY of a stream")
+        if len(payload) < _GOAWAY_BYTES:
+            raise BrokenError(SIZE, "a GOAWAY of another size")
         self._calls.is_draining = True
 
     def _switch_protocol(self, greeting: bytes, rest: bytes) -> None:

@@ -17,6 +17,7 @@ from jellybean_agent.rpc.frames import (
     SIZE,
     WINDOW_BYTES,
     BrokenError,
+    StreamError,
     frame,
     window_update,
 )
@@ -26,7 +27,7 @@ from jellybean_agent.rpc.http2_stream import StreamTable
 from jellybean_agent.rpc.write_buffer import WriteBuffer
 
 CONNECTION_WINDOW = 2**30  # bytes that a client may send on the whole connection before they are consumed
-_MAX_STREAMS, _INITIAL_WINDOW, _MAX_FRAME, _MAX_HEADERS = 3, 4, 5, 6  # identifiers of settings
+_PUSH, _MAX_STREAMS, _INITIAL_WINDOW, _MAX_FRAME, _MAX_HEADERS = 2, 3, 4, 5, 6  # identifiers of settings
 
 
 class ControlFrames:
@@ -50,7 +51,9 @@ class ControlFrames:
 
     def settings(self, flags: int, number: int, payload: memoryview) -> None:
         """The client's SETTINGS: the size of its frames and windows."""
-        if number or len(payload) % SETTING.size:
+        if number:
+            raise BrokenError(PROTOCOL_ERROR, "SETTINGS of a stream")
+        if len(payload) % SETTING.size or (flags & ACK and payload):
             raise BrokenError(SIZE, "SETTINGS of another size")
         self.has_settings = True
         if flags & ACK:
@@ -66,6 +69,8 @@ class ControlFrames:
                 if not 2**14 <= value < 2**24:
                     raise BrokenError(PROTOCOL_ERROR, f"frames of {value}")
                 self._responses.frame_bytes = min(value, FRAME_BYTES)
+            elif name == _PUSH and value > 1:
+                raise BrokenError(PROTOCOL_ERROR, f"ENABLE_PUSH of {value}")
         self._streams.change_initial_window(window)
         self._out.write(frame(SETTINGS, ACK, 0, b""))
         self._responses.send_all_unsent()
@@ -80,7 +85,9 @@ class ControlFrames:
 
     def ping(self, flags: int, number: int, payload: memoryview) -> None:
         """PING: answer it."""
-        if len(payload) != 8 or number:
+        if number:
+            raise BrokenError(PROTOCOL_ERROR, "a PING of a stream")
+        if len(payload) != 8:
             raise BrokenError(SIZE, "a PING of another size")
         if not flags & ACK:
             self._guard.count_idle()
@@ -88,14 +95,24 @@ class ControlFrames:
 
     def reset(self, _flags: int, number: int, payload: memoryview) -> None:
         """RST_STREAM: the client cancels a call."""
-        if len(payload) != 4 or not 0 < number <= self._streams.last:
+        if not 0 < number <= self._streams.last:
             raise BrokenError(PROTOCOL_ERROR, "a RST_STREAM of no stream")
+        if len(payload) != 4:
+            raise BrokenError(SIZE, "a RST_STREAM of another size")
         self._guard.count_idle()
         stream = self._streams.by_number.pop(number, None)
         if stream is not None:
             if stream.call is not None and not stream.call.is_over:
                 self._guard.count_reset(self._loop.time())
             self._responses.drop(stream)
+
+    def priority(self, _flags: int, number: int, payload: memoryview) -> None:
+        """PRIORITY, which RFC 9113 has deprecated: its form is checked, and it changes nothing."""
+        self._guard.count_idle()
+        if not number:
+            raise BrokenError(PROTOCOL_ERROR, "a PRIORITY of no stream")
+        if len(payload) != 5:
+            raise StreamError(SIZE)
 
     def push(self, _flags: int, _number: int, _payload: memoryview) -> None:
         """PUSH_PROMISE, which only servers send."""

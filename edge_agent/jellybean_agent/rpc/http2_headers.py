@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grpc
 
+from jellybean_agent.rpc.call_headers import Refusal, read_call_headers
 from jellybean_agent.rpc.calls import CallHeaders, CallServer, RpcCall, unknown_method
 from jellybean_agent.rpc.frames import (
     CLOSED,
@@ -14,18 +15,18 @@ from jellybean_agent.rpc.frames import (
     PADDED,
     PROTOCOL_ERROR,
     REFUSED,
-    RESET,
+    SIZE,
     WITH_PRIORITY,
     BrokenError,
-    frame,
-    read_call_headers,
+    StreamError,
     unpadded,
 )
 from jellybean_agent.rpc.hpack import Decoder
 from jellybean_agent.rpc.http2_flood import FloodGuard
 from jellybean_agent.rpc.http2_responses import ResponseSender
 from jellybean_agent.rpc.http2_stream import Stream, StreamTable
-from jellybean_agent.rpc.write_buffer import WriteBuffer
+
+_PRIORITY_BYTES = 5  # of a HEADERS frame that has a priority
 
 
 class CallOpener:
@@ -39,11 +40,10 @@ class CallOpener:
         server: CallServer,
         streams: StreamTable,
         responses: ResponseSender,
-        out: WriteBuffer,
         guard: FloodGuard,
     ) -> None:
-        self._server, self._streams, self._responses, self._out, self._guard = server, streams, responses, out, guard
-        self._decoder: Decoder[CallHeaders] = Decoder(HEADER_BYTES, read_call_headers)
+        self._server, self._streams, self._responses, self._guard = server, streams, responses, guard
+        self._decoder: Decoder[CallHeaders | Refusal] = Decoder(HEADER_BYTES, read_call_headers)
         self.incomplete: tuple[int, int, bytearray] | None = None  # stream, flags, bytes of an incomplete header block
         self._new_calls: list[tuple[RpcCall, Stream]] = []  # opened by the present read
         self.is_draining = False
@@ -53,7 +53,9 @@ class CallOpener:
         if flags & PADDED:
             payload = unpadded(payload)
         if flags & WITH_PRIORITY:
-            payload = payload[5:]
+            if len(payload) < _PRIORITY_BYTES:
+                raise BrokenError(SIZE, "HEADERS without the priority that they announce")
+            payload = payload[_PRIORITY_BYTES:]
         if not number & 1:
             raise BrokenError(PROTOCOL_ERROR, f"a client's stream has an odd number, not {number}")
         if flags & END_HEADERS:
@@ -79,13 +81,19 @@ class CallOpener:
         headers = self._decoder.decode(block)
         ends_stream = bool(flags & END_STREAM)
         if number <= self._streams.last:
-            self._trailers(number, ends_stream=ends_stream)
+            self._trailers(number, headers, ends_stream=ends_stream)
             return
-        self._streams.last = number
+        self._streams.begin(number)
         if self.is_draining:
             self._guard.count_idle()
-            self._out.write(frame(RESET, 0, number, REFUSED.to_bytes(4, "big")))
+            self._responses.reset(number, REFUSED)
             return
+        if isinstance(headers, Refusal) and headers.response:
+            self._guard.count_idle()
+            self._responses.refuse(number, headers.response, has_ended=ends_stream)
+            return
+        if isinstance(headers, Refusal) or not headers.path:
+            raise StreamError(PROTOCOL_ERROR)
         if len(self._streams.by_number) >= self._server.max_streams:
             raise BrokenError(ENHANCE_YOUR_CALM, f"more than {self._server.max_streams} streams")
         stream = self._streams.open(number)
@@ -97,15 +105,17 @@ class CallOpener:
         if ends_stream and number in self._streams.by_number:
             self.half_close(stream)
 
-    def _trailers(self, number: int, *, ends_stream: bool) -> None:
+    def _trailers(self, number: int, headers: CallHeaders | Refusal, *, ends_stream: bool) -> None:
         """Handle headers of a stream that was opened before, and may be closed already."""
-        if not ends_stream:
-            raise BrokenError(PROTOCOL_ERROR, "headers twice")
         stream = self._streams.by_number.get(number)
         if stream is None:
             self._guard.count_idle()
+            if not self._streams.may_get_frames(number):
+                raise StreamError(CLOSED)
         elif stream.is_half_closed:
-            raise BrokenError(CLOSED, "headers after a stream's end")
+            raise StreamError(CLOSED)
+        elif not ends_stream or isinstance(headers, Refusal) or headers.path:
+            raise StreamError(PROTOCOL_ERROR)
         else:
             self.half_close(stream)
 
@@ -136,6 +146,8 @@ class CallOpener:
         call = stream.call
         if call is None or call.is_over:
             return
+        if call.headers.content_bytes not in (None, stream.content_bytes):
+            raise StreamError(PROTOCOL_ERROR)
         if stream.need >= 0 or stream.got:
             call.end(grpc.StatusCode.INVALID_ARGUMENT, "the stream ended within a message")
         elif not call.method.is_unary:

@@ -6,7 +6,7 @@ import grpc
 import numpy as np
 
 from jellybean_agent.rpc.calls import CallServer, RpcCall
-from jellybean_agent.rpc.frames import PROTOCOL_ERROR, BrokenError, decompress
+from jellybean_agent.rpc.frames import decompress
 from jellybean_agent.rpc.http2_stream import DIRECT_BYTES, Stream
 
 _PREFIX_BYTES = 5  # of a gRPC message: whether it is compressed, and its size
@@ -61,11 +61,7 @@ class RequestAssembler:
                 prefix, taken = data[:_PREFIX_BYTES], _PREFIX_BYTES
             data = data[taken:]
             need = int.from_bytes(prefix[1:_PREFIX_BYTES], "big")
-            if prefix[0] > 1:
-                raise BrokenError(PROTOCOL_ERROR, "no gRPC message")
-            if need > self._server.max_message_bytes:
-                limit = self._server.max_message_bytes
-                call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, f"a message of {need} bytes is larger than max ({limit})")
+            if not self._accepts(call, prefix[0], need):
                 return data[:0]
             stream.is_compressed, stream.need = bool(prefix[0]), need
         wanted = stream.need - stream.got
@@ -85,6 +81,17 @@ class RequestAssembler:
         stream.got, stream.need = 0, -1
         self._complete(call, stream, message)
         return data[wanted:]
+
+    def _accepts(self, call: RpcCall, flag: int, need: int) -> bool:
+        """End a call whose next message has an unknown flag, or is too large."""
+        limit = self._server.max_message_bytes
+        if flag > 1:
+            call.end(grpc.StatusCode.INTERNAL, f"a message with the flag {flag}, and 0 and 1 are known")
+        elif need > limit:
+            call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, f"a message of {need} bytes is larger than max ({limit})")
+        else:
+            return True
+        return False
 
     def _complete(self, call: RpcCall, stream: Stream, message: memoryview) -> None:
         """Pass a complete message to its call; a unary call's is kept until the client half-closes the stream."""

@@ -20,10 +20,12 @@ from jellybean_agent.rpc.frames import (
     LARGEST_WINDOW,
     NO_ERROR,
     OK_TRAILERS,
+    PROTOCOL_ERROR,
     RESET,
     RESPONSE_HEADERS,
     WINDOW_BYTES,
     BrokenError,
+    StreamError,
     frame,
     frame_head,
     trailers,
@@ -125,7 +127,9 @@ class ResponseSender:
         """The client has sent a WINDOW_UPDATE, for the connection (number 0) or a stream."""
         if number == 0:
             self._window += more
-            if more == 0 or self._window > LARGEST_WINDOW:
+            if more == 0:
+                raise BrokenError(PROTOCOL_ERROR, "a WINDOW_UPDATE of nothing")
+            if self._window > LARGEST_WINDOW:
                 raise BrokenError(FLOW, "a connection's window out of bounds")
             before = self._window
             self.send_all_unsent()
@@ -137,7 +141,7 @@ class ResponseSender:
             self._guard.count_idle()
             return
         if more == 0:
-            raise BrokenError(FLOW, "a stream's window out of bounds")
+            raise StreamError(PROTOCOL_ERROR)
         stream.widen(more)
         if number in self._blocked:
             self._send_unsent(number, stream)
@@ -198,6 +202,7 @@ class ResponseSender:
         """Send the trailers and release the stream."""
         if not stream.is_half_closed:
             last += frame(RESET, 0, number, NO_ERROR.to_bytes(4, "big"))  # tell the client to stop sending the request
+            self._table.closed_early(number)
         else:
             self._guard.call_answered()
         self._streams.pop(number, None)
@@ -208,6 +213,21 @@ class ResponseSender:
 
     def _drop_unread(self, number: int, stream: Stream) -> None:
         """Reset a call whose client has not read the answer by the deadline."""
-        if self._streams.pop(number, None) is not None:
+        if number in self._streams:
+            self.reset(number, CANCEL)
+
+    def reset(self, number: int, code: int) -> None:
+        """Reset a stream with an HTTP/2 error code, and cancel its call; others go on."""
+        stream = self._streams.pop(number, None)
+        if stream is not None:
             self.drop(stream)
-            self._out.write(frame(RESET, 0, number, CANCEL.to_bytes(4, "big")))
+        self._table.closed_early(number)
+        self._out.write(frame(RESET, 0, number, code.to_bytes(4, "big")))
+
+    def refuse(self, number: int, response: bytes, *, has_ended: bool) -> None:
+        """Answer a request that opens no call by a header block. `has_ended`: the client sends nothing more."""
+        last = frame(HEADERS, END_HEADERS | END_STREAM, number, response)
+        if not has_ended:
+            last += frame(RESET, 0, number, NO_ERROR.to_bytes(4, "big"))
+            self._table.closed_early(number)
+        self._out.write(last)

@@ -6,8 +6,17 @@ import asyncio
 from collections import deque
 
 from jellybean_agent.rpc.calls import RpcCall
-from jellybean_agent.rpc.frames import CLOSED, FLOW, LARGEST_WINDOW, WINDOW_BYTES, BrokenError
+from jellybean_agent.rpc.frames import (
+    CLOSED,
+    FLOW,
+    LARGEST_WINDOW,
+    PROTOCOL_ERROR,
+    WINDOW_BYTES,
+    BrokenError,
+    StreamError,
+)
 
+_REMEMBERED = 1024  # closed streams: more than a client can have in flight when one of them is closed
 DIRECT_BYTES = 2**14  # messages from this size on are received without a copy through the read buffer
 
 
@@ -15,7 +24,17 @@ class Stream:
     """One call's stream: the request message being received, flow control, and the response bytes not yet sent."""
 
     __slots__ = (
-        *("call", "credit", "got", "has_headers", "is_compressed", "is_half_closed", "last", "messages"),
+        *(
+            "call",
+            "content_bytes",
+            "credit",
+            "got",
+            "has_headers",
+            "is_compressed",
+            "is_half_closed",
+            "last",
+            "messages",
+        ),
         *("need", "part", "request", "timer", "unread", "unsent", "waiter", "whole", "window"),
     )
 
@@ -23,6 +42,7 @@ class Stream:
         self.call: RpcCall | None = None
         self.window = window  # send window: bytes that the client still accepts
         self.credit = WINDOW_BYTES  # receive window: bytes that the client may still send
+        self.content_bytes = 0  # bytes of DATA received, without padding
         self.unread = 0  # bytes received for which no WINDOW_UPDATE was sent yet
         self.part = bytearray()  # the beginning of the message being received, copied from the read buffer
         self.got, self.need = 0, -1  # of that message: bytes received, and its size without the prefix (-1: unknown)
@@ -43,41 +63,66 @@ class Stream:
             self.request = memoryview(bytes(self.request))
 
     def receive_bytes(self, size: int) -> None:
-        """Subtract received bytes from the receive window. BrokenError if it is exceeded, or after half-close."""
+        """Subtract received bytes from the receive window. BrokenError if it is exceeded; StreamError after the end."""
         if self.is_half_closed:
-            raise BrokenError(CLOSED, "DATA after a stream's end")
+            raise StreamError(CLOSED)
         self.credit -= size
         if self.credit < 0:
             raise BrokenError(FLOW, "more than a stream's window")
         self.unread += size
 
     def widen(self, more: int) -> None:
-        """Add to the send window. BrokenError when it exceeds the protocol's maximum."""
+        """Add to the send window. StreamError when it exceeds the protocol's maximum."""
         self.window += more
         if self.window > LARGEST_WINDOW:
-            raise BrokenError(FLOW, "a stream's window out of bounds")
+            raise StreamError(FLOW)
 
 
 class StreamTable:
-    """The open streams of a connection by number. `by_number` is one dict for the connection's life."""
+    """The streams of a connection by number. `by_number`: the open ones, one dict for the connection's life.
 
-    __slots__ = ("by_number", "initial_window", "last")
+    A stream that the server closed before the client's end may still get frames, which are ignored. Frames of
+    other closed streams are errors. Only the last closed streams of a kind are remembered.
+    """
+
+    __slots__ = ("_skipped", "_unfinished", "by_number", "initial_window", "last")
 
     def __init__(self) -> None:
         self.by_number: dict[int, Stream] = {}
+        self._unfinished: deque[int] = deque(maxlen=_REMEMBERED)  # closed before the client's end
+        self._skipped: deque[range] = deque(maxlen=_REMEMBERED)  # numbers below an opened one that were never opened
         self.last = 0  # highest number that was opened
         self.initial_window = 2**16 - 1  # send window of a new stream, by the client's settings
+
+    def begin(self, number: int) -> None:
+        """A client uses a new number: those below it can be used no more."""
+        if number > self.last + 2:
+            self._skipped.append(range(self.last + 1, number))
+        self.last = number
 
     def open(self, number: int) -> Stream:
         stream = self.by_number[number] = Stream(self.initial_window)
         return stream
 
+    def closed_early(self, number: int) -> None:
+        """The server has closed a stream whose client may not know of it yet."""
+        self._unfinished.append(number)
+
+    def may_get_frames(self, number: int) -> bool:
+        """True for a closed stream whose client did not know when it sent a frame. BrokenError if it was never open."""
+        if any(number in numbers for numbers in self._skipped):
+            raise BrokenError(PROTOCOL_ERROR, f"stream {number} is below one that is open already")
+        return number in self._unfinished
+
     def change_initial_window(self, window: int) -> None:
         """Apply the client's setting, to open streams too."""
         more = window - self.initial_window
         self.initial_window = window
-        for stream in self.by_number.values() if more else ():
-            stream.widen(more)
+        try:
+            for stream in self.by_number.values() if more else ():
+                stream.widen(more)
+        except StreamError as error:  # SETTINGS are of the connection (RFC 9113, 6.9.2)
+            raise BrokenError(error.code, "a stream's window out of bounds") from None
 
     def take_all(self) -> list[Stream]:
         """Remove and return all streams."""

@@ -1,0 +1,111 @@
+"""The headers that open a call: what HTTP/2 (RFC 9113, 8.2 and 8.3) and gRPC ask of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import grpc
+
+from jellybean_agent.rpc.calls import CallHeaders, Metadata
+from jellybean_agent.rpc.frames import trailers
+from jellybean_agent.rpc.hpack import Headers, encode_headers
+
+_PSEUDO_HEADERS = frozenset({b":method", b":scheme", b":authority", b":path"})
+_REQUIRED = (b":method", b":scheme", b":path")
+_OF_CONNECTIONS = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"})
+_BAD_IN_NAMES = re.compile(rb"[\x00-\x09\x0b-\x20A-Z\x7f-\xff]|.:|^:|\n\n|\n$|^\n|\n:")  # names are joined by \n
+_BAD_IN_VALUES = re.compile(rb"[\r\0]|(?:^|\n)[ \t]|[ \t](?:\n|$)")  # so are values
+_UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_HOP_BY_HOP = ("te", "content-type", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why headers open no call. `response`: the header block to answer with; empty: the stream is reset."""
+
+    response: bytes = b""
+
+
+MALFORMED = Refusal()
+_NO_POST = Refusal(encode_headers(((b":status", b"405"), (b"allow", b"POST"))))
+_NO_GRPC = Refusal(encode_headers(((b":status", b"415"), (b"accept", b"application/grpc"))))
+
+
+def read_call_headers(headers: Headers) -> CallHeaders | Refusal:
+    """The headers of a call, or why they open none. Trailers, which have no pseudo-headers, give an empty path."""
+    pseudo, fields = _split(headers)
+    if pseudo is None or _are_malformed(fields) or not _are_fields_of_requests(fields):
+        return MALFORMED
+    return _call(pseudo, fields) if pseudo else CallHeaders("", (), None)
+
+
+def _split(headers: Headers) -> tuple[dict[bytes, bytes] | None, Headers]:
+    """The pseudo-headers, which come first, and the other fields. No pseudo-headers where one is wrong or is twice."""
+    pseudo: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name[:1] != b":":
+            break
+        if name not in _PSEUDO_HEADERS or name in pseudo:
+            return None, headers
+        pseudo[name] = value
+    return pseudo, headers[len(pseudo) :]
+
+
+def _call(pseudo: dict[bytes, bytes], fields: Headers) -> CallHeaders | Refusal:
+    by_name = dict(fields)
+    length = by_name.get(b"content-length")
+    if not all(map(pseudo.get, _REQUIRED)) or not (length is None or length.isdigit()):
+        return MALFORMED
+    if pseudo[b":method"] != b"POST":
+        return _NO_POST
+    if not by_name.get(b"content-type", b"").startswith(b"application/grpc"):
+        return _NO_GRPC
+    timeout = by_name.get(b"grpc-timeout")
+    timeout_s = None if timeout is None else _timeout_s(timeout)
+    if timeout is not None and timeout_s is None:
+        return _bad_timeout(timeout)
+    return CallHeaders(
+        pseudo[b":path"].decode("latin-1"),
+        _metadata(fields),
+        timeout_s,
+        by_name.get(b"grpc-encoding", b"identity").decode("latin-1"),
+        None if length is None else int(length),
+    )
+
+
+def _are_malformed(fields: Headers) -> bool:
+    """True for names that are not lower case, or names and values with characters that fields must not have."""
+    if not fields:
+        return False
+    names, values = b"\n".join([name for name, _ in fields]), b"\n".join([value for _, value in fields])
+    ends = len(fields) - 1
+    if names.count(b"\n") != ends or values.count(b"\n") != ends:
+        return True
+    return _BAD_IN_NAMES.search(names) is not None or _BAD_IN_VALUES.search(values) is not None
+
+
+def _are_fields_of_requests(fields: Headers) -> bool:
+    """False for fields of a connection, which HTTP/2 has in its frames."""
+    return all(name not in _OF_CONNECTIONS and (name != b"te" or value == b"trailers") for name, value in fields)
+
+
+def _metadata(fields: Headers) -> Metadata:
+    decoded = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in fields)
+    return tuple((name, value) for name, value in decoded if name not in _HOP_BY_HOP)
+
+
+def _timeout_s(text: bytes) -> float | None:
+    """Seconds of a grpc-timeout; None if it is none."""
+    number, unit = text[:-1].decode("latin-1"), text[-1:].decode("latin-1")
+    if not number.isascii() or not number.isdecimal() or len(number) > 8 or unit not in _UNITS_S:
+        return None
+    return int(number) * _UNITS_S[unit]
+
+
+def _bad_timeout(text: bytes) -> Refusal:
+    details = (
+        f"{text[:40].decode('latin-1')!r} is no grpc-timeout: write up to 8 digits and one of {' '.join(_UNITS_S)}"
+    )
+    head = encode_headers(((b":status", b"200"), (b"content-type", b"application/grpc")))
+    return Refusal(head + trailers(grpc.StatusCode.INVALID_ARGUMENT, details))
