@@ -146,6 +146,22 @@ def test_audits_are_compared_by_the_metric(view: PlanView) -> None:
     asyncio.run(run())
 
 
+def test_an_audit_whose_answers_break_the_metric_is_lost_once(view: PlanView, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> float:
+        raise ZeroDivisionError("no answer has this shape")
+
+    async def run() -> None:
+        one = Run(view)
+        one.serve(20)
+        monkeypatch.setattr(audits, "agreement", broken)
+        assert one.answer(3)
+        assert one.ended == {AuditOutcome.COMPARED: 0, AuditOutcome.SHED: 0, AuditOutcome.LOST: 1}
+        ((failure),) = one.plan.ended.values()
+        assert failure is not None and "no answer has this shape" in failure.reason
+
+    asyncio.run(run())
+
+
 def test_audits_are_shed_first(view: PlanView, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         busy = Run(view, busy=True)

@@ -38,6 +38,7 @@ from jellybean_agent.enrolment.join import Joined, join, keep_renewed, wait_for_
 from jellybean_agent.enrolment.join_token import parse_token
 from jellybean_agent.enrolment.retries import describe_call_error, is_refusal, retried
 from jellybean_agent.errors import TransientError
+from jellybean_agent.system.protocol_version import PROTOCOL_VERSION, PROTOCOL_VERSION_KEY
 from jellybean_protos.enrol.v1 import enrol_pb2, enrol_pb2_grpc
 from jellybean_solver.model.plan_document import Document
 from tests.support.simulated_time import run_in_simulated_time
@@ -64,6 +65,7 @@ class Gateway:
         self.models: dict[str, bytes] = {}
         self.plans: list[Any] = []  # answers to the questions for the plan; the last one repeats
         self.asked: list[enrol_pb2.PlanRequest] = []
+        self.versions: set[str] = set()  # of the protocol, by those who ask for the plan
         self.renewals = self.downloads = 0
         self._servers: list[RpcServer] = []
 
@@ -110,6 +112,7 @@ class Gateway:
 
     async def Plan(self, request: enrol_pb2.PlanRequest, context: Any) -> enrol_pb2.PlanResponse:
         self.asked.append(request)
+        self.versions.add(str(dict(context.invocation_metadata()).get(PROTOCOL_VERSION_KEY)))
         answer = self.plans[0] if len(self.plans) == 1 else self.plans.pop(0)
         if isinstance(answer, StatusError):
             await context.abort(answer.status, str(answer))
@@ -300,6 +303,7 @@ def test_a_new_plan_is_downloaded_and_waited_for(tmp_path: Path) -> None:
         assert [request.have for request in gateway.asked] == [found.view.hash] * 4
         assert [request.fetched for request in gateway.asked] == ["", "", new["hash"], new["hash"]]
         assert [request.problem for request in gateway.asked] == [""] * 4
+        assert gateway.versions == {str(PROTOCOL_VERSION)}
         assert (found.models / "models/double.onnx").read_bytes() != files["models/double.onnx"], "still served"
         assert len(list(found.models.rglob("*.part"))) == 1
 

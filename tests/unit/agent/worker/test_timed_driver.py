@@ -246,6 +246,23 @@ def test_a_run_that_fails_fails_its_request_with_its_status(
     with_worker(one_operator(tmp_path), "edge-1", tmp_path, test)
 
 
+def test_a_run_that_ends_and_then_fails_to_begin_ends_once(tmp_path: Path) -> None:
+    async def test(worker: Worker) -> None:
+        session = worker.sessions["add"]
+
+        def run_at_once(feeds: Any, finished: Any, *_: object) -> None:
+            finished([session.run(feed) for feed in feeds])
+            raise PermanentError("its device is gone")
+
+        session.run_async = run_at_once  # type: ignore[method-assign]
+        worker.receive("r0", 0.0, "add")
+        await asyncio.sleep(3 * RUN_S)
+        assert (worker.gateway.answers, worker.gateway.failures) == ({"r0": 1.0}, {})
+        assert worker.driver.counters.completed == {"add": 1}
+
+    with_worker(one_operator(tmp_path), "edge-1", tmp_path, test)
+
+
 def test_a_batch_that_fails_runs_again_one_by_one(tmp_path: Path) -> None:
     async def test(worker: Worker) -> None:
         worker.sessions["add"].fault = PermanentError("it broke")

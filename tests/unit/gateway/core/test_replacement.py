@@ -59,6 +59,7 @@ def test_another_plan_takes_over_and_is_served_at_the_next_start(plan: Document,
             status = await gateway.status()
             assert (status.plan, dict(status.workers)) == (worker.view.hash, {"edge-7": "ready"})
             assert (status.answered, status.failed) == (2, 0)
+            assert json.loads((await gateway.stub.Plan(gateway_pb2.PlanRequest())).plan) == after
             assert (await metrics_of(gateway))["gateway_price_usd_per_h",] == pytest.approx(0.1)
             await worker.stop()
             await gateway.stop()
