@@ -2,8 +2,9 @@
 
 The parts: `http2_headers` opens calls, `http2_requests` reassembles their messages, `http2_responses` sends answers,
 `http2_control` handles control frames, `http2_flood` counts frames without effect. Memory used for a client is bounded:
-header blocks, messages, bytes not yet consumed or not yet sent, calls in progress. The connection of a client that
-violates the protocol, or floods the server with cheap frames or resets, is closed.
+header blocks, messages, bytes not yet consumed or not yet sent, calls in progress. A request that is wrong by itself
+is refused on its stream (`StreamError`). The connection of a client that breaks the protocol of connections, or floods
+the server with cheap frames or resets, is closed (`BrokenError`).
 """
 
 from __future__ import annotations
