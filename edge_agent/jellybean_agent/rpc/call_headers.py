@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import grpc
 
-from jellybean_agent.rpc.calls import CallHeaders, Metadata
+from jellybean_agent.rpc.calls import CallHeaders
 from jellybean_agent.rpc.frames import trailers
 from jellybean_agent.rpc.hpack import Headers, encode_headers
 
 _PSEUDO_HEADERS = frozenset({b":method", b":scheme", b":authority", b":path"})
 _REQUIRED = (b":method", b":scheme", b":path")
 _OF_CONNECTIONS = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"})
-_BAD_IN_NAMES = re.compile(rb"[\x00-\x09\x0b-\x20A-Z\x7f-\xff]|.:|^:|\n\n|\n$|^\n|\n:")  # names are joined by \n
-_BAD_IN_VALUES = re.compile(rb"[\r\0]|(?:^|\n)[ \t]|[ \t](?:\n|$)")  # so are values
+_NAME = re.compile(rb"[!-9;-@\[-~]+")  # visible characters but upper case and the colon
+_CACHED_NAME_BYTES = 64
+_BAD_IN_VALUES = (b"\r", b"\0", b"\n ", b" \n", b"\n\t", b"\t\n")  # of values in lines of their own
 _UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-_HOP_BY_HOP = ("te", "content-type", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding")
+_HOP_BY_HOP = frozenset({"te", "content-type", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +38,10 @@ _NO_GRPC = Refusal(encode_headers(((b":status", b"415"), (b"accept", b"applicati
 def read_call_headers(headers: Headers) -> CallHeaders | Refusal:
     """The headers of a call, or why they open none. Trailers, which have no pseudo-headers, give an empty path."""
     pseudo, fields = _split(headers)
-    if pseudo is None or _are_malformed(fields) or not _are_fields_of_requests(fields):
+    names = [_cached_name(name) if len(name) <= _CACHED_NAME_BYTES else _name(name) for name, _ in fields]
+    if pseudo is None or "" in names or _has_bad_value([value for _, value in fields]):
         return MALFORMED
-    return _call(pseudo, fields) if pseudo else CallHeaders("", (), None)
+    return _call(pseudo, fields, names) if pseudo else CallHeaders("", (), None)
 
 
 def _split(headers: Headers) -> tuple[dict[bytes, bytes] | None, Headers]:
@@ -52,10 +56,12 @@ def _split(headers: Headers) -> tuple[dict[bytes, bytes] | None, Headers]:
     return pseudo, headers[len(pseudo) :]
 
 
-def _call(pseudo: dict[bytes, bytes], fields: Headers) -> CallHeaders | Refusal:
+def _call(pseudo: dict[bytes, bytes], fields: Headers, names: Sequence[str]) -> CallHeaders | Refusal:
     by_name = dict(fields)
     length = by_name.get(b"content-length")
     if not all(map(pseudo.get, _REQUIRED)) or not (length is None or length.isdigit()):
+        return MALFORMED
+    if by_name.get(b"te", b"trailers") != b"trailers":
         return MALFORMED
     if pseudo[b":method"] != b"POST":
         return _NO_POST
@@ -67,32 +73,29 @@ def _call(pseudo: dict[bytes, bytes], fields: Headers) -> CallHeaders | Refusal:
         return _bad_timeout(timeout)
     return CallHeaders(
         pseudo[b":path"].decode("latin-1"),
-        _metadata(fields),
+        tuple(
+            (name, value.decode("latin-1"))
+            for name, (_, value) in zip(names, fields, strict=True)
+            if name not in _HOP_BY_HOP
+        ),
         timeout_s,
         by_name.get(b"grpc-encoding", b"identity").decode("latin-1"),
         None if length is None else int(length),
     )
 
 
-def _are_malformed(fields: Headers) -> bool:
-    """True for names that are not lower case, or names and values with characters that fields must not have."""
-    if not fields:
-        return False
-    names, values = b"\n".join([name for name, _ in fields]), b"\n".join([value for _, value in fields])
-    ends = len(fields) - 1
-    if names.count(b"\n") != ends or values.count(b"\n") != ends:
-        return True
-    return _BAD_IN_NAMES.search(names) is not None or _BAD_IN_VALUES.search(values) is not None
+def _name(name: bytes) -> str:
+    """The name of a field as text; empty for one that a request must not have, or that is not well-formed."""
+    return "" if name in _OF_CONNECTIONS or _NAME.fullmatch(name) is None else name.decode("ascii")
 
 
-def _are_fields_of_requests(fields: Headers) -> bool:
-    """False for fields of a connection, which HTTP/2 has in its frames."""
-    return all(name not in _OF_CONNECTIONS and (name != b"te" or value == b"trailers") for name, value in fields)
+_cached_name = lru_cache(1024)(_name)  # clients repeat their names
 
 
-def _metadata(fields: Headers) -> Metadata:
-    decoded = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in fields)
-    return tuple((name, value) for name, value in decoded if name not in _HOP_BY_HOP)
+def _has_bad_value(values: Sequence[bytes]) -> bool:
+    """True if a value has characters that no value may have, or spaces at its ends."""
+    lines = b"\n%b\n" % b"\n".join(values)
+    return lines.count(b"\n") > max(1, len(values)) + 1 or any(bad in lines for bad in _BAD_IN_VALUES)
 
 
 def _timeout_s(text: bytes) -> float | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,14 @@ class Tree:
         """Variables with which each Python process imports the copy, in place of what is installed."""
         path = os.pathsep.join(str(self.root / package) for package in _PACKAGES)
         return {**os.environ, "PYTHONPATH": path, **(more or {})}
+
+    def end_processes(self) -> None:
+        """Kill what tests have left running with the copy: a fault may keep a test from ending what it served."""
+        path = f"PYTHONPATH={self.root}".encode()
+        for environment in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                if path in environment.read_bytes():
+                    os.kill(int(environment.parent.name), signal.SIGKILL)
 
     @contextmanager
     def with_text(self, file: str, text: str) -> Iterator[None]:

@@ -104,6 +104,7 @@ class Trials:
                 start_new_session=True,
             )
             status = _waited(process, self.timeout_s)
+        self.tree.end_processes()
         if status is None:
             return f"no end within {self.timeout_s:g} s"
         if status in (_PASSED, _NO_TEST):
