@@ -47,7 +47,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def test_costs_are_those_on_the_spot(served: Served, by: str) -> None:
     here, there = served.both("cost", "--by", by, "--until", "2100-01-01")
     assert [line[by] for line in there["lines"]] == [line[by] for line in here["lines"]] != []
-    assert there["usd"] == pytest.approx(here["usd"], rel=0.5)  # an interval may have been written in between
+    after, _ = served.both("cost", "--by", by, "--until", "2100-01-01")
+    assert here["usd"] <= there["usd"] <= after["usd"]  # an interval may have been written in between
     if by == "client":
         answered = {line["client"]: line["answered"] for line in there["lines"]}
         assert (answered["alice"], answered["bob"]) == (len(IDS), 2)
