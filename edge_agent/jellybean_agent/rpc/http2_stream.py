@@ -16,6 +16,7 @@ from jellybean_agent.rpc.frames import (
     StreamError,
 )
 
+_REMEMBERED_GAPS = 16  # in the numbers of streams: clients have none, and each is looked through for a late frame
 _REMEMBERED = 1024  # closed streams: more than a client can have in flight when one of them is closed
 DIRECT_BYTES = 2**14  # messages from this size on are received without a copy through the read buffer
 
@@ -90,7 +91,7 @@ class StreamTable:
     def __init__(self) -> None:
         self.by_number: dict[int, Stream] = {}
         self._unfinished: deque[int] = deque(maxlen=_REMEMBERED)  # closed before the client's end
-        self._skipped: deque[range] = deque(maxlen=_REMEMBERED)  # numbers below an opened one that were never opened
+        self._skipped: deque[range] = deque(maxlen=_REMEMBERED_GAPS)  # numbers below an opened one that were never opened
         self.last = 0  # highest number that was opened
         self.initial_window = 2**16 - 1  # send window of a new stream, by the client's settings
 
