@@ -91,7 +91,7 @@ class StreamTable:
     def __init__(self) -> None:
         self.by_number: dict[int, Stream] = {}
         self._unfinished: deque[int] = deque(maxlen=_REMEMBERED)  # closed before the client's end
-        self._skipped: deque[range] = deque(maxlen=_REMEMBERED_GAPS)  # numbers below an opened one that were never opened
+        self._skipped: deque[range] = deque(maxlen=_REMEMBERED_GAPS)  # numbers that were never opened
         self.last = 0  # highest number that was opened
         self.initial_window = 2**16 - 1  # send window of a new stream, by the client's settings
 
