@@ -213,7 +213,6 @@ class Http2Connection(asyncio.BufferedProtocol):
             return 0
         payload = view[at + HEAD.size : at + HEAD.size + length]
         if kind in self._frames:
-            # Of a continued header block, `number` is the stream too: nothing may come between.
             try:
                 self._frames[kind](flags, number, payload)
             except StreamError as error:

@@ -86,7 +86,7 @@ class RequestAssembler:
         """End a call whose next message has an unknown flag, or is too large."""
         limit = self._server.max_message_bytes
         if flag > 1:
-            call.end(grpc.StatusCode.INTERNAL, f"a message with the flag {flag}, and 0 and 1 are known")
+            call.end(grpc.StatusCode.INTERNAL, f"a message has the flag {flag}: only 0 and 1 are known")
         elif need > limit:
             call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, f"a message of {need} bytes is larger than max ({limit})")
         else:

@@ -25,18 +25,8 @@ class Stream:
     """One call's stream: the request message being received, flow control, and the response bytes not yet sent."""
 
     __slots__ = (
-        *(
-            "call",
-            "content_bytes",
-            "credit",
-            "got",
-            "has_headers",
-            "is_compressed",
-            "is_half_closed",
-            "last",
-            "messages",
-        ),
-        *("need", "part", "request", "timer", "unread", "unsent", "waiter", "whole", "window"),
+        *("call", "content_bytes", "credit", "got", "has_headers", "is_compressed", "is_half_closed", "last"),
+        *("messages", "need", "part", "request", "timer", "unread", "unsent", "waiter", "whole", "window"),
     )
 
     def __init__(self, window: int) -> None:
