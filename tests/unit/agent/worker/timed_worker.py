@@ -27,8 +27,10 @@ from jellybean_agent.worker.driver import Driver
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_solver.model.plan_document import Document
 from tests.support.simulated_time import run_in_simulated_time
+from tests.support.tiny_models import make_plan
 
 RUN_S = 1.0
+HASH = "0" * 64
 
 
 @dataclass
@@ -158,6 +160,16 @@ class Worker:
     def close(self) -> None:
         self.driver.stop()
         self._links.close()
+
+
+def one_operator(root: Path, **settings: Any) -> Document:
+    """A plan of the operator `add` on worker edge-1."""
+    return make_plan(root, {"add": (["x"], HASH)}, [(1.0, {"add": "edge-1"})], sources={"x": "edge"}, **settings)
+
+
+def ones(value: float = 1.0) -> list[Array]:
+    """The inputs of one request."""
+    return [np.full((1, 2), value, np.float32)]
 
 
 def with_worker(document: Document, name: str, folder: Path, test: Callable[[Worker], Awaitable[None]]) -> None:
