@@ -1,3 +1,14 @@
+from .admission.gate import ConnectionGate as ConnectionGate
+from .admission.gate import Entry as Entry
+from .admission.limits import ListeningPort as ListeningPort
+from .admission.limits import PORT_LIMITS as PORT_LIMITS
+from .admission.limits import PortLimits as PortLimits
+from .admission.metrics import admission_metrics as admission_metrics
+from .admission.process import Admission as Admission
+from .admission.shares import DOMINANCE as DOMINANCE
+from .admission.shares import PeerShare as PeerShare
+from .admission.shares import SharedLimit as SharedLimit
+from .admission.shares import fits_share as fits_share
 from .brain.audit_view import AUDIT_PREFIX as AUDIT_PREFIX
 from .brain.audit_view import AuditView as AuditView
 from .brain.brain import Brain as Brain
@@ -131,6 +142,7 @@ from .system.machine import Machine as Machine
 from .system.machine import installed_version as installed_version
 from .system.machine import this_machine as this_machine
 from .system.malloc import keep_freed_memory as keep_freed_memory
+from .system.open_files import raise_open_file_limit as raise_open_file_limit
 from .system.private_files import stays_inside_folder as stays_inside_folder
 from .system.private_files import write_private_file as write_private_file
 from .system.protocol_version import protocol_metadata as protocol_metadata

@@ -44,6 +44,7 @@ from jellybean_agent import (
     EmulatedLinks,
     Inboxes,
     InferenceService,
+    ListeningPort,
     PlanView,
     PlanViewError,
     Policy,
@@ -59,6 +60,7 @@ from jellybean_agent import (
     keep_freed_memory,
     make_span_factory,
     make_transport,
+    raise_open_file_limit,
     read_peer_addresses,
     read_plan,
     remember_caller,
@@ -100,7 +102,7 @@ async def serve(options: argparse.Namespace) -> None:
     policy = Policy(view.name, known, plain=Role.CLIENT, checks_workflows=True)
     workers = transport.server(Policy(view.name, known, checks_workflows=True), _on_call(spans))
     clients = transport.server(policy, _on_call(spans))
-    transport.bind(workers, options.listen or addresses[GATEWAY])
+    transport.bind(workers, options.listen or addresses[GATEWAY], ListeningPort.WORKERS)
     address = _bind_clients(options, transport, clients) or addresses[GATEWAY]
     reply = None if options.reply_address is None else ReplyAddress.of(options.reply_address, transport)
     network = WorkerNetwork(transport, known, emulate=not options.no_emulation, reply=reply)
@@ -121,7 +123,7 @@ async def serve(options: argparse.Namespace) -> None:
         started.push_async_callback(workers.stop, 0.1)
         started.push_async_callback(clients.stop, 1.0)
         await set_health(healthy, serving=False)
-        started.push_async_callback(await serve_health(options.health_port, healthy))
+        started.push_async_callback(await serve_health(options.health_port, healthy, transport.admission))
         started.push_async_callback(_close_spans, spans)
         started.push_async_callback(gateways.close)
         gateways.start()
@@ -154,7 +156,7 @@ def _bind_clients(options: argparse.Namespace, transport: Transport, clients: Rp
     Listen at the owner's private socket too, whose callers may do everything.
     """
     if options.owner_socket:
-        transport.bind(clients, options.owner_socket)
+        transport.bind(clients, options.owner_socket, ListeningPort.OWNER)
     if options.port is None:
         return ""
     return f"{options.host}:{transport.bind(clients, f'{options.host}:{options.port}')}"
@@ -189,9 +191,14 @@ def _serve_metrics(options: argparse.Namespace, gateways: Gateways, transport: T
     """Serve metrics at `--metrics-port`, if it is given; returns a function that stops it."""
     at, workers = (options.metrics_host, options.metrics_port), _worker_metrics(options, gateways)
     names_clients = at[0] in _LOOPBACK
-    own, plan = transport.certificate, lambda: gateways.view
     collector = GatewaysCollector(
-        gateways, workers, own, names_clients=names_clients, plan=plan, replicas=options.gateways
+        gateways,
+        workers,
+        transport.certificate,
+        transport.admission,
+        names_clients=names_clients,
+        plan=lambda: gateways.view,
+        replicas=options.gateways,
     )
     return serve_metrics(at, collector) or (lambda: None)
 
@@ -393,6 +400,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = gateway_parser().parse_args(argv)
     configure_logging("gateway", options.log_format, options.log_level)
     keep_freed_memory()
+    raise_open_file_limit()
     try:
         asyncio.run(serve(options))
     except (AgentError, LedgerError) as error:

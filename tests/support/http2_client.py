@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
 
-from jellybean_agent import OpenPolicy, RpcServer, make_server
+from jellybean_agent import PORT_LIMITS, Admission, ListeningPort, OpenPolicy, RpcServer, make_server
 from jellybean_agent.rpc.frames import (
     ACK,
     CANCEL,
@@ -29,6 +29,7 @@ from jellybean_agent.rpc.frames import (
 )
 from jellybean_agent.rpc.hpack import Decoder, Header, encode_headers
 from jellybean_agent.rpc.http2 import Http2Connection
+from jellybean_agent.rpc.port import RpcPort
 from tests.support.memory_connection import MemoryTransport
 
 SERVICE = "test.Calls"
@@ -114,11 +115,14 @@ async def settle(turns: int = 10) -> None:
 class CallServer:
     """A server with a method of each kind, and what its handlers have noted."""
 
-    def __init__(self, **limits: Any) -> None:
+    def __init__(self, admission: Admission | None = None, **limits: Any) -> None:
         self.contexts: list[Any] = []
         self.cancelled: list[int] = []
         self.got: list[bytes] = []
-        self.server: RpcServer = make_server(OpenPolicy(), self.contexts.append, **limits)
+        self.server: RpcServer = make_server(
+            OpenPolicy(), self.contexts.append, admission, replace(PORT_LIMITS[ListeningPort.CLIENTS], **limits)
+        )
+        self.port = self.server.open_port()
         handlers = {
             "Echo": grpc.unary_unary_rpc_method_handler(self._echo),
             "Slow": grpc.unary_unary_rpc_method_handler(self._slow),
@@ -155,8 +159,8 @@ class CallServer:
 class Http2Client:
     """One connection to a server. `answers`: the frames that it has sent so far, its preface apart."""
 
-    def __init__(self, server: RpcServer) -> None:
-        self.connection = Http2Connection(server)
+    def __init__(self, port: RpcPort) -> None:
+        self.connection = Http2Connection(port)
         self.transport = MemoryTransport(self.connection)
         self.transport.connect()
         self._decoder: Decoder[dict[bytes, bytes]] = Decoder(HEADER_BYTES, dict)
@@ -190,7 +194,7 @@ class Http2Client:
 
 async def greeted_client(server: CallServer | None = None, *values: tuple[int, int]) -> Http2Client:
     """A client whose connection has begun with these settings, to a new server if there is none."""
-    client = Http2Client((server or CallServer()).server)
+    client = Http2Client((server or CallServer()).port)
     await client.greet(*values)
     return client
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from jellybean_agent.tensors.tensors import MAX_MESSAGE_BYTES
 
 
-class Port(StrEnum):
+class ListeningPort(StrEnum):
     """The kinds of listening sockets, by what they are for."""
 
     CLIENTS = "clients"
@@ -45,19 +45,19 @@ _PROBES = PortLimits(
     connections=64, first_call_s=5.0, idle_s=60.0, calls=64, body_s=5.0, streams=64, message_bytes=2**12
 )
 PORT_LIMITS = {
-    Port.CLIENTS: PortLimits(),
-    Port.OWNER: PortLimits(connections=256),
-    Port.WORKERS: PortLimits(),
-    Port.AGENT: PortLimits(),
-    Port.HEALTH: _PROBES,
-    Port.ENROLMENT: PortLimits(
+    ListeningPort.CLIENTS: PortLimits(),
+    ListeningPort.OWNER: PortLimits(connections=256),
+    ListeningPort.WORKERS: PortLimits(),
+    ListeningPort.AGENT: PortLimits(),
+    ListeningPort.HEALTH: _PROBES,
+    ListeningPort.ENROLMENT: PortLimits(
         connections=128, first_call_s=10.0, idle_s=60.0, calls=32, streams=16, message_bytes=2**15
     ),
-    Port.HTTP: PortLimits(idle_s=75.0),
-    Port.METRICS: PortLimits(
+    ListeningPort.HTTP: PortLimits(idle_s=75.0),
+    ListeningPort.METRICS: PortLimits(
         connections=16, first_call_s=5.0, idle_s=5.0, calls=16, reserved_calls=0, streams=1, message_bytes=0
     ),
-    Port.OPERATOR: PortLimits(
+    ListeningPort.OPERATOR: PortLimits(
         connections=16, first_call_s=5.0, idle_s=5.0, calls=16, reserved_calls=0, streams=1, message_bytes=0
     ),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from collections import Counter
 
-from jellybean_agent.admission.limits import Port
+from jellybean_agent.admission.limits import ListeningPort
 from jellybean_agent.admission.shares import SharedLimit
 from jellybean_agent.system.memory import process_memory_bytes
 
@@ -31,4 +31,4 @@ class Admission:
             open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self.bytes = SharedLimit(request_bytes)
         self.connections = SharedLimit(max(_MIN_CONNECTIONS, open_files - _RESERVED_FILES))
-        self.refused: Counter[tuple[Port, str]] = Counter()
+        self.refused: Counter[tuple[ListeningPort, str]] = Counter()

@@ -1,8 +1,9 @@
 """A limit that peers share, so that none of them can take all of it.
 
-A peer may take more while it holds less than `DOMINANCE` times what is free: dynamic thresholds (Choudhury and Hahne,
-"Dynamic queue length thresholds for shared-memory packet switches", 1998). One peer alone gets 7/8 of the limit, two get
-7/15 each, and something is left for the next one, without a setting per peer.
+A peer may take more while it holds less than `DOMINANCE` times what is free: dynamic thresholds
+(Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998). One
+peer alone gets 7/8 of the limit, two get 7/15 each, and something is left for the next one, without a
+setting per peer.
 """
 
 from __future__ import annotations
@@ -10,6 +11,11 @@ from __future__ import annotations
 from weakref import WeakValueDictionary
 
 DOMINANCE = 7  # a larger factor gives a peer alone more of the limit, and leaves less for the first call of another one
+
+
+def fits_share(held: int, amount: int, free: int) -> bool:
+    """True if a peer that holds `held` of a limit may have `amount` more of what is free."""
+    return amount <= free and held < DOMINANCE * free
 
 
 class SharedLimit:
@@ -20,22 +26,22 @@ class SharedLimit:
     def __init__(self, total: int, reserve: int = 0) -> None:
         self.total, self.reserve = total, reserve
         self.held = 0
-        self._shares: WeakValueDictionary[str, Share] = WeakValueDictionary()
+        self._shares: WeakValueDictionary[str, PeerShare] = WeakValueDictionary()
 
-    def share_of(self, peer: str) -> Share:
+    def share_of(self, peer: str) -> PeerShare:
         """The share of a peer, one object while somebody keeps it."""
         share = self._shares.get(peer)
         if share is None:
-            share = self._shares[peer] = Share(self, peer)
+            share = self._shares[peer] = PeerShare(self, peer)
         return share
 
-    def largest_share(self) -> Share | None:
+    def largest_share(self) -> PeerShare | None:
         """The share that holds most; None if nothing is held."""
         share = max(self._shares.values(), key=lambda share: share.held, default=None)
         return share if share is not None and share.held else None
 
 
-class Share:
+class PeerShare:
     """What one peer holds of a limit."""
 
     __slots__ = ("__weakref__", "_limit", "held", "peer")
@@ -48,14 +54,19 @@ class Share:
         """Take some of the limit; False, and nothing is taken, where the peer may not have as much."""
         limit = self._limit
         free = limit.total - limit.held
-        if is_privileged:
-            if amount > free + limit.reserve:
-                return False
-        elif amount > free or self.held >= DOMINANCE * free:
+        if not (amount <= free + limit.reserve if is_privileged else fits_share(self.held, amount, free)):
             return False
-        limit.held += amount
-        self.held += amount
+        self.add(amount)
         return True
+
+    def may_take(self, amount: int = 1, others: int = 0) -> bool:
+        """True if the peer may have more. `others`: held besides, of nobody's share."""
+        return fits_share(self.held, amount, self._limit.total - self._limit.held - others)
+
+    def add(self, amount: int = 1) -> None:
+        """Count what the peer holds, whether it may or not."""
+        self._limit.held += amount
+        self.held += amount
 
     def give(self, amount: int = 1) -> None:
         """Return what was taken."""

@@ -67,7 +67,9 @@ class AgentService:
         self._began = time.monotonic()
         self._machine = machine_message(worker.device)
         self._counters = counters or WorkerCounters(worker.operators)
-        self.metrics = AgentCollector(view, worker, self._counters, lambda: self.driver, transport.certificate)
+        self.metrics = AgentCollector(
+            view, worker, self._counters, lambda: self.driver, transport.certificate, transport.admission
+        )
         self.health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]
 
     async def load(self) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from jellybean_agent.admission.limits import ListeningPort
+from jellybean_agent.admission.process import Admission
 from jellybean_agent.errors import PlanViewError
 from jellybean_agent.inference.service import INFERENCE_SERVICE_NAME
 from jellybean_agent.security.identity import OpenPolicy
 from jellybean_agent.transport.channels import make_server
 
 LIVE = "live"
-_MAX_CALLS = 64
-_MAX_BYTES = 2**12
 
 
 async def set_health(servicer: Any, *, serving: bool) -> None:
@@ -28,15 +28,18 @@ async def set_health(servicer: Any, *, serving: bool) -> None:
         await servicer.set(name, state)
 
 
-async def serve_health(port: int, servicer: Any) -> Callable[[], Awaitable[None]]:
-    """Serve a health servicer on all interfaces; returns a function that stops it. Port 0: serve nothing."""
+async def serve_health(port: int, servicer: Any, admission: Admission | None = None) -> Callable[[], Awaitable[None]]:
+    """Serve a health servicer on all interfaces; returns a function that stops it. Port 0: serve nothing.
+
+    `admission`: of the process.
+    """
     if port == 0:
         return _nothing
     await servicer.set(LIVE, health_pb2.HealthCheckResponse.SERVING)
-    server = make_server(OpenPolicy(), max_calls=_MAX_CALLS, max_streams=_MAX_CALLS, max_message_bytes=_MAX_BYTES)
+    server = make_server(OpenPolicy(), admission=admission)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     try:
-        server.add_insecure_port(f"0.0.0.0:{port}")
+        server.add_insecure_port(f"0.0.0.0:{port}", ListeningPort.HEALTH)
     except RuntimeError as error:
         raise PlanViewError(f"cannot listen on health port {port}: it is in use or may not be used") from error
     await server.start()

@@ -12,6 +12,8 @@ from prometheus_client import CollectorRegistry, generate_latest, start_http_ser
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from jellybean_agent.admission.metrics import admission_metrics
+from jellybean_agent.admission.process import Admission
 from jellybean_agent.brain.plan_view import PlanView, WorkerView
 from jellybean_agent.errors import PlanViewError, describe_error
 from jellybean_agent.security.certificates import CertificateFolder
@@ -33,7 +35,9 @@ class AgentCollector(Collector):
         counters: WorkerCounters,
         driver: Callable[[], Driver | None],
         certificate: CertificateFolder | None = None,
+        admission: Admission | None = None,
     ) -> None:
+        self._admission = admission
         self._view, self._worker, self._driver, self._certificate = view, worker, driver, certificate
         self._counters = counters
         self._began_s, self._began_unix_s = time.monotonic(), time.time()
@@ -56,6 +60,8 @@ class AgentCollector(Collector):
             yield began
         yield from self._of_the_plan()
         yield from certificate_metrics(self._worker.name, self._certificate)
+        if self._admission is not None:
+            yield from admission_metrics(self._worker.name, self._admission)
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""

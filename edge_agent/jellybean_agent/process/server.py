@@ -16,6 +16,7 @@ from typing import Any
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
+from jellybean_agent.admission.limits import ListeningPort
 from jellybean_agent.brain.plan_reading import read_plan
 from jellybean_agent.brain.plan_view import PlanView
 from jellybean_agent.errors import PlanViewError, TransientError
@@ -34,6 +35,7 @@ from jellybean_agent.rpc.server import RpcServer
 from jellybean_agent.security.expiry import watch_expiry
 from jellybean_agent.security.identity import Policy, Role
 from jellybean_agent.system.malloc import keep_freed_memory
+from jellybean_agent.system.open_files import raise_open_file_limit
 from jellybean_agent.telemetry.tracing import make_span_factory
 from jellybean_agent.transport.channels import CONNECTION_LIFETIME_S, Transport, make_transport
 from jellybean_agent.transport.streams import DELIVER_METHOD
@@ -75,6 +77,7 @@ async def serve(options: Options, pool: ModelProcessPool | None = None, stop: as
     `stop`: the event of these signals (`termination_event`), if the caller waits for it too. TransientError when the
     pool has died, as no model process could be restarted.
     """
+    raise_open_file_limit()
     keep_freed_memory()  # after the pool was forked, so that it applies to this process only
     view = read_plan(options.plan).seen_by(options.worker)
     worker = view.workers.get(options.worker)
@@ -102,9 +105,9 @@ async def serve(options: Options, pool: ModelProcessPool | None = None, stop: as
             measurement_limits(options.max_run_s, options.model_memory_mib),
         )
         server = _make_server(transport, view, service, measurements)
-        transport.bind(server, options.listen)
+        transport.bind(server, options.listen, ListeningPort.AGENT)
         await server.start()
-        stop_health = await serve_health(options.health_port, service.health)
+        stop_health = await serve_health(options.health_port, service.health, transport.admission)
         stop_metrics = None
         try:
             await service.load()

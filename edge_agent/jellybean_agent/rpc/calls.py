@@ -18,11 +18,14 @@ from typing import Any, Protocol, Self
 import grpc
 import grpc.aio
 
+from jellybean_agent.admission.gate import Entry
+from jellybean_agent.admission.shares import PeerShare
 from jellybean_agent.rpc.flood_limits import FloodLimits
 from jellybean_agent.system.timers import loop_s
 
 LOG = logging.getLogger("jellybean.calls")
 SHUTTING_DOWN = "the server is shutting down"
+_HEALTH = "/grpc.health.v1.Health/"
 EOF: Any = getattr(grpc.aio, "EOF")  # noqa: B009 (missing from the type stubs)
 AuthContext = Mapping[str, Iterable[bytes]]
 NO_AUTH_CONTEXT: AuthContext = MappingProxyType({})
@@ -43,11 +46,28 @@ class StreamReceiver(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
+class Caller:
+    """What a connection counts as: at the gate of its port, and of the limits on its peer's calls and bytes.
+
+    `is_privileged`: may use what is reserved for administrators.
+    """
+
+    entry: Entry
+    calls: PeerShare
+    bytes: PeerShare
+    is_privileged: bool
+
+
 class CallConnection(Protocol):
-    """The connection that carries a call. `auth_context`: the client's certificate, as grpc gives it; empty without."""
+    """The connection that carries a call. `auth_context`: the client's certificate, as grpc gives it; empty without.
+
+    `caller`: None before the connection is let in, and where there was no room for it.
+    """
 
     peer: str
     auth_context: AuthContext
+    caller: Caller | None
 
     def send(self, call: RpcCall, message: bytes) -> None: ...
     def finish(self, call: RpcCall, status: grpc.StatusCode, details: str) -> None:
@@ -58,27 +78,43 @@ class CallConnection(Protocol):
         """The handler has consumed a request message of so many bytes."""
         ...
 
+    def received_bytes(self, call: RpcCall) -> int:
+        """Bytes of the call's request that have arrived."""
+        ...
+
     async def writable(self, call: RpcCall) -> None:
         """Wait until most of the call's response bytes have left."""
         ...
 
 
 class CallServer(Protocol):
-    """The server behind the connections: its methods, limits and policy."""
+    """The server behind the connections of a port: its methods, limits and policy."""
 
     methods: Mapping[str, Method]
     max_message_bytes: int
     max_streams: int
-    flood_limits: FloodLimits
 
-    def opened(self, connection: OpenConnection) -> None: ...
-    def closed(self, connection: OpenConnection) -> None: ...
-    def refusal(self) -> str:
-        """Why new calls are refused now; empty if they are accepted."""
+    @property
+    def flood_limits(self) -> FloodLimits: ...
+
+    def opened(self, connection: OpenConnection, peer: str, auth: AuthContext, entry: Entry | None) -> Caller | None:
+        """A connection begins; None: it has to be closed. `entry`: of a connection that was let in before."""
         ...
 
-    def began(self, call: RpcCall) -> None: ...
+    def closed(self, connection: OpenConnection, caller: Caller | None) -> None: ...
+    def admit(self, call: RpcCall) -> str:
+        """Count a new call; else the reason why it is refused."""
+        ...
+
     def ended(self, call: RpcCall) -> None: ...
+    def awaits_request(self, call: RpcCall) -> None:
+        """A unary call was opened whose request has not arrived completely."""
+        ...
+
+    def has_request(self, call: RpcCall) -> None:
+        """A unary call's request is complete."""
+        ...
+
     def authorise(self, call: RpcCall) -> None:
         """Check a call against the access policy; ends the call if the policy refuses it."""
         ...
@@ -99,6 +135,14 @@ class OpenConnection(Protocol):
         """End the calls, with UNAVAILABLE and a reason, and the connection."""
         ...
 
+    def expire(self) -> None:
+        """End a connection that is idle: its client is told first, where the protocol can."""
+        ...
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Method:
@@ -113,6 +157,11 @@ class Method:
     def is_unary(self) -> bool:
         """Whether a call has a single request."""
         return not self.handler.request_streaming
+
+    @property
+    def is_health(self) -> bool:
+        """True for health checks, which are answered when nothing else is."""
+        return self.path.startswith(_HEALTH)
 
 
 @dataclass(slots=True, eq=False)

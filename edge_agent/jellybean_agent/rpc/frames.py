@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from urllib.parse import quote
 
 import grpc
@@ -61,18 +60,6 @@ def unpadded(payload: memoryview) -> memoryview:
     if not payload or payload[0] >= len(payload):
         raise BrokenError(PROTOCOL_ERROR, "more padding than frame")
     return payload[1 : len(payload) - payload[0]]
-
-
-def decompress(message: memoryview, compression: str, max_bytes: int) -> memoryview | None:
-    """The decompressed message; None if it is damaged, or larger than `max_bytes`."""
-    if compression == "identity":
-        return None
-    unpack = zlib.decompressobj(wbits=31 if compression == "gzip" else 15)
-    try:
-        content = unpack.decompress(message, max_bytes + 1)
-    except zlib.error:
-        return None
-    return memoryview(content) if len(content) <= max_bytes and unpack.eof else None
 
 
 def trailers(status: grpc.StatusCode, details: str) -> bytes:

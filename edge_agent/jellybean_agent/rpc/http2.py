@@ -17,6 +17,7 @@ from typing import cast
 import grpc
 import numpy as np
 
+from jellybean_agent.admission.gate import GATE_ENTRY, Entry
 from jellybean_agent.rpc.calls import NO_AUTH_CONTEXT, SHUTTING_DOWN, AuthContext, CallServer
 from jellybean_agent.rpc.frames import (
     CLOSED,
@@ -45,7 +46,6 @@ from jellybean_agent.rpc.frames import (
     BrokenError,
     StreamError,
     frame,
-    unpadded,
     window_update,
 )
 from jellybean_agent.rpc.hpack import HpackError
@@ -54,12 +54,13 @@ from jellybean_agent.rpc.http2_flood import FloodGuard
 from jellybean_agent.rpc.http2_headers import CallOpener
 from jellybean_agent.rpc.http2_requests import RequestAssembler
 from jellybean_agent.rpc.http2_responses import ResponseSender
-from jellybean_agent.rpc.http2_stream import DIRECT_BYTES, StreamTable
+from jellybean_agent.rpc.http2_stream import DIRECT_BYTES, Stream, StreamTable
 from jellybean_agent.rpc.unix_socket import UnixSocketConnection
 from jellybean_agent.rpc.unix_socket_frames import GREETING, STREAMS_GREETING, peer_uid
 from jellybean_agent.rpc.write_buffer import WriteBuffer
 
 _READ_BYTES = 2**16
+_NOTHING = memoryview(b"")
 _GOAWAY_BYTES = 8  # without the text behind
 _RETIRE_S = 1.0  # from a GOAWAY until calls are refused: longer than it takes a client to know
 _UNSENT_BYTES = 2**20  # bytes in the transport's write buffer above which reading pauses
@@ -80,11 +81,12 @@ class Http2Connection(asyncio.BufferedProtocol):
         self.responses.auth_context = auth_context
         self._requests = RequestAssembler(server)
         self._control = ControlFrames(self._streams, self.responses, self._out, self._guard)
-        self._calls = CallOpener(server, self._streams, self.responses, self._guard)
+        self._calls = CallOpener(server, self._streams, self._requests, self.responses, self._guard)
         self._buffer: memoryview = np.empty(_READ_BYTES, np.uint8).data
         self._rest = b""  # of the last read, an incomplete frame
         self._has_preface = False
         self._data: tuple[int, int, int] = (0, 0, 0)  # of the DATA frame being received: stream, bytes left, flags
+        self._padding = 0  # bytes of padding left after it
         self._unacknowledged = 0  # bytes received that were not given back to the connection's window yet
         self._frames = {
             HEADERS: self._calls.headers,
@@ -105,13 +107,17 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._out.transport.set_write_buffer_limits(_UNSENT_BYTES)
         name = transport.get_extra_info("peername")
         self.responses.peer = f"ipv4:{name[0]}:{name[1]}" if isinstance(name, tuple) else "unix:"
-        self._server.opened(self)
+        entry: Entry | None = transport.get_extra_info(GATE_ENTRY)
+        caller = self._server.opened(self, self.responses.peer, self.responses.auth_context, entry)
+        self.responses.caller = caller
+        if caller is None:
+            self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._out.transport = None
         for stream in self._streams.take_all():
             self.responses.drop(stream)
-        self._server.closed(self)
+        self._server.closed(self, self.responses.caller)
 
     def pause_writing(self) -> None:
         self.responses.is_paused = True
@@ -162,7 +168,13 @@ class Http2Connection(asyncio.BufferedProtocol):
                 return
         view = memoryview(data)
         while at < size and self._out.transport is not None:
-            taken = self._take_data(view[at:]) if self._data[1] else self._take_frame(data, view, at)
+            if self._data[1]:
+                taken = self._take_data(view[at:])
+            elif self._padding:
+                taken = min(self._padding, size - at)
+                self._padding -= taken
+            else:
+                taken = self._take_frame(data, view, at)
             if not taken:
                 break
             at += taken
@@ -203,12 +215,8 @@ class Http2Connection(asyncio.BufferedProtocol):
         length = high << 16 | low
         number &= 0x7FFFFFFF
         self._check_frame(kind, number, length)
-        if kind == DATA and not flags & PADDED:
-            self._data = (number, length, flags)
-            if not length:
-                self._guard.count_idle()
-                self._receive_data(number, view[:0], 0, ends_stream=bool(flags & END_STREAM))
-            return int(HEAD.size)
+        if kind == DATA:
+            return self._begin_data(data, at, length, flags, number)
         if len(data) - at < HEAD.size + length:
             return 0
         payload = view[at + HEAD.size : at + HEAD.size + length]
@@ -217,11 +225,28 @@ class Http2Connection(asyncio.BufferedProtocol):
                 self._frames[kind](flags, number, payload)
             except StreamError as error:
                 self._reset(number, error.code)
-        elif kind == DATA:
-            self._receive_data(number, unpadded(payload), length, ends_stream=bool(flags & END_STREAM))
         else:  # frames of extensions
             self._guard.count_idle()
         return int(HEAD.size + length)
+
+    def _begin_data(self, data: bytes, at: int, length: int, flags: int, number: int) -> int:
+        """Consume what is before the content of a DATA frame, which is never kept; returns its bytes, 0: incomplete."""
+        before = 0
+        if flags & PADDED:
+            if length and len(data) - at == HEAD.size:
+                return 0
+            padding = data[at + HEAD.size] if length else 0
+            if padding >= length:
+                raise BrokenError(PROTOCOL_ERROR, "more padding than frame")
+            before, length = 1, length - 1 - padding
+            self._padding = padding
+        self._data = (number, length, flags)
+        if before:  # padding counts for flow control
+            self._receive_data(number, _NOTHING, before + self._padding, ends_stream=False)
+        if not length:
+            self._guard.count_idle()
+            self._receive_data(number, _NOTHING, 0, ends_stream=bool(flags & END_STREAM))
+        return int(HEAD.size) + before
 
     def _check_frame(self, kind: int, number: int, length: int) -> None:
         if length > (FRAME_BYTES if kind == DATA else HEADER_BYTES):
@@ -263,9 +288,13 @@ class Http2Connection(asyncio.BufferedProtocol):
             return
         if ends_stream:
             self._calls.half_close(stream)
-            return
+        else:
+            self._keep_incomplete(number, stream)
+
+    def _keep_incomplete(self, number: int, stream: Stream) -> None:
+        """Count what a stream keeps until more arrives; ends its call where that is too much."""
         stream.keep_request()
-        if stream.need > 0 and stream.unread > WINDOW_BYTES // 2:
+        if self._requests.hold(stream) and stream.need > 0 and stream.unread > WINDOW_BYTES // 2:
             self.responses.give_credit(number, stream)  # without credit, the rest of the message could never be sent
 
     def _reset(self, number: int, code: int) -> None:
@@ -286,7 +315,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         if transport is None:
             return
         self._out.transport = None
-        self._server.closed(self)
+        self._server.closed(self, self.responses.caller)
         if peer_uid(transport.get_extra_info("socket")) != os.geteuid():
             transport.close()
             return
@@ -316,6 +345,16 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._out.flush()
         if self._out.transport is not None:
             self._out.transport.close()
+
+    def expire(self) -> None:
+        """End a connection without a call, after a GOAWAY: a call that crosses it is made again elsewhere."""
+        self.retire()
+        asyncio.get_running_loop().call_later(2 * _RETIRE_S, self.close, "the connection was idle")
+
+    def abort(self) -> None:
+        """End the connection at once, and its calls."""
+        if self._out.transport is not None:
+            self._out.transport.abort()
 
     def _break(self, code: int, reason: str) -> None:
         """Close the connection of a client that violated the protocol, with an HTTP/2 error code."""

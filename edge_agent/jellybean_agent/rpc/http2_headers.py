@@ -23,6 +23,7 @@ from jellybean_agent.rpc.frames import (
 )
 from jellybean_agent.rpc.hpack import Decoder
 from jellybean_agent.rpc.http2_flood import FloodGuard
+from jellybean_agent.rpc.http2_requests import RequestAssembler
 from jellybean_agent.rpc.http2_responses import ResponseSender
 from jellybean_agent.rpc.http2_stream import Stream, StreamTable
 
@@ -39,10 +40,12 @@ class CallOpener:
         self,
         server: CallServer,
         streams: StreamTable,
+        requests: RequestAssembler,
         responses: ResponseSender,
         guard: FloodGuard,
     ) -> None:
         self._server, self._streams, self._responses, self._guard = server, streams, responses, guard
+        self._requests = requests
         self._decoder: Decoder[CallHeaders | Refusal] = Decoder(HEADER_BYTES, read_call_headers)
         self.incomplete: tuple[int, int, bytearray] | None = None  # stream, flags, bytes of an incomplete header block
         self._new_calls: list[tuple[RpcCall, Stream]] = []  # opened by the present read
@@ -122,8 +125,7 @@ class CallOpener:
     def _admit(self, call: RpcCall, *, is_known: bool) -> None:
         """Refuse a call, or start it as far as its headers allow. `is_known`: the server has its method."""
         headers, method = call.headers, call.method
-        self._server.began(call)
-        refusal = self._server.refusal()
+        refusal = self._server.admit(call)
         if refusal:
             call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
         elif not is_known:
@@ -137,11 +139,11 @@ class CallOpener:
                 return
             if not method.is_unary:
                 call.start_stream()
-            elif call.until_s is not None:
+            else:
                 self._new_calls.append((call, call.wire_state))
 
     def half_close(self, stream: Stream) -> None:
-        """The client has half-closed a stream: handle a unary call's request."""
+        """The client has half-closed a stream: handle a unary call's request, once it is decompressed."""
         stream.is_half_closed = True
         call = stream.call
         if call is None or call.is_over:
@@ -150,13 +152,8 @@ class CallOpener:
             raise StreamError(PROTOCOL_ERROR)
         if stream.need >= 0 or stream.got:
             call.end(grpc.StatusCode.INVALID_ARGUMENT, "the stream ended within a message")
-        elif not call.method.is_unary:
-            call.end_of_requests()
-        elif stream.request is None:
-            call.end(grpc.StatusCode.INVALID_ARGUMENT, "a call without a request")
         else:
-            request, stream.request = stream.request, None
-            call.receive(request)
+            self._requests.end(call, stream)
 
     def start_deadlines(self) -> None:
         """Start the deadlines of new unary calls whose requests have not arrived with the same read."""
@@ -165,3 +162,4 @@ class CallOpener:
             for call, stream in calls:
                 if not call.is_over and not stream.is_half_closed:
                     call.start_deadline()
+                    self._server.awaits_request(call)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import grpc
 import numpy as np
 
 from jellybean_agent.rpc.calls import CallServer, RpcCall
-from jellybean_agent.rpc.frames import decompress
 from jellybean_agent.rpc.http2_stream import DIRECT_BYTES, Stream
+from jellybean_agent.rpc.inflation import COMPRESSIONS, INLINE_BYTES, Inflation, InflationError
 
 _PREFIX_BYTES = 5  # of a gRPC message: whether it is compressed, and its size
 _MAX_DIRECT_BYTES = 2**23  # largest message that is received into a buffer of its own
@@ -93,19 +95,114 @@ class RequestAssembler:
             return True
         return False
 
+    def hold(self, stream: Stream) -> bool:
+        """Count what is kept of a client's request; ends the call where that is more than it may have."""
+        call = stream.call
+        if call is None:
+            return False
+        caller = call.connection.caller
+        if caller is not None and stream.hold(caller.bytes):
+            return True
+        reason = "the requests and answers that this server keeps, of this client or of all, need too much memory: wait"
+        call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{reason} for answers before the next request")
+        return False
+
+    def end(self, call: RpcCall, stream: Stream) -> None:
+        """The client has half-closed the stream, after complete messages."""
+        if stream.inflation is not None:
+            return  # which ends the stream behind its messages
+        if not call.method.is_unary:
+            call.end_of_requests()
+        elif stream.request is None:
+            call.end(grpc.StatusCode.INVALID_ARGUMENT, "a call without a request")
+        else:
+            request, stream.request = stream.request, None
+            if stream.is_compressed:
+                self._inflate(call, stream, request)
+            else:
+                self._receive(call, stream, request)
+
     def _complete(self, call: RpcCall, stream: Stream, message: memoryview) -> None:
         """Pass a complete message to its call; a unary call's is kept until the client half-closes the stream."""
-        if stream.is_compressed:
-            compression = call.headers.compression
-            plain = decompress(message, compression, self._server.max_message_bytes)
-            if plain is None:
-                call.end(grpc.StatusCode.INTERNAL, f"a message that is no {compression}, or larger than max")
-                return
-            message = plain
         stream.messages += 1
-        if not call.method.is_unary:
-            call.receive(message)
-        elif stream.messages > 1:
-            call.end(grpc.StatusCode.INVALID_ARGUMENT, "a second request in a call that takes one")
+        if stream.is_compressed and call.headers.compression not in COMPRESSIONS:
+            call.end(grpc.StatusCode.INTERNAL, "a message is compressed, and no grpc-encoding says how")
+        elif call.method.is_unary:
+            if stream.messages > 1:
+                call.end(grpc.StatusCode.INVALID_ARGUMENT, "a second request in a call that takes one")
+            else:
+                stream.request = message
+        elif stream.inflation is not None:  # the order of messages is kept
+            stream.queued += len(message)
+            stream.backlog.append((bytes(message), stream.is_compressed))
+        elif stream.is_compressed:
+            self._inflate(call, stream, message)
         else:
-            stream.request = message
+            self._receive(call, stream, message)
+
+    def _receive(self, call: RpcCall, stream: Stream, message: memoryview | bytearray) -> None:
+        """Hand a message to its call, which uses it until it says so."""
+        stream.queued += len(message)
+        if not call.method.is_unary or self.hold(stream):
+            self._server.has_request(call)
+            call.receive(memoryview(message))
+
+    # -- compressed messages ------------------------------------------------------------------------------------------
+
+    def _inflate(self, call: RpcCall, stream: Stream, message: memoryview) -> None:
+        """Decompress a message and pass it on: a small one at once, a large one by a task."""
+        inflation = Inflation(message, call.headers.compression)
+        try:
+            inflation.advance(min(INLINE_BYTES, self._server.max_message_bytes + 1))
+        except InflationError:
+            self._refuse_damaged(call)
+            return
+        if inflation.is_complete and len(inflation.content) <= self._server.max_message_bytes:
+            self._receive(call, stream, inflation.content)
+        else:
+            stream.queued += len(message)
+            stream.backlog.append((bytes(message), True))
+            stream.inflation = asyncio.get_running_loop().create_task(self._inflate_backlog(call, stream))
+
+    async def _inflate_backlog(self, call: RpcCall, stream: Stream) -> None:
+        """Decompress the messages of a stream, and pass them on in order."""
+        try:
+            while stream.backlog and not call.is_over:
+                message, is_compressed = stream.backlog.popleft()
+                content: bytes | bytearray | None = message
+                if is_compressed:
+                    content = await self._inflated(call, stream, message)
+                if content is not None:
+                    stream.queued -= len(message)
+                    self._receive(call, stream, memoryview(content))
+                    self.hold(stream)
+            stream.inflation = None
+            if stream.is_half_closed and not (call.is_over or call.method.is_unary):
+                call.end_of_requests()
+        except Exception as error:  # noqa: BLE001 (a boundary: only this call ends)
+            call.fail_unexpectedly(error)
+
+    async def _inflated(self, call: RpcCall, stream: Stream, message: bytes) -> bytearray | None:
+        """The content of a message; None where the call was ended, as it is damaged or too large."""
+        limit, counted = self._server.max_message_bytes, 0
+        inflation = Inflation(message, call.headers.compression)
+
+        def may_grow(size: int) -> bool:
+            nonlocal counted
+            stream.queued += size - counted
+            counted = size
+            return len(inflation.content) <= limit and self.hold(stream)
+
+        try:
+            is_whole = await inflation.finish(may_grow)
+        except InflationError:
+            self._refuse_damaged(call)
+            return None
+        stream.queued -= counted
+        if is_whole:
+            return inflation.content
+        call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, f"a message is larger than max ({limit}) when decompressed")
+        return None
+
+    def _refuse_damaged(self, call: RpcCall) -> None:
+        call.end(grpc.StatusCode.INTERNAL, f"a message is no {call.headers.compression}")

@@ -9,7 +9,7 @@ import asyncio
 
 import grpc
 
-from jellybean_agent.rpc.calls import NO_AUTH_CONTEXT, CallServer, RpcCall
+from jellybean_agent.rpc.calls import NO_AUTH_CONTEXT, Caller, CallServer, RpcCall
 from jellybean_agent.rpc.frames import (
     CANCEL,
     DATA,
@@ -44,6 +44,7 @@ class ResponseSender:
     def __init__(self, server: CallServer, streams: StreamTable, out: WriteBuffer, guard: FloodGuard) -> None:
         self.peer = ""
         self.auth_context = NO_AUTH_CONTEXT
+        self.caller: Caller | None = None
         self.frame_bytes = 2**14  # largest frame that the client accepts
         self.is_paused = False  # True while the transport's write buffer is full
         self._server, self._table, self._out, self._guard = server, streams, out, guard
@@ -66,10 +67,6 @@ class ResponseSender:
         if stream.call is None:
             return
         size = len(message) + 5
-        if self._unsent_bytes and self._unsent_bytes + size > 2 * self._server.max_message_bytes:
-            reason = f"{self._unsent_bytes} bytes of answers lie unread on this connection: read them first"
-            call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
-            return
         self._guard.message_sent(size)
         if not stream.has_headers:
             stream.has_headers = True
@@ -79,6 +76,11 @@ class ResponseSender:
             self._window -= size
             prefix = b"\0" + len(message).to_bytes(4, "big")
             self._out.write(frame_head(DATA, 0, call.number, size) + prefix + message)
+            return
+        is_much = self._unsent_bytes and self._unsent_bytes + size > 2 * self._server.max_message_bytes
+        if is_much or self.caller is None or not self.caller.bytes.take(size):
+            reason = f"{self._unsent_bytes} bytes of answers lie unread on this connection: read them first"
+            call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
             return
         self._unsent_bytes += size
         stream.unsent += (memoryview(b"\0" + len(message).to_bytes(4, "big")), memoryview(message))
@@ -104,9 +106,15 @@ class ResponseSender:
     def consumed(self, call: RpcCall, size: int) -> None:
         """The handler has consumed `size` bytes: send a WINDOW_UPDATE once half of the stream's window is used."""
         stream: Stream = call.wire_state
+        stream.consumed(size, None if self.caller is None else self.caller.bytes)
         if stream.unread > WINDOW_BYTES // 2 and stream.call is not None and not stream.is_half_closed:
             self._guard.idle_frames = 0
             self.give_credit(call.number, stream)
+
+    def received_bytes(self, call: RpcCall) -> int:
+        """Bytes of the call's request that have arrived."""
+        stream: Stream = call.wire_state
+        return stream.content_bytes
 
     async def writable(self, call: RpcCall) -> None:
         """Wait until most of the call's response bytes have left."""
@@ -165,8 +173,9 @@ class ResponseSender:
                 call.cancel()
         if stream.timer is not None:
             stream.timer.cancel()
-        self._unsent_bytes -= sum(map(len, stream.unsent))
+        self._sent(sum(map(len, stream.unsent)))
         stream.unsent.clear()
+        stream.release(None if self.caller is None else self.caller.bytes)
         if stream.waiter is not None and not stream.waiter.done():
             stream.waiter.set_result(None)
 
@@ -189,7 +198,7 @@ class ResponseSender:
                 size += len(part)
             stream.window -= size
             self._window -= size
-            self._unsent_bytes -= size
+            self._sent(size)
             self._out.write(frame_head(DATA, 0, number, size), *parts)
         if stream.waiter is not None and not stream.waiter.done() and sum(map(len, stream.unsent)) <= _WRITABLE_BYTES:
             stream.waiter.set_result(None)
@@ -197,6 +206,12 @@ class ResponseSender:
             self._blocked.pop(number, None)
             if stream.last is not None:
                 self._close(number, stream, stream.last)
+
+    def _sent(self, size: int) -> None:
+        """So many bytes are not kept any more."""
+        self._unsent_bytes -= size
+        if size and self.caller is not None:
+            self.caller.bytes.give(size)
 
     def _close(self, number: int, stream: Stream, last: bytes) -> None:
         """Send the trailers and release the stream."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from jellybean_agent.admission.shares import PeerShare
 from jellybean_agent.rpc.calls import RpcCall
 from jellybean_agent.rpc.frames import (
     CLOSED,
@@ -25,8 +26,9 @@ class Stream:
     """One call's stream: the request message being received, flow control, and the response bytes not yet sent."""
 
     __slots__ = (
-        *("call", "content_bytes", "credit", "got", "has_headers", "is_compressed", "is_half_closed", "last"),
-        *("messages", "need", "part", "request", "timer", "unread", "unsent", "waiter", "whole", "window"),
+        *("backlog", "call", "charged", "content_bytes", "credit", "got", "has_headers", "inflation", "is_compressed"),
+        *("is_half_closed", "last", "messages", "need", "part", "queued", "request", "timer", "unread", "unsent"),
+        *("waiter", "whole", "window"),
     )
 
     def __init__(self, window: int) -> None:
@@ -41,6 +43,10 @@ class Stream:
         self.is_compressed = False
         self.request: memoryview | None = None  # of a unary call, handled once the client has half-closed the stream
         self.messages = 0
+        self.inflation: asyncio.Task[None] | None = None  # decompresses messages
+        self.backlog: deque[tuple[bytes, bool]] = deque()  # messages behind it, and whether they are compressed
+        self.queued = 0  # bytes of messages that are complete and still used
+        self.charged = 0  # bytes that are counted as the client's
         self.is_half_closed = False  # by the client
         self.has_headers = False  # response headers were sent
         self.unsent: deque[memoryview] = deque()  # response bytes that flow control holds back
@@ -52,6 +58,31 @@ class Stream:
         """Copy a small request out of the read buffer, which is larger, until the client half-closes the stream."""
         if self.request is not None and len(self.request) < DIRECT_BYTES:
             self.request = memoryview(bytes(self.request))
+
+    def hold(self, share: PeerShare) -> bool:
+        """Count what is kept of the client's requests; False if it may not have as much."""
+        kept = self.got + self.queued + (0 if self.request is None else len(self.request))
+        more = kept - self.charged
+        if more > 0 and not share.take(more):
+            return False
+        if more < 0:
+            share.give(-more)
+        self.charged = kept
+        return True
+
+    def consumed(self, size: int, share: PeerShare | None) -> None:
+        """A message of so many bytes is not used any more."""
+        self.queued -= size
+        if share is not None and self.charged > self.got + self.queued:
+            self.hold(share)
+
+    def release(self, share: PeerShare | None) -> None:
+        """Nothing is used any more."""
+        if self.inflation is not None:
+            self.inflation.cancel()
+        if share is not None and self.charged:
+            share.give(self.charged)
+            self.charged = 0
 
     def receive_bytes(self, size: int) -> None:
         """Subtract received bytes from the receive window. BrokenError if it is exceeded; StreamError after the end."""

@@ -12,16 +12,20 @@ import ssl
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jellybean_agent.errors import StatusError
-from jellybean_agent.rpc.calls import Method, OpenConnection, RawStream, RawUnary, RpcCall
+from jellybean_agent.admission.limits import PORT_LIMITS, ListeningPort, PortLimits
+from jellybean_agent.admission.process import Admission
+from jellybean_agent.rpc.calls import Method, OpenConnection, RawStream, RawUnary
 from jellybean_agent.rpc.flood_limits import FloodLimits
 from jellybean_agent.rpc.http2 import Http2Connection
+from jellybean_agent.rpc.port import RpcPort
 from jellybean_agent.rpc.tls.listener import TlsLimits, TlsListener
 
 _BACKLOG = 1024
+_ACCEPTED_AT_ONCE = 32  # connections that asyncio accepts in one turn, before the port's limits are applied
 _POLL_S = 0.005
 Guard = Callable[[Any, str], Any]  # handler, path of its method -> handler that checks the policy first
 Check = Callable[[str, Any], bool]  # path of a method, context; StatusError if refused; True: for the whole connection
@@ -42,20 +46,22 @@ class RpcServer:
     if the next call with the same headers on the same connection need not be checked.
     """
 
-    def __init__(self, guard: Guard, check: Check, *, max_calls: int, max_streams: int, max_message_bytes: int) -> None:
-        self._guard, self._check = guard, check
-        self._max_calls = max_calls
-        self.max_streams, self.max_message_bytes = max_streams, max_message_bytes
+    def __init__(
+        self, guard: Guard, check: Check, admission: Admission | None = None, limits: PortLimits | None = None
+    ) -> None:
+        """`admission`: of the process; its own if there is none. `limits`: of all ports instead of the table's."""
+        self._guard, self.check = guard, check
+        self.admission = admission or Admission()
+        self._limits = limits
         self.flood_limits = FloodLimits()
         self._generic: list[Any] = []
         self._registered: dict[str, Any] = {}
         self._raw: dict[str, RawUnary] = {}
         self._raw_streams: dict[str, RawStream] = {}
         self.methods: Mapping[str, Method] = _Methods(self._method)
-        self._sockets: list[tuple[socket.socket, TlsListener | None]] = []
+        self._sockets: list[tuple[socket.socket, RpcPort, TlsListener | None]] = []
         self._listeners: list[asyncio.Server] = []
-        self._connections: set[OpenConnection] = set()
-        self._calls: set[RpcCall] = set()
+        self.ports: list[RpcPort] = []
         self._stopped = asyncio.Event()
 
     # -- as grpc.aio.Server -------------------------------------------------------------------------------------------
@@ -74,21 +80,33 @@ class RpcServer:
         """Serve a method with streams of requests and responses raw."""
         self._raw_streams[path] = raw
 
-    def add_insecure_port(self, address: str) -> int:
-        """Bind to unix:/path or HOST:PORT; returns the port. RuntimeError if that is impossible."""
-        return self._bind(address, None)
+    def add_insecure_port(self, address: str, port: ListeningPort = ListeningPort.CLIENTS) -> int:
+        """Bind to unix:/path or HOST:PORT; returns the port. RuntimeError if that is impossible.
 
-    def add_secure_port(self, address: str, context: ssl.SSLContext, limits: TlsLimits) -> int:
+        `port`: whose limits apply.
+        """
+        return self._bind(address, self.open_port(port), None)
+
+    def add_secure_port(
+        self, address: str, context: ssl.SSLContext, limits: TlsLimits, port: ListeningPort = ListeningPort.CLIENTS
+    ) -> int:
         """Bind to HOST:PORT with TLS, whose `context` is asked for every connection. RuntimeError as above."""
-        return self._bind(address, TlsListener(self, context, limits))
+        rpc_port = self.open_port(port)
+        return self._bind(address, rpc_port, TlsListener(rpc_port, context, limits))
 
-    def _bind(self, address: str, listener: TlsListener | None) -> int:
+    def open_port(self, port: ListeningPort = ListeningPort.CLIENTS) -> RpcPort:
+        """The connections and calls of one more socket."""
+        opened = RpcPort(self, port, self._limits or PORT_LIMITS[port], self.admission)
+        self.ports.append(opened)
+        return opened
+
+    def _bind(self, address: str, port: RpcPort, listener: TlsListener | None) -> int:
         is_unix = address.startswith("unix:")
         try:
             bound = _unix_socket(address.removeprefix("unix:")) if is_unix else _tcp_socket(address)
         except OSError as error:
             raise RuntimeError(f"cannot bind to {address}: {error}") from error
-        self._sockets.append((bound, listener))
+        self._sockets.append((bound, port, listener))
         # A server that is dropped before it is started closes its sockets too.
         weakref.finalize(self, bound.close).atexit = False
         return 1 if is_unix else int(bound.getsockname()[1])
@@ -96,18 +114,17 @@ class RpcServer:
     async def start(self) -> None:
         """Accept connections."""
         loop = asyncio.get_running_loop()
-        for bound, secure in self._sockets:
+        for bound, port, secure in self._sockets:
             make: Callable[[], asyncio.BufferedProtocol] = (
-                (lambda: Http2Connection(self)) if secure is None else secure.accept
+                partial(Http2Connection, port) if secure is None else secure.accept
             )
-            if bound.family == socket.AF_UNIX:
-                self._listeners.append(await loop.create_unix_server(make, sock=bound, backlog=_BACKLOG))
-            else:
-                self._listeners.append(await loop.create_server(make, sock=bound, backlog=_BACKLOG))
+            create: Any = loop.create_unix_server if bound.family == socket.AF_UNIX else loop.create_server
+            self._listeners.append(await create(make, sock=bound, backlog=_ACCEPTED_AT_ONCE))
+            bound.listen(_BACKLOG)  # more may wait
 
     def retire(self) -> None:
         """Have all clients connect again: behind a Service to another server. Calls until they know are accepted."""
-        for connection in list(self._connections):
+        for connection in self._connections():
             connection.retire()
 
     async def stop(self, grace_s: float | None) -> None:
@@ -115,21 +132,21 @@ class RpcServer:
         loop = asyncio.get_running_loop()
         for listener in self._listeners:
             listener.close()
-        for bound, _ in self._sockets:
+        for bound, _, _ in self._sockets:
             bound.close()
-        for connection in self._connections:
+        for connection in self._connections():
             connection.drain()
         until_s = loop.time() + (grace_s or 0.0)
-        while self._calls and loop.time() < until_s:
+        while self.calls_in_progress and loop.time() < until_s:
             await asyncio.sleep(_POLL_S)
-        tasks = [call.task for call in self._calls if call.task is not None]
-        for connection in list(self._connections):
+        tasks = [call.task for port in self.ports for call in port.calls if call.task is not None]
+        for connection in self._connections():
             connection.close()
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
-        while self._connections and loop.time() < until_s:  # until all answers have left
+        while self.open_connections and loop.time() < until_s:  # until all answers have left
             await asyncio.sleep(_POLL_S)
-        for _, secure in self._sockets:
+        for _, _, secure in self._sockets:
             if secure is not None:
                 await secure.close()
         self._stopped.set()
@@ -140,38 +157,15 @@ class RpcServer:
     @property
     def calls_in_progress(self) -> int:
         """Number of calls that are not over, those with unread answers included."""
-        return len(self._calls)
+        return sum(len(port.calls) for port in self.ports)
 
     @property
     def open_connections(self) -> int:
         """Number of connections; with TLS, whose handshake is complete."""
-        return len(self._connections)
+        return sum(len(port.connections) for port in self.ports)
 
-    # -- for connections ----------------------------------------------------------------------------------------------
-
-    def opened(self, connection: OpenConnection) -> None:
-        self._connections.add(connection)
-
-    def closed(self, connection: OpenConnection) -> None:
-        self._connections.discard(connection)
-
-    def refusal(self) -> str:
-        """Why no further call is accepted now; empty when one is."""
-        limit = self._max_calls
-        return f"{limit} calls are in progress, which is the limit" if len(self._calls) > limit else ""
-
-    def began(self, call: RpcCall) -> None:
-        self._calls.add(call)
-
-    def ended(self, call: RpcCall) -> None:
-        self._calls.discard(call)
-
-    def authorise(self, call: RpcCall) -> None:
-        """Check a call against the policy; ends it when it is refused."""
-        try:
-            call.headers.is_authorised = self._check(call.method.path, call)
-        except StatusError as error:
-            call.end(error.status, str(error))
+    def _connections(self) -> list[OpenConnection]:
+        return [connection for port in self.ports for connection in port.connections]
 
     def _method(self, path: str) -> Method | None:
         details = _HandlerCallDetails(path)

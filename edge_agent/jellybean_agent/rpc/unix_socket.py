@@ -15,10 +15,12 @@ from typing import cast
 import grpc
 import numpy as np
 
+from jellybean_agent.admission.gate import GATE_ENTRY
 from jellybean_agent.rpc.calls import (
     NO_AUTH_CONTEXT,
     SHUTTING_DOWN,
     AuthContext,
+    Caller,
     CallHeaders,
     CallServer,
     Metadata,
@@ -49,6 +51,7 @@ _UNSENT_BYTES = 2**20  # bytes in the transport's write buffer above which readi
 _MAX_UNSENT_BYTES = 2**22  # unsent stream bytes above which the connection is closed: the client does not read
 _READ_BYTES = 2**16
 _CACHED_HEADERS = 64
+_RETRY_S = 0.02  # between two looks whether there is memory for the next large frame
 
 
 class _BrokenError(Exception):
@@ -67,6 +70,8 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
         self._buffer = memoryview(bytearray(_READ_BYTES))
         self._filled = 0  # bytes in the buffer, or in the large frame
         self._large: memoryview | None = None  # memory of a frame that is larger than the read buffer
+        self._counted = 0  # bytes of that frame, which are the client's
+        self.caller: Caller | None = None
         self._open: dict[int, RpcCall] = {}
         self._headers: dict[bytes, CallHeaders] = {}
         self._is_draining = self._is_closed = False
@@ -81,14 +86,21 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
             self.peer = f"ipv4:{name[0]}:{name[1]}"
         else:
             found.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
-        found.write(self._greeting)
-        self._server.opened(self)
+        self.caller = self._server.opened(self, self.peer, self.auth_context, found.get_extra_info(GATE_ENTRY))
+        if self.caller is None:
+            self._is_closed = True
+            found.abort()
+        else:
+            found.write(self._greeting)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._out.transport = None
+        self._is_closed = True
         for call in list(self._open.values()):
             self._drop(call)
-        self._server.closed(self)
+        if self.caller is not None:
+            self.caller.bytes.give(self._counted)
+        self._server.closed(self, self.caller)
 
     def pause_writing(self) -> None:
         if self._out.transport is not None:
@@ -132,6 +144,7 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
                 whole, self._large, self._filled = self._large, None, 0
                 _, number, kind = FRAME.unpack_from(whole)
                 self._take_frame(number, kind, whole[FRAME.size :])
+                self._give_counted()
             return
         at, filled, buffer = 0, self._filled, self._buffer
         while filled - at >= FRAME.size:
@@ -143,9 +156,7 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
                 if length > len(buffer):
                     if self.auth_context and number not in self._open:
                         raise _BrokenError  # from another machine, only calls that the policy accepted may use memory
-                    self._large = np.empty(length, np.uint8).data  # not zeroed, as every byte will be overwritten
-                    self._large[: filled - at] = buffer[at:filled]
-                    self._filled = filled - at
+                    self._begin_large(length, bytes(buffer[at:filled]))
                     return
                 break
             self._take_frame(number, kind, bytes(buffer[at + FRAME.size : at + length]))
@@ -154,6 +165,34 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
             left = bytes(buffer[at:filled])
             buffer[: len(left)] = left
             self._filled = len(left)
+
+    def _begin_large(self, length: int, begin: bytes) -> None:
+        """Receive the rest of a frame into memory of its own, once the client may have as much: it has to wait else."""
+        transport, caller = self._out.transport, self.caller
+        if transport is None or caller is None:
+            return
+        if not caller.bytes.take(length):
+            self._filled = len(begin)
+            self._buffer[: len(begin)] = begin
+            transport.pause_reading()
+            asyncio.get_running_loop().call_later(_RETRY_S, self._retry)
+            return
+        self._counted = length
+        self._large = np.empty(length, np.uint8).data  # not zeroed, as every byte will be overwritten
+        self._large[: len(begin)] = begin
+        self._filled = len(begin)
+
+    def _retry(self) -> None:
+        """Look again whether the next frame may be received."""
+        if self._out.transport is not None and not self._is_closed:
+            self._out.transport.resume_reading()
+            self.buffer_updated(0)
+
+    def _give_counted(self) -> None:
+        """The last large frame is not in use any more."""
+        if self.caller is not None:
+            self.caller.bytes.give(self._counted)
+        self._counted = 0
 
     def _take_frame(self, number: int, kind: int, data: memoryview | bytes) -> None:
         call = self._open.get(number)
@@ -188,8 +227,7 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
         call = self._open[number] = RpcCall(
             self, number, headers, method or unknown_method(headers.path), left_s or None
         )
-        self._server.began(call)
-        refusal = self._server.refusal()
+        refusal = self._server.admit(call)
         if self._is_draining:
             call.end(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN)
         elif refusal:
@@ -204,8 +242,26 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
                 return
             if is_stream:
                 call.start_stream()
-            else:
+            elif self._hold(call, len(data)):
                 call.receive(data[begins:])
+
+    def _hold(self, call: RpcCall, size: int) -> bool:
+        """Count a request for as long as its call is in progress; ends the call where the client may not have it."""
+        if self._counted:  # received into memory that is counted already
+            call.wire_state, self._counted = self._counted, 0
+        elif self.caller is not None and self.caller.bytes.take(size):
+            call.wire_state = size
+        else:
+            call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, "the requests in progress need too much memory")
+            return False
+        return True
+
+    def _ended(self, call: RpcCall) -> None:
+        """A call is over: its request is not used any more."""
+        if call.wire_state is not None and self.caller is not None:
+            self.caller.bytes.give(call.wire_state)
+            call.wire_state = None
+        self._server.ended(call)
 
     def _read_headers(self, key: bytes, path_bytes: int) -> CallHeaders:
         """Parse and cache a call's head without its deadline. `key`: the two lengths, the path and the metadata."""
@@ -221,7 +277,7 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
     def _drop(self, call: RpcCall) -> None:
         self._open.pop(call.number, None)
         if not call.is_over:
-            self._server.ended(call)
+            self._ended(call)
             call.cancel()
 
     # -- for calls ----------------------------------------------------------------------------------------------------
@@ -234,14 +290,14 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
             if transport is not None and transport.get_write_buffer_size() > _MAX_UNSENT_BYTES:
                 transport.abort()
         elif self._open.pop(call.number, None) is not None:
-            self._server.ended(call)
+            self._ended(call)
             self._write(FRAME.pack(len(message) + AFTER_LENGTH, call.number, REPLY), message)
 
     def finish(self, call: RpcCall, status: grpc.StatusCode, details: str) -> None:
         """Send the trailing status."""
         if self._open.pop(call.number, None) is None:
             return
-        self._server.ended(call)
+        self._ended(call)
         if status is grpc.StatusCode.OK:
             if not call.method.is_unary:
                 self._write(FRAME.pack(AFTER_LENGTH, call.number, END))
@@ -251,6 +307,10 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
 
     def consumed(self, call: RpcCall, size: int) -> None:
         """Nothing to do: streams have no flow control of their own here."""
+
+    def received_bytes(self, call: RpcCall) -> int:
+        """Requests arrive with their calls here."""
+        return 0
 
     async def writable(self, call: RpcCall) -> None:
         """Return at once: `send` limits the unsent bytes itself."""
@@ -279,6 +339,15 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
         self._out.flush()
         if self._out.transport is not None:
             self._out.transport.close()
+
+    def expire(self) -> None:
+        """End a connection without a call. A client whose call crosses it makes it again."""
+        self.close("the connection was idle")
+
+    def abort(self) -> None:
+        """End the connection at once, and its calls."""
+        if self._out.transport is not None:
+            self._out.transport.abort()
 
 
 def _is_served(method: Method, *, is_stream: bool) -> bool:

@@ -12,7 +12,7 @@ import os
 import ssl
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from jellybean_agent.admission.limits import ListeningPort, PortLimits
+from jellybean_agent.admission.process import Admission
 from jellybean_agent.brain.messages import GATEWAY
 from jellybean_agent.errors import PlanViewError, StatusError
 from jellybean_agent.rpc.server import RpcServer
@@ -50,8 +52,6 @@ CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.enable_http_proxy", 0),
 )
 OnCall = Callable[[Any], None]  # gets the context of a call, in the call's task
-MAX_CALLS = 4096  # most calls in progress in one server; further ones get RESOURCE_EXHAUSTED
-_MAX_STREAMS = 2 * MAX_CALLS  # of one connection, whose excess streams are reset without a status
 _HTTP_TLS = TlsSettings(session=TlsConnection)
 _RPC_TLS = TlsSettings(minimum=ssl.TLSVersion.TLSv1_2, alpn=SERVER_ALPN)  # TLS 1.2: for clients with older libraries
 _OPEN_TLS = replace(_RPC_TLS, clients=False, alpn=(HTTP2_ALPN,))
@@ -69,6 +69,7 @@ class Transport:
     certificate: CertificateFolder | None = None
     insecure: bool = False
     renew_s: float = CONNECTION_LIFETIME_S
+    admission: Admission = field(default_factory=Admission, compare=False)  # of all servers of the process
 
     def check(self, address: str) -> str:
         """Return the address if this transport may listen on it and call it, else raise PlanViewError."""
@@ -143,22 +144,24 @@ class Transport:
 
     def server(self, policy: Policy, on_call: OnCall | None = None) -> RpcServer:
         """A server that checks every call against the policy. `on_call`: called with each accepted call, for traces."""
-        return make_server(policy, on_call)
+        return make_server(policy, on_call, self.admission)
 
-    def bind(self, server: RpcServer, address: str, *, clients: bool = True) -> int:
+    def bind(self, server: RpcServer, address: str, port: ListeningPort = ListeningPort.CLIENTS) -> int:
         """Listen on an address; returns the port. PlanViewError if the address is in use or not allowed.
 
-        `clients`: False if clients need no certificate; the server shows its own in any case.
+        `port`: what it is for. Clients of enrolment need no certificate; the server shows its own in any case.
         """
+        clients = port is not ListeningPort.ENROLMENT
         self.check(address)
         if address.startswith("unix:"):
             _check_private(Path(address.removeprefix("unix:")))
         try:
             if self.certificate is None or (address.startswith("unix:") and clients):
-                return server.add_insecure_port(address)
+                return server.add_insecure_port(address, port)
             context = ReloadingTlsContext.of(self.certificate, _RPC_TLS if clients else _OPEN_TLS)
             age_s = 2 * self.renew_s if clients else _OPEN_AGE_S  # clients of ours renew before that
-            return server.add_secure_port(address, context, TlsLimits(age_s=age_s, grace_s=min(_GRACE_S, age_s)))
+            limits = TlsLimits(age_s=age_s, grace_s=min(_GRACE_S, age_s))
+            return server.add_secure_port(address, context, limits, port)
         except RuntimeError as error:
             raise PlanViewError(f"cannot listen on {address}: it is in use or may not be used") from error
 
@@ -211,12 +214,13 @@ def _check_private(socket: Path) -> None:
 def make_server(
     policy: Policy | OpenPolicy,
     on_call: OnCall | None = None,
-    *,
-    max_calls: int = MAX_CALLS,
-    max_streams: int = _MAX_STREAMS,
-    max_message_bytes: int = MAX_MESSAGE_BYTES,
+    admission: Admission | None = None,
+    limits: PortLimits | None = None,
 ) -> RpcServer:
-    """A server that checks every call against the policy. `on_call`: called with each accepted call."""
+    """A server that checks every call against the policy. `on_call`: called with each accepted call.
+
+    `admission`: of the process; its own if there is none. `limits`: instead of those of its ports.
+    """
 
     def check(method: str, context: Any) -> bool:
         return check_caller(policy, method, context)
@@ -224,7 +228,7 @@ def make_server(
     def guard(handler: Any, method: str) -> Any:
         return _guarded(handler, method, policy, on_call)
 
-    return RpcServer(guard, check, max_calls=max_calls, max_streams=max_streams, max_message_bytes=max_message_bytes)
+    return RpcServer(guard, check, admission, limits)
 
 
 def check_caller(policy: Policy | OpenPolicy, method: str, context: Any) -> bool:

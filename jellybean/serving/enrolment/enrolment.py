@@ -32,6 +32,7 @@ from jellybean_agent import (
     Identity,
     InvalidInputError,
     JoinToken,
+    ListeningPort,
     OpenPolicy,
     PlanViewError,
     Role,
@@ -56,7 +57,6 @@ _MAX_REASON = 1000  # characters of a reason that a box gives
 _MAX_REQUEST_BYTES = 16 * 2**10
 MAX_DOWNLOADS = 16  # concurrent model downloads
 _Stamp = tuple[int, int, int]  # size, time of the last change, inode
-_MAX_CALLS = 32  # exchanges of tokens at once; of one connection half as many
 
 
 def make_token(folder: Path, authority: Authority, identity: Identity, *, life_s: float = TOKEN_S) -> JoinToken:
@@ -267,9 +267,7 @@ async def serve_enrolment(enrolment: Enrolment, transport: Transport, address: s
     if transport.certificate is None:
         reason = "enrolment needs the gateway's certificate: --tls FOLDER"
         raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
-    server = make_server(
-        OpenPolicy(), max_calls=_MAX_CALLS, max_streams=_MAX_CALLS // 2, max_message_bytes=2 * _MAX_REQUEST_BYTES
-    )
+    server = make_server(OpenPolicy(), admission=transport.admission)
     enrol = grpc.unary_unary_rpc_method_handler(
         enrolment.Enrol, enrol_pb2.EnrolRequest.FromString, enrol_pb2.Certificate.SerializeToString
     )
@@ -277,7 +275,7 @@ async def serve_enrolment(enrolment: Enrolment, transport: Transport, address: s
         (grpc.method_handlers_generic_handler("jellybean.enrol.v1.Enrolment", {"Enrol": enrol}),)
     )
     try:
-        transport.bind(server, address, clients=False)
+        transport.bind(server, address, ListeningPort.ENROLMENT)
     except PlanViewError as error:
         raise StatusError(grpc.StatusCode.UNAVAILABLE, str(error)) from error
     await server.start()

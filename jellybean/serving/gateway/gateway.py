@@ -1,6 +1,6 @@
 """The gateway: admits requests, has workers of the current plan answer them, and reports its state.
 
-Its parts: `Admission` (limits), `InFlightRequests` (attempts and retries), `CurrentPlan` (workers and routes) and,
+Its parts: `RequestAdmission` (limits), `InFlightRequests` (attempts, retries), `CurrentPlan` (workers, routes) and,
 where sources have `deliver: eventually`, `KeptRequests` (on disk until answered). `service.py` is its gRPC interface.
 """
 
@@ -20,7 +20,7 @@ from jellybean.serving.gateway.audits.audits import Audits
 from jellybean.serving.gateway.plans.current_plan import CurrentPlan, WorkerNetwork
 from jellybean.serving.gateway.plans.served_plan import ServedPlan
 from jellybean.serving.gateway.plans.source_messages import Inputs, check_inputs
-from jellybean.serving.gateway.requests.admission import MAX_ID_BYTES, Admission
+from jellybean.serving.gateway.requests.admission import MAX_ID_BYTES, RequestAdmission
 from jellybean.serving.gateway.requests.counters import RequestCounters
 from jellybean.serving.gateway.requests.hedging import Hedge
 from jellybean.serving.gateway.requests.in_flight import InFlightRequests, answer_limit_s, is_nearly_due
@@ -80,7 +80,7 @@ class Gateway:
         self.on_inputs: OnTensors | None = None  # gets the inputs of each request that is accepted
         self.on_outputs: OnTensors | None = None  # gets each answer
         self.changed = asyncio.Event()  # set whenever `unavailable_reason` may have changed
-        self._admission = Admission(settings.max_in_flight)
+        self._admission = RequestAdmission(settings.max_in_flight)
         self._requests = InFlightRequests(
             lambda: self.plans.served,
             self.counters,
@@ -213,19 +213,15 @@ class Gateway:
         answer_id: str,
     ) -> Result:
         """Answer a chunk of a stream, after those before it."""
-        began, size, own = (
-            time.monotonic(),
-            sum(len(tensor.data) for tensor in inputs.values()),
-            key if key.id else None,
-        )
+        began, size = time.monotonic(), sum(len(tensor.data) for tensor in inputs.values())
         self.counters.receive(key.caller)
-        outcome = self._refusal(inputs, own, size, are_checked=False)
+        outcome = self._refusal(inputs, key, size, are_checked=False)
         outputs: Tensors = {}
         given = key.id or answer_id
         limit_s = answer_limit_s(min(self._settings.timeout_s, time_left_s if time_left_s is not None else math.inf))
         is_admitted = outcome is None
         if is_admitted:
-            self._accept(own, size, inputs)
+            self._accept(key, size, inputs)
             outcome = Outcome(grpc.StatusCode.CANCELLED, "the client cancelled")
         try:
             if is_admitted:
@@ -238,7 +234,7 @@ class Gateway:
             raise
         finally:
             if is_admitted:
-                self._admission.remove(own, size, answered=outcome is None)
+                self._admission.remove(key, size, answered=outcome is None)
             self.counters.count(outcome, time.monotonic() - began, key.caller)
         if outcome is not None:
             log_failure(outcome, key.id, trace)
@@ -271,20 +267,19 @@ class Gateway:
         began, client = time.monotonic(), key.caller
         self.counters.receive(client)
         size = sum(len(tensor.data) for tensor in inputs.values())
-        own = key if key.id else None
-        outcome = self._refusal(inputs, own, size, are_checked=are_checked)
+        outcome = self._refusal(inputs, key, size, are_checked=are_checked)
         if outcome is not None:
             log_failure(outcome, key.id, trace)
             self.counters.count(outcome, time.monotonic() - began, client)
             on_finished(outcome, {})
             return None
-        self._accept(own, size, inputs)
+        self._accept(key, size, inputs)
 
         def finish(outcome: Outcome | None, outputs: Tensors) -> None:
-            self._admission.remove(own, size, answered=outcome is None)
+            self._admission.remove(key, size, answered=outcome is None)
             self.counters.count(outcome, time.monotonic() - began, client)
             if outcome is None and request is not None:
-                self._answered(own or answer_key, request.answered_by, outputs)
+                self._answered(key if key.id else answer_key, request.answered_by, outputs)
             on_finished(outcome, outputs)
             if outcome is None and request is not None:
                 self.audits.answered(inputs, request.answered_by, outputs)
@@ -293,7 +288,7 @@ class Gateway:
         request = self._requests.submit(inputs, time_left_s, key.id, trace, finish)
         return request
 
-    def _accept(self, key: Key | None, size: int, inputs: Inputs) -> None:
+    def _accept(self, key: Key, size: int, inputs: Inputs) -> None:
         self._admission.add(key, size)
         if self.on_inputs is not None:
             self.on_inputs(self.view, inputs)
@@ -308,7 +303,7 @@ class Gateway:
         if self.on_answer is not None:
             self.on_answer(key, attempt, outputs)
 
-    def _refusal(self, inputs: Inputs, key: Key | None, size: int, *, are_checked: bool) -> Outcome | None:
+    def _refusal(self, inputs: Inputs, key: Key, size: int, *, are_checked: bool) -> Outcome | None:
         if self.state in ("draining", "starting"):
             return Outcome(grpc.StatusCode.UNAVAILABLE, self.unavailable_reason)
         outcome = self._admission.refusal(key, size, self._requests.count + self._streams.waiting)

@@ -15,7 +15,15 @@ from jellybean.ledger.columns import LATENCY_BOUNDS_S
 from jellybean.serving.gateway.audits.audits import AuditCounters, AuditOutcome
 from jellybean.serving.gateway.gateway import WORKER_STATES, Gateway
 from jellybean.serving.gateway.workflow_metrics import own_metrics
-from jellybean_agent import CertificateFolder, PlanView, certificate_metrics, link_byte_metrics, metrics_text
+from jellybean_agent import (
+    Admission,
+    CertificateFolder,
+    PlanView,
+    admission_metrics,
+    certificate_metrics,
+    link_byte_metrics,
+    metrics_text,
+)
 
 
 async def worker_metrics(gateways: Iterable[Gateway]) -> list[bytes]:
@@ -35,7 +43,8 @@ class GatewaysCollector(Collector):
     """Metrics of the workflows of a gateway, with a label `workflow` if its plan is of several; and the workers' own.
 
     `workers()`: metrics of each worker in Prometheus' text format; none where workers are scraped themselves.
-    `certificate`: the gateway's own, None: it has none. `names_clients`: False where strangers may read them.
+    `admission`: of its process. `certificate`: the gateway's own, None: it has none.
+    `names_clients`: False where strangers may read them.
     `plan()`: of all workflows, whose budget is one; None where some of them are left out. `replicas`: number of the
     plan's gateways, each of which states figures of the whole plan.
     """
@@ -45,6 +54,7 @@ class GatewaysCollector(Collector):
         gateways: Iterable[Gateway],
         workers: Callable[[], Sequence[bytes]] = tuple,
         certificate: CertificateFolder | None = None,
+        admission: Admission | None = None,
         *,
         names_clients: bool = True,
         plan: Callable[[], PlanView] | None = None,
@@ -53,6 +63,7 @@ class GatewaysCollector(Collector):
         self._replicas = replicas
         self._gateways, self._workers, self._certificate = gateways, workers, certificate
         self._names_clients, self._plan = names_clients, plan
+        self._admission = admission
 
     def collect(self) -> Iterator[Metric]:
         texts = self._workers()  # before the cost, which they update
@@ -72,7 +83,7 @@ class GatewaysCollector(Collector):
         if self._replicas > 1:
             text = "Gateways of the plan; each states the cost and the workers of all."
             yield GaugeMetricFamily("jellybean_gateway_replicas", text, value=self._replicas)
-        own = metrics_text(_Certificate(self._certificate))  # the workers have the same metrics
+        own = metrics_text(_Process(self._certificate, self._admission))  # the workers have the same metrics
         yield from merged([own, *texts])
 
 
@@ -153,14 +164,16 @@ def workers_metrics(gateways: Iterable[Gateway]) -> Iterator[Metric]:
     yield ready
 
 
-class _Certificate(Collector):
-    """The expiry of the gateway's own certificate."""
+class _Process(Collector):
+    """The expiry of the gateway's own certificate, and what its process admits."""
 
-    def __init__(self, certificate: CertificateFolder | None) -> None:
-        self._certificate = certificate
+    def __init__(self, certificate: CertificateFolder | None, admission: Admission | None) -> None:
+        self._certificate, self._admission = certificate, admission
 
     def collect(self) -> Iterator[Metric]:
-        return certificate_metrics("gateway", self._certificate)
+        yield from certificate_metrics("gateway", self._certificate)
+        if self._admission is not None:
+            yield from admission_metrics("gateway", self._admission)
 
 
 def audit_metric(counters: AuditCounters) -> Metric:

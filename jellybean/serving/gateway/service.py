@@ -100,8 +100,8 @@ class GatewayService:
             await context.abort(error.status, str(error))
         gateways = tuple(self._gateways) if named is None else (named,)
         workers = await (worker_metrics(gateways) if named is None else workflow_worker_metrics(named))
-        plan = (lambda: self._gateways.view) if named is None else None
-        collector = GatewaysCollector(gateways, lambda: workers, self._transport.certificate, plan=plan)
+        plan, own = (lambda: self._gateways.view) if named is None else None, self._transport
+        collector = GatewaysCollector(gateways, lambda: workers, own.certificate, own.admission, plan=plan)
         return agent_pb2.MetricsResponse(text=metrics_text(collector))
 
     async def Drain(self, request: agent_pb2.DrainRequest, _context: Any) -> agent_pb2.DrainResponse:

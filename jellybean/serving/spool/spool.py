@@ -20,7 +20,7 @@ from typing import NamedTuple, Self, TypeVar
 
 import grpc
 
-from jellybean_agent import StatusError, describe_error
+from jellybean_agent import StatusError, describe_error, fits_share
 
 MAX_BYTES = 2**30
 TAKEN_IDS = 1_000_000  # ids of taken answers that are remembered
@@ -43,6 +43,7 @@ _BYTES = f"""
 SELECT (SELECT COALESCE(SUM({_REQUEST_BYTES}), 0) FROM requests), (SELECT COUNT(*) FROM requests),
     (SELECT COALESCE(SUM({_ANSWER_BYTES}), 0) FROM answers)
 """
+_CLIENT_BYTES = f"SELECT COALESCE(SUM({_REQUEST_BYTES}), 0) FROM requests WHERE id > ? AND id < ?"
 T = TypeVar("T")
 
 
@@ -75,6 +76,7 @@ class Spool:
         self._database, self._thread, self._max_bytes = database, thread, max_bytes
         self.closed = False
         self.waiting, self.bytes = 0, 0  # requests without an answer; size of all rows
+        self._waiting_bytes = 0  # of the rows of requests without an answer
         self._oldest_unix_s: float | None = None  # when the first request without an answer arrived
         self.full = False  # an answer found no room: no request is tried until an answer is taken
 
@@ -116,13 +118,30 @@ class Spool:
                 raise StatusError(grpc.StatusCode.ALREADY_EXISTS, reason)
             return False
         size = _row_bytes(request_id) + len(inputs)
-        self._make_room(size, self._max_bytes - self._max_bytes // _ANSWER_PART)
+        limit = self._max_bytes - self._max_bytes // _ANSWER_PART
+        self._check_share(request_id, size, limit)
+        self._make_room(size, limit)
         insert = "INSERT INTO requests (id, inputs, arrived_s, digest) VALUES (?, ?, ?, ?)"
         arrived_s = time.time()
         self._database.execute(insert, (request_id, inputs, arrived_s, digest))
         self._oldest_unix_s = arrived_s if self._oldest_unix_s is None else self._oldest_unix_s
         self.waiting, self.bytes = self.waiting + 1, self.bytes + size
+        self._waiting_bytes += size
         return True
+
+    def _check_share(self, request_id: str, size: int, limit: int) -> None:
+        """StatusError if the client of a request may have no more of the spool beside the others."""
+        client, tab, _ = request_id.partition("\t")
+        free = limit - self._waiting_bytes
+        if not tab or fits_share(self._waiting_bytes, size, free):  # also if it were all of this client
+            return
+        held = self._database.execute(_CLIENT_BYTES, (f"{client}\t", f"{client}\n")).fetchone()[0]
+        if not fits_share(held, 1, free):
+            reason = (
+                f"the spool is nearly full: {held} of {self._waiting_bytes} bytes that wait are of this client, "
+                "which is its limit; send this again later"
+            )
+            raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
 
     def _make_room(self, size: int, limit: int) -> None:
         """Free `size` bytes under `limit` by removing taken answers, oldest first, then their ids."""
@@ -143,7 +162,7 @@ class Spool:
 
     def _count(self) -> None:
         inputs, self.waiting, outputs = self._database.execute(_BYTES).fetchone()
-        self.bytes = inputs + outputs
+        self.bytes, self._waiting_bytes = inputs + outputs, inputs
         self._find_oldest()
 
     async def after(self, number: int) -> Kept | None:
@@ -190,6 +209,7 @@ class Spool:
             raise
         self.waiting -= removed
         self.bytes += added * size - removed * freed
+        self._waiting_bytes -= removed * freed
         self._find_oldest()
         return answer if added else None
 

@@ -14,12 +14,14 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from jellybean_agent.rpc.calls import CallServer, OpenConnection
+from jellybean_agent.rpc.calls import OpenConnection
 from jellybean_agent.rpc.http2 import Http2Connection
+from jellybean_agent.rpc.port import RpcPort
 from jellybean_agent.rpc.tls.transport import READ_BYTES, TlsTransport
 from jellybean_agent.rpc.unix_socket import UnixSocketConnection
 from jellybean_agent.rpc.unix_socket_frames import STREAMS_ALPN
@@ -50,7 +52,7 @@ class TlsLimits:
 class TlsListener:
     """Makes the TLS connections of one listening socket. `context`: credentials and versions, asked per connection."""
 
-    def __init__(self, server: CallServer, context: ssl.SSLContext, limits: TlsLimits) -> None:
+    def __init__(self, server: RpcPort, context: ssl.SSLContext, limits: TlsLimits) -> None:
         self._server, self._context, self._limits = server, context, limits
         self._buffer: memoryview = np.empty(READ_BYTES, np.uint8).data
         self._handshakes: dict[TlsTransport, None] = {}
@@ -86,6 +88,14 @@ class TlsListener:
 
     # -- TlsEvents ----------------------------------------------------------------------------------------------------
 
+    def connected(self, transport: TlsTransport, address: str) -> bool:
+        transport.entry = self._server.gate.enter(address, partial(self._end_unfinished, transport))
+        return transport.entry is not None
+
+    def _end_unfinished(self, transport: TlsTransport, reason: str) -> None:
+        self.failed(transport, f"ended before its handshake was complete: {reason}")
+        transport.abort()
+
     def secured(self, transport: TlsTransport) -> asyncio.BufferedProtocol | None:
         tls = transport.tls
         protocol = tls.selected_alpn_protocol()
@@ -114,6 +124,8 @@ class TlsListener:
         LOG.info("refused at the handshake: %s (%s)", reason, name[0] if name else "gone")
 
     def lost(self, transport: TlsTransport) -> None:
+        if transport.entry is not None:
+            transport.entry.leave()
         self._open.discard(transport)
         self._handshakes.pop(transport, None)
         timer = self._ends.pop(transport, None)

@@ -48,6 +48,9 @@ class TlsStream(UnixSocketStream, asyncio.BufferedProtocol):
 
     # -- TlsEvents ----------------------------------------------------------------------------------------------------
 
+    def connected(self, transport: TlsTransport, address: str) -> bool:
+        return True  # it was made by this process
+
     def secured(self, transport: TlsTransport) -> asyncio.BufferedProtocol | None:
         if transport.tls.selected_alpn_protocol() == STREAMS_ALPN:
             return self

@@ -13,6 +13,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
+from jellybean_agent.admission.gate import GATE_ENTRY, Entry
 from jellybean_agent.security.tls_context import tls_error_text
 
 WrapBio = Callable[[ssl.MemoryBIO, ssl.MemoryBIO], ssl.SSLObject]
@@ -24,6 +25,10 @@ _HANDSHAKE_RECORD = 0x16  # first byte of every TLS connection
 
 class TlsEvents(Protocol):
     """What a `TlsTransport` reports."""
+
+    def connected(self, transport: TlsTransport, address: str) -> bool:
+        """A connection with this address begins; False: it has to be closed, as there are too many."""
+        ...
 
     def secured(self, transport: TlsTransport) -> asyncio.BufferedProtocol | None:
         """The handshake is complete: the protocol to use, or None to close the connection."""
@@ -53,14 +58,17 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._socket: asyncio.Transport | None = None
         self._app: asyncio.BufferedProtocol | None = None  # set once the handshake is complete
         self._timer: asyncio.TimerHandle | None = None
-        self._has_received = self._is_closing = False
+        self._has_received = self._is_closing = self._is_paused = False
+        self.entry: Entry | None = None  # at the gate of a server's port
 
     # -- the socket's protocol ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._socket = cast(asyncio.Transport, transport)
-        if self._is_closing:
-            self._socket.abort()
+        name = transport.get_extra_info("peername")
+        address = f"ipv4:{name[0]}" if isinstance(name, tuple) else "unix"
+        if self._is_closing or not self._events.connected(self, address):
+            self.abort()
             return
         self._timer = asyncio.get_running_loop().call_later(self._handshake_s, self._time_out)
         self._shake_hands()
@@ -138,7 +146,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def _deliver(self) -> None:
         """Pass all complete records to the protocol above."""
-        while not self._is_closing and self._app is not None and (self._incoming.pending or self.tls.pending()):
+        while self._may_deliver and self._app is not None and (self._incoming.pending or self.tls.pending()):
             room = memoryview(self._app.get_buffer(-1))
             size, is_over = self._decrypt(room)
             if size:
@@ -148,6 +156,10 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             elif size < len(room):
                 break
         self._send_outgoing()  # the answer to a key update
+
+    @property
+    def _may_deliver(self) -> bool:
+        return not (self._is_closing or self._is_paused)
 
     def _decrypt(self, room: memoryview) -> tuple[int, bool]:
         """Decrypt into `room`; returns the number of bytes, and whether the peer has ended the connection.
@@ -211,13 +223,20 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         return self if self._app is None else self._app
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == GATE_ENTRY:
+            return self.entry
         return default if self._socket is None else self._socket.get_extra_info(name, default)
 
     def pause_reading(self) -> None:
+        """Deliver nothing more, of what was received already either."""
+        self._is_paused = True
         if self._socket is not None:
             self._socket.pause_reading()
 
     def resume_reading(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            asyncio.get_running_loop().call_soon(self._deliver)
         if self._socket is not None:
             self._socket.resume_reading()
 

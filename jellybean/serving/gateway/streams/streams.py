@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import time
 import uuid
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,7 @@ from jellybean.serving.gateway.streams.stream import Place, Stream, state_code
 from jellybean.serving.gateway.tracing import NOT_TRACED, RequestTrace
 from jellybean.serving.outcomes import Outcome, Result, Tensors
 from jellybean.serving.spool.delivery import Key
-from jellybean_agent import PlanView, StreamPosition
+from jellybean_agent import PlanView, StreamPosition, fits_share
 
 MAX_TRIES = 8  # of one chunk, each after its stream was rebuilt
 PAUSE_S = 0.1  # after the first rebuilt try, longer by as much after each: workers are started again meanwhile
@@ -85,6 +85,7 @@ class Streams:
         self._requests, self._current_plan = requests, current_plan
         self._timeout_s, self._limits = timeout_s, limits
         self._streams: OrderedDict[Key, Stream] = OrderedDict()  # used longest ago first
+        self._counts: Counter[str] = Counter()  # of them, by client
         self._prefix, self._numbers = uuid.uuid4().hex[:8], itertools.count()
         self.waiting = 0  # chunks that wait for their turn
         self.rebuilt = 0  # times that chunks could not be run with the state of their stream where they were sent
@@ -125,11 +126,11 @@ class Streams:
         if chunk.begins:
             if stream is not None:
                 self._forget(chunk.stream)
-            elif len(self._streams) >= self._limits.max_streams:
-                reason = f"overloaded: {len(self._streams)} streams are open, the most this gateway takes"
-                return Outcome(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+            elif (reason := self._full_reason(chunk.stream.caller)) is not None:
+                return Outcome(grpc.StatusCode.RESOURCE_EXHAUSTED, f"overloaded: {reason}")
             stream = Stream(f"{self._prefix}-{next(self._numbers)}", str(chunk.stream), now_s)
             self._streams[chunk.stream] = stream
+            self._counts[chunk.stream.caller] += 1
         elif stream is None:
             reason = (
                 f"stream {chunk.stream} is not known: it was not begun, has ended, was idle for "
@@ -144,6 +145,15 @@ class Streams:
         self._streams.move_to_end(chunk.stream)
         return stream
 
+    def _full_reason(self, caller: str) -> str | None:
+        """Why a client may not open one more stream; None if it may."""
+        held, free = self._counts[caller], self._limits.max_streams - len(self._streams)
+        if free <= 0:
+            return f"{len(self._streams)} streams are open, the most this gateway takes"
+        if not fits_share(held, 1, free):
+            return f"{held} of {len(self._streams)} open streams are of this client, which is its limit"
+        return None
+
     def _forget_idle(self, now_s: float) -> None:
         while self._streams:
             key, stream = next(iter(self._streams.items()))
@@ -153,6 +163,9 @@ class Streams:
 
     def _forget(self, key: Key) -> None:
         self._current_plan().release_stream(self._streams.pop(key).key)
+        self._counts[key.caller] -= 1
+        if not self._counts[key.caller]:
+            del self._counts[key.caller]
 
     async def _turn(self, stream: Stream, until_s: float) -> bool:
         """Wait for the chunks before; False if that takes too long."""

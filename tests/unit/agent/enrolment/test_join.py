@@ -20,6 +20,7 @@ from jellybean_agent import (
     ConnectionFault,
     Identity,
     JoinToken,
+    ListeningPort,
     ModelError,
     OpenPolicy,
     PlanView,
@@ -73,7 +74,9 @@ class Gateway:
         for policy, clients in ((OpenPolicy(), False), (Policy("tiny", ("edge-1",)), True)):
             server = make_server(policy)
             enrol_pb2_grpc.add_EnrolmentServicer_to_server(self, server)  # type: ignore[no-untyped-call]
-            port = self.transport.bind(server, "127.0.0.1:0", clients=clients)
+            port = self.transport.bind(
+                server, "127.0.0.1:0", ListeningPort.WORKERS if clients else ListeningPort.ENROLMENT
+            )
             await server.start()
             self._servers.append(server)
             if clients:

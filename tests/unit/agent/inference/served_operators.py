@@ -35,7 +35,7 @@ class Served:
         self.calls.server.add_generic_rpc_handlers((self.service.handler(),))
         if fast:
             self.calls.server.add_raw(MODEL_INFER_METHOD, FastOperators(operators))
-        self.client = Http2Client(self.calls.server)
+        self.client = Http2Client(self.calls.server.open_port())
         self._numbers = iter(range(1, 9999, 2))
 
     async def start(self) -> None:

@@ -123,12 +123,11 @@ class Agent:
         self.server.add_raw_stream(DELIVER_METHOD, self.service.deliver_raw)
         PLAIN.bind(self.server, self.address)
         self._numbers = iter(range(1, 999, 2))
+        self._client: Http2Client | None = None
 
     async def start(self) -> None:
         await self.gateway.start()
         await self.server.start()
-        self._client = Http2Client(self.server)
-        await self._client.greet()
 
     async def stop(self) -> None:
         await self.gateway.stop()
@@ -138,6 +137,9 @@ class Agent:
 
     async def call(self, name: str, request: Any, response: Any) -> Any:
         """A response of the service, or (number of the status, reason)."""
+        if self._client is None:
+            self._client = Http2Client(self.server.open_port())
+            await self._client.greet()
         number = next(self._numbers)
         data = unary_call(number, request.SerializeToString(), f"/jellybean.agent.v1.Agent/{name}")
         answers = await self._client.send(data)

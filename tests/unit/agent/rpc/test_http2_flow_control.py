@@ -150,7 +150,7 @@ def test_nothing_is_read_from_a_client_that_does_not_read() -> None:
 
 def test_answers_that_are_not_read_are_bounded_for_all_streams_together() -> None:
     async def run() -> None:
-        server = CallServer(max_message_bytes=100)
+        server = CallServer(message_bytes=100)
         client = await greeted_client(server, (INITIAL_WINDOW, 0))
         answers = await client.send(b"".join(unary_call(number, bytes(60)) for number in (1, 3, 5, 7)))
         assert client.connection.responses.unsent_bytes == 3 * 65

@@ -155,7 +155,7 @@ def test_a_client_that_breaks_the_protocol_is_told_and_its_calls_are_cancelled(
 )
 def test_what_does_not_begin_as_http2_is_refused(begin: bytes, reason: str) -> None:
     async def run() -> None:
-        client = Http2Client(CallServer().server)
+        client = Http2Client(CallServer().port)
         answers = await client.send(begin)
         assert goaway(answers) == (0, PROTOCOL_ERROR, reason)
         assert client.transport.is_closing()

@@ -39,7 +39,7 @@ from tests.support.simulated_time import run_in_simulated_time
 
 def test_calls_above_the_limit_are_refused_until_others_end() -> None:
     async def run() -> None:
-        server = CallServer(max_calls=2)
+        server = CallServer(calls=2)
         client, other = await greeted_client(server), await greeted_client(server)
         await client.send(unary_call(1, b"", SLOW) + unary_call(3, b"", SLOW))
         answers = await other.send(unary_call(1, b"x"))
@@ -52,7 +52,7 @@ def test_calls_above_the_limit_are_refused_until_others_end() -> None:
 
 def test_streams_above_the_limit_end_the_connection() -> None:
     async def run() -> None:
-        server = CallServer(max_streams=2)
+        server = CallServer(streams=2)
         client = await greeted_client(server)
         answers = await client.send(b"".join(unary_call(number, b"", SLOW) for number in (1, 3)))
         assert not client.transport.is_closing()

@@ -13,6 +13,7 @@ from jellybean_agent.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, f
 from tests.support.http2_client import (
     BIDI,
     ECHO,
+    EXHAUSTED,
     INITIAL_WINDOW,
     INTERNAL,
     CallServer,
@@ -33,16 +34,19 @@ def test_compressed_messages_are_read_up_to_the_limit(encoding: str) -> None:
     packed = gzip.compress if encoding == "gzip" else zlib.compress
 
     async def run() -> None:
-        client = await greeted_client(CallServer(max_message_bytes=1000))
+        client = await greeted_client(CallServer(message_bytes=1000))
         head = (b"grpc-encoding", encoding.encode())
 
         def call(number: int, data: bytes) -> bytes:
             return open_call(number, ECHO, head) + frame(DATA, END_STREAM, number, message(data, compressed=1))
 
         assert content(await client.send(call(1, packed(bytes(1000)))), 1) == message(bytes(1000))
-        for number, data in ((3, packed(bytes(1001))), (5, b"not packed"), (7, packed(bytes(1000))[:-1])):
-            code, text = client.status(await client.send(call(number, data)), number)
-            assert (code, text) == (INTERNAL, f"a message that is no {encoding}, or larger than max")
+        for number, data in ((3, b"not packed"), (5, packed(bytes(1000))[:-1])):
+            answers = await client.send(call(number, data))
+            assert client.status(answers, number) == (INTERNAL, f"a message is no {encoding}")
+        answers = await client.send(call(7, packed(bytes(1001))))
+        too_large = "a message is larger than max (1000) when decompressed"
+        assert client.status(answers, 7) == (EXHAUSTED, too_large)
         assert content(await client.send(unary_call(9, b"plain", ECHO, head)), 9) == message(b"plain")
 
     run_in_simulated_time(run)

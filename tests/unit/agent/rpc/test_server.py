@@ -15,7 +15,7 @@ def not_called(*_: Any) -> Any:
 
 
 def test_a_server_that_is_dropped_before_it_is_started_closes_its_sockets() -> None:
-    server = RpcServer(not_called, not_called, max_calls=1, max_streams=1, max_message_bytes=1)
+    server = RpcServer(not_called, not_called)
     port = server.add_insecure_port("127.0.0.1:0")
     del server
     gc.collect()  # a ResourceWarning of an open socket would fail the test

@@ -93,7 +93,7 @@ def context_of(link: Link, *alpn: str) -> ssl.SSLContext:
 
 def handshakes_of(server: Any) -> dict[Any, None]:
     """The unfinished handshakes of a server."""
-    handshakes: dict[Any, None] = server._sockets[0][1]._handshakes
+    handshakes: dict[Any, None] = server._sockets[0][2]._handshakes
     return handshakes
 
 
@@ -200,7 +200,7 @@ def test_handshakes_that_do_not_end_are_given_up(
     caplog.set_level("INFO", "jellybean.tls")
 
     async def ask(server: RpcServer, link: Link) -> None:
-        handshakes, connections = handshakes_of(server), server._connections
+        handshakes, connections = handshakes_of(server), server.ports[0].connections
         waiting = [await connected(link, None) for _ in range(10)]
         for _, writer in waiting:
             writer.write(b"\x16\x03\x01")  # the beginning of a record
@@ -256,18 +256,18 @@ def test_a_connection_of_the_maximum_age_ends_without_a_failed_call(
             stream = to.stream_stream(BIDI)()
             await stream.write(b"first")
             assert await stream.read() == b"first"
-            (first,) = server._connections
+            (first,) = server.ports[0].connections
             seen = {first}
             while len(seen) < 3:  # within some 0.7 s: long before the end of the grace
                 assert await to.unary_unary(ECHO)(b"x") == b"x"
-                seen |= server._connections
+                seen |= server.ports[0].connections
                 await asyncio.sleep(0.01)
             await stream.write(b"last")  # the stream goes on on the old connection
             assert await stream.read() == b"last"
-            assert first in server._connections
+            assert first in server.ports[0].connections
             with pytest.raises(grpc.aio.AioRpcError, match="the connection has reached its maximum age"):
                 await stream.read()
-            assert first not in server._connections  # at the end of the grace
+            assert first not in server.ports[0].connections  # at the end of the grace
 
     served(tmp_path, ask, tls=True)
 
@@ -313,10 +313,10 @@ def test_a_client_that_does_not_read_is_not_read_from(tmp_path: Path) -> None:
                 await asyncio.sleep(0.05)
                 if any(
                     isinstance(connection, Http2Connection) and connection.responses.is_paused
-                    for connection in server._connections
+                    for connection in server.ports[0].connections
                 ):
                     break
-        (connection,) = server._connections
+        (connection,) = server.ports[0].connections
         found: Any = connection
         assert found._out.transport.get_write_buffer_size() < 2**23
         transport._transport.resume_reading()

@@ -57,7 +57,7 @@ class Listener:
         self.calls = CallServer()
         self._client = folders[1]
         context = ReloadingTlsContext.of(folders[0], TlsSettings(minimum=ssl.TLSVersion.TLSv1_2, alpn=SERVER_ALPN))
-        self.tls = TlsListener(self.calls.server, context, limits)
+        self.tls = TlsListener(self.calls.port, context, limits)
 
     def accept(self) -> MemoryTransport:
         """A new connection whose client has sent nothing yet."""
@@ -209,6 +209,7 @@ def test_a_handshake_that_does_not_end_is_given_up_and_a_finished_one_is_not(
 
     async def test(listener: Listener) -> None:
         silent, done = listener.accept(), listener.client().shake_hands()
+        done.send(PREFACE + settings() + unary_call(1, b"x"))
         await asyncio.sleep(2.9)
         assert not silent.is_closing()
         await asyncio.sleep(0.2)

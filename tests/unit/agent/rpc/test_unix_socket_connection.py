@@ -73,10 +73,10 @@ class Client:
         server.server.add_raw_stream(BIDI, Receiver)
         if is_remote:
             auth = tls_auth_context(["spiffe://x"])
-            self.transport = MemoryTransport(UnixSocketConnection(server.server, b"", auth))
+            self.transport = MemoryTransport(UnixSocketConnection(server.port, b"", auth))
             self.transport.connect()
             return
-        self.transport = MemoryTransport(Http2Connection(server.server), unix)
+        self.transport = MemoryTransport(Http2Connection(server.port), unix)
         self.transport.connect()
         self.transport.receive(greeting[:3])
         self.transport.receive(greeting[3:])
@@ -149,7 +149,7 @@ BROKEN = [
 @pytest.mark.parametrize("data", [case[1] for case in BROKEN], ids=[case[0] for case in BROKEN])
 def test_a_client_that_breaks_the_protocol_loses_its_connection(sockets: socket.socket, data: bytes) -> None:
     async def run() -> None:
-        server = CallServer(max_message_bytes=1000, max_streams=4)
+        server = CallServer(message_bytes=1000, streams=4)
         client = Client(server, sockets, STREAMS_GREETING)
         answers = await client.send(data)
         assert all(kind == FAILED and found[0] == grpc.StatusCode.UNAVAILABLE.value[0] for _, kind, found in answers)
@@ -268,7 +268,7 @@ def test_a_connection_that_drains_refuses_and_one_that_closes_ends_its_calls(soc
 
 def test_calls_above_the_limit_are_refused(sockets: socket.socket) -> None:
     async def run() -> None:
-        client = Client(CallServer(max_calls=1), sockets, GREETING)
+        client = Client(CallServer(calls=1), sockets, GREETING)
         refused = failed(2, grpc.StatusCode.RESOURCE_EXHAUSTED, "1 calls are in progress, which is the limit")
         assert await client.send(called(1, b"", SLOW) + called(2, b"x")) == [refused]
         assert await client.send(framed(1, CANCEL) + called(3, b"x")) == [(3, REPLY, b"x")]
@@ -313,7 +313,7 @@ def test_a_client_that_does_not_read_is_not_read_and_a_stream_that_is_not_read_i
 
 def test_a_call_that_comes_with_the_greeting_is_answered(sockets: socket.socket) -> None:
     async def run() -> None:
-        transport = MemoryTransport(Http2Connection(CallServer().server), sockets)
+        transport = MemoryTransport(Http2Connection(CallServer().port), sockets)
         transport.connect()
         transport.receive(GREETING + called(1, b"x") + called(2, b"y")[:9])
         transport.receive(called(2, b"y")[9:])
@@ -358,7 +358,7 @@ def test_a_process_of_another_user_is_not_served(sockets: socket.socket, monkeyp
 
     async def run() -> None:
         server = CallServer()
-        transport = MemoryTransport(Http2Connection(server.server), sockets)
+        transport = MemoryTransport(Http2Connection(server.port), sockets)
         transport.connect()
         transport.receive(GREETING + called(1, b"x"))
         await settle()

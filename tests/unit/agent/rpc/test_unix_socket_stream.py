@@ -118,7 +118,7 @@ def test_all_messages_arrive_in_order_whatever_their_size(tmp_path: Path, link: 
         assert [found.request_id for found in receiver.got] == [str(number) for number in range(300)]
         assert all(found.tensor.data == bytes(found.tensor.shape[0]) for found in receiver.got)
         assert (peer.queued, lost) == (0, [])
-        (connection,) = receiver.server._connections
+        (connection,) = receiver.server.ports[0].connections
         assert isinstance(connection, UnixSocketConnection) == (link != "tcp")
         peer.put(agent_pb2.Message(request_id="7", failure=agent_pb2.Failure(reason="given up")))
         peer.end()
@@ -177,7 +177,7 @@ def test_a_server_that_dies_and_one_that_stands_still_are_noticed(tmp_path: Path
         receiver.is_full = True
         peer.put(message(0))
         await wait_until_async(lambda: bool(receiver.got))
-        for connection in list(receiver.server._connections):
+        for connection in list(receiver.server.ports[0].connections):
             transport: Any = connection
             transport._out.transport.abort()
         await wait_until_async(lambda: bool(lost))

@@ -196,7 +196,7 @@ def test_a_handler_runs_after_its_policy_and_gets_a_parsed_request() -> None:
             (grpc.method_handlers_generic_handler("inference.GRPCInferenceService", handlers),)
         )
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("other.Service", handlers),))
-        client = Http2Client(server)
+        client = Http2Client(server.open_port())
         await client.greet()
         request = agent_pb2.DrainRequest(timeout_s=3.0).SerializeToString()
         one = await client.send(unary_call(1, request, "/inference.GRPCInferenceService/One"))

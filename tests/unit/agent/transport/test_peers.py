@@ -68,7 +68,7 @@ def with_receiver(receiver: Receiver, test: Callable[[str], Awaitable[None]]) ->
         )
         handler = grpc.method_handlers_generic_handler("jellybean.agent.v1.Agent", {"Deliver": deliver})
         server.add_generic_rpc_handlers((handler,))
-        port = PLAIN.bind(server, "127.0.0.1:0")
+        port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         try:
             await test(f"127.0.0.1:{port}")

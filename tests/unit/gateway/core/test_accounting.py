@@ -31,7 +31,7 @@ from jellybean.serving.gateway.accounting.answer_log import AnswerLog, site_name
 from jellybean.serving.gateway.accounting.recorder import billed_plan
 from jellybean.serving.gateway.accounting.serving_log import ServingLog, client_name
 from jellybean.serving.gateway.accounting.value_log import ValueLog
-from jellybean.serving.gateway.requests.admission import Admission
+from jellybean.serving.gateway.requests.admission import RequestAdmission
 from jellybean.serving.gateway.requests.request import Attempt
 from jellybean.serving.gateway.spans import SpanTracer
 from jellybean.serving.outcomes import Outcome
@@ -211,17 +211,34 @@ def test_the_spread_of_values_is_over_requests(view: PlanView, monkeypatch: pyte
 
 def test_the_bytes_in_flight_have_a_limit() -> None:
     """The first request is admitted whatever its size."""
-    admission, most = Admission(16), 2**30
-    assert admission.refusal(None, 2 * most, 0) is None
-    admission.add(None, most - 100)
-    assert admission.refusal(None, 100, 1) is None
-    refused = admission.refusal(None, 101, 1)
+    admission, most = RequestAdmission(16), 2**28
+    one, other = Key("alice", ""), Key("bob", "")
+    assert admission.refusal(one, 2 * most, 0) is None
+    admission.add(one, most - 100)
+    assert admission.refusal(other, 100, 1) is None
+    refused = admission.refusal(other, 101, 1)
     assert refused is not None
     assert refused.status is grpc.StatusCode.RESOURCE_EXHAUSTED
-    told = f"{most - 100} bytes of inputs are in flight: 101 more would be above the limit of {most}"
+    told = f"{most - 100} bytes of inputs are in flight, 0 of this client: 101 more would be above its share of {most}"
     assert refused.reason == f"overloaded: {told}"
-    admission.remove(None, most - 100, answered=True)
-    assert admission.refusal(None, most, 1) is None
+    admission.remove(one, most - 100, answered=True)
+    assert admission.refusal(one, most, 1) is None
+
+
+def test_one_client_leaves_requests_and_bytes_to_the_others() -> None:
+    admission = RequestAdmission(16)
+    crowd, other = Key("mallory", ""), Key("alice", "")
+    sent = 0
+    while admission.refusal(crowd, 1, sent) is None:
+        admission.add(crowd, 1)
+        sent += 1
+    assert sent == 14
+    refused = admission.refusal(crowd, 1, sent)
+    assert refused is not None
+    assert refused.reason == "overloaded: 14 of 14 requests in flight are of this client, which is its limit"
+    assert admission.refusal(other, 1, sent) is None
+    admission.remove(crowd, 1, answered=True)
+    assert admission.refusal(crowd, 1, sent - 1) is None
 
 
 def test_outcomes_in_words() -> None:

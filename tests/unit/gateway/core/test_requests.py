@@ -7,7 +7,7 @@ import numpy as np
 
 from jellybean.serving import OutcomeKind
 from jellybean.serving.gateway.gateway import GatewaySettings
-from jellybean.serving.gateway.requests.admission import Admission
+from jellybean.serving.gateway.requests.admission import RequestAdmission
 from jellybean.serving.outcomes import Result
 from jellybean.serving.spool.delivery import Key
 from jellybean_agent import PlanView, decode_tensor
@@ -168,7 +168,7 @@ def test_a_plan_with_other_sources_ends_a_request_that_was_checked_before(one: P
 
 
 def test_answered_ids_are_remembered_up_to_a_number() -> None:
-    admission, most = Admission(16), 65_536
+    admission, most = RequestAdmission(16), 65_536
     for number in range(most + 1):
         key = Key("", str(number))
         admission.add(key, 1)

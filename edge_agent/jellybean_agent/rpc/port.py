@@ -1,0 +1,167 @@
+"""One listening socket of a gRPC server: its connections and calls, within the limits of its table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import grpc
+
+from jellybean_agent.admission.gate import IDLE, ConnectionGate, End, Entry
+from jellybean_agent.admission.limits import ListeningPort, PortLimits
+from jellybean_agent.admission.process import Admission
+from jellybean_agent.admission.shares import PeerShare, SharedLimit
+from jellybean_agent.errors import StatusError
+from jellybean_agent.rpc.calls import AuthContext, Caller, Method, OpenConnection, RpcCall
+from jellybean_agent.rpc.flood_limits import FloodLimits
+from jellybean_agent.security.identity import Role, identities
+
+_PRIVILEGED = frozenset({Role.ADMIN, Role.GATEWAY})
+_BODY, _CALLS = "no request", "too many calls"
+
+
+class Served(Protocol):
+    """What the ports of a server share."""
+
+    methods: Mapping[str, Method]
+    flood_limits: FloodLimits
+
+    @property
+    def check(self) -> Callable[[str, Any], bool]:
+        """Checks a call (path of its method, context) against the policy; StatusError if it is refused."""
+        ...
+
+
+class RpcPort:
+    """What the connections of one socket ask their server for: the `CallServer` of their calls.
+
+    A unary call whose request has not arrived is the first to end when there are too many calls.
+    """
+
+    def __init__(self, server: Served, port: ListeningPort, limits: PortLimits, admission: Admission) -> None:
+        self._server, self._port, self._limits, self._admission = server, port, limits, admission
+        self.max_streams, self.max_message_bytes = limits.streams, limits.message_bytes
+        self.methods: Mapping[str, Method] = server.methods
+        self.connections: set[OpenConnection] = set()
+        self.calls: set[RpcCall] = set()
+        self.gate = ConnectionGate(port, limits, admission)
+        self.gate.on_sweep = self._end_stalled
+        self._calls_limit = SharedLimit(limits.calls, limits.reserved_calls)
+        self._waiting: dict[RpcCall, tuple[int, float]] = {}  # without their request: bytes received, since when
+
+    @property
+    def flood_limits(self) -> FloodLimits:
+        return self._server.flood_limits
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    def opened(self, connection: OpenConnection, peer: str, auth: AuthContext, entry: Entry | None) -> Caller | None:
+        """A connection begins; None: it has to be closed, as there are too many.
+
+        `entry`: of a connection that was let in before its handshake.
+        """
+        identity = next(iter(identities(auth)), None)
+        who = peer.rpartition(":")[0] if identity is None else identity.uri
+        if entry is None:
+            entry = self.gate.enter(who, _ending(connection))
+        elif identity is not None and not entry.identify(who):
+            return None
+        if entry is None:
+            return None
+        entry.end = _ending(connection)
+        self.connections.add(connection)
+        is_privileged = self._port is ListeningPort.OWNER or (identity is not None and identity.role in _PRIVILEGED)
+        return Caller(entry, self._calls_limit.share_of(who), self._admission.bytes.share_of(who), is_privileged)
+
+    def closed(self, connection: OpenConnection, caller: Caller | None) -> None:
+        self.connections.discard(connection)
+        if caller is not None:
+            caller.entry.leave()
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    def admit(self, call: RpcCall) -> str:
+        """Count a call; else the reason why it is refused."""
+        caller = call.connection.caller
+        if caller is None:
+            return "the connection is closed"
+        share, is_privileged = caller.calls, caller.is_privileged or call.method.is_health
+        if not share.take(is_privileged=is_privileged) and not (
+            self._make_room(share) and share.take(is_privileged=is_privileged)
+        ):
+            self._admission.refused[self._port, _CALLS] += 1
+            if len(self.calls) >= self._limits.calls:
+                return f"{len(self.calls)} calls are in progress, which is the limit"
+            return (
+                f"{share.held} of the {len(self.calls)} calls in progress are of this client, which is the limit for it"
+            )
+        self.calls.add(call)
+        caller.entry.call_began()
+        return ""
+
+    def ended(self, call: RpcCall) -> None:
+        """A call is over, and its answer sent; also one that was refused."""
+        self._waiting.pop(call, None)
+        if call in self.calls:
+            self.calls.discard(call)
+            caller = call.connection.caller
+            if caller is not None:
+                caller.calls.give()
+                caller.entry.call_ended()
+
+    def authorise(self, call: RpcCall) -> None:
+        """Check a call against the policy; ends it when it is refused."""
+        try:
+            call.headers.is_authorised = self._server.check(call.method.path, call)
+        except StatusError as error:
+            call.end(error.status, str(error))
+
+    # -- requests that do not arrive ----------------------------------------------------------------------------------
+
+    def awaits_request(self, call: RpcCall) -> None:
+        """A unary call has been opened without its whole request."""
+        self._waiting[call] = (-1, self.gate.now_s)
+
+    def has_request(self, call: RpcCall) -> None:
+        """The request is here."""
+        self._waiting.pop(call, None)
+
+    def _make_room(self, share: PeerShare) -> bool:
+        """End the oldest call without its request: of a peer that has too many, else of the one that has most."""
+        crowded = share if share.is_dominant else self._calls_limit.largest_share()
+        oldest = next((call for call in self._waiting if _share(call) is crowded), None)
+        if oldest is None:
+            return False
+        self._end_waiting(oldest, "its request has not arrived, and others wait")
+        return True
+
+    def _end_stalled(self, now_s: float) -> None:
+        """End calls whose request has made no progress for too long."""
+        for call, (before, since_s) in list(self._waiting.items()):
+            size = call.connection.received_bytes(call)
+            if size != before:
+                self._waiting[call] = (size, now_s)
+            elif now_s - since_s > self._limits.body_s:
+                self._end_waiting(call, f"nothing of its request has arrived for {self._limits.body_s:g} s")
+
+    def _end_waiting(self, call: RpcCall, reason: str) -> None:
+        self._admission.refused[self._port, _BODY] += 1
+        self._waiting.pop(call, None)
+        call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+
+
+def _share(call: RpcCall) -> PeerShare | None:
+    caller = call.connection.caller
+    return None if caller is None else caller.calls
+
+
+def _ending(connection: OpenConnection) -> End:
+    """Ends a connection: an idle one is told first, so that its client makes its next call on another one."""
+
+    def end(reason: str) -> None:
+        if reason == IDLE:
+            connection.expire()
+        else:
+            connection.abort()
+
+    return end
