@@ -19,14 +19,15 @@ from jellybean.errors import DocumentError, InputError
 from jellybean.ledger import COLUMNS
 from jellybean.serving.gateway.accounting.serving_log import ServingLog
 from jellybean.tensor_files import read_npy, read_npz
-from jellybean_agent import CountersError, LiveCounters
+from jellybean_agent import LiveCounters
+from jellybean_agent.errors import CountersError
 from tests import report_plans
 from tests.support.examples import examples
 from tests.support.fuzzing import at_most, changed_bytes, seeds
 from tests.support.paths import EXAMPLES
 
 many = settings(
-    max_examples=examples(60, nightly=10_000),
+    max_examples=examples(180, nightly=10_000),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 KUBERNETES = b"""\

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jellybean_agent import PlanViewError, plan_part, plan_view, read_plan, workflow_views
+from jellybean_agent import PlanViewError, plan_view, read_plan, workflow_views
 from jellybean_protos import plan_format
 from jellybean_solver import PlanDocumentError, from_document, to_document
 from tests.support.examples import examples
@@ -22,13 +22,24 @@ FULL = plan_format.with_header(
     {
         **{key: value for key, value in PLAIN.items() if key not in plan_format.HEADER_KEYS},
         "sites": {"edge": 3},
-        "fallbacks": [{"closes": [0], "weights": [0.0, 1.0]}],
-        "spread": {},
+        "fallbacks": [{"lost": "x", "closes": [0], "weights": [0.0, 1.0]}],
     }
 )
-SERVED_TOGETHER = json.loads(json.dumps(PLAIN).replace('"split"', '"a/split"').replace('"each"', '"a/each"'))
+
+
+def of_workflows(document: Any) -> Any:
+    """A plan of one workflow as one of several workflows, of which there is one."""
+    text = json.dumps({key: document[key] for key in document if key not in plan_format.HEADER_KEYS})
+    for name in ("x", "split", "each", "sum"):
+        text = text.replace(f'"{name}"', f'"a/{name}"')
+    text = text.replace('"kind": "a/each"', '"kind": "each"')
+    workflow = {"name": "a", **{key: document[key] for key in ("slo", "cost", "accuracy")}}
+    return plan_format.with_header({**json.loads(text), "workflows": [workflow]})
+
+
+SERVED_TOGETHER = of_workflows(PLAIN)
 ORIGINALS = [PLAIN, FULL, SERVED_TOGETHER]
-many = settings(max_examples=examples(150, nightly=20_000))
+many = settings(max_examples=examples(360, nightly=20_000))
 
 
 def rehashed(document: Any) -> Any:
@@ -42,10 +53,9 @@ def rehashed(document: Any) -> Any:
 def read_by_all(document: Any) -> None:
     """Read a plan as its readers do; what one of them makes of it, the next one can use."""
     try:
-        view = plan_view(document)
-        for worker in view.workers:
-            plan_part(document, worker)
-        workflow_views(document)
+        plan_view(document)
+        for workflow, view in workflow_views(document).items():
+            assert view.workflow in ("", workflow)
     except PlanViewError as error:
         assert "\n" not in str(error)
     try:
@@ -83,5 +93,6 @@ def test_the_originals_are_plans() -> None:
     for document in (PLAIN, FULL):
         assert plan_view(document).hash == document["hash"]
         assert to_document(from_document(document))["hash"] == document["hash"]
-    for path in (Path(__file__).parent / "seeds/plan").iterdir():
+    assert workflow_views(SERVED_TOGETHER)["a"].workflow == "a"
+    for path in (Path(__file__).parent / "seeds/plan").glob("*"):
         assert path.suffix == ".json"

@@ -9,16 +9,21 @@ import http.client
 import json
 import socket
 import struct
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jellybean_agent import RpcServer
+from jellybean_agent import RpcServer, plan_view
 from jellybean_agent.rpc import unix_socket_frames as unix_frames
 from jellybean_agent.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW, frame
 from jellybean_agent.rpc.hpack import encode_headers
@@ -27,17 +32,17 @@ from jellybean_protos.gateway.v1 import gateway_pb2
 from tests.rpc_server import BIDI, ECHO, SLOW, call_of, headers_of, reset_of, served
 from tests.support.examples import examples
 from tests.support.fuzzing import changed_bytes, changed_json, seeds
-from tests.support.gateway_in_process import RunningGateway, running_gateway
 from tests.support.ports import free_port
-from tests.support.scripted_workers import tensor
+from tests.support.scripted_workers import ScriptedWorker, addresses_of, tensor
 from tests.support.served_in_thread import Show, served_in_thread
 from tests.support.skips import NotInstalled
 from tests.support.tiny_models import make_plan, scale
 from tests.support.waiting import wait_until
 
 _CALL_S = 30.0
+_MOST_GROWTH_BYTES = 128 * 2**20
 _GLANCE_S = 0.005  # a client's patience after what it has sent: longer in no way changes what the server does
-few = settings(max_examples=examples(60, nightly=5_000), suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=examples(150, nightly=5_000), suppress_health_check=[HealthCheck.too_slow])
 
 
 def sent_to(address: str | tuple[str, int], data: bytes, cut: int) -> None:
@@ -133,9 +138,9 @@ def test_http2_and_the_unix_socket_protocol(echoing: tuple[RpcServer, str], data
 
 @dataclass(frozen=True)
 class Served:
-    """A gateway with two workers of one operator. A test calls its ports."""
+    """A gateway's process, and two workers of one operator in this one."""
 
-    gateway: RunningGateway
+    workers: dict[str, ScriptedWorker] = field(repr=False)
     http_port: int
     channel: grpc.Channel
 
@@ -145,6 +150,10 @@ class Served:
             return grpc.StatusCode.OK, "", self.channel.unary_unary(method)(request, timeout=_CALL_S)
         except grpc.RpcError as error:
             return error.code(), error.details() or "", b""
+
+    def state(self) -> str:
+        """What the gateway says of itself; empty if it says nothing."""
+        return gateway_pb2.StatusResponse.FromString(self.call("/jellybean.gateway.v1.Gateway/Status", b"")[2]).state
 
     def assert_answers(self) -> None:
         """A right request over HTTP is answered."""
@@ -167,21 +176,53 @@ BODY = json.dumps(REQUEST).encode()
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """It lives until the tests end, has not grown by much, and its log tells of no failure of its own."""
     pytest.importorskip("aiohttp", reason=NotInstalled.AIOHTTP)
     root, port = tmp_path_factory.mktemp("g"), free_port()
     operators = {"double": (["x"], scale(root / "models/double.onnx", 2.0))}
     routes = [(0.5, {"double": "edge-1"}), (0.5, {"double": "edge-2"})]
     plan = make_plan(root, operators, routes, sources={"x": "edge"})
+    with tempfile.TemporaryDirectory(prefix="jb-") as folder, (root / "log").open("w+", encoding="utf-8") as log:
+        view = plan_view(plan)
+        addresses = addresses_of(view, Path(folder))
+        for name, document in (("plan", plan), ("peers", addresses)):
+            (root / f"{name}.json").write_text(json.dumps(document), encoding="utf-8")
+        files = [f"--plan={root}/plan.json", f"--peers={root}/peers.json", f"--links={root}/links"]
+        options = [f"--address-file={root}/address", "--insecure", f"--http-port={port}"]
+        command = [sys.executable, "-m", "jellybean.serving.gateway_main", *files, *options]
+        workers = {
+            worker.name: ScriptedWorker(worker.name, view, addresses[worker.name], addresses[""])
+            for worker in view.serving
+        }
 
-    def serve(show: Show[RunningGateway]) -> None:
-        async def run() -> None:
-            async with running_gateway(plan, root, "--http-port", str(port)) as running:
-                await show(running)
+        def serve(show: Show[None]) -> None:
+            asyncio.run(_working(workers, show))
 
-        asyncio.run(run())
+        with (
+            served_in_thread(serve),
+            subprocess.Popen(command, stderr=log) as process,
+            grpc.insecure_channel(addresses[""]) as channel,
+        ):
+            served_here = Served(workers, port, channel)
+            try:
+                wait_until(lambda: served_here.state() == "ready")
+                served_here.assert_answers()
+                before = psutil.Process(process.pid).memory_info().rss
+                yield served_here
+                assert psutil.Process(process.pid).memory_info().rss < before + _MOST_GROWTH_BYTES
+            finally:
+                process.terminate()
+            assert process.wait(_CALL_S) == 0
+        log.seek(0)
+        assert "Traceback" not in log.read()
 
-    with served_in_thread(serve) as running, grpc.insecure_channel(running.addresses[""]) as channel:
-        yield Served(running, port, channel)
+
+async def _working(workers: dict[str, ScriptedWorker], show: Show[None]) -> None:
+    for worker in workers.values():
+        await worker.start()
+    await show(None)
+    for worker in workers.values():
+        await worker.stop()
 
 
 def _http() -> list[bytes]:
@@ -261,7 +302,7 @@ UNREADABLE = grpc.StatusCode.INTERNAL  # as grpc's own servers say of bytes that
 
 
 def _calls() -> list[tuple[str, bytes]]:
-    infer = gateway_pb2.InferRequest(inputs={"x": tensor(1, 2, 3, 4)}, timeout_s=2.0)
+    infer = gateway_pb2.InferRequest(inputs={"x": tensor(1, 2, 3, 4)})
     stream = gateway_pb2.Stream(id="s", begins=True, chunk=1)
     return [
         ("Infer", infer.SerializeToString()),
@@ -323,7 +364,7 @@ METRICS_PIECES = [
 @given(data=changed_bytes([METRICS, *seeds("metrics")], METRICS_PIECES))
 def test_metrics_of_a_worker(gateway: Served, data: bytes) -> None:
     """What one worker says takes nothing from the others: their figures and the gateway's are there."""
-    own, other = (gateway.gateway.workers[name] for name in ("edge-1", "edge-2"))
+    own, other = (gateway.workers[name] for name in ("edge-1", "edge-2"))
     own.metrics, other.metrics = data, METRICS.replace(b"edge-1", b"edge-2").replace(b" 4.0", b" 4321.0")
     code, reason, answer = gateway.call("/jellybean.gateway.v1.Gateway/Metrics", b"")
     assert code is grpc.StatusCode.OK, reason

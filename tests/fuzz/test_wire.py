@@ -44,7 +44,7 @@ LARGE = EdgeMessage("r-2", 0, "split", "each", ((0, 2),), np.ones((1, 20_000), n
 MESSAGES = [b"".join(message_parts(*write_message(VIEW.hash, one))) for one in (MESSAGE, LARGE)]
 # Tags and lengths of protobuf, at the ends of their ranges.
 PROTOBUF = [b"\xff" * 9 + b"\x01", b"\xff\xff\xff\xff\x0f", b"\x80", b"\x12\x00", b"\x0a\x04", b"\x00", b"\x08\x80\x80"]
-many = settings(max_examples=examples(150, nightly=20_000))
+many = settings(max_examples=examples(360, nightly=20_000))
 
 
 @many

@@ -43,10 +43,10 @@ _SOURCES = ("rename", "link", "symlink")  # calls whose first path is not the on
 
 @dataclass(frozen=True)
 class Trace:
-    """What processes tried. `peers`: (address, port) of the internet that they sent to or connected to.
+    """What processes tried.
 
-    `bound`: (address, port) that they bound, or got. `sockets`: paths of Unix sockets that they connected to. `written`: paths that
-    they made, or opened to write.
+    `peers`: (address, port) of the internet that they sent to or connected to. `bound`: those that they bound, or got.
+    `sockets`: paths of Unix sockets that they connected to. `written`: paths that they made, or opened to write.
     """
 
     peers: frozenset[tuple[str, int]]

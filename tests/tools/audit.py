@@ -42,27 +42,31 @@ def findings(report: dict[str, Any]) -> Iterator[str]:
 
 def audit(program: str) -> int:
     """Scan all pins, and print what was found; the exit status."""
-    with tempfile.TemporaryDirectory() as folder:
-        # A version that stands in two files may differ: each is scanned by itself.
-        reports = []
-        for number, part in enumerate(_without_conflicts(pins())):
-            file = Path(folder) / f"{number}.txt"
-            file.write_text("\n".join(part) + "\n", encoding="utf-8")
-            done = subprocess.run(
-                [program, "--requirement", str(file), *_OPTIONS], capture_output=True, text=True, check=False
-            )
-            try:
-                reports.append(json.loads(done.stdout))
-            except ValueError:
-                reason = (done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"])[-1]
-                print(
-                    f"audit: the advisory service cannot be asked: {reason[:300]}: try again with a network that reaches it"
-                )
-                return NOT_ASKED
+    reports = []
+    for part in _without_conflicts(pins()):
+        report, reason = _scanned(program, part)
+        if report is None:
+            print(f"audit: the advisory service cannot be asked: {reason}: try again where a network reaches it")
+            return NOT_ASKED
+        reports.append(report)
     lines = sorted({line for report in reports for line in findings(report)})
     count = sum(len(report["dependencies"]) for report in reports)
     print("\n".join(lines) or f"audit: no known vulnerability in {count} packages")
     return FOUND if lines else 0
+
+
+def _scanned(program: str, part: list[str]) -> tuple[dict[str, Any] | None, str]:
+    """pip-audit's report of these pins; without one, why there is none."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
+        file.write("\n".join(part) + "\n")
+        file.flush()
+        command = [program, "--requirement", file.name, *_OPTIONS]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        return json.loads(done.stdout), ""
+    except ValueError:
+        lines = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
+        return None, lines[-1][:200]
 
 
 def _without_conflicts(lines: list[str]) -> list[list[str]]:
