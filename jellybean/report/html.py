@@ -27,6 +27,7 @@ from jellybean.report.served.served import Served
 from jellybean.report.served.served_table import served_rows
 from jellybean.report.utilisation import TOLERANCE
 from jellybean.serving.outcomes import outcome_text
+from jellybean_agent import printable_lines
 
 MAX_RUNS = 8  # measurements in the list
 _CARDS = ("cost_usd_per_h", "accuracy", "throughput_per_s", "highest_rate_per_s", "latency_p50_s", "latency_p99_s")
@@ -104,6 +105,7 @@ def _environment() -> Environment:
         autoescape=True,
         loader=FunctionLoader(_read),
         undefined=StrictUndefined,
+        finalize=_printable,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -132,6 +134,11 @@ def _environment() -> Environment:
         "correctness": _correctness,
     }
     return environment
+
+
+def _printable(value: object) -> object:
+    """Text without control characters, of which those for the writing direction would reorder what is beside it."""
+    return printable_lines(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _xy(value: float) -> str:

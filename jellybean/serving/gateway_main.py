@@ -59,6 +59,7 @@ from jellybean_agent import (
     keep_freed_memory,
     make_span_factory,
     make_transport,
+    printable,
     read_peer_addresses,
     read_plan,
     remember_caller,
@@ -396,7 +397,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         asyncio.run(serve(options))
     except (AgentError, LedgerError) as error:
-        print(f"gateway: {error}", file=sys.stderr)
+        print(f"gateway: {printable(str(error))}", file=sys.stderr)
         return 2
     return 0
 
