@@ -59,9 +59,12 @@ def _entries(folder: Path) -> Iterator[tuple[Path, int]]:
                 yield from _entries(path)
 
 
-def require_no_link(path: Path, root: Path | None = None) -> None:
-    """InputError if writing to `path` would write through a link, or outside of `root` (by default its folder)."""
-    if path.is_symlink():
+def require_no_link(path: Path, root: Path | None = None, *, at_end: bool = True) -> None:
+    """InputError if writing to `path` would write through a link, or outside of `root` (by default its folder).
+
+    `at_end`: False if `path` itself may be a link, as it is only read.
+    """
+    if at_end and path.is_symlink():
         raise InputError(f"{path} is a link to {path.readlink()}: {_NO_LINKS}; put the file itself there")
     root = path.parent if root is None else root
     if not path.parent.resolve().is_relative_to(root.resolve()):
