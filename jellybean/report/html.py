@@ -27,7 +27,7 @@ from jellybean.report.served.served import Served
 from jellybean.report.served.served_table import served_rows
 from jellybean.report.utilisation import TOLERANCE
 from jellybean.serving.outcomes import outcome_text
-from jellybean_agent import printable_lines
+from jellybean_agent import printable, printable_lines
 
 MAX_RUNS = 8  # measurements in the list
 _CARDS = ("cost_usd_per_h", "accuracy", "throughput_per_s", "highest_rate_per_s", "latency_p50_s", "latency_p99_s")
@@ -148,7 +148,7 @@ def _xy(value: float) -> str:
 
 def _breakable(name: str) -> Markup:
     """A name that may be wrapped after underscores and hyphens rather than inside a word."""
-    return Markup(re.sub(r"([_-])(?=\w)", r"\1<wbr>", str(escape(name))))
+    return Markup(re.sub(r"([_-])(?=\w)", r"\1<wbr>", str(escape(printable(name)))))
 
 
 def _numbered(groups: Iterable[Sequence[str]]) -> Mapping[str, int]:
@@ -164,7 +164,9 @@ def _unbroken(text: str) -> str:
 
 def _unbroken_words(command: str) -> Markup:
     """A command that is wrapped between its words: browsers break `--set` after its hyphens."""
-    return Markup(" ").join(Markup('<span class="word">{}</span>').format(word) for word in command.split(" "))
+    return Markup(" ").join(
+        Markup('<span class="word">{}</span>').format(printable(word)) for word in command.split(" ")
+    )
 
 
 def _money_of(usd: float, total_usd: float) -> str:

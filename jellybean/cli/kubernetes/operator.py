@@ -55,8 +55,9 @@ def run(
 
     cluster = connect_to(kubeconfig, context, namespace)
     from jellybean.operator.run import run_operator
+    from jellybean_agent import configure_logging
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    configure_logging("operator")
     for name in ("kopf", "urllib3", "aiohttp"):
         logging.getLogger(name).setLevel(logging.WARNING)
     namespaces = () if everywhere else tuple(watch or [cluster.namespace])
