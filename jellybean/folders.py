@@ -1,15 +1,86 @@
-"""The folder DIR/.jellybean with the state of a project: logs, keys, certificates, report store."""
+"""A project's folder and its state, DIR/.jellybean: logs, keys, certificates, report store.
+
+A project may be from elsewhere, with links that lead to files of its reader. No command writes through a link: of what
+a project's files say, nothing decides which files outside of its folder are written or deleted.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
+
+from jellybean.errors import InputError
 
 STATE_FOLDER = ".jellybean"
 LEDGER_FILE = "ledger.db"  # in it
 
 
 def state_folder(directory: Path) -> Path:
-    """DIR/.jellybean; created with access for its owner only, because logs and held-out data may be private."""
+    """DIR/.jellybean; created with access for its owner only, because logs and held-out data may be private.
+
+    InputError if it is a link, or has one in it.
+    """
     folder = directory / STATE_FOLDER
+    require_plain(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
+
+
+def require_plain(folder: Path) -> None:
+    """InputError if a state folder is a link or has links, pipes or devices in it. Looked at once by a process."""
+    with contextlib.suppress(FileNotFoundError):
+        _require_plain(folder.absolute(), folder.lstat().st_ino)
+
+
+@lru_cache(maxsize=64)
+def _require_plain(folder: Path, _inode: int) -> None:
+    for path, mode in _entries(folder):
+        if stat.S_ISLNK(mode):
+            raise InputError(f"{path} is a link to {path.readlink()}: {_NO_LINKS}; remove it")
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISSOCK(mode)):
+            raise InputError(f"{path} is neither a file nor a folder: remove it")
+
+
+_NO_LINKS = "JellyBean writes through no link in a project"
+
+
+def _entries(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Path and mode of a folder and of all in it; no link is followed."""
+    mode = folder.lstat().st_mode
+    yield folder, mode
+    if stat.S_ISDIR(mode):
+        for path in sorted(folder.iterdir()):
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile by another process
+                yield from _entries(path)
+
+
+def require_no_link(path: Path, root: Path | None = None, *, at_end: bool = True) -> None:
+    """InputError if writing to `path` would write through a link, or outside of `root` (by default its folder).
+
+    `at_end`: False if `path` itself may be a link, as it is only read.
+    """
+    if at_end and path.is_symlink():
+        raise InputError(f"{path} is a link to {path.readlink()}: {_NO_LINKS}; put the file itself there")
+    root = path.parent if root is None else root
+    if not path.parent.resolve().is_relative_to(root.resolve()):
+        raise InputError(f"{path.parent} leads out of {root}: {_NO_LINKS}; put a folder there")
+
+
+def write_file(path: Path, content: str | bytes, root: Path | None = None) -> None:
+    """Write a file of a project atomically; what was there keeps its mode. InputError as of `require_no_link`."""
+    require_no_link(path, root)
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # a name that no project can have prepared
+    try:
+        number = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        with os.fdopen(number, "wb") as file:
+            with contextlib.suppress(FileNotFoundError):
+                os.fchmod(number, stat.S_IMODE(path.stat().st_mode))
+            file.write(content.encode() if isinstance(content, str) else content)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -151,9 +151,12 @@ from .system.share import SHARE_KINDS as SHARE_KINDS
 from .system.share import Share as Share
 from .telemetry.live_counters import LiveCounters as LiveCounters
 from .telemetry.logs import LOG_VARIABLES as LOG_VARIABLES
+from .telemetry.logs import about as about
 from .telemetry.logs import add_log_options as add_log_options
 from .telemetry.logs import configure_logging as configure_logging
 from .telemetry.logs import log_fields as log_fields
+from .telemetry.printable import printable as printable
+from .telemetry.printable import printable_lines as printable_lines
 from .telemetry.spans import CALL_TRACE_HEADERS as CALL_TRACE_HEADERS
 from .telemetry.spans import SpanFactory as SpanFactory
 from .telemetry.spans import TRACE_HEADER_NAMES as TRACE_HEADER_NAMES

@@ -27,6 +27,7 @@ from jellybean_agent.execution.python_code import (
 from jellybean_agent.process.model_trial import ModelTrial
 from jellybean_agent.process.server import DEFAULT_DRAIN_S, Options, serve, termination_event
 from jellybean_agent.telemetry.logs import add_log_options, configure_logging
+from jellybean_agent.telemetry.printable import printable
 from jellybean_agent.transport.channels import CONNECTION_LIFETIME_S
 
 LOG = logging.getLogger("jellybean.agent")
@@ -83,7 +84,7 @@ def _tell_end(name: str, reason: str, log_format: str) -> None:
     if log_format == "json":
         LOG.error("%s", reason)
     else:
-        print(f"{name}: {reason}", file=sys.stderr)
+        print(f"{name}: {printable(reason)}", file=sys.stderr)
 
 
 async def _joined(joining: dict[str, object], options: dict[str, object], pool: ModelProcessPool | None) -> bool:

@@ -53,6 +53,11 @@ class Commands(typer.core.TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
             raise InterruptedCommandError from interrupt
+        except typer.BadParameter as error:  # Typer prints it, with what it says of documents and peers
+            from jellybean_agent import printable_lines
+
+            error.message = printable_lines(error.message)
+            raise
 
 
 def _imported_command(group: str, row: CommandRow) -> Any:

@@ -9,28 +9,39 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, TextIO
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.text import Text
 
 from jellybean.display.terminal import WARN
 from jellybean.termination import terminated_as_interrupted
+from jellybean_agent import printable_lines
 
 _PIPED_WIDTH = 160  # width of the output without a terminal, in characters, so that tables in a log are not cut
 _HEARTBEAT_S = 30.0
 _SPEED_PERIOD_S = 600.0  # the remaining time is estimated from the speed in this window; some steps take a minute
 
 
+class _PrintableConsole(Console):
+    """Writes the control characters of texts escaped: names and reasons may come from anywhere."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            is_plain = segment.control or segment.text == "\n" or segment.text.isprintable()
+            yield segment if is_plain else Segment(printable_lines(segment.text), segment.style)
+
+
 # Rich's markup and emoji codes are off, because names and paths are arbitrary text, such as "my_steps:boom: ...".
 # Colours are set by `style=` and `Text`.
 def _console(stream: TextIO, *, stderr: bool) -> Console:
     width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPED_WIDTH
-    return Console(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
+    return _PrintableConsole(stderr=stderr, width=width, highlight=False, markup=False, emoji=False)
 
 
 out = _console(sys.stdout, stderr=False)
@@ -48,7 +59,7 @@ class Advance(Protocol):
 
 def print_json(value: Any) -> None:
     """Print one JSON document to stdout, not wrapped or coloured; nan and inf become null."""
-    print(json.dumps(_finite(value), indent=2, allow_nan=False))
+    print(json.dumps(_finite(value), indent=2, allow_nan=False).replace("\x7f", "\\u007f"))
 
 
 def _finite(value: Any) -> Any:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from jellybean.folders import write_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +24,8 @@ def read_exactly(file: Path) -> str:
 
 
 def write_edits(file: Path, edits: Iterable[Edit]) -> None:
-    """Make edits that do not overlap, atomically. OSError if the file cannot be written."""
-    path = file.resolve()  # a symbolic link stays, and its file is replaced
-    text = read_exactly(path)
+    """Make edits that do not overlap, atomically. OSError if the file cannot be written, InputError if it is a link."""
+    text = read_exactly(file)
     for edit in sorted(edits, key=lambda one: one.start, reverse=True):
         text = text[: edit.start] + edit.text + text[edit.end :]
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_bytes(text.encode())
-        shutil.copymode(path, partial)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_file(file, text)

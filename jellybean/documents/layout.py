@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from jellybean.folders import require_no_link
+
 WORKFLOW_FILE = "workflow.yaml"
 INFRASTRUCTURE_FILE = "infrastructure.yaml"
 PROFILES_FILE = "profiles.yaml"
@@ -41,9 +43,14 @@ def holds_several_workflows(directory: Path) -> bool:
 
 
 def workflow_folders(directory: Path) -> dict[str, Path]:
-    """Workflow name -> folder in a multi-workflow project; empty in a one-workflow project."""
+    """Workflow name -> folder in a multi-workflow project; empty in a one-workflow project.
+
+    InputError for a folder that is a link out of the project: commands write into these folders.
+    """
     try:
         folders = sorted(path.parent for path in (directory / WORKFLOWS_FOLDER).glob(f"*/{WORKFLOW_FILE}"))
     except OSError:
         return {}
+    for folder in folders:
+        require_no_link(folder / WORKFLOW_FILE, directory, at_end=False)
     return {folder.name: folder for folder in folders}

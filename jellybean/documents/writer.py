@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.profiles import ProfilesDocument
 from jellybean.documents.schema.workflow import WorkflowDocument
+from jellybean.folders import write_file
 
 # Significant digits: more than any measurement has; the rounding error is at most one part in two million.
 DIGITS = 7
@@ -67,12 +67,7 @@ def _lay_out(part: dict[str, Any]) -> None:
 
 def write_profiles(path: Path, document: ProfilesDocument) -> None:
     """Write profiles.yaml atomically (temporary file and rename)."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(profiles_text(document), encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_file(path, profiles_text(document))
 
 
 def _lay_out_variant(profile: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, create_engine, event, func, insert, inspect, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
-from jellybean.folders import LEDGER_FILE, STATE_FOLDER
+from jellybean.folders import LEDGER_FILE, STATE_FOLDER, require_plain
 from jellybean.ledger import tables
 from jellybean.ledger.columns import ANSWERED_US, KINDS, RECEIVED
 from jellybean.ledger.deployments import Deployment, Written, share
@@ -38,7 +38,8 @@ _CHANGES = "jellybean_changes"  # an SQLite transaction that changes something i
 
 
 def ledger_url(directory: Path) -> str:
-    """Where a project's own ledger is: the path of an SQLite file."""
+    """Where a project's own ledger is: the path of an SQLite file. InputError for a state folder with links in it."""
+    require_plain(directory / STATE_FOLDER)
     return str((directory / STATE_FOLDER / LEDGER_FILE).resolve())
 
 

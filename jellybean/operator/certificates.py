@@ -32,10 +32,16 @@ CLIENT, ADMIN = "client", "admin"
 _RENEW = 1 / 3  # fraction of the lifetime left at which a certificate is renewed
 
 
+def issued_names(deployed: DeployedPlan) -> tuple[str, ...]:
+    """Names of the Secrets of `issued`: one that is there and not the deployment's is another's."""
+    own = (tls_secret(deployed, group) for group in (None, *deployed.groups))
+    return (_authority_secret(deployed), _client_secret(deployed), admin_secret(deployed.app), *own)
+
+
 def issued(cluster: Cluster, deployed: DeployedPlan, folder: Path) -> tuple[Object, ...]:
     """The Secrets to apply: authority, gateway, workers, one client and one admin."""
     ca = folder / "ca"
-    name = f"{deployed.app}-authority"
+    name = _authority_secret(deployed)
     there = cluster.get("Secret", name)
     if there is not None:
         _restore(there, {item: ca / item for item in there.get("data") or {}})
@@ -53,6 +59,10 @@ def issued(cluster: Cluster, deployed: DeployedPlan, folder: Path) -> tuple[Obje
 
 def _files(folder: Path) -> dict[str, bytes]:
     return {item.name: item.read_bytes() for item in sorted(folder.iterdir())}
+
+
+def _authority_secret(deployed: DeployedPlan) -> str:
+    return f"{deployed.app}-authority"
 
 
 def _client_secret(deployed: DeployedPlan) -> str:

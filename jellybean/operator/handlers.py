@@ -16,6 +16,7 @@ from typing import Any
 import kopf
 
 from jellybean.operator.metrics import OperatorMetrics
+from jellybean.operator.permissions import Permissions
 from jellybean.operator.reconcile import POLL_S, Reconciler
 from jellybean_k8s import CRD_GROUP, CRD_PLURAL, CRD_VERSION, Cluster, DeployError
 
@@ -50,7 +51,11 @@ class _Nodes:
 
 
 def registry_for(
-    cluster_of: Callable[[str], Cluster], *, poll_s: float = POLL_S, metrics: OperatorMetrics | None = None
+    cluster_of: Callable[[str], Cluster],
+    *,
+    poll_s: float = POLL_S,
+    metrics: OperatorMetrics | None = None,
+    permissions: Permissions = Permissions(),
 ) -> kopf.OperatorRegistry:
     """Handlers of all resources. `cluster_of(namespace)`: the API client for a namespace."""
     counters = metrics or OperatorMetrics()
@@ -74,7 +79,14 @@ def registry_for(
         return connection(cluster_of("default"))
 
     async def _serve(stopped: kopf.DaemonStopped, body: kopf.Body, namespace: str, **_: Any) -> None:
-        found = Reconciler(cluster_of(namespace), nodes, stopped=lambda: bool(stopped), log=_log.info, metrics=counters)
+        found = Reconciler(
+            cluster_of(namespace),
+            nodes,
+            stopped=lambda: bool(stopped),
+            log=_log.info,
+            metrics=counters,
+            permissions=permissions,
+        )
         name = str(body["metadata"]["name"])
         try:
             while not stopped:

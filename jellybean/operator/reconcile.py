@@ -17,13 +17,14 @@ from typing import Any
 
 from jellybean.documents import Project
 from jellybean.errors import InfeasibleError, JellyBeanError
-from jellybean.operator.certificates import issued
+from jellybean.operator.certificates import issued, issued_names
 from jellybean.operator.conditions import Serving, condition
 from jellybean.operator.fleet import ResourceFleet, discovered, stated, with_pools
 from jellybean.operator.healing import Healing
 from jellybean.operator.measured import MeasuredFigures
 from jellybean.operator.metrics import OperatorMetrics
 from jellybean.operator.pace import Pace
+from jellybean.operator.permissions import Permissions
 from jellybean.operator.report import Decision, Report
 from jellybean.operator.resource import OperatorSpec, ResourceProject, lay_out, operator_spec, stated_profiles
 from jellybean.planning.project_plan import plan_project, require_plan
@@ -75,6 +76,7 @@ class Reconciler:
     now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC)
     log: Callable[[str], None] = lambda text: None
     metrics: OperatorMetrics = field(default_factory=OperatorMetrics)
+    permissions: Permissions = field(default_factory=Permissions)
     _figures: MeasuredFigures = field(init=False)
     _pace: Pace = field(default_factory=lambda: Pace(0.0))
     _healing: Healing = field(default_factory=Healing)
@@ -247,6 +249,7 @@ class Reconciler:
         objects = render(deployed)
         record = plan_record(deployed.app, deployed.id, deployed.plan)
         issue = own.certificates == "issued"
+        self.permissions.require(self.cluster, deployed.app, objects, issued_names(deployed) if issue else ())
         secrets = issued(self.cluster, deployed, folder / "certificates") if issue else ()
         served = read_inventory(self.cluster, deployed.app).current is not None
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from jellybean.documents import (
     AnyProject,
@@ -253,6 +253,7 @@ def lay_out(resource: Object, infrastructure: Object, profiles: str, folder: Pat
     """
     spec, name = resource["spec"], resource["metadata"]["name"]
     _refuse_clusters(spec["kubernetes"])
+    _require_names(spec.get(_WORKFLOWS, {}))
     root = folder / name  # a project of several workflows has the name of its folder
     root.mkdir()
     _write(root / INFRASTRUCTURE_FILE, {"kind": "Infrastructure", **infrastructure})
@@ -280,6 +281,17 @@ def _refuse_clusters(kubernetes: Object) -> None:
             what = "an operator deploys to its own cluster only"
             hint = f"remove {key}; `jellybean deploy` deploys to several clusters"
             raise DocumentError([DocumentProblem(f"spec.kubernetes.{key}", None, None, "", what, hint)])
+
+
+def _require_names(workflows: Object) -> None:
+    """DocumentError for a key that is no name of a workflow: each becomes a folder."""
+    valid = TypeAdapter(Name)
+    for own in workflows:
+        try:
+            valid.validate_python(own, context=FROM_DOCUMENT)
+        except ValidationError as error:
+            message = error.errors(include_url=False)[0]["msg"]
+            raise DocumentError([DocumentProblem(f"spec.{_WORKFLOWS}", None, None, "", message)]) from error
 
 
 def _lay_out_workflow(folder: Path, name: str, part: Object, profiles: str) -> None:

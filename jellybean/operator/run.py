@@ -17,6 +17,7 @@ from jellybean.errors import JellyBeanError
 from jellybean.operator.handlers import registry_for
 from jellybean.operator.leader import Leader
 from jellybean.operator.metrics import OperatorMetrics
+from jellybean.operator.permissions import Permissions
 from jellybean.operator.reconcile import POLL_S
 from jellybean_k8s import CRD_API_VERSION, CRD_NAME, Cluster
 
@@ -35,11 +36,12 @@ def run_operator(
     metrics_port: int | None = None,
     poll_s: float = POLL_S,
     stop: threading.Event | None = None,
+    permissions: Permissions = Permissions(),
 ) -> None:
     """Handle the resources of these namespaces (empty: all) until SIGTERM or `stop`.
 
     The Lease is in the namespace of `cluster`. `health_port`: port for probes, `metrics_port`:
-    for Prometheus; both are also served while not the leader.
+    for Prometheus; both are also served while not the leader. `permissions`: what resources may ask for.
     JellyBeanError when leadership is lost, or the custom resource is not defined.
     """
     if not cluster.serves(CRD_API_VERSION):
@@ -64,7 +66,7 @@ def run_operator(
         stack.enter_context(Leader(cluster, lost=lost, say=_log.info))
         stack.enter_context(metrics.leading())
         _log.info("leads; handles workflows of %s", ", ".join(namespaces) or "all namespaces")
-        registry = registry_for(in_namespace, poll_s=poll_s, metrics=metrics)
+        registry = registry_for(in_namespace, poll_s=poll_s, metrics=metrics, permissions=permissions)
         asyncio.run(_serve(registry, namespaces, ended))
     if reasons:
         raise JellyBeanError(f"leads no more: {reasons[0]}")

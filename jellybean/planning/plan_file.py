@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from jellybean.documents import AnyProject, Project, build_cuts, build_problem, override_options
 from jellybean.errors import InputError, JellyBeanError
-from jellybean.folders import STATE_FOLDER, state_folder
+from jellybean.folders import STATE_FOLDER, state_folder, write_file
 from jellybean.planning.cascades import as_planned
 from jellybean.serving.errors import NotRunningError, RequestError
 from jellybean.serving.run_state import running_state
@@ -72,7 +72,7 @@ def write_plan(project: AnyProject, document: dict[str, Any], problem: Problem, 
 
 def write_plan_file(path: Path, document: dict[str, Any]) -> None:
     """Write a plan document to a file, atomically."""
-    _write(path, json.dumps(document, indent=1) + "\n")
+    write_file(path, json.dumps(document, indent=1) + "\n")
 
 
 def load_plan(directory: Path) -> Plan:
@@ -258,7 +258,7 @@ def _stated(directory: Path) -> dict[str, Any]:
 
 def _record(project: AnyProject, plan_hash: str, key: str) -> None:
     record = PlanRecord(plan_hash, key, project.overrides)
-    _write(state_folder(project.directory) / _RECORD_FILE, json.dumps(asdict(record)) + "\n")
+    write_file(state_folder(project.directory) / _RECORD_FILE, json.dumps(asdict(record)) + "\n")
 
 
 def _read_record(directory: Path) -> PlanRecord | None:
@@ -268,13 +268,3 @@ def _read_record(directory: Path) -> PlanRecord | None:
         return PlanRecord(str(stored["plan"]), str(stored["problem"]), tuple(map(str, stored["overrides"])))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except OSError:  # of a full disk: nothing is left
-        temporary.unlink(missing_ok=True)
-        raise

@@ -17,6 +17,7 @@ import onnx
 from jellybean.documents import Project
 from jellybean.documents.checks.tensors import read_model
 from jellybean.documents.planning_problem.cuts import stage_names
+from jellybean.folders import require_no_link, write_file
 from jellybean.pipeline.onnx_graph import Feed, OnnxGraph
 from jellybean.pipeline.onnx_profile import OnnxProfile, node_seconds, offered_cuts
 from jellybean.pipeline.onnx_split import LegalCut, find_layers, split
@@ -180,10 +181,9 @@ class _Cutter:
     def _save(self, proto: onnx.ModelProto, name: str, step: str) -> Model:
         content = proto.SerializeToString(deterministic=True)
         path = self.directory / FOLDER / f"{name}.onnx"
+        require_no_link(path.parent, self.directory)
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        partial.write_bytes(content)
-        partial.replace(path)
+        write_file(path, content, self.directory)
         return Model(step, self.model.variant, path, hashlib.sha256(content).hexdigest())
 
     def _stage_inputs(self, cut: CutModel) -> tuple[list[Inputs], list[Inputs]]:

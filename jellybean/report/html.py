@@ -27,6 +27,7 @@ from jellybean.report.served.served import Served
 from jellybean.report.served.served_table import served_rows
 from jellybean.report.utilisation import TOLERANCE
 from jellybean.serving.outcomes import outcome_text
+from jellybean_agent import printable, printable_lines
 
 MAX_RUNS = 8  # measurements in the list
 _CARDS = ("cost_usd_per_h", "accuracy", "throughput_per_s", "highest_rate_per_s", "latency_p50_s", "latency_p99_s")
@@ -104,6 +105,7 @@ def _environment() -> Environment:
         autoescape=True,
         loader=FunctionLoader(_read),
         undefined=StrictUndefined,
+        finalize=_printable,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -134,6 +136,11 @@ def _environment() -> Environment:
     return environment
 
 
+def _printable(value: object) -> object:
+    """Text without control characters, of which those for the writing direction would reorder what is beside it."""
+    return printable_lines(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
 def _xy(value: float) -> str:
     """A coordinate as text with at most one decimal."""
     return f"{value:.1f}".removesuffix(".0")
@@ -141,7 +148,7 @@ def _xy(value: float) -> str:
 
 def _breakable(name: str) -> Markup:
     """A name that may be wrapped after underscores and hyphens rather than inside a word."""
-    return Markup(re.sub(r"([_-])(?=\w)", r"\1<wbr>", str(escape(name))))
+    return Markup(re.sub(r"([_-])(?=\w)", r"\1<wbr>", str(escape(printable(name)))))
 
 
 def _numbered(groups: Iterable[Sequence[str]]) -> Mapping[str, int]:
@@ -157,7 +164,9 @@ def _unbroken(text: str) -> str:
 
 def _unbroken_words(command: str) -> Markup:
     """A command that is wrapped between its words: browsers break `--set` after its hyphens."""
-    return Markup(" ").join(Markup('<span class="word">{}</span>').format(word) for word in command.split(" "))
+    return Markup(" ").join(
+        Markup('<span class="word">{}</span>').format(printable(word)) for word in command.split(" ")
+    )
 
 
 def _money_of(usd: float, total_usd: float) -> str:

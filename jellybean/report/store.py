@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from jellybean.folders import STATE_FOLDER, state_folder
+from jellybean.folders import STATE_FOLDER, require_plain, state_folder
 from jellybean.write_ahead_log import use_write_ahead_log
 from jellybean_agent import describe_error, planned_rate_per_s
 from jellybean_protos import plan_format
@@ -278,6 +278,8 @@ class Store:
             yield connection
 
     def _connect(self) -> sqlite3.Connection:
+        if self.path.parent.name == STATE_FOLDER:
+            require_plain(self.path.parent)
         connection = sqlite3.connect(self.path, timeout=LOCK_TIMEOUT_S, isolation_level=None)
         try:
             use_write_ahead_log(connection, LOCK_TIMEOUT_S)

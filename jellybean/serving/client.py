@@ -37,6 +37,7 @@ from jellybean_agent import (
     connection_fault,
     decode_tensor,
     encode_tensor,
+    printable,
     protocol_metadata,
 )
 from jellybean_protos.agent.v1 import agent_pb2
@@ -287,7 +288,7 @@ class Client:
                 answer = socket.call(INFER, request.SerializeToString(), timeout_s or self._timeout_s)
                 return gateway_pb2.InferResponse.FromString(answer)
             except StatusError as error:
-                raise RequestError(error.status.name, str(error) or "no details") from error
+                raise RequestError(error.status.name, printable(str(error)) or "no details") from error
         try:
             stub = self._gateway()
             answer = getattr(stub if of is None else of(self._channel), method)(  # type: ignore[arg-type]
@@ -310,7 +311,7 @@ class Client:
 
     def _error_of(self, error: grpc.RpcError) -> RequestError:
         """The error of a failed call. Where there is no connection, the reason is found by making one here."""
-        status, details = error.code(), error.details() or "no details"
+        status, details = error.code(), printable(error.details() or "no details")
         is_cut_off = status is grpc.StatusCode.UNAVAILABLE and details.startswith(_NOT_CONNECTED)
         if is_cut_off and not self.address.startswith("unix:"):
             fault = self._connection_fault()

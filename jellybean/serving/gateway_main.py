@@ -60,6 +60,7 @@ from jellybean_agent import (
     keep_freed_memory,
     make_span_factory,
     make_transport,
+    printable,
     raise_open_file_limit,
     read_peer_addresses,
     read_plan,
@@ -404,7 +405,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         asyncio.run(serve(options))
     except (AgentError, LedgerError) as error:
-        print(f"gateway: {error}", file=sys.stderr)
+        print(f"gateway: {printable(str(error))}", file=sys.stderr)
         return 2
     return 0
 

@@ -12,6 +12,7 @@ import grpc
 from jellybean.serving.client import Client
 from jellybean.serving.endpoint import Endpoint
 from jellybean.serving.errors import LaunchError
+from jellybean_agent import printable
 
 _POLL_S = 0.05
 _LATE_S = 5.0  # for the gateway's answer, after the time that its workers have
@@ -42,6 +43,6 @@ def replace_at(
                 time.sleep(_POLL_S)
             call.result()
         except grpc.RpcError as error:
-            raise LaunchError(f"the gateway keeps its plan: {error.details()}") from error
+            raise LaunchError(f"the gateway keeps its plan: {printable(str(error.details()))}") from error
         finally:
             call.cancel()  # the gateway stops waiting for them

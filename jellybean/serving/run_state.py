@@ -2,6 +2,10 @@
 
 A process is identified by its id and start time, because ids are reused. The file names the boot of the machine and the
 project's folder that it belongs to: a copy of a project that is up is not up.
+
+Whoever made the project's folder may have written the file. So it chooses no process to be stopped: a process counts if
+its own command line is that of a process of this project. And no folder to be removed: a run's folder is private, and
+names the project.
 """
 
 from __future__ import annotations
@@ -10,14 +14,16 @@ import contextlib
 import dataclasses
 import fcntl
 import json
+import os
 import shutil
+import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jellybean.folders import STATE_FOLDER, state_folder
+from jellybean.folders import STATE_FOLDER, require_plain, state_folder, write_file
 from jellybean.serving.errors import AlreadyRunningError, NotRunningError, OtherVersionError, RequestError
 
 if TYPE_CHECKING:
@@ -26,9 +32,25 @@ if TYPE_CHECKING:
 STATE_VERSION = 3
 _FOLDERLESS_VERSION = 2  # earlier format, which is read too: without the folder and the boot that it belongs to
 GATEWAY_NAME = "gateway"
+AGENT_MODULE, GATEWAY_MODULE = "jellybean_agent", "jellybean.serving.gateway_main"
+KEEPER_MODULE = "jellybean.serving.local.keeper"
+_MODULES, _PROJECT_OPTIONS = (AGENT_MODULE, GATEWAY_MODULE), ("--run=", "--root=")
+_PROJECT_FILE = "project"  # in a run's folder: the project's
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # of Linux
 _FAILING_RESTARTS, _FAILING_S = 2, 30.0  # a process keeps failing: restarts, and seconds since the last one
 _START_TOLERANCE_S = 2.0  # psutil derives start times from the boot time, which varies between reads
+
+
+def program_of(command: Sequence[str]) -> tuple[str, str] | None:
+    """(module, project's folder) of the command line of a run's process; None for that of another program."""
+    if "-m" not in command[:-1]:
+        return None
+    module, *arguments = command[command.index("-m") + 1 :]
+    if module == KEEPER_MODULE:
+        return (module, arguments[0]) if arguments else None
+    options = (item for option in _PROJECT_OPTIONS for item in arguments if item.startswith(option))
+    project = next(options, "").partition("=")[2]
+    return (module, project) if module in _MODULES and project else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +71,35 @@ class ProcessState:
         """Why the process that it replaced ended: the last line of its log, or else how it ended."""
         return self.death.rsplit("\n", 1)[-1].strip()
 
+    @property
+    def program(self) -> tuple[str, str] | None:
+        """What runs in the process, and of which project; None for the command line of anything else."""
+        return program_of(self.command)
+
     def process(self) -> psutil.Process | None:
-        """The process, None when it has ended."""
-        import psutil  # not installed with a client only, which imports this module and starts no process
+        """The process; None when it has ended, or another program than the entry's has its id."""
+        found = _process_of(self.pid, self.started)
+        if found is None or self.program is None:
+            return None
+        import psutil
 
         try:
-            found = psutil.Process(self.pid)
-            same = abs(found.create_time() - self.started) < _START_TOLERANCE_S
-            return found if same and found.status() != psutil.STATUS_ZOMBIE else None
+            command = found.cmdline()  # empty for a moment after the process was started
         except psutil.Error:
             return None
+        return found if not command or program_of(command) == self.program else None
+
+
+def _process_of(pid: int, started: float) -> psutil.Process | None:
+    """The process with this id and start time; None when it has ended."""
+    import psutil  # not installed with a client only, which imports this module and starts no process
+
+    try:
+        found = psutil.Process(pid)
+        same = abs(found.create_time() - started) < _START_TOLERANCE_S
+        return found if same and found.status() != psutil.STATUS_ZOMBIE else None
+    except psutil.Error:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +202,9 @@ def read_state(directory: Path) -> RunState | None:
     """The state of a project's run; None if there is no state file, or one of another project or boot.
 
     A run that the version before started is read too. OtherVersionError for one of any other version that is up.
+    InputError for a state folder with links in it.
     """
+    require_plain(directory / STATE_FOLDER)
     try:
         found: dict[str, Any] = json.loads(state_path(directory).read_text(encoding="utf-8"))
         version = found.pop("version")
@@ -180,6 +223,9 @@ def read_state(directory: Path) -> RunState | None:
         others = tuple(_process(item) for item in found.pop("others"))
         keeper = found.pop("keeper")
         keeper = keeper and _process(keeper)
+        listed = (*processes, *others, *([keeper] if keeper else ()))
+        if not all(one.program and _is_of(directory, one.program[1], boot) for one in listed):
+            return None
         return RunState(**found, processes=processes, others=others, keeper=keeper, version=version)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -203,7 +249,7 @@ def _may_live(item: object) -> bool:
     """False if the entry of a process, in whatever format, is that of a process that has ended."""
     match item:
         case {"pid": int(pid), "started": int() | float() as started}:
-            return ProcessState("", pid, float(started), "", "").process() is not None
+            return _process_of(pid, float(started)) is not None
     return True
 
 
@@ -243,17 +289,37 @@ def locked(directory: Path) -> Iterator[None]:
 
 def write_state(directory: Path, state: RunState) -> None:
     """Write the state file atomically."""
-    path = state_path(directory)
-    part = path.with_suffix(".part")
     belongs = {"version": STATE_VERSION, "directory": str(directory.resolve()), "boot": _boot()}
-    part.write_text(json.dumps({**dataclasses.asdict(state), **belongs}, indent=1), encoding="utf-8")
-    part.replace(path)
+    write_file(state_path(directory), json.dumps({**dataclasses.asdict(state), **belongs}, indent=1))
 
 
 def clear_state(directory: Path, state: RunState) -> None:
     """Remove the state file and the folder of a run whose processes have all ended."""
-    shutil.rmtree(state.folder, ignore_errors=True)
+    remove_run_folder(directory, state, state.folder)
     state_path(directory).unlink(missing_ok=True)
+
+
+def claim_run_folder(directory: Path, folder: Path) -> None:
+    """Note in a run's new folder that it is this project's."""
+    (folder / _PROJECT_FILE).write_text(str(directory.resolve()), encoding="utf-8")
+
+
+def remove_run_folder(directory: Path, state: RunState, folder: str | Path) -> None:
+    """Remove a run's folder, or one in it; no folder that was not made for a run of this project."""
+    root, target = Path(state.folder), Path(folder)
+    if target in (root, root / target.name) and _is_run_folder(directory, root):
+        shutil.rmtree(target, ignore_errors=True)
+
+
+def _is_run_folder(directory: Path, root: Path) -> bool:
+    """True for a private folder of this user that names the project."""
+    try:
+        found = root.lstat()
+        is_private = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+        stated = (root / _PROJECT_FILE).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return False
+    return is_private and bool(stated) and _is_of(directory, stated, _boot())
 
 
 def is_serving_joined(directory: Path) -> bool:

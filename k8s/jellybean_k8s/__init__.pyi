@@ -69,6 +69,9 @@ from .manifests.pod_settings import is_own_label as is_own_label
 from .manifests.pods.commands import admin_secret as admin_secret
 from .manifests.pods.commands import tls_secret as tls_secret
 from .manifests.pods.patch import patch_problems as patch_problems
+from .manifests.pods.restrictions import POD_RULES as POD_RULES
+from .manifests.pods.restrictions import restricted_fields as restricted_fields
+from .manifests.pods.restrictions import used_objects as used_objects
 from .manifests.render import Objects as Objects
 from .manifests.render import render as render
 from .manifests.service_names import service_names as service_names
@@ -95,6 +98,7 @@ from .names import LABEL_KEY_PATTERN as LABEL_KEY_PATTERN
 from .names import LABEL_VALUE_PATTERN as LABEL_VALUE_PATTERN
 from .names import MAX_OBJECT_NAME_LENGTH as MAX_OBJECT_NAME_LENGTH
 from .names import OBJECT_NAME_PATTERN as OBJECT_NAME_PATTERN
+from .names import OWN_PREFIX as OWN_PREFIX
 from .names import SITE_LABEL as SITE_LABEL
 from .names import TIER_LABEL as TIER_LABEL
 from .names import dns_name as dns_name

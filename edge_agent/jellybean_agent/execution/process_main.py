@@ -25,6 +25,7 @@ from jellybean_agent.execution.python_code import PythonStep
 from jellybean_agent.execution.session import OperatorCode, Session, open_in_process
 from jellybean_agent.system.device import Device
 from jellybean_agent.system.sockets import receive_exactly
+from jellybean_agent.telemetry.printable import printable
 from jellybean_agent.tensors.ports import TensorPort
 from jellybean_agent.tensors.tensors import Array
 
@@ -45,7 +46,7 @@ def _run_child(work: Callable[[], None]) -> NoReturn:
         work()
         code = 0
     except BaseException as error:  # noqa: BLE001  (the process' boundary)
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        print(f"{type(error).__name__}: {printable(str(error))}", file=sys.stderr, flush=True)
     finally:
         os._exit(code)
 

@@ -18,7 +18,8 @@ from google.protobuf.message import DecodeError, Message
 from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, status_of
 from jellybean_agent.inference.models import InferenceBackend, Sequence, ServedModel, find_model, ports_of_model
 from jellybean_agent.inference.tensors import DATATYPE_BY_DTYPE, inputs_of, outputs_of
-from jellybean_agent.telemetry.logs import log_fields
+from jellybean_agent.security.identity import current_caller
+from jellybean_agent.telemetry.logs import about, log_fields
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 LOG = logging.getLogger("jellybean.inference")
@@ -240,7 +241,8 @@ def _unary(kind: type[Message], answer: Answer) -> Any:
 def log_refusal(error: AgentError) -> None:
     """Log a call that was refused, unless that was done already."""
     if not error.is_logged:
-        LOG.info("refused: %s", str(error)[:_MAX_REASON], extra=log_fields(status=status_of(error).name))
+        fields = log_fields(status=status_of(error).name)
+        LOG.info("refused: %s", str(error)[:_MAX_REASON], extra=fields | about(current_caller()))
 
 
 def _refused(reason: str) -> Any:

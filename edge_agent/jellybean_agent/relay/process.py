@@ -24,6 +24,7 @@ from jellybean_agent.security.certificates import CertificateFolder
 from jellybean_agent.security.expiry import watch_expiry
 from jellybean_agent.system.open_files import raise_open_file_limit
 from jellybean_agent.telemetry.logs import add_log_options, configure_logging
+from jellybean_agent.telemetry.printable import printable
 
 LOG = logging.getLogger("jellybean.relay")
 _MAX_PORT = 65535
@@ -70,7 +71,7 @@ def run_service(prog: str, given: argparse.Namespace, make: Callable[[], Service
         if log_format == "json":
             LOG.error("%s", reason)
         else:
-            print(f"{prog}: {reason}", file=sys.stderr)
+            print(f"{prog}: {printable(reason)}", file=sys.stderr)
         return 2 if isinstance(error, PlanViewError) else 1
     return 0
 

@@ -150,6 +150,13 @@ def caller_uri(context: Any) -> str:
     return _first_uri(tuple(names)) if names else ""
 
 
+def caller_name(context: Any) -> str:
+    """The URI of a caller's identity, or else its address without the port: of whom a line of the log is."""
+    address: str = context.peer()
+    has_port = address.count(":") > 1
+    return caller_uri(context) or (address.rpartition(":")[0] if has_port else address)
+
+
 _current_caller: ContextVar[str] = ContextVar("caller", default="")
 
 

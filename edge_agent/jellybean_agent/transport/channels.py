@@ -28,7 +28,7 @@ from jellybean_agent.rpc.server import RpcServer
 from jellybean_agent.rpc.tls.listener import HTTP2_ALPN, SERVER_ALPN, TlsLimits
 from jellybean_agent.rpc.unix_socket_frames import STREAMS_ALPN
 from jellybean_agent.security.certificates import CertificateFolder
-from jellybean_agent.security.identity import Identity, OpenPolicy, Policy, Role, identities
+from jellybean_agent.security.identity import Identity, OpenPolicy, Policy, Role, caller_name, identities
 from jellybean_agent.security.renewal import renewal_advice, utc_minute
 from jellybean_agent.security.tls_context import (
     ReloadingTlsContext,
@@ -37,7 +37,7 @@ from jellybean_agent.security.tls_context import (
     client_context,
     tls_error_text,
 )
-from jellybean_agent.telemetry.logs import log_fields
+from jellybean_agent.telemetry.logs import about, log_fields
 from jellybean_agent.tensors.tensors import MAX_MESSAGE_BYTES
 
 LOG = logging.getLogger("jellybean.channels")
@@ -236,7 +236,8 @@ def check_caller(policy: Policy | OpenPolicy, method: str, context: Any) -> bool
     try:
         return policy.check(method, context)
     except StatusError as error:
-        LOG.warning("refused: %s", error, extra=log_fields(method=method, status=error.status.name))
+        fields = log_fields(method=method, status=error.status.name)
+        LOG.warning("refused: %s", error, extra=fields | about(caller_name(context)))
         error.is_logged = True
         raise
 

@@ -32,20 +32,36 @@ def run(
     metrics_port: Annotated[
         int | None, typer.Option(min=0, max=65_535, help="Port for Prometheus (/metrics), on all addresses.")
     ] = None,
+    allow_patch: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-patch",
+            metavar="RULE",
+            help="Let resources ask for what the rule refuses, e.g. host-path or secret=NAME; any: for all. May be "
+            "repeated (docs/security.md).",
+        ),
+    ] = None,
 ) -> None:
     """Run the operator: plan, deploy, re-plan and undeploy Workflow resources. Replicas elect a leader."""
     if everywhere and watch:
         raise typer.BadParameter("--watch and --all-namespaces exclude each other")
+    from jellybean.operator.permissions import parse_permissions
+
+    try:
+        permissions = parse_permissions(allow_patch or ())
+    except ValueError as error:
+        raise typer.BadParameter(f"--allow-patch: {error}") from error
     import kopf  # noqa: F401  # before a cluster is looked for, as it may not be installed
 
     cluster = connect_to(kubeconfig, context, namespace)
     from jellybean.operator.run import run_operator
+    from jellybean_agent import configure_logging
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    configure_logging("operator")
     for name in ("kopf", "urllib3", "aiohttp"):
         logging.getLogger(name).setLevel(logging.WARNING)
     namespaces = () if everywhere else tuple(watch or [cluster.namespace])
-    run_operator(cluster, namespaces, health_port=health_port, metrics_port=metrics_port)
+    run_operator(cluster, namespaces, health_port=health_port, metrics_port=metrics_port, permissions=permissions)
 
 
 @operator.command(epilog=example("jellybean operator crd | kubectl apply --server-side -f -"))

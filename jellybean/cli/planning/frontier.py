@@ -17,6 +17,7 @@ from jellybean.cli.projects import open_project
 from jellybean.cli.times import seconds_within
 from jellybean.display.terminal import BAD
 from jellybean.errors import InfeasibleError
+from jellybean.folders import require_no_link
 from jellybean.quantities import RATE, InvalidValueError, parse_quantity
 from jellybean_solver import Problem
 
@@ -107,6 +108,8 @@ def frontier(
         raise typer.BadParameter(f"--step {step} must be finite, e.g. --step 0.5")
     scales = None if rates is None else parse_rates(rates)
     path = checked_picture(plot) if plot is not None else None if json else directory / "frontier.svg"
+    if path is not None and plot is None:
+        require_no_link(path)
     if plans is not None:
         checked_folder("--plans", plans)
     pair = None if of is None else parse_pair(of)

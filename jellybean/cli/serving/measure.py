@@ -41,6 +41,7 @@ from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, WARN
 from jellybean.documents import Project, load_project
 from jellybean.documents.layout import holds_several_workflows
+from jellybean.folders import write_file
 from jellybean.ledger.queries.source import LedgerSource
 from jellybean.ledger.span import Span
 from jellybean.planning.plan_file import RUNNING
@@ -230,7 +231,11 @@ def report(
         out.print(to_table(built))
         print_served(history, nothing, asked)
     path = html or directory / ("report.html" if plan is None else f"report-{built.plan_hash[:HASH_DIGITS]}.html")
-    path.write_text(render_html(built, history, nothing), encoding="utf-8")
+    page = render_html(built, history, nothing)
+    if html is None:
+        write_file(path, page)
+    else:
+        path.write_text(page, encoding="utf-8")
     if not json:
         out.print(f"report: {path.resolve()}", soft_wrap=True)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jellybean.documents.checks.checked import CheckedInfrastructure, CheckedProfiles, CheckedWorkflow
+from jellybean.documents.checks.files import inside
 from jellybean.documents.checks.workflow_checks import connected_sources
 from jellybean.documents.schema.infrastructure import SITE_FILE_SUFFIX, InfrastructureDocument, WorkerPoolSpec
 from jellybean.documents.schema.reader import DocPath
@@ -14,7 +15,7 @@ from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean.documents.site_columns import SiteColumns, site_columns
 from jellybean.documents.site_table import Site, SiteTable, read_site_table
 from jellybean.errors import DocumentProblem
-from jellybean.quantities import did_you_mean
+from jellybean.quantities import InvalidValueError, did_you_mean
 from jellybean_solver import Objective
 
 _RATE_TOLERANCE = 1e-9  # relative difference of rates that are equal
@@ -37,6 +38,11 @@ def check_sites_that_differ(
     file = Path(infrastructure.tree.file).with_name(name)
     if not file.is_file():
         infrastructure.tree.add(("sites", tier), f"{file}: file not found", _missing_hint(file))
+        return None
+    try:
+        inside(file.parent, name)
+    except InvalidValueError as error:
+        infrastructure.tree.add(("sites", tier), error.message, error.hint)
         return None
     table, problems = read_site_table(file, _columns(workflow, infrastructure, tier))
     if document is not None:

@@ -16,6 +16,7 @@ from jellybean.documents.draft.text import HELD_OUT_FILE, draft_infrastructure, 
 from jellybean.documents.draft.wiring import Draft, wire
 from jellybean.documents.layout import INFRASTRUCTURE_FILE, PROFILES_FILE, WORKFLOW_FILE, WORKFLOWS_FOLDER
 from jellybean.errors import InputError
+from jellybean.folders import require_no_link
 from jellybean_agent import ModelError, data_names, data_path
 
 _MODELS_FOLDER = "models"
@@ -34,7 +35,7 @@ def require_new(directory: Path) -> None:
     if directory.exists() and not directory.is_dir():
         raise InputError(f"{directory} is a file; a project is a folder")
     for name in (WORKFLOW_FILE, INFRASTRUCTURE_FILE, PROFILES_FILE, WORKFLOWS_FOLDER):
-        if (directory / name).exists():
+        if (directory / name).exists() or (directory / name).is_symlink():
             raise InputError(f"{directory} is a project already: it has {name}; choose another folder")
 
 
@@ -62,10 +63,14 @@ def write_draft(directory: Path, files: Sequence[Path], data: Path | None = None
     given = random_inputs(draft.sources) if data is None else read_data(data, draft.sources)
     places, copies = _places(directory, models)
     for target, source in copies.items():
+        require_no_link(target.parent, directory)
         target.parent.mkdir(parents=True, exist_ok=True)
+        require_no_link(target, directory)
         shutil.copyfile(source, target)
     if given.arrays and not is_there:
+        require_no_link(held_out.parent, directory)
         held_out.parent.mkdir(parents=True, exist_ok=True)
+        require_no_link(held_out, directory)
         np.savez_compressed(held_out, **given.arrays)  # type: ignore[arg-type]  # its stub takes arrays for `allow_pickle`
     text = draft_workflow(project_name(directory), draft, directory, places, given)
     (directory / WORKFLOW_FILE).write_text(text, encoding="utf-8")

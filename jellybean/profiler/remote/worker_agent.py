@@ -13,7 +13,7 @@ import grpc
 from jellybean.errors import InputError
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.remote.workers import RemoteWorker
-from jellybean_agent import AgentError, Machine, connection_fault, protocol_metadata
+from jellybean_agent import AgentError, Machine, connection_fault, printable, protocol_metadata
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 
 _DESCRIBE_S = 10.0
@@ -123,7 +123,7 @@ class WorkerAgent:
 
     def _error_of(self, error: Any) -> ProfileError:
         """The error of a failed call. Where there is no connection, the reason is found by making one here."""
-        status, details = error.code(), error.details() or "no details"
+        status, details = error.code(), printable(error.details() or "no details")
         name, address = self.worker.name, self.worker.address
         if status is grpc.StatusCode.UNAVAILABLE:
             if details.startswith(_NOT_CONNECTED) and not address.startswith("unix:"):

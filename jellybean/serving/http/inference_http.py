@@ -31,6 +31,7 @@ from jellybean_agent import (
     Policy,
     TlsConnection,
     Transport,
+    about,
     check_caller,
     describe_error,
     log_fields,
@@ -182,7 +183,7 @@ async def _check_host_header(request: web.Request, handler: Handler) -> web.Stre
     host = request.host.rpartition(":")[0] or request.host
     if host not in _HOSTS:
         reason = f"host {host[:60]!r} is not this machine: ask {' or '.join(_HOSTS)}"
-        LOG.info("refused: %s", reason, extra=log_fields(status=403))
+        LOG.info("refused: %s", reason, extra=log_fields(status=403) | about(str(request.remote)))
         return _error(403, reason)
     return await handler(request)
 
@@ -211,7 +212,7 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
     except Exception:  # a boundary: the call fails, the gateway goes on
         LOG.exception("an HTTP request failed unexpectedly")
         refusal = 500, "failed unexpectedly: the gateway's log says why"
-    LOG.info("refused: %s", refusal[1], extra=log_fields(status=refusal[0]))
+    LOG.info("refused: %s", refusal[1], extra=log_fields(status=refusal[0]) | about(str(request.remote)))
     return _error(*refusal)
 
 

@@ -17,6 +17,7 @@ from jellybean.errors import InputError
 from jellybean.folders import LEDGER_FILE, state_folder
 from jellybean.serving.errors import DeviceError, SettingsError
 from jellybean.serving.local.settings import NO_LEDGER
+from jellybean.serving.run_state import AGENT_MODULE, GATEWAY_MODULE
 from jellybean_agent import (
     ALLOW_PYTHON_FLAG,
     GATEWAY,
@@ -117,12 +118,12 @@ def agent_command(
     arguments += [f"--python-path={directory / WORKFLOWS_FOLDER / name}" for name in workflows]
     arguments.append(f"--counters={plan_folder / quote(worker, safe='')}.counters")
     arguments += [f"{ALLOW_PYTHON_FLAG}={function}" for function in sorted(allow_python)]
-    return [*PYTHON, "jellybean_agent", *_plan_arguments(plan_folder), *arguments]
+    return [*PYTHON, AGENT_MODULE, *_plan_arguments(plan_folder), *arguments]
 
 
 def gateway_command(plan_folder: Path, arguments: Sequence[str]) -> list[str]:
     """The command line of the gateway."""
-    return [*PYTHON, "jellybean.serving.gateway_main", *_plan_arguments(plan_folder), *arguments]
+    return [*PYTHON, GATEWAY_MODULE, *_plan_arguments(plan_folder), *arguments]
 
 
 def ledger_arguments(directory: Path, url: str, run: str) -> list[str]:

@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 
 from jellybean.serving.errors import AlreadyRunningError, ServingError
+from jellybean.serving.local.log_files import limit_log
 from jellybean.serving.local.processes import Child, describe_end, exit_code, process_state, spawn
 from jellybean.serving.run_state import (
     ProcessState,
@@ -36,6 +37,7 @@ MIN_PAUSE_S, MAX_PAUSE_S = 0.1, 10.0  # before a restart; doubles while a proces
 _STEADY_S = 20.0  # after living this long, a process has started properly: reset its pause
 _POLL_S = 0.1
 _TERMINATE_S = 10.0  # from SIGTERM to SIGKILL, for processes of a run whose gateway was told to end
+_LOGS_S = 1.0  # between looks at the size of the logs
 _RECOVER_S = 2.0  # between tries to recover from an `apply` that was killed
 
 
@@ -93,7 +95,7 @@ class Keeper:
         self._state: RunState | None = None
         self._modified_ns = 0  # of the state file when it was read last
         self._recovery: threading.Thread | None = None
-        self._next_recovery_s = 0.0  # CLOCK_MONOTONIC
+        self._next_recovery_s = self._next_logs_s = 0.0  # CLOCK_MONOTONIC
 
     def run(self) -> None:
         """Restart dead processes until the run stops or another run has replaced it, or its gateway was told to end."""
@@ -103,10 +105,19 @@ class Keeper:
                 return
             self._watch.keep_only(state.processes)
             self._recover(state)
+            self._limit_logs(state)
             for process in state.processes:
                 if self._watch.has_died(process) and self._is_due(process):
                     self._try_restart(process.name)
             time.sleep(_POLL_S)
+
+    def _limit_logs(self, state: RunState) -> None:
+        """Keep the logs of all processes, this one's too, within their size."""
+        if time.monotonic() < self._next_logs_s:
+            return
+        self._next_logs_s = time.monotonic() + _LOGS_S
+        for process in filter(None, (*state.processes, *state.others, state.keeper)):
+            limit_log(Path(process.log))
 
     def _end(self) -> None:
         """Stop the rest of a run whose gateway was told to end."""

@@ -41,7 +41,9 @@ from jellybean.serving.local.running import KEEPER_NAME, Running
 from jellybean.serving.local.settings import JoinedSettings, LaunchSettings, Progress, no_progress
 from jellybean.serving.run_state import (
     GATEWAY_NAME,
+    KEEPER_MODULE,
     RunState,
+    claim_run_folder,
     clear_state,
     launch_lock,
     locked,
@@ -140,7 +142,7 @@ def _launched(
         signals.enter_context(terminated_as_interrupted(replaces=True))
         with launch_lock(directory):
             _require_down(directory)
-            launch = _Launch(directory, view, settings, _run_folder())
+            launch = _Launch(directory, view, settings, _run_folder(directory))
             try:
                 begin(launch)
                 launch.await_ready(progress, time.monotonic() + settings.start_timeout_s)
@@ -213,7 +215,7 @@ class _Launch:
     def start_keeper(self) -> None:
         """Start the keeper, which restarts processes that die."""
         log = self._logs / f"{KEEPER_NAME}.log"
-        command = [*PYTHON, "jellybean.serving.local.keeper", str(self._directory), str(self._folder)]
+        command = [*PYTHON, KEEPER_MODULE, str(self._directory), str(self._folder)]
         with signals_held():
             self.children[KEEPER_NAME] = child = spawn(command, self._directory, log)
         with locked(self._directory):
@@ -281,12 +283,13 @@ class _Launch:
         clear_state(self._directory, self.state)
 
 
-def _run_folder() -> Path:
+def _run_folder(directory: Path) -> Path:
     """A new private folder (mode 0700), short enough for socket paths in it."""
     folder = Path(tempfile.mkdtemp(prefix="jellybean-"))
     if len(str(folder)) + len("/99/9999.sock") >= _MAX_SOCKET_PATH:
         folder.rmdir()
         folder = Path(tempfile.mkdtemp(prefix="jellybean-", dir="/tmp"))
+    claim_run_folder(directory, folder)
     return folder
 
 

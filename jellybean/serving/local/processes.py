@@ -14,7 +14,9 @@ from pathlib import Path
 
 import psutil
 
+from jellybean.serving.local.log_files import log_lines, open_log
 from jellybean.serving.run_state import ProcessState
+from jellybean_agent import printable
 
 _LOG_LINES = 8
 _AT_DEATH_S = 3.0  # a log that was written so shortly before a death may say why
@@ -40,8 +42,7 @@ class Child(subprocess.Popen[bytes]):
 
 def spawn(command: Sequence[str], directory: Path, log: Path, *, append: bool = False) -> Child:
     """Start a process in a session of its own; output goes to `log`, which is truncated unless `append`."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab" if append else "wb") as file:
+    with open_log(log, append=append) as file:
         return Child(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, cwd=directory)
 
 
@@ -89,7 +90,7 @@ def describe_end(name: str, code: int | None, log: Path, died_unix_s: float | No
     is_from_outside = code is not None and -code in _FROM_OUTSIDE
     died_unix_s = time.time() if died_unix_s is None else died_unix_s
     try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+        lines = [printable(line) for line in log_lines(log)[-_LOG_LINES:]]
         is_old = code is None and log.stat().st_mtime < died_unix_s - _AT_DEATH_S
     except OSError:
         lines, is_old = [], False

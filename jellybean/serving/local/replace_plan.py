@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -43,6 +42,7 @@ from jellybean.serving.run_state import (
     launch_lock,
     locked,
     read_state,
+    remove_run_folder,
     running_state,
     write_state,
 )
@@ -171,7 +171,7 @@ def _recover(directory: Path, state: RunState) -> None:
         else:
             _stop(state.others, 2.0)
             _update_state(directory, _without_replacement)
-            shutil.rmtree(state.arriving_folder, ignore_errors=True)
+            remove_run_folder(directory, state, state.arriving_folder)
     elif state.others:
         _stop_old_workers(directory, state, None)
 
@@ -264,7 +264,7 @@ class _NewPlan:
         for child in self._children.values():
             child.wait()
         _update_state(self._directory, _without_replacement)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_run_folder(self._directory, self._state, self._folder)
 
     def _log(self, worker: str) -> Path:
         return state_folder(self._directory) / "logs" / f"{worker}.log"
@@ -305,7 +305,7 @@ def _stop_old_workers(directory: Path, state: RunState, folder: Path | None) -> 
     _stop(state.others, DRAIN_S + 5.0)
     _update_state(directory, _without_replacement)
     if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_run_folder(directory, state, folder)
 
 
 def _stop(processes: Iterable[ProcessState], graceful_s: float) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import pytest
+
 from jellybean.documents import write_hashes, wrong_hashes
+from jellybean.errors import InputError
 
 TEXT = """\
 # models of ours\r
@@ -70,17 +73,22 @@ def test_each_workflow_of_several(tmp_path: Path) -> None:
         assert sha256(name.encode()) in (tmp_path / "workflows" / name / "workflow.yaml").read_text(encoding="utf-8")
 
 
-def test_a_link_stays_a_link_and_a_mode_stays_the_mode(tmp_path: Path) -> None:
+def test_a_mode_stays_the_mode_and_no_link_is_written_through(tmp_path: Path) -> None:
     shared, folder = tmp_path / "shared.yaml", tmp_path / "project"
     folder.mkdir()
     (folder / "m.onnx").write_text("m", encoding="utf-8")
-    shared.write_text("operators: {o: {variants: {v: {model: m.onnx}}}}\n", encoding="utf-8")
-    shared.chmod(0o640)
+    text = "operators: {o: {variants: {v: {model: m.onnx}}}}\n"
+    shared.write_text(text, encoding="utf-8")
     (folder / "workflow.yaml").symlink_to(shared)
+    with pytest.raises(InputError, match=r"workflow\.yaml is a link to"):
+        write_hashes(wrong_hashes(folder))
+    assert shared.read_text(encoding="utf-8") == text
+    (folder / "workflow.yaml").unlink()
+    (folder / "workflow.yaml").write_text(text, encoding="utf-8")
+    (folder / "workflow.yaml").chmod(0o640)
     write_hashes(wrong_hashes(folder))
-    assert (folder / "workflow.yaml").is_symlink()
-    assert sha256(b"m") in shared.read_text(encoding="utf-8")
-    assert shared.stat().st_mode & 0o777 == 0o640
+    assert sha256(b"m") in (folder / "workflow.yaml").read_text(encoding="utf-8")
+    assert (folder / "workflow.yaml").stat().st_mode & 0o777 == 0o640
 
 
 def test_what_cannot_be_read_is_left_to_validate(tmp_path: Path) -> None:

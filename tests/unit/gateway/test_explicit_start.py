@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import socket
 from pathlib import Path
 
-import psutil
 import pytest
 
 from jellybean.folders import state_folder
-from jellybean.serving import GATEWAY_NAME, JoinedSettings, RunState, open_authority, serve_joined
+from jellybean.serving import JoinedSettings, RunState, open_authority, serve_joined
 from jellybean.serving.errors import AlreadyRunningError, LaunchError
 from jellybean.serving.gateway.plans.replaced_plan import ReplacedPlan
 from jellybean.serving.local.settings import gateway_certificate
-from jellybean.serving.run_state import ProcessState, state_path, write_state
+from jellybean.serving.run_state import state_path, write_state
 from jellybean_agent import Identity, Role
 from jellybean_protos.gateway.v1 import gateway_pb2
+from tests.support.run_processes import idle_process
 from tests.support.tiny_models import make_plan, scale
 
 
@@ -40,10 +39,10 @@ def test_an_explicit_start_forgets_the_plan_that_replaced_another(tmp_path: Path
         open_authority(settings.authority).equip(gateway_certificate(settings.state), identity, hosts=("127.0.0.1",))
         request = gateway_pb2.ReplaceRequest(plan=json.dumps(other).encode(), peers={"edge-2": "127.0.0.1:2"})
         ReplacedPlan.read(settings.replaced, plan, peers).keep(request)
-        me = ProcessState(GATEWAY_NAME, os.getpid(), psutil.Process().create_time(), "unix:none", "log")
-        write_state(tmp_path, RunState("hash", "tiny", "folder", "folder/1", "unix:none", processes=(me,)))
-        with pytest.raises(AlreadyRunningError):
-            serve_joined(tmp_path, given, settings)
+        with idle_process(tmp_path) as gateway:
+            write_state(tmp_path, RunState("hash", "tiny", "folder", "folder/1", "unix:none", processes=(gateway,)))
+            with pytest.raises(AlreadyRunningError):
+                serve_joined(tmp_path, given, settings)
         assert ReplacedPlan.read(settings.replaced, plan, peers).plan != plan  # the keeper's restarts still need it
         state_path(tmp_path).unlink()
         with pytest.raises(LaunchError, match="gateway"):

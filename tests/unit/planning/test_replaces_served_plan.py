@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from pathlib import Path
 
 import grpc
-import psutil
 
 from jellybean.folders import state_folder
 from jellybean.planning import PLAN_FILE, replaces_served_plan
-from jellybean.serving import GATEWAY_NAME, RunState
+from jellybean.serving import RunState
 from jellybean.serving.enrolment.rollout import PlanOffer, PlanRollout
 from jellybean.serving.gateway.gateway import Gateway
 from jellybean.serving.gateway.plans.current_plan import WorkerNetwork
 from jellybean.serving.gateway.service import GatewayService
-from jellybean.serving.run_state import ProcessState, write_state
+from jellybean.serving.run_state import write_state
 from jellybean_agent import EmulatedLinks, Transport, plan_view
 from jellybean_protos.gateway.v1 import gateway_pb2_grpc
 from tests.one_gateway import gateways_of
+from tests.support.run_processes import idle_process
 from tests.support.tiny_models import make_plan, scale
 
 
@@ -29,8 +28,6 @@ def test_the_gateway_says_which_plan_is_served(tmp_path: Path) -> None:
     document = make_plan(tmp_path, operators, [(1.0, {"times": "edge-1"})], sources={"x": "edge"})
     view, address = plan_view(document), f"unix:{tmp_path}/s"
     state_folder(tmp_path)
-    me = ProcessState(GATEWAY_NAME, os.getpid(), psutil.Process().create_time(), address, "log")
-    write_state(tmp_path, RunState("before", "tiny", "folder", "folder/1", address, processes=(me,)))
 
     async def notes() -> list[str]:
         with EmulatedLinks((), None) as links:
@@ -52,6 +49,8 @@ def test_the_gateway_says_which_plan_is_served(tmp_path: Path) -> None:
             await gateway.close()
         return found
 
-    before, served = asyncio.run(notes())
+    with idle_process(tmp_path, address=address) as process:
+        write_state(tmp_path, RunState("before", "tiny", "folder", "folder/1", address, processes=(process,)))
+        before, served = asyncio.run(notes())
     assert before == ""
     assert f"had the plan that is served, {view.hash[:12]}" in served

@@ -15,7 +15,7 @@ from jellybean.report.drawing.topology import NARROW, WIDE, Box, Drawing, Shape,
 from jellybean_solver import Plan
 from tests import report_plans as plans
 
-HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7 * 7 }}&amp;"
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{ 7 * 7 }}&amp;\x1b[2J\u202e"
 VOID = {"meta", "br", "link", "img", "input", "hr", "wbr"}
 ALL = (plans.vqa, plans.digits, plans.one_worker, plans.large)
 
@@ -102,6 +102,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert not page.tags & {"script", "img"}
     assert "onerror" not in page.attributes
     assert "<script" not in html
+    assert "\x1b" not in html and "\u202e" not in html
     assert "{{ 7 * 7 }}" in html
     assert "49" not in re.findall(r"<h1>(.*?)</h1>", html)[0]
 

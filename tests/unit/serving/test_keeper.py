@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import platform
 import select
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,19 +17,22 @@ import psutil
 import pytest
 
 from jellybean.folders import state_folder
-from jellybean.serving import GATEWAY_NAME, NotRunningError, RunState, read_state, running_state
+from jellybean.serving import NotRunningError, RunState, read_state, running_state
 from jellybean.serving.local import keeper
 from jellybean.serving.local.keeper import Keeper
+from jellybean.serving.local.log_files import MAX_LOG_BYTES, earlier_log
 from jellybean.serving.local.processes import describe_end, exit_code, process_state, spawn
 from jellybean.serving.run_state import ProcessState, mark_drained, state_path, write_state
+from tests.support.run_processes import idle_command, idle_process
 from tests.support.skips import Absent
+from tests.support.waiting import wait_until
 
 
 def test_a_disk_that_is_full_ends_neither_the_keeper_nor_leaves_a_child(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state_folder(tmp_path)
-    command = (sys.executable, "-S", "-c", "import time; time.sleep(60)")
+    command = idle_command(tmp_path, "edge-1")
     dead = ProcessState("edge-1", 2**22 + 1, time.time(), "", str(tmp_path / "log"), command)
     write_state(tmp_path, RunState("hash", "flow", "folder", "folder/1", "unix:none", processes=(dead,)))
     tried: list[int] = []
@@ -51,18 +56,38 @@ def test_a_disk_that_is_full_ends_neither_the_keeper_nor_leaves_a_child(
 
 def test_a_run_whose_gateway_was_told_to_end_ends_as_a_whole(tmp_path: Path) -> None:
     state_folder(tmp_path)
-    child = spawn([sys.executable, "-S", "-c", "import time; time.sleep(60)"], tmp_path, tmp_path / "log")
-    agent = process_state("edge-1", child, (), "", tmp_path / "log")
-    me = ProcessState(GATEWAY_NAME, os.getpid(), psutil.Process().create_time(), "unix:none", "log")
-    write_state(tmp_path, RunState("hash", "flow", str(tmp_path / "run"), "", "unix:none", processes=(me, agent)))
-    mark_drained(tmp_path, os.getpid() + 1)  # the gateway of an earlier run
-    assert running_state(tmp_path).processes == (me, agent)
-    mark_drained(tmp_path, os.getpid())
-    with pytest.raises(NotRunningError):
-        running_state(tmp_path)
-    Keeper(tmp_path, str(tmp_path / "run")).run()
+    command = idle_command(tmp_path, "edge-1")
+    child = spawn(command, tmp_path, tmp_path / "log")
+    agent = process_state("edge-1", child, command, "", tmp_path / "log")
+    with idle_process(tmp_path) as gateway:
+        state = RunState("hash", "flow", str(tmp_path / "run"), "", "unix:none", processes=(gateway, agent))
+        write_state(tmp_path, state)
+        mark_drained(tmp_path, gateway.pid + 1)  # the gateway of an earlier run
+        assert running_state(tmp_path).processes == (gateway, agent)
+        mark_drained(tmp_path, gateway.pid)
+        with pytest.raises(NotRunningError):
+            running_state(tmp_path)
+        Keeper(tmp_path, str(tmp_path / "run")).run()
+        assert gateway.process() is None
     assert child.wait(10) == -signal.SIGTERM
     assert not state_path(tmp_path).exists()
+
+
+def test_logs_of_all_processes_stay_within_their_size(tmp_path: Path) -> None:
+    state_folder(tmp_path)
+    with idle_process(tmp_path) as gateway, idle_process(tmp_path, "edge-1") as agent:
+        entries = [dataclasses.replace(one, log=str(tmp_path / f"{one.name}.log")) for one in (gateway, agent)]
+        for entry in entries:
+            Path(entry.log).write_bytes(b"first\n")
+            os.truncate(entry.log, MAX_LOG_BYTES + 1)
+        state = RunState("hash", "flow", "folder", "folder/1", "unix:none", processes=tuple(entries))
+        write_state(tmp_path, state)
+        thread = threading.Thread(target=Keeper(tmp_path, "folder").run)
+        thread.start()
+        wait_until(lambda: all(Path(entry.log).stat().st_size == 0 for entry in entries))
+        write_state(tmp_path, dataclasses.replace(state, stopping=True))
+        thread.join(30)
+    assert [earlier_log(Path(entry.log)).stat().st_size for entry in entries] == [MAX_LOG_BYTES] * 2
 
 
 @pytest.mark.parametrize("is_reaped", [False, True])

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from jellybean.serving import (
-    GATEWAY_NAME,
     Client,
     NotRunningError,
     RequestError,
@@ -27,18 +25,19 @@ from jellybean.serving.errors import AlreadyRunningError, LaunchError, OtherVers
 from jellybean.serving.local.launcher import _require_down
 from jellybean.serving.local.replace_plan import apply
 from jellybean.serving.local.running import down
-from jellybean.serving.run_state import ProcessState, state_path, write_state
+from jellybean.serving.run_state import KEEPER_MODULE, ProcessState, state_path, write_state
+from tests.support.run_processes import idle_command, idle_process
 from tests.support.tiny_models import make_plan, scale
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A project whose state file names this test's process as its gateway."""
+def project(tmp_path: Path) -> Iterator[Path]:
+    """A project whose state file names an idle process as its gateway."""
     directory = tmp_path / "project"
     (directory / ".jellybean").mkdir(parents=True)
-    me = ProcessState(GATEWAY_NAME, os.getpid(), psutil.Process().create_time(), "unix:none", "log")
-    write_state(directory, RunState("hash", "flow", "folder", "folder/1", "unix:none", processes=(me,)))
-    return directory
+    with idle_process(directory) as gateway:
+        write_state(directory, RunState("hash", "flow", "folder", "folder/1", "unix:none", processes=(gateway,)))
+        yield directory
 
 
 def test_a_copy_of_a_project_that_is_up_is_not_up(project: Path) -> None:
@@ -49,7 +48,7 @@ def test_a_copy_of_a_project_that_is_up_is_not_up(project: Path) -> None:
         running_state(copy)
     with pytest.raises(NotRunningError, match="nothing is up"):  # and does not stop the other project's processes
         down(copy)
-    assert running_state(project).processes[0].pid == os.getpid()
+    assert running_state(project).processes[0].process() is not None
     state_path(project).unlink()  # its own run ends
     assert read_state(copy) is None
 
@@ -67,7 +66,8 @@ def test_a_run_of_the_version_before_is_up_but_a_copy_of_it_is_not(project: Path
     state = json.loads(state_path(project).read_text(encoding="utf-8"))
     for name in ("directory", "boot", "drained", "peers"):
         del state[name]
-    keeper = {**state["processes"][0], "name": "keeper", "command": ["python", str(project), "folder"]}
+    keeper = {**state["processes"][0], "name": "keeper"}
+    keeper["command"] = ["python", "-m", KEEPER_MODULE, str(project), "folder"]
     for keeper_of_state in (None, keeper):  # before it is started, and then
         state_path(project).write_text(json.dumps({**state, "version": 2, "keeper": keeper_of_state}), encoding="utf-8")
         assert (running_state(project).plan, running_state(project).version) == ("hash", 2)
@@ -85,7 +85,7 @@ def test_a_run_of_a_version_that_cannot_be_read_is_said_to_be_up(project: Path, 
     state_path(project).write_text(
         json.dumps({name: value for name, value in state.items() if value is not None}), encoding="utf-8"
     )
-    message = rf"is up \(processes {os.getpid()}\), .* its `jellybean down {project}` stops it"
+    message = rf"is up \(processes {state['processes'][0]['pid']}\), .* its `jellybean down {project}` stops it"
     for call in (running_state, _require_down, down):
         with pytest.raises(OtherVersionError, match=message):
             call(project)
@@ -106,7 +106,14 @@ def test_the_client_of_a_project_names_the_worker_that_cannot_restart(
     state = running_state(project)
     now = time.time()
     rack = ProcessState(
-        "rack-1", 0, now, "unix:rack", "rack.log", restarts=11, death="status 2\nsha256: it was altered"
+        "rack-1",
+        0,
+        now,
+        "unix:rack",
+        "rack.log",
+        idle_command(project, "rack-1"),
+        restarts=11,
+        death="status 2\nsha256: it was altered",
     )
     write_state(project, dataclasses.replace(state, processes=(*state.processes, rack)))
     monkeypatch.setattr(Client, "_call", gone)

@@ -26,6 +26,7 @@ from jellybean_agent.rpc.tls.transport import READ_BYTES, TlsTransport
 from jellybean_agent.rpc.unix_socket import UnixSocketConnection
 from jellybean_agent.rpc.unix_socket_frames import STREAMS_ALPN
 from jellybean_agent.security.identity import tls_auth_context
+from jellybean_agent.telemetry.logs import about
 
 HTTP2_ALPN = "h2"
 SERVER_ALPN = (STREAMS_ALPN, HTTP2_ALPN)
@@ -121,7 +122,8 @@ class TlsListener:
     def failed(self, transport: TlsTransport, reason: str) -> None:
         self._handshakes.pop(transport, None)
         name = transport.get_extra_info("peername")
-        LOG.info("refused at the handshake: %s (%s)", reason, name[0] if name else "gone")
+        host = name[0] if name else "gone"
+        LOG.info("refused at the handshake: %s (%s)", reason, host, extra=about(host))
 
     def lost(self, transport: TlsTransport) -> None:
         if transport.entry is not None:

@@ -35,6 +35,7 @@ from jellybean.serving.local import launcher
 from jellybean.serving.local.running import StopLimits, down
 from jellybean.serving.run_state import ProcessState, failing, state_path, write_state
 from jellybean_solver import Link
+from tests.support.run_processes import idle_command
 from tests.support.stopped_process import stopped
 from tests.support.tiny_models import chain, make_plan, scale
 from tests.support.waiting import wait_until
@@ -260,7 +261,7 @@ def test_deadlines_and_too_many_requests(tmp_path: Path, start) -> None:
 def test_a_stale_state_file_is_recognised(tmp_path: Path, start) -> None:
     """Its process id may have been given to somebody else since: here to this test."""
     state_path(tmp_path).parent.mkdir()
-    gateway = ProcessState("gateway", os.getpid(), started=1.0, address="unix:x", log="x")
+    gateway = ProcessState("gateway", os.getpid(), 1.0, "unix:x", "x", idle_command(tmp_path))
     gone = str(tmp_path / "gone")
     write_state(tmp_path, RunState("p", "w", gone, gone, gateway_address="127.0.0.1:1", processes=(gateway,)))
     with pytest.raises(NotRunningError, match="died"):

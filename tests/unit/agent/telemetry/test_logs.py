@@ -4,12 +4,13 @@ import argparse
 import io
 import json
 import logging
+import re
 import sys
 
 import pytest
 
 from jellybean_agent import add_log_options, configure_logging, log_fields
-from jellybean_agent.telemetry.logs import Json
+from jellybean_agent.telemetry.logs import MAX_EXCEPTION, MAX_FIELD, MAX_MESSAGE, Json
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ def logged(monkeypatch: pytest.MonkeyPatch, *arguments: str | None, **environmen
 
 def test_a_line_for_people_says_what_it_is_about_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     found = logged(monkeypatch)
-    assert found.endswith("WARNING it is\nso request_id=r 1\n")
+    assert found.endswith('WARNING it is\\nso request_id="r 1"\n')
     assert "too much" not in found
 
 
@@ -47,7 +48,7 @@ def test_a_line_for_machines_is_one_object(monkeypatch: pytest.MonkeyPatch) -> N
         "level": "warning",
         "logger": "test",
         "process": "edge-1",
-        "message": "it is\nso",
+        "message": "it is\\nso",
         "request_id": "r 1",
     }
 
@@ -80,3 +81,64 @@ def test_levels_that_may_be_chosen(level: str, monkeypatch: pytest.MonkeyPatch) 
     given = parser.parse_args([f"--log-level={level}", "--log-format=json"])
     assert logged(monkeypatch, given.log_format, given.log_level).count("\n") == {"debug": 2, "error": 0}.get(level, 1)
     assert parser.parse_args([]).log_level is None
+
+
+# Line ends, escape sequences of 7 and 8 bits, what removes text, separators of Unicode, overrides of the direction
+FORGERIES = [
+    "a\n2026-11-28 ERROR forged",
+    "a\r\nb",
+    "\x1b[2J",
+    "\x9b31m",
+    "\x7f\x08",
+    "a\u2028b\x85c",
+    "\u202egnp",
+    "\udc9b",
+]
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize("foreign", FORGERIES)
+def test_foreign_text_forges_no_line_and_sends_no_escape_code(
+    monkeypatch: pytest.MonkeyPatch, foreign: str, log_format: str
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    configure_logging("edge-1", log_format)
+    log = logging.getLogger("test")
+    log.warning("refused: %s", foreign, extra=log_fields(request_id=foreign))
+    try:
+        raise ValueError(foreign)
+    except ValueError:
+        log.exception("failed: %s", foreign)
+    lines = stream.getvalue().split("\n")
+    assert all(character.isprintable() for line in lines for character in line)
+    if log_format == "text":
+        assert [line for line in lines if line[:1].isdigit()] == [lines[0], lines[1]]
+        assert all(line.startswith("  ") for line in lines[2:-1])
+    else:
+        first, second, rest = lines
+        assert rest == "" and json.loads(second)["exception"].startswith("  Traceback")
+        assert all(character.isprintable() for value in json.loads(first).values() for character in str(value))
+
+
+@pytest.mark.parametrize("value", ["x status=OK", "x\tstatus=OK", "a=b", 'x" status="OK', "x\u3000status=OK"])
+def test_a_value_is_one_field(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    configure_logging("edge-1")
+    logging.getLogger("test").warning("m", extra=log_fields(request_id=value))
+    _, _, fields = stream.getvalue().rstrip("\n").partition("WARNING m ")
+    (name, text), *others = re.findall(r'(\w+)=("(?:[^"\\]|\\.)*"|\S+)', fields)
+    assert (name, others) == ("request_id", []) and fields == f"{name}={text}"
+
+
+def test_what_a_line_takes_of_a_text_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    configure_logging("edge-1")
+    try:
+        raise ValueError("e" * 2**20)
+    except ValueError:
+        logging.getLogger("test").exception("m" * 2**20, extra=log_fields(request_id="r" * 2**20))
+    assert len(stream.getvalue()) < 2 * (MAX_MESSAGE + MAX_FIELD + MAX_EXCEPTION)
+    assert "characters more" in stream.getvalue()

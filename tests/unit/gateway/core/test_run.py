@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 from jellybean.serving import NotRunningError, RequestError, RunState, is_serving_joined, read_state, running_state
 from jellybean.serving.errors import AlreadyRunningError, KeptError
 from jellybean.serving.run_state import (
     ProcessState,
+    claim_run_folder,
     clear_state,
     failing,
     is_launch_locked,
@@ -23,34 +23,48 @@ from jellybean.serving.run_state import (
     state_path,
     write_state,
 )
+from tests.support.run_processes import idle_command, idle_process
 
-STARTED = psutil.Process().create_time()
-GATEWAY = ProcessState("gateway", os.getpid(), STARTED, "unix:/g", "gateway.log", ("python",))
-GONE = ProcessState("edge-1", os.getpid(), STARTED - 60.0, "unix:/1", "edge-1.log", death="Traceback\nout of memory ")
+DEATH = "Traceback\nout of memory "
 
 
-def state_of(root: Path, **fields: object) -> RunState:
-    state = RunState("hash", "tiny", str(root / "run"), str(root / "run/plan"), "unix:/g", processes=(GATEWAY, GONE))
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[ProcessState]:
+    with idle_process(tmp_path, address="unix:/g") as found:
+        yield found
+
+
+def gone_of(root: Path, gateway: ProcessState) -> ProcessState:
+    """An agent that has ended, whose number the gateway has."""
+    command = idle_command(root, "edge-1")
+    return ProcessState("edge-1", gateway.pid, gateway.started - 60.0, "unix:/1", "edge-1.log", command, death=DEATH)
+
+
+def state_of(root: Path, gateway: ProcessState, **fields: object) -> RunState:
+    processes = (gateway, gone_of(root, gateway))
+    state = RunState("hash", "tiny", str(root / "run"), str(root / "run/plan"), "unix:/g", processes=processes)
     return replace(state, **fields)
 
 
-def test_a_process_lives_if_its_number_has_the_same_start(tmp_path: Path) -> None:
-    state = state_of(tmp_path, others=(GONE,), keeper=replace(GATEWAY, name="keeper"))
+def test_a_process_lives_if_its_number_has_the_same_start(tmp_path: Path, gateway: ProcessState) -> None:
+    gone = gone_of(tmp_path, gateway)
+    state = state_of(tmp_path, gateway, others=(gone,), keeper=replace(gateway, name="keeper"))
     assert [entry.name for entry, _ in state.alive()] == ["gateway", "keeper"]
-    assert GATEWAY.process() is not None
-    assert GONE.process() is None
-    assert replace(GATEWAY, pid=2**22 + 1).process() is None
+    assert gateway.process() is not None
+    assert gone.process() is None
+    assert replace(gateway, pid=2**22 + 1).process() is None
     assert (state.plan_path, state.links_path) == (tmp_path / "run/plan/plan.json", tmp_path / "run/plan/links")
 
 
-def test_processes_that_fail_again_and_again_are_named(tmp_path: Path) -> None:
-    failed = replace(GONE, restarts=2)
+def test_processes_that_fail_again_and_again_are_named(tmp_path: Path, gateway: ProcessState) -> None:
+    gone = gone_of(tmp_path, gateway)
+    failed = replace(gone, restarts=2)
     expected = "edge-1 was started again 2 times and ended each time: out of memory (log: edge-1.log)"
-    assert failing(state_of(tmp_path, processes=(GATEWAY, failed))) == (expected,)
-    assert failing(state_of(tmp_path, processes=(GATEWAY, replace(failed, restarts=1)))) == ()
-    recent = replace(GONE, restarts=2, started=time.time() - 20.0)
-    assert len(failing(state_of(tmp_path, processes=(recent,)))) == 1
-    write_state(prepared(tmp_path), state_of(tmp_path, processes=(GATEWAY, failed)))
+    assert failing(state_of(tmp_path, gateway, processes=(gateway, failed))) == (expected,)
+    assert failing(state_of(tmp_path, gateway, processes=(gateway, replace(failed, restarts=1)))) == ()
+    recent = replace(gone, restarts=2, started=time.time() - 20.0)
+    assert len(failing(state_of(tmp_path, gateway, processes=(recent,)))) == 1
+    write_state(prepared(tmp_path), state_of(tmp_path, gateway, processes=(gateway, failed)))
     with pytest.raises(RequestError) as caught, naming_failing(tmp_path):
         raise RequestError("UNAVAILABLE", "no route is left")
     assert (caught.value.status, caught.value.reason) == ("UNAVAILABLE", f"no route is left; {expected}")
@@ -58,7 +72,7 @@ def test_processes_that_fail_again_and_again_are_named(tmp_path: Path) -> None:
         with pytest.raises(type(error)) as caught, naming_failing(tmp_path):
             raise error
         assert caught.value is error
-    write_state(tmp_path, state_of(tmp_path))
+    write_state(tmp_path, state_of(tmp_path, gateway))
     with pytest.raises(RequestError) as caught, naming_failing(tmp_path):
         raise RequestError("UNAVAILABLE", "no route is left")
     assert caught.value.reason == "no route is left"
@@ -69,10 +83,11 @@ def prepared(root: Path) -> Path:
     return root
 
 
-def test_a_run_that_is_up(tmp_path: Path) -> None:
+def test_a_run_that_is_up(tmp_path: Path, gateway: ProcessState) -> None:
+    gone = gone_of(tmp_path, gateway)
     with pytest.raises(NotRunningError, match="start it with"):
         running_state(tmp_path)
-    state = state_of(tmp_path)
+    state = state_of(tmp_path, gateway)
     write_state(prepared(tmp_path), state)
     assert running_state(tmp_path) == read_state(tmp_path) == state
     assert not is_serving_joined(tmp_path)
@@ -80,21 +95,22 @@ def test_a_run_that_is_up(tmp_path: Path) -> None:
         write_state(tmp_path, replace(state, **change))
         with pytest.raises(NotRunningError, match="start it with"):
             running_state(tmp_path)
-    write_state(tmp_path, replace(state, processes=(GONE,), peers="peers.json"))
+    write_state(tmp_path, replace(state, processes=(gone,), peers="peers.json"))
     assert is_serving_joined(tmp_path)
     with pytest.raises(NotRunningError, match="has died; `jellybean down"):
         running_state(tmp_path)
 
 
-def test_a_gateway_that_has_drained_says_so_in_its_own_run_only(tmp_path: Path) -> None:
-    write_state(prepared(tmp_path), state_of(tmp_path))
-    mark_drained(tmp_path, os.getpid() + 1)
+def test_a_gateway_that_has_drained_says_so_in_its_own_run_only(tmp_path: Path, gateway: ProcessState) -> None:
+    write_state(prepared(tmp_path), state_of(tmp_path, gateway))
+    mark_drained(tmp_path, gateway.pid + 1)
     assert running_state(tmp_path)
-    mark_drained(tmp_path, os.getpid())
+    mark_drained(tmp_path, gateway.pid)
     state = read_state(tmp_path)
     assert state is not None
     assert state.drained
-    (tmp_path / "run").mkdir()
+    (tmp_path / "run").mkdir(mode=0o700)
+    claim_run_folder(tmp_path, tmp_path / "run")
     clear_state(tmp_path, state)
     assert not (tmp_path / "run").exists()
     assert not state_path(tmp_path).exists()

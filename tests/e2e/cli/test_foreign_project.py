@@ -1,0 +1,144 @@
+"""A project from elsewhere, whose links lead to files of its reader: no command reads or writes them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from jellybean.documents.layout import document_files
+from tests.support.command_line import jellybean, jellybean_process
+from tests.support.scales_project import make_scales_project
+
+PRECIOUS = "precious\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "scales"
+    folder.mkdir()
+    make_scales_project(folder)
+    return folder
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    file = tmp_path / "victim"
+    file.write_text(PRECIOUS, encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("place", "command"),
+    [
+        ("plan.json", ["plan"]),
+        (".jellybean/plan-record.json", ["plan"]),
+        (".jellybean/report.db", ["plan"]),
+        (".jellybean/report.db", ["report"]),
+        (".jellybean/up.lock", ["up", "--detach"]),
+        (".jellybean/logs/gateway.log", ["up", "--detach"]),
+        (".jellybean/spool.db-wal", ["up", "--detach"]),
+        (".jellybean/run.json", ["down"]),
+        (".jellybean/run.lock", ["down"]),
+        (".jellybean/ledger.db", ["cost"]),
+        (".jellybean/certs/ca/tls.key", ["certs"]),
+        ("frontier.svg", ["frontier"]),
+        ("workflow.yaml", ["validate", "--fix"]),
+    ],
+)
+def test_no_command_writes_through_a_link(project: Path, victim: Path, place: str, command: Sequence[str]) -> None:
+    file = project / place
+    if file.exists():
+        victim.write_text(file.read_text(encoding="utf-8").replace("sha256: ", "sha256: 00", 1), encoding="utf-8")
+        file.unlink()
+    before = victim.read_bytes()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.symlink_to(victim)
+    name, *options = command
+    done = jellybean(name, str(project), *options, status=(1, 2))
+    assert f"{file} is a link to {victim}: JellyBean writes through no link in a project" in done.stderr
+    assert victim.read_bytes() == before
+    assert {path.name for path in victim.parent.iterdir()} == {"scales", "victim"}
+
+
+@pytest.mark.parametrize("path", ["../victim", "/etc/hostname", "models/../../victim", "link"])
+@pytest.mark.parametrize("written", ["models/two.onnx", "data/heldout.npz"])
+def test_no_path_of_a_document_leaves_the_project(project: Path, victim: Path, written: str, path: str) -> None:
+    suffix = Path(written).suffix
+    (project / f"link{suffix}").symlink_to(victim.rename(victim.with_suffix(suffix)))
+    workflow = project / "workflow.yaml"
+    workflow.write_text(workflow.read_text(encoding="utf-8").replace(written, f"{path}{suffix}"), encoding="utf-8")
+    for command in ("validate", "plan", "up"):
+        done = jellybean(command, str(project), status=2)
+        assert "is outside the project folder" in done.stderr or "is not a relative path" in done.stderr
+
+
+def test_no_file_of_sites_leaves_the_project(project: Path, victim: Path) -> None:
+    fleet = project / "infrastructure.yaml"
+    fleet.write_text(f"{fleet.read_text(encoding='utf-8')}sites: {{edge: sites.csv}}\n", encoding="utf-8")
+    (project / "sites.csv").symlink_to(victim)
+    done = jellybean("validate", str(project), status=2)
+    assert "'sites.csv' is outside the project folder: it is a link to" in done.stderr
+    assert "precious" not in done.stderr
+
+
+def test_no_workflow_of_several_is_a_link_out_of_the_project(project: Path, tmp_path: Path) -> None:
+    several = tmp_path / "several"
+    (several / "workflows").mkdir(parents=True)
+    (several / "infrastructure.yaml").write_bytes((project / "infrastructure.yaml").read_bytes())
+    (several / "workflows/scales").symlink_to(project)
+    before = sorted(path.name for path in project.rglob("*"))
+    for command in (["validate", "--fix"], ["profile"], ["plan"]):
+        done = jellybean(command[0], str(several), *command[1:], status=2)
+        assert "leads out of" in done.stderr
+    assert sorted(path.name for path in project.rglob("*")) == before
+
+
+def test_no_file_that_init_writes_is_a_link(tmp_path: Path, victim: Path) -> None:
+    folder = tmp_path / "new"
+    folder.mkdir()
+    (folder / "workflow.yaml").symlink_to(tmp_path / "nowhere")
+    jellybean("init", "--blank", str(folder), status=2)
+    assert not (tmp_path / "nowhere").exists()
+    assert victim.read_text(encoding="utf-8") == PRECIOUS
+
+
+def test_names_in_documents_send_no_escape_codes(project: Path) -> None:
+    workflow = project / "workflow.yaml"
+    text = workflow.read_text(encoding="utf-8").replace("name: scales", 'name: "a\\e[2Jb\\u202e"')
+    workflow.write_text(text, encoding="utf-8")
+    for options in ([], ["--json"]):
+        done = jellybean("validate", str(project), *options, status=2)
+        assert all(character == "\n" or character.isprintable() for character in done.stdout + done.stderr)
+
+
+def test_a_project_without_links_is_as_any(project: Path) -> None:
+    jellybean("validate", str(project))
+    jellybean("plan", str(project))
+    assert all(file.is_file() for file in document_files(project).values())
+
+
+@pytest.mark.parametrize("run", [jellybean, pytest.param(jellybean_process, marks=pytest.mark.slow)])
+def test_no_code_of_a_project_runs_unless_it_is_allowed(
+    project: Path, tmp_path: Path, run: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    """Neither of a function that it names, nor of a file that some program reads by its name."""
+    ran = tmp_path / "ran"
+    code = f"open({str(ran)!r}, 'w')\n"
+    ports = '{"x": ("float32", (-1, 4))}, outputs={"y": ("float32", (-1, 4))}'
+    step = f"from jellybean_agent import step\n\n@step(inputs={ports})\ndef run(x):\n    return {{'y': x}}\n"
+    for name in ("boom.py", "sitecustomize.py", "conftest.py", "numpy.py", "onnx.py"):
+        (project / name).write_text(code + step, encoding="utf-8")
+    (project / ".env").write_text("JELLYBEAN_LOG=x\nPYTHONSTARTUP=boom.py\n", encoding="utf-8")
+    fleet, workflow = project / "infrastructure.yaml", project / "workflow.yaml"
+    fleet.write_text(fleet.read_text(encoding="utf-8").replace("count: 1", "count: 1, speed: 1"), encoding="utf-8")
+    lines = workflow.read_text(encoding="utf-8").splitlines(keepends=True)
+    place = next(number for number, line in enumerate(lines) if "three: {model" in line)
+    lines[place] = '    variants: {three: {python: "boom:run"}}\n'
+    workflow.write_text("".join(lines), encoding="utf-8")
+    for command, status in (("validate", 0), ("plan", 0), ("up", 2), ("profile", 2), ("down", 1)):
+        done = run(command, str(project), status=status)
+        assert not ran.exists(), command
+        assert status < 2 or "--allow-python boom:run" in done.stderr

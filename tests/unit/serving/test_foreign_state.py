@@ -1,0 +1,161 @@
+"""A state file that came with a project stops no process and removes no folder, whatever it says."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jellybean.errors import InputError
+from jellybean.serving import GATEWAY_NAME, NotRunningError, RunState, read_state, running_state
+from jellybean.serving.local.processes import process_state, spawn
+from jellybean.serving.local.running import down
+from jellybean.serving.run_state import (
+    ProcessState,
+    claim_run_folder,
+    clear_state,
+    program_of,
+    remove_run_folder,
+    state_path,
+    write_state,
+)
+from tests.support.run_processes import idle_command, idle_process
+
+IDLE = ("python3", "-S", "-c", "import time; time.sleep(60)")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    directory = tmp_path / "project"
+    (directory / ".jellybean").mkdir(parents=True)
+    return directory
+
+
+@pytest.fixture
+def somebody(tmp_path: Path) -> Iterator[ProcessState]:
+    """A process that belongs to no project, as a state file would list it."""
+    child = spawn(IDLE, tmp_path, tmp_path / "log")
+    yield process_state(GATEWAY_NAME, child, IDLE, "unix:none", Path("log"))
+    child.kill()
+    child.wait()
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> Path:
+    """A private folder of the user, with a folder in it."""
+    folder = tmp_path / "documents"
+    (folder / "1").mkdir(parents=True)
+    folder.chmod(0o700)
+    return folder
+
+
+def state_of(folder: Path, *processes: ProcessState, **fields: Any) -> RunState:
+    return RunState("hash", "flow", str(folder), str(folder / "1"), "unix:none", processes=processes, **fields)
+
+
+def forge(project: Path, state: RunState, **fields: Any) -> None:
+    write_state(project, state)
+    found = json.loads(state_path(project).read_text()) | fields
+    state_path(project).write_text(json.dumps(found))
+
+
+@pytest.mark.parametrize("command", [IDLE, (), "of this project"])
+@pytest.mark.parametrize("role", ["processes", "others", "keeper"])
+def test_no_other_process_is_stopped(
+    project: Path, somebody: ProcessState, documents: Path, command: Any, role: str
+) -> None:
+    """Neither by its id and start alone, nor by a command line that only the file says it has."""
+    entry = dataclasses.replace(somebody, command=idle_command(project) if command == "of this project" else command)
+    forge(project, dataclasses.replace(state_of(documents), **{role: entry if role == "keeper" else (entry,)}))
+    with pytest.raises(NotRunningError):
+        running_state(project)
+    if command == "of this project":
+        down(project)  # what the file lists counts as ended
+    else:
+        with pytest.raises(NotRunningError):
+            down(project)
+    assert somebody.pid in _living(somebody) and documents.is_dir()
+
+
+def _living(process: ProcessState) -> set[int]:
+    status = Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    return set() if status == "Z" else {process.pid}
+
+
+def test_a_process_of_another_project_is_not_stopped(project: Path, documents: Path) -> None:
+    other = project.with_name("other")
+    other.mkdir()
+    with idle_process(other) as theirs:
+        forge(project, state_of(documents, theirs))
+        assert read_state(project) is None
+        forge(project, state_of(documents, theirs), directory=str(other))
+        assert read_state(project) is None
+        forge(project, state_of(documents, dataclasses.replace(theirs, command=idle_command(project))))
+        down(project)
+        assert theirs.process() is not None
+
+
+def test_a_run_of_an_earlier_format_stops_nothing_more(project: Path, somebody: ProcessState, documents: Path) -> None:
+    keeper = dataclasses.replace(somebody, name="keeper", command=("python", str(project), "folder"))
+    forge(project, state_of(documents, somebody, keeper=keeper), version=2)
+    with pytest.raises(NotRunningError):
+        down(project)
+    assert _living(somebody) and documents.is_dir()
+
+
+def test_no_folder_is_removed_that_was_not_made_for_a_run_of_the_project(project: Path, documents: Path) -> None:
+    state = state_of(documents)
+    for target in (documents, documents / "1", documents.parent, "", "/"):
+        remove_run_folder(project, state, target)
+    clear_state(project, state)
+    assert (documents / "1").is_dir()
+    other = project.with_name("other")
+    other.mkdir()
+    claim_run_folder(other, documents)  # of another project
+    clear_state(project, state)
+    assert (documents / "1").is_dir()
+
+
+def test_a_runs_own_folder_is_removed_and_nothing_beside_it(project: Path, documents: Path) -> None:
+    claim_run_folder(project, documents)
+    state = state_of(documents)
+    beside = project.with_name("beside")
+    beside.mkdir()
+    remove_run_folder(project, state, beside)
+    remove_run_folder(project, state, documents / ".." / "beside")
+    assert beside.is_dir()
+    remove_run_folder(project, state, documents / "1")
+    assert not (documents / "1").exists() and documents.is_dir()
+    documents.chmod(0o755)  # others may have written into it
+    clear_state(project, state)
+    assert documents.is_dir()
+    documents.chmod(0o700)
+    clear_state(project, state)
+    assert not documents.exists()
+
+
+def test_a_state_that_is_a_link_is_refused(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.json").write_text("{}")
+    state_path(project).symlink_to(tmp_path / "elsewhere.json")
+    with pytest.raises(InputError, match=r"run\.json is a link"):
+        down(project)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        (),
+        ("bash",),
+        ("python", "-m"),
+        ("python", "-m", "http.server", "--root=/x"),
+        ("python", "-m", "jellybean_agent"),
+        ("python", "-m", "jellybean_agent", "--root="),
+        ("python", "-m", "jellybean.serving.local.keeper"),
+    ],
+)
+def test_other_command_lines_are_of_no_run(command: tuple[str, ...]) -> None:
+    assert program_of(command) is None
