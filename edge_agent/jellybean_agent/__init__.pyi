@@ -142,6 +142,8 @@ from .telemetry.logs import LOG_VARIABLES as LOG_VARIABLES
 from .telemetry.logs import add_log_options as add_log_options
 from .telemetry.logs import configure_logging as configure_logging
 from .telemetry.logs import log_fields as log_fields
+from .telemetry.refused_claims import RefusedClaims as RefusedClaims
+from .telemetry.refused_claims import one_line as one_line
 from .telemetry.spans import CALL_TRACE_HEADERS as CALL_TRACE_HEADERS
 from .telemetry.spans import SpanFactory as SpanFactory
 from .telemetry.spans import TRACE_HEADER_NAMES as TRACE_HEADER_NAMES
@@ -180,8 +182,10 @@ from .transport.channels import check_caller as check_caller
 from .transport.channels import make_server as make_server
 from .transport.channels import make_transport as make_transport
 from .transport.inboxes import Inboxes as Inboxes
+from .transport.inboxes import StreamSource as StreamSource
 from .transport.inboxes import agent_service_handler as agent_service_handler
 from .transport.message_wire import read_fan_out_path as read_fan_out_path
+from .transport.message_wire import wire_path as wire_path
 from .transport.peers import Peer as Peer
 from .transport.peers import PeerSettings as PeerSettings
 from .transport.reply_address import ReplyAddress as ReplyAddress

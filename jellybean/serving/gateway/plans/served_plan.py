@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import grpc.aio
 
+from jellybean.serving.gateway.plans.answer_rights import AnswerRights
 from jellybean.serving.gateway.plans.open_routes import BARRED_S, OpenRoutes
 from jellybean.serving.gateway.plans.source_messages import Inputs, source_messages
 from jellybean.serving.gateway.plans.worker_channels import WorkerChannels
@@ -27,6 +28,7 @@ from jellybean_agent import (
     Peer,
     PeerSettings,
     PlanView,
+    RefusedClaims,
     ReplyAddress,
     StatusError,
     StreamPosition,
@@ -76,8 +78,12 @@ class ServedPlan:
         on_change: Callable[[], None],
         on_worker_lost: Callable[[ServedPlan, str, str], None],
         reply: ReplyAddress | None = None,
+        claims: RefusedClaims | None = None,
     ) -> None:
+        """`claims`: where claims of workers beyond the plan are counted."""
         self._reply = reply
+        self.claims = RefusedClaims(LOG, view.workers) if claims is None else claims
+        self._rights = AnswerRights(view)
         self.view, self.links, self._addresses, self._transport = view, links, addresses, transport
         self._on_change, self._on_worker_lost = on_change, on_worker_lost
         self.workers = {worker.name: Worker() for worker in view.serving}
@@ -229,6 +235,15 @@ class ServedPlan:
     def workers_on(self, route: int) -> frozenset[str]:
         """All workers that an attempt on a route may reach."""
         return self._routes.workers(route)
+
+    def refuses(self, message: agent_pb2.Message, sender: str, route: int, operators: frozenset[str]) -> bool:
+        """True if a worker has no right to say this of an attempt on a route that `operators` answer; it is counted."""
+        excess = self._rights.excess(message, sender, route, self.workers_on(route), operators)
+        if excess:
+            failure = message.failure
+            stated = f"{failure.worker!r} failed" if message.HasField("failure") else f"{message.upstream!r} answers"
+            self.claims.refuse(sender, excess, stated)
+        return bool(excess)
 
     def alternative(self, route: int) -> int | None:
         """Another open route of the same site for a hedge; None when there is none over other workers."""

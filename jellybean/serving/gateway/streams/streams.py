@@ -85,7 +85,7 @@ class Streams:
         self._requests, self._current_plan = requests, current_plan
         self._timeout_s, self._limits = timeout_s, limits
         self._streams: OrderedDict[Key, Stream] = OrderedDict()  # used longest ago first
-        self._prefix, self._numbers = uuid.uuid4().hex[:8], itertools.count()
+        self._numbers = itertools.count()
         self.waiting = 0  # chunks that wait for their turn
         self.rebuilt = 0  # times that chunks could not be run with the state of their stream where they were sent
 
@@ -128,7 +128,7 @@ class Streams:
             elif len(self._streams) >= self._limits.max_streams:
                 reason = f"overloaded: {len(self._streams)} streams are open, the most this gateway takes"
                 return Outcome(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
-            stream = Stream(f"{self._prefix}-{next(self._numbers)}", str(chunk.stream), now_s)
+            stream = Stream(f"{uuid.uuid4().hex}-{next(self._numbers)}", str(chunk.stream), now_s)
             self._streams[chunk.stream] = stream
         elif stream is None:
             reason = (
