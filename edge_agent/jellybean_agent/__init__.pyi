@@ -13,6 +13,7 @@ from .brain.plan_figures import PlanFigures as PlanFigures
 from .brain.plan_figures import planned_rate_per_s as planned_rate_per_s
 from .brain.plan_reading import plan_view as plan_view
 from .brain.plan_reading import read_plan as read_plan
+from .brain.plan_view import LinkView as LinkView
 from .brain.plan_view import PlanView as PlanView
 from .brain.plan_view import WorkerView as WorkerView
 from .brain.route_table import RouteTable as RouteTable
@@ -80,6 +81,7 @@ from .measuring.timed_runs import timed_runs as timed_runs
 from .process.health import serve_health as serve_health
 from .process.health import set_health as set_health
 from .process.metrics import BYTES_PER_GIB as BYTES_PER_GIB
+from .process.metrics import WORKER_FAMILIES as WORKER_FAMILIES
 from .process.metrics import certificate_metrics as certificate_metrics
 from .process.metrics import link_byte_metrics as link_byte_metrics
 from .process.metrics import metrics_text as metrics_text
@@ -143,6 +145,7 @@ from .telemetry.logs import add_log_options as add_log_options
 from .telemetry.logs import configure_logging as configure_logging
 from .telemetry.logs import log_fields as log_fields
 from .telemetry.refused_claims import RefusedClaims as RefusedClaims
+from .telemetry.refused_claims import UNKNOWN_SENDER as UNKNOWN_SENDER
 from .telemetry.refused_claims import one_line as one_line
 from .telemetry.spans import CALL_TRACE_HEADERS as CALL_TRACE_HEADERS
 from .telemetry.spans import SpanFactory as SpanFactory

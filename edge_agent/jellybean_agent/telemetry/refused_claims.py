@@ -30,7 +30,7 @@ class RefusedClaims:
         if (name, kind) not in self._logged:
             self._logged.add((name, kind))
             stated = f": {one_line(example, _MAX_TEXT)}" if example else ""
-            text = "%s %s%s; it has no right to that by the plan, so this and more of the kind is dropped and counted"
+            text = "%s %s%s; claims of this kind are beyond the plan: they are dropped and counted"
             self._logger.warning(text, name or "a gateway", kind, stated)
 
     def note(self, sender: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ import grpc.aio
 from jellybean.serving.gateway.plans.answer_rights import AnswerRights
 from jellybean.serving.gateway.plans.open_routes import BARRED_S, OpenRoutes
 from jellybean.serving.gateway.plans.source_messages import Inputs, source_messages
+from jellybean.serving.gateway.plans.stated_metrics import CheckedMetrics, StatedMetrics
 from jellybean.serving.gateway.plans.worker_channels import WorkerChannels
 from jellybean.serving.gateway.tracing import RequestTrace
 from jellybean_agent import (
@@ -84,6 +86,8 @@ class ServedPlan:
         self._reply = reply
         self.claims = RefusedClaims(LOG, view.workers) if claims is None else claims
         self._rights = AnswerRights(view)
+        self._stated = {worker.name: StatedMetrics(view, worker) for worker in view.serving}
+        self._checking = asyncio.Lock()
         self.view, self.links, self._addresses, self._transport = view, links, addresses, transport
         self._on_change, self._on_worker_lost = on_change, on_worker_lost
         self.workers = {worker.name: Worker() for worker in view.serving}
@@ -176,7 +180,7 @@ class ServedPlan:
         return next((w.signatures[operator] for w in self.workers.values() if operator in w.signatures), None)
 
     async def metrics(self) -> dict[str, bytes]:
-        """Metrics of every worker that answers, in Prometheus' text format."""
+        """Metrics of every worker that answers, in Prometheus' text format: what it may state, and no more."""
 
         async def metrics_of(name: str) -> bytes:
             async with self._transport.channel(self._addresses[name], name) as channel:
@@ -185,8 +189,18 @@ class ServedPlan:
                 return bytes((await call).text)
 
         ready = [name for name, worker in self.workers.items() if worker.state in ("ready", "draining")]
-        found = await asyncio.gather(*map(metrics_of, ready), return_exceptions=True)
-        return {name: text for name, text in zip(ready, found, strict=True) if isinstance(text, bytes)}
+        asked_s = time.monotonic()
+        answers = await asyncio.gather(*map(metrics_of, ready), return_exceptions=True)
+        texts = {name: text for name, text in zip(ready, answers, strict=True) if isinstance(text, bytes)}
+        async with self._checking:  # one reading after the other
+            checked = await asyncio.to_thread(self._checked, texts, asked_s, time.monotonic())
+        for name, (_, refused) in checked.items():
+            for kind, (count, example) in refused.items():
+                self.claims.refuse(name, kind, example, count)
+        return {name: text for name, (text, _) in checked.items()}
+
+    def _checked(self, texts: Mapping[str, bytes], asked_s: float, now_s: float) -> dict[str, CheckedMetrics]:
+        return {name: self._stated[name].checked(text, asked_s, now_s) for name, text in texts.items()}
 
     async def call_state(self, method: str, name: str, state: agent_pb2.StreamState) -> agent_pb2.StreamState:
         """Have a worker read or write the state of a stream. StatusError when it does not."""
