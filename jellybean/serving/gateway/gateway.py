@@ -38,7 +38,7 @@ from jellybean_protos.gateway.v1 import gateway_pb2
 LOG = logging.getLogger("jellybean.gateway")
 MAX_IN_FLIGHT = 1024
 TIMEOUT_S = 60.0
-WORKER_STATES = ("ready", "starting", "draining", "gone")  # the worst last
+WORKER_STATES = ("ready", "starting", "draining", "quarantined", "gone")  # the worst last
 _POLL_S = 0.01
 _DRAINING = "the gateway is draining"
 _NO_SPOOL = "a source has `deliver: eventually`, this gateway has no file to keep requests in: give --spool"
@@ -316,7 +316,7 @@ class Gateway:
             return outcome
         try:
             if not are_checked:
-                check_inputs(self.view, self.signature, inputs)
+                check_inputs(self.view, self.plans.served.signatures.agreed, inputs)
         except AgentError as error:
             return Outcome(status_of(error), str(error))
         return None

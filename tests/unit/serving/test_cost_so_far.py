@@ -27,8 +27,8 @@ class Plan:
 def told(worker: str, usd: float) -> bytes:
     return (
         b"# TYPE jellybean_network_cost_usd_total counter\n"
-        b'jellybean_network_cost_usd_total{operator="a b",tier="edge",to_tier="cloud",worker="%s"} %r\njellybean_queue 7.0\n'
-        % (worker.encode(), usd)
+        b'jellybean_network_cost_usd_total{operator="a b",tier="edge",to_tier="cloud",worker="%s"} %r\n'
+        b"jellybean_queue 7.0\n" % (worker.encode(), usd)
     )
 
 
