@@ -267,8 +267,12 @@ async def served(
     spool: Spool | None = None,
     tracer: Tracer | None = None,
     change: Callable[[Served], None] = lambda _: None,
+    waits_for: tuple[str, ...] = (),
 ) -> AsyncIterator[Served]:
-    """A gateway whose workers are all ready, but those in `away`, which are not started. `change`: called before."""
+    """A gateway whose workers are all ready, but those in `away`, which are not started. `change`: called before.
+
+    `waits_for`: workers that are ready, if not all are.
+    """
     async with socket_folder() as folder, AsyncExitStack() as ended:
         addresses = addresses_of(view, folder)
         workers = {
@@ -296,5 +300,6 @@ async def served(
             ended.push_async_callback(worker.stop)
         gateway.start()
         states = gateway.plans.served.workers
-        await until(lambda: all(states[name].state == "ready" for name in workers if name not in away), "workers")
+        expected = waits_for or [name for name in workers if name not in away]
+        await until(lambda: all(states[name].state == "ready" for name in expected), "workers")
         yield found
