@@ -24,6 +24,7 @@ from .brain.plan_figures import PlanFigures as PlanFigures
 from .brain.plan_figures import planned_rate_per_s as planned_rate_per_s
 from .brain.plan_reading import plan_view as plan_view
 from .brain.plan_reading import read_plan as read_plan
+from .brain.plan_view import LinkView as LinkView
 from .brain.plan_view import PlanView as PlanView
 from .brain.plan_view import WorkerView as WorkerView
 from .brain.route_table import RouteTable as RouteTable
@@ -91,6 +92,7 @@ from .measuring.timed_runs import timed_runs as timed_runs
 from .process.health import serve_health as serve_health
 from .process.health import set_health as set_health
 from .process.metrics import BYTES_PER_GIB as BYTES_PER_GIB
+from .process.metrics import WORKER_FAMILIES as WORKER_FAMILIES
 from .process.metrics import certificate_metrics as certificate_metrics
 from .process.metrics import link_byte_metrics as link_byte_metrics
 from .process.metrics import metrics_text as metrics_text
@@ -157,6 +159,8 @@ from .telemetry.logs import configure_logging as configure_logging
 from .telemetry.logs import log_fields as log_fields
 from .telemetry.printable import printable as printable
 from .telemetry.printable import printable_lines as printable_lines
+from .telemetry.refused_claims import RefusedClaims as RefusedClaims
+from .telemetry.refused_claims import UNKNOWN_SENDER as UNKNOWN_SENDER
 from .telemetry.spans import CALL_TRACE_HEADERS as CALL_TRACE_HEADERS
 from .telemetry.spans import SpanFactory as SpanFactory
 from .telemetry.spans import TRACE_HEADER_NAMES as TRACE_HEADER_NAMES
@@ -195,8 +199,10 @@ from .transport.channels import check_caller as check_caller
 from .transport.channels import make_server as make_server
 from .transport.channels import make_transport as make_transport
 from .transport.inboxes import Inboxes as Inboxes
+from .transport.inboxes import StreamSource as StreamSource
 from .transport.inboxes import agent_service_handler as agent_service_handler
 from .transport.message_wire import read_fan_out_path as read_fan_out_path
+from .transport.message_wire import wire_path as wire_path
 from .transport.peers import Peer as Peer
 from .transport.peers import PeerSettings as PeerSettings
 from .transport.reply_address import ReplyAddress as ReplyAddress

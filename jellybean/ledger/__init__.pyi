@@ -59,8 +59,11 @@ from .queries.source import OpenedLedger as OpenedLedger
 from .queries.source import ServedTime as ServedTime
 from .readings import BilledPlan as BilledPlan
 from .readings import BilledWorker as BilledWorker
+from .readings import COUNTS as COUNTS
 from .readings import Counts as Counts
+from .readings import Growth as Growth
 from .readings import Moment as Moment
+from .readings import RUNNING_S as RUNNING_S
 from .readings import Reading as Reading
 from .readings import RequestKey as RequestKey
 from .readings import Sent as Sent

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 
 from jellybean.ledger.columns import COLUMNS, LATENCIES, RECEIVED
 from jellybean.ledger.readings import (
+    COUNTS,
+    RUNNING_S,
     BilledPlan,
     BilledWorker,
     Counts,
@@ -149,8 +151,11 @@ def _workflow(before: Reading, now: Reading) -> str:
 
 def _work_lines(before: Reading, now: Reading, seconds: float) -> Iterator[WorkLine]:
     done: dict[tuple[str, str], dict[WorkKey, Work]] = defaultdict(dict)
+    passed_s = now.at.seconds_since(before.at)
     for key, work in now.work.items():
-        done[key.plan, key.worker][key] = _less(work, before.work.get(key))
+        grown = _less(work, before.work.get(key))
+        is_plausible = key not in now.newly_read or _can_be_of(grown, passed_s)
+        done[key.plan, key.worker][key] = grown if is_plausible else Work(0.0, 0.0, 0.0, work.started)
     for plan in before.plans:
         for worker in plan.workers:
             own = done.pop((plan.hash, worker.name), {})
@@ -184,10 +189,13 @@ def _parts(amounts: Mapping[str, float]) -> dict[str, float]:
 
 
 def _sent_lines(before: Reading, now: Reading, plans: Mapping[str, BilledPlan]) -> Iterator[SentLine]:
+    passed_s = now.at.seconds_since(before.at)
     for key, sent in now.sent.items():
         last = before.sent.get(key)
         since = 0.0 if last is None or _began_again(sent.sent_bytes, sent, last.sent_bytes, last) else last.sent_bytes
         count, plan = sent.sent_bytes - since, plans.get(key.plan)
+        if key in now.newly_read and count > now.newly_read[key].within(passed_s):
+            continue
         if count > 0:
             price = 0.0 if plan is None else plan.usd_per_gib.get((key.tier, key.to_tier), 0.0)
             tiers = {} if plan is None else plan.tier_by_site  # the key has sites in place of their tiers
@@ -219,6 +227,12 @@ def _less(work: Work, last: Work | None) -> Work:
     completed, failed = max(0.0, work.completed - last.completed), max(0.0, work.failed - last.failed)
     busy_s = max(0.0, work.busy_s - last.busy_s)  # a run that a kill ended may be in the last reading
     return Work(completed, failed, busy_s, work.started)
+
+
+def _can_be_of(work: Work, seconds: float) -> bool:
+    """True if one worker can have done this in so many seconds."""
+    counts = work.completed + work.failed
+    return work.busy_s <= RUNNING_S.within(seconds) and counts <= COUNTS.within(seconds)
 
 
 def _began_again(value: float, now: Work | Sent, last_value: float, last: Work | Sent) -> bool:

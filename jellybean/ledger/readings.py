@@ -36,6 +36,28 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
+class Growth:
+    """How much a counter can grow: `at_once`, and in each second."""
+
+    at_once: float
+    per_s: float
+
+    def within(self, seconds: float) -> float:
+        """The most that it can grow in so many seconds."""
+        return self.at_once + self.per_s * seconds
+
+    def times(self, factor: float) -> Growth:
+        """The growth of so many times the counter."""
+        return Growth(self.at_once * factor, self.per_s * factor)
+
+
+# No worker does more: a run is one at a time, and takes at least a microsecond. A run under way is counted only now and
+# then, and two clocks differ.
+RUNNING_S = Growth(60.0, 2.0)
+COUNTS = Growth(1e6, 1e6)
+
+
+@dataclass(frozen=True, slots=True)
 class BilledWorker:
     """A worker that a plan pays for.
 
@@ -120,8 +142,9 @@ Counts = tuple[int, ...]
 class Reading:
     """All of it at one moment. `run`: of which start by `up` or `deploy`; `serving`: plan of new requests.
 
-    `requests`: counters in the order of `columns.COLUMNS`; `counted`: a mark of the file that they are in. The last
-    four fields are not kept for the next reading.
+    `requests`: counters in the order of `columns.COLUMNS`; `counted`: a mark of the file that they are in.
+    `newly_read`: workers' counters that this process has not read before, and how much each can have grown; what is
+    beyond was counted when nobody read it. The last five fields are not kept for the next reading.
     """
 
     at: Moment
@@ -135,6 +158,7 @@ class Reading:
     is_first: bool = False  # of its process
     is_last: bool = False  # of its process, which ends in order
     note: str = ""  # what else is to be said of it
+    newly_read: Mapping[WorkKey | SentKey, Growth] = field(default_factory=dict)
     tells_events: bool = True  # False: a reading of another workflow of the same process does
 
     @property

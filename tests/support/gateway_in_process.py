@@ -83,6 +83,8 @@ async def running_gateway(
             )
             for worker in view.serving
         }
+        for worker in workers.values():
+            worker.others = workers
         told = ["--plan", f"{root}/plan.json", "--peers", f"{root}/peers.json", "--links", f"{root}/links"]
         told += ["--address-file", f"{root}/address", *(["--insecure"] if insecure else []), *options]
         for name, worker in workers.items():

@@ -30,6 +30,7 @@ from jellybean_agent import (
     PlanView,
     Policy,
     RpcServer,
+    StreamSource,
     Transport,
     agent_service_handler,
     decode_tensor,
@@ -90,6 +91,7 @@ class ScriptedWorker:
     refuses_states: bool = False
     silences: int = 0  # times that it does not describe itself
     state_reads: int = 0  # states that the gateway has asked for
+    others: Mapping[str, ScriptedWorker] = field(default_factory=dict)  # the plan's workers, by name
     _server: RpcServer | None = None
 
     def __post_init__(self) -> None:
@@ -133,21 +135,27 @@ class ScriptedWorker:
         return bool(self._inboxes.senders())
 
     def answer(self, message: agent_pb2.Message, found: agent_pb2.Tensor, **fields: Any) -> None:
-        """Answer a message, as the operator that it was sent to. `fields`: of the answer, in place of the usual."""
+        """Answer a message, as the operator that it was sent to. `fields`: of the answer, in place of the usual.
+
+        An answer of an operator elsewhere comes from the worker that runs it, as if the request had gone on there.
+        """
         told = {"upstream": message.downstream, "path": message.path, "tensor": found, **fields}
-        self._send(agent_pb2.Message(request_id=message.request_id, route=message.route, plan=self.view.hash, **told))
+        runner = self.view.routes[message.route].get(told["upstream"], self.name)
+        self.others.get(runner, self).forge(message, **told)
+
+    def forge(self, message: agent_pb2.Message, **fields: Any) -> None:
+        """Say something of the request of a message, whatever the plan says of who may."""
+        told = {"request_id": message.request_id, "route": message.route, "plan": self.view.hash, **fields}
+        self._peer.put(agent_pb2.Message(**told))
 
     def fail(self, message: agent_pb2.Message, status: grpc.StatusCode, reason: str) -> None:
         """Say that a request failed here."""
         failure = agent_pb2.Failure(
             worker=self.name, operator=message.downstream, reason=reason, status=int(status.value[0])
         )
-        self._send(agent_pb2.Message(request_id=message.request_id, plan=self.view.hash, failure=failure))
+        self.forge(message, failure=failure)
 
-    def _send(self, message: agent_pb2.Message) -> None:
-        self._peer.put(message)
-
-    def _receive(self, message: agent_pb2.Message) -> None:
+    def _receive(self, message: agent_pb2.Message, _source: StreamSource) -> None:
         if message.HasField("failure"):
             self.dropped.append(message)
         else:
@@ -259,14 +267,20 @@ async def served(
     spool: Spool | None = None,
     tracer: Tracer | None = None,
     change: Callable[[Served], None] = lambda _: None,
+    waits_for: tuple[str, ...] = (),
 ) -> AsyncIterator[Served]:
-    """A gateway whose workers are all ready, but those in `away`, which are not started. `change`: called before."""
+    """A gateway whose workers are all ready, but those in `away`, which are not started. `change`: called before.
+
+    `waits_for`: workers that are ready, if not all are.
+    """
     async with socket_folder() as folder, AsyncExitStack() as ended:
         addresses = addresses_of(view, folder)
         workers = {
             name: ScriptedWorker(name, view, addresses[name], addresses[GATEWAY], behaviours.get(name, answer))
             for name in (worker.name for worker in view.serving)
         }
+        for worker in workers.values():
+            worker.others = workers
         network = WorkerNetwork(PLAIN, set(view.workers), emulate=False)
         gateway = Gateway(
             view, addresses, EmulatedLinks((), None).open(), network, settings, spool=spool, tracer=tracer
@@ -286,5 +300,6 @@ async def served(
             ended.push_async_callback(worker.stop)
         gateway.start()
         states = gateway.plans.served.workers
-        await until(lambda: all(states[name].state == "ready" for name in workers if name not in away), "workers")
+        expected = waits_for or [name for name in workers if name not in away]
+        await until(lambda: all(states[name].state == "ready" for name in expected), "workers")
         yield found

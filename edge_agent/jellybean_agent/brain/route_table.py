@@ -60,6 +60,13 @@ class RouteTable:
             return base
         return group[(int(round_robin_offset(request) * len(group)) + sum(index for index, _ in path)) % len(group)]
 
+    def runs(self, worker: str, number: int, operator: str, path: FanOutPath, request: str) -> bool:
+        """True if `worker` would name this worker; False for a route or operator that the plan does not have."""
+        if number < len(self.routes):
+            return self.routes[number].get(operator) == worker
+        known = number < len(self) and self.covers(number, operator)
+        return known and self.worker(number, operator, path, request) == worker
+
     def workers(self, number: int) -> frozenset[str]:
         """All workers that a request on this route may reach."""
         route = self.routes[self.plain(number)]

@@ -6,7 +6,9 @@ They are read from the driver's counters at scrape time, so they cost nothing wh
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -20,9 +22,55 @@ from jellybean_agent.security.certificates import CertificateFolder
 from jellybean_agent.worker.counters import WorkerCounters
 from jellybean_agent.worker.driver import Driver
 
+BYTES_PER_GIB = 2**30
 _LABELS = ("operator", "variant", "worker")
 _BYTES_LABELS = (*_LABELS, "tier", "to_tier")
-BYTES_PER_GIB = 2**30
+_LINK_TEXTS = "Bytes of tensors sent to other tiers.", "What they cost."
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFamily:
+    """A metric of a worker: its labels, and whether it only grows."""
+
+    text: str
+    labels: tuple[str, ...]
+    is_counter: bool = False
+
+    def empty(self, name: str) -> Any:
+        """The family without a sample."""
+        kind = CounterMetricFamily if self.is_counter else GaugeMetricFamily
+        return kind(name, self.text, labels=self.labels)
+
+
+# All that a worker states, by name. A gateway passes nothing else on.
+WORKER_FAMILIES: Mapping[str, WorkerFamily] = {
+    "jellybean_requests": WorkerFamily("Requests completed.", _LABELS, True),
+    "jellybean_runs": WorkerFamily("Runs by requests in one.", (*_LABELS, "batch"), True),
+    "jellybean_failures": WorkerFamily("Requests that failed.", _LABELS, True),
+    "jellybean_failed_batches": WorkerFamily("Batches that ran again one by one.", _LABELS, True),
+    "jellybean_asked": WorkerFamily("Requests for one operator alone.", (*_LABELS, "outcome"), True),
+    "jellybean_busy_seconds": WorkerFamily("Time spent on runs.", _LABELS, True),
+    "jellybean_late_seconds": WorkerFamily("Longer than the emulated device takes.", _LABELS, True),
+    "jellybean_expired": WorkerFamily("Dropped as too late.", ("operator", "worker"), True),
+    "jellybean_queue": WorkerFamily("Requests that wait.", _LABELS),
+    "jellybean_link_bytes": WorkerFamily(_LINK_TEXTS[0], _BYTES_LABELS, True),
+    "jellybean_network_cost_usd": WorkerFamily(_LINK_TEXTS[1], _BYTES_LABELS, True),
+    "jellybean_device": WorkerFamily("1: on which its models run.", ("worker", "device")),
+    "jellybean_started_timestamp_seconds": WorkerFamily("When the process started.", ("worker",)),
+    "jellybean_counted_since_timestamp_seconds": WorkerFamily("When its counters began.", ("worker",)),
+    "jellybean_planned_load": WorkerFamily("Fraction of the time, by the plan.", _LABELS),
+    "jellybean_cost_usd": WorkerFamily("Price of the time since its start.", _LABELS, True),
+    "jellybean_price_usd_per_h": WorkerFamily("What it costs.", _LABELS),
+    "jellybean_refused_claims": WorkerFamily("Messages without a right by the plan.", ("worker", "sender"), True),
+    "jellybean_certificate_expires_timestamp_seconds": WorkerFamily(
+        "When the process's own certificate expires.", ("process",)
+    ),
+    "jellybean_certificate_lifetime_seconds": WorkerFamily("From the begin of its validity to its end.", ("process",)),
+}
+
+
+def _family(name: str) -> Any:
+    return WORKER_FAMILIES[f"jellybean_{name}"].empty(f"jellybean_{name}")
 
 
 class AgentCollector(Collector):
@@ -48,14 +96,18 @@ class AgentCollector(Collector):
         if driver is not None:
             yield from self._of_runs(driver)
             yield from self._of_bytes(driver)
-            device = GaugeMetricFamily("jellybean_device", "1: on which its models run.", labels=("worker", "device"))
+            device = _family("device")
             device.add_metric((self._worker.name, str(self._worker.device)), 1)
             yield device
-        for name, text, unix_s in (
-            ("jellybean_started_timestamp_seconds", "When the process started.", self._began_unix_s),
-            ("jellybean_counted_since_timestamp_seconds", "When its counters began.", self._counters.since_unix_s),
+            refused = _family("refused_claims")
+            for sender, count in driver.claims.counts.items():
+                refused.add_metric((self._worker.name, sender or "gateway"), count)
+            yield refused
+        for name, unix_s in (
+            ("started_timestamp_seconds", self._began_unix_s),
+            ("counted_since_timestamp_seconds", self._counters.since_unix_s),
         ):
-            began = GaugeMetricFamily(name, text, labels=("worker",))
+            began = _family(name)
             began.add_metric((self._worker.name,), unix_s)
             yield began
         yield from self._of_the_plan()
@@ -71,15 +123,9 @@ class AgentCollector(Collector):
         return operator, self._view.operators[operator].variant, self._worker.name
 
     def _of_runs(self, driver: Driver) -> Iterator[Metric]:
-        requests = CounterMetricFamily("jellybean_requests", "Requests completed.", labels=_LABELS)
-        runs = CounterMetricFamily("jellybean_runs", "Runs by requests in one.", labels=(*_LABELS, "batch"))
-        failures = CounterMetricFamily("jellybean_failures", "Requests that failed.", labels=_LABELS)
-        broken = CounterMetricFamily("jellybean_failed_batches", "Batches that ran again one by one.", labels=_LABELS)
-        asked = CounterMetricFamily("jellybean_asked", "Requests for one operator alone.", labels=(*_LABELS, "outcome"))
-        busy = CounterMetricFamily("jellybean_busy_seconds", "Time spent on runs.", labels=_LABELS)
-        late = CounterMetricFamily("jellybean_late_seconds", "Longer than the emulated device takes.", labels=_LABELS)
-        expired = CounterMetricFamily("jellybean_expired", "Dropped as too late.", labels=("operator", "worker"))
-        queue = GaugeMetricFamily("jellybean_queue", "Requests that wait.", labels=_LABELS)
+        names = ("requests", "runs", "failures", "failed_batches", "asked", "busy_seconds", "late_seconds", "expired")
+        families = [_family(name) for name in (*names, "queue")]
+        requests, runs, failures, broken, asked, busy, late, expired, queue = families
         waiting, counters = driver.queued_by_operator(), driver.counters
         for name, busy_s in driver.busy_s().items():  # with the run under way: a long run is not all of one window
             self._busy_s[name] = max(self._busy_s.get(name, 0.0), busy_s)  # its end may be counted as a bit earlier
@@ -98,7 +144,7 @@ class AgentCollector(Collector):
             queue.add_metric(labels, waiting[name])
         for name, count in counters.expired.items():
             expired.add_metric((name, self._worker.name), count)
-        yield from (requests, runs, failures, broken, asked, busy, late, expired, queue)
+        yield from families
 
     def _of_bytes(self, driver: Driver) -> Iterator[Metric]:
         crossed = [
@@ -110,9 +156,7 @@ class AgentCollector(Collector):
         """Planned load, price and cost. The worker's cost is split between its operators by planned load, so that each
         operator's cost never decreases.
         """
-        planned = GaugeMetricFamily("jellybean_planned_load", "Fraction of the time, by the plan.", labels=_LABELS)
-        cost = CounterMetricFamily("jellybean_cost_usd", "Price of the time since its start.", labels=_LABELS)
-        price = GaugeMetricFamily("jellybean_price_usd_per_h", "What it costs.", labels=_LABELS)
+        planned, cost, price = map(_family, ("planned_load", "cost_usd", "price_usd_per_h"))
         hours = (time.monotonic() - self._began_s) / 3600
         loads = self._worker.loads
         total = sum(loads.values())
@@ -129,11 +173,11 @@ def certificate_metrics(process: str, certificate: CertificateFolder | None) -> 
     if certificate is None:
         return
     found = certificate.current()
-    for name, text, value in (
-        ("expires_timestamp_seconds", "When the process's own certificate expires.", found.expires_unix_s),
-        ("lifetime_seconds", "From the begin of its validity to its end.", found.lifetime_s),
+    for name, value in (
+        ("expires_timestamp_seconds", found.expires_unix_s),
+        ("lifetime_seconds", found.lifetime_s),
     ):
-        metric = GaugeMetricFamily(f"jellybean_certificate_{name}", text, labels=("process",))
+        metric = _family(f"certificate_{name}")
         metric.add_metric((process,), value)
         yield metric
 
@@ -143,8 +187,8 @@ def link_byte_metrics(
 ) -> Iterator[Metric]:
     """Counters of bytes sent to other tiers, and of their cost. The last two labels are the two tiers."""
     prices = {(link.upstream_tier, link.downstream_tier): link.price_usd_per_gib for link in view.links}
-    sent = CounterMetricFamily(f"{prefix}_link_bytes", "Bytes of tensors sent to other tiers.", labels=labels)
-    cost = CounterMetricFamily(f"{prefix}_network_cost_usd", "What they cost.", labels=labels)
+    sent = CounterMetricFamily(f"{prefix}_link_bytes", _LINK_TEXTS[0], labels=labels)
+    cost = CounterMetricFamily(f"{prefix}_network_cost_usd", _LINK_TEXTS[1], labels=labels)
     for values, count in sorted(crossed):
         sent.add_metric(values, count)
         cost.add_metric(values, count / BYTES_PER_GIB * prices.get((values[-2], values[-1]), 0.0))

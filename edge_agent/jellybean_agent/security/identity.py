@@ -225,9 +225,9 @@ class Policy:
         if caller.role is Role.AGENT and caller.name not in self.workers and method not in _WAITING:
             raise _denied(f"{caller} is no worker of the plan")
         if caller.role in (Role.AGENT, Role.GATEWAY):
-            said = next((value for key, value in context.invocation_metadata() or () if key == SENDER_KEY), caller.name)
-            if said != caller.name:
-                raise _denied(f"{caller} says that it is {str(said)[:60]!r}")
+            stated = (value for key, value in context.invocation_metadata() or () if key == SENDER_KEY)
+            if (other := next((name for name in stated if name != caller.name), None)) is not None:
+                raise _denied(f"{caller} says that it is {str(other)[:60]!r}")
 
     def _check_role(self, method: str, caller: Identity, admin_hint: str = "") -> None:
         """`admin_hint`: what to do where the method is for admins."""

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, status_of
 from jellybean_agent.rpc.calls import RpcCall, StreamReceiver
 from jellybean_agent.security.identity import SENDER_KEY, WORKFLOW_KEY
+from jellybean_agent.transport.channels import caller_identity
 from jellybean_agent.transport.message_wire import Data, split_message
 from jellybean_protos.agent.v1 import agent_pb2
 
@@ -35,7 +36,8 @@ EndStream = Callable[[AgentError], None]
 class StreamSource:
     """Where a stream comes from: the process that sends, and the workflow of its messages if there are several.
 
-    `gateway`: the key of one of several gateways, which all have the same name.
+    `sender`: by its certificate, where there is one. `gateway`: the key of one of several gateways,
+    which all have the same name.
     """
 
     sender: str
@@ -73,7 +75,7 @@ class _Inbox:
             self._granted -= 1
         if self._granted < 0:
             raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, "there was no credit for the message")
-        self._inboxes.receive(message, *data)
+        self._inboxes.receive(message, self.source, *data)
         if self._owed >= _CREDIT_LOT and not self._is_full():
             self.grant()
 
@@ -143,9 +145,11 @@ def _parsed(data: bytes, *, splits_tensors: bool) -> tuple[agent_pb2.Message] | 
 
 
 class Inboxes:
-    """All incoming streams of this process. `receive` gets each message; an AgentError it raises ends the stream.
+    """All incoming streams of this process.
 
-    `splits_tensors`: `receive` gets a large tensor's bytes apart from the message, as a second argument.
+    `receive` gets each message and the source of its stream, with which the message must be compared:
+    who may open a stream may not say everything. An AgentError that it raises ends the stream.
+    `splits_tensors`: it gets a large tensor's bytes apart from the message, as a third argument.
     """
 
     def __init__(
@@ -214,4 +218,6 @@ class Inboxes:
 
 def _source(context: Any, gateway: str) -> StreamSource:
     metadata = dict(context.invocation_metadata() or ())
-    return StreamSource(str(metadata.get(SENDER_KEY, "?")), str(metadata.get(WORKFLOW_KEY, "")), gateway)
+    caller = caller_identity(context)
+    sender = str(metadata.get(SENDER_KEY, "?")) if caller is None else caller.name
+    return StreamSource(sender, str(metadata.get(WORKFLOW_KEY, "")), gateway)

@@ -40,11 +40,16 @@ def _tensor(wire: agent_pb2.Message, data: Data) -> agent_pb2.Tensor | RawTensor
     return RawTensor(wire.tensor.dtype, tuple(wire.tensor.shape), data) if data else wire.tensor
 
 
+def wire_path(wire: agent_pb2.Message) -> FanOutPath:
+    """A message's path as it was sent, unchecked."""
+    return tuple((position.index, position.count) for position in wire.path)
+
+
 def read_fan_out_path(wire: agent_pb2.Message, length: int) -> FanOutPath:
     """A message's path of `length` positions. InvalidInputError unless each is child i < n, or 0 of 0."""
-    path = tuple((position.index, position.count) for position in wire.path)
-    if len(path) != length:
-        raise InvalidInputError(f"{len(path)} open fan-outs in the path; the plan has {length}")
+    if len(wire.path) != length:
+        raise InvalidInputError(f"{len(wire.path)} open fan-outs in the path; the plan has {length}")
+    path = wire_path(wire)
     for index, count in path:
         if count > MAX_CHILDREN or index >= max(count, 1):
             raise InvalidInputError(f"child {index} of {count} in the path")

@@ -16,6 +16,7 @@ import grpc
 
 from jellybean_agent.brain.brain import Brain, MemoryLimits
 from jellybean_agent.brain.messages import (
+    GATEWAY,
     Instruction,
     RequestExpired,
     RequestFailed,
@@ -33,12 +34,15 @@ from jellybean_agent.errors import (
     status_of,
 )
 from jellybean_agent.execution.executor import Executor
+from jellybean_agent.telemetry.refused_claims import RefusedClaims
 from jellybean_agent.tensors.tensors import Array
 from jellybean_agent.transport.gateway_peers import AnyPeer
+from jellybean_agent.transport.inboxes import StreamSource
 from jellybean_agent.transport.message_wire import Data
 from jellybean_agent.worker.counters import WorkerCounters
 from jellybean_agent.worker.direct_calls import MAX_DIRECT_CALLS, DirectCalls, OnOutputs
 from jellybean_agent.worker.emulated_links import EmulatedLinks
+from jellybean_agent.worker.message_rights import MessageRights
 from jellybean_agent.worker.outbox import Outbox
 from jellybean_agent.worker.refused_values import attribute_error
 from jellybean_agent.worker.request_tracer import NoTracer, RequestTracer
@@ -87,6 +91,8 @@ class Driver:
             view.operators, {name: executors[name].inputs[-len(state) :] for name, state in stateful.items()}
         )
         self._runner = Runner(view.operators, executors, self._calls, self._tracer, self, self.states)
+        self._rights = MessageRights(view, worker)
+        self.claims = RefusedClaims(LOG, {*view.workers, GATEWAY})
         self._expiry: asyncio.TimerHandle | None = None
         self._burst = False  # messages have come in this turn of the loop, after which a run starts
 
@@ -190,12 +196,19 @@ class Driver:
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
-    def receive(self, wire: agent_pb2.Message, data: Data = b"") -> None:
-        """A message from a peer. PlanViewError when it is of another plan; other faults fail its request only."""
+    def receive(self, wire: agent_pb2.Message, source: StreamSource, data: Data = b"") -> None:
+        """A message from a peer. PlanViewError when it is of another plan; other faults fail its request only.
+
+        One that its sender has no right to is dropped: the request may be another's.
+        """
         if wire.plan != self._view.hash:
             raise PlanViewError(
                 f"{self._worker.name} serves plan {self._view.hash[:12]}, the message is of {wire.plan[:12]}"
             )
+        if excess := self._rights.excess(wire, source):
+            stated = f"{wire.upstream!r} to {wire.downstream!r} on route {wire.route}"
+            self.claims.refuse(source.sender, excess, stated)
+            return
         if wire.HasField("failure"):
             self._forget(wire.request_id)
             return

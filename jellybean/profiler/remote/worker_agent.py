@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
@@ -18,6 +20,8 @@ from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 
 _DESCRIBE_S = 10.0
 _PART_BYTES = 2**20
+_MAX_TEXT = 200  # characters of what a worker says of its machine
+_MOST_BYTES = 2**50
 _LOST_S = 5  # after which a worker that does not answer pings is asked again, and after as long again is lost
 _KEEPALIVE = (
     ("grpc.keepalive_time_ms", 1000 * _LOST_S),
@@ -79,15 +83,18 @@ class WorkerAgent:
         if not status.HasField("machine"):
             raise WorkerRefusedError(f"--on {self.worker.name}: its agent is older and measures nothing: update it")
         described = status.machine
-        self.machine = Machine(
-            described.cpu or None,
-            described.cores or None,
-            described.system or None,
-            described.onnxruntime or None,
-            described.threads or None,
+        cpu, system, onnxruntime, jellybean, driver = (
+            printable(text, _MAX_TEXT) or None
+            for text in (
+                described.cpu,
+                described.system,
+                described.onnxruntime,
+                described.jellybean,
+                described.driver,
+            )
         )
-        self.jellybean = described.jellybean or None
-        self.driver = described.driver or None
+        self.machine = Machine(cpu, described.cores or None, system, onnxruntime, described.threads or None)
+        self.jellybean, self.driver = jellybean, driver
         return self
 
     def measure(
@@ -97,7 +104,7 @@ class WorkerAgent:
 
         WorkerLostError if the worker is gone, other ProfileErrors if it refuses or the model fails.
         """
-        subject.force = self.force
+        subject.force, began_s = self.force, time.monotonic()
         lacking: SimpleQueue[Sequence[agent_pb2.Lacking]] = SimpleQueue()
         try:
             call = self._stub.Measure(_requests(subject, contents, lacking), metadata=protocol_metadata())
@@ -105,8 +112,10 @@ class WorkerAgent:
             raise WorkerLostError(f"--on {self.worker.name}: {error}") from error
         try:
             for response in call:
+                if problem := problem_of_response(subject, contents, response, time.monotonic() - began_s):
+                    raise ProfileError(f"--on {self.worker.name}: it {problem}: its measurements are not used")
                 if response.WhichOneof("part") == "accepted":
-                    self.driver = response.accepted.machine.driver or None
+                    self.driver = printable(response.accepted.machine.driver, _MAX_TEXT) or None
                     lacking.put(response.accepted.lacking)
                 else:
                     yield response
@@ -135,6 +144,32 @@ class WorkerAgent:
         if status in _REFUSALS:
             return WorkerRefusedError(f"--on {name}: {details}")
         return ProfileError(f"--on {name}: {details}")
+
+
+def problem_of_response(
+    subject: agent_pb2.Subject,
+    contents: Mapping[str, Content],
+    response: agent_pb2.MeasureResponse,
+    passed_s: float,
+) -> str:
+    """What is wrong with what a worker states, by what it was asked and the time that has passed; empty if nothing.
+
+    How fast a box is only the box can say. But a NaN is no time, and runs do not last longer than the time that passed.
+    """
+    part = response.WhichOneof("part")
+    if part == "accepted":
+        lacking = [file.sha256 for file in response.accepted.lacking]
+        is_offered = len(lacking) <= len(contents) and all(sha256 in contents for sha256 in lacking)
+        return "" if is_offered else "wants files that it was not offered"
+    if part == "memory_bytes":
+        sizes = response.memory_bytes, response.device_memory_bytes
+        return "" if all(0 <= size <= _MOST_BYTES for size in sizes) else "states a memory that no machine has"
+    timed = response.timed
+    if not any(timed.batch == point.batch and timed.block in point.blocks for point in subject.points):
+        return "states times that were not asked for"
+    if not timed.seconds or not all(0 < seconds < math.inf for seconds in timed.seconds):
+        return "states times that are none"
+    return "states times longer than the time that has passed" if sum(timed.seconds) > passed_s else ""
 
 
 def _requests(

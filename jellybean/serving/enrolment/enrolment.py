@@ -43,6 +43,7 @@ from jellybean_agent import (
     describe_error,
     file_sha256,
     make_server,
+    printable,
     status_of,
     stays_inside_folder,
     write_private_file,
@@ -170,8 +171,9 @@ class Enrolment:
     async def Plan(self, request: enrol_pb2.PlanRequest, context: Any) -> enrol_pb2.PlanResponse:
         try:
             worker = _agent_of(context).name
+            request.problem = printable(request.problem, _MAX_REASON)
             if request.problem and request.problem_plan == self.rollout.served.view.hash:
-                self.on_blocked(worker, f"it refuses the plan: {_one_line(request.problem)}")
+                self.on_blocked(worker, f"it refuses the plan: {request.problem}")
             return await self.rollout.answer(worker, request)
         except AgentError as error:
             await context.abort(status_of(error), str(error))
@@ -285,11 +287,6 @@ async def serve_enrolment(enrolment: Enrolment, transport: Transport, address: s
 def add_enrolment(server: RpcServer, enrolment: Enrolment) -> None:
     """Add the methods for agents with a certificate to the gateway's own server."""
     enrol_pb2_grpc.add_EnrolmentServicer_to_server(enrolment, server)  # type: ignore[no-untyped-call]
-
-
-def _one_line(text: str) -> str:
-    """What a box says, as one line of limited length without control characters."""
-    return "".join(char if char.isprintable() else " " for char in text[:_MAX_REASON])
 
 
 def _agent_of(context: Any) -> Identity:

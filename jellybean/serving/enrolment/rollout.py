@@ -76,7 +76,7 @@ class PlanRollout:
 
     async def answer(self, worker: str, request: enrol_pb2.PlanRequest) -> enrol_pb2.PlanResponse:
         """The plan for a box; empty if it has it already. Waits up to `wait_s` of the request until it is another."""
-        wait_s = min(request.wait_s, MAX_WAIT_S)
+        wait_s = min(request.wait_s, MAX_WAIT_S) if request.wait_s > 0 else 0.0  # else: also for NaN
         if wait_s > 0:
             until_s = time.monotonic() + wait_s + _LATE_S
             self._boxes[worker] = _Box(until_s, request.fetched, request.problem, request.problem_plan)

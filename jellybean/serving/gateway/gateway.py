@@ -18,7 +18,7 @@ from prometheus_client.core import Metric
 
 from jellybean.serving.gateway.audits.audits import Audits
 from jellybean.serving.gateway.plans.current_plan import CurrentPlan, WorkerNetwork
-from jellybean.serving.gateway.plans.served_plan import ServedPlan
+from jellybean.serving.gateway.plans.served_plan import ServedPlan, Worker
 from jellybean.serving.gateway.plans.source_messages import Inputs, check_inputs
 from jellybean.serving.gateway.requests.admission import MAX_ID_BYTES, RequestAdmission
 from jellybean.serving.gateway.requests.counters import RequestCounters
@@ -31,14 +31,14 @@ from jellybean.serving.gateway.tracing import NOT_TRACED, NoTracer, RequestTrace
 from jellybean.serving.outcomes import Outcome, OutcomeKind, Result, Tensors
 from jellybean.serving.spool.delivery import Key
 from jellybean.serving.spool.spool import Spool
-from jellybean_agent import AgentError, EmulatedLinks, PlanView, RawTensor, StatusError, status_of
+from jellybean_agent import AgentError, EmulatedLinks, PlanView, RawTensor, StatusError, StreamSource, status_of
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2
 
 LOG = logging.getLogger("jellybean.gateway")
 MAX_IN_FLIGHT = 1024
 TIMEOUT_S = 60.0
-WORKER_STATES = ("ready", "starting", "draining", "gone")  # the worst last
+WORKER_STATES = ("ready", "starting", "draining", "quarantined", "gone")  # the worst last
 _POLL_S = 0.01
 _DRAINING = "the gateway is draining"
 _NO_SPOOL = "a source has `deliver: eventually`, this gateway has no file to keep requests in: give --spool"
@@ -311,7 +311,7 @@ class Gateway:
             return outcome
         try:
             if not are_checked:
-                check_inputs(self.view, self.signature, inputs)
+                check_inputs(self.view, self.plans.served.signatures.agreed, inputs)
         except AgentError as error:
             return Outcome(status_of(error), str(error))
         return None
@@ -325,10 +325,10 @@ class Gateway:
         """What the keys of its attempts and of its audits begin with, in messages of workers."""
         return self._requests.key_prefix, self.audits.key_prefix
 
-    def receive(self, message: agent_pb2.Message) -> None:
-        """Take an output or a failure from a worker."""
-        if not self.audits.receive(message):
-            self._requests.receive(message)
+    def receive(self, message: agent_pb2.Message, source: StreamSource) -> None:
+        """Take an output or a failure from a worker; what it has no right to say is dropped."""
+        if not self.audits.receive(message, source.sender):
+            self._requests.receive(message, source.sender)
 
     async def kept_callers(self) -> list[str]:
         """The client of each request on disk that waits for its answer."""
@@ -371,7 +371,7 @@ class Gateway:
             plan=self.view.hash,
             state=self.state,
             workers={name: worker.state for name, worker in workers.items()},
-            reasons={name: worker.why for name, worker in workers.items() if worker.why},
+            reasons=self._notes(workers),
             requests_in_hand=self._requests.count,
             answered=counters.answered,
             failed=counters.failed,
@@ -384,6 +384,12 @@ class Gateway:
             kept=self._kept.waiting if self._kept else 0,
             kept_bytes=self._kept.size_bytes if self._kept else 0,
         )
+
+    def _notes(self, workers: Mapping[str, Worker]) -> dict[str, str]:
+        """What a person should know of workers: why they are not ready, and what they claim beyond the plan."""
+        claims = self.plans.served.claims
+        notes = {name: "; ".join(filter(None, (worker.why, claims.note(name)))) for name, worker in workers.items()}
+        return {name: note for name, note in notes.items() if note}
 
     async def drain(self, timeout_s: float) -> int:
         """Refuse new requests and wait for those in flight; returns the number left. Timeout 0: do not wait."""

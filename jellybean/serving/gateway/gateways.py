@@ -20,7 +20,7 @@ from jellybean.serving.gateway.changeover import Changeover, Make, Views
 from jellybean.serving.gateway.gateway import WORKER_STATES, Gateway
 from jellybean.serving.gateway.plans.current_plan import WorkerNetwork
 from jellybean.serving.gateway.served_workflow import ServedWorkflow
-from jellybean_agent import PlanView, StatusError, parse_identity
+from jellybean_agent import PlanView, StatusError, StreamSource, parse_identity
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2
 
@@ -118,12 +118,12 @@ class Gateways:
             reason = f"the certificate is of workflow {own} only, not of {workflow[:60]!r}"
             raise StatusError(grpc.StatusCode.PERMISSION_DENIED, reason)
 
-    def receive(self, message: agent_pb2.Message) -> None:
+    def receive(self, message: agent_pb2.Message, source: StreamSource) -> None:
         """Take an output or a failure from a worker, for the workflow whose attempt or audit it is of."""
         prefix = message.request_id.partition("-")[0]
         for served in (*self._served.values(), *self._leaving):
             if prefix in served.gateway.key_prefixes:
-                served.gateway.receive(message)
+                served.gateway.receive(message, source)
                 return
 
     # -- state --------------------------------------------------------------------------------------------------------

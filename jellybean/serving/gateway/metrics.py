@@ -148,9 +148,14 @@ class GatewayCollector(Collector):
 
 
 def workers_metrics(gateways: Iterable[Gateway]) -> Iterator[Metric]:
-    """Workers by state, and which are ready; one that workflows share counts once, by the worst of its states."""
+    """Workers by state, and which are ready; one that workflows share counts once, by the worst of its states.
+
+    And the claims of each that were refused.
+    """
     states: dict[str, str] = {}
+    refused: dict[str, int] = {}
     for gateway in gateways:
+        refused |= gateway.plans.served.claims.counts  # all workflows count together
         for worker, state in gateway.status().workers.items():
             states[worker] = max(state, states.get(worker, state), key=WORKER_STATES.index)
     counts = Counter(states.values())
@@ -162,6 +167,11 @@ def workers_metrics(gateways: Iterable[Gateway]) -> Iterator[Metric]:
     for worker, state in states.items():
         ready.add_metric((worker,), state == "ready")
     yield ready
+    text = "Claims of a worker beyond the plan."
+    claims = CounterMetricFamily("jellybean_gateway_refused_claims", text, labels=("worker",))
+    for worker, count in refused.items():
+        claims.add_metric((worker,), count)
+    yield claims
 
 
 class _Process(Collector):

@@ -64,6 +64,6 @@ class SpanTracer:
         span.set_attribute("jellybean.request_id", request_id)
         return RequestSpan(span, request_id)
 
-    def received(self, message: agent_pb2.Message) -> None:
-        if message.HasField("trace"):
+    def received(self, message: agent_pb2.Message, trace: RequestTrace) -> None:
+        if trace.trace_id and message.HasField("trace") and message.trace.parent.split("-")[1:2] == [trace.trace_id]:
             self._spans.hop(message, {"worker": "gateway"})

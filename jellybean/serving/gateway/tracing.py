@@ -41,8 +41,8 @@ class Tracer(Protocol):
         """The trace of a request that begins now; `has_client`: a child of the client's span, if it sent one."""
         ...
 
-    def received(self, message: agent_pb2.Message) -> None:
-        """Record the hop of a message from a worker."""
+    def received(self, message: agent_pb2.Message, trace: RequestTrace) -> None:
+        """Record the hop of a worker's message, if it is of this trace of its request."""
         ...
 
 
@@ -70,5 +70,5 @@ class NoTracer:
     def begin(self, name: str, view: PlanView, request_id: str, *, has_client: bool) -> RequestTrace:
         return NOT_TRACED
 
-    def received(self, message: agent_pb2.Message) -> None:
+    def received(self, message: agent_pb2.Message, trace: RequestTrace) -> None:
         return

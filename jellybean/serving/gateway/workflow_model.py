@@ -16,7 +16,8 @@ from jellybean_protos.agent.v1 import agent_pb2
 
 PLATFORM = "jellybean_workflow"
 VERSION_DIGITS = 12  # digits of the plan's hash shown to users
-_Described = tuple[str, tuple[TensorPort, ...], tuple[TensorPort, ...]]  # hash of a plan, inputs, outputs
+_Stated = tuple[str, int]  # hash of a plan, and how often what its workers state has changed
+_Described = tuple[_Stated, tuple[TensorPort, ...], tuple[TensorPort, ...]]  # then inputs and outputs
 
 
 class WorkflowModels:
@@ -80,10 +81,14 @@ class _WorkflowModel:
     def model(self) -> ServedModel:
         """What is known of it now."""
         view, reason = self._gateway.view, self._gateway.unavailable_reason
-        if self._described is None or self._described[0] != view.hash:
+        if self._described is None or self._described[0] != self._stated:
             self._described = self._describe()
-        _, inputs, outputs = self._described or ("", None, None)
+        _, inputs, outputs = self._described or (None, None, None)
         return ServedModel(view.served_name, view.hash[:VERSION_DIGITS], PLATFORM, reason, inputs, outputs)
+
+    @property
+    def _stated(self) -> _Stated:
+        return self._gateway.view.hash, self._gateway.plans.served.signatures.changes
 
     def _describe(self) -> _Described | None:
         """Inputs and outputs of the current plan; None until workers have described all models at sources and sinks."""
@@ -92,7 +97,7 @@ class _WorkflowModel:
         outputs = [self._output(name) for name in view.sinks]
         if None in inputs or None in outputs:
             return None
-        return view.hash, tuple(port for port in inputs if port), tuple(port for port in outputs if port)
+        return self._stated, tuple(port for port in inputs if port), tuple(port for port in outputs if port)
 
     def _input(self, source: str) -> TensorPort | None:
         """A shape that fits every model that takes the source's data; None before all of them are described."""

@@ -20,7 +20,11 @@ from jellybean_agent import CPU, utc_minute
 
 _ENDLESS = 10_000  # columns, to measure how many a table needs
 _BAR, _SHORT_BAR = 20, 10
-_STATES = {"ready": GOOD, "starting": WARN, "degraded": WARN, "draining": WARN, "gone": f"bold {BAD}"}
+_STATES = {
+    **dict.fromkeys(("starting", "degraded", "draining"), WARN),
+    **dict.fromkeys(("quarantined", "gone"), f"bold {BAD}"),
+    "ready": GOOD,
+}
 _FAULTS = (OutcomeKind.LATE, OutcomeKind.SHED, OutcomeKind.UNAVAILABLE, OutcomeKind.SERVER_ERROR)
 _HIGHLIGHT = 0.1  # busy fraction above the planned one that is highlighted
 

@@ -19,6 +19,7 @@ from jellybean.serving.gateway.accounting.audit_log import AuditLog
 from jellybean.serving.gateway.audits import audits
 from jellybean.serving.gateway.audits.audits import LEAST_IN_FLIGHT, AuditOutcome, Audits
 from jellybean.serving.gateway.audits.draw import AuditDraw, RateLimit
+from jellybean.serving.gateway.plans.answer_rights import AnswerRights
 from jellybean.serving.gateway.plans.served_plan import Worker
 from jellybean_agent import PlanView, encode_tensor, plan_view
 from jellybean_protos.agent.v1 import agent_pb2
@@ -57,6 +58,9 @@ class FakePlan:
     def workers_on(self, route: int) -> frozenset[str]:
         return frozenset(self.view.routes[route].values())
 
+    def refuses(self, message: agent_pb2.Message, sender: str, route: int, operators: frozenset[str]) -> bool:
+        return bool(AnswerRights(self.view).excess(message, sender, route, self.workers_on(route), operators))
+
     def signature(self, operator: str) -> None:
         return None
 
@@ -94,7 +98,14 @@ class Run:
     def answer(self, best: int, operator: str = "audit.classify") -> bool:
         """The reference's answer to the oldest audit in flight."""
         key = next(key for key in self.plan.sent if key not in self.plan.ended)
-        return self.audits.receive(agent_pb2.Message(request_id=key, upstream=operator, tensor=scores(best)))
+        return self.audits.receive(
+            agent_pb2.Message(request_id=key, upstream=operator, tensor=scores(best)), self.auditor
+        )
+
+    @property
+    def auditor(self) -> str:
+        """The worker that runs the reference."""
+        return self.plan.view.routes[0]["audit.classify"]
 
     @property
     def ended(self) -> dict[AuditOutcome, int]:
@@ -131,11 +142,11 @@ def test_audits_are_compared_by_the_metric(view: PlanView) -> None:
         one.serve(40)
         assert len(one.plan.sent) == 2
         assert all(inputs.keys() == {"audit.x"} for inputs in one.plan.sent.values())
-        assert not one.audits.receive(agent_pb2.Message(request_id="a request"))
+        assert not one.audits.receive(agent_pb2.Message(request_id="a request"), one.auditor)
         assert one.answer(3, operator="another") is True
         assert one.answer(3)
         assert one.answer(4)
-        assert not one.audits.receive(agent_pb2.Message(request_id=next(iter(one.plan.sent)), tensor=scores(3)))
+        assert not one.audits.receive(agent_pb2.Message(request_id=next(iter(one.plan.sent))), one.auditor)
         assert one.ended == {AuditOutcome.COMPARED: 2, AuditOutcome.SHED: 0, AuditOutcome.LOST: 0}
         assert one.audits.counters.agreed == 1.0
         assert set(one.plan.ended.values()) == {None}
@@ -207,7 +218,7 @@ def test_a_lost_audit_is_counted_and_not_sent_again(view: PlanView) -> None:
         failed.serve(20)
         (key,) = failed.plan.sent
         failure = agent_pb2.Failure(reason="out of memory", worker="server-1")
-        assert failed.audits.receive(agent_pb2.Message(request_id=key, failure=failure))
+        assert failed.audits.receive(agent_pb2.Message(request_id=key, failure=failure), "server-1")
         gone = Run(view)
         gone.serve(20)
         gone.audits.on_worker_lost(gone.plan, "box-1", "killed")
@@ -215,7 +226,7 @@ def test_a_lost_audit_is_counted_and_not_sent_again(view: PlanView) -> None:
         wrong.serve(20)
         (key,) = wrong.plan.sent
         message = agent_pb2.Message(request_id=key, upstream="audit.classify", tensor=SHORT)
-        assert wrong.audits.receive(message)
+        assert wrong.audits.receive(message, wrong.auditor)
         broken = Run(view)
         broken.plan.broken = True
         broken.serve(20)

@@ -17,6 +17,7 @@ class Plan:
 
     def __init__(self, usd_per_h: float) -> None:
         link = SimpleNamespace(upstream_tier="edge", downstream_tier="cloud", price_usd_per_gib=BYTES_PER_GIB / 1e6)
+        link.bandwidth_bytes_per_s = None
         self.view = SimpleNamespace(
             serving=(SimpleNamespace(price_usd_per_h=usd_per_h),), links=(link,), qualified=lambda name: name
         )
@@ -26,8 +27,8 @@ class Plan:
 def told(worker: str, usd: float) -> bytes:
     return (
         b"# TYPE jellybean_network_cost_usd_total counter\n"
-        b'jellybean_network_cost_usd_total{operator="a b",worker="%s"} %r\njellybean_queue 7.0\n'
-        % (worker.encode(), usd)
+        b'jellybean_network_cost_usd_total{operator="a b",tier="edge",to_tier="cloud",worker="%s"} %r\n'
+        b"jellybean_queue 7.0\n" % (worker.encode(), usd)
     )
 
 

@@ -25,7 +25,18 @@ from jellybean.ledger.deployments import Deployment
 from jellybean.ledger.errors import LedgerError
 from jellybean.ledger.ledger import Ledger
 from jellybean.ledger.queries.questions import run_cost
-from jellybean.ledger.readings import BilledPlan, BilledWorker, Moment, Reading, Sent, SentKey, Work, WorkKey
+from jellybean.ledger.readings import (
+    COUNTS,
+    BilledPlan,
+    BilledWorker,
+    Growth,
+    Moment,
+    Reading,
+    Sent,
+    SentKey,
+    Work,
+    WorkKey,
+)
 from jellybean.ledger.value_figures import keep_values
 from jellybean.serving.gateway.accounting.answer_log import AnswerLog
 from jellybean.serving.gateway.accounting.audit_log import AuditLog
@@ -33,6 +44,7 @@ from jellybean.serving.gateway.accounting.ledger_metrics import LedgerMetrics
 from jellybean.serving.gateway.accounting.serving_log import ServingLog
 from jellybean.serving.gateway.accounting.value_log import ValueLog
 from jellybean.serving.gateway.plans.current_plan import CurrentPlan
+from jellybean.serving.gateway.plans.stated_metrics import link_growth
 from jellybean_agent import LiveCounters, PlanView, WorkerView
 
 LOG = logging.getLogger("jellybean.gateway")
@@ -67,6 +79,7 @@ class Recorder:
         self._writing = asyncio.Lock()
         self._compacted_s = -math.inf
         self._has_read = False
+        self._known: set[WorkKey | SentKey] = set()  # counters of workers in what this process has written
         self._paid_usd: tuple[float, float] | None = None  # by the ledger, for workers and links; None: not known yet
         self._unwritten: list[Reading] = []
         self._lost = 0
@@ -170,7 +183,8 @@ class Recorder:
             self._paid_usd = run_cost(self._ledger, self._run, self._plans.served.view.served_name)
         while self._unwritten:
             self._write_reading(self._unwritten[0])
-            self._unwritten.pop(0)
+            written = self._unwritten.pop(0)
+            self._known.update(written.work, written.sent)
             self.metrics.unwritten, self.metrics.written_unix_s = len(self._unwritten), now.unix_s
         self._keep_answers(now.unix_s)
         self._keep_values(now.unix_s)
@@ -219,6 +233,11 @@ class Recorder:
 
     def _reading(self, serving: PlanView, views: Sequence[PlanView], work: WorkCounters, sent: SentCounters) -> Reading:
         requests = self.log.requests()
+        by_hash = {view.hash: view for view in views}
+        newly_read: dict[WorkKey | SentKey, Growth] = {key: COUNTS for key in work if key not in self._known}
+        for key in sent:
+            if key not in self._known:
+                newly_read[key] = link_growth(by_hash[key.plan], key.tier, key.to_tier)
         return Reading(
             Moment.now(),
             self._run,
@@ -228,6 +247,7 @@ class Recorder:
             {**sent, **self.log.bytes_by_source()},
             requests,
             self.log.mark,
+            newly_read=newly_read,
         )
 
 

@@ -123,7 +123,7 @@ class Audits:
         if self._is_shed(plan, view, attempt.route, size):
             self._count(plan, attempt.route, AuditOutcome.SHED)
             return
-        key = f"{self.key_prefix}-{next(self._numbers)}"
+        key = f"{self.key_prefix}-{secrets.token_hex(8)}-{next(self._numbers)}"
         self._send(_Audit(key, plan, view, attempt.route, outputs[view.answer], SinkAnswer(), size), inputs)
 
     def _begin(self, plan: ServedPlan, view: AuditView) -> None:
@@ -153,20 +153,25 @@ class Audits:
             LOG.exception("an audit cannot be sent")
             self._lose(audit, describe_error(error))
 
-    def receive(self, message: agent_pb2.Message) -> bool:
-        """Take an output or a failure from a worker; False if it is of no audit in flight."""
+    def receive(self, message: agent_pb2.Message, sender: str) -> bool:
+        """Take an output or a failure from a worker; False if it is of no audit in flight.
+
+        What the sender has no right to say is dropped.
+        """
         audit = self._audits.get(message.request_id)
         if audit is None:
             return False
+        if audit.plan.refuses(message, sender, audit.route, frozenset((audit.view.reference,))):
+            return True
         if message.HasField("failure"):
             self._lose(audit, message.failure.reason)
-        elif message.upstream == audit.view.reference:
+        else:
             self._receive_output(audit, message)
         return True
 
     def _receive_output(self, audit: _Audit, message: agent_pb2.Message) -> None:
         try:
-            path = read_fan_out_path(message, audit.plan.view.operators[message.upstream].depth)
+            path = read_fan_out_path(message, audit.plan.view.operators[audit.view.reference].depth)
         except InvalidInputError as error:
             self._lose(audit, str(error))
             return

@@ -9,14 +9,17 @@ sent, as reported by workers; a worker that is killed goes on counting where it 
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from jellybean.serving.gateway.plans.stated_metrics import link_cost_growth
 from jellybean_agent import BYTES_PER_GIB, PlanView
 
 _COST = b"jellybean_network_cost_usd_total{"  # counter of a worker, by operator and tiers
+_TIERS = re.compile(rb'[{,]tier="(?P<tier>[^"]*)",to_tier="(?P<to_tier>[^"]*)"')
 
 
 class Billed(Protocol):
@@ -75,8 +78,9 @@ class CostAccount:
     def report(self, plan: Billed, texts: Iterable[bytes], asked_s: float) -> None:
         """Add the workers' metrics (Prometheus' text format), requested at `asked_s` (monotonic seconds).
 
-        A counter below its last value has begun again. A report that overlaps a newer one is ignored: its
-        counters may be older.
+        A counter below its last value has begun again. One that is read for the first time and has more than
+        the link allows since the plan is billed was counted before, and is billed from here on. A report that
+        overlaps a newer one is ignored: its counters may be older.
         """
         bill = self._bills.get(plan)
         if bill is None or asked_s < bill.reported_s:
@@ -86,9 +90,19 @@ class CostAccount:
         lines = (line for text in texts for line in text.splitlines() if line.startswith(_COST) and own in line)
         for line in lines:
             labels, _, number = line.rpartition(b" ")
-            value, before = float(number), bill.counters.get(labels, 0.0)
+            value, before = float(number), bill.counters.get(labels)
+            if before is None:
+                before = 0.0 if value <= self._most_usd(plan, bill, labels) else value
             bill.links_usd += value - before if value >= before else value
             bill.counters[labels] = value
+
+    def _most_usd(self, plan: Billed, bill: _Bill, labels: bytes) -> float:
+        """The most that a counter of a link can have since the plan is billed."""
+        tiers = _TIERS.search(labels)
+        if tiers is None:
+            return 0.0
+        growth = link_cost_growth(plan.view, tiers["tier"].decode(), tiers["to_tier"].decode())
+        return growth.within(self._clock() - bill.since_s)
 
     @property
     def price_usd_per_h(self) -> float:

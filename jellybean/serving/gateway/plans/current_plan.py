@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from jellybean.serving.gateway.plans.cost_so_far import CostAccount
 from jellybean.serving.gateway.plans.served_plan import OnSent, ServedPlan
-from jellybean_agent import EmulatedLinks, PlanView, ReplyAddress, Transport
+from jellybean_agent import EmulatedLinks, PlanView, RefusedClaims, ReplyAddress, Transport
 
+LOG = logging.getLogger("jellybean.gateway")
 _POLL_S = 0.02
 OnRead = Callable[[Mapping[str, Sequence[bytes]]], Awaitable[None]]  # gets hash of a plan -> its workers' metrics
 
@@ -21,12 +23,17 @@ class WorkerNetwork:
     """How workers are reached. `known`: workers that may call the gateway; workers of later plans are added to it.
 
     `emulate`: emulate the links of later plans too. `reply`: where this gateway takes answers, if it is one of several.
+    `claims`: what workers claimed beyond the plan.
     """
 
     transport: Transport
     known: set[str]
     emulate: bool = True
     reply: ReplyAddress | None = None
+    claims: RefusedClaims = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "claims", RefusedClaims(LOG, self.known))
 
     @property
     def request_prefix(self) -> str:
@@ -65,6 +72,7 @@ class CurrentPlan:
             on_change=self._on_change,
             on_worker_lost=self._on_worker_lost,
             reply=self._network.reply,
+            claims=self._network.claims,
         )
         plan.on_sent = self._on_sent
         return plan

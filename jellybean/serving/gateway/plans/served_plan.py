@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import grpc.aio
 
+from jellybean.serving.gateway.plans.answer_rights import AnswerRights
 from jellybean.serving.gateway.plans.open_routes import BARRED_S, OpenRoutes
+from jellybean.serving.gateway.plans.signatures import Signatures, problem_of
 from jellybean.serving.gateway.plans.source_messages import Inputs, source_messages
+from jellybean.serving.gateway.plans.stated_metrics import CheckedMetrics, StatedMetrics
 from jellybean.serving.gateway.plans.worker_channels import WorkerChannels
 from jellybean.serving.gateway.tracing import RequestTrace
 from jellybean_agent import (
@@ -27,10 +31,12 @@ from jellybean_agent import (
     Peer,
     PeerSettings,
     PlanView,
+    RefusedClaims,
     ReplyAddress,
     StatusError,
     StreamPosition,
     Transport,
+    printable,
     protocol_metadata,
     protocol_mismatch,
 )
@@ -39,7 +45,9 @@ from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 LOG = logging.getLogger("jellybean.gateway")
 _DESCRIBE_S = 10.0
 _METRICS_S = 2.0
+_MAX_REASON = 500  # characters of what a worker says
 _STATE_S = 2.0  # longest wait for a stream's state, which is rebuilt where it does not come
+_TO_DESCRIBE = ("starting", "gone", "quarantined")  # states in which a worker that answers is asked what it is
 _DESCRIBE_TRIES, _DESCRIBE_PAUSE_S = 5, 0.5
 OnSent = Callable[[str, str, tuple[str, str], int], None]  # gets (plan, source, its tier and the worker's, bytes)
 
@@ -48,10 +56,9 @@ OnSent = Callable[[str, str, tuple[str, str], int], None]  # gets (plan, source,
 class Worker:
     """The gateway's state of one worker."""
 
-    state: str = "starting"  # starting, ready, draining, gone
+    state: str = "starting"  # starting, ready, quarantined (what it states of its models is wrong), draining, gone
     reason: str = ""  # why it is not ready, by its last connection
     blocked: str = ""  # why its box cannot become ready; empty if the gateway knows no such reason
-    signatures: Mapping[str, agent_pb2.Signature] = field(default_factory=dict)  # by operator
 
     @property
     def why(self) -> str:
@@ -76,8 +83,16 @@ class ServedPlan:
         on_change: Callable[[], None],
         on_worker_lost: Callable[[ServedPlan, str, str], None],
         reply: ReplyAddress | None = None,
+        claims: RefusedClaims | None = None,
     ) -> None:
+        """`claims`: where claims of workers beyond the plan are counted."""
         self._reply = reply
+        self.claims = RefusedClaims(LOG, view.workers) if claims is None else claims
+        self._rights = AnswerRights(view)
+        self._stated = {worker.name: StatedMetrics(view, worker) for worker in view.serving}
+        self._checking = asyncio.Lock()
+        self.signatures = Signatures(view)
+        self._disputed: list[str] = []  # operators of whose signatures it was logged that workers disagree
         self.view, self.links, self._addresses, self._transport = view, links, addresses, transport
         self._on_change, self._on_worker_lost = on_change, on_worker_lost
         self.workers = {worker.name: Worker() for worker in view.serving}
@@ -108,8 +123,12 @@ class ServedPlan:
 
     @property
     def state(self) -> str:
-        """One of: starting (no route has had all its workers yet), ready, degraded (some worker is not available)."""
-        if all(worker.state == "ready" for worker in self.workers.values()):
+        """One of: starting (no route has had all its workers yet), ready, degraded (some worker is not available).
+
+        A worker in quarantine is not waited for, as long as there are routes without it.
+        """
+        states = {worker.state for worker in self.workers.values()}
+        if states == {"ready"} or (states == {"ready", "quarantined"} and not self.no_route_reason):
             return "ready"
         return "degraded" if self._routes.has_opened else "starting"
 
@@ -166,11 +185,11 @@ class ServedPlan:
             worker.blocked = reason
 
     def signature(self, operator: str) -> agent_pb2.Signature | None:
-        """Inputs and outputs of an operator's model, from any worker that runs it; None before one has said so."""
-        return next((w.signatures[operator] for w in self.workers.values() if operator in w.signatures), None)
+        """Inputs and outputs of an operator's model, as most workers that run it say; None before one has said so."""
+        return self.signatures.of(operator)
 
     async def metrics(self) -> dict[str, bytes]:
-        """Metrics of every worker that answers, in Prometheus' text format."""
+        """Metrics of every worker that answers, in Prometheus' text format: what it may state, and no more."""
 
         async def metrics_of(name: str) -> bytes:
             async with self._transport.channel(self._addresses[name], name) as channel:
@@ -179,12 +198,22 @@ class ServedPlan:
                 return bytes((await call).text)
 
         ready = [name for name, worker in self.workers.items() if worker.state in ("ready", "draining")]
-        found = await asyncio.gather(*map(metrics_of, ready), return_exceptions=True)
-        return {name: text for name, text in zip(ready, found, strict=True) if isinstance(text, bytes)}
+        asked_s = time.monotonic()
+        answers = await asyncio.gather(*map(metrics_of, ready), return_exceptions=True)
+        texts = {name: text for name, text in zip(ready, answers, strict=True) if isinstance(text, bytes)}
+        async with self._checking:  # one reading after the other
+            checked = await asyncio.to_thread(self._checked, texts, asked_s, time.monotonic())
+        for name, (_, refused) in checked.items():
+            for kind, (count, example) in refused.items():
+                self.claims.refuse(name, kind, example, count)
+        return {name: text for name, (text, _) in checked.items()}
+
+    def _checked(self, texts: Mapping[str, bytes], asked_s: float, now_s: float) -> dict[str, CheckedMetrics]:
+        return {name: self._stated[name].checked(text, asked_s, now_s) for name, text in texts.items()}
 
     async def call_state(self, method: str, name: str, state: agent_pb2.StreamState) -> agent_pb2.StreamState:
         """Have a worker read or write the state of a stream. StatusError when it does not."""
-        if self.workers[name].state in ("starting", "gone"):
+        if self.workers[name].state in _TO_DESCRIBE:
             raise StatusError(grpc.StatusCode.UNAVAILABLE, self._told([name]))
         stub = agent_pb2_grpc.AgentStub(self._channels.of(name))  # type: ignore[no-untyped-call]
         state.operator = self.view.qualified(state.operator)
@@ -229,6 +258,15 @@ class ServedPlan:
     def workers_on(self, route: int) -> frozenset[str]:
         """All workers that an attempt on a route may reach."""
         return self._routes.workers(route)
+
+    def refuses(self, message: agent_pb2.Message, sender: str, route: int, operators: frozenset[str]) -> bool:
+        """True if a worker has no right to say this of an attempt on a route that `operators` answer; it is counted."""
+        excess = self._rights.excess(message, sender, route, self.workers_on(route), operators)
+        if excess:
+            failure = message.failure
+            stated = f"{failure.worker!r} failed" if message.HasField("failure") else f"{message.upstream!r} answers"
+            self.claims.refuse(sender, excess, stated)
+        return bool(excess)
 
     def alternative(self, route: int) -> int | None:
         """Another open route of the same site for a hedge; None when there is none over other workers."""
@@ -309,7 +347,7 @@ class ServedPlan:
                 worker.state, worker.reason = "draining", "it was asked to leave"
                 self._on_routes_changed()
                 self._release_draining()
-        elif worker.state in ("starting", "gone"):
+        elif worker.state in _TO_DESCRIBE:
             running = self._describing.get(name)
             if running is None or running.done():
                 self._describing[name] = asyncio.create_task(self._describe(name))
@@ -318,10 +356,11 @@ class ServedPlan:
         """Ask a worker for its models' signatures, then mark it ready. Cancelled when the worker is lost."""
         worker = self.workers[name]
         status = await self._status_of(name, worker)
-        if status is None or worker.state not in ("starting", "gone"):
+        if status is None or worker.state not in _TO_DESCRIBE:
             return
         if status.plan != self.view.hash or status.worker != name:
-            worker.reason = f"{status.worker} of plan {status.plan[:12]} answers at its address"
+            stated = printable(f"{status.worker[:60]} of plan {status.plan[:12]}", 100)
+            worker.reason = f"{stated} answers at its address"
             return
         if reason := protocol_mismatch("it", status.protocol or 1):
             worker.reason = reason
@@ -331,10 +370,43 @@ class ServedPlan:
             worker.reason = "it answers a single gateway, and the plan has several: update it"
             LOG.warning("%s: %s", name, worker.reason)
             return
-        worker.signatures = self._own_signatures(status.signatures)
+        reason = self._compare_signatures(name, self._own_signatures(status.signatures))
+        if reason:
+            self._quarantine(name, reason)
+            return
         worker.state, worker.reason, worker.blocked = "ready", "", ""
         LOG.info("%s is ready", name)
         self._on_routes_changed()
+
+    def _compare_signatures(self, name: str, stated: Mapping[str, agent_pb2.Signature]) -> str:
+        """Why a worker is left out for what it states of its models; workers that differ from it may be, too."""
+        own = self.view.workers[name]
+        if problem := problem_of(self.view, own, stated):
+            return problem
+        self.signatures.state(own, stated)
+        disputed = self.signatures.disputed()
+        for operator in disputed:
+            if operator not in self._disputed:
+                text = "workers state different inputs or outputs of %s: requests are not checked against them"
+                LOG.warning(text, operator)
+        self._disputed = disputed
+        odd = self.signatures.odd()
+        for other, why in odd.items():
+            if other != name and self.workers[other].state == "ready":
+                self._quarantine(other, why)
+        return odd.get(name, "")
+
+    def _quarantine(self, name: str, reason: str) -> None:
+        """Send no new requests to a worker, until it describes itself otherwise: it is asked again and again."""
+        worker = self.workers[name]
+        if worker.reason != f"it {reason}":
+            self.claims.refuse(name, reason)
+        was_ready = worker.state == "ready"
+        worker.state, worker.reason = "quarantined", f"it {reason}"
+        if was_ready:
+            self.left_out += 1
+            self._on_routes_changed()
+            self._on_worker_lost(self, name, worker.reason)
 
     def _own_signatures(self, found: Mapping[str, agent_pb2.Signature]) -> dict[str, agent_pb2.Signature]:
         """Signatures of the models of this workflow, of several, by the names that it has for its operators."""
@@ -363,12 +435,13 @@ class ServedPlan:
                     )
                     return status
                 except grpc.aio.AioRpcError as error:
-                    worker.reason = f"it does not describe itself: {error.details() or error.code().name}"
+                    details = printable(error.details() or error.code().name, _MAX_REASON)
+                    worker.reason = f"it does not describe itself: {details}"
                     LOG.warning("%s: %s", name, worker.reason)
         return None
 
     def _on_lost(self, name: str, reason: str, _undelivered: Sequence[agent_pb2.Message]) -> None:
-        worker = self.workers[name]
+        worker, reason = self.workers[name], printable(reason, _MAX_REASON)
         if (describing := self._describing.pop(name, None)) is not None:
             describing.cancel()  # the next connection asks again
         if worker.state == "starting":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import secrets
 import time
 import uuid
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from jellybean_agent import (
     StreamPosition,
     describe_error,
     log_fields,
+    printable,
     read_fan_out_path,
     status_from_number,
     status_of,
@@ -39,10 +41,12 @@ from jellybean_protos.agent.v1 import agent_pb2
 
 LOG = logging.getLogger("jellybean.gateway")
 MAX_ATTEMPTS = 8  # per request
+_MAX_REASON = 2000  # characters of what a worker says of a failure
 RETRY_SHARE = 0.2  # retries per request in the long run
 # Kept of a client's deadline so that the reason for a failure still reaches it: a round trip over a mobile network, or
 # to a busy machine. Short time limits keep a tenth. `RpcCall.time_remaining` allows for the client's rounding.
 _REPLY_MARGIN_S = 0.2
+_KEY_BYTES = 8  # random ones in an attempt's key: a worker knows no key of a request that does not come to it
 # A cancellation so shortly before the deadline is taken for the client's own deadline: how long its call took to arrive
 # is not known here. A request that its client gives up there had nearly all of its time: late is no lie about it.
 _NEARLY_DUE_S, _NEARLY_DUE_SHARE = 1.0, 0.1
@@ -222,7 +226,7 @@ class InFlightRequests:
     def _start(self, request: Request, plan: ServedPlan, route: int) -> None:
         request.tries += 1
         sinks = plan.view.sinks
-        key = f"{self._key_prefix}-{next(self._numbers)}"
+        key = f"{self._key_prefix}-{secrets.token_hex(_KEY_BYTES)}-{next(self._numbers)}"
         attempt = Attempt(key, request, plan, route, {sink: SinkAnswer() for sink in sinks}, set(sinks))
         request.attempts[key] = self._attempts[key] = attempt
         plan.send(key, route, request.inputs, request.deadline_s, request.trace, request.position)
@@ -292,20 +296,26 @@ class InFlightRequests:
             if attempt.plan is plan and worker in plan.workers_on(attempt.route):
                 self._lose(attempt, f"worker {worker} is gone: {reason}")
 
-    def receive(self, message: agent_pb2.Message) -> None:
-        """Take an output or a failure from a worker; messages of attempts that have ended are dropped."""
+    def receive(self, message: agent_pb2.Message, sender: str) -> None:
+        """Take an output or a failure from a worker.
+
+        Messages of attempts that have ended, and what the sender has no right to say, are dropped.
+        """
         attempt = self._attempts.get(message.request_id)
-        if attempt is None:
+        if attempt is None or attempt.plan.refuses(message, sender, attempt.route, attempt.request.sinks):
             return
-        self._tracer.received(message)
+        self._tracer.received(message, attempt.request.trace)
         if message.HasField("failure"):
             self._receive_failure(attempt, message.failure)
-        elif (sink := attempt.plan.view.own_name(message.upstream)) in attempt.answers:
-            self._receive_output(attempt, sink, message)
+        else:
+            self._receive_output(attempt, attempt.plan.view.own_name(message.upstream), message)
 
     def _receive_failure(self, attempt: Attempt, failure: agent_pb2.Failure) -> None:
-        reason = f"worker {failure.worker}, operator {failure.operator}: {failure.reason}"
+        operator, told = (printable(text, _MAX_REASON) for text in (failure.operator, failure.reason))
+        reason = f"worker {failure.worker}, operator {operator}: {told}"
         status = status_from_number(failure.status)
+        if status is grpc.StatusCode.OK:  # a failure is none
+            status = grpc.StatusCode.UNKNOWN
         if status is grpc.StatusCode.UNAVAILABLE:
             attempt.plan.bar(attempt.route)
             self._lose(attempt, reason)

@@ -86,7 +86,7 @@ class Streams:
         self._timeout_s, self._limits = timeout_s, limits
         self._streams: OrderedDict[Key, Stream] = OrderedDict()  # used longest ago first
         self._counts: Counter[str] = Counter()  # of them, by client
-        self._prefix, self._numbers = uuid.uuid4().hex[:8], itertools.count()
+        self._numbers = itertools.count()
         self.waiting = 0  # chunks that wait for their turn
         self.rebuilt = 0  # times that chunks could not be run with the state of their stream where they were sent
 
@@ -128,7 +128,7 @@ class Streams:
                 self._forget(chunk.stream)
             elif (reason := self._full_reason(chunk.stream.caller)) is not None:
                 return Outcome(grpc.StatusCode.RESOURCE_EXHAUSTED, f"overloaded: {reason}")
-            stream = Stream(f"{self._prefix}-{next(self._numbers)}", str(chunk.stream), now_s)
+            stream = Stream(f"{uuid.uuid4().hex}-{next(self._numbers)}", str(chunk.stream), now_s)
             self._streams[chunk.stream] = stream
             self._counts[chunk.stream.caller] += 1
         elif stream is None:

@@ -69,7 +69,7 @@ class Gateway:
         self.peer: Peer | None = None
 
     async def start(self) -> None:
-        inboxes = Inboxes(self.got.append, lambda _: False)
+        inboxes = Inboxes(lambda message, _: self.got.append(message), lambda _: False)
         self._server = make_server(OpenPolicy())
         self._server.add_generic_rpc_handlers((agent_service_handler(),))
         self._server.add_raw_stream(DELIVER_METHOD, inboxes.deliver_raw)

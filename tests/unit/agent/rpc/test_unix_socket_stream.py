@@ -23,6 +23,7 @@ from jellybean_agent import (
     Policy,
     Role,
     RpcServer,
+    StreamSource,
     Transport,
     agent_service_handler,
 )
@@ -53,7 +54,7 @@ class Receiver:
         port = ours.bind(self.server, at)
         self.address = at if link == "unix" else f"127.0.0.1:{port}"
 
-    def _take(self, message: agent_pb2.Message) -> None:
+    def _take(self, message: agent_pb2.Message, _source: StreamSource) -> None:
         if message.upstream == "wrong":
             raise InvalidInputError("that is wrong")
         if message.upstream == "worse":

@@ -138,7 +138,7 @@ class Gateway:
         return ReplyAddress(self.key, self.socket)
 
     async def start(self) -> RpcServer:
-        inboxes = Inboxes(lambda found: self.got.append(found.request_id), lambda _: False)
+        inboxes = Inboxes(lambda found, _: self.got.append(found.request_id), lambda _: False)
         server = PLAIN.server(Policy("w", ("a-1",)))
         server.add_generic_rpc_handlers((agent_service_handler(),))
         server.add_raw_stream(DELIVER_METHOD, inboxes.deliver_raw)

@@ -19,7 +19,7 @@ def ended(talk: Callable[[Any], Awaitable[Any]], received: list[agent_pb2.Messag
     """What the call that `talk` returns ends with; the receiver takes messages but is full."""
 
     async def run() -> tuple[grpc.StatusCode, str]:
-        inboxes = Inboxes(received.append, lambda _: True)
+        inboxes = Inboxes(lambda message, _: received.append(message), lambda _: True)
         server = make_server(OpenPolicy())
         server.add_generic_rpc_handlers((agent_service_handler(),))
         server.add_raw_stream(DELIVER_METHOD, inboxes.deliver_raw)

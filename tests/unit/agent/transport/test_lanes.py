@@ -6,7 +6,16 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
-from jellybean_agent import DELIVER_METHOD, Inboxes, PeerSettings, Policy, RpcServer, Transport, agent_service_handler
+from jellybean_agent import (
+    DELIVER_METHOD,
+    Inboxes,
+    PeerSettings,
+    Policy,
+    RpcServer,
+    StreamSource,
+    Transport,
+    agent_service_handler,
+)
 from jellybean_agent.transport.inboxes import INITIAL_CREDIT
 from jellybean_agent.transport.lanes import PeerLanes
 from jellybean_protos.agent.v1 import agent_pb2
@@ -27,7 +36,7 @@ def test_a_queue_of_one_workflow_holds_up_no_other(tmp_path: Path) -> None:
         got: Counter[str] = Counter()
         full = {"shop"}
 
-        def take(found: agent_pb2.Message) -> None:
+        def take(found: agent_pb2.Message, _source: StreamSource) -> None:
             got[found.upstream.partition("/")[0]] += 1
 
         inboxes, transport = Inboxes(take, full.__contains__, workflows=("shop", "yard")), Transport("w", insecure=True)

@@ -50,7 +50,7 @@ class Link:
     def __init__(self, root: Path, receiver: str = "b-1", renew_s: float = 10.0) -> None:
         self.got: list[str] = []
         self.lost: list[tuple[str, list[str]]] = []
-        self.inboxes = Inboxes(lambda message: self.got.append(message.request_id), lambda _: False)
+        self.inboxes = Inboxes(lambda message, _: self.got.append(message.request_id), lambda _: False)
         ours = Transport("w", CertificateFolder(root / receiver), renew_s=renew_s)
         self.server = ours.server(Policy("w", ("a-1",)))
         self.server.add_generic_rpc_handlers((agent_service_handler(),))

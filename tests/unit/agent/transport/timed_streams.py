@@ -16,6 +16,7 @@ from jellybean_agent import (
     Peer,
     PeerSettings,
     RpcServer,
+    StreamSource,
     Transport,
     agent_service_handler,
     make_server,
@@ -57,7 +58,7 @@ class Receiver:
             return _Late(self, call)
         return _Silence() if self.is_silent else self.inboxes.deliver_raw(call)
 
-    def _take(self, message: agent_pb2.Message) -> None:
+    def _take(self, message: agent_pb2.Message, _source: StreamSource) -> None:
         if message.upstream == "wrong":
             raise InvalidInputError("that is wrong")
         self.got.append(message.request_id)

@@ -31,6 +31,7 @@ from jellybean_agent import (
     PlanView,
     RunOperator,
     StatusError,
+    StreamSource,
     Transport,
     agent_service_handler,
     decode_tensor,
@@ -69,7 +70,7 @@ def answered(
 
     async def all_of_them() -> tuple[list[agent_pb2.Message], WorkerCounters, str]:
         answers: asyncio.Queue[agent_pb2.Message] = asyncio.Queue()
-        inboxes = Inboxes(answers.put_nowait, lambda _: False)
+        inboxes = Inboxes(lambda message, _: answers.put_nowait(message), lambda _: False)
         server = make_server(OpenPolicy())
         server.add_generic_rpc_handlers((agent_service_handler(),))
         server.add_raw_stream(DELIVER_METHOD, inboxes.deliver_raw)
@@ -88,7 +89,7 @@ def answered(
                     tensor=encode_tensor(tensor),
                     plan=view.hash,
                 )
-                driver.receive(wire)
+                driver.receive(wire, StreamSource(GATEWAY))
                 if not together:
                     await asyncio.sleep(0)
             if isinstance(executor, Gated):

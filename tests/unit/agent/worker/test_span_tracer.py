@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from jellybean_agent import GATEWAY, EmulatedLinks, SpanFactory, decode_tensor, encode_tensor
+from jellybean_agent import GATEWAY, EmulatedLinks, SpanFactory, StreamSource, decode_tensor, encode_tensor
 from jellybean_agent.telemetry import spans as spans_module
 from jellybean_agent.transport.message_wire import message_parts
 from jellybean_agent.worker.driver import Driver
@@ -57,7 +57,7 @@ def test_each_request_of_a_batch_has_its_own_spans(tmp_path: Path, monkeypatch: 
                 )
                 if number < 3:
                     wire.trace.parent = f"00-{number + 1:032x}-{1:016x}-01"
-                driver.receive(wire)
+                driver.receive(wire, StreamSource(GATEWAY))
                 await asyncio.sleep(0)  # each comes in a turn of the loop of its own
             executor.gate.set()
             while len(answers.messages) < 4:

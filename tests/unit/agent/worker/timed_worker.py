@@ -17,6 +17,7 @@ from jellybean_agent import (
     Array,
     EmulatedLinks,
     Executor,
+    StreamSource,
     TensorPort,
     decode_tensor,
     encode_tensor,
@@ -142,20 +143,23 @@ class Worker:
     def gateway(self) -> SentMessages:
         return self.sent[GATEWAY]
 
-    def receive(self, request: str, value: float, downstream: str, upstream: str = "x", **more: Any) -> None:
-        """A message with a tensor of this value arrives."""
+    def receive(
+        self, request: str, value: float, downstream: str, upstream: str = "x", sender: str = GATEWAY, **more: Any
+    ) -> None:
+        """A message with a tensor of this value arrives from a process, by default a gateway."""
         tensor = encode_tensor(np.full((1, 2), value, np.float32))
         message = agent_pb2.Message(
             request_id=request, upstream=upstream, downstream=downstream, tensor=tensor, plan=self.view.hash
         )
         for name, content in more.items():
             setattr(message, name, content)
-        self.driver.receive(message)
+        self.driver.receive(message, StreamSource(sender))
 
     def give_up(self, request: str) -> None:
         """The gateway gives a request up."""
         failure = agent_pb2.Failure(reason="given up")
-        self.driver.receive(agent_pb2.Message(request_id=request, failure=failure, plan=self.view.hash))
+        message = agent_pb2.Message(request_id=request, failure=failure, plan=self.view.hash)
+        self.driver.receive(message, StreamSource(GATEWAY))
 
     def close(self) -> None:
         self.driver.stop()

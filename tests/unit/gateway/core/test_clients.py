@@ -30,12 +30,12 @@ Found = TypeVar("Found")
 # The oldest version of aiohttp that is supported has no such keys.
 pytestmark = pytest.mark.filterwarnings("ignore:It is recommended to use web.RequestKey")
 WORKER = """\
-jellybean_counted_since_timestamp_seconds 1000.0
+jellybean_counted_since_timestamp_seconds{worker="edge-1"} 1000.0
 jellybean_requests_total{operator="double",variant="only",worker="edge-1"} 3
 jellybean_failures_total{operator="double",variant="only",worker="edge-1"} 1
 jellybean_busy_seconds_total{operator="double",variant="only",worker="edge-1"} 0.5
-jellybean_link_bytes_total{operator="double",variant="only",worker="edge-1",tier="edge",to_tier="cloud"} 1073741824
-jellybean_network_cost_usd_total{operator="double",variant="only",worker="edge-1",tier="edge",to_tier="cloud"} 0.5
+jellybean_link_bytes_total{operator="double",variant="only",worker="edge-1",tier="edge",to_tier="cloud"} 134217728
+jellybean_network_cost_usd_total{operator="double",variant="only",worker="edge-1",tier="edge",to_tier="cloud"} 0.0625
 """
 
 
@@ -191,7 +191,7 @@ def test_a_remote_ledger(tmp_path: Path) -> None:
         assert (of_client.name, of_client.done, of_client.failed) == ("", 3, 0)
         (operator, *_) = ledger.cost(By.OPERATOR)
         assert (operator.name, operator.done, operator.failed) == ("double", 3, 1)
-        assert operator.traffic_usd == pytest.approx(0.5)
+        assert operator.traffic_usd == pytest.approx(0.0625)
         counts = ledger.counts(None)
         assert counts is not None
         assert sum(received.requests for received in counts.received) == 3

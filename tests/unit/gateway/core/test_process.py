@@ -74,7 +74,7 @@ def test_metrics(tmp_path: Path) -> None:
         options = ("--metrics-port", str(port), "--worker-metrics", "--gateways", "2")
         async with running_gateway(document, tmp_path, *options) as gateway, aiohttp.ClientSession() as http:
             (worker,) = gateway.workers.values()
-            worker.metrics = b'jellybean_made_up_total{operator="double"} 7\n'
+            worker.metrics = b'jellybean_expired_total{operator="double",worker="cloud-1"} 7\n'
             for _ in range(3):
                 await gateway.infer(inputs=INPUTS)
             assert (await refused(gateway.infer(inputs={"x": tensor(1)})))[0] is Code.INVALID_ARGUMENT
@@ -95,7 +95,7 @@ def test_metrics(tmp_path: Path) -> None:
                 assert found["gateway_cost_usd_total", "links"] == pytest.approx(3 * 16 / 2**30 * 0.5)
                 assert found["gateway_price_usd_per_h",] == pytest.approx(0.1)
                 assert found["plan_info", gateway.view.hash, "optimal", "tiny"] == 1
-                assert found["made_up_total", "double"] == 7
+                assert found["expired_total", "double", "cloud-1"] == 7
             assert samples(scraped)["gateway_replicas",] == 2
             assert (await refused(gateway.stub.Metrics(agent_pb2.MetricsRequest(workflow="other"))))[
                 0

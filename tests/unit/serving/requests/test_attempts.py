@@ -41,6 +41,9 @@ class Plan:
     def signature(self, _operator: str) -> None:
         return None
 
+    def refuses(self, *_: object) -> bool:
+        return False
+
     def send(self, *_: object) -> None: ...
 
     def end_attempt(self, *_: object) -> None: ...
@@ -81,7 +84,7 @@ def test_children_of_unlike_shapes_are_refused_with_the_shapes() -> None:
     def child(index: int, width: int) -> Any:
         path = [agent_pb2.Position(index=index, count=2)]
         return lambda requests, key: requests.receive(
-            agent_pb2.Message(request_id=key, upstream="s", tensor=_tensor(width), path=path)
+            agent_pb2.Message(request_id=key, upstream="s", tensor=_tensor(width), path=path), "w"
         )
 
     (outcome,) = _results([Plan("s", depth=1)], child(0, 2), child(1, 3))
@@ -121,7 +124,8 @@ def test_a_plan_with_other_sinks_does_not_take_a_lost_request_over() -> None:
 
     def lose(requests: InFlightRequests, key: str) -> None:
         served.append(Plan("new"))
-        requests.receive(agent_pb2.Message(request_id=key, failure=agent_pb2.Failure(status=14, reason="gone")))
+        failure = agent_pb2.Failure(status=14, reason="gone", worker="w")
+        requests.receive(agent_pb2.Message(request_id=key, failure=failure), "w")
 
     (outcome,) = _results(served, lose)
     assert outcome is not None

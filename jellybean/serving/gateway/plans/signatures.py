@@ -1,0 +1,166 @@
+"""What a plan's workers say that their models take and give: compared with the plan, and with each other.
+
+Workers that run the same variant load the same file, so they state the same. Of those that differ the plan cannot
+know who is right: most workers are believed, or else those with the greater part of the requests, and the others are
+left out. Requests are only checked against what most workers say. What is disputed is checked where a model runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from jellybean_agent import GATEWAY, MAX_TENSOR_RANK, WIRE_DTYPES, PlanView, WorkerView
+from jellybean_protos.agent.v1 import agent_pb2
+
+Ports = Mapping[str, agent_pb2.TensorSpec]
+_MOST = 2**40  # of a size in a shape
+_MAX_DTYPE = 200  # characters of a type
+_LITTLE = 1e-9  # shares of requests that differ by less are equal
+
+
+@dataclass(frozen=True, slots=True)
+class _Party:
+    """Workers whose statements on an operator do not contradict each other, and the widest signature of them."""
+
+    workers: tuple[str, ...]
+    signature: agent_pb2.Signature
+    share: float  # of the requests
+
+
+def problem_of(view: PlanView, worker: WorkerView, stated: Mapping[str, agent_pb2.Signature]) -> str:
+    """What is wrong with the signatures that a worker states of its operators, by the plan; empty if nothing."""
+    for name in [name for name in worker.operators if name in stated]:  # what it does not state harms nobody
+        wiring, signature = view.operators[name].wiring, stated[name]
+        upstreams = {upstream for upstream, _ in wiring.inputs}
+        downstreams = {downstream for downstream, _ in wiring.outputs} or {GATEWAY}
+        if signature.inputs.keys() != upstreams or signature.outputs.keys() != downstreams:
+            return f"states other inputs or outputs of {name} than the plan has"
+        specs = [*signature.inputs.values(), *signature.outputs.values()]
+        is_sound = all(map(_is_sound, specs)) and all(spec.dtype in WIRE_DTYPES for spec in signature.inputs.values())
+        if not is_sound:
+            return f"states types or shapes of {name} that no tensor has"
+    return ""
+
+
+class Signatures:
+    """The signatures of a plan's operators. `changes`: how often they may have changed."""
+
+    def __init__(self, view: PlanView) -> None:
+        self._view = view
+        self._stated: dict[str, dict[str, agent_pb2.Signature]] = {name: {} for name in view.operators}  # by worker
+        self._parties: dict[str, list[_Party]] = {}  # operator -> of workers that are not left out, the strongest first
+        self._odd: dict[str, dict[str, str]] = {}  # operator -> worker -> why it is left out
+        self.changes = 0
+
+    def state(self, worker: WorkerView, stated: Mapping[str, agent_pb2.Signature]) -> None:
+        """A worker states the signatures of its operators, in which nothing is wrong by the plan."""
+        for name in [name for name in worker.operators if name in stated]:
+            if self._stated[name].get(worker.name) != stated[name]:
+                self._stated[name][worker.name] = stated[name]
+                self._compare(name)
+                self.changes += 1
+
+    def of(self, operator: str) -> agent_pb2.Signature | None:
+        """What most say of an operator, or the strongest party; None before a worker has said anything."""
+        parties = self._parties.get(operator)
+        return parties[0].signature if parties else None
+
+    def agreed(self, operator: str) -> agent_pb2.Signature | None:
+        """The signature that no worker, or a minority, disputes; None if there is none."""
+        parties, count = self._parties.get(operator), len(self._stated[operator])
+        if not parties:
+            return None
+        is_agreed = len(parties[0].workers) == count or 2 * len(parties[0].workers) > max(count, 2)
+        return parties[0].signature if is_agreed else None
+
+    def disputed(self) -> list[str]:
+        """Operators on which workers disagree, so that their inputs are not checked."""
+        return [name for name, parties in self._parties.items() if parties and self.agreed(name) is None]
+
+    def odd(self) -> dict[str, str]:
+        """The workers to be left out, and why."""
+        return {worker: why for of_operator in self._odd.values() for worker, why in of_operator.items()}
+
+    def _compare(self, operator: str) -> None:
+        """Divide the workers of an operator into parties, and find the odd ones among those of one variant."""
+        odd: dict[str, str] = {}
+        by_variant: dict[str, list[str]] = {}
+        for name in self._stated[operator]:
+            by_variant.setdefault(self._view.workers[name].variants.get(operator, ""), []).append(name)
+        for names in by_variant.values():
+            first, *others = self._divided(operator, names)
+            if others and _is_stronger(first, others[0]):
+                why = f"states other inputs or outputs of {operator} than {', '.join(first.workers[:3])}"
+                odd |= {name: why for party in others for name in party.workers}
+        self._odd[operator] = odd
+        self._parties[operator] = self._divided(operator, [name for name in self._stated[operator] if name not in odd])
+
+    def _divided(self, operator: str, names: Collection[str]) -> list[_Party]:
+        """Parties of these workers, the strongest first."""
+        groups: list[list[str]] = []
+        stated = self._stated[operator]
+        for name in sorted(names, key=list(self._view.workers).index):
+            fits = (group for group in groups if all(_fits(stated[name], stated[other]) for other in group))
+            group = next(fits, None)
+            if group is None:
+                groups.append([name])
+            else:
+                group.append(name)
+        shares = self._shares(operator) if len(groups) > 1 else {}
+        parties = [
+            _Party(tuple(group), _widest([stated[name] for name in group]), sum(shares.get(n, 0.0) for n in group))
+            for group in groups
+        ]
+        return sorted(parties, key=lambda party: (len(party.workers), party.share), reverse=True)
+
+    def _shares(self, operator: str) -> dict[str, float]:
+        """Worker -> its share of the requests that go to an operator, by the plan's weights."""
+        shares: dict[str, float] = {}
+        for number, route in enumerate(self._view.routes):
+            if operator in route:
+                weight = self._view.weights[number % len(self._view.weights)]
+                shares[route[operator]] = shares.get(route[operator], 0.0) + weight
+        return shares
+
+
+def _is_stronger(first: _Party, second: _Party) -> bool:
+    if len(first.workers) != len(second.workers):
+        return len(first.workers) > len(second.workers)
+    return first.share > second.share + _LITTLE
+
+
+def _is_sound(spec: agent_pb2.TensorSpec) -> bool:
+    is_shape = len(spec.shape) <= MAX_TENSOR_RANK and all(-1 <= size <= _MOST for size in spec.shape)
+    return is_shape and len(spec.dtype) <= _MAX_DTYPE
+
+
+def _fits(one: agent_pb2.Signature, other: agent_pb2.Signature) -> bool:
+    """True if two signatures do not contradict each other; -1 is any size."""
+    return _ports_fit(one.inputs, other.inputs) and _ports_fit(one.outputs, other.outputs)
+
+
+def _ports_fit(ones: Ports, others: Ports) -> bool:
+    return all(
+        spec.dtype == others[name].dtype
+        and len(spec.shape) == len(others[name].shape)
+        and all(-1 in pair or pair[0] == pair[1] for pair in zip(spec.shape, others[name].shape, strict=True))
+        for name, spec in ones.items()
+    )
+
+
+def _widest(signatures: Sequence[agent_pb2.Signature]) -> agent_pb2.Signature:
+    """A signature that takes what any of these takes; they do not contradict each other."""
+    first = signatures[0]
+    return agent_pb2.Signature(
+        inputs={name: _widest_spec([one.inputs[name] for one in signatures]) for name in first.inputs},
+        outputs={name: _widest_spec([one.outputs[name] for one in signatures]) for name in first.outputs},
+    )
+
+
+def _widest_spec(specs: Iterable[agent_pb2.TensorSpec]) -> agent_pb2.TensorSpec:
+    first, *others = specs
+    shape = list(first.shape)
+    for spec in others:
+        shape = [size if size == other else -1 for size, other in zip(shape, spec.shape, strict=True)]
+    return agent_pb2.TensorSpec(dtype=first.dtype, shape=shape)
