@@ -166,12 +166,13 @@ async def served(
     dtype: str = "float32",
     request_bytes: int = 2**26,
     tls: Path | None = None,
+    renew_s: float = 300.0,
     **limits: Any,
 ) -> AsyncIterator[Served]:
     """Serve in this context, within these limits."""
     found = Served(free_port(), Backend(answer, dtype), Admission(request_bytes))
     folder = None if tls is None else CertificateFolder(tls)
-    transport = Transport(WORKFLOW, folder, insecure=tls is None, admission=found.admission)
+    transport = Transport(WORKFLOW, folder, insecure=tls is None, renew_s=renew_s, admission=found.admission)
     async with serve_http(
         InferenceService(found.backend),
         ("127.0.0.1", found.port),
