@@ -1,5 +1,7 @@
 from .admission.gate import ConnectionGate as ConnectionGate
 from .admission.gate import Entry as Entry
+from .admission.gate import GATE_ENTRY as GATE_ENTRY
+from .admission.gate import IDLE as IDLE
 from .admission.limits import ListeningPort as ListeningPort
 from .admission.limits import PORT_LIMITS as PORT_LIMITS
 from .admission.limits import PortLimits as PortLimits
@@ -77,7 +79,6 @@ from .inference.service import MODEL_INFER_METHOD as MODEL_INFER_METHOD
 from .inference.service import log_refusal as log_refusal
 from .inference.tensors import DTYPE_BY_DATATYPE as DTYPE_BY_DATATYPE
 from .inference.tensors import dtype_of_datatype as dtype_of_datatype
-from .inference.tensors import tensor_from_values as tensor_from_values
 from .measuring.memory_growth import ModelMemory as ModelMemory
 from .measuring.memory_growth import memory_growth as memory_growth
 from .measuring.neighbours import busy_neighbours as busy_neighbours
@@ -97,6 +98,7 @@ from .process.metrics import certificate_metrics as certificate_metrics
 from .process.metrics import link_byte_metrics as link_byte_metrics
 from .process.metrics import metrics_text as metrics_text
 from .process.metrics import serve_metrics as serve_metrics
+from .process.page_server import serve_pages as serve_pages
 from .process.peer_addresses import read_peer_addresses as read_peer_addresses
 from .process.server import DEFAULT_DRAIN_S as DEFAULT_DRAIN_S
 from .process.server import add_reflection as add_reflection
@@ -104,6 +106,7 @@ from .process.server import running_task as running_task
 from .process.server import termination_event as termination_event
 from .rpc.calls import RpcCall as RpcCall
 from .rpc.server import RpcServer as RpcServer
+from .rpc.tls.transport import TlsTransport as TlsTransport
 from .rpc.unix_socket_client import UnixSocketClient as UnixSocketClient
 from .rpc.unix_socket_client import UnixSocketRpcUnsupportedError as UnixSocketRpcUnsupportedError
 from .rpc.unix_socket_frames import CALL as CALL
@@ -126,6 +129,7 @@ from .security.identity import Policy as Policy
 from .security.identity import Role as Role
 from .security.identity import caller_uri as caller_uri
 from .security.identity import current_caller as current_caller
+from .security.identity import identities as identities
 from .security.identity import is_tls_name as is_tls_name
 from .security.identity import parse_identity as parse_identity
 from .security.identity import remember_caller as remember_caller
@@ -134,7 +138,6 @@ from .security.renewal import ExpiredCertificateError as ExpiredCertificateError
 from .security.renewal import renewal_advice as renewal_advice
 from .security.renewal import renewal_command as renewal_command
 from .security.renewal import utc_minute as utc_minute
-from .security.tls_context import TlsConnection as TlsConnection
 from .steps import step as step
 from .system.device import CPU as CPU
 from .system.device import DEVICE_NAMES as DEVICE_NAMES
@@ -184,6 +187,7 @@ from .tensors.stacking import arrays_of as arrays_of
 from .tensors.stacking import stack_requests as stack_requests
 from .tensors.tensors import Array as Array
 from .tensors.tensors import MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES
+from .tensors.tensors import MAX_TENSOR_BYTES as MAX_TENSOR_BYTES
 from .tensors.tensors import MAX_TENSOR_RANK as MAX_TENSOR_RANK
 from .tensors.tensors import RawTensor as RawTensor
 from .tensors.tensors import check_answer_size as check_answer_size

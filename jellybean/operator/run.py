@@ -8,8 +8,7 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any
 
 import kopf
 
@@ -19,7 +18,11 @@ from jellybean.operator.leader import Leader
 from jellybean.operator.metrics import OperatorMetrics
 from jellybean.operator.permissions import Permissions
 from jellybean.operator.reconcile import POLL_S
+from jellybean_agent import ListeningPort, serve_pages
 from jellybean_k8s import CRD_API_VERSION, CRD_NAME, Cluster
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIApplication
 
 Pages = Mapping[str, Callable[[], bytes]]  # path -> its text
 _log = logging.getLogger("jellybean.operator")
@@ -92,29 +95,20 @@ def _http_server(port: int | None, pages: Pages) -> Iterator[None]:
     if port is None:
         yield
         return
-
-    class Handler(_Handler):
-        texts = pages
-
-    with ThreadingHTTPServer(("", port), Handler) as server:
-        threading.Thread(target=server.serve_forever, name=f"http {port}", daemon=True).start()
+    stop = serve_pages(("0.0.0.0", port), _application(pages), ListeningPort.OPERATOR)
+    try:
         yield
-        server.shutdown()
+    finally:
+        stop()
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """Answers GET of a known page with 200, other requests with 404; requests are not logged."""
+def _application(pages: Pages) -> WSGIApplication:
+    """Answers a known page with 200, other paths with 404."""
 
-    texts: ClassVar[Pages] = {}
+    def answer(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        page = pages.get(environ["PATH_INFO"])
+        headers = [("Content-Type", "text/plain; version=0.0.4; charset=utf-8")]
+        start_response("404 Not Found" if page is None else "200 OK", headers)
+        return [b"" if page is None else page()]
 
-    def do_GET(self) -> None:
-        page = self.texts.get(self.path)
-        text = b"" if page is None else page()
-        self.send_response(404 if page is None else 200)
-        self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, format: str, *args: object) -> None:
-        return
+    return answer

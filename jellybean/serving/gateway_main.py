@@ -201,7 +201,7 @@ def _serve_metrics(options: argparse.Namespace, gateways: Gateways, transport: T
         plan=lambda: gateways.view,
         replicas=options.gateways,
     )
-    return serve_metrics(at, collector) or (lambda: None)
+    return serve_metrics(at, collector, transport.admission.refused) or (lambda: None)
 
 
 def _worker_metrics(options: argparse.Namespace, gateways: Gateways) -> Callable[[], Sequence[bytes]]:

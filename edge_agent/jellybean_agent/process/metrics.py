@@ -6,18 +6,21 @@ They are read from the driver's counters at scrape time, so they cost nothing wh
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from jellybean_agent.admission.limits import ListeningPort
 from jellybean_agent.admission.metrics import admission_metrics
 from jellybean_agent.admission.process import Admission
 from jellybean_agent.brain.plan_view import PlanView, WorkerView
 from jellybean_agent.errors import PlanViewError, describe_error
+from jellybean_agent.process.page_server import serve_pages
 from jellybean_agent.security.certificates import CertificateFolder
 from jellybean_agent.worker.counters import WorkerCounters
 from jellybean_agent.worker.driver import Driver
@@ -201,10 +204,12 @@ def metrics_text(collector: Collector) -> bytes:
     return generate_latest(registry)
 
 
-def serve_metrics(at: tuple[str, int], collector: Collector) -> Callable[[], None] | None:
+def serve_metrics(
+    at: tuple[str, int], collector: Collector, refused: Counter[tuple[ListeningPort, str]] | None = None
+) -> Callable[[], None] | None:
     """Serve /metrics `at` host and port; returns a function that stops it. Port 0: serve nothing, and return None.
 
-    PlanViewError if the port is in use or not allowed.
+    PlanViewError if the port is in use or not allowed. `refused`: counts the connections that were ended.
     """
     host, port = at
     if port == 0:
@@ -212,13 +217,6 @@ def serve_metrics(at: tuple[str, int], collector: Collector) -> Callable[[], Non
     registry = CollectorRegistry()
     registry.register(collector)
     try:
-        server, thread = start_http_server(port, addr=host, registry=registry)
+        return serve_pages(at, make_wsgi_app(registry), ListeningPort.METRICS, refused)
     except OSError as error:
         raise PlanViewError(f"cannot serve metrics on {host}:{port}: {describe_error(error)}") from error
-
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-    return stop

@@ -113,7 +113,7 @@ async def serve(options: Options, pool: ModelProcessPool | None = None, stop: as
             await service.load()
             gc.freeze()  # exclude current objects from garbage collection
             at = (options.metrics_host, options.metrics_port)
-            stop_metrics = serve_metrics(at, service.metrics)
+            stop_metrics = serve_metrics(at, service.metrics, transport.admission.refused)
             LOG.info("%s ready: %s", worker.name, ", ".join(worker.operators))
             async with running_task(watch_expiry(transport.certificate)), running_task(counters.keep_synced()):
                 await stop.wait()

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import ssl
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -25,22 +24,6 @@ class TlsSettings:
     minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
     clients: bool = True
     alpn: tuple[str, ...] = ()
-    session: type[ssl.SSLObject] = ssl.SSLObject
-
-
-class TlsConnection(ssl.SSLObject):
-    """The TLS of one connection of asyncio's server. `began_s`: when it was accepted, by the monotonic clock."""
-
-    began_s = 0.0
-
-    def do_handshake(self) -> None:
-        try:
-            super().do_handshake()
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise
-        except ssl.SSLError as error:  # asyncio closes the connection without logging the reason
-            LOG.info("refused at the handshake: %s", tls_error_text(error))
-            raise
 
 
 class ReloadingTlsContext(ssl.SSLContext):
@@ -73,10 +56,7 @@ class ReloadingTlsContext(ssl.SSLContext):
                 self._newest = _server_context(current, self._settings)
             except (ssl.SSLError, ValueError) as error:
                 LOG.warning("the last valid certificate stays in use: %s", tls_error_text(error))
-        found = self._newest.wrap_bio(*arguments, **more)
-        if isinstance(found, TlsConnection):
-            found.began_s = time.monotonic()
-        return found
+        return self._newest.wrap_bio(*arguments, **more)
 
 
 def client_context(credentials: Credentials, alpn: tuple[str, ...]) -> ssl.SSLContext:
@@ -102,7 +82,6 @@ def _server_context(credentials: Credentials, settings: TlsSettings) -> ssl.SSLC
     context.num_tickets = 0  # no session resumption in TLS 1.3: every connection shows a certificate
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION  # the same in TLS 1.2
     context.verify_mode = ssl.CERT_REQUIRED if settings.clients else ssl.CERT_NONE
-    context.sslobject_class = settings.session
     if settings.alpn:
         context.set_alpn_protocols(list(settings.alpn))
     _load_authority(context, credentials.ca)

@@ -32,7 +32,6 @@ from jellybean_agent.security.identity import Identity, OpenPolicy, Policy, Role
 from jellybean_agent.security.renewal import renewal_advice, utc_minute
 from jellybean_agent.security.tls_context import (
     ReloadingTlsContext,
-    TlsConnection,
     TlsSettings,
     client_context,
     tls_error_text,
@@ -52,7 +51,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.enable_http_proxy", 0),
 )
 OnCall = Callable[[Any], None]  # gets the context of a call, in the call's task
-_HTTP_TLS = TlsSettings(session=TlsConnection)
+_HTTP_TLS = TlsSettings()
 _RPC_TLS = TlsSettings(minimum=ssl.TLSVersion.TLSv1_2, alpn=SERVER_ALPN)  # TLS 1.2: for clients with older libraries
 _OPEN_TLS = replace(_RPC_TLS, clients=False, alpn=(HTTP2_ALPN,))
 _OPEN_AGE_S = 60.0  # of connections of clients without a certificate

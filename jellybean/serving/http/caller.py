@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from aiohttp import web
-
-from jellybean_agent import tls_auth_context
-
 
 class HttpCaller:
-    """Whom a request is from. `is_tls`: the connection was made with certificates."""
+    """Whom a request is from. `client`: the URI of its identity, else its address.
 
-    def __init__(self, request: web.Request, *, is_tls: bool) -> None:
-        self._request, self._is_tls = request, is_tls
+    `auth`: of the certificate that its connection was made with; empty without TLS.
+    """
+
+    def __init__(self, client: str, auth: Mapping[str, Iterable[bytes]]) -> None:
+        self.client, self._auth = client, auth
 
     def invocation_metadata(self) -> None:
         """No metadata: it carries the protocol version of our own processes, which do not use HTTP."""
 
     def peer(self) -> str:
-        return f"ipv4:{self._request.remote}"
+        return self.client
 
     def auth_context(self) -> Mapping[str, Iterable[bytes]]:
-        if not self._is_tls:
-            return {}
-        transport = self._request.transport
-        certificate = (transport.get_extra_info("peercert") if transport is not None else None) or {}
-        return tls_auth_context(name for kind, name in certificate.get("subjectAltName", ()) if kind == "URI")
+        return self._auth

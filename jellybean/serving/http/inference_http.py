@@ -6,11 +6,12 @@ gRPC. Without, it listens on the loopback and checks the Host header, which prot
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,18 +19,31 @@ import grpc
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from jellybean.serving.http.caller import HttpCaller
-from jellybean.serving.http.inference_json import plain, read_request, write_response
+from jellybean.serving.http.bodies import read_body
+from jellybean.serving.http.calls import CURRENT_CALL, HttpCall, RefusalError
+from jellybean.serving.http.connections import HttpPort
+from jellybean.serving.http.inference_json import (
+    MAX_JSON_BYTES,
+    bytes_behind,
+    json_too_large,
+    parse_request,
+    plain,
+    write_json,
+    write_response,
+)
 from jellybean.serving.http.label_route import Label, add_label_route
+from jellybean.serving.http.turns import Turns, at_once
 from jellybean_agent import (
     INFERENCE_SERVICE_NAME,
     MAX_MESSAGE_BYTES,
+    PORT_LIMITS,
     AgentError,
     InferenceService,
     InvalidInputError,
+    ListeningPort,
     PlanViewError,
     Policy,
-    TlsConnection,
+    PortLimits,
     Transport,
     about,
     check_caller,
@@ -46,7 +60,13 @@ JSON_LENGTH = "Inference-Header-Content-Length"
 _HOSTS = ("127.0.0.1", "localhost")
 _HTTP2_PREFACE = "PRI"  # how a connection of gRPC begins
 _MAX_REASON = 200  # characters of aiohttp's reason in the log
-_IDLE_S = 75.0  # keep-alive of a connection
+_MAX_FIELDS_BYTES = 2**16  # of a JSON body without tensors
+_AT_ONCE_BYTES = 2**14  # of tensors and JSON that are converted without taking turns
+_SENT_BYTES = 2**18  # of an answer that are written at once
+_ACCEPTED_AT_ONCE = 16  # connections that asyncio accepts in one turn, before the port's limits are applied
+_BACKLOG = 1024
+_READ_BYTES = 2**14  # of a body that aiohttp keeps before it stops reading, twice as many
+_HEALTH = "/v2/health/"
 _STATUS = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
     grpc.StatusCode.FAILED_PRECONDITION: 400,
@@ -70,6 +90,7 @@ async def serve_http(
     label: Label | None = None,
     *,
     traced: bool = False,
+    limits: PortLimits = PORT_LIMITS[ListeningPort.HTTP],
 ) -> AsyncIterator[None]:
     """Serve on (host, port) in this context. PlanViewError when the port is taken or needs TLS.
 
@@ -78,33 +99,81 @@ async def serve_http(
     host, port = address
     transport.check(f"{host}:{port}")
     context = transport.http_context()
-    guard = _Guard(policy, is_tls=context is not None)
+    if context is not None:
+        limits = replace(limits, idle_s=min(limits.idle_s, transport.renew_s))
+    guard = _Guard(policy)
     app = application(service, guard)
     if label is not None:
         add_label_route(app, guard, service, label)
-    app.middlewares.insert(0, web.middleware(_check_host_header if context is None else _limit_age(transport.renew_s)))
+    if context is None:
+        app.middlewares.insert(0, web.middleware(_check_host_header))
     if traced:
         app.middlewares.append(web.middleware(_read_trace_headers))
-    idle_s = _IDLE_S if context is None else min(_IDLE_S, transport.renew_s)
+    http_port = HttpPort(limits, transport.admission, context)
+    app.middlewares.insert(0, web.middleware(_admitting(http_port)))
+    if context is not None:
+        app.on_response_prepare.append(partial(_end_old, http_port, transport.renew_s))
     runner = web.AppRunner(
         app,
         access_log=None,
         handler_cancellation=True,
         shutdown_timeout=1.0,
-        keepalive_timeout=idle_s,
+        keepalive_timeout=limits.idle_s,
         logger=_server_logger(),
+        auto_decompress=False,
+        read_bufsize=_READ_BYTES,
     )
     await runner.setup()
+    http_port.make_handler = runner.server
     try:
-        site = web.TCPSite(runner, host.strip("[]"), port, reuse_address=True, ssl_context=context)
-        try:
-            await site.start()
-        except OSError as error:
-            url = f"{'http' if context is None else 'https'}://{host}:{port}"
-            raise PlanViewError(f"cannot listen on {url}: {describe_error(error)}") from error
+        listening = await _listen(http_port, host.strip("[]"), port)
+    except OSError as error:
+        await runner.cleanup()
+        url = f"{'http' if context is None else 'https'}://{host}:{port}"
+        raise PlanViewError(f"cannot listen on {url}: {describe_error(error)}") from error
+    try:
         yield
     finally:
+        listening.close()
+        http_port.close()
         await runner.cleanup()
+
+
+async def _listen(port: HttpPort, host: str, number: int) -> asyncio.Server:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(port.accept, host, number, backlog=_ACCEPTED_AT_ONCE, reuse_address=True)
+    for listening in server.sockets:
+        with listening.dup() as same:
+            same.listen(_BACKLOG)  # more may wait
+    return server
+
+
+def _admitting(port: HttpPort) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+    """Counts each request, and refuses it where there is no room; health is asked by everybody."""
+
+    async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
+        connection = port.connections.get(request.protocol)
+        try:
+            if connection is None:
+                raise RefusalError(503, "the connection is closed", closes=True)
+            call = connection.begin_call(is_health=request.path.startswith(_HEALTH))
+        except RefusalError as error:
+            return _refused(error)
+        try:
+            CURRENT_CALL.set(call)
+            return await handler(request)
+        finally:
+            call.end()
+
+    return admit
+
+
+async def _end_old(port: HttpPort, age_s: float, request: web.Request, response: web.StreamResponse) -> None:
+    """Close a TLS connection older than `age_s` after this answer, so that replaced certificates take effect."""
+    connection = port.connections.get(request.protocol)
+    if connection is not None and connection.age_s > age_s:
+        response.force_close()
+        response.headers["Connection"] = "close"
 
 
 def _server_logger() -> logging.Logger:
@@ -129,7 +198,7 @@ def _shorten_protocol_error(record: logging.LogRecord) -> bool:
 def application(service: InferenceService, guard: _Guard) -> web.Application:
     """The protocol's routes."""
     handlers = _Handlers(service)
-    app = web.Application(middlewares=[web.middleware(_answer_errors)], client_max_size=MAX_MESSAGE_BYTES)
+    app = web.Application(middlewares=[web.middleware(_answer_errors)])
 
     def add(kind: str, path: str, method: str, handler: Handler) -> None:
         route = app.router.add_get if kind == "GET" else app.router.add_post
@@ -155,28 +224,14 @@ def application(service: InferenceService, guard: _Guard) -> web.Application:
 class _Guard:
     """Checks the access policy before a handler is called."""
 
-    def __init__(self, policy: Policy, *, is_tls: bool) -> None:
-        self._policy, self._is_tls = policy, is_tls
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
 
     async def checked(self, method: str, handler: Handler, request: web.Request) -> web.StreamResponse:
-        caller = HttpCaller(request, is_tls=self._is_tls)
+        caller = CURRENT_CALL.get().caller
         check_caller(self._policy, method, caller)
         remember_caller(caller)
-        request["caller"] = caller
         return await handler(request)
-
-
-def _limit_age(age_s: float) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
-    """Close connections older than `age_s` after an answer, so that replaced or removed certificates take effect."""
-
-    async def end_old(request: web.Request, handler: Handler) -> web.StreamResponse:
-        response = await handler(request)
-        tls = request.transport.get_extra_info("ssl_object") if request.transport is not None else None
-        if isinstance(tls, TlsConnection) and time.monotonic() - tls.began_s > age_s:
-            response.force_close()
-        return response
-
-    return end_old
 
 
 async def _check_host_header(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -203,10 +258,10 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
     except AgentError as error:
         log_refusal(error)
         return _error(_STATUS.get(status_of(error), 500), str(error))
+    except RefusalError as error:
+        return _refused(error)
     except UnicodeEncodeError:
         refusal = 400, "the request holds text that is not valid Unicode (a lone surrogate)"
-    except web.HTTPRequestEntityTooLarge:
-        refusal = 413, f"the body is above the limit of {MAX_MESSAGE_BYTES} bytes"
     except web.HTTPException as error:
         refusal = error.status, f"{request.method} {request.path[:200]}: {error.reason}; see /v2"
     except Exception:  # a boundary: the call fails, the gateway goes on
@@ -216,15 +271,23 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
     return _error(*refusal)
 
 
-def _error(status: int, reason: str) -> web.Response:
-    return web.json_response({"error": reason[:2000]}, status=status)
+def _refused(error: RefusalError) -> web.Response:
+    LOG.info("refused: %s", error, extra=log_fields(status=error.status))
+    response = _error(error.status, str(error), error.headers)
+    if error.closes:
+        response.force_close()
+    return response
+
+
+def _error(status: int, reason: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.json_response({"error": reason[:2000]}, status=status, headers=headers)
 
 
 class _Handlers:
     """One handler per kind of path."""
 
     def __init__(self, service: InferenceService) -> None:
-        self._service = service
+        self._service, self._turns = service, Turns()
 
     async def live(self, _request: web.Request) -> web.Response:
         return web.json_response(plain(await self._service.server_live(pb.ServerLiveRequest())))
@@ -263,14 +326,70 @@ class _Handlers:
             plain(await self._service.refuse_loading(pb.RepositoryModelLoadRequest(model_name=name)))
         )
 
-    async def infer(self, request: web.Request) -> web.Response:
-        asked, binary = read_request(await request.read(), _json_bytes(request))
+    async def infer(self, request: web.Request) -> web.StreamResponse:
+        call = CURRENT_CALL.get()
+        asked, binary = await self._read(request, call)
         asked.model_name, asked.model_version = request.match_info["model"], request.match_info.get("version", "")
-        body, json_bytes = write_response(await self._service.model_infer(asked), binary)
-        if json_bytes is None:
-            return web.Response(body=body, content_type="application/json")
-        headers = {JSON_LENGTH: str(json_bytes)}
-        return web.Response(body=body, headers=headers, content_type="application/octet-stream")
+        response = await self._service.model_infer(asked)
+        size = sum(map(len, response.raw_output_contents))
+        if size > _AT_ONCE_BYTES:
+            call.hold(size)
+            return await self._send(request, call, response, binary)
+        body, json_bytes = write_response(response, binary)
+        return web.Response(body=body, headers=_headers(json_bytes))
+
+    async def _read(self, request: web.Request, call: HttpCall) -> tuple[pb.ModelInferRequest, frozenset[str] | bool]:
+        json_bytes = _json_bytes(request)
+        limits = (MAX_JSON_BYTES, json_too_large) if json_bytes is None else (MAX_MESSAGE_BYTES, _too_large)
+        body = await read_body(request, call, *limits)
+        text_bytes = len(body) if json_bytes is None else min(json_bytes, len(body))
+        steps = parse_request(body, json_bytes, call.hold)
+        if text_bytes <= _AT_ONCE_BYTES:
+            return at_once(steps)
+        found = await self._turns.run(call.caller.client, steps)
+        call.give(text_bytes)  # the tensors are counted, and the text is not kept
+        return found
+
+    async def _send(
+        self, request: web.Request, call: HttpCall, response: pb.ModelInferResponse, binary: frozenset[str] | bool
+    ) -> web.StreamResponse:
+        """Send an answer as it is written. With bytes behind the JSON, whose size comes first, the JSON is held."""
+        pieces, behind = (
+            self._turns.pieces(call.caller.client, write_json(response, binary)),
+            bytes_behind(response, binary),
+        )
+        text = bytearray()
+        async for piece in pieces:
+            if behind:
+                call.hold(len(piece))
+            text += piece
+            if text and not behind:
+                break
+        answer = web.StreamResponse(headers=_headers(len(text) if behind else None))
+        if behind:
+            answer.content_length = len(text) + sum(map(len, behind))
+        try:
+            await answer.prepare(request)
+            for part in (text, *behind):
+                for at in range(0, len(part), _SENT_BYTES):
+                    await answer.write(part[at : at + _SENT_BYTES])
+            async for piece in pieces:
+                await answer.write(piece)
+            await answer.write_eof()
+        except ConnectionError:  # the client has gone: aiohttp closes its connection
+            pass
+        return answer
+
+
+def _headers(json_bytes: int | None) -> dict[str, str]:
+    """The headers of an answer. `json_bytes`: size of its JSON part; None when all of it is JSON."""
+    if json_bytes is None:
+        return {"Content-Type": "application/json"}
+    return {"Content-Type": "application/octet-stream", JSON_LENGTH: str(json_bytes)}
+
+
+def _too_large(size: int) -> str:
+    return f"the body has {size} bytes, above the limit of {MAX_MESSAGE_BYTES}"
 
 
 def _named(request: web.Request) -> dict[str, Any]:
@@ -286,10 +405,15 @@ def _json_bytes(request: web.Request) -> int | None:
 
 async def _object(request: web.Request) -> dict[str, Any]:
     """The body as a JSON object; an empty body is an empty object."""
+    body = await read_body(request, CURRENT_CALL.get(), _MAX_FIELDS_BYTES, _fields_too_large)
     try:
-        found = json.loads(await request.read() or b"{}")
+        found = json.loads(body or b"{}")
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"not JSON: {str(error)[:200]}") from error
     if not isinstance(found, dict):
         raise InvalidInputError("a JSON object is meant")
     return found
+
+
+def _fields_too_large(size: int) -> str:
+    return f"the body has {size} bytes, above the limit of {_MAX_FIELDS_BYTES} for this call"

@@ -10,12 +10,14 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
+from jellybean.serving.http.bodies import read_body
+from jellybean.serving.http.calls import CURRENT_CALL
 from jellybean_agent import InferenceService, InvalidInputError
 from jellybean_protos.gateway.v1 import ledger_pb2
 from jellybean_protos.inference.v2 import inference_pb2
 
 LABEL_METHOD = "/jellybean.gateway.v1.Ledger/Label"
-_MAX_BODY_BYTES = 8 * 2**20
+MAX_BODY_BYTES = 2**20  # which the event loop parses in some ten milliseconds
 _KEYS = frozenset({"id", "label", "client"})
 
 Label = Callable[[ledger_pb2.LabelRequest, Any], Awaitable[ledger_pb2.LabelResponse]]  # labels, caller -> outcomes
@@ -32,10 +34,11 @@ def add_label_route(app: web.Application, guard: Guard, service: InferenceServic
     """Add the route. `label`: judges answers by labels, for the caller that the guard has let in."""
 
     async def labels(request: web.Request) -> web.Response:
+        call = CURRENT_CALL.get()
         await service.model_ready(inference_pb2.ModelReadyRequest(name=request.match_info["model"]))
-        wanted = read_labels(await request.read())
+        wanted = read_labels(await read_body(request, call, MAX_BODY_BYTES, _too_large))
         wanted.workflow = request.match_info["model"]
-        found = await label(wanted, request["caller"])
+        found = await label(wanted, call.caller)
         outcomes = [
             {"id": one.id, **({"verdict": was.verdict} if was.HasField("verdict") else {"problem": was.problem})}
             for one, was in zip(wanted.labels, found.outcomes, strict=True)
@@ -46,12 +49,12 @@ def add_label_route(app: web.Application, guard: Guard, service: InferenceServic
     app.router.add_post("/v2/models/{model}/labels", partial(guard.checked, LABEL_METHOD, labels))
 
 
+def _too_large(size: int) -> str:
+    return f"the body has {size} bytes, at most {MAX_BODY_BYTES} are taken: send fewer labels"
+
+
 def read_labels(body: bytes) -> ledger_pb2.LabelRequest:
     """The labels of a body: `{"id": ..., "label": ...}`, or several in a list `labels`. Else InvalidInputError."""
-    if len(body) > _MAX_BODY_BYTES:
-        raise InvalidInputError(
-            f"the body has {len(body)} bytes, at most {_MAX_BODY_BYTES} are taken: send fewer labels"
-        )
     try:
         given = json.loads(body)
     except (ValueError, RecursionError) as error:

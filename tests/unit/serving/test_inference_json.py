@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from jellybean.serving.http.inference_json import read_request, write_response
+from jellybean.serving.http.inference_json import SMALL_BYTES, read_request, write_json, write_response
 from jellybean_agent import WIRE_DTYPES, Array, InvalidInputError, encode_tensor
 from jellybean_agent.inference.tensors import DATATYPE_BY_DTYPE, inputs_of, outputs_of
 from jellybean_protos.inference.v2 import inference_pb2 as pb
@@ -45,9 +45,11 @@ def body(*tensors: Array, nested: bool = False, binary: bool = False) -> tuple[b
 
 @given(finite.filter(lambda array: array.dtype.name != "float16"), st.booleans())
 def test_tensors_in_json_flat_or_nested_are_the_same_bytes(array: Array, nested: bool) -> None:
-    request, binary = read_request(*body(array, nested=nested))
-    assert (request.id, binary) == ("7", False)
-    assert inputs_of(request) == {"0": encode_tensor(array)}
+    text, _ = body(array, nested=nested)
+    for size in (len(text), SMALL_BYTES + 1):  # which is read in steps
+        request, binary = read_request(text.ljust(size), None)
+        assert (request.id, binary) == ("7", False)
+        assert inputs_of(request) == {"0": encode_tensor(array)}
 
 
 @given(finite, finite)
@@ -70,6 +72,12 @@ def test_responses_say_the_same_in_json_and_as_bytes(first: Array, second: Array
     assert behind["parameters"] == {"binary_data_size": second.nbytes}
     assert text[json_bytes:] == second.tobytes()
     assert write_response(response, False)[1] is None
+    in_steps = json.loads(b"".join(write_json(response, False)))
+    for output, sent in zip(in_steps["outputs"], (first, second), strict=True):
+        assert np.array(output["data"], sent.dtype).tobytes() == sent.tobytes()
+    assert (
+        b"".join(write_json(response, True)) == write_response(response, True)[0][: write_response(response, True)[1]]
+    )
 
 
 def test_what_json_cannot_write_is_said() -> None:
@@ -103,7 +111,8 @@ def changed(**more: Any) -> bytes:
     ("text", "told"),
     [
         (b"", "not JSON"),
-        (b"[" * 100_000, "not JSON"),
+        (b"[" * 60_000, "not JSON"),
+        (b"[" * 100_000, "more than 65536 bytes beside lists of `data`"),
         (b"[]", "not a request"),
         (b"{}", "inputs: a list is meant, it is absent"),
         (b'{"inputs": [1]}', r"inputs\[0\]: an object is meant"),
@@ -117,14 +126,24 @@ def changed(**more: Any) -> bytes:
         (changed(shape=[2**70]), r"inputs\[0\]\.shape: whole numbers"),
         (changed(shape=[-2]), "negative sizes"),
         (changed(shape=[1] * 40), "more than 16 dimensions"),
-        (changed(shape=[3]), r"has shape \[2\], neither flat nor \[3\]"),
-        (changed(shape=[2, 1], data=[[1, 2]]), r"has shape \[1, 2\], neither flat nor \[2, 1\]"),
-        (changed(data=[[1, 2], [3]]), "not of one length"),
+        (changed(shape=[3]), r"inputs\[0\]\.data has 2 elements, but shape \[3\] takes 3"),
+        (changed(shape=[1]), r"inputs\[0\]\.data has 2 elements, but shape \[1\] takes 1"),
+        (changed(shape=[2, 1], data=[[1, 2]]), r"data\[0\]: the lists there are neither flat nor those of shape"),
+        (changed(data=[[1, 2], [3]]), r"data\[0\] is a list, not int8"),
+        (changed(shape=[2, 2], data=[[1, 2, 3], [4]]), r"data\[[01]\]: the lists there are neither flat"),
+        (changed(shape=[2, 2], data=[[1, 2], [3, [4]]]), r"data\[3\]: the lists there are neither flat"),
+        (changed(shape=[0], data=[1]), "has 1 elements, but shape|neither flat nor"),
+        (changed(shape=[2, 0], data=[[], [], []]), "neither flat nor"),
         (changed(data=[1, 128]), "128 is no int8"),
-        (changed(data=[1, 2.5]), "not all of it is INT8"),
-        (changed(data=[1, "2"]), "not all of it is INT8"),
-        (changed(data=[1, None]), "not all of it is INT8"),
-        (changed(data=[1, 2**80]), "not all of it is INT8"),
+        (changed(data=[1, 2.5]), r"inputs\[0\]\.data\[1\] is a fraction, not int8"),
+        (changed(data=[1, True]), r"data\[1\] is true or false, not int8"),
+        (changed(datatype="BOOL", data=[True, 1]), r"data\[1\] is a whole number, not bool"),
+        (changed(data=[1, float("nan")]), r"data\[1\] is a fraction, not int8"),
+        (changed(data=[1, {}]), r"data\[1\] is an object, not "),
+        (changed(data=[1, "2"]), r"inputs\[0\]\.data\[1\] is text, but text .BYTES. is not served"),
+        (changed(data=[1, None]), r"data\[1\] is null, not int8"),
+        (changed(data=[1, 2**80]), r"data\[1\]: 1208925819614629174706176 is no int8"),
+        (changed(datatype="FP64", data=[1, 10**400]), r"data\[1\]: 10+ is too large for float64"),
         (changed(datatype="BYTES", data=["a", "b"]), "text .BYTES. is not served: use numbers, such as token ids"),
         (changed(datatype="FP16", data=[70000, 0]), "too large for float16"),
         (changed(datatype="FP32", data=[1e300, 0]), "too large for float32"),
@@ -134,8 +153,9 @@ def changed(**more: Any) -> bytes:
     ],
 )
 def test_what_is_wrong_is_refused_by_its_place(text: bytes, told: str) -> None:
-    with pytest.raises(InvalidInputError, match=told):
-        read_request(text, None)
+    for size in (len(text), SMALL_BYTES + 1):  # which is read in steps
+        with pytest.raises(InvalidInputError, match=told):
+            read_request(text.ljust(size), None)
 
 
 def test_bytes_that_belong_to_nobody() -> None:

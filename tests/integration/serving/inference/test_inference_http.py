@@ -131,7 +131,7 @@ def test_by_hand_as_curl_does(served: tuple[Running, int]) -> None:
         (("POST", "/v2/models/tiny/infer", document(inputs(), parameters={"sequence_id": 1})), 501, "sequence_id"),
         (("POST", "/v2/models/tiny/infer", document(inputs(), parameters={"timeout": 1})), 504, "no answer of double"),
         (("POST", "/v2/models/tiny/infer", bytes(2**26 + 2**17)), 413, "above the limit"),
-        (("POST", "/v2/models/tiny/infer", b"[" + b" " * 2**24), 400, "send tensors as bytes behind it"),
+        (("POST", "/v2/models/tiny/infer", b"[" + b" " * 2**24), 413, "send tensors as bytes behind it"),
         (("POST", "/v2/repository/index", b"[]"), 400, "a JSON object is meant"),
     ],
 )

@@ -16,7 +16,6 @@ from jellybean_agent import (
     Identity,
     PlanViewError,
     Role,
-    TlsConnection,
 )
 from jellybean_agent.security.tls_context import ReloadingTlsContext, TlsSettings
 
@@ -29,7 +28,7 @@ def equipped(authority: Authority, folder: Path, me: Identity = ALICE) -> Path:
 
 
 def test_a_renewed_authority_counts_at_the_next_handshake_and_the_one_before_no_more(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
 ) -> None:
     old, new = open_authority(tmp_path / "old"), open_authority(tmp_path / "new")
     gateway, me = tmp_path / "gateway", Identity("tiny", Role.GATEWAY)
@@ -60,7 +59,7 @@ def test_a_renewed_authority_counts_at_the_next_handshake_and_the_one_before_no_
             answer,
             "127.0.0.1",
             0,
-            ssl=ReloadingTlsContext.of(CertificateFolder(gateway), TlsSettings(session=TlsConnection)),
+            ssl=ReloadingTlsContext.of(CertificateFolder(gateway), TlsSettings()),
         )
         port = server.sockets[0].getsockname()[1]
         assert [await said(port, old, of_old), await said(port, old, of_new)] == [b"in", b""]
@@ -73,12 +72,7 @@ def test_a_renewed_authority_counts_at_the_next_handshake_and_the_one_before_no_
         assert await said(port, new, of_new) == b"in"
         server.close()
 
-    caplog.set_level("INFO", "jellybean.tls")
     asyncio.run(run())
-    refusals = [text for text in caplog.messages if text.startswith("refused at the handshake: ")]
-    assert len(refusals) == 2
-    assert all("issuer certificate" in text for text in refusals)
-    assert all(isinstance(session, TlsConnection) and session.began_s > 0 for session in sessions)
     assert {session.version() for session in sessions} == {"TLSv1.3"}
     assert not any(session.session_reused for session in sessions)
 

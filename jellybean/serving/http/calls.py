@@ -1,0 +1,191 @@
+"""Requests in progress at the HTTP port: whose they are, what is held for them, and when they are given up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextvars import ContextVar
+
+from jellybean.serving.http.caller import HttpCaller
+from jellybean_agent import Admission, Entry, ListeningPort, PortLimits, SharedLimit
+
+CALL_BYTES = 2**17 + 2**15  # what a request costs before its body is read: what is read at once, and what aiohttp keeps
+_STALLED_S = 1.0  # without a byte of its body, after which a request may end for others
+_BODY_BYTES_PER_S = 500.0  # least mean rate of a body, after the first pause that is allowed (Apache's default)
+TOO_MANY_CALLS, TOO_MANY_BYTES, NO_BODY = "too many calls", "too many bytes", "no request"
+RETRY_LATER = {"Retry-After": "1"}
+
+
+class RefusalError(Exception):
+    """A request is refused; its text is the reason. `status`: of the answer, with these `headers`.
+
+    `closes`: the connection ends with it, as what comes next is not known.
+    """
+
+    def __init__(
+        self, status: int, reason: str, headers: Mapping[str, str] | None = None, *, closes: bool = False
+    ) -> None:
+        super().__init__(reason)
+        self.status, self.headers, self.closes = status, headers or {}, closes
+
+
+class Calls:
+    """All requests in progress at one port. `now_s` of their methods: the event loop's time."""
+
+    def __init__(self, limits: PortLimits, admission: Admission) -> None:
+        self._limits, self._admission = limits, admission
+        self._limit = SharedLimit(limits.calls, limits.reserved_calls)
+        self._reading: dict[HttpCall, None] = {}  # the oldest first
+
+    def begin(self, caller: HttpCaller, entry: Entry, *, is_privileged: bool, size: int = CALL_BYTES) -> HttpCall:
+        """A request begins, which costs `size` bytes at least. RefusalError if its client has too many, or all have."""
+        call = HttpCall(self, caller, entry, self._limit, self._admission.bytes)
+        while not call.share.take(is_privileged=is_privileged):
+            if not self._make_room(call, self._limit):
+                self.count_refusal(TOO_MANY_CALLS)
+                held = f"{call.share.held} requests of this client, and {self._limit.held} in all, are in progress"
+                raise _overload(held, is_own=call.share.is_dominant)
+        call.begin(size, is_privileged=is_privileged)
+        return call
+
+    def make_room_for_bytes(self, call: HttpCall) -> bool:
+        """End a stalled request of the client that holds too many bytes, or most; False: there is none."""
+        return self._make_room(call, self._admission.bytes)
+
+    def end_slow(self, now_s: float) -> None:
+        """End the requests whose body pauses for too long, or is too slow altogether."""
+        for call in list(self._reading):
+            since_s = now_s - call.read_since_s
+            allowed_s = self._limits.body_s + call.received / _BODY_BYTES_PER_S
+            if now_s - call.read_at_s > self._limits.body_s:
+                call.give_up(408, f"nothing of its body has arrived for {self._limits.body_s:g} s")
+            elif since_s > allowed_s:
+                call.give_up(
+                    408, f"{call.received} bytes of its body have arrived in {since_s:.0f} s, which is too slow"
+                )
+
+    def count_refusal(self, reason: str) -> None:
+        self._admission.refused[ListeningPort.HTTP, reason] += 1
+
+    def _make_room(self, call: HttpCall, limit: SharedLimit) -> bool:
+        """End the oldest request with a stalled body, of the client that has too much of a limit, else the most."""
+        share = call.share if limit is self._limit else call.bytes
+        crowded = share if share.is_dominant else limit.largest_share()
+        stalled = (other for other in self._reading if other.is_stalled and other is not call)
+        oldest = next((other for other in stalled if crowded in (other.share, other.bytes)), None)
+        if oldest is None:
+            return False
+        oldest.give_up(408, "its body has stalled, and other requests wait")
+        return True
+
+    @contextlib.contextmanager
+    def reading(self, call: HttpCall) -> Iterator[None]:
+        """While the body of a request is read."""
+        self._reading[call] = None
+        try:
+            yield
+        finally:
+            self._reading.pop(call, None)
+
+
+class HttpCall:
+    """One request. `received`: bytes of its body as they came; `read_at_s`: when the last ones did."""
+
+    __slots__ = (
+        "_calls",
+        "_entry",
+        "_held",
+        "_is_over",
+        "_patience",
+        "_refusal",
+        "bytes",
+        "caller",
+        "read_at_s",
+        "read_since_s",
+        "received",
+        "share",
+    )
+
+    def __init__(
+        self, calls: Calls, caller: HttpCaller, entry: Entry, requests: SharedLimit, memory: SharedLimit
+    ) -> None:
+        self._calls, self.caller, self._entry = calls, caller, entry
+        self.share, self.bytes = requests.share_of(caller.client), memory.share_of(caller.client)
+        self._held = self.received = 0
+        self._is_over = False
+        self.read_since_s = self.read_at_s = 0.0
+        self._patience: asyncio.Timeout | None = None
+        self._refusal: RefusalError | None = None
+
+    def begin(self, size: int, *, is_privileged: bool) -> None:
+        """It has its place among its client's requests. RefusalError if it may not have the least memory."""
+        self._entry.call_began()
+        try:
+            self.hold(size, is_privileged=is_privileged)
+        except RefusalError:
+            self.end()
+            raise
+
+    def hold(self, size: int, *, is_privileged: bool = False) -> None:
+        """Count bytes that are kept until the request is over. RefusalError if its client may not have them."""
+        if self._is_over and self._refusal is not None:
+            raise self._refusal
+        while not self.bytes.take(size, is_privileged=is_privileged):
+            if not self._calls.make_room_for_bytes(self):
+                self._calls.count_refusal(TOO_MANY_BYTES)
+                held = f"{self.bytes.held} bytes of this client's requests and answers are in memory, and {size} more"
+                raise _overload(f"{held} are not to be had", is_own=self.bytes.is_dominant)
+        self._held += size
+
+    def give(self, size: int) -> None:
+        """Some bytes are not kept any more."""
+        if not self._is_over:
+            self._held -= size
+            self.bytes.give(size)
+
+    def end(self) -> None:
+        """The request is over."""
+        if not self._is_over:
+            self._is_over = True
+            self.bytes.give(self._held)
+            self.share.give()
+            self._entry.call_ended()
+
+    @contextlib.asynccontextmanager
+    async def reading(self) -> AsyncIterator[None]:
+        """Read the body in this context, in which the request may be given up: RefusalError."""
+        self.read_since_s = self.read_at_s = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(None) as self._patience:
+                with self._calls.reading(self):
+                    yield
+        except TimeoutError:
+            if self._refusal is None:
+                raise
+            raise self._refusal from None
+
+    def has_read(self, size: int) -> None:
+        """So many bytes of the body came."""
+        self.received += size
+        self.read_at_s = asyncio.get_running_loop().time()
+
+    @property
+    def is_stalled(self) -> bool:
+        return asyncio.get_running_loop().time() - self.read_at_s > _STALLED_S
+
+    def give_up(self, status: int, reason: str) -> None:
+        """End a request whose body is being read; what is held for it is free at once."""
+        if self._patience is not None and self._refusal is None:
+            self._calls.count_refusal(NO_BODY)
+            self._refusal = RefusalError(status, reason, closes=True)
+            self._patience.reschedule(asyncio.get_running_loop().time())
+            self.end()
+
+
+CURRENT_CALL: ContextVar[HttpCall] = ContextVar("http-call")  # set in the task of each request
+
+
+def _overload(reason: str, *, is_own: bool) -> RefusalError:
+    """429 if the client itself is the reason, 503 if others are."""
+    return RefusalError(429 if is_own else 503, f"{reason}: try again later", RETRY_LATER)

@@ -1,0 +1,227 @@
+"""Connections of the HTTP port: let in at its gate, with TLS or without, and passed on to aiohttp.
+
+aiohttp's own server has no limit of connections, asyncio's TLS none of unfinished handshakes, and both read 256 KiB at
+once. Here all connections share one buffer to read into.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+
+from jellybean.serving.http.caller import HttpCaller
+from jellybean.serving.http.calls import CALL_BYTES, Calls, HttpCall, RefusalError
+from jellybean_agent import (
+    GATE_ENTRY,
+    IDLE,
+    Admission,
+    ConnectionGate,
+    Entry,
+    ListeningPort,
+    PortLimits,
+    Role,
+    TlsTransport,
+    identities,
+    tls_auth_context,
+)
+
+READ_BYTES = 2**17  # of a body that one system call reads
+HEAD_BYTES = 2**14  # of a request line and its headers
+_HEAD_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_HANDSHAKE_S, _HANDSHAKES = 10.0, 256  # longest one; most unfinished ones
+_NOT_READ = "does not read its answer"
+_PRIVILEGED = frozenset({Role.ADMIN, Role.GATEWAY})
+LOG = logging.getLogger("jellybean.tls")
+AuthContext = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end of a connection. `client`: the URI of an identity, else the address."""
+
+    client: str
+    auth: AuthContext = field(default_factory=dict)
+    is_privileged: bool = False
+
+
+class HttpPort:
+    """The listening socket's connections. `context`: TLS, asked for its credentials at each one; None without.
+
+    `make_handler`: set before the first connection, makes aiohttp's protocol of each.
+    """
+
+    make_handler: Callable[[], Any]
+
+    def __init__(self, limits: PortLimits, admission: Admission, context: ssl.SSLContext | None) -> None:
+        self._limits, self._admission, self._context = limits, admission, context
+        self.gate = ConnectionGate(ListeningPort.HTTP, limits, admission)
+        self.gate.on_sweep = self._sweep
+        self.calls = Calls(limits, admission)
+        self.connections: dict[Any, HttpConnection] = {}  # aiohttp's protocol -> its connection
+        self.unread: dict[HttpConnection, tuple[int, float]] = {}  # that wait for their peer to read: bytes, since when
+        self.handshakes: dict[TlsTransport, None] = {}  # unfinished ones, the oldest first
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        self.tls_buffer = memoryview(bytearray(READ_BYTES))
+
+    def accept(self) -> asyncio.BufferedProtocol:
+        """The protocol of a new connection."""
+        if self._context is None:
+            return HttpConnection(self, None)
+        while len(self.handshakes) >= _HANDSHAKES:
+            oldest = next(iter(self.handshakes))
+            self.failed(oldest, f"more than {_HANDSHAKES} unfinished handshakes")
+            oldest.abort()
+        context = self._context
+
+        def wrap(incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:
+            return context.wrap_bio(incoming, outgoing, server_side=True)
+
+        transport = TlsTransport(wrap, self, self.tls_buffer, _HANDSHAKE_S)
+        self.handshakes[transport] = None
+        return transport
+
+    def close(self) -> None:
+        """End the unfinished handshakes."""
+        for transport in list(self.handshakes):
+            transport.abort()
+
+    def _sweep(self, now_s: float) -> None:
+        self.calls.end_slow(now_s)
+        for connection, (before, since_s) in list(self.unread.items()):
+            size = connection.unsent_bytes
+            if size != before:
+                self.unread[connection] = size, now_s
+            elif now_s - since_s > self._limits.body_s:
+                self._admission.refused[ListeningPort.HTTP, _NOT_READ] += 1
+                connection.abort()
+
+    # -- TlsEvents ----------------------------------------------------------------------------------------------------
+
+    def connected(self, transport: TlsTransport, address: str) -> bool:
+        transport.entry = self.gate.enter(address, partial(self._end_unfinished, transport))
+        return transport.entry is not None
+
+    def _end_unfinished(self, transport: TlsTransport, reason: str) -> None:
+        self.failed(transport, f"ended before its handshake was complete: {reason}")
+        transport.abort()
+
+    def secured(self, transport: TlsTransport) -> asyncio.BufferedProtocol | None:
+        try:
+            certificate: Mapping[str, Any] = transport.tls.getpeercert() or {}
+        except ValueError:
+            self.failed(transport, "its certificate has invalid names")
+            return None
+        self.handshakes.pop(transport, None)
+        auth = tls_auth_context(name for kind, name in certificate.get("subjectAltName", ()) if kind == "URI")
+        identity = next(iter(identities(auth)), None)
+        if identity is None or transport.entry is None:
+            return HttpConnection(self, Peer(address_of(transport), auth))
+        if not transport.entry.identify(identity.uri):
+            return None
+        return HttpConnection(self, Peer(identity.uri, auth, identity.role in _PRIVILEGED))
+
+    def failed(self, transport: TlsTransport, reason: str) -> None:
+        self.handshakes.pop(transport, None)
+        LOG.info("refused at the handshake: %s (%s)", reason, address_of(transport))
+
+    def lost(self, transport: TlsTransport) -> None:
+        self.handshakes.pop(transport, None)
+        if transport.entry is not None:
+            transport.entry.leave()
+
+
+class HttpConnection(asyncio.BufferedProtocol):
+    """One connection. `peer`: by its certificate; None: by its address, once it is connected."""
+
+    def __init__(self, port: HttpPort, peer: Peer | None) -> None:
+        self._port, self._peer = port, peer or Peer("")
+        self._handler: Any = None
+        self._entry: Entry | None = None
+        self._head_bytes = 0
+        self._loop = asyncio.get_running_loop()
+        self._began_s = self._loop.time()
+
+    @property
+    def age_s(self) -> float:
+        return self._loop.time() - self._began_s
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def begin_call(self, *, is_health: bool) -> HttpCall:
+        """A request of this connection begins. RefusalError if there is no room for it."""
+        if self._entry is None:
+            raise RefusalError(503, "the connection is closed", closes=True)
+        caller = HttpCaller(self._peer.client, self._peer.auth)
+        is_privileged, size = self._peer.is_privileged or is_health, 0 if is_health else CALL_BYTES
+        return self._port.calls.begin(caller, self._entry, is_privileged=is_privileged, size=size)
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self._peer.client == "":
+            self._peer = Peer(address_of(transport))
+        self._entry = transport.get_extra_info(GATE_ENTRY) or self._port.gate.enter(self._peer.client, self._end)
+        if self._entry is None:
+            self.abort()
+            return
+        self._entry.end = self._end
+        self._handler = self._port.make_handler()
+        self._port.connections[self._handler] = self
+        self._handler.connection_made(transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._port.unread.pop(self, None)
+        if self._handler is not None:
+            self._port.connections.pop(self._handler, None)
+            self._handler.connection_lost(error)
+        if self._entry is not None:
+            self._entry.leave()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        in_progress = self._entry is not None and self._entry.calls
+        return self._port.buffer if in_progress else self._port.buffer[:HEAD_BYTES]
+
+    def buffer_updated(self, size: int) -> None:
+        if self._handler is None:
+            return
+        self._handler.data_received(bytes(self._port.buffer[:size]))
+        self._head_bytes = self._head_bytes + size if self._awaits_request else 0
+        if self._head_bytes > HEAD_BYTES:
+            self._transport.write(_HEAD_TOO_LARGE)
+            self._transport.close()
+
+    @property
+    def _awaits_request(self) -> bool:
+        """True until the headers of the next request are complete; only an attribute of aiohttp's own says so."""
+        waiter: asyncio.Future[None] | None = getattr(self._handler, "_waiter", None)
+        return waiter is not None and not waiter.done()
+
+    def pause_writing(self) -> None:
+        self._port.unread[self] = self.unsent_bytes, self._loop.time()
+        self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._port.unread.pop(self, None)
+        self._handler.resume_writing()
+
+    def _end(self, reason: str) -> None:
+        """End an idle connection in order, unless its peer does not read what it was sent; any other one at once."""
+        if reason == IDLE and not self.unsent_bytes:
+            self._transport.close()
+        else:
+            self.abort()
+
+
+def address_of(transport: asyncio.BaseTransport) -> str:
+    """The peer's address without its port."""
+    name = transport.get_extra_info("peername")
+    return f"ipv4:{name[0]}" if isinstance(name, tuple) else "unknown"

@@ -1,0 +1,422 @@
+"""The limits of the HTTP port: connections, time, requests and bytes, shared by clients; one request harms no other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import json
+import logging
+import zlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.skips import NotInstalled
+
+pytest.importorskip("aiohttp", reason=NotInstalled.AIOHTTP)
+
+from jellybean.serving.http.calls import CALL_BYTES, NO_BODY, TOO_MANY_BYTES, TOO_MANY_CALLS
+from jellybean_agent import Array
+from tests.unit.serving.http_port import Connection, Served, request, served, tensor
+
+LIVE = "/v2/health/live"
+CONNECTIONS = 16
+
+
+def run(test: Callable[[Served], Awaitable[None]], **settings: Any) -> None:
+    async def body() -> None:
+        async with served(**settings) as port, asyncio.timeout(60):
+            await test(port)
+
+    asyncio.run(body())
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():
+        await asyncio.sleep(0.01)
+
+
+# -- connections ------------------------------------------------------------------------------------------------------
+
+
+def test_silent_connections_keep_nobody_out() -> None:
+    async def test(port: Served) -> None:
+        silent: list[Connection] = []
+        for number in range(5 * CONNECTIONS):
+            silent.append(await port.connect())
+            if number % CONNECTIONS == 0:
+                assert (await port.ask(body=tensor([1.0]))).json["outputs"][0]["data"] == [-1]
+        assert (await port.ask(LIVE, source="127.0.0.2")).status == 200
+        assert port.refused("to make room") >= 4 * CONNECTIONS
+        for connection in silent:
+            await connection.close()
+
+    run(test, connections=CONNECTIONS)
+
+
+def test_a_connection_with_a_request_in_progress_is_not_ended_for_others() -> None:
+    async def test(port: Served) -> None:
+        port.backend.may_answer.clear()
+        busy = await port.connect()
+        await busy.send(request(body=tensor([2.0])))
+        await until(lambda: port.backend.asked == 1)
+        others = [await port.connect() for _ in range(3 * CONNECTIONS)]
+        port.backend.may_answer.set()
+        assert (await busy.answer()).json["outputs"][0]["data"] == [-2]
+        for connection in (busy, *others):
+            await connection.close()
+
+    run(test, connections=CONNECTIONS)
+
+
+@pytest.mark.parametrize("begin", [b"", b"POST /v2 HTTP/1.1\r\nHost: localhost\r\n"])
+def test_a_first_request_has_its_time_however_slowly_its_headers_come(begin: bytes) -> None:
+    async def test(port: Served) -> None:
+        connection = await port.connect()
+        await connection.send(begin)
+
+        async def drip() -> None:
+            with contextlib.suppress(OSError):
+                while begin:
+                    await connection.send(b"A: b\r\n")
+                    await asyncio.sleep(0.05)
+
+        dripping = asyncio.create_task(drip())
+        assert await connection.is_ended()
+        assert port.refused("no call") == 1
+        dripping.cancel()
+        await connection.close()
+
+    run(test, first_call_s=0.2)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_headers_are_limited_in_all(is_first: bool) -> None:
+    async def test(port: Served) -> None:
+        connection = await port.connect()
+        if not is_first:
+            await connection.send(request(LIVE))
+            assert (await connection.answer()).status == 200
+        await connection.send(request(LIVE)[:-2])
+        with contextlib.suppress(ConnectionError):
+            for _ in range(100):
+                await connection.send(b"A: " + b"b" * 4000 + b"\r\n")
+                await asyncio.sleep(0.001)
+            assert (await connection.answer()).status == 431
+        assert await connection.is_ended()
+        await connection.close()
+
+    run(test)
+
+
+def test_health_is_answered_although_all_bytes_are_held() -> None:
+    async def test(port: Served) -> None:
+        others = [port.admission.bytes.share_of(str(number)) for number in range(200)]
+        for share in others:
+            while share.take(2**12):
+                pass
+        assert (await port.ask(body=tensor([1.0]))).status in (429, 503)
+        assert (await port.ask(LIVE)).status == 200
+
+    run(test, request_bytes=2**18)
+
+
+def test_an_idle_connection_has_its_time() -> None:
+    async def test(port: Served) -> None:
+        connection = await port.connect()
+        await connection.send(request(LIVE))
+        assert (await connection.answer()).status == 200
+        await connection.send(b"GET /v2 HTTP/1.1\r\n")  # no whole request is as good as none
+        assert await connection.is_ended()
+        await connection.close()
+
+    run(test, idle_s=0.2)
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+def test_one_client_cannot_take_all_requests() -> None:
+    """Without certificates clients are told apart by their addresses; health is asked by everybody."""
+
+    async def test(port: Served) -> None:
+        port.backend.may_answer.clear()
+        greedy = [asyncio.create_task(port.ask(body=tensor([1.0]))) for _ in range(20)]
+        await until(lambda: port.refused(TOO_MANY_CALLS) == 6)  # 7/8 of 16 are allowed
+        assert (await port.ask(LIVE)).status == 200
+        other = asyncio.create_task(port.ask(body=tensor([3.0]), source="127.0.0.2"))
+        await until(lambda: port.backend.asked == 15)
+        port.backend.may_answer.set()
+        answers = await asyncio.gather(*greedy)
+        assert sorted(answer.status for answer in answers) == [200] * 14 + [429] * 6
+        refusal = next(answer for answer in answers if answer.status == 429)
+        assert "14 requests of this client, and 14 in all, are in progress" in refusal.json["error"]
+        assert refusal.headers["retry-after"] == "1"
+        assert (await other).json["outputs"][0]["data"] == [-3]
+
+    run(test, calls=16)
+
+
+@pytest.mark.parametrize("body", [b"", b"{"])
+def test_a_body_that_does_not_come_is_given_up(body: bytes) -> None:
+    async def test(port: Served) -> None:
+        connection = await port.connect()
+        await connection.send(request(body=body, Content_Length="1000"))
+        answer = await connection.answer()
+        assert (answer.status, answer.headers["connection"]) == (408, "close")
+        assert answer.json == {"error": "nothing of its body has arrived for 0.2 s"}
+        assert port.refused(NO_BODY) == 1
+        assert port.admission.bytes.held == 0
+        await connection.close()
+
+    run(test, body_s=0.2)
+
+
+def test_a_body_that_drips_is_given_up() -> None:
+    async def test(port: Served) -> None:
+        connection = await port.connect()
+        await connection.send(request(body=b"{", Content_Length="1000"))
+
+        async def drip() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    await connection.send(b" ")
+                    await asyncio.sleep(0.1)
+
+        dripping = asyncio.create_task(drip())
+        answer = await connection.answer()
+        assert answer.status == 408
+        assert "which is too slow" in answer.json["error"]
+        dripping.cancel()
+        await connection.close()
+
+    run(test, body_s=0.5)
+
+
+def test_stalled_bodies_end_for_requests_that_are_whole() -> None:
+    async def test(port: Served) -> None:
+        stalled = [await port.connect() for _ in range(16)]
+        for connection in stalled:
+            await connection.send(request(body=b"{", Content_Length="1000"))
+        await asyncio.sleep(1.2)
+        for number in range(3):
+            assert (await port.ask(body=tensor([float(number)]))).status == 200
+        assert port.refused(NO_BODY) >= 1
+        for connection in stalled:
+            await connection.close()
+
+    run(test, calls=16)
+
+
+def test_an_answer_that_is_not_read_is_given_up() -> None:
+    async def test(port: Served) -> None:
+        connection = await port.connect(limit=2**10)
+        connection.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        await connection.send(request(body=tensor([1.0], parameters={"binary_data_output": True})))
+        await until(lambda: port.refused("does not read its answer") == 1)
+        await until(lambda: port.admission.bytes.held == 0)
+        connection.writer.transport.abort()
+
+    run(test, answer=lambda x: np.zeros(2**23, np.float32), body_s=0.2)
+
+
+# -- bytes ------------------------------------------------------------------------------------------------------------
+
+ZEROS = gzip.compress(bytes(2**23))  # 8 MiB in 8 KiB
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (bytes(2**20), {}),
+        (b"%x\r\n%b\r\n0\r\n\r\n" % (2**20, bytes(2**20)), {"Transfer_Encoding": "chunked"}),
+        (ZEROS, {"Content_Encoding": "gzip"}),
+        (zlib.compress(bytes(2**23)), {"Content_Encoding": "deflate"}),
+        (
+            json.dumps(
+                {"inputs": [{"name": "x", "datatype": "FP64", "shape": [200_000], "data": [0] * 200_000}]}
+            ).encode(),
+            {},
+        ),
+    ],
+)
+def test_bytes_are_counted_before_there_are_any(body: bytes, headers: dict[str, str]) -> None:
+    """As they come, decompressed, and as the tensor that JSON becomes."""
+
+    async def test(port: Served) -> None:
+        answer = await port.ask(body=body, **headers)
+        assert answer.status in (429, 503)
+        assert "bytes of this client's requests and answers are in memory" in answer.json["error"]
+        assert port.refused(TOO_MANY_BYTES) == 1
+        assert port.admission.bytes.held == 0
+        assert (await port.ask(body=tensor([1.0]))).status == 200
+
+    run(test, request_bytes=2**19 + CALL_BYTES)
+
+
+def test_what_an_answer_holds_is_counted() -> None:
+    async def test(port: Served) -> None:
+        answer = await port.ask(body=tensor([1.0]))
+        assert answer.status in (429, 503)
+        assert port.admission.bytes.held == 0
+
+    run(test, request_bytes=2**19 + CALL_BYTES, answer=lambda x: np.zeros(2**18, np.float32))
+
+
+def test_one_clients_bytes_leave_room_for_anothers() -> None:
+    async def test(port: Served) -> None:
+        port.backend.may_answer.clear()
+        greedy = [asyncio.create_task(port.ask(body=tensor([1.0] * 2000))) for _ in range(40)]
+        await until(lambda: port.refused(TOO_MANY_BYTES) + port.backend.asked == 40)
+        assert port.refused(TOO_MANY_BYTES) > 0
+        other = asyncio.create_task(port.ask(body=tensor([3.0]), source="127.0.0.2"))
+        await until(lambda: port.refused(TOO_MANY_BYTES) + port.backend.asked == 41)
+        port.backend.may_answer.set()
+        assert (await other).status == 200
+        assert {answer.status for answer in await asyncio.gather(*greedy)} <= {200, 429, 503}
+        assert port.admission.bytes.held == 0
+
+    run(test, request_bytes=24 * CALL_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("coding", "body", "status", "told"),
+    [
+        ("gzip", b'{"inputs": []}', 400, "the body is not gzip, as its Content-Encoding says"),
+        ("deflate", b'{"inputs": []}', 400, "the body is not deflate, as its Content-Encoding says"),
+        ("gzip", b"", 400, "the body ends before its gzip stream does"),
+        ("gzip", gzip.compress(tensor([1.0]))[:-1], 400, "the body ends before its gzip stream does"),
+        ("gzip", gzip.compress(tensor([1.0])) + b"more", 400, "the body is not gzip"),
+        ("deflate", zlib.compress(tensor([1.0])) + b"more", 400, "the body goes on after its deflate stream"),
+        ("gzip", gzip.compress(b"") * 100, 400, "the body goes on after its gzip stream"),
+        ("br", tensor([1.0]), 415, "gzip or deflate is meant"),
+        ("zstd", tensor([1.0]), 415, "gzip or deflate is meant"),
+        ("gzip, gzip", tensor([1.0]), 415, "gzip or deflate is meant"),
+        ("gzip", gzip.compress(b" " * (2**24 + 1)), 413, "bytes of JSON are above the limit of"),
+    ],
+)
+def test_a_body_is_what_its_content_encoding_says(
+    coding: str, body: bytes, status: int, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def test(port: Served) -> None:
+        answer = await port.ask(body=body, Content_Encoding=coding)
+        assert answer.status == status
+        assert told in answer.json["error"]
+        assert ("accept-encoding" in answer.headers) == (status == 415)
+        assert port.admission.bytes.held == 0
+
+    run(test)
+    assert [(record.levelname, record.exc_info) for record in caplog.records] == [("INFO", None)]
+
+
+@pytest.mark.parametrize(
+    ("coding", "body"),
+    [
+        ("identity", tensor([1.0])),
+        ("GZIP", gzip.compress(tensor([1.0]))),
+        ("x-gzip", gzip.compress(tensor([1.0]))),
+        ("gzip", gzip.compress(tensor([1.0])[:20]) + gzip.compress(b"") + gzip.compress(tensor([1.0])[20:])),
+        ("deflate", zlib.compress(tensor([1.0]))),
+        ("deflate", zlib.compress(tensor([1.0]))[2:-4]),
+        ("gzip", gzip.compress(tensor([1.0] * 30_000))),
+    ],
+)
+def test_compressed_bodies_are_read(coding: str, body: bytes) -> None:
+    async def test(port: Served) -> None:
+        for size in (7, len(body)):
+            connection = await port.connect()
+            await connection.send(request(body=b"", Content_Encoding=coding, Content_Length=str(len(body))))
+            for at in range(0, len(body), size):
+                await connection.send(body[at : at + size])
+                await asyncio.sleep(0)
+            assert (await connection.answer()).json["outputs"][0]["data"][:1] == [-1]
+            await connection.close()
+
+    run(test)
+
+
+# -- long work --------------------------------------------------------------------------------------------------------
+
+
+def test_others_are_served_while_large_json_is_read_and_written() -> None:
+    """Between the steps of one request others have their turns: many small ones are answered in its time."""
+    numbers = np.linspace(-1, 1, 300_000, dtype=np.float32)
+
+    async def test(port: Served) -> None:
+        large = asyncio.create_task(port.ask(body=tensor(numbers.tolist())))
+        await until(lambda: port.admission.bytes.held > 2**20)
+        small = 0
+        connection = await port.connect("127.0.0.2")
+        while not large.done():
+            await connection.send(request(body=tensor([1.0])))
+            assert (await connection.answer()).status == 200
+            small += 1
+        await connection.close()
+        (output,) = large.result().json["outputs"]
+        assert np.array(output["data"], np.float32).tobytes() == (-numbers).tobytes()
+        assert small >= 5
+        assert port.admission.bytes.held == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_bytes_and_json_in_one_answer(is_large: bool) -> None:
+    values = np.arange(50_000 if is_large else 5, dtype=np.float32)
+
+    async def test(port: Served) -> None:
+        for binary in (True, False):
+            parameters = {"binary_data_output": binary}
+            answer = await port.ask(body=tensor(values.tolist(), parameters=parameters))
+            size = int(answer.headers.get("inference-header-content-length", len(answer.body)))
+            (output,) = json.loads(answer.body[:size])["outputs"]
+            assert answer.body[size:] == ((-values).tobytes() if binary else b"")
+            assert binary or np.array_equal(output["data"], -values)
+
+    run(test)
+
+
+@pytest.mark.parametrize("size", [3, 100_000])
+def test_what_json_cannot_write_is_refused_before_anything_is_sent(size: int) -> None:
+    def answer(array: Array) -> Array:
+        found = np.zeros(size, np.float32)
+        found[-1] = np.nan
+        return found
+
+    async def test(port: Served) -> None:
+        refusal = await port.ask(body=tensor([1.0]))
+        assert (refusal.status, "ask for it with binary_data" in refusal.json["error"]) == (400, True)
+
+    run(test, answer=answer)
+
+
+BOMB = ["x" * 300_000] + [""] * 2000
+
+
+@pytest.mark.parametrize("data", [json.dumps(BOMB), json.dumps([[text] for text in BOMB]), "[[[" * 1000, "[{}]"])
+def test_a_list_of_anything_costs_what_it_is(data: str) -> None:
+    async def test(port: Served) -> None:
+        body = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": ' + data.encode() + b"}]}"
+        assert (await port.ask(body=body)).status == 400
+
+    run(test, request_bytes=2**20)
+
+
+def test_a_fault_of_the_server_ends_its_request_alone(caplog: pytest.LogCaptureFixture) -> None:
+    def answer(array: Array) -> Array:
+        return array if array[0] else np.zeros(3, np.complex64)  # which the wire lacks
+
+    async def test(port: Served) -> None:
+        connection = await port.connect()
+        for value, status in ((1.0, 200), (0.0, 400), (1.0, 200)):
+            await connection.send(request(body=tensor([value])))
+            assert (await connection.answer()).status == status
+        await connection.close()
+
+    run(test, answer=answer)
+    assert not [record for record in caplog.records if record.exc_info]
