@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from jellybean.ledger import By, Ledger, cost
 from jellybean_agent import RpcServer, plan_view
 from jellybean_agent.rpc import unix_socket_frames as unix_frames
 from jellybean_agent.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW, frame
@@ -136,13 +136,11 @@ def test_http2_and_the_unix_socket_protocol(echoing: tuple[RpcServer, str], data
 # -- a gateway's ports ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Served:
-    """A gateway's process, and two workers of one operator in this one."""
+    """A gateway's process, and two workers of one operator in this one. No dataclass: reports would show all of it."""
 
-    workers: dict[str, ScriptedWorker] = field(repr=False)
-    http_port: int
-    channel: grpc.Channel
+    def __init__(self, workers: dict[str, ScriptedWorker], http_port: int, channel: grpc.Channel) -> None:
+        self.workers, self.http_port, self.channel = workers, http_port, channel
 
     def call(self, method: str, request: bytes) -> tuple[grpc.StatusCode, str, bytes]:
         """Status, reason and answer of a call with these bytes."""
@@ -189,6 +187,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             (root / f"{name}.json").write_text(json.dumps(document), encoding="utf-8")
         files = [f"--plan={root}/plan.json", f"--peers={root}/peers.json", f"--links={root}/links"]
         options = [f"--address-file={root}/address", "--insecure", f"--http-port={port}"]
+        options += [f"--ledger={root}/ledger.db", f"--live={root}/live", "--ledger-run=one"]
         command = [sys.executable, "-m", "jellybean.serving.gateway_main", *files, *options]
         workers = {
             worker.name: ScriptedWorker(worker.name, view, addresses[worker.name], addresses[""])
@@ -215,6 +214,10 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             assert process.wait(_CALL_S) == 0
         log.seek(0)
         assert "Traceback" not in log.read()
+    with contextlib.closing(Ledger(str(root / "ledger.db"))) as ledger:
+        lines = {line.name: line for line in cost(ledger, By.WORKER)}
+    assert lines.keys() == set(workers)  # whatever one of them counted
+    assert all(0.0 < line.usd < 1.0 for line in lines.values()), lines
 
 
 async def _working(workers: dict[str, ScriptedWorker], show: Show[None]) -> None:
@@ -327,10 +330,12 @@ def test_calls_of_the_gateway_s_service(gateway: Served, data: st.DataObject) ->
 
 
 METRICS = b"""\
-# HELP jellybean_runs_total Runs.
-# TYPE jellybean_runs_total counter
-jellybean_runs_total{operator="double",variant="only",worker="edge-1"} 4.0
-jellybean_sent_bytes_total{operator="double",variant="only",worker="edge-1",tier="edge",to_tier="cloud"} 1e3
+# HELP jellybean_requests_total Requests completed.
+# TYPE jellybean_requests_total counter
+jellybean_requests_total{operator="double",variant="only",worker="edge-1"} 4.0
+jellybean_busy_seconds_total{operator="double",variant="only",worker="edge-1"} 0.25
+# TYPE jellybean_queue gauge
+jellybean_queue{operator="double",variant="only",worker="edge-1"} 3.0
 # TYPE jellybean_counted_since_timestamp_seconds gauge
 jellybean_counted_since_timestamp_seconds{worker="edge-1"} 1.7e+09
 """
@@ -346,7 +351,7 @@ METRICS_PIECES = [
         b"\n",
         b"\\",
         b"\xff",
-        b"# TYPE jellybean_runs_total gauge\n",
+        b"# TYPE jellybean_requests_total gauge\n",
     ),
     *(
         b'worker="edge-2"',
@@ -365,7 +370,7 @@ METRICS_PIECES = [
 def test_metrics_of_a_worker(gateway: Served, data: bytes) -> None:
     """What one worker says takes nothing from the others: their figures and the gateway's are there."""
     own, other = (gateway.workers[name] for name in ("edge-1", "edge-2"))
-    own.metrics, other.metrics = data, METRICS.replace(b"edge-1", b"edge-2").replace(b" 4.0", b" 4321.0")
+    own.metrics, other.metrics = data, METRICS.replace(b"edge-1", b"edge-2").replace(b"} 3.0", b"} 4321.0")
     code, reason, answer = gateway.call("/jellybean.gateway.v1.Gateway/Metrics", b"")
     assert code is grpc.StatusCode.OK, reason
     text = agent_pb2.MetricsResponse.FromString(answer).text.decode()

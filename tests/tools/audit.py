@@ -2,7 +2,8 @@
 
     python -m tests.tools.audit PIP_AUDIT
 
-Exit status 0: none is known. 1: some are, which are printed. 3: the service that publishes them could not be asked.
+Exit status 0: none is known. 1: some are, which are printed. 3: the service that publishes them could not be asked, or
+does not know all packages.
 """
 
 from __future__ import annotations
@@ -40,19 +41,27 @@ def findings(report: dict[str, Any]) -> Iterator[str]:
             yield f"{package['name']} {package['version']}: {one['id']}, mended in {mended}"
 
 
+def unscanned(report: dict[str, Any]) -> list[str]:
+    """Packages of which the service said nothing."""
+    return [package["name"] for package in report["dependencies"] if "skip_reason" in package]
+
+
 def audit(program: str) -> int:
     """Scan all pins, and print what was found; the exit status."""
-    reports = []
+    lines: set[str] = set()
+    missing: list[str] = []
     for part in _without_conflicts(pins()):
         report, reason = _scanned(program, part)
         if report is None:
             print(f"audit: the advisory service cannot be asked: {reason}: try again where a network reaches it")
             return NOT_ASKED
-        reports.append(report)
-    lines = sorted({line for report in reports for line in findings(report)})
-    count = sum(len(report["dependencies"]) for report in reports)
-    print("\n".join(lines) or f"audit: no known vulnerability in {count} packages")
-    return FOUND if lines else 0
+        lines.update(findings(report))
+        missing += unscanned(report)
+    print("\n".join(sorted(lines)) or "audit: no known vulnerability")
+    if missing:
+        names = ", ".join(missing[:5])
+        print(f"audit: the advisory service says nothing of {len(missing)} packages ({names}): try again elsewhere")
+    return FOUND if lines else NOT_ASKED if missing else 0
 
 
 def _scanned(program: str, part: list[str]) -> tuple[dict[str, Any] | None, str]:

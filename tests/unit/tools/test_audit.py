@@ -11,17 +11,21 @@ import pytest
 
 from tests.support.paths import ROOT
 from tests.support.skips import Absent
-from tests.tools.audit import NOT_ASKED, audit, findings, pins
+from tests.tools.audit import NOT_ASKED, audit, findings, pins, unscanned
 from tests.tools.lock import AUDIT_HEAD, AUDIT_LOCK, lock
 
 TOOL = ROOT / ".venv-audit/bin/cyclonedx-py"
+
+
+def _name(line: str) -> str:
+    return line.partition("==")[0].lower().replace("_", "-")
 
 
 def test_every_pin_of_the_repository_is_scanned() -> None:
     found = pins()
     locked = [line for line in (ROOT / "requirements/ci.txt").read_text(encoding="utf-8").splitlines() if "==" in line]
     assert set(locked) <= set(found)
-    assert {line.partition("==")[0] for line in found} >= {"torch", "torchvision", "grpcio-tools", "pip-audit"}
+    assert {_name(line) for line in found} >= {"torch", "torchvision", "grpcio-tools", "pip-audit"}
 
 
 def test_a_finding_names_package_advisory_and_remedy() -> None:
@@ -35,6 +39,12 @@ def test_a_finding_names_package_advisory_and_remedy() -> None:
     assert list(findings(report)) == ["a 2.0: PYSEC-1, mended in 2.1, 3.0", "a 2.0: GHSA-2, mended in no version yet"]
 
 
+def test_a_package_of_which_nothing_is_known_is_told() -> None:
+    report = {"dependencies": [{"name": "a", "skip_reason": "not found"}, {"name": "b", "version": "1", "vulns": []}]}
+    assert unscanned(report) == ["a"]
+    assert list(findings(report)) == []
+
+
 def test_a_service_that_cannot_be_asked_is_no_finding(capsys: pytest.CaptureFixture[str]) -> None:
     assert audit("false") == NOT_ASKED
     assert "the advisory service cannot be asked: it ended with status 1" in capsys.readouterr().out
@@ -43,7 +53,7 @@ def test_a_service_that_cannot_be_asked_is_no_finding(capsys: pytest.CaptureFixt
 def test_the_tools_are_pinned() -> None:
     text = AUDIT_LOCK.read_text(encoding="utf-8")
     assert text == lock(text, AUDIT_HEAD)
-    assert {"pip-audit", "cyclonedx-bom"} <= {line.partition("==")[0] for line in text.splitlines()}
+    assert {"pip-audit", "cyclonedx-bom"} <= {_name(line) for line in text.splitlines()}
 
 
 @pytest.mark.slow
