@@ -11,15 +11,16 @@ from jellybean_agent.admission.process import Admission
 
 def admission_metrics(process: str, admission: Admission) -> Iterator[Metric]:
     """Bytes and connections that are held, their limits, and what was refused by port and reason."""
-    for name, text, limit in (
-        ("bytes", "Bytes of requests and answers that are kept.", admission.bytes),
-        ("connections", "Connections of others that are open.", admission.connections),
+    held_bytes, connections = admission.bytes, admission.connections
+    for name, text, value in (
+        ("jellybean_admission_bytes", "Bytes of requests and answers that are kept.", held_bytes.held),
+        ("jellybean_admission_bytes_limit", "The most that they may be.", held_bytes.total),
+        ("jellybean_admission_connections", "Connections of others that are open.", connections.held),
+        ("jellybean_admission_connections_limit", "The most that they may be.", connections.total),
     ):
-        held = GaugeMetricFamily(f"jellybean_admission_{name}", text, labels=("process",))
-        held.add_metric((process,), limit.held)
-        most = GaugeMetricFamily(f"jellybean_admission_{name}_limit", "The most that it may be.", labels=("process",))
-        most.add_metric((process,), limit.total)
-        yield from (held, most)
+        gauge = GaugeMetricFamily(name, text, labels=("process",))
+        gauge.add_metric((process,), value)
+        yield gauge
     refused = CounterMetricFamily(
         "jellybean_admission_refused",
         "Connections and calls that were refused, or ended for others.",

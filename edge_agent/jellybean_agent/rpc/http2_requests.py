@@ -157,7 +157,9 @@ class RequestAssembler:
         except InflationError:
             self._refuse_damaged(call)
             return
-        if inflation.is_complete and len(inflation.content) <= self._server.max_message_bytes:
+        if len(inflation.content) > self._server.max_message_bytes:
+            self._refuse_large(call)
+        elif inflation.is_complete:
             self._receive(call, stream, inflation.content)
         else:
             stream.queued += len(message)
@@ -201,8 +203,12 @@ class RequestAssembler:
         stream.queued -= counted
         if is_whole:
             return inflation.content
-        call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, f"a message is larger than max ({limit}) when decompressed")
+        self._refuse_large(call)
         return None
+
+    def _refuse_large(self, call: RpcCall) -> None:
+        limit = self._server.max_message_bytes
+        call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, f"a message is larger than max ({limit}) when decompressed")
 
     def _refuse_damaged(self, call: RpcCall) -> None:
         call.end(grpc.StatusCode.INTERNAL, f"a message is no {call.headers.compression}")

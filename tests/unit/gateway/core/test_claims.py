@@ -121,7 +121,7 @@ def test_a_worker_fails_its_own_requests_and_names_a_neighbour_that_it_cannot_re
     async def test() -> None:
         async with served(view, behaviours=dict.fromkeys(view.workers, hold)) as found:
             text = await answered(found, failed(EVIL, Code.INVALID_ARGUMENT))
-            assert text == "INVALID_ARGUMENT worker edge-2, operator triple: forged [31m line"
+            assert text == "INVALID_ARGUMENT worker edge-2, operator triple: forged\\x1b[31m\\nline"
             assert (await answered(found, failed(EVIL, Code.OK))).startswith("UNKNOWN ")  # a failure is no success
             assert "worker cloud-1" in await answered(found, failed("cloud-1", Code.UNAVAILABLE))
             assert not found.gateway.plans.served.claims.counts
@@ -203,7 +203,9 @@ FORGED = {
     "no text": b"\xff\xfe{\x00}\n" * 100,
     "half a label": b'jellybean_busy_seconds_total{operator="double\n',
     "another type": b"# TYPE jellybean_requests gauge\n# TYPE jellybean_gateway_requests gauge\n",
-    "the gateway's": b'jellybean_gateway_requests_total{outcome="answered"} 1e9\njellybean_gateway_cost_usd_total{} 9\n',
+    "the gateway's": (
+        b'jellybean_gateway_requests_total{outcome="answered"} 1e9\njellybean_gateway_cost_usd_total{} 9\n'
+    ),
     "a nested label": (
         b'jellybean_requests_total{operator="double",variant="only",worker="edge-2\\",worker=\\"edge-1"} 1e9\n'
         b'jellybean_requests_total{operator="double",variant="only",worker="edge-2",worker="edge-1"} 1e9\n'
