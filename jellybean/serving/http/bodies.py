@@ -43,8 +43,7 @@ async def read_body(request: web.Request, call: HttpCall, limit: int, too_large:
 
 async def _receive(request: web.Request, call: HttpCall, body: _Body) -> None:
     async with call.reading():
-        while chunk := await request.content.readany():
-            call.has_read(len(chunk))
+        while chunk := await call.receive(request.content):
             await body.add(chunk)
 
 

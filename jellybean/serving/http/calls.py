@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextvars import ContextVar
 
+from aiohttp import StreamReader
+
 from jellybean.serving.http.caller import HttpCaller
 from jellybean_agent import Admission, Entry, ListeningPort, PortLimits, SharedLimit
 
@@ -56,14 +58,12 @@ class Calls:
     def end_slow(self, now_s: float) -> None:
         """End the requests whose body pauses for too long, or is too slow altogether."""
         for call in list(self._reading):
-            since_s = now_s - call.read_since_s
-            allowed_s = self._limits.body_s + call.received / _BODY_BYTES_PER_S
-            if now_s - call.read_at_s > self._limits.body_s:
-                call.give_up(408, f"nothing of its body has arrived for {self._limits.body_s:g} s")
-            elif since_s > allowed_s:
-                call.give_up(
-                    408, f"{call.received} bytes of its body have arrived in {since_s:.0f} s, which is too slow"
-                )
+            pause_s = call.pause_s(now_s)
+            waited_s, received = call.waited_s + pause_s, call.received
+            if pause_s > self._limits.body_s:
+                call.give_up(f"nothing of its body has arrived for {self._limits.body_s:g} s")
+            elif waited_s > self._limits.body_s + received / _BODY_BYTES_PER_S:
+                call.give_up(f"{received} bytes of its body have arrived in {waited_s:.0f} s, which is too slow")
 
     def count_refusal(self, reason: str) -> None:
         self._admission.refused[ListeningPort.HTTP, reason] += 1
@@ -76,7 +76,7 @@ class Calls:
         oldest = next((other for other in stalled if crowded in (other.share, other.bytes)), None)
         if oldest is None:
             return False
-        oldest.give_up(408, "its body has stalled, and other requests wait")
+        oldest.give_up("its body has stalled, and other requests wait")
         return True
 
     @contextlib.contextmanager
@@ -90,21 +90,21 @@ class Calls:
 
 
 class HttpCall:
-    """One request. `received`: bytes of its body as they came; `read_at_s`: when the last ones did."""
+    """One request. `received`: bytes of its body as they came; `waited_s`: how long was waited for them."""
 
     __slots__ = (
         "_calls",
+        "_end_reason",
         "_entry",
         "_held",
         "_is_over",
         "_patience",
-        "_refusal",
+        "_waits_since_s",
         "bytes",
         "caller",
-        "read_at_s",
-        "read_since_s",
         "received",
         "share",
+        "waited_s",
     )
 
     def __init__(
@@ -114,9 +114,10 @@ class HttpCall:
         self.share, self.bytes = requests.share_of(caller.client), memory.share_of(caller.client)
         self._held = self.received = 0
         self._is_over = False
-        self.read_since_s = self.read_at_s = 0.0
+        self.waited_s = 0.0
+        self._waits_since_s: float | None = None
         self._patience: asyncio.Timeout | None = None
-        self._refusal: RefusalError | None = None
+        self._end_reason = ""  # not the error itself, whose traceback would keep the body until a garbage collection
 
     def begin(self, size: int, *, is_privileged: bool) -> None:
         """It has its place among its client's requests. RefusalError if it may not have the least memory."""
@@ -129,8 +130,8 @@ class HttpCall:
 
     def hold(self, size: int, *, is_privileged: bool = False) -> None:
         """Count bytes that are kept until the request is over. RefusalError if its client may not have them."""
-        if self._is_over and self._refusal is not None:
-            raise self._refusal
+        if self._end_reason:
+            raise RefusalError(408, self._end_reason, closes=True)
         while not self.bytes.take(size, is_privileged=is_privileged):
             if not self._calls.make_room_for_bytes(self):
                 self._calls.count_refusal(TOO_MANY_BYTES)
@@ -155,30 +156,38 @@ class HttpCall:
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[None]:
         """Read the body in this context, in which the request may be given up: RefusalError."""
-        self.read_since_s = self.read_at_s = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(None) as self._patience:
                 with self._calls.reading(self):
                     yield
         except TimeoutError:
-            if self._refusal is None:
+            if not self._end_reason:
                 raise
-            raise self._refusal from None
+            raise RefusalError(408, self._end_reason, closes=True) from None
 
-    def has_read(self, size: int) -> None:
-        """So many bytes of the body came."""
-        self.received += size
-        self.read_at_s = asyncio.get_running_loop().time()
+    async def receive(self, content: StreamReader) -> bytes:
+        """The next bytes of the body; empty at its end."""
+        loop = asyncio.get_running_loop()
+        began_s = self._waits_since_s = loop.time()
+        chunk: bytes = await content.readany()
+        self._waits_since_s = None
+        self.waited_s += loop.time() - began_s
+        self.received += len(chunk)
+        return chunk
+
+    def pause_s(self, now_s: float) -> float:
+        """How long it has waited for the next bytes of its body; none while it is busy with those that came."""
+        return 0.0 if self._waits_since_s is None else now_s - self._waits_since_s
 
     @property
     def is_stalled(self) -> bool:
-        return asyncio.get_running_loop().time() - self.read_at_s > _STALLED_S
+        return self.pause_s(asyncio.get_running_loop().time()) > _STALLED_S
 
-    def give_up(self, status: int, reason: str) -> None:
+    def give_up(self, reason: str) -> None:
         """End a request whose body is being read; what is held for it is free at once."""
-        if self._patience is not None and self._refusal is None:
+        if self._patience is not None and not self._end_reason:
             self._calls.count_refusal(NO_BODY)
-            self._refusal = RefusalError(status, reason, closes=True)
+            self._end_reason = reason
             self._patience.reschedule(asyncio.get_running_loop().time())
             self.end()
 
