@@ -32,7 +32,10 @@ def state_folder(directory: Path) -> Path:
 
 
 def require_plain(folder: Path) -> None:
-    """InputError if a state folder is a link or has links, pipes or devices in it. Looked at once by a process."""
+    """InputError if a folder that commands write is a link, or has links, pipes or devices in it.
+
+    Looked at once by a process.
+    """
     with contextlib.suppress(FileNotFoundError):
         _require_plain(folder.absolute(), folder.lstat().st_ino)
 
