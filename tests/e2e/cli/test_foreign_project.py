@@ -1,4 +1,7 @@
-"""A project from elsewhere, whose links lead to files of its reader: no command reads or writes them."""
+"""A project from elsewhere, whose links lead to files of its reader.
+
+No command reads or writes them.
+"""
 
 from __future__ import annotations
 
