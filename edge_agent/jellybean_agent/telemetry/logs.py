@@ -79,7 +79,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
             super().emit(summary)
         try:
             is_admitted = self._limit.admits(record, getattr(record, _PEER, ""))
-        except Exception:  # arguments that do not fit their template: as logging does
+        except Exception:  # noqa: BLE001  # arguments that do not fit their template: as logging
             self.handleError(record)
             return
         if is_admitted:
