@@ -1,7 +1,8 @@
 """A project's folder and its state, DIR/.jellybean: logs, keys, certificates, report store.
 
-A project may be from elsewhere, with links that lead to files of its reader. No command writes through a link: of what
-a project's files say, nothing decides which files outside of its folder are written or deleted.
+A project may be from elsewhere, with links that lead to files of its reader. No command writes
+through a link: of what a project's files say, nothing decides which files outside of its folder are
+written or deleted.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ LEDGER_FILE = "ledger.db"  # in it
 
 
 def state_folder(directory: Path) -> Path:
-    """DIR/.jellybean; created with access for its owner only, because logs and held-out data may be private.
+    """DIR/.jellybean, created with access for its owner only: its content may be private.
 
     InputError if it is a link, or has one in it.
     """
@@ -32,7 +33,10 @@ def state_folder(directory: Path) -> Path:
 
 
 def require_plain(folder: Path) -> None:
-    """InputError if a state folder is a link or has links, pipes or devices in it. Looked at once by a process."""
+    """InputError if a folder that commands write is a link, or has links, pipes or devices in it.
+
+    Looked at once by a process.
+    """
     with contextlib.suppress(FileNotFoundError):
         _require_plain(folder.absolute(), folder.lstat().st_ino)
 
@@ -60,9 +64,9 @@ def _entries(folder: Path) -> Iterator[tuple[Path, int]]:
 
 
 def require_no_link(path: Path, root: Path | None = None, *, at_end: bool = True) -> None:
-    """InputError if writing to `path` would write through a link, or outside of `root` (by default its folder).
+    """InputError if writing to `path` would write through a link, or outside of `root`.
 
-    `at_end`: False if `path` itself may be a link, as it is only read.
+    `root`: by default the file's folder. `at_end`: False if `path` itself may be a link, as it is only read.
     """
     if at_end and path.is_symlink():
         raise InputError(f"{path} is a link to {path.readlink()}: {_NO_LINKS}; put the file itself there")
@@ -72,7 +76,10 @@ def require_no_link(path: Path, root: Path | None = None, *, at_end: bool = True
 
 
 def write_file(path: Path, content: str | bytes, root: Path | None = None) -> None:
-    """Write a file of a project atomically; what was there keeps its mode. InputError as of `require_no_link`."""
+    """Write a file of a project atomically; what was there keeps its mode.
+
+    InputError as of `require_no_link`.
+    """
     require_no_link(path, root)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # a name that no project can have prepared
     try:

@@ -24,7 +24,10 @@ def read_exactly(file: Path) -> str:
 
 
 def write_edits(file: Path, edits: Iterable[Edit]) -> None:
-    """Make edits that do not overlap, atomically. OSError if the file cannot be written, InputError if it is a link."""
+    """Make edits that do not overlap, atomically.
+
+    OSError if the file cannot be written, InputError if it is a link.
+    """
     text = read_exactly(file)
     for edit in sorted(edits, key=lambda one: one.start, reverse=True):
         text = text[: edit.start] + edit.text + text[edit.end :]

@@ -38,7 +38,10 @@ _CHANGES = "jellybean_changes"  # an SQLite transaction that changes something i
 
 
 def ledger_url(directory: Path) -> str:
-    """Where a project's own ledger is: the path of an SQLite file. InputError for a state folder with links in it."""
+    """Where a project's own ledger is: the path of an SQLite file.
+
+    InputError for a state folder with links in it.
+    """
     require_plain(directory / STATE_FOLDER)
     return str((directory / STATE_FOLDER / LEDGER_FILE).resolve())
 

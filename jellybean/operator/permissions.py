@@ -1,7 +1,8 @@
-"""What a resource may have the operator do: nothing for which its author needs the operator's rights.
+"""What a resource may have the operator do: nothing that needs the operator's rights.
 
-Who may create a Workflow chooses the images of its pods. So pods get no more than the Pod Security level `baseline`
-lets any pod have, and of the namespace only objects that are theirs, or that their owner has labelled for them.
+Who may create a Workflow chooses the images of its pods. So pods get no more than the Pod Security
+level `baseline` lets any pod have, and of the namespace only objects that are theirs, or that their
+owner has labelled for them.
 """
 
 from __future__ import annotations

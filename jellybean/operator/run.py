@@ -43,9 +43,9 @@ def run_operator(
 ) -> None:
     """Handle the resources of these namespaces (empty: all) until SIGTERM or `stop`.
 
-    The Lease is in the namespace of `cluster`. `health_port`: port for probes, `metrics_port`:
-    for Prometheus; both are also served while not the leader. `permissions`: what resources may ask for.
-    JellyBeanError when leadership is lost, or the custom resource is not defined.
+    The Lease is in the namespace of `cluster`. `health_port`: port for probes, `metrics_port`: for
+    Prometheus; both are also served while not the leader. `permissions`: what resources may ask
+    for. JellyBeanError when leadership is lost, or the custom resource is not defined.
     """
     if not cluster.serves(CRD_API_VERSION):
         raise JellyBeanError(

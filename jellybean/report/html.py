@@ -137,7 +137,7 @@ def _environment() -> Environment:
 
 
 def _printable(value: object) -> object:
-    """Text without control characters, of which those for the writing direction would reorder what is beside it."""
+    """Text without control characters; those for the writing direction reorder what is beside it."""
     return printable_lines(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 

@@ -1,11 +1,13 @@
-"""The state file of a project's run, DIR/.jellybean/run.json: any process can find, call and stop the run by it.
+"""The state file of a project's run, DIR/.jellybean/run.json.
 
-A process is identified by its id and start time, because ids are reused. The file names the boot of the machine and the
-project's folder that it belongs to: a copy of a project that is up is not up.
+Any process can find, call and stop the run by it.
 
-Whoever made the project's folder may have written the file. So it chooses no process to be stopped: a process counts if
-its own command line is that of a process of this project. And no folder to be removed: a run's folder is private, and
-names the project.
+A process is identified by its id and start time, because ids are reused. The file names the boot of
+the machine and the project's folder that it belongs to: a copy of a project that is up is not up.
+
+Whoever made the project's folder may have written the file. So it chooses no process to be stopped:
+a process counts if its own command line is that of a process of this project. And no folder to be
+removed: a run's folder is private, and names the project.
 """
 
 from __future__ import annotations
@@ -42,7 +44,10 @@ _START_TOLERANCE_S = 2.0  # psutil derives start times from the boot time, which
 
 
 def program_of(command: Sequence[str]) -> tuple[str, str] | None:
-    """(module, project's folder) of the command line of a run's process; None for that of another program."""
+    """(module, project's folder) of the command line of a run's process.
+
+    None for that of another program.
+    """
     if "-m" not in command[:-1]:
         return None
     module, *arguments = command[command.index("-m") + 1 :]
@@ -73,7 +78,10 @@ class ProcessState:
 
     @property
     def program(self) -> tuple[str, str] | None:
-        """What runs in the process, and of which project; None for the command line of anything else."""
+        """What runs in the process, and of which project.
+
+        None for the command line of anything else.
+        """
         return program_of(self.command)
 
     def process(self) -> psutil.Process | None:
@@ -305,7 +313,10 @@ def claim_run_folder(directory: Path, folder: Path) -> None:
 
 
 def remove_run_folder(directory: Path, state: RunState, folder: str | Path) -> None:
-    """Remove a run's folder, or one in it; no folder that was not made for a run of this project."""
+    """Remove a run's folder, or one in it.
+
+    No folder that was not made for a run of this project.
+    """
     root, target = Path(state.folder), Path(folder)
     if target in (root, root / target.name) and _is_run_folder(directory, root):
         shutil.rmtree(target, ignore_errors=True)

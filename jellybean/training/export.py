@@ -22,6 +22,7 @@ from jellybean.documents.schema.reader import Tree, read_file
 from jellybean.documents.schema.validation import validate_tree
 from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
 from jellybean.documents.training.run import ExportSpec
+from jellybean.folders import require_no_link, write_file
 from jellybean.pipeline.torch_trace import CallArguments, CallForm
 from jellybean.training.errors import TrainingError
 from jellybean.training.losses import MODEL, class_scores
@@ -83,8 +84,11 @@ def export_variant(module: nn.Module, spec: ExportSpec, directory: Path, inputs:
     siblings = [Sibling(name, *pair) for name, raw in variants.items() if (pair := _served(raw, directory))]
     siblings = [one for one in siblings if one.variant != spec.variant]
     path = directory / spec.model
+    require_no_link(path.parent, directory)
     path.parent.mkdir(parents=True, exist_ok=True)
+    require_no_link(path, directory)
     partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)
     try:
         max_difference, notes = _export(module, spec, inputs, partial, siblings)
         digest = hash_model(partial)[0]
@@ -307,7 +311,7 @@ def _workflow_with_line(path: Path, spec: ExportSpec, entry: str, digest: str) -
     if changed is None:
         return None
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(changed, encoding="utf-8")
+    write_file(partial, changed)
     tree = read_file(partial)
     document = validate_tree(WorkflowDocument, tree).document
     own = document.operators.get(spec.operator) if document is not None and not tree.problems else None

@@ -1,4 +1,7 @@
-"""Processes that a project's state file may list: with the command line of its gateway or an agent, and idle."""
+"""Processes that a project's state file may list.
+
+With the command line of its gateway or an agent, and idle.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from jellybean.serving.run_state import AGENT_MODULE, GATEWAY_MODULE, ProcessSta
 
 
 def idle_command(directory: Path, name: str = GATEWAY_NAME) -> tuple[str, ...]:
-    """The command line of an idle process, which reads as that of a process of the project's run."""
+    """The command line of an idle process that reads as that of a process of the run."""
     module, option = (GATEWAY_MODULE, "--run") if name == GATEWAY_NAME else (AGENT_MODULE, "--root")
     idle = ("-S", "-c", "import time; time.sleep(60)")
     return (sys.executable, *idle, "-m", module, f"{option}={directory.resolve()}")

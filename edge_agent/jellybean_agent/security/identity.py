@@ -151,7 +151,7 @@ def caller_uri(context: Any) -> str:
 
 
 def caller_name(context: Any) -> str:
-    """The URI of a caller's identity, or else its address without the port: of whom a line of the log is."""
+    """The URI of a caller's identity, or else its address without the port, for logs."""
     address: str = context.peer()
     has_port = address.count(":") > 1
     return caller_uri(context) or (address.rpartition(":")[0] if has_port else address)

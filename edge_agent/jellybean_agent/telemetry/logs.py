@@ -1,8 +1,8 @@
 """Logging: lines as text or as JSON, on top of the standard library.
 
-The fields of a line (request, operator, worker, ...) are passed as `extra=log_fields(...)`. The content of tensors is
-never logged. What is foreign in a line cannot forge another one, nor a field (`printable`), and who causes lines cannot
-fill a log with them (`RepeatLimit`).
+The fields of a line (request, operator, worker, ...) are passed as `extra=log_fields(...)`. The
+content of tensors is never logged. What is foreign in a line cannot forge another one, nor a field
+(`printable`), and who causes lines cannot fill a log with them (`RepeatLimit`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def log_fields(**fields: Any) -> dict[str, Any]:
 
 
 def about(peer: str) -> dict[str, Any]:
-    """The `extra` argument, beside `log_fields`, of a line that a peer causes: its lines are counted apart."""
+    """The `extra` argument, beside `log_fields`, of a line that a peer causes, for its own limit."""
     return {_PEER: peer}
 
 
@@ -77,7 +77,12 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
         for summary in self._limit.summaries():
             super().emit(summary)
-        if self._limit.admits(record, getattr(record, _PEER, "")):
+        try:
+            is_admitted = self._limit.admits(record, getattr(record, _PEER, ""))
+        except Exception:  # noqa: BLE001  # arguments that do not fit their template: as logging
+            self.handleError(record)
+            return
+        if is_admitted:
             super().emit(record)
 
     def close(self) -> None:
@@ -140,6 +145,6 @@ def _json_value(value: Any) -> Any:
 
 
 def _exception_text(text: str) -> str:
-    """A traceback, of a long one the end, with each line indented: none looks like a line of the log."""
+    """The end of a traceback, with each line indented, so that none looks like a line of the log."""
     shown = text if len(text) <= MAX_EXCEPTION else f"...{text[-MAX_EXCEPTION:]}"
     return "\n".join(f"  {printable(line, MAX_MESSAGE)}" for line in shown.split("\n"))

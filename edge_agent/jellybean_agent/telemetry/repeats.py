@@ -1,7 +1,7 @@
-"""Bounds how many lines one place in the program may log, so that nobody fills a log with what they cause.
+"""Bounds how many lines one place in the program may log, so that no peer fills a log.
 
-Counted are lines by their place in the code, and beside it by the peer that they are about. Texts differ with what a
-peer sends, places do not: there are only as many as the program has.
+Lines are counted by their place in the code, and beside it by the peer that they are about. Texts
+differ with what a peer sends, places do not: there are only as many as the program has.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ _EXAMPLE = 200  # characters of a line that was left out
 
 @dataclass(frozen=True, slots=True)
 class RepeatLimits:
-    """Most lines in `interval_s` seconds: of a place in the code, and of it about one peer or with a traceback.
+    """Limits of the lines of one place in the code in `interval_s` seconds.
 
-    `peers`: most (place, peer) pairs that are told apart in an interval; further peers count as one. Chosen so that
-    the lines of a fleet that starts or a site that is lost fit, and a flood is at most 3 KiB/s a place.
+    `lines`: of all. `peer_lines`: about one peer, or with a traceback.
+    `peers`: most (place, peer) pairs that are told apart in an interval; further peers count as
+    one. Chosen so that the lines of a fleet that starts or a site that is lost fit, and a flood is
+    at most 3 KiB/s a place.
     """
 
     interval_s: float = 10.0
@@ -79,7 +81,9 @@ class RepeatLimit:
         entry.level = max(entry.level, record.levelno)
 
     def summaries(self, *, at_end: bool = False) -> list[logging.LogRecord]:
-        """A line for each place of which lines were left out, once the interval has ended; counting begins anew.
+        """A line for each place of which lines were left out, once the interval has ended.
+
+        Counting begins anew.
 
         `at_end`: the process ends, and so does the interval.
         """

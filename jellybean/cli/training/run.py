@@ -19,6 +19,7 @@ from jellybean.cli.exit_status import EXIT_FAILURE
 from jellybean.cli.failures import error_json, interrupt_behind
 from jellybean.documents.training.references import RUN_FOLDER
 from jellybean.errors import JellyBeanError
+from jellybean.folders import require_plain
 from jellybean_protos.extras import install_command
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def train_here(
     """Train in this process, or in one per rank. `overrides`: for their command lines."""
     from jellybean.training.processes.threads import chosen_threads, usable_cores
 
+    require_plain(directory / RUN_FOLDER)
     document = with_processes(document, usable_cores())
     for note in notes_on_devices(document):
         warn(note)

@@ -1,7 +1,7 @@
-"""Log files of a run's processes: at most two of `MAX_LOG_BYTES` each, the second with what was logged before.
+"""Log files of a run's processes: the current one and the one before, of `MAX_LOG_BYTES` each.
 
-Processes write to a file that they were started with, so it is emptied in place (as logrotate's `copytruncate`), by the
-keeper. Every writer appends, and goes on at its new end.
+Processes write to a file that they were started with, so it is emptied in place (as logrotate's
+`copytruncate`), by the keeper. Every writer appends, and goes on at its new end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _TAIL_BYTES = 64 * 2**10
 
 
 def open_log(log: Path, *, append: bool) -> BinaryIO:
-    """A process's log, to be written at its end; emptied before unless `append`. OSError for a link."""
+    """A process's log, to be written at its end; emptied before unless `append`.
+
+    OSError for a link.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     number = os.open(log, flags | (0 if append else os.O_TRUNC), 0o666)
@@ -32,7 +35,7 @@ def earlier_log(log: Path) -> Path:
 
 
 def log_lines(log: Path) -> list[str]:
-    """The last lines of a log, at most 64 KiB; those before it was emptied too if that has just happened."""
+    """The last lines of a log, at most 64 KiB; of the earlier log too if this one is shorter."""
     tail = b""
     for path in (log, earlier_log(log)):
         if len(tail) < _TAIL_BYTES and (path == log or path.exists()):
@@ -43,9 +46,12 @@ def log_lines(log: Path) -> list[str]:
 
 
 def limit_log(log: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
-    """Move a log's lines to `earlier_log` once they are more than `max_bytes`. No effect if the log cannot be read.
+    """Move a log's lines to `earlier_log` once they are more than `max_bytes`.
 
-    Where they cannot be copied (the disk is full) they are lost: the log of a process must not fill the disk.
+    No effect if the log cannot be read.
+
+    Where they cannot be copied (the disk is full) they are lost: the log of a process must not fill
+    the disk.
     """
     with contextlib.suppress(OSError):
         number = os.open(log, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)

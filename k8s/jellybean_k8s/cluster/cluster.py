@@ -26,6 +26,7 @@ from jellybean_k8s.objects import KubeObject
 Objects = list[KubeObject]
 
 PATIENCE_S = 30.0  # seconds for which failing calls are retried
+MAX_POD_ANSWER_BYTES = 16 * 2**20  # metrics of some ten thousand workers
 _CONNECT_S, _ANSWER_S, _POD_ANSWER_S = 5.0, 30.0, 10.0
 _LIST_LIMIT = 500
 _TRANSIENT_STATUS = frozenset({429, 502, 503, 504})
@@ -191,15 +192,23 @@ class Cluster:
             self.sleep(min(1.0, timeout_s))  # the caller's next list call reports errors
 
     def pod_http(self, pod: str, port: int, path: str) -> str:
-        """What a pod answers to an HTTP request, through the API server; not retried. ClusterError for a refusal."""
+        """What a pod answers to an HTTP request, through the API server; not retried.
+
+        ClusterError for a refusal. DeployError for more than `MAX_POD_ANSWER_BYTES`: a pod's image
+        may be anybody's.
+        """
         at = f"{self._path('Pod', pod)}:{port}/proxy{path}"
         try:
             answer = self._dynamic.request("get", at, serialize=False, _request_timeout=(_CONNECT_S, _POD_ANSWER_S))
+            data: bytes = answer.read(MAX_POD_ANSWER_BYTES + 1, decode_content=False)
+            answer.release_conn() if len(data) <= MAX_POD_ANSWER_BYTES else answer.close()
         except ApiException as error:
             raise _refusal(error) from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise UnreachableError(f"{at} has not answered: {_short_reason(error)}") from error
-        return bytes(answer.data).decode("utf-8", "replace")
+        if len(data) > MAX_POD_ANSWER_BYTES:
+            raise DeployError(f"{at} answers with more than {MAX_POD_ANSWER_BYTES} bytes")
+        return data.decode("utf-8", "replace")
 
     def serves(self, group_version: str) -> bool:
         """True if the cluster has this API group, for example monitoring.coreos.com/v1."""

@@ -1,4 +1,7 @@
-"""A project from elsewhere, whose links lead to files of its reader: no command reads or writes them."""
+"""A project from elsewhere, whose links lead to files of its reader.
+
+No command reads or writes them.
+"""
 
 from __future__ import annotations
 
@@ -142,3 +145,25 @@ def test_no_code_of_a_project_runs_unless_it_is_allowed(
         done = run(command, str(project), status=status)
         assert not ran.exists(), command
         assert status < 2 or "--allow-python boom:run" in done.stderr
+
+
+@pytest.mark.parametrize("place", ["training", "training/checkpoints", "training/model.safetensors"])
+def test_no_training_writes_or_deletes_behind_a_link(tmp_path: Path, place: str) -> None:
+    pytest.importorskip("torch")
+    project, theirs = tmp_path / "trained", tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "epoch-1").mkdir()
+    (project / place).parent.mkdir(parents=True)
+    (project / place).symlink_to(theirs)
+    (project / "net.py").write_text(
+        "import torch\n\ndef model():\n    return torch.nn.Linear(2, 2)\n\n"
+        "def data():\n    rows = torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64)\n"
+        "    return {'train': rows, 'test': rows}\n",
+        encoding="utf-8",
+    )
+    text = "kind: Training\nmodel: net.py:model\ndata: net.py:data\nepochs: 1\nbatch: 2\n"
+    text += "optimizer: {name: sgd, lr: 0.1}\n"
+    (project / "training.yaml").write_text(text, encoding="utf-8")
+    done = jellybean("train", str(project), "--fresh", status=(1, 2))
+    assert f"{project / place} is a link to {theirs}" in done.stderr
+    assert [path.name for path in theirs.iterdir()] == ["epoch-1"]

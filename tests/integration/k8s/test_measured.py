@@ -15,6 +15,7 @@ from jellybean.operator import resource_definition
 from jellybean.operator.measured import WINDOW_S
 from jellybean.operator.reconcile import Reconciler
 from jellybean_k8s import CRD_KIND, gateway_pod, gateway_pods
+from jellybean_k8s.cluster import cluster
 from tests.k8s_resource import resource
 from tests.k8s_target import NEEDS_CONTAINERS, Target, define, mock_only
 
@@ -186,3 +187,17 @@ def test_an_operator_without_the_right_says_so_once(operated: Operated) -> None:
         operated.look(WINDOW_S)
     assert [text for text in operated.said if "the operator's Role lacks pods/proxy" in text][1:] == []
     assert any("the operator's Role lacks pods/proxy" in text for text in operated.said)
+
+
+def test_a_pod_that_answers_without_end_takes_no_memory_of_the_operator(
+    operated: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its image may be anybody's."""
+    monkeypatch.setattr(cluster, "MAX_POD_ANSWER_BYTES", 1000)
+    gateway = Gateway()
+    gateway.text = lambda: "x" * 1001  # type: ignore[method-assign]
+    operated.look()
+    with answering(gateway):
+        connect(operated, gateway)
+        assert "measured" not in operated.look(WINDOW_S)
+    assert any("answers with more than 1000 bytes" in text for text in operated.said)

@@ -1,4 +1,7 @@
-"""Who may create a Workflow gets no rights of the operator by it: of nodes, Secrets, accounts and claims of others."""
+"""Who may create a Workflow gets no rights of the operator by it.
+
+Of nodes, Secrets, accounts and claims of others.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ Condition = dict[str, Any]
 
 
 def conditions_of(target: Target, *rules: str, **kubernetes: Any) -> dict[str, Condition]:
-    """The conditions of a resource with these keys of kubernetes.yaml, under an operator with these rules."""
+    """The conditions of a resource with these keys of kubernetes.yaml, under these rules."""
     define(target, resource_definition())
     wanted = resource()
     wanted["spec"]["kubernetes"] |= kubernetes

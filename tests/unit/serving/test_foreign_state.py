@@ -1,4 +1,4 @@
-"""A state file that came with a project stops no process and removes no folder, whatever it says."""
+"""A state file that came with a project stops no process and removes no folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What pod templates ask for beyond the Pod Security level `baseline`, and which objects of others they use. Pure.
+"""What pod templates ask for beyond the Pod Security level `baseline`, and which objects they use.
+
+Pure.
 
 An operator has more rights than the authors of its resources, and makes pods in its own name: what a resource asks of
 pods is what its author may do. So the rendered templates are looked at, whichever key of the resource they come from.
@@ -84,7 +86,10 @@ POD_RULES = (  # what may be allowed, by the names of its rules
 
 @dataclass(frozen=True, slots=True)
 class Restricted:
-    """A field that a rule refuses. `path`: of the field, in a set's pod template. `name`: of the object it names."""
+    """A field that a rule refuses. `path`: of the field, in a set's pod template.
+
+    `name`: of the object it names.
+    """
 
     rule: str
     path: str
@@ -92,7 +97,10 @@ class Restricted:
 
 
 def restricted_fields(objects: Iterable[KubeObjectView], account: str) -> Iterator[Restricted]:
-    """The fields of pod templates that a rule of `POD_RULES` refuses. `account`: the pods' ServiceAccount."""
+    """The fields of pod templates that a rule of `POD_RULES` refuses.
+
+    `account`: the pods' ServiceAccount.
+    """
     for name, template in _templates(objects):
         spec = _map(template.get("spec"))
         for key in ("serviceAccountName", "serviceAccount"):

@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 
 from jellybean.serving import Client, RequestError
-from tests.support.tiny_models import make_plan, save
+from tests.support.tiny_models import make_plan, save, scale
 from tests.support.waiting import wait_until
 
 
@@ -66,3 +66,25 @@ def test_every_refusal_and_failure_is_one_line_of_json(tmp_path: Path, start, mo
     assert {"time", "level", "logger", "process", "message"} <= failed.keys()
     every_line = [*lines(tmp_path, "gateway"), *lines(tmp_path, "edge-1")]
     assert not [line for line in every_line if "0.1234" in json.dumps(line)]
+
+
+def test_a_client_writes_no_line_of_its_own_and_fills_no_log(tmp_path: Path, start) -> None:
+    sha256 = scale(tmp_path / "models/two.onnx", 2.0)
+    plan = make_plan(tmp_path, {"two": (["x"], sha256)}, [(1.0, {"two": "edge-1"})], sources={"x": "edge"})
+    running = start(tmp_path, plan)
+    log = tmp_path / ".jellybean/logs/gateway.log"
+    forged = "x\n2026-11-28 00:00:00,000 ERROR disk is failing\x1b[2J status=OK"
+    with Client(running.gateway_address) as client:
+        with pytest.raises(RequestError):
+            client.infer({"x": np.ones((1, 3), np.int8)}, request_id=forged)
+        for number in range(300):
+            with pytest.raises(RequestError):
+                client.infer({"x": np.ones((1, 3), np.int8)}, request_id=f"flood-{number}")
+            with pytest.raises(RequestError, match="jellybean down"):
+                client.drain(0.0)
+    wait_until(lambda: "flood-0" in log.read_text(encoding="utf-8"))
+    text = log.read_text(encoding="utf-8")
+    assert all(character == "\n" or character.isprintable() for character in text)
+    assert not [line for line in text.splitlines() if line.startswith("2026-11-28")]
+    assert r'request_id="x\\n2026-11-28' in text
+    assert text.count("refused: ") < 300

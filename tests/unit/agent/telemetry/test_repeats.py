@@ -119,3 +119,10 @@ def test_lines_of_the_process_are_limited(monkeypatch: pytest.MonkeyPatch) -> No
         root.handlers[:] = before
         root.setLevel(level)
     assert len(stream.getvalue().splitlines()) == RepeatLimits().lines
+
+
+def test_arguments_that_do_not_fit_end_nothing(one: Log) -> None:
+    for _ in range(10):
+        one.handler.handle(logging.LogRecord("x", logging.WARNING, "file", 1, "refused: %d", ("x",), None))
+    one.log.warning("goes on")
+    assert one.lines()[-1] == "WARNING goes on"
