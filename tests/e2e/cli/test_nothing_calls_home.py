@@ -55,7 +55,11 @@ def environment(folder: Path) -> dict[str, str]:
         path.mkdir(exist_ok=True)
     ours = {name for name in os.environ if name in TELEMETRY_OFF or name.startswith(("XDG_", "MPL"))}
     kept = {name: value for name, value in os.environ.items() if name not in ours}
-    return {**kept, **{name: str(path) for name, path in own.items()}, "PYTHONDONTWRITEBYTECODE": "1"}
+    return {
+        **kept,
+        **{name: str(path) for name, path in own.items()},
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
 
 
 def tried(folder: Path, *commands: Sequence[str], limit_s: float = 280) -> Trace:
@@ -87,10 +91,21 @@ def _is_in(path: str, folders: Sequence[Path]) -> bool:
 def test_an_agent_with_its_model_process(tmp_path: Path) -> None:
     """The representative of the slow tests: until the model is loaded, which is when its library would call home."""
     (tmp_path / "plan.json").write_text(json.dumps(chain(tmp_path)), encoding="utf-8")
-    peers = {"": f"unix:{tmp_path}/g", "edge-1": f"unix:{tmp_path}/e", "cloud-1": f"unix:{tmp_path}/c"}
+    peers = {
+        "": f"unix:{tmp_path}/g",
+        "edge-1": f"unix:{tmp_path}/e",
+        "cloud-1": f"unix:{tmp_path}/c",
+    }
     (tmp_path / "peers.json").write_text(json.dumps(peers), encoding="utf-8")
     files = [f"--plan={tmp_path}/plan.json", f"--peers={tmp_path}/peers.json", f"--root={tmp_path}"]
-    agent = [sys.executable, "-m", "jellybean_agent", *files, "--worker=edge-1", f"--listen=unix:{tmp_path}/e"]
+    agent = [
+        sys.executable,
+        "-m",
+        "jellybean_agent",
+        *files,
+        "--worker=edge-1",
+        f"--listen=unix:{tmp_path}/e",
+    ]
     log = shlex.quote(f"{tmp_path}/log")
     script = f"{shlex.join(agent)} 2>{log} & until grep -q ready: {log}; do sleep 0.1; done; kill $!; wait $!"
     trace = traced(["sh", "-c", script], tmp_path, environment(tmp_path), 120)
@@ -113,7 +128,11 @@ def test_a_library_that_calls_home_would_be_seen(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_from_an_example_to_its_report(tmp_path: Path) -> None:
     """`init`, `profile`, `plan`, and a run with all of its ports, for as long as telemetry would take to begin."""
-    project, digits, drafted = make_scales_project(tmp_path / "project"), tmp_path / "digits", tmp_path / "drafted"
+    project, digits, drafted = (
+        make_scales_project(tmp_path / "project"),
+        tmp_path / "digits",
+        tmp_path / "drafted",
+    )
     infrastructure = project / "infrastructure.yaml"
     text = infrastructure.read_text(encoding="utf-8").replace("count: 1,", "count: 1, speed: 1,")
     infrastructure.write_text(text, encoding="utf-8")
