@@ -16,7 +16,7 @@ from jellybean_protos.library_telemetry import TELEMETRY_OFF
 from tests.support.network_namespace import Trace, traced
 from tests.support.paths import EXAMPLES, ROOT
 from tests.support.ports import free_port
-from tests.support.scales_project import make_scales_project
+from tests.support.scales_project import WORKERS, make_scales_project
 from tests.support.skips import NotInstalled
 from tests.support.tiny_models import chain
 
@@ -146,6 +146,7 @@ def test_from_an_example_to_its_report(tmp_path: Path) -> None:
         ("init", str(drafted), "--from", str(project / "models/two.onnx")),
         ("profile", there, "--fresh", "--seconds", "0.05"),
         ("plan", there),
+        ("pipeline", "profile", f"{there}/models/two.onnx", "--out", f"{there}/layers.txt"),
         ("frontier", there, "--plot", f"{there}/frontier.svg"),
         ("certs", there),
         ("up", there, "--detach", *ports, "--tls", f"{there}/.jellybean/certs/gateway"),
@@ -156,6 +157,36 @@ def test_from_an_example_to_its_report(tmp_path: Path) -> None:
         ("down", there),
     )
     assert_stays_at_home(trace, tmp_path, project, digits, drafted)
+
+
+@pytest.mark.slow
+def test_boxes_that_join(tmp_path: Path) -> None:
+    """A gateway that enrols agents, which fetch plan and models, over ports with TLS."""
+    project = make_scales_project(tmp_path / "project")
+    jellybean, box = (f"{sys.executable} -m {module}" for module in ("jellybean", "jellybean_agent"))
+    listen, enrol, clients, *addresses = (f"127.0.0.1:{free_port()}" for _ in range(5))
+    peers = {"": listen, **dict(zip(WORKERS, addresses, strict=True))}
+    (tmp_path / "peers.json").write_text(json.dumps(peers), encoding="utf-8")
+    ports = f"--listen {listen} --enrol {enrol} --host 127.0.0.1 --port {clients.rpartition(':')[2]}"
+    agents = "\n".join(
+        f"{jellybean} token {project} --worker {worker} > {tmp_path}/{worker}.token\n"
+        f"{box} --join {enrol} --token-file {tmp_path}/{worker}.token --state {tmp_path}/{worker} "
+        f"--listen {peers[worker]} 2>{tmp_path}/{worker}.log &"
+        for worker in WORKERS
+    )
+    script = f"""
+        set -e
+        {jellybean} plan {project}
+        {jellybean} certs {project} --host 127.0.0.1
+        {jellybean} gateway {project} --peers {tmp_path}/peers.json {ports} --detach
+        {agents}
+        until {jellybean} infer {project} --input 'x={project}/data/heldout.npz#x[0]'; do sleep 0.2; done
+        {jellybean} down {project}
+        kill %1 %2
+        wait
+    """
+    trace = traced(["bash", "-c", script], tmp_path, environment(tmp_path), 280)
+    assert_stays_at_home(trace, tmp_path, tmp_path)
 
 
 @pytest.mark.slow
