@@ -211,6 +211,23 @@ def test_the_script_of_an_example(tmp_path: Path) -> None:
     assert_stays_at_home(trace, tmp_path, project)
 
 
+# Tests whose processes are those of the product: each runs in the namespace as a whole.
+WITHIN = (
+    "tests/integration/k8s/test_operator_runs.py::test_a_process_that_is_told_to_end_lets_another_lead",
+    "tests/integration/serving/relay/test_relayed.py::test_requests_are_answered_through_the_relay_in_both_directions",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("test", WITHIN)
+def test_an_operator_and_a_relay(tmp_path: Path, test: str) -> None:
+    own = environment(tmp_path)
+    own.pop("JELLYBEAN_TEST_KUBECONFIG", None)
+    pytest_here = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", test]
+    trace = traced([*pytest_here, f"--basetemp={tmp_path}/tests"], tmp_path, own, 280)
+    assert trace.peers and trace.strangers() == []
+
+
 PACKAGES = ("jellybean", "jellybean_agent")
 SCRIPTS = ("digits/train.py", "ocr/make.py")
 
