@@ -6,7 +6,7 @@ from typing import Any
 
 from jellybean_protos.library_telemetry import turn_off_telemetry
 
-turn_off_telemetry()  # before any room is imported: some load onnxruntime, torch or a user's modules
+turn_off_telemetry()  # before any room is imported: some load onnxruntime or a user's modules
 
 __all__ = ["Client", "__version__"]  # noqa: F822 -- made by __getattr__
 

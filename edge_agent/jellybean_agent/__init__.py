@@ -7,7 +7,7 @@ import lazy_loader
 
 from jellybean_protos.library_telemetry import turn_off_telemetry
 
-# Before onnxruntime is imported, whose thread for telemetry would also run while the process pool forks.
+# Before onnxruntime is imported: its thread for telemetry would also run while the pool forks.
 turn_off_telemetry()
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

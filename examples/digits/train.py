@@ -11,7 +11,7 @@ on held-out crops, then rewrites the sha256s in workflow.yaml.
 
 from __future__ import annotations
 
-import jellybean  # noqa: F401  # isort: skip -- turns the telemetry of onnxruntime off, before it is loaded
+import jellybean  # noqa: F401  # isort: skip -- before onnxruntime: turns its telemetry off
 
 import ctypes
 import dataclasses

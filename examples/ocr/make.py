@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import jellybean  # noqa: F401  # isort: skip -- turns the telemetry of onnxruntime off, before it is loaded
+import jellybean  # noqa: F401  # isort: skip -- before onnxruntime: turns its telemetry off
 
 import argparse
 import sys

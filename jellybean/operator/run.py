@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -82,6 +83,7 @@ async def _serve(registry: kopf.OperatorRegistry, namespaces: Sequence[str], end
             namespaces=tuple(namespaces),
             clusterwide=not namespaces,
             standalone=True,
+            identity=socket.gethostname(),  # kopf would ask a name server for a longer one
             stop_flag=ended,
         )
     finally:

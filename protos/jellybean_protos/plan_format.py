@@ -27,7 +27,7 @@ READABLE_VERSIONS = (2, 3, 4, 5, 6, 7)
 HEADER_KEYS = frozenset({"kind", "version", "hash"})
 WORKFLOW_SEPARATOR = "/"  # between a workflow's name and an operator's or source's, if there are several workflows
 
-# What reading values of other types, numbers out of range and endless depth raises, instead of what a plan has there.
+# What values of other types, numbers out of range and endless depth raise where they are read.
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 
 

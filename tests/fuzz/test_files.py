@@ -23,11 +23,11 @@ from jellybean_agent import LiveCounters
 from jellybean_agent.errors import CountersError
 from tests import report_plans
 from tests.support.examples import examples
-from tests.support.fuzzing import at_most, changed_bytes, seeds
+from tests.support.fuzzing import at_most, changed_bytes, kept, seeds
 from tests.support.paths import EXAMPLES
 
 many = settings(
-    max_examples=examples(180, nightly=10_000),
+    max_examples=examples(180, nightly=5_000),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 KUBERNETES = b"""\
@@ -57,7 +57,21 @@ YAML = [
         b">",
         b"?",
     ),
-    *(b"'", b'"', b"#", b"---\n", b"\t", b"\x00", b"\xef\xbb\xbf", b"null", b"1e999", b".nan", b"-1", b"0x7f", b"\xff"),
+    *(
+        b"'",
+        b'"',
+        b"#",
+        b"---\n",
+        b"\t",
+        b"\x00",
+        b"\xef\xbb\xbf",
+        b"null",
+        b"1e999",
+        b".nan",
+        b"-1",
+        b"0x7f",
+        b"\xff",
+    ),
     *(b"../../../etc/passwd", b"99999999999999999999 GiB", b"1 KiB", b"3 %", b"a" * 3000),
 ]
 
@@ -86,7 +100,20 @@ def test_documents(
 
 
 TRACE = b"time_s,source,rate_per_s\n0,image,10\n0,speech,10\n60,image,20\n60,speech,20\n"
-CSV = [b",", b"\n", b'"', b"nan", b"1e999", b"-1", b"\x00", b"\xff", b"image", b"\xef\xbb\xbf", b"\r", b"9" * 400]
+CSV = [
+    b",",
+    b"\n",
+    b'"',
+    b"nan",
+    b"1e999",
+    b"-1",
+    b"\x00",
+    b"\xff",
+    b"image",
+    b"\xef\xbb\xbf",
+    b"\r",
+    b"9" * 400,
+]
 
 
 @many
@@ -105,20 +132,33 @@ def _arrays(save: Callable[..., None], **arrays: Any) -> bytes:
 
 
 ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)
-NPY = [_arrays(np.save, first=(ROWS,)), _arrays(np.save, first=(np.array([{"a": 1}], object),), allow_pickle=True)]
+NPY = [
+    _arrays(np.save, first=(ROWS,)),
+    _arrays(np.save, first=(np.array([{"a": 1}], object),), allow_pickle=True),
+]
 NPZ = [_arrays(np.savez, x=ROWS), _arrays(np.savez_compressed, x=ROWS, labels=np.arange(3))]
 HEADER = [
-    *(b"'<f4'", b"'|O'", b"'<U99999999'", b"(3, 4)", b"(4611686018427387904, 4)", b"(-1, 4)", b"True", b"PK\x03\x04"),
+    *(
+        b"'<f4'",
+        b"'|O'",
+        b"'<U99999999'",
+        b"(3, 4)",
+        b"(4611686018427387904, 4)",
+        b"(-1, 4)",
+        b"True",
+        b"PK\x03\x04",
+    ),
     *(b"\x93NUMPY", b"\xff\xff\xff\xff", b"__import__('os')", b"(" * 300, b"\0" * 9),
 ]
 
 
 @many
-@given(changed_bytes([*NPY, *NPZ, *seeds("arrays")], HEADER))
-def test_arrays(tmp_path: Path, content: bytes) -> None:
+@given(data=changed_bytes([*NPY, *NPZ, *seeds("arrays")], HEADER))
+@kept("arrays")
+def test_arrays(tmp_path: Path, data: bytes) -> None:
     """No file of arrays runs code, or takes more memory than its size lets expect."""
     path = tmp_path / "rows.npz"
-    path.write_bytes(content)
+    path.write_bytes(data)
     for read in (read_npy, lambda path: read_npz(path, "x")):
         with at_most(8), contextlib.suppress(InputError):
             assert read(path).dtype != object

@@ -14,7 +14,7 @@ from jellybean_agent import PlanViewError, plan_view, read_plan, workflow_views
 from jellybean_protos import plan_format
 from jellybean_solver import PlanDocumentError, from_document, to_document
 from tests.support.examples import examples
-from tests.support.fuzzing import at_most, changed_bytes, changed_json, seeds
+from tests.support.fuzzing import at_most, changed_bytes, changed_json, kept, seeds
 from tests.unit.agent.brain.test_plan_view import make_document
 
 PLAIN = make_document({"each": 8})
@@ -39,7 +39,7 @@ def of_workflows(document: Any) -> Any:
 
 SERVED_TOGETHER = of_workflows(PLAIN)
 ORIGINALS = [PLAIN, FULL, SERVED_TOGETHER]
-many = settings(max_examples=examples(360, nightly=20_000))
+many = settings(max_examples=examples(360, nightly=5_000))
 
 
 def rehashed(document: Any) -> Any:
@@ -73,11 +73,23 @@ def test_documents(document: Mapping[str, Any]) -> None:
 
 @many
 @given(
-    changed_bytes(
+    data=changed_bytes(
         [json.dumps(PLAIN).encode(), *seeds("plan")],
-        [b"[" * 2000, b'{"a":', b"1e999", b"NaN", b"-0", b"9" * 5000, b'"\\ud800"', b"null", b"\xff", b"\xef\xbb\xbf"],
+        [
+            b"[" * 2000,
+            b'{"a":',
+            b"1e999",
+            b"NaN",
+            b"-0",
+            b"9" * 5000,
+            b'"\\ud800"',
+            b"null",
+            b"\xff",
+            b"\xef\xbb\xbf",
+        ],
     )
 )
+@kept("plan")
 def test_files(tmp_path_factory: Any, data: bytes) -> None:
     """A file that is no plan is refused in one line, by its name."""
     path = tmp_path_factory.getbasetemp() / "fuzzed-plan.json"

@@ -25,13 +25,22 @@ from hypothesis import strategies as st
 from jellybean.ledger import By, Ledger, cost
 from jellybean_agent import RpcServer, plan_view
 from jellybean_agent.rpc import unix_socket_frames as unix_frames
-from jellybean_agent.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW, frame
+from jellybean_agent.rpc.frames import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    PREFACE,
+    SETTINGS,
+    WINDOW,
+    frame,
+)
 from jellybean_agent.rpc.hpack import encode_headers
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2
 from tests.rpc_server import BIDI, ECHO, SLOW, call_of, headers_of, reset_of, served
 from tests.support.examples import examples
-from tests.support.fuzzing import changed_bytes, changed_json, seeds
+from tests.support.fuzzing import changed_bytes, changed_json, kept, seeds
 from tests.support.ports import free_port
 from tests.support.scripted_workers import ScriptedWorker, addresses_of, tensor
 from tests.support.served_in_thread import Show, served_in_thread
@@ -99,8 +108,38 @@ def _unix() -> list[bytes]:
 FRAMES = [
     *(frame(kind, 0, 1, b"") for kind in range(11)),
     *(frame(kind, 0xFF, 0, bytes(4)) for kind in (0, 1, 3, 4, 6, 8, 9)),
-    *(b"\xff\xff\xff\xff", b"\x00" * 9, b"\x7f\xff\xff\xff", b"\x00\x40\x00\x00", b"POST", b"\x82\x86\x84"),
+    *(
+        b"\xff\xff\xff\xff",
+        b"\x00" * 9,
+        b"\x7f\xff\xff\xff",
+        b"\x00\x40\x00\x00",
+        b"POST",
+        b"\x82\x86\x84",
+    ),
 ]
+
+
+ODD_HEADERS = [
+    *((b":path", b""), (b":method", b"GET"), (b"content-type", b"text/plain"), (b"grpc-timeout", b"1 S")),
+    *((b"Upper", b"x"), (b"x", b"\r\n\0"), (b"connection", b"close"), (b"content-length", b"9"), (b"", b"")),
+]
+ODD_PAYLOADS = [
+    *(b"", bytes(4), b"\xff" * 4, bytes(5), bytes(6), bytes(8), b"x" * 9000),
+    *(b"\0\4\xff\xff\xff\xff", b"\x3f\xe1\x7f", b"\0\0\0\0\x05hello", b"\1\0\0\0\1x"),
+    *(encode_headers(headers_of(path)) for path in (ECHO, SLOW, BIDI)),
+    *(encode_headers((header,)) for header in ODD_HEADERS),
+]
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> bytes:
+    """A right beginning, then frames of any type, flags and stream, with payloads that some of them may have."""
+    data = PREFACE + frame(SETTINGS, 0, 0, b"")
+    for _ in range(draw(st.integers(1, 8))):
+        stream = draw(st.sampled_from([0, 1, 1, 1, 3, 5, 2, 2**31 - 1]))
+        flags = draw(st.sampled_from([0, END_STREAM, END_HEADERS, END_HEADERS | END_STREAM, 8, 0x20, 0xFF]))
+        data += frame(draw(st.integers(0, 10)), flags, stream, draw(st.sampled_from(ODD_PAYLOADS)))
+    return data
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +156,8 @@ def echoing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RpcServe
 
 
 @few
-@given(data=changed_bytes([*_http2(), *_unix(), *seeds("http2")], FRAMES), cut=st.integers(0, 2000))
+@given(data=changed_bytes([*_http2(), *_unix(), *seeds("http2")], FRAMES) | frames(), cut=st.integers(0, 2000))
+@kept("http2", cut=0)
 def test_http2_and_the_unix_socket_protocol(echoing: tuple[RpcServer, str], data: bytes, cut: int) -> None:
     _, path = echoing
     sent_to(path, data, cut)
@@ -145,7 +185,11 @@ class Served:
     def call(self, method: str, request: bytes) -> tuple[grpc.StatusCode, str, bytes]:
         """Status, reason and answer of a call with these bytes."""
         try:
-            return grpc.StatusCode.OK, "", self.channel.unary_unary(method)(request, timeout=_CALL_S)
+            return (
+                grpc.StatusCode.OK,
+                "",
+                self.channel.unary_unary(method)(request, timeout=_CALL_S),
+            )
         except grpc.RpcError as error:
             return error.code(), error.details() or "", b""
 
@@ -180,7 +224,10 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     operators = {"double": (["x"], scale(root / "models/double.onnx", 2.0))}
     routes = [(0.5, {"double": "edge-1"}), (0.5, {"double": "edge-2"})]
     plan = make_plan(root, operators, routes, sources={"x": "edge"})
-    with tempfile.TemporaryDirectory(prefix="jb-") as folder, (root / "log").open("w+", encoding="utf-8") as log:
+    with (
+        tempfile.TemporaryDirectory(prefix="jb-") as folder,
+        (root / "log").open("w+", encoding="utf-8") as log,
+    ):
         view = plan_view(plan)
         addresses = addresses_of(view, Path(folder))
         for name, document in (("plan", plan), ("peers", addresses)):
@@ -234,7 +281,16 @@ def _http() -> list[bytes]:
         return "\r\n".join(head).encode() + b"\r\n\r\n" + body
 
     infer = "POST /v2/models/tiny/infer"
-    document = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "parameters": {"binary_data_size": 16}}]}
+    document = {
+        "inputs": [
+            {
+                "name": "x",
+                "datatype": "FP32",
+                "shape": [1, 4],
+                "parameters": {"binary_data_size": 16},
+            }
+        ]
+    }
     head = json.dumps(document).encode()
     behind = struct.pack("<4f", 1, 2, 3, 4)
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (BODY[:50], BODY[50:])) + b"0\r\n\r\n"
@@ -263,19 +319,29 @@ HTTP_PIECES = [
         b"\xff\xfe",
         b"ffffffffffff",
     ),
-    *(b"Content-Length: -1\r\n", b"Content-Length: 99999999999999999999\r\n", b"Transfer-Encoding: chunked\r\n"),
+    *(
+        b"Content-Length: -1\r\n",
+        b"Content-Length: 99999999999999999999\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+    ),
     *(
         b"Content-Encoding: deflate\r\n",
         b"Content-Encoding: zstd\r\n",
         b"Expect: 100-continue\r\n",
         b"Upgrade: h2c\r\n",
     ),
-    *(b"Host: evil\r\n", b"A: " + b"b" * 9000 + b"\r\n", b"Inference-Header-Content-Length: 7\r\n", PREFACE),
+    *(
+        b"Host: evil\r\n",
+        b"A: " + b"b" * 9000 + b"\r\n",
+        b"Inference-Header-Content-Length: 7\r\n",
+        PREFACE,
+    ),
 ]
 
 
 @few
 @given(data=changed_bytes([*_http(), *seeds("http")], HTTP_PIECES), cut=st.integers(0, 400))
+@kept("http", cut=0)
 def test_http(gateway: Served, data: bytes, cut: int) -> None:
     sent_to(("127.0.0.1", gateway.http_port), data, cut)
     gateway.assert_answers()
@@ -298,7 +364,11 @@ def test_requests_as_json(gateway: Served, document: Any) -> None:
 # What a refusal may be: UNKNOWN and INTERNAL would be failures of the gateway itself.
 REFUSALS = {
     *(grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND),
-    *(grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNIMPLEMENTED),
+    *(
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNIMPLEMENTED,
+    ),
     *(grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.ABORTED),
 }
 UNREADABLE = grpc.StatusCode.INTERNAL  # as grpc's own servers say of bytes that are no message
@@ -309,7 +379,10 @@ def _calls() -> list[tuple[str, bytes]]:
     stream = gateway_pb2.Stream(id="s", begins=True, chunk=1)
     return [
         ("Infer", infer.SerializeToString()),
-        ("Infer", gateway_pb2.InferRequest(inputs={"x": tensor(1)}, request_id="a", stream=stream).SerializeToString()),
+        (
+            "Infer",
+            gateway_pb2.InferRequest(inputs={"x": tensor(1)}, request_id="a", stream=stream).SerializeToString(),
+        ),
         ("Status", gateway_pb2.StatusRequest(workflow="tiny").SerializeToString()),
         ("Metrics", agent_pb2.MetricsRequest(workflow="tiny").SerializeToString()),
     ]
@@ -367,10 +440,14 @@ METRICS_PIECES = [
 
 @few
 @given(data=changed_bytes([METRICS, *seeds("metrics")], METRICS_PIECES))
+@kept("metrics")
 def test_metrics_of_a_worker(gateway: Served, data: bytes) -> None:
     """What one worker says takes nothing from the others: their figures and the gateway's are there."""
     own, other = (gateway.workers[name] for name in ("edge-1", "edge-2"))
-    own.metrics, other.metrics = data, METRICS.replace(b"edge-1", b"edge-2").replace(b"} 3.0", b"} 4321.0")
+    own.metrics, other.metrics = (
+        data,
+        METRICS.replace(b"edge-1", b"edge-2").replace(b"} 3.0", b"} 4321.0"),
+    )
     code, reason, answer = gateway.call("/jellybean.gateway.v1.Gateway/Metrics", b"")
     assert code is grpc.StatusCode.OK, reason
     text = agent_pb2.MetricsResponse.FromString(answer).text.decode()

@@ -9,22 +9,47 @@ from __future__ import annotations
 import contextlib
 import copy
 import tracemalloc
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
+from hypothesis import example
 from hypothesis import strategies as st
 
 from tests.support.paths import ROOT
 
 SEEDS = ROOT / "tests/fuzz/seeds"
+Test = TypeVar("Test", bound=Callable[..., None])
 _MOST_CHANGES = 4
-_NUMBERS: tuple[Any, ...] = (0, 1, -1, 2**31, 2**63, -(2**63), 10**400, 0.5, 1e308, float("nan"), float("inf"))
+_NUMBERS: tuple[Any, ...] = (
+    0,
+    1,
+    -1,
+    2**31,
+    2**63,
+    -(2**63),
+    10**400,
+    0.5,
+    1e308,
+    float("nan"),
+    float("inf"),
+)
 _TEXTS = ("", "\0", "\ud800", "\x1b[2J\n", "../../x", "é" * 200, "x" * 70_000)
 
 
 def seeds(front: str) -> list[bytes]:
     """The kept inputs of a front, in the order of their names."""
     return [path.read_bytes() for path in sorted((SEEDS / front).glob("*"))]
+
+
+def kept(front: str, **others: Any) -> Callable[[Test], Test]:
+    """Decorator below `given`: the test also runs with each kept input as `data`, and these other arguments."""
+
+    def add(test: Test) -> Test:
+        for data in seeds(front):
+            test = example(data=data, **others)(test)
+        return test
+
+    return add
 
 
 @st.composite

@@ -24,7 +24,12 @@ import pytest
 from tests.support.paths import ROOT
 from tests.support.skips import Absent, NotInstalled
 
-_ENDS_TOGETHER = ("--pid", "--fork", "--kill-child", "--mount-proc")  # all processes end with the first one
+_ENDS_TOGETHER = (
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+)  # all processes end with the first one
 _HOST = "box-without-a-name"
 _UP = struct.pack("16sH14x", b"lo", 0x1 | 0x40)  # struct ifreq: IFF_UP | IFF_RUNNING
 _SIOCSIFFLAGS = 0x8914
@@ -77,7 +82,13 @@ def traced(command: Sequence[str], folder: Path, environment: Mapping[str, str],
     trace = folder / "trace"
     inside = [sys.executable, "-m", "tests.support.network_namespace", str(trace), *command]
     done = subprocess.run(
-        [*_way_in(), *inside], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=limit_s, check=False
+        [*_way_in(), *inside],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return read_trace(trace.read_text(encoding="utf-8", errors="replace"))

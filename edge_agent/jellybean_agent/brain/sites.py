@@ -14,7 +14,10 @@ MAX_SITES = 100_000  # of a tier, as documents allow: each costs memory when a p
 
 
 class Sites:
-    """The sites of each tier. `counts`: tier -> number of sites; default 1. ValueError for more than `MAX_SITES`."""
+    """The sites of each tier. `counts`: tier -> number of sites; default 1.
+
+    ValueError for more than `MAX_SITES`.
+    """
 
     def __init__(self, counts: Mapping[str, int]) -> None:
         if any(count > MAX_SITES for count in counts.values()):

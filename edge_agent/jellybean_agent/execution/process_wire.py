@@ -187,10 +187,19 @@ class Conversation:
         text, self._data = data[_SIZE.size : end], data[end:]
         message = self._parsed.get(text)
         if message is None:
-            header = json.loads(text)
-            message = ProcessMessage(header, self.memory.views(header.pop("arrays")))
+            message = self._message(text)
             _cache(self._parsed, text, message, len(text))
         return message
+
+    def _message(self, text: bytes) -> ProcessMessage:
+        """The message of a header. ValueError, TypeError or KeyError if it is invalid."""
+        try:
+            header = json.loads(text)
+            if not isinstance(header, dict):
+                raise ValueError("a header that is no object")
+            return ProcessMessage(header, self.memory.views(header.pop("arrays")))
+        except (OverflowError, RecursionError) as error:  # numbers and depth without a bound
+            raise ValueError(f"a header with {error}") from error
 
 
 def _cache(cache: dict[Any, Any], key: Any, value: Any, header_bytes: int) -> None:

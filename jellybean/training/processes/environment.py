@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-STORE = "JELLYBEAN_TRAINING_STORE"  # environment variable: path of the launcher's store, in a private folder
+# Environment variable: path of the launcher's store, in a private folder.
+STORE = "JELLYBEAN_TRAINING_STORE"
 
 
 def started_by_launcher() -> bool:

@@ -31,7 +31,7 @@ class Store(Protocol):
 
 
 class BeatFiles:
-    """The heartbeats of ranks on one machine: a file each, so that no port is open and nothing grows."""
+    """The heartbeats of ranks on one machine: a file each. No port is open, and nothing grows."""
 
     def __init__(self, folder: Path, patience_s: float) -> None:
         self._folder, self._patience_s = folder, patience_s

@@ -1,7 +1,7 @@
 """Launches a run's processes on this machine, and restarts them when one dies.
 
-They meet in a file of a private folder. torchrun's store would be a port on all interfaces, without authentication, and
-torchrun looks up the machine's name, which takes long where nothing resolves it.
+They meet in a file of a private folder. torchrun's store would be a port on all interfaces, without
+authentication. torchrun also looks up the machine's name, which takes long where nothing resolves it.
 
 After a process was killed, hung or crashed, all restart from the newest checkpoint. An error that a person must fix
 first (a model that cannot be cut, a full disk) ends the run and is reported once, not by every process.

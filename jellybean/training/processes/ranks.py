@@ -109,7 +109,7 @@ class Rank:
 
 
 def _stores(world: int, patience: timedelta) -> tuple[dist.Store, Store]:
-    """The rendezvous store, and where heartbeats are written: under torchrun by a second connection to the store.
+    """The rendezvous store, and where heartbeats are written: under torchrun a second connection to it.
 
     After a restart, torchrun's own store still holds the addresses of the previous processes, and ranks that read them
     wait for each other forever (pytorch/pytorch#135712), so keys carry the restart count. Several agents count restarts
@@ -196,7 +196,7 @@ def _device(document: TrainingDocument, launched: int, workers: int | None) -> D
 
 
 def _bind_to_loopback(world: int) -> None:
-    """Let ranks of one machine talk over its loopback interface: gloo would look up the machine's name instead."""
+    """Let ranks of one machine talk over loopback: gloo would look up the machine's name instead."""
     is_one_machine = world == 1 or os.environ.get("LOCAL_WORLD_SIZE") == str(world)
     if is_one_machine and sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

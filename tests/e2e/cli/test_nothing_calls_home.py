@@ -16,7 +16,7 @@ from jellybean_protos.library_telemetry import TELEMETRY_OFF
 from tests.support.network_namespace import Trace, traced
 from tests.support.paths import EXAMPLES, ROOT
 from tests.support.ports import free_port
-from tests.support.scales_project import make_scales_project
+from tests.support.scales_project import WORKERS, make_scales_project
 from tests.support.skips import NotInstalled
 from tests.support.tiny_models import chain
 
@@ -55,7 +55,11 @@ def environment(folder: Path) -> dict[str, str]:
         path.mkdir(exist_ok=True)
     ours = {name for name in os.environ if name in TELEMETRY_OFF or name.startswith(("XDG_", "MPL"))}
     kept = {name: value for name, value in os.environ.items() if name not in ours}
-    return {**kept, **{name: str(path) for name, path in own.items()}, "PYTHONDONTWRITEBYTECODE": "1"}
+    return {
+        **kept,
+        **{name: str(path) for name, path in own.items()},
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
 
 
 def tried(folder: Path, *commands: Sequence[str], limit_s: float = 280) -> Trace:
@@ -87,10 +91,21 @@ def _is_in(path: str, folders: Sequence[Path]) -> bool:
 def test_an_agent_with_its_model_process(tmp_path: Path) -> None:
     """The representative of the slow tests: until the model is loaded, which is when its library would call home."""
     (tmp_path / "plan.json").write_text(json.dumps(chain(tmp_path)), encoding="utf-8")
-    peers = {"": f"unix:{tmp_path}/g", "edge-1": f"unix:{tmp_path}/e", "cloud-1": f"unix:{tmp_path}/c"}
+    peers = {
+        "": f"unix:{tmp_path}/g",
+        "edge-1": f"unix:{tmp_path}/e",
+        "cloud-1": f"unix:{tmp_path}/c",
+    }
     (tmp_path / "peers.json").write_text(json.dumps(peers), encoding="utf-8")
     files = [f"--plan={tmp_path}/plan.json", f"--peers={tmp_path}/peers.json", f"--root={tmp_path}"]
-    agent = [sys.executable, "-m", "jellybean_agent", *files, "--worker=edge-1", f"--listen=unix:{tmp_path}/e"]
+    agent = [
+        sys.executable,
+        "-m",
+        "jellybean_agent",
+        *files,
+        "--worker=edge-1",
+        f"--listen=unix:{tmp_path}/e",
+    ]
     log = shlex.quote(f"{tmp_path}/log")
     script = f"{shlex.join(agent)} 2>{log} & until grep -q ready: {log}; do sleep 0.1; done; kill $!; wait $!"
     trace = traced(["sh", "-c", script], tmp_path, environment(tmp_path), 120)
@@ -113,7 +128,11 @@ def test_a_library_that_calls_home_would_be_seen(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_from_an_example_to_its_report(tmp_path: Path) -> None:
     """`init`, `profile`, `plan`, and a run with all of its ports, for as long as telemetry would take to begin."""
-    project, digits, drafted = make_scales_project(tmp_path / "project"), tmp_path / "digits", tmp_path / "drafted"
+    project, digits, drafted = (
+        make_scales_project(tmp_path / "project"),
+        tmp_path / "digits",
+        tmp_path / "drafted",
+    )
     infrastructure = project / "infrastructure.yaml"
     text = infrastructure.read_text(encoding="utf-8").replace("count: 1,", "count: 1, speed: 1,")
     infrastructure.write_text(text, encoding="utf-8")
@@ -127,6 +146,7 @@ def test_from_an_example_to_its_report(tmp_path: Path) -> None:
         ("init", str(drafted), "--from", str(project / "models/two.onnx")),
         ("profile", there, "--fresh", "--seconds", "0.05"),
         ("plan", there),
+        ("pipeline", "profile", f"{there}/models/two.onnx", "--out", f"{there}/layers.txt"),
         ("frontier", there, "--plot", f"{there}/frontier.svg"),
         ("certs", there),
         ("up", there, "--detach", *ports, "--tls", f"{there}/.jellybean/certs/gateway"),
@@ -137,6 +157,36 @@ def test_from_an_example_to_its_report(tmp_path: Path) -> None:
         ("down", there),
     )
     assert_stays_at_home(trace, tmp_path, project, digits, drafted)
+
+
+@pytest.mark.slow
+def test_boxes_that_join(tmp_path: Path) -> None:
+    """A gateway that enrols agents, which fetch plan and models, over ports with TLS."""
+    project = make_scales_project(tmp_path / "project")
+    jellybean, box = (f"{sys.executable} -m {module}" for module in ("jellybean", "jellybean_agent"))
+    listen, enrol, clients, *addresses = (f"127.0.0.1:{free_port()}" for _ in range(5))
+    peers = {"": listen, **dict(zip(WORKERS, addresses, strict=True))}
+    (tmp_path / "peers.json").write_text(json.dumps(peers), encoding="utf-8")
+    ports = f"--listen {listen} --enrol {enrol} --host 127.0.0.1 --port {clients.rpartition(':')[2]}"
+    agents = "\n".join(
+        f"{jellybean} token {project} --worker {worker} > {tmp_path}/{worker}.token\n"
+        f"{box} --join {enrol} --token-file {tmp_path}/{worker}.token --state {tmp_path}/{worker} "
+        f"--listen {peers[worker]} 2>{tmp_path}/{worker}.log &"
+        for worker in WORKERS
+    )
+    script = f"""
+        set -e
+        {jellybean} plan {project}
+        {jellybean} certs {project} --host 127.0.0.1
+        {jellybean} gateway {project} --peers {tmp_path}/peers.json {ports} --detach
+        {agents}
+        until {jellybean} infer {project} --input 'x={project}/data/heldout.npz#x[0]'; do sleep 0.2; done
+        {jellybean} down {project}
+        kill %1 %2
+        wait
+    """
+    trace = traced(["bash", "-c", script], tmp_path, environment(tmp_path), 280)
+    assert_stays_at_home(trace, tmp_path, tmp_path)
 
 
 @pytest.mark.slow
@@ -159,6 +209,23 @@ def test_the_script_of_an_example(tmp_path: Path) -> None:
     project = tmp_path / "ocr"
     trace = tried(tmp_path, ("init", "ocr", str(project)))
     assert_stays_at_home(trace, tmp_path, project)
+
+
+# Tests whose processes are those of the product: each runs in the namespace as a whole.
+WITHIN = (
+    "tests/integration/k8s/test_operator_runs.py::test_a_process_that_is_told_to_end_lets_another_lead",
+    "tests/integration/serving/relay/test_relayed.py::test_requests_are_answered_through_the_relay_in_both_directions",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("test", WITHIN)
+def test_an_operator_and_a_relay(tmp_path: Path, test: str) -> None:
+    own = environment(tmp_path)
+    own.pop("JELLYBEAN_TEST_KUBECONFIG", None)
+    pytest_here = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", test]
+    trace = traced([*pytest_here, f"--basetemp={tmp_path}/tests"], tmp_path, own, 280)
+    assert trace.peers and trace.strangers() == []
 
 
 PACKAGES = ("jellybean", "jellybean_agent")

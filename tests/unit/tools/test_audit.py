@@ -34,13 +34,24 @@ def test_a_finding_names_package_advisory_and_remedy() -> None:
         {"id": "GHSA-2", "fix_versions": [], "aliases": [], "description": ""},
     ]
     report = {
-        "dependencies": [{"name": "a", "version": "2.0", "vulns": vulnerabilities}, {"name": "b", "version": "1"}]
+        "dependencies": [
+            {"name": "a", "version": "2.0", "vulns": vulnerabilities},
+            {"name": "b", "version": "1"},
+        ]
     }
-    assert list(findings(report)) == ["a 2.0: PYSEC-1, mended in 2.1, 3.0", "a 2.0: GHSA-2, mended in no version yet"]
+    assert list(findings(report)) == [
+        "a 2.0: PYSEC-1, mended in 2.1, 3.0",
+        "a 2.0: GHSA-2, mended in no version yet",
+    ]
 
 
 def test_a_package_of_which_nothing_is_known_is_told() -> None:
-    report = {"dependencies": [{"name": "a", "skip_reason": "not found"}, {"name": "b", "version": "1", "vulns": []}]}
+    report = {
+        "dependencies": [
+            {"name": "a", "skip_reason": "not found"},
+            {"name": "b", "version": "1", "vulns": []},
+        ]
+    }
     assert unscanned(report) == ["a"]
     assert list(findings(report)) == []
 
@@ -82,7 +93,10 @@ def test_a_bill_of_materials_is_valid_and_names_what_is_installed(tmp_path: Path
     ]
     subprocess.run(command, check=True, capture_output=True, timeout=280)
     bill = json.loads(file.read_text(encoding="utf-8"))
-    assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == ("CycloneDX", "jellybean-serving")
+    assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == (
+        "CycloneDX",
+        "jellybean-serving",
+    )
     components = {component["name"]: component for component in bill["components"]}
     assert {"grpcio", "numpy", "onnxruntime", "protobuf"} <= set(components)
     assert components["numpy"]["purl"].startswith("pkg:pypi/numpy@")
