@@ -72,7 +72,7 @@ DEMO = Shown(
         r"digits: FIGURE USD/h \(compute FIGURE, network FIGURE\), accuracy FIGURE >= 89, proven optimal in FIGURE",
         r"  saves +FIGURE % against .*",
         r"serving digits with \d+ workers",
-        rf"{MEETS}.*|Misses its targets.*|Not as predicted.*",  # a busy machine misses them; golden files are of one that does not
+        rf"{MEETS}.*|Misses its targets.*|Not as predicted.*",  # on a busy machine; golden files are of another
         r"  figure +predicted +measured +ratio +tolerance +verdict( +target)?",
         r"  Cost \(USD/h\) .*",
         r"  Accuracy \(%\) .*",

@@ -20,6 +20,7 @@ import grpc.aio
 
 from jellybean_agent.errors import TransientError
 from jellybean_agent.rpc.unix_socket_client import UnixSocketRpcUnsupportedError
+from jellybean_agent.telemetry.printable import printable
 from jellybean_agent.transport.channels import Transport
 from jellybean_agent.transport.message_wire import Data
 from jellybean_agent.transport.outgoing_queue import OutgoingMessage, OutgoingQueue
@@ -36,6 +37,7 @@ from jellybean_protos.agent.v1 import agent_pb2
 LOG = logging.getLogger("jellybean.agent")
 _RETRY_S = 0.1
 _TAKEOVER_S = 10.0  # time limit for a new connection to be established, and for the old one to end
+_MAX_REASON = 500  # characters of why a receiver ended a stream, which it chooses itself
 _LEFT_S = 0.5  # pause before a receiver that shut down is called again
 
 OnLost = Callable[[str, str, Sequence[agent_pb2.Message]], None]
@@ -309,7 +311,7 @@ class Peer:
         """Report messages that may not have arrived as lost, or queue them again if `resends` is set."""
         if self._settings.resends:
             self._queue.push_all(messages)
-        reason = self._settings.transport.expiry_reason or _reason(error)
+        reason = self._settings.transport.expiry_reason or printable(_reason(error), _MAX_REASON)
         self._on_lost(self.name, reason, () if self._settings.resends else [outgoing.message for outgoing in messages])
 
 

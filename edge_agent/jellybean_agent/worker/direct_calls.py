@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -30,7 +31,7 @@ class DirectCalls:
     """The direct calls of one worker. Used in the event loop's thread only, except `batch_size` (brain's lock held)."""
 
     def __init__(self) -> None:
-        self._numbers = itertools.count()
+        self._prefix, self._numbers = f"direct-{secrets.token_hex(8)}", itertools.count()
         self._callbacks: dict[str, OnOutputs] = {}  # request id -> callback
         self._unsubmitted: list[DirectCall] = []  # not yet handed to the brain
         self._shortest_run_s: dict[str, float] = {}  # operator -> shortest recent run
@@ -50,8 +51,8 @@ class DirectCalls:
         return len(self._unsubmitted)
 
     def add(self, operator: str, inputs: Sequence[Array], on_outputs: OnOutputs) -> str:
-        """Add a call; returns its request id, which differs from all ids of pipeline requests."""
-        request = f"direct-{next(self._numbers)}"
+        """Add a call; returns its request id, which no other process knows, so no message can name it."""
+        request = f"{self._prefix}-{next(self._numbers)}"
         self._callbacks[request] = on_outputs
         self._unsubmitted.append((request, operator, inputs))
         return request

@@ -29,7 +29,8 @@ class MessageRights:
 
     def excess(self, wire: agent_pb2.Message, source: StreamSource) -> str:
         """What a message does beyond the rights of its sender, as `it ...`; empty if nothing."""
-        if max(len(wire.request_id), len(wire.stream), len(wire.after)) > MAX_ID_CHARS:
+        stream = wire.stream
+        if len(wire.request_id) > MAX_ID_CHARS or (stream and max(len(stream), len(wire.after)) > MAX_ID_CHARS):
             return "gives requests ids longer than any gateway does"
         if source.sender == GATEWAY:
             return self._excess_of_gateway(wire, source)

@@ -26,6 +26,7 @@ from jellybean.ledger import (
 )
 from jellybean.ledger.lines import interval
 from jellybean.ledger.reading_document import reading_from_text, reading_to_text
+from jellybean.ledger.readings import COUNTS, Growth
 
 BOX = BilledWorker("box", "edge", "", 3.6, {"detect": 0.2, "read": 0.6}, {"detect": "small", "read": "big"})
 SHOP = BilledWorker("shop-2/pc", "shop", "shop-2", 7.2, {"detect": 0.5}, {"detect": "small"})
@@ -143,3 +144,22 @@ def test_counters_that_lost_their_last_seconds_are_not_counted_again() -> None:
     assert sum(line.completed for line in interval(before, again).work) == 990
     lost = interval(reading(0.0, 0.0, requests={ANN: counts(10, 9)}), reading(9.0, 9.0, requests={ANN: counts(8, 9)}))
     assert all(min(line.counts) >= 0 for line in lost.requests)
+
+
+def test_what_nobody_has_read_before_is_not_billed_at_once() -> None:
+    """A counter that this process reads for the first time, and that has grown by more than time and link allow."""
+    before, after = reading(1000.0, 50.0), reading(1010.0, 60.0)
+    at_once = {DETECT: Work(10, 0, 5.0, "s"), READ: Work(5, 0, 1e4, "s")}
+    most = {DETECT: COUNTS, READ: COUNTS, CROPS: Growth(1000.0, 10.0)}
+    for count, billed in ((1100.0, [1100.0]), (1101.0, []), (1e18, [])):
+        now = replace(after, work=at_once, sent={CROPS: Sent(count, "s")}, newly_read=most)
+        found = interval(before, now)
+        assert [line.sent_bytes for line in found.sent] == billed
+        assert {line.key: line.completed for line in found.work if line.key in at_once} == {DETECT: 10, READ: 0}
+    later = replace(after, at=Moment(1020.0, 70.0, "boot"), sent={CROPS: Sent(1e18 + 2.0**20, "s")})
+    (line,) = interval(now, later).sent
+    assert line.sent_bytes == 2.0**20, "from its first reading on it is billed as any"
+    known = interval(replace(before, sent={CROPS: Sent(1e18, "s")}), replace(now, sent={CROPS: Sent(1e18 + 500, "s")}))
+    assert [line.sent_bytes for line in known.sent] == [512.0], "a gateway that starts again goes on where it ended"
+    with_many = replace(after, work={DETECT: Work(1e15, 0, 1.0, "s")}, newly_read=most)
+    assert all(not line.completed for line in interval(before, with_many).work)

@@ -176,3 +176,22 @@ def test_a_problem_with_another_plan_neither_ends_a_replacement_nor_delays_the_a
         assert rollout.served is after
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("wait_s", [float("nan"), float("-inf"), -1.0, 0.0])
+def test_a_wait_that_is_none_disturbs_no_timer(tmp_path: Path, wait_s: float) -> None:
+    """A NaN among the timers of the event loop puts those of all others out of order."""
+    served = offer(tmp_path, 2.0, ("edge-1",))
+
+    async def run() -> None:
+        rollout = PlanRollout(served)
+        request = enrol_pb2.PlanRequest(have=served.view.hash, wait_s=wait_s)
+        assert not (await rollout.answer("edge-1", request)).plan
+        fired: list[int] = []
+        loop = asyncio.get_running_loop()
+        for number in (3, 1, 2):
+            loop.call_later(0.001 * number, fired.append, number)
+        await asyncio.sleep(0.02)
+        assert fired == [1, 2, 3]
+
+    asyncio.run(run())

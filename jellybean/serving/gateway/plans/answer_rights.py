@@ -19,6 +19,7 @@ class AnswerRights:
 
     def __init__(self, view: PlanView) -> None:
         self._view, self._table, self._plain_routes = view, view.table, len(view.routes)
+        self._prefix = view.qualified("")
         self._most_depth = max((operator.depth for operator in view.operators.values()), default=0)
         self._numbers: dict[int, int] = {}  # route -> its number in messages
 
@@ -31,7 +32,7 @@ class AnswerRights:
         """
         if message.HasField("failure"):
             return _excess_of_failure(message.failure, sender, workers)
-        operator = self._view.own_name(message.upstream)
+        operator = message.upstream.removeprefix(self._prefix)
         if operator not in operators:
             return "answers for an operator that answers nobody"
         number = self._numbers.get(route)

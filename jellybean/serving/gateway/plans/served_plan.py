@@ -441,7 +441,7 @@ class ServedPlan:
         return None
 
     def _on_lost(self, name: str, reason: str, _undelivered: Sequence[agent_pb2.Message]) -> None:
-        worker, reason = self.workers[name], printable(reason, _MAX_REASON)
+        worker = self.workers[name]
         if (describing := self._describing.pop(name, None)) is not None:
             describing.cancel()  # the next connection asks again
         if worker.state == "starting":

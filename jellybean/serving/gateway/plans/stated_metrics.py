@@ -83,6 +83,7 @@ class StatedMetrics:
         self._view, self._worker = view, worker
         self._names = frozenset(worker.operators)
         self._tiers = {link.downstream_tier for link in view.links} | {one.tier for one in view.workers.values()}
+        self._senders = {*view.workers, "gateway", UNKNOWN_SENDER}
         self._by_key: dict[bytes, _Series] = {}
         self._as_stated: dict[bytes, _Series] = {}  # by name and labels as the worker writes them
         self._read_s = -math.inf
@@ -165,7 +166,7 @@ class StatedMetrics:
             and labels.get("tier", worker.tier) == worker.tier
             and labels.get("to_tier", worker.tier) in self._tiers
             and labels.get("outcome", "failed") in ("completed", "failed")
-            and labels.get("sender", worker.name) in (*self._view.workers, "gateway", UNKNOWN_SENDER)
+            and labels.get("sender", worker.name) in self._senders
             and re.fullmatch("[0-9]{1,7}", labels.get("batch", "1")) is not None
             and len(labels.get("device", "")) <= _MAX_DEVICE
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import secrets
+import os
 import time
 import uuid
 from collections.abc import Callable
@@ -226,7 +226,7 @@ class InFlightRequests:
     def _start(self, request: Request, plan: ServedPlan, route: int) -> None:
         request.tries += 1
         sinks = plan.view.sinks
-        key = f"{self._key_prefix}-{secrets.token_hex(_KEY_BYTES)}-{next(self._numbers)}"
+        key = f"{self._key_prefix}-{os.urandom(_KEY_BYTES).hex()}-{next(self._numbers)}"
         attempt = Attempt(key, request, plan, route, {sink: SinkAnswer() for sink in sinks}, set(sinks))
         request.attempts[key] = self._attempts[key] = attempt
         plan.send(key, route, request.inputs, request.deadline_s, request.trace, request.position)

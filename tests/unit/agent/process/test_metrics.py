@@ -12,6 +12,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from jellybean.serving import open_authority
+from jellybean.serving.gateway.plans.stated_metrics import StatedMetrics
 from jellybean_agent import (
     CertificateFolder,
     Identity,
@@ -65,7 +66,12 @@ def test_requests_runs_failures_and_bytes_are_counted_by_operator(tmp_path: Path
         worker.driver.begin_call("add", worker.sessions["add"].example, lambda _: None)
         await asyncio.sleep(1.1)
         worker.driver.counters.expired[""] = 3
-        found = figures(collector(worker).text())
+        worker.receive("r9", 1, "add", sender="cloud-1")
+        text = collector(worker).text()
+        found = figures(text)
+        accepted, refused = StatedMetrics(worker.view, worker.worker).checked(text, 0.0, 0.0)
+        assert (figures(accepted), refused) == (found, {}), "a gateway takes all of it"
+        assert found['jellybean_refused_claims_total{sender="cloud-1",worker="edge-1"}'] == 1
         # The requests of the batch that failed were run again, each alone, without the fault.
         assert found[f"jellybean_requests_total{{{LABELS}}}"] == 6
         assert found[f"jellybean_failures_total{{{LABELS}}}"] == 0

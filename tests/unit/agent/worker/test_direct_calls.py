@@ -88,3 +88,11 @@ def test_a_single_call_is_waited_for_unless_that_was_in_vain(monkeypatch: pytest
     calls.add("op", X, lambda _: None)
     assert calls.spin_s(run_of(1), 20.0 + 20e-6) is None, "the last answer is too recent"
     assert calls.spin_s(run_of(1), 20.0 + 40e-6) == 150e-6
+
+
+def test_the_id_of_a_call_is_known_to_nobody_else() -> None:
+    """Else a neighbour could name it in a message, and fail the call."""
+    calls, others = DirectCalls(), DirectCalls()
+    ids = [one.add("double", [], lambda _: None) for one in (calls, calls, others)]
+    assert len({name.rpartition("-")[0] for name in ids}) == 2
+    assert all(len(name) >= len("direct-") + 16 for name in ids)

@@ -203,9 +203,7 @@ FORGED = {
     "no text": b"\xff\xfe{\x00}\n" * 100,
     "half a label": b'jellybean_busy_seconds_total{operator="double\n',
     "another type": b"# TYPE jellybean_requests gauge\n# TYPE jellybean_gateway_requests gauge\n",
-    "the gateway's": (
-        b'jellybean_gateway_requests_total{outcome="answered"} 1e9\njellybean_gateway_cost_usd_total{} 9\n'
-    ),
+    "the gateway's": b'jellybean_gateway_requests_total{outcome="answered"} 1e9\njellybean_plan_info{} 9\n',
     "a nested label": (
         b'jellybean_requests_total{operator="double",variant="only",worker="edge-2\\",worker=\\"edge-1"} 1e9\n'
         b'jellybean_requests_total{operator="double",variant="only",worker="edge-2",worker="edge-1"} 1e9\n'

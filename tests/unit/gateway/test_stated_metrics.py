@@ -1,0 +1,188 @@
+"""What a gateway takes of a worker's metrics: its own lines, and counters that grow as time and link allow."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from jellybean.ledger.readings import COUNTS, RUNNING_S
+from jellybean.serving.gateway.plans import stated_metrics
+from jellybean.serving.gateway.plans.stated_metrics import MAX_SERIES, MAX_TEXT_BYTES, QUEUED_BYTES, StatedMetrics
+from jellybean_agent import WORKER_FAMILIES, PlanView, metrics_text, plan_view
+from jellybean_agent.process.metrics import AgentCollector
+from jellybean_agent.worker.counters import WorkerCounters
+from jellybean_solver.model.problem import Link
+from tests.support.tiny_models import make_plan
+
+LABELS = 'operator="double",variant="only",worker="edge-1"'
+DONE, BUSY = f"jellybean_requests_total{{{LABELS}}}", f"jellybean_busy_seconds_total{{{LABELS}}}"
+SENT = 'jellybean_link_bytes_total{operator="double",tier="edge",to_tier="cloud",variant="only",worker="edge-1"}'
+STARTED = 'jellybean_started_timestamp_seconds{worker="edge-1"}'
+SINCE = 'jellybean_counted_since_timestamp_seconds{worker="edge-1"}'
+MIB_PER_S = 2.0**20
+
+
+@pytest.fixture(scope="module")
+def view(tmp_path_factory: pytest.TempPathFactory) -> PlanView:
+    operators = {"double": (["x"], "0" * 64), "triple": (["double"], "0" * 64)}
+    links = [Link("edge", "cloud", 0.5, MIB_PER_S, 0.0)]
+    routes = [(1.0, {"double": "edge-1", "triple": "cloud-1"})]
+    return plan_view(make_plan(tmp_path_factory.mktemp("p"), operators, routes, sources={"x": "edge"}, links=links))
+
+
+class Reader:
+    """Reads what edge-1 states, at times of the test's own."""
+
+    def __init__(self, view: PlanView) -> None:
+        self.metrics = StatedMetrics(view, view.workers["edge-1"])
+        self.refused: dict[str, int] = {}
+
+    def read(self, text: str | bytes, at_s: float = 0.0, asked_s: float | None = None) -> dict[str, float]:
+        """Series -> accepted value."""
+        data = text if isinstance(text, bytes) else text.encode()
+        accepted, refused = self.metrics.checked(data, at_s if asked_s is None else asked_s, at_s)
+        self.refused = {kind: count for kind, (count, _) in refused.items()}
+        lines = [line for line in accepted.decode().splitlines() if not line.startswith("#")]
+        return {series: float(value) for series, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def test_what_an_agent_states_is_all_taken(view: PlanView) -> None:
+    """Of a worker that has not loaded its models; what one states that runs is compared in the agent's tests."""
+    counters = WorkerCounters(["double"])
+    text = metrics_text(AgentCollector(view, view.workers["edge-1"], counters, lambda: None))
+    reader = Reader(view)
+    found = reader.read(text)
+    assert not reader.refused
+    assert len(found) == sum(not line.startswith(b"#") for line in text.splitlines()) > 4
+    again = StatedMetrics(view, view.workers["edge-1"]).checked(text, 0.0, 0.0)[0]
+    families = {family.name: family.type for family in text_string_to_metric_families(text.decode())}
+    assert {family.name: family.type for family in text_string_to_metric_families(again.decode())} == families
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        DONE.replace("edge-1", "cloud-1") + " 1",
+        DONE.replace("double", "triple") + " 1",
+        DONE.replace("double", "nothing") + " 1",
+        DONE.replace("only", "other") + " 1",
+        DONE.replace("edge-1", 'edge-1\\",worker=\\"cloud-1') + " 1",
+        DONE.replace('"edge-1"', '"edge-1",worker="cloud-1"') + " 1",
+        DONE.replace('"edge-1"', '"cloud-1",worker="edge-1"') + " 1",
+        DONE.replace(",variant", ",extra='',variant") + " 1",
+        DONE.replace('variant="only",', "") + " 1",
+        SENT.replace('tier="edge"', 'tier="cloud"') + " 1",
+        SENT.replace('to_tier="cloud"', 'to_tier="moon"') + " 1",
+        DONE + " NaN",
+        DONE + " -1",
+        DONE + " +Inf",
+        DONE + " 1e308",
+        DONE + " 1e999",
+        DONE + " one",
+        DONE + " 1 1700000000",
+        DONE + " " + "9" * 400,
+        DONE,
+        "jellybean_requests_total 1",
+        'jellybean_certificate_lifetime_seconds{process="gateway"} 1',
+        'jellybean_refused_claims_total{sender="a person",worker="edge-1"} 1',
+        f'jellybean_runs_total{{batch="1e9",{LABELS}}} 1',
+        f'jellybean_asked_total{{outcome="done",{LABELS}}} 1',
+    ],
+)
+def test_a_line_beyond_it_is_left_out_and_no_other(view: PlanView, line: str) -> None:
+    reader = Reader(view)
+    found = reader.read(f"{BUSY} 1.5\n{line}\n{SENT} 2\n")
+    assert found == {BUSY: 1.5, SENT: 2.0}
+    assert sum(reader.refused.values()) == 1
+
+
+def test_what_a_later_version_states_is_no_lie(view: PlanView) -> None:
+    reader = Reader(view)
+    later = f"jellybean_news_total{{{LABELS}}} 1\njellybean_requests{{{LABELS}}} 1\n"
+    assert reader.read(f"{later}{DONE} 1\n") == {DONE: 1.0}
+    assert not reader.refused
+
+
+def test_a_series_that_comes_twice_counts_once(view: PlanView) -> None:
+    reader = Reader(view)
+    other = 'jellybean_requests_total{worker="edge-1",variant="only",operator="double",}'
+    assert reader.read(f"{DONE} 1\n{DONE} 1e5\n{other} 1e5\n") == {DONE: 1.0}
+    assert sum(reader.refused.values()) == 2
+
+
+def test_a_counter_grows_as_fast_as_its_link_and_no_faster(view: PlanView) -> None:
+    reader = Reader(view)
+    assert reader.read(f"{SENT} 100") == {SENT: 100.0}
+    grown = 100 + QUEUED_BYTES + 10 * MIB_PER_S
+    assert reader.read(f"{SENT} {grown}", 10.0) == {SENT: grown}  # a queue, and ten seconds
+    assert reader.read(f"{SENT} {grown + 100 * MIB_PER_S}", 20.0) == {SENT: grown}
+    assert list(reader.refused) == ["counts more than time and link allow"]
+    assert reader.read(f"{SENT} {grown + 100 * MIB_PER_S}", 120.0) == {SENT: grown + 100 * MIB_PER_S}  # it was a burst
+    assert not reader.refused
+    assert reader.read(f"{SENT} 1e14", 130.0) == {SENT: grown + 100 * MIB_PER_S}
+
+
+@pytest.mark.parametrize(("series", "growth"), [(DONE, COUNTS), (BUSY, RUNNING_S)])
+def test_runs_take_time(view: PlanView, series: str, growth: stated_metrics.Growth) -> None:
+    reader = Reader(view)
+    reader.read(f"{series} 0")
+    assert reader.read(f"{series} {growth.within(5.0) * 1.01}", 5.0) == {series: 0.0}
+    assert reader.read(f"{series} {growth.within(6.0) * 0.99}", 6.0) == {series: growth.within(6.0) * 0.99}
+
+
+def test_a_counter_does_not_decrease_while_its_process_lives(view: PlanView) -> None:
+    reader = Reader(view)
+    reader.read(f"{STARTED} 10\n{SINCE} 5\n{DONE} 100")
+    assert reader.read(f"{STARTED} 10\n{SINCE} 5\n{DONE} 90", 1.0)[DONE] == 100.0
+    assert list(reader.refused) == ["states counters that decrease"]
+    assert reader.read(f"{STARTED} 20\n{SINCE} 5\n{DONE} 90", 2.0)[DONE] == 90.0  # the machine lost its power
+    assert not reader.refused
+
+
+def test_readings_that_overlap_are_no_lie(view: PlanView) -> None:
+    reader = Reader(view)
+    reader.read(f"{DONE} 100", 5.0, asked_s=1.0)
+    assert reader.read(f"{DONE} 99", 6.0, asked_s=2.0) == {DONE: 100.0}
+    assert not reader.refused
+
+
+def test_a_counter_that_begins_again_and_again_is_counted_each_time(view: PlanView) -> None:
+    """Else whoever says so at each reading is paid for the whole of it again."""
+    reader, taken = Reader(view), 0.0
+    for second in range(100):
+        found = reader.read(f"{SINCE} {second}\n{SENT} {QUEUED_BYTES}", float(second))
+        taken += found[SENT] if not reader.refused else 0.0
+    assert taken <= 2 * QUEUED_BYTES + 100 * 2 * MIB_PER_S
+
+
+def test_texts_and_series_have_an_end(view: PlanView) -> None:
+    reader = Reader(view)
+    assert reader.read(f"{DONE} 1\n".encode() + b"#" * MAX_TEXT_BYTES) == {}
+    assert sum(reader.refused.values()) == 1
+    runs = "\n".join(f'jellybean_runs_total{{batch="{size}",{LABELS}}} 1' for size in range(MAX_SERIES + 10))
+    assert len(reader.read(runs)) == MAX_SERIES
+    assert sum(reader.refused.values()) == 10
+
+
+LINES = st.one_of(
+    st.binary(max_size=60),
+    st.builds(
+        lambda name, labels, value: f"{name}{{{labels}}} {value}".encode(),
+        st.sampled_from([*WORKER_FAMILIES, *(f"{name}_total" for name in WORKER_FAMILIES)]),
+        st.one_of(st.text(max_size=40), st.sampled_from([LABELS, LABELS + ",", 'worker="edge-1"', 'worker="cloud-1"'])),
+        st.one_of(st.floats().map(str), st.text(max_size=8)),
+    ),
+)
+
+
+@given(st.lists(LINES, max_size=12))
+def test_whatever_it_states_the_rest_can_be_read(view: PlanView, lines: list[bytes]) -> None:
+    accepted, _ = StatedMetrics(view, view.workers["edge-1"]).checked(b"\n".join(lines), 0.0, 0.0)
+    for family in text_string_to_metric_families(accepted.decode()):
+        for sample in family.samples:
+            assert sample.labels.get("worker", sample.labels.get("process")) == "edge-1"
+            assert 0.0 <= sample.value < math.inf
