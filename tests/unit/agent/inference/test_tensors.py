@@ -91,7 +91,7 @@ def with_raw(request: pb.ModelInferRequest, *raw: bytes) -> pb.ModelInferRequest
     [
         (one("FP32", [3], fp32_contents=[1.0, 2.0]), "takes 3 elements, but 2 came"),
         (one("FP32", [2]), "takes 2 elements, but 0 came"),
-        (one("FP32", [2**62, 2**62], fp32_contents=[1.0]), "elements, but for sizes of 0"),
+        (one("FP32", [2**62, 2**62], fp32_contents=[1.0]), "elements, but 1 came"),
         (one("FP32", [1] * 17, fp32_contents=[1.0]), "more than 16 dimensions"),
         (one("FP32", [-1], fp32_contents=[1.0]), "negative sizes"),
         (one("INT64", [1], int_contents=[1]), "INT64 goes into int64_contents, not int_contents"),

@@ -38,7 +38,7 @@ def test_order_and_endianness_are_normalised() -> None:
     ("tensor", "told"),
     [
         (agent_pb2.Tensor(dtype="float32", shape=[3], data=b"12345678"), "takes 12 bytes, but 8 came"),
-        (agent_pb2.Tensor(dtype="float32", shape=[2**40, 2**40]), "elements, but for sizes of 0"),
+        (agent_pb2.Tensor(dtype="float32", shape=[2**40, 2**40]), "bytes, but 0 came"),
         (agent_pb2.Tensor(dtype="float32", shape=[-1, -1], data=b"1234"), "negative"),
         (agent_pb2.Tensor(dtype="float32", shape=[1] * 17, data=b"1234"), "more than 16"),
         (agent_pb2.Tensor(dtype="object", shape=[1], data=b"12345678"), "unknown dtype"),
