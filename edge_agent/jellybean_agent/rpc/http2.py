@@ -293,8 +293,11 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def _keep_incomplete(self, number: int, stream: Stream) -> None:
         """Count what a stream keeps until more arrives; ends its call where that is too much."""
-        stream.keep_request()
-        if self._requests.hold(stream) and stream.need > 0 and stream.unread > WINDOW_BYTES // 2:
+        if stream.whole is None or stream.charged < stream.need:  # else it is counted already
+            stream.keep_request()
+            if not self._requests.hold(stream):
+                return
+        if stream.need > 0 and stream.unread > WINDOW_BYTES // 2:
             self.responses.give_credit(number, stream)  # without credit, the rest of the message could never be sent
 
     def _reset(self, number: int, code: int) -> None:

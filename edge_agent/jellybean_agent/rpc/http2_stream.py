@@ -61,7 +61,9 @@ class Stream:
 
     def hold(self, share: PeerShare) -> bool:
         """Count what is kept of the client's requests; False if it may not have as much."""
-        kept = self.got + self.queued + (0 if self.request is None else len(self.request))
+        kept = (self.got if self.whole is None else self.need) + self.queued
+        if self.request is not None:
+            kept += len(self.request)
         more = kept - self.charged
         if more > 0 and not share.take(more):
             return False
@@ -73,7 +75,7 @@ class Stream:
     def consumed(self, size: int, share: PeerShare | None) -> None:
         """A message of so many bytes is not used any more."""
         self.queued -= size
-        if share is not None and self.charged > self.got + self.queued:
+        if share is not None and self.charged > self.queued:
             self.hold(share)
 
     def release(self, share: PeerShare | None) -> None:
