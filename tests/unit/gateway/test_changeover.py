@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from jellybean.documents import load_any_project
@@ -126,6 +127,36 @@ def test_one_that_does_not_come_up_has_not_been_there(tmp_path: Path) -> None:
         assert fleet.gateways.of("shop").plans.billed == (before,)
         assert fleet.said == ["shop begins", "yard ends"], "yard's ledger has no line: nothing of it was served"
         await fleet.replace("shop", "yard")
+        await fleet.gateways.close()
+
+    asyncio.run(run())
+
+
+def test_one_that_still_answers_comes_back_once_it_has_ended(tmp_path: Path) -> None:
+    """It is waited for within the time limit, and refused with the reason beyond it."""
+
+    async def run() -> None:
+        fleet = Fleet(tmp_path)
+        await fleet.serve("shop", "yard")
+        yard, answered = fleet.gateways.of("yard"), asyncio.Event()
+        finished = yard.finished
+
+        async def finish() -> None:
+            await answered.wait()
+            await finished()
+
+        yard.finished = finish  # type: ignore[method-assign]
+        await fleet.replace("shop")
+        still = "yard still answers requests of the time when it was served before"
+        with pytest.raises(StatusError, match=still) as told:
+            await fleet.replace("shop", "yard", timeout_s=0.1)
+        assert told.value.status is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert fleet.gateways.names == ("shop",)
+        returning = asyncio.create_task(fleet.replace("shop", "yard", timeout_s=30.0))
+        await asyncio.sleep(0)
+        answered.set()
+        await returning
+        assert fleet.gateways.names == ("shop", "yard")
         await fleet.gateways.close()
 
     asyncio.run(run())
