@@ -139,6 +139,11 @@ class HttpCall:
                 raise _overload(f"{held} are not to be had", is_own=self.bytes.is_dominant)
         self._held += size
 
+    def hold_instead(self, size: int) -> None:
+        """What was held is not kept any more: these bytes are."""
+        self.give(self._held)
+        self.hold(size)
+
     def give(self, size: int) -> None:
         """Some bytes are not kept any more."""
         if not self._is_over:
