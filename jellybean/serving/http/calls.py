@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 
 from aiohttp import StreamReader
 
 from jellybean.serving.http.caller import HttpCaller
-from jellybean_agent import Admission, Entry, ListeningPort, PortLimits, SharedLimit
+from jellybean_agent import Admission, Entry, ListeningPort, PeerShare, PortLimits, SharedLimit
 
 CALL_BYTES = 2**17 + 2**15  # what a request costs before its body is read: what is read at once, and what aiohttp keeps
 _STALLED_S = 1.0  # without a byte of its body, after which a request may end for others
@@ -32,6 +33,16 @@ class RefusalError(Exception):
         self.status, self.headers, self.closes = status, headers or {}, closes
 
 
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who makes the requests of a connection, and the client's shares of requests and of bytes."""
+
+    caller: HttpCaller
+    requests: PeerShare
+    bytes: PeerShare
+    is_privileged: bool
+
+
 class Calls:
     """All requests in progress at one port. `now_s` of their methods: the event loop's time."""
 
@@ -40,15 +51,20 @@ class Calls:
         self._limit = SharedLimit(limits.calls, limits.reserved_calls)
         self._reading: dict[HttpCall, None] = {}  # the oldest first
 
-    def begin(self, caller: HttpCaller, entry: Entry, *, is_privileged: bool, size: int = CALL_BYTES) -> HttpCall:
-        """A request begins, which costs `size` bytes at least. RefusalError if its client has too many, or all have."""
-        call = HttpCall(self, caller, entry, self._limit, self._admission.bytes)
+    def client_of(self, caller: HttpCaller, *, is_privileged: bool) -> Client:
+        """The client of a new connection."""
+        shares = self._limit.share_of(caller.client), self._admission.bytes.share_of(caller.client)
+        return Client(caller, *shares, is_privileged)
+
+    def begin(self, client: Client, entry: Entry, *, is_health: bool) -> HttpCall:
+        """A request begins. RefusalError if its client has too many, or all have. Health costs no bytes."""
+        call, is_privileged = HttpCall(self, client, entry), client.is_privileged or is_health
         while not call.share.take(is_privileged=is_privileged):
             if not self._make_room(call, self._limit):
                 self.count_refusal(TOO_MANY_CALLS)
                 held = f"{call.share.held} requests of this client, and {self._limit.held} in all, are in progress"
                 raise _overload(held, is_own=call.share.is_dominant)
-        call.begin(size, is_privileged=is_privileged)
+        call.begin(0 if is_health else CALL_BYTES, is_privileged=is_privileged)
         return call
 
     def make_room_for_bytes(self, call: HttpCall) -> bool:
@@ -107,11 +123,9 @@ class HttpCall:
         "waited_s",
     )
 
-    def __init__(
-        self, calls: Calls, caller: HttpCaller, entry: Entry, requests: SharedLimit, memory: SharedLimit
-    ) -> None:
-        self._calls, self.caller, self._entry = calls, caller, entry
-        self.share, self.bytes = requests.share_of(caller.client), memory.share_of(caller.client)
+    def __init__(self, calls: Calls, client: Client, entry: Entry) -> None:
+        self._calls, self._entry = calls, entry
+        self.caller, self.share, self.bytes = client.caller, client.requests, client.bytes
         self._held = self.received = 0
         self._is_over = False
         self.waited_s = 0.0
