@@ -379,7 +379,7 @@ async def _send(
         answer.content_length = len(text) + sum(map(len, behind))
     try:
         await answer.prepare(request)
-        for part in map(memoryview, (text, *behind)):
+        for part in (memoryview(text), *(memoryview(raw) for raw in behind)):
             for at in range(0, len(part), _SENT_BYTES):
                 await answer.write(part[at : at + _SENT_BYTES])
         async for piece in pieces:
