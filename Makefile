@@ -79,7 +79,7 @@ types: $(VENV)/.test  ## mypy --strict
 protos: $(VENV)/.test  ## regenerate the stubs beside the .proto files
 	cd protos && PYTHONPATH=../$(VENV)/protoc ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. $$(find jellybean_protos -name '*.proto')
 
-.PHONY: matrix lock dist
+.PHONY: matrix lock dist audit sbom
 matrix:          ## unit and property tests of the wheel on each Python that is installed; ROWS="3.12 oldest" for some
 	$(PYTHON) tests/tools/matrix.py $(ROWS)
 
@@ -89,6 +89,29 @@ lock:            ## the newest versions of all dependencies into requirements/ci
 	$(VENV)-lock/bin/python -m pip install -q 'pip>=25.1'
 	$(VENV)-lock/bin/python -m pip install -q -e '.[all,ocr]' --group test
 	$(VENV)-lock/bin/python tests/tools/lock.py
+	rm -rf $(VENV)-lock
+	$(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/python -m pip install -q pip-audit cyclonedx-bom
+	$(VENV)-lock/bin/python tests/tools/lock.py audit
+
+# Tools that no test needs, in an environment of their own.
+$(VENV)-audit/.done: requirements/audit.txt
+	test -x $(VENV)-audit/bin/python || $(PYTHON) -m venv $(VENV)-audit
+	$(VENV)-audit/bin/python -m pip --disable-pip-version-check -q install -r requirements/audit.txt
+	touch $@
+
+audit: $(VENV)-audit/.done  ## scan the locked dependencies for published vulnerabilities (network)
+	$(PYTHON) -m tests.tools.audit $(VENV)-audit/bin/pip-audit
+
+# Of an environment with the wheel and what it needs, nothing else.
+sbom: $(VENV)-audit/.done  ## bill of materials of an installation with the extra `all`: build/sbom.cdx.json (CycloneDX)
+	rm -rf $(VENV)-sbom
+	$(PYTHON) -m venv --without-pip $(VENV)-sbom
+	$(VENV)-audit/bin/python -m pip --disable-pip-version-check -q --python $(VENV)-sbom/bin/python install -c requirements/ci.txt '.[all]'
+	mkdir -p build
+	$(VENV)-audit/bin/cyclonedx-py environment --validate --output-reproducible --spec-version 1.6 \
+		--pyproject pyproject.toml --output-format JSON --output-file build/sbom.cdx.json $(VENV)-sbom/bin/python
+	rm -rf $(VENV)-sbom
 
 dist:            ## sdist and wheel into dist/, as a release publishes them
 	rm -rf dist $(VENV)-dist
@@ -98,4 +121,4 @@ dist:            ## sdist and wheel into dist/, as a release publishes them
 	$(VENV)-dist/bin/python -m twine check --strict dist/*
 
 clean:           ## remove what the targets made
-	rm -rf $(VENV) $(VENV)-openvino $(VENV)-gpu $(VENV)-matrix $(VENV)-lock $(VENV)-dist .cost dist demo
+	rm -rf $(VENV) $(VENV)-openvino $(VENV)-gpu $(VENV)-matrix $(VENV)-lock $(VENV)-dist $(VENV)-audit $(VENV)-sbom .cost build dist demo

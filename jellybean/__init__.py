@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from jellybean_protos.library_telemetry import turn_off_telemetry
+
+turn_off_telemetry()  # before any room is imported: some load onnxruntime, torch or a user's modules
+
 __all__ = ["Client", "__version__"]  # noqa: F822 -- made by __getattr__
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -16,7 +17,11 @@ from jellybean_agent import describe_error
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_DAMAGED = (OSError, EOFError, TypeError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
+# What numpy raises, which reads headers as Python literals; RuntimeError includes RecursionError.
+_DAMAGED = (
+    *(OSError, EOFError, TypeError, ValueError, KeyError, RuntimeError, OverflowError),
+    *(SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
+)
 
 
 def read_npy(path: Path, row: int | None = None) -> Array:

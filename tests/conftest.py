@@ -16,7 +16,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from jellybean_protos.library_telemetry import turn_off_telemetry
+
 pytest_plugins = [f"tests.tools.{_name}" for _name in ("cost", "listed_skips", "shared_imports", "tiers")]
+turn_off_telemetry()  # tests load onnxruntime before any package of the project
 _quiet = [HealthCheck.too_slow]  # wall-clock time: on a busy machine it would fail by chance
 # A shell without job control starts background commands with SIGINT ignored, which the tests' processes would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -3,12 +3,11 @@
 Names are loaded on first use (PEP 562): a process pays only for the parts that it uses.
 """
 
-import os
-
 import lazy_loader
 
-# Before onnxruntime is imported: otherwise its import starts a thread that looks up a telemetry host, writes an ID to
-# the home folder, and runs while the process pool forks.
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+from jellybean_protos.library_telemetry import turn_off_telemetry
+
+# Before onnxruntime is imported, whose thread for telemetry would also run while the process pool forks.
+turn_off_telemetry()
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -11,6 +11,8 @@ on held-out crops, then rewrites the sha256s in workflow.yaml.
 
 from __future__ import annotations
 
+import jellybean  # noqa: F401  # isort: skip -- turns the telemetry of onnxruntime off, before it is loaded
+
 import ctypes
 import dataclasses
 import hashlib

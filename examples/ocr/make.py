@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import jellybean  # noqa: F401  # isort: skip -- turns the telemetry of onnxruntime off, before it is loaded
+
 import argparse
 import sys
 from collections.abc import Iterator

@@ -27,6 +27,9 @@ READABLE_VERSIONS = (2, 3, 4, 5, 6, 7)
 HEADER_KEYS = frozenset({"kind", "version", "hash"})
 WORKFLOW_SEPARATOR = "/"  # between a workflow's name and an operator's or source's, if there are several workflows
 
+# What reading values of other types, numbers out of range and endless depth raises, instead of what a plan has there.
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+
 
 class PlanFormatError(ValueError):
     """A document is not a plan, has an unsupported version, or was changed after it was written (wrong hash)."""
@@ -77,7 +80,7 @@ def body_of(document: Any, reader: str) -> dict[str, Any]:
         raise PlanFormatError(f"plan version {document.get('version')!r}; {reader} reads {versions}: plan again")
     try:
         content = content_hash(document)
-    except (TypeError, ValueError) as error:
+    except UNREADABLE as error:
         raise PlanFormatError(f"not a plan: {error}") from error
     if content != document.get("hash"):
         raise PlanFormatError("the plan's content does not match its hash: it was changed by hand; plan again")

@@ -30,6 +30,8 @@ class Absent(StrEnum):
     OPEN_FILES = "the hard limit of open files is too low"
     OPENBLAS = "this numpy has no OpenBLAS"
     MOUNT = "a small file system can only be mounted by root with the right to mount"
+    NETWORK_NAMESPACE = "no network namespace can be made here: it takes root, or unprivileged user namespaces"
+    SBOM_TOOL = "cyclonedx-py is not installed: make sbom"
     CPU_QUOTA = "no control group with a CPU quota can be made here"
 
 
@@ -51,3 +53,4 @@ class NotInstalled(StrEnum):
     PROMTOOL = "promtool is not installed: Debian's package prometheus"
     POSTGRESQL = "no PostgreSQL server is installed: Debian's package postgresql, and psycopg"
     BROWSER = "no headless browser runs here: Debian's package chromium"
+    STRACE = "strace is not installed: Debian's package strace"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What some tests need and pip does not bring: a headless browser, a PostgreSQL server, promtool.
+# What some tests need and pip does not bring: a headless browser, a PostgreSQL server, promtool, strace.
 #   debian-packages.sh ask      prints the packages to install: those that lack, if that is allowed; says what is skipped
 #   debian-packages.sh install PACKAGE...
 # It is allowed by JELLYBEAN_TEST_APT=1, or by whoever answers the question at the terminal.
@@ -11,6 +11,7 @@ missing() {
     command -v "$browser" >/dev/null && break
   done || echo chromium
   ls /usr/lib/postgresql/*/bin/pg_ctl >/dev/null 2>&1 || echo postgresql
+  command -v strace >/dev/null || echo strace
   command -v promtool >/dev/null || [ -x .venv/bin/promtool ] || echo prometheus
 }
 

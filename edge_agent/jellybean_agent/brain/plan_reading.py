@@ -55,10 +55,10 @@ def view_of_part(document: Mapping[str, Any]) -> PlanView:
     """As `plan_view`, of a part of a plan document that has the hash of the whole."""
     try:
         view = _parse(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        _check_routes(view)
+        return _in_sites(view, document.get("sites", {}))
+    except plan_format.UNREADABLE as error:
         raise PlanViewError(f"not a plan: {type(error).__name__} {error}") from error
-    _check_routes(view)
-    return _in_sites(view, document.get("sites", {}))
 
 
 def _parse(document: Mapping[str, Any]) -> PlanView:

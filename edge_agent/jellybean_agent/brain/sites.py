@@ -10,12 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import overload
 
 Route = Mapping[str, str]  # operator -> worker
+MAX_SITES = 100_000  # of a tier, as documents allow: each costs memory when a plan is read
 
 
 class Sites:
-    """The sites of each tier. `counts`: tier -> number of sites; default 1."""
+    """The sites of each tier. `counts`: tier -> number of sites; default 1. ValueError for more than `MAX_SITES`."""
 
     def __init__(self, counts: Mapping[str, int]) -> None:
+        if any(count > MAX_SITES for count in counts.values()):
+            raise ValueError(f"more than {MAX_SITES} sites of a tier")
         self.counts = {tier: count for tier, count in counts.items() if count > 1}
         self.most = max(self.counts.values(), default=1)
 

@@ -45,7 +45,7 @@ def plan_part(document: Mapping[str, Any], workflow: str) -> dict[str, Any]:
 def _view(document: _Item, workflow: str) -> PlanView:
     try:
         part, numbers = _part(document, workflow)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except plan_format.UNREADABLE as error:
         raise PlanViewError(f"not a plan: {type(error).__name__} {error}") from error
     view = view_of_part(part)
     figures = replace(view.figures, bound_usd_per_h=None, gap=None)  # the proof is one of all workflows together

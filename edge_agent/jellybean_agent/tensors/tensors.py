@@ -22,6 +22,7 @@ Array = npt.NDArray[Any]
 
 MAX_TENSOR_BYTES = 64 * 2**20
 MAX_TENSOR_RANK = 16
+_MAX_ELEMENTS = 2**48  # numpy refuses shapes whose sizes, those of 0 left out, are above 2**63 bytes
 MAX_MESSAGE_BYTES = MAX_TENSOR_BYTES + 2**16  # one tensor and the other fields of its message
 _NAMES = {dtype: name for name, dtype in WIRE_DTYPES.items()}
 
@@ -88,12 +89,14 @@ def decode_tensor(tensor: agent_pb2.Tensor | RawTensor) -> Array:
 
 
 def checked_shape(sizes: Iterable[int]) -> tuple[int, ...]:
-    """The sizes as a shape. InvalidInputError for negative sizes or too many dimensions."""
+    """The sizes as a shape. InvalidInputError for negative sizes, too many dimensions, or what no array can have."""
     shape = tuple(sizes)
     if len(shape) > MAX_TENSOR_RANK or any(size < 0 for size in shape):
         raise InvalidInputError(
             f"shape {shape[:MAX_TENSOR_RANK]} has negative sizes or more than {MAX_TENSOR_RANK} dimensions"
         )
+    if math.prod(size or 1 for size in shape) > _MAX_ELEMENTS:  # also where another size is 0
+        raise InvalidInputError(f"shape {shape} has more than {_MAX_ELEMENTS} elements, but for sizes of 0")
     return shape
 
 

@@ -20,8 +20,7 @@ from typing import Self
 from torch.distributed.elastic.multiprocessing import SignalException
 
 from jellybean.training.errors import SignalledError, TrainingError
-from jellybean.training.parameter_server.rendezvous import STORE
-from jellybean.training.processes.environment import environment_with
+from jellybean.training.processes.environment import STORE, environment_with
 from jellybean.training.processes.launch import (
     FINAL,
     REASONS_FOLDER,

@@ -18,9 +18,9 @@ import torch.distributed as dist
 
 from jellybean.documents.training import TrainingDocument
 from jellybean.training.errors import RankLostError, TrainingError
+from jellybean.training.processes.environment import STORE
 from jellybean.training.processes.ranks import NO_TIMEOUT
 
-STORE = "JELLYBEAN_TRAINING_STORE"  # environment variable: path of the launcher's store
 KEY = "JELLYBEAN_TRAINING_KEY"  # environment variable: the run's key under torchrun
 _KEY_BYTES = 32
 _LEAST_CHARACTERS = 32  # of a key in the environment

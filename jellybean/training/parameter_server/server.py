@@ -14,9 +14,10 @@ from jellybean.training.epoch import EpochResult, EpochStart, SaveUpdates, check
 from jellybean.training.optimization.lr_schedules import LrSchedule
 from jellybean.training.parameter_server.coordinator import Coordinator, Warn
 from jellybean.training.parameter_server.listener import Listener
-from jellybean.training.parameter_server.rendezvous import STORE, Rendezvous
+from jellybean.training.parameter_server.rendezvous import Rendezvous
 from jellybean.training.parameter_server.roles import Role, divide_epoch, document_alone
 from jellybean.training.parameter_server.server_group import ServerGroup
+from jellybean.training.processes.environment import STORE
 from jellybean.training.processes.ranks import process_group
 from jellybean.training.setup import RankRun, set_up_run
 

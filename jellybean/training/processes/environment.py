@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+STORE = "JELLYBEAN_TRAINING_STORE"  # environment variable: path of the launcher's store, in a private folder
+
 
 def started_by_launcher() -> bool:
     """True if torchrun (or our launcher) started this process."""

@@ -8,9 +8,11 @@ stalled. While all write, the run is given up only if no rank makes progress and
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from jellybean.training.errors import StalledError
@@ -18,13 +20,46 @@ from jellybean.training.errors import StalledError
 CHECKS_PER_TIMEOUT = 40  # at least; timeouts count checks, not clock time, so a suspended machine does not time out
 _MAX_INTERVAL_S = 5.0
 _ENDED = "ended"
+_POLL_S = 0.05  # between looks for the first heartbeat of a rank
 
 
 class Store(Protocol):
-    """The part of torch.distributed's store that heartbeats need."""
+    """The part of a store, such as torch.distributed's, that heartbeats need."""
 
     def set(self, key: str, value: str) -> object: ...
     def multi_get(self, keys: list[str]) -> list[bytes]: ...
+
+
+class BeatFiles:
+    """The heartbeats of ranks on one machine: a file each, so that no port is open and nothing grows."""
+
+    def __init__(self, folder: Path, patience_s: float) -> None:
+        self._folder, self._patience_s = folder, patience_s
+
+    def set(self, key: str, value: str) -> None:
+        """Write a heartbeat. RuntimeError if the folder is gone."""
+        partial = self._folder / f".{key}"
+        try:
+            partial.write_text(value, encoding="utf-8")
+            partial.replace(self._folder / key)
+        except OSError as error:
+            raise RuntimeError(f"{key} cannot be written: {error}") from error
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        """The last heartbeats. RuntimeError if a rank writes none within the patience."""
+        until_s = time.monotonic() + self._patience_s
+        return [self._get(key, until_s) for key in keys]
+
+    def _get(self, key: str, until_s: float) -> bytes:
+        path = self._folder / key
+        while not path.exists():
+            if time.monotonic() > until_s:
+                raise RuntimeError(f"{key} was not written within {self._patience_s:g} s")
+            time.sleep(_POLL_S)
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise RuntimeError(f"{key} cannot be read: {error}") from error
 
 
 @dataclass

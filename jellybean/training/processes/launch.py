@@ -1,4 +1,7 @@
-"""Launches a run's processes on this machine by torch's elastic launcher, and restarts them when one dies.
+"""Launches a run's processes on this machine, and restarts them when one dies.
+
+They meet in a file of a private folder. torchrun's store would be a port on all interfaces, without authentication, and
+torchrun looks up the machine's name, which takes long where nothing resolves it.
 
 After a process was killed, hung or crashed, all restart from the newest checkpoint. An error that a person must fix
 first (a model that cannot be cut, a full disk) ends the run and is reported once, not by every process.
@@ -15,13 +18,12 @@ import signal
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, start_processes
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from jellybean.errors import JellyBeanError
 from jellybean.training.errors import (
@@ -32,7 +34,7 @@ from jellybean.training.errors import (
     TrainingError,
     UntrainableError,
 )
-from jellybean.training.processes.environment import environment_with
+from jellybean.training.processes.environment import STORE, environment_with
 from jellybean.training.processes.threads import THREADS
 
 REASONS_FOLDER = "JELLYBEAN_TRAINING_TOLD"  # environment variable: folder where processes write why they end
@@ -42,6 +44,7 @@ _MAX_PROCESSES = 64, 16  # at most 64 processes, or 16 per core if that is more
 _ERRORS: dict[str, type[Exception]] = {"still": StalledError, "crash": RankCrashError, "lost": RankLostError}
 FINAL: dict[str, type[JellyBeanError]] = {"input": UntrainableError, "final": TrainingError}  # no restart can help
 _KINDS = (*FINAL, *_ERRORS)  # of reasons
+_POLL_S = 0.2  # between looks at the processes
 SHUTDOWN_S = 5  # grace period of processes that must end
 
 
@@ -117,41 +120,53 @@ def lock_folder(directory: Path) -> Iterator[None]:
 
 def _attempt(arguments: Sequence[str], count: int, folder: Path) -> str | None:
     """Run all processes once. None on success; the reason if a restart may help; TrainingError if it cannot."""
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=count,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        max_restarts=0,
-        monitor_interval=0.2,
-        shutdown_timeout=SHUTDOWN_S,
-        signals_to_handle="",  # `signals_end_launcher` handles them
-        logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs")),
-    )
     signals_received: list[int] = []
-    try:
-        with (
-            environment_with({THREADS: os.environ.get(THREADS, "1"), REASONS_FOLDER: str(folder)}),
-            signals_end_launcher(signals_received),
-        ):
-            elastic_launch(config, sys.executable)(*arguments)
-    except SignalException as stopped:
-        raise SignalledError(signals_received[0]) from stopped
-    except ChildFailedError as failed:
-        return _reason(folder, failed)
-    return None
+    for_all = {
+        THREADS: os.environ.get(THREADS, "1"),
+        REASONS_FOLDER: str(folder),
+        STORE: str(folder / "store"),
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "",  # `signals_end_launcher` handles them
+    }
+    with environment_with(for_all), signals_end_launcher(signals_received):
+        processes = None
+        try:
+            processes = start_processes(
+                name="train",
+                entrypoint=sys.executable,
+                args=dict.fromkeys(range(count), tuple(arguments)),
+                envs={rank: _places(rank, count) for rank in range(count)},
+                logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs")),
+            )
+            while (result := processes.wait(_POLL_S)) is None:
+                pass
+        except SignalException as stopped:
+            if processes is not None:
+                processes.close(stopped.sigval, SHUTDOWN_S)
+            raise SignalledError(signals_received[0]) from stopped
+    return _reason(folder, result.failures) if result.is_failed() else None
 
 
-def _reason(folder: Path, failed: ChildFailedError) -> str:
+def _places(rank: int, count: int) -> dict[str, str]:
+    """The environment of a rank, as torchrun gives it on one machine."""
+    return {
+        **dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank)),
+        **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(count)),
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "TORCHELASTIC_RUN_ID": uuid.uuid4().hex,
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+    }
+
+
+def _reason(folder: Path, failures: Mapping[int, ProcessFailure]) -> str:
     """Why processes failed. When one ends, the launcher ends the others with SIGTERM, so that this is no cause."""
-    statuses = {rank: failure.exitcode for rank, failure in sorted(failed.failures.items()) if failure.exitcode < 0}
+    statuses = {rank: failure.exitcode for rank, failure in sorted(failures.items()) if failure.exitcode < 0}
     killed = {rank: ending(f"rank {rank}", status) for rank, status in statuses.items()}
     causes = [text for rank, text in killed.items() if statuses[rank] != -signal.SIGTERM]
-    rank, failure = failed.get_first_failure()
+    first = min(failures, key=lambda rank: failures[rank].timestamp)
     return first_cause(
-        folder, ", ".join(causes), ", ".join(killed.values()) or ending(f"rank {rank}", failure.exitcode)
+        folder, ", ".join(causes), ", ".join(killed.values()) or ending(f"rank {first}", failures[first].exitcode)
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -27,8 +28,8 @@ from jellybean.training.processes.devices import (
     local_workers,
     set_device,
 )
-from jellybean.training.processes.environment import started_by_launcher
-from jellybean.training.processes.heartbeats import Heartbeats
+from jellybean.training.processes.environment import STORE, started_by_launcher
+from jellybean.training.processes.heartbeats import BeatFiles, Heartbeats, Store
 from jellybean.training.processes.launch import report_to_launcher
 from jellybean.training.processes.streams import HostStreams, Streams, streams_of
 
@@ -107,8 +108,8 @@ class Rank:
         return self.rank == 0
 
 
-def _stores(world: int, patience: timedelta) -> tuple[dist.Store, dist.Store]:
-    """The rendezvous store, and a second connection to it for heartbeats.
+def _stores(world: int, patience: timedelta) -> tuple[dist.Store, Store]:
+    """The rendezvous store, and where heartbeats are written: under torchrun by a second connection to the store.
 
     After a restart, torchrun's own store still holds the addresses of the previous processes, and ranks that read them
     wait for each other forever (pytorch/pytorch#135712), so keys carry the restart count. Several agents count restarts
@@ -116,6 +117,10 @@ def _stores(world: int, patience: timedelta) -> tuple[dist.Store, dist.Store]:
     """
     if not started_by_launcher() or world == 1:
         return dist.HashStore(), dist.HashStore()
+    if (path := os.environ.get(STORE)) is not None:
+        file_store = dist.FileStore(path, -1)
+        file_store.set_timeout(patience)
+        return file_store, BeatFiles(Path(path).parent, patience.total_seconds())
     shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     alone = os.environ.get("GROUP_WORLD_SIZE", "1") == "1"
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -190,6 +195,13 @@ def _device(document: TrainingDocument, launched: int, workers: int | None) -> D
     return choose_device(document.device, local, local_ranks, torch.cuda.device_count())
 
 
+def _bind_to_loopback(world: int) -> None:
+    """Let ranks of one machine talk over its loopback interface: gloo would look up the machine's name instead."""
+    is_one_machine = world == 1 or os.environ.get("LOCAL_WORLD_SIZE") == str(world)
+    if is_one_machine and sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
 @contextmanager
 def process_group(document: TrainingDocument, *, workers: int | None = None) -> Iterator[Rank]:
     """Context with the run's process group; yields this process's rank.
@@ -208,6 +220,7 @@ def process_group(document: TrainingDocument, *, workers: int | None = None) -> 
             choice = _device(document, launched, workers)
             check_same_kind(store, rank, world, choice)
             set_device(choice)
+            _bind_to_loopback(world)
             dist.init_process_group(
                 choice.backend,
                 store=store,

@@ -40,7 +40,7 @@ def from_document(document: Mapping[str, Any]) -> Plan:
         raise PlanDocumentError(str(error)) from error
     try:
         plan = _from_json(Plan, body)
-    except (KeyError, TypeError, ValueError) as error:
+    except plan_format.UNREADABLE as error:
         raise PlanDocumentError(f"not a plan: {error}") from error
     return typing.cast(Plan, plan)
 

@@ -6,12 +6,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.processes.heartbeats import CHECKS_PER_TIMEOUT, Heartbeats
+from jellybean.training.processes.heartbeats import CHECKS_PER_TIMEOUT, BeatFiles, Heartbeats
 
 
-@pytest.fixture
-def pair():
-    store = torch.distributed.HashStore()
+@pytest.fixture(params=["store", "files"])
+def pair(request, tmp_path):
+    store = torch.distributed.HashStore() if request.param == "store" else BeatFiles(tmp_path, 2.0)
     beats = [Heartbeats(store, rank, 2, 2.0) for rank in range(2)]
     for rank in beats:
         rank.beat()
@@ -70,3 +70,16 @@ def test_ended_ranks_are_ignored(pair):
     pair[1].start(lambda error: None)
     pair[1].close()
     assert _looks(pair, tells=(0,), times=5 * CHECKS_PER_TIMEOUT) == ""
+
+
+def test_a_rank_that_never_started_is_missed(tmp_path):
+    beats = Heartbeats(BeatFiles(tmp_path, 0.01), 0, 2, 2.0)
+    beats.beat()
+    with pytest.raises(RuntimeError, match=r"beat-1 was not written within 0\.01 s"):
+        beats.check()
+
+
+def test_a_folder_that_is_gone_is_a_store_that_is_gone(tmp_path):
+    beats = Heartbeats(BeatFiles(tmp_path / "gone", 0.01), 0, 1, 2.0)
+    with pytest.raises(RuntimeError, match="beat-0 cannot be written"):
+        beats.beat()

@@ -8,15 +8,13 @@ import pytest
 
 pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from jellybean.training.processes.launch import _reason
 
 
-def _failed(codes: dict[int, int]) -> ChildFailedError:
-    return ChildFailedError(
-        "train", {rank: ProcessFailure(rank, 100 + rank, code, "/nowhere") for rank, code in codes.items()}
-    )
+def _failed(codes: dict[int, int]) -> dict[int, ProcessFailure]:
+    return {rank: ProcessFailure(rank, 100 + rank, code, "/nowhere") for rank, code in codes.items()}
 
 
 @pytest.mark.parametrize(
