@@ -14,6 +14,9 @@ from jellybean.serving.http.caller import HttpCaller
 from jellybean_agent import Admission, Entry, ListeningPort, PeerShare, PortLimits, SharedLimit
 
 CALL_BYTES = 2**17 + 2**15  # what a request costs before its body is read: what is read at once, and what aiohttp keeps
+LARGE_BYTES = 2**19  # of a request; smaller ones have bytes that larger ones may not use
+_SMALL_SHARE = 1 / 8  # of all bytes, which are for small requests
+_MOST_OF_ONE = 3 / 4  # of all bytes
 _STALLED_S = 1.0  # without a byte of its body, after which a request may end for others
 _BODY_BYTES_PER_S = 500.0  # least mean rate of a body, after the first pause that is allowed (Apache's default)
 TOO_MANY_CALLS, TOO_MANY_BYTES, NO_BODY = "too many calls", "too many bytes", "no request"
@@ -50,6 +53,8 @@ class Calls:
         self._limits, self._admission = limits, admission
         self._limit = SharedLimit(limits.calls, limits.reserved_calls)
         self._reading: dict[HttpCall, None] = {}  # the oldest first
+        total = admission.bytes.total
+        self.small_bytes, self._most_bytes = int(_SMALL_SHARE * total), int(_MOST_OF_ONE * total)
 
     def client_of(self, caller: HttpCaller, *, is_privileged: bool) -> Client:
         """The client of a new connection."""
@@ -66,6 +71,15 @@ class Calls:
                 raise _overload(held, is_own=call.share.is_dominant)
         call.begin(0 if is_health else CALL_BYTES, is_privileged=is_privileged)
         return call
+
+    def check_size(self, size: int) -> None:
+        """RefusalError if no request may ever have so many bytes."""
+        if size > self._most_bytes:
+            self.count_refusal(TOO_MANY_BYTES)
+            reason = (
+                f"its body, tensors and answer need {size} bytes, and a request has at most {self._most_bytes} here"
+            )
+            raise RefusalError(413, reason)
 
     def make_room_for_bytes(self, call: HttpCall) -> bool:
         """End a stalled request of the client that holds too many bytes, or most; False: there is none."""
@@ -146,12 +160,19 @@ class HttpCall:
         """Count bytes that are kept until the request is over. RefusalError if its client may not have them."""
         if self._end_reason:
             raise RefusalError(408, self._end_reason, closes=True)
-        while not self.bytes.take(size, is_privileged=is_privileged):
+        self._calls.check_size(self._held + size)
+        while not self._take(size, is_privileged=is_privileged):
             if not self._calls.make_room_for_bytes(self):
                 self._calls.count_refusal(TOO_MANY_BYTES)
                 held = f"{self.bytes.held} bytes of this client's requests and answers are in memory, and {size} more"
-                raise _overload(f"{held} are not to be had", is_own=self.bytes.is_dominant)
+                raise _overload(f"{held} are not to be had", is_own=self.bytes.held > self._held)
         self._held += size
+
+    def _take(self, size: int, *, is_privileged: bool) -> bool:
+        is_large = self._held + size > LARGE_BYTES
+        if is_large and not self.bytes.may_take(size, self._calls.small_bytes):
+            return False
+        return self.bytes.take(size, is_privileged=is_privileged)
 
     def hold_instead(self, size: int) -> None:
         """What was held is not kept any more: these bytes are."""
