@@ -53,7 +53,7 @@ PORT_LIMITS = {
     ListeningPort.ENROLMENT: PortLimits(
         connections=128, first_call_s=10.0, idle_s=60.0, calls=32, streams=16, message_bytes=2**15
     ),
-    ListeningPort.HTTP: PortLimits(idle_s=75.0, calls=512),
+    ListeningPort.HTTP: PortLimits(idle_s=75.0, calls=512, streams=1),
     ListeningPort.METRICS: PortLimits(
         connections=16, first_call_s=5.0, idle_s=5.0, calls=16, reserved_calls=0, streams=1, message_bytes=0
     ),

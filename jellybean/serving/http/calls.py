@@ -6,13 +6,17 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 
 from aiohttp import StreamReader
 
 from jellybean.serving.http.caller import HttpCaller
-from jellybean_agent import Admission, Entry, ListeningPort, PortLimits, SharedLimit
+from jellybean_agent import Admission, Entry, ListeningPort, PeerShare, PortLimits, SharedLimit
 
 CALL_BYTES = 2**17 + 2**15  # what a request costs before its body is read: what is read at once, and what aiohttp keeps
+LARGE_BYTES = 2**19  # of a request; smaller ones have bytes that larger ones may not use
+_SMALL_SHARE = 1 / 8  # of all bytes, which are for small requests
+_MOST_OF_ONE = 3 / 4  # of all bytes
 _STALLED_S = 1.0  # without a byte of its body, after which a request may end for others
 _BODY_BYTES_PER_S = 500.0  # least mean rate of a body, after the first pause that is allowed (Apache's default)
 TOO_MANY_CALLS, TOO_MANY_BYTES, NO_BODY = "too many calls", "too many bytes", "no request"
@@ -32,6 +36,16 @@ class RefusalError(Exception):
         self.status, self.headers, self.closes = status, headers or {}, closes
 
 
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who makes the requests of a connection, and the client's shares of requests and of bytes."""
+
+    caller: HttpCaller
+    requests: PeerShare
+    bytes: PeerShare
+    is_privileged: bool
+
+
 class Calls:
     """All requests in progress at one port. `now_s` of their methods: the event loop's time."""
 
@@ -39,17 +53,33 @@ class Calls:
         self._limits, self._admission = limits, admission
         self._limit = SharedLimit(limits.calls, limits.reserved_calls)
         self._reading: dict[HttpCall, None] = {}  # the oldest first
+        total = admission.bytes.total
+        self.small_bytes, self._most_bytes = int(_SMALL_SHARE * total), int(_MOST_OF_ONE * total)
 
-    def begin(self, caller: HttpCaller, entry: Entry, *, is_privileged: bool, size: int = CALL_BYTES) -> HttpCall:
-        """A request begins, which costs `size` bytes at least. RefusalError if its client has too many, or all have."""
-        call = HttpCall(self, caller, entry, self._limit, self._admission.bytes)
+    def client_of(self, caller: HttpCaller, *, is_privileged: bool) -> Client:
+        """The client of a new connection."""
+        shares = self._limit.share_of(caller.client), self._admission.bytes.share_of(caller.client)
+        return Client(caller, *shares, is_privileged)
+
+    def begin(self, client: Client, entry: Entry, *, is_health: bool) -> HttpCall:
+        """A request begins. RefusalError if its client has too many, or all have. Health costs no bytes."""
+        call, is_privileged = HttpCall(self, client, entry), client.is_privileged or is_health
         while not call.share.take(is_privileged=is_privileged):
             if not self._make_room(call, self._limit):
                 self.count_refusal(TOO_MANY_CALLS)
                 held = f"{call.share.held} requests of this client, and {self._limit.held} in all, are in progress"
                 raise _overload(held, is_own=call.share.is_dominant)
-        call.begin(size, is_privileged=is_privileged)
+        call.begin(0 if is_health else CALL_BYTES, is_privileged=is_privileged)
         return call
+
+    def check_size(self, size: int) -> None:
+        """RefusalError if no request may ever have so many bytes."""
+        if size > self._most_bytes:
+            self.count_refusal(TOO_MANY_BYTES)
+            reason = (
+                f"its body, tensors and answer need {size} bytes, and a request has at most {self._most_bytes} here"
+            )
+            raise RefusalError(413, reason)
 
     def make_room_for_bytes(self, call: HttpCall) -> bool:
         """End a stalled request of the client that holds too many bytes, or most; False: there is none."""
@@ -107,11 +137,9 @@ class HttpCall:
         "waited_s",
     )
 
-    def __init__(
-        self, calls: Calls, caller: HttpCaller, entry: Entry, requests: SharedLimit, memory: SharedLimit
-    ) -> None:
-        self._calls, self.caller, self._entry = calls, caller, entry
-        self.share, self.bytes = requests.share_of(caller.client), memory.share_of(caller.client)
+    def __init__(self, calls: Calls, client: Client, entry: Entry) -> None:
+        self._calls, self._entry = calls, entry
+        self.caller, self.share, self.bytes = client.caller, client.requests, client.bytes
         self._held = self.received = 0
         self._is_over = False
         self.waited_s = 0.0
@@ -132,12 +160,24 @@ class HttpCall:
         """Count bytes that are kept until the request is over. RefusalError if its client may not have them."""
         if self._end_reason:
             raise RefusalError(408, self._end_reason, closes=True)
-        while not self.bytes.take(size, is_privileged=is_privileged):
+        self._calls.check_size(self._held + size)
+        while not self._take(size, is_privileged=is_privileged):
             if not self._calls.make_room_for_bytes(self):
                 self._calls.count_refusal(TOO_MANY_BYTES)
                 held = f"{self.bytes.held} bytes of this client's requests and answers are in memory, and {size} more"
-                raise _overload(f"{held} are not to be had", is_own=self.bytes.is_dominant)
+                raise _overload(f"{held} are not to be had", is_own=self.bytes.held > self._held)
         self._held += size
+
+    def _take(self, size: int, *, is_privileged: bool) -> bool:
+        is_large = self._held + size > LARGE_BYTES
+        if is_large and not self.bytes.may_take(size, self._calls.small_bytes):
+            return False
+        return self.bytes.take(size, is_privileged=is_privileged)
+
+    def hold_instead(self, size: int) -> None:
+        """What was held is not kept any more: these bytes are."""
+        self.give(self._held)
+        self.hold(size)
 
     def give(self, size: int) -> None:
         """Some bytes are not kept any more."""

@@ -10,12 +10,11 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
 from jellybean.serving.http.caller import HttpCaller
-from jellybean.serving.http.calls import CALL_BYTES, Calls, HttpCall, RefusalError
+from jellybean.serving.http.calls import Calls, Client, HttpCall, RefusalError
 from jellybean_agent import (
     GATE_ENTRY,
     IDLE,
@@ -37,16 +36,6 @@ _HANDSHAKE_S, _HANDSHAKES = 10.0, 256  # longest one; most unfinished ones
 _NOT_READ = "does not read its answer"
 _PRIVILEGED = frozenset({Role.ADMIN, Role.GATEWAY})
 LOG = logging.getLogger("jellybean.tls")
-AuthContext = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Who is at the other end of a connection. `client`: the URI of an identity, else the address."""
-
-    client: str
-    auth: AuthContext = field(default_factory=dict)
-    is_privileged: bool = False
 
 
 class HttpPort:
@@ -120,10 +109,11 @@ class HttpPort:
         auth = tls_auth_context(name for kind, name in certificate.get("subjectAltName", ()) if kind == "URI")
         identity = next(iter(identities(auth)), None)
         if identity is None or transport.entry is None:
-            return HttpConnection(self, Peer(address_of(transport), auth))
+            return HttpConnection(self, HttpCaller(address_of(transport), auth))
         if not transport.entry.identify(identity.uri):
             return None
-        return HttpConnection(self, Peer(identity.uri, auth, identity.role in _PRIVILEGED))
+        is_privileged = identity.role in _PRIVILEGED
+        return HttpConnection(self, HttpCaller(identity.uri, auth), is_privileged=is_privileged)
 
     def failed(self, transport: TlsTransport, reason: str) -> None:
         self.handshakes.pop(transport, None)
@@ -136,12 +126,13 @@ class HttpPort:
 
 
 class HttpConnection(asyncio.BufferedProtocol):
-    """One connection. `peer`: by its certificate; None: by its address, once it is connected."""
+    """One connection. `caller`: by its certificate; None: by its address, once it is connected."""
 
-    def __init__(self, port: HttpPort, peer: Peer | None) -> None:
-        self._port, self._peer = port, peer or Peer("")
+    def __init__(self, port: HttpPort, caller: HttpCaller | None, *, is_privileged: bool = False) -> None:
+        self._port, self._caller, self._is_privileged = port, caller, is_privileged
         self._handler: Any = None
         self._entry: Entry | None = None
+        self._client: Client | None = None
         self._head_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
@@ -156,24 +147,22 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def begin_call(self, *, is_health: bool) -> HttpCall:
         """A request of this connection begins. RefusalError if there is no room for it."""
-        if self._entry is None:
+        if self._entry is None or self._client is None:
             raise RefusalError(503, "the connection is closed", closes=True)
-        caller = HttpCaller(self._peer.client, self._peer.auth)
-        is_privileged, size = self._peer.is_privileged or is_health, 0 if is_health else CALL_BYTES
-        return self._port.calls.begin(caller, self._entry, is_privileged=is_privileged, size=size)
+        return self._port.calls.begin(self._client, self._entry, is_health=is_health)
 
     def abort(self) -> None:
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if self._peer.client == "":
-            self._peer = Peer(address_of(transport))
-        self._entry = transport.get_extra_info(GATE_ENTRY) or self._port.gate.enter(self._peer.client, self._end)
+        caller = self._caller or HttpCaller(address_of(transport), {})
+        self._entry = transport.get_extra_info(GATE_ENTRY) or self._port.gate.enter(caller.client, self._end)
         if self._entry is None:
             self.abort()
             return
         self._entry.end = self._end
+        self._client = self._port.calls.client_of(caller, is_privileged=self._is_privileged)
         self._handler = self._port.make_handler()
         self._port.connections[self._handler] = self
         self._handler.connection_made(transport)

@@ -20,7 +20,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from jellybean.serving.http.bodies import read_body
-from jellybean.serving.http.calls import CURRENT_CALL, HttpCall, RefusalError
+from jellybean.serving.http.calls import CALL_BYTES, CURRENT_CALL, HttpCall, RefusalError
 from jellybean.serving.http.connections import HttpPort
 from jellybean.serving.http.inference_json import (
     MAX_JSON_BYTES,
@@ -330,55 +330,65 @@ class _Handlers:
         call = CURRENT_CALL.get()
         asked, binary = await self._read(request, call)
         asked.model_name, asked.model_version = request.match_info["model"], request.match_info.get("version", "")
-        response = await self._service.model_infer(asked)
-        size = sum(map(len, response.raw_output_contents))
-        if size > _AT_ONCE_BYTES:
-            call.hold(size)
-            return await self._send(request, call, response, binary)
-        body, json_bytes = write_response(response, binary)
-        return web.Response(body=body, headers=_headers(json_bytes))
+        answering = self._service.model_infer(asked)
+        del asked  # so that it does not outlive its answer
+        return await self._answer(request, call, await answering, binary)
+
+    async def _answer(
+        self, request: web.Request, call: HttpCall, response: pb.ModelInferResponse, binary: frozenset[str] | bool
+    ) -> web.StreamResponse:
+        size = response.ByteSize()
+        call.hold_instead(CALL_BYTES + size)
+        if size <= _AT_ONCE_BYTES:
+            body, json_bytes = write_response(response, binary)
+            return web.Response(body=body, headers=_headers(json_bytes))
+        pieces, behind = (
+            self._turns.pieces(call.caller.client, write_json(response, binary)),
+            bytes_behind(response, binary),
+        )
+        del response
+        return await _send(request, call, pieces, behind)
 
     async def _read(self, request: web.Request, call: HttpCall) -> tuple[pb.ModelInferRequest, frozenset[str] | bool]:
         json_bytes = _json_bytes(request)
         limits = (MAX_JSON_BYTES, json_too_large) if json_bytes is None else (MAX_MESSAGE_BYTES, _too_large)
         body = await read_body(request, call, *limits)
         text_bytes = len(body) if json_bytes is None else min(json_bytes, len(body))
+        call.hold(len(body) - text_bytes)  # of tensors, which the message has too
         steps = parse_request(body, json_bytes, call.hold)
+        del body  # `steps` has it
         if text_bytes <= _AT_ONCE_BYTES:
             return at_once(steps)
         found = await self._turns.run(call.caller.client, steps)
         call.give(text_bytes)  # the tensors are counted, and the text is not kept
         return found
 
-    async def _send(
-        self, request: web.Request, call: HttpCall, response: pb.ModelInferResponse, binary: frozenset[str] | bool
-    ) -> web.StreamResponse:
-        """Send an answer as it is written. With bytes behind the JSON, whose size comes first, the JSON is held."""
-        pieces, behind = (
-            self._turns.pieces(call.caller.client, write_json(response, binary)),
-            bytes_behind(response, binary),
-        )
-        text = bytearray()
-        async for piece in pieces:
-            if behind:
-                call.hold(len(piece))
-            text += piece
-            if text and not behind:
-                break
-        answer = web.StreamResponse(headers=_headers(len(text) if behind else None))
+
+async def _send(
+    request: web.Request, call: HttpCall, pieces: AsyncIterator[bytes], behind: list[bytes]
+) -> web.StreamResponse:
+    """Send an answer as it is written. With bytes behind the JSON, whose size comes first, the JSON is held."""
+    text = bytearray()
+    async for piece in pieces:
         if behind:
-            answer.content_length = len(text) + sum(map(len, behind))
-        try:
-            await answer.prepare(request)
-            for part in (text, *behind):
-                for at in range(0, len(part), _SENT_BYTES):
-                    await answer.write(part[at : at + _SENT_BYTES])
-            async for piece in pieces:
-                await answer.write(piece)
-            await answer.write_eof()
-        except ConnectionError:  # the client has gone: aiohttp closes its connection
-            pass
-        return answer
+            call.hold(len(piece))
+        text += piece
+        if text and not behind:
+            break
+    answer = web.StreamResponse(headers=_headers(len(text) if behind else None))
+    if behind:
+        answer.content_length = len(text) + sum(map(len, behind))
+    try:
+        await answer.prepare(request)
+        for part in (memoryview(text), *(memoryview(raw) for raw in behind)):
+            for at in range(0, len(part), _SENT_BYTES):
+                await answer.write(part[at : at + _SENT_BYTES])
+        async for piece in pieces:
+            await answer.write(piece)
+        await answer.write_eof()
+    except ConnectionError:  # the client has gone: aiohttp closes its connection
+        pass
+    return answer
 
 
 def _headers(json_bytes: int | None) -> dict[str, str]:

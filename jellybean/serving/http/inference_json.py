@@ -90,14 +90,9 @@ def write_response(response: pb.ModelInferResponse, binary: frozenset[str] | boo
 
     InvalidInputError when an output has values that JSON cannot represent.
     """
-    outputs = []
-    for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
-        fields: dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": list(output.shape)}
-        if _is_binary(output.name, binary):
-            fields["parameters"] = {"binary_data_size": len(raw)}
-        else:
-            fields["data"] = _array(output, raw).tolist()
-        outputs.append(fields)
+    outputs = [
+        fields if array is None else fields | {"data": array.tolist()} for fields, array in _outputs(response, binary)
+    ]
     head = {"model_name": response.model_name, "model_version": response.model_version, "outputs": outputs}
     try:
         text = json.dumps(({"id": response.id} if response.id else {}) | head, allow_nan=False).encode()
@@ -112,25 +107,35 @@ def write_json(response: pb.ModelInferResponse, binary: frozenset[str] | bool) -
 
     FP16 and FP32 have the digits that give back the same bits, which takes a quarter of the time of `repr`.
     """
-    outputs = list(zip(response.outputs, response.raw_output_contents, strict=True))
-    arrays: dict[str, Array] = {
-        output.name: _array(output, raw) for output, raw in outputs if not _is_binary(output.name, binary)
-    }
-    for array in arrays.values():
-        yield from _check_finite(array)
     head = {"model_name": response.model_name, "model_version": response.model_version}
     text = json.dumps(({"id": response.id} if response.id else {}) | head)[:-1] + ', "outputs": ['
-    for index, (output, raw) in enumerate(outputs):
-        fields: dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": list(output.shape)}
-        if output.name not in arrays:
-            fields["parameters"] = {"binary_data_size": len(raw)}
+    outputs = _outputs(response, binary)
+    del response  # which would be kept for as long as the answer is written
+    for _, array in outputs:
+        if array is not None:
+            yield from _check_finite(array)
+    for index, (fields, array) in enumerate(outputs):
         text += (", " if index else "") + json.dumps(fields)[:-1]
-        if output.name in arrays:
+        if array is not None:
             yield (text + ', "data": [').encode()
-            yield from _numbers(arrays[output.name])
+            yield from _numbers(array)
             text = "]"
         text += "}"
     yield (text + "]}").encode()
+
+
+def _outputs(
+    response: pb.ModelInferResponse, binary: frozenset[str] | bool
+) -> list[tuple[dict[str, Any], Array | None]]:
+    """The fields of each output, and its elements if they go into the JSON."""
+    found: list[tuple[dict[str, Any], Array | None]] = []
+    for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
+        fields: dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": list(output.shape)}
+        if _is_binary(output.name, binary):
+            found.append((fields | {"parameters": {"binary_data_size": len(raw)}}, None))
+        else:
+            found.append((fields, _array(output, raw)))
+    return found
 
 
 def bytes_behind(response: pb.ModelInferResponse, binary: frozenset[str] | bool) -> list[bytes]:

@@ -16,6 +16,7 @@ import numpy as np
 from jellybean.serving.http.turns import Steps
 from jellybean_agent import MAX_TENSOR_BYTES, MAX_TENSOR_RANK, TEXT_NOT_SERVED, WIRE_DTYPES, Array, InvalidInputError
 
+_COPIES = 2  # of a tensor: in the message that becomes of the JSON, and in what becomes of that
 PIECE_BYTES = 2**12  # of text that one step converts, in about a quarter of a millisecond
 _WINDOW_BYTES = 2**8, 2**16  # of text in which one step looks for the end of nested lists: the first one, the largest
 _INFINITE = {"Infinity": float("inf"), "-Infinity": float("-inf"), "NaN": float("nan")}
@@ -142,7 +143,7 @@ def read_numbers(
         return np.zeros(0, wanted)
     if 2 * count - 1 > found.size - 2:  # an element takes a character, and a comma to the next one
         raise _wrong_count(found.text.count(b",", found.begin, found.end) + 1, shape, where)
-    hold(count * wanted.itemsize)
+    hold(_COPIES * count * wanted.itemsize)
     array: Array = np.empty(count, wanted)
     pieces = _Pieces(found, shape, where)
     done = 0

@@ -254,8 +254,8 @@ def test_bytes_are_counted_before_there_are_any(body: bytes, headers: dict[str, 
 
     async def test(port: Served) -> None:
         answer = await port.ask(body=body, **headers)
-        assert answer.status in (429, 503)
-        assert "bytes of this client's requests and answers are in memory" in answer.json["error"]
+        assert answer.status == 413
+        assert "its body, tensors and answer need " in answer.json["error"]
         assert port.refused(TOO_MANY_BYTES) == 1
         assert port.admission.bytes.held == 0
         assert (await port.ask(body=tensor([1.0]))).status == 200
@@ -266,10 +266,26 @@ def test_bytes_are_counted_before_there_are_any(body: bytes, headers: dict[str, 
 def test_what_an_answer_holds_is_counted() -> None:
     async def test(port: Served) -> None:
         answer = await port.ask(body=tensor([1.0]))
-        assert answer.status in (429, 503)
+        assert answer.status == 413
         assert port.admission.bytes.held == 0
 
     run(test, request_bytes=2**19 + CALL_BYTES, answer=lambda x: np.zeros(2**18, np.float32))
+
+
+def test_large_requests_leave_room_for_small_ones_of_the_same_client() -> None:
+    async def test(port: Served) -> None:
+        port.backend.may_answer.clear()
+        body = tensor([1.0] * 60_000, parameters={"binary_data_output": True})
+        large = [asyncio.create_task(port.ask(body=body)) for _ in range(20)]
+        await until(lambda: port.refused(TOO_MANY_BYTES) + port.backend.asked == 20)
+        assert port.refused(TOO_MANY_BYTES) > 0
+        small = [asyncio.create_task(port.ask(body=tensor([2.0]))) for _ in range(3)]
+        await until(lambda: port.refused(TOO_MANY_BYTES) + port.backend.asked == 23)
+        port.backend.may_answer.set()
+        assert [answer.status for answer in await asyncio.gather(*small)] == [200] * 3
+        assert {answer.status for answer in await asyncio.gather(*large)} == {200, 429}
+
+    run(test, request_bytes=2**23)
 
 
 def test_one_clients_bytes_leave_room_for_anothers() -> None:
