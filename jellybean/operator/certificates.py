@@ -34,8 +34,8 @@ _RENEW = 1 / 3  # fraction of the lifetime left at which a certificate is renewe
 
 def issued_names(deployed: DeployedPlan) -> tuple[str, ...]:
     """Names of the Secrets of `issued`: one that is there and not the deployment's is another's."""
-    own = (tls_secret(deployed, group) for group in (None, *deployed.groups))
-    return (_authority_secret(deployed), _client_secret(deployed), admin_secret(deployed.app), *own)
+    mounted = (tls_secret(deployed, group) for group in (None, *deployed.groups))
+    return (_authority_secret(deployed), _client_secret(deployed), admin_secret(deployed.app), *mounted)
 
 
 def issued(cluster: Cluster, deployed: DeployedPlan, folder: Path) -> tuple[Object, ...]:

@@ -63,18 +63,18 @@ class Permissions:
         """A line for each object that exists, is not the deployment's, and was not given to it."""
         for kind, name in wanted:
             rule = _RULE_OF_KIND[kind]
-            there = None if self.allows(rule, name) else cluster.get(kind, name)
-            if there is None or is_own(there, app):
+            existing = None if self.allows(rule, name) else cluster.get(kind, name)
+            if existing is None or is_of_deployment(existing, app):
                 continue
             if kind == "ServiceAccount":
                 yield f"{kind} {name} is not of deployment {app}: needs {rule}={name}, or name the deployment otherwise"
-            elif _labels(there).get(USED_BY_LABEL) not in (app, ANY):
+            elif _labels(existing).get(USED_BY_LABEL) not in (app, ANY):
                 yield f"{kind} {name} is not labelled {USED_BY_LABEL}={app}: label it so, or allow {rule}={name}"
 
 
-def parse_permissions(given: Iterable[str]) -> Permissions:
+def parse_permissions(texts: Iterable[str]) -> Permissions:
     """Parse `--allow-patch`. ValueError for what is no rule."""
-    rules = frozenset(given)
+    rules = frozenset(texts)
     for rule in rules:
         kind, _, name = rule.partition("=")
         if rule not in (ANY, *POD_RULES, *_NAMED_RULES) and not (kind in _NAMED_RULES and name):
@@ -83,11 +83,11 @@ def parse_permissions(given: Iterable[str]) -> Permissions:
     return Permissions(rules)
 
 
-def is_own(there: Object, app: str) -> bool:
+def is_of_deployment(item: Object, app: str) -> bool:
     """True if an object was made for this deployment by JellyBean."""
-    own = _labels(there)
-    return own.get(f"{APP_PREFIX}/instance") == app and own.get(f"{APP_PREFIX}/managed-by") == FIELD_MANAGER
+    labels = _labels(item)
+    return labels.get(f"{APP_PREFIX}/instance") == app and labels.get(f"{APP_PREFIX}/managed-by") == FIELD_MANAGER
 
 
-def _labels(there: Object) -> dict[str, str]:
-    return dict(there["metadata"].get("labels") or {})
+def _labels(item: Object) -> dict[str, str]:
+    return dict(item["metadata"].get("labels") or {})

@@ -91,7 +91,7 @@ def read_document(path: Path, hint: str = "") -> tuple[dict[str, Any], Plan]:
     except FileNotFoundError as error:
         missing = "there is no plan yet" if hint else "file not found"
         raise kind(f"{path}: {missing}{hint}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise kind(f"{path}: cannot be read as a plan: {describe_error(error)}{hint}") from error
     if not isinstance(document, dict):
         raise kind(f"{path}: is not a plan{hint}")
@@ -251,7 +251,7 @@ def _stated(directory: Path) -> dict[str, Any]:
     """What DIR/plan.json states, not validated; empty if it is no JSON object."""
     try:
         document = json.loads((directory / PLAN_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
 
@@ -266,5 +266,5 @@ def _read_record(directory: Path) -> PlanRecord | None:
     try:
         stored = json.loads((directory / STATE_FOLDER / _RECORD_FILE).read_text(encoding="utf-8"))
         return PlanRecord(str(stored["plan"]), str(stored["problem"]), tuple(map(str, stored["overrides"])))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -86,16 +86,16 @@ class ProcessState:
 
     def process(self) -> psutil.Process | None:
         """The process; None when it has ended, or another program than the entry's has its id."""
-        found = _process_of(self.pid, self.started)
-        if found is None or self.program is None:
+        process = _process_of(self.pid, self.started)
+        if process is None or self.program is None:
             return None
         import psutil
 
         try:
-            command = found.cmdline()  # empty for a moment after the process was started
+            command = process.cmdline()  # empty for a moment after the process was started
         except psutil.Error:
             return None
-        return found if not command or program_of(command) == self.program else None
+        return process if not command or program_of(command) == self.program else None
 
 
 def _process_of(pid: int, started: float) -> psutil.Process | None:
@@ -103,9 +103,9 @@ def _process_of(pid: int, started: float) -> psutil.Process | None:
     import psutil  # not installed with a client only, which imports this module and starts no process
 
     try:
-        found = psutil.Process(pid)
-        same = abs(found.create_time() - started) < _START_TOLERANCE_S
-        return found if same and found.status() != psutil.STATUS_ZOMBIE else None
+        process = psutil.Process(pid)
+        same = abs(process.create_time() - started) < _START_TOLERANCE_S
+        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
     except psutil.Error:
         return None
 
@@ -232,10 +232,10 @@ def read_state(directory: Path) -> RunState | None:
         keeper = found.pop("keeper")
         keeper = keeper and _process(keeper)
         listed = (*processes, *others, *([keeper] if keeper else ()))
-        if not all(one.program and _is_of(directory, one.program[1], boot) for one in listed):
+        if not all(entry.program and _is_of(directory, entry.program[1], boot) for entry in listed):
             return None
         return RunState(**found, processes=processes, others=others, keeper=keeper, version=version)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -325,8 +325,8 @@ def remove_run_folder(directory: Path, state: RunState, folder: str | Path) -> N
 def _is_run_folder(directory: Path, root: Path) -> bool:
     """True for a private folder of this user that names the project."""
     try:
-        found = root.lstat()
-        is_private = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+        status = root.lstat()
+        is_private = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
         stated = (root / _PROJECT_FILE).read_text(encoding="utf-8")
     except (OSError, ValueError):
         return False

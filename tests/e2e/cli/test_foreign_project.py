@@ -167,3 +167,11 @@ def test_no_training_writes_or_deletes_behind_a_link(tmp_path: Path, place: str)
     done = jellybean("train", str(project), "--fresh", status=(1, 2))
     assert f"{project / place} is a link to {theirs}" in done.stderr
     assert [path.name for path in theirs.iterdir()] == ["epoch-1"]
+
+
+@pytest.mark.parametrize("place", ["plan.json", ".jellybean/plan-record.json", ".jellybean/run.json"])
+def test_no_file_of_a_command_ends_it_by_its_depth(project: Path, place: str) -> None:
+    (project / ".jellybean").mkdir(mode=0o700)
+    (project / place).write_text("[" * 100_000, encoding="utf-8")
+    for command in ("validate", "plan", "down"):
+        jellybean(command, str(project), status=(0, 1, 2))
