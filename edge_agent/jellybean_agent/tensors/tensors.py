@@ -98,7 +98,7 @@ def checked_shape(sizes: Iterable[int]) -> tuple[int, ...]:
         raise InvalidInputError(
             f"shape {shape[:MAX_TENSOR_RANK]} has negative sizes or more than {MAX_TENSOR_RANK} dimensions"
         )
-    if 0 in shape and math.prod(size or 1 for size in shape) > _MAX_ELEMENTS:  # numpy refuses it
+    if 0 in shape and math.prod(size or 1 for size in shape) > _MAX_ELEMENTS:
         raise InvalidInputError(f"shape {shape} has too large sizes beside one of 0")
     return shape
 

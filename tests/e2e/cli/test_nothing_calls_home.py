@@ -190,15 +190,26 @@ def test_boxes_that_join(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [1, 2])
-def test_training(tmp_path: Path, devices: int) -> None:
+@pytest.mark.parametrize(
+    ("settings", "readers"),
+    [
+        (["devices=1"], 1),
+        (["devices=2"], 1),
+        (["replicas=2"], 0),
+        (["replicas=2", "sync={way: parameter-server}"], 0),
+    ],
+    ids=["one", "pipeline", "replicas", "servers"],
+)
+def test_training(tmp_path: Path, settings: list[str], readers: int) -> None:
     """Ranks, their launcher and the readers of their rows."""
     pytest.importorskip("torch", reason=NotInstalled.TORCH)
     project = tmp_path / "project"
     project.mkdir()
     (project / "nets.py").write_text(NETS, encoding="utf-8")
-    (project / "training.yaml").write_text(TRAINING, encoding="utf-8")
-    trace = tried(tmp_path, ("train", str(project), "--set", f"devices={devices}"))
+    text = TRAINING.replace("workers: 1", f"workers: {readers}")
+    (project / "training.yaml").write_text(text, encoding="utf-8")
+    options = [part for setting in settings for part in ("--set", setting)]
+    trace = tried(tmp_path, ("train", str(project), *options))
     assert_stays_at_home(trace, tmp_path, project)
 
 
