@@ -173,6 +173,7 @@ class Top:
     operators: tuple[OperatorRow, ...]
     links: tuple[LinkRow, ...]
     expiring: tuple[ExpiringCertificate, ...] = ()
+    refused: tuple[str, ...] = ()  # which workers refused messages of which processes, as sentences
     workflows: tuple[Top, ...] = ()  # each, if there are several; latencies, targets and overload are then only theirs
 
 
@@ -275,6 +276,7 @@ def top_of(before: Scrape, now: Scrape) -> Top:
         operators=tuple(_operators(now, increase, span_s)),
         links=tuple(_links(now, increase, span_s)),
         expiring=tuple(_expiring(now)),
+        refused=tuple(_refused(now)),
         workflows=each,
     )
 
@@ -370,6 +372,14 @@ def _operators(now: Scrape, increase: _Increase, span_s: float) -> Iterator[Oper
         rates = done[name] / span_s, failed[name] / span_s
         variant, queue = " + ".join(sorted(own)), int(queues.get(name, 0))
         yield OperatorRow(name, variant, len(workers[name]), *rates, batch, share, queue)
+
+
+def _refused(now: Scrape) -> Iterator[str]:
+    """Messages that workers had no right to send to each other; what a gateway refused is told with the worker."""
+    for labels, count in now.of("jellybean_refused_claims_total"):
+        if count:
+            sender = labels["sender"]
+            yield f"{labels['worker']} refused {count:.0f} messages of {sender}: by the plan it has no right to them"
 
 
 def _expiring(now: Scrape) -> Iterator[ExpiringCertificate]:

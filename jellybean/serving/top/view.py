@@ -38,6 +38,7 @@ def render(top: Top, *, fold: bool = True) -> RenderableType:
         parts += [of, *_overload(one.overload, fold=fold)] if one.overload is not None else []
     parts += [Text(sentence, f"bold {BAD}") for sentence in top.failing]
     parts += map(_expiring, top.expiring)
+    parts += [Text(sentence, WARN) for sentence in top.refused]
     parts += [Text(f"{row.worker} is {row.state}: {row.reason}", WARN) for row in top.workers if row.reason]
     return Group(*parts, _Tables(top))
 

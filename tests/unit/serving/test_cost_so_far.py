@@ -74,6 +74,27 @@ def test_an_older_answer_that_comes_last_is_no_worker_that_started_again() -> No
     assert spent.links_usd == pytest.approx(7.0)
 
 
+def test_a_counter_with_more_than_a_link_carries_is_billed_from_its_first_reading() -> None:
+    """It was counted before this process was there, or by nobody."""
+    now_s = 10.0
+    spent, plan = CostAccount(lambda: now_s), Plan(1.0)
+    spent.begin(plan)
+    spent.report(plan, [told("w", 1e9), told("v", 1.0)], now_s)
+    assert spent.links_usd == pytest.approx(1.0)
+    spent.report(plan, [told("w", 1e9 + 3.0), told("v", 1.0)], now_s)
+    assert spent.links_usd == pytest.approx(4.0)
+
+
+def test_a_counter_that_goes_on_lower_is_not_paid_twice() -> None:
+    """Its file lost the last seconds with the machine's power, or its worker wants to be paid for all of it again."""
+    spent, plan = CostAccount(lambda: 0.0), Plan(1.0)
+    spent.begin(plan)
+    since = b'jellybean_counted_since_timestamp_seconds{worker="w"} %d\n'
+    for at, usd, total in ((1, 8.0, 8.0), (1, 7.0, 8.0), (1, 7.5, 8.5), (2, 0.5, 9.0)):
+        spent.report(plan, [told("w", usd) + since % at], 0.0)
+        assert spent.links_usd == pytest.approx(total)
+
+
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from(["saw", "sent", "replaced"]), st.floats(0.0, 10.0))))
 def test_it_never_shrinks(steps: list[tuple[str, float]]) -> None:

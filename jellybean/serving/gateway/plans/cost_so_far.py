@@ -19,6 +19,7 @@ from jellybean.serving.gateway.plans.stated_metrics import link_cost_growth
 from jellybean_agent import BYTES_PER_GIB, PlanView
 
 _COST = b"jellybean_network_cost_usd_total{"  # counter of a worker, by operator and tiers
+_SINCE = b"jellybean_counted_since_timestamp_seconds{"
 _TIERS = re.compile(rb'[{,]tier="(?P<tier>[^"]*)",to_tier="(?P<to_tier>[^"]*)"')
 
 
@@ -43,6 +44,7 @@ class _Bill:
     links_usd: float = 0.0
     reported_s: float = -math.inf
     counters: dict[bytes, float] = field(default_factory=dict)
+    since: dict[bytes, bytes] = field(default_factory=dict)  # worker's line -> when its counters began
 
 
 class CostAccount:
@@ -78,23 +80,28 @@ class CostAccount:
     def report(self, plan: Billed, texts: Iterable[bytes], asked_s: float) -> None:
         """Add the workers' metrics (Prometheus' text format), requested at `asked_s` (monotonic seconds).
 
-        A counter below its last value has begun again. One that is read for the first time and has more than
-        the link allows since the plan is billed was counted before, and is billed from here on. A report that
-        overlaps a newer one is ignored: its counters may be older.
+        A counter below its last value has begun again, unless its worker says that it counts since the same time.
+        One that is read for the first time and has more than the link allows since the plan is billed was counted
+        before, and is billed from here on. A report that overlaps a newer one is ignored: its counters may be older.
         """
         bill = self._bills.get(plan)
         if bill is None or asked_s < bill.reported_s:
             return
         bill.reported_s = self._clock()
         own = f'operator="{plan.view.qualified("")}'.encode()  # of several workflows, others pay for theirs
-        lines = (line for text in texts for line in text.splitlines() if line.startswith(_COST) and own in line)
-        for line in lines:
-            labels, _, number = line.rpartition(b" ")
-            value, before = float(number), bill.counters.get(labels)
-            if before is None:
-                before = 0.0 if value <= self._most_usd(plan, bill, labels) else value
-            bill.links_usd += value - before if value >= before else value
-            bill.counters[labels] = value
+        for text in texts:
+            begins = [line.rpartition(b" ") for line in text.splitlines() if line.startswith(_SINCE)]
+            goes_on = any(bill.since.get(worker) == at for worker, _, at in begins)
+            bill.since.update((worker, at) for worker, _, at in begins)
+            for line in (line for line in text.splitlines() if line.startswith(_COST) and own in line):
+                labels, _, number = line.rpartition(b" ")
+                value, before = float(number), bill.counters.get(labels)
+                if before is None:
+                    before = 0.0 if value <= self._most_usd(plan, bill, labels) else value
+                elif value < before:
+                    before = value if goes_on else 0.0
+                bill.links_usd += value - before
+                bill.counters[labels] = value
 
     def _most_usd(self, plan: Billed, bill: _Bill, labels: bytes) -> float:
         """The most that a counter of a link can have since the plan is billed."""

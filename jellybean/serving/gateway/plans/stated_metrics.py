@@ -22,6 +22,7 @@ QUEUED_BYTES = 2.0**28
 FAST_LINK = 1.25e9
 # A measured rate may be above the planned one: clocks differ, and a stated bandwidth may be rounded.
 ALLOWANCE = 2.0
+ABSURD = 10.0  # times what may be counted at once: what a busy worker may be late with, and a lie is not content with
 _MOST_SECONDS = 10 * 365 * 86400.0  # that a counter can have counted when it is read for the first time
 _MOST_GAUGE = 1e12
 _MAX_DEVICE = 200  # characters of the words for a device
@@ -54,7 +55,8 @@ class _Series:
     family: str
     growth: Growth | None
     most: float
-    last: float | None = None
+    stated: float | None = None  # last value that was taken account of
+    accepted: float = 0.0  # value that is passed on
     left: float = 0.0
     read_s: float = 0.0  # CLOCK_MONOTONIC
 
@@ -203,20 +205,37 @@ class StatedMetrics:
 
         `times_s`: when the worker was asked, and has answered.
         """
-        (asked_s, now_s), last = times_s, series.last
-        if last is None:
-            series.last, series.left, series.read_s = value, growth.at_once, now_s
+        (asked_s, now_s), before = times_s, series.stated
+        if before is None:
+            series.stated = series.accepted = value
+            series.left, series.read_s = growth.at_once, now_s
             return value, ""
         series.left += growth.per_s * max(0.0, now_s - series.read_s)
         series.read_s = now_s
-        counts_anew = marks.get(_SINCE) != self._marks.get(_SINCE)
-        if value < last and not counts_anew and marks.get(_STARTED) == self._marks.get(_STARTED):
-            return last, "" if asked_s < self._read_s else _DECREASES  # two readings at once may come in any order
-        grown = value if counts_anew or value < last else value - last
-        if grown > series.left:
-            return last, _TOO_MUCH
-        series.last, series.left = value, min(series.left - grown, growth.at_once)
-        return value, ""
+        counts_anew, has_restarted = (marks.get(mark) != self._marks.get(mark) for mark in (_SINCE, _STARTED))
+        if value < before and not counts_anew:
+            if not has_restarted:  # two readings at once may come in any order
+                return series.accepted, "" if asked_s < self._read_s else _DECREASES
+            if _SINCE in marks:  # its file has lost its last seconds: nobody counts anything for that
+                series.stated, series.accepted = value, min(value, series.accepted)
+                return series.accepted, ""
+            counts_anew = True
+        return self._granted(series, growth, value, 0.0 if counts_anew else before, anew=counts_anew)
+
+    def _granted(
+        self, series: _Series, growth: Growth, value: float, before: float, *, anew: bool
+    ) -> tuple[float, str]:
+        """The value of a counter that has grown from `before`: by as much as is left, the rest later.
+
+        What is far beyond that is none of its growth, then or later.
+        """
+        grown, accepted = value - before, 0.0 if anew else series.accepted
+        is_absurd = grown > ABSURD * (growth.at_once + series.left)
+        granted = 0.0 if is_absurd else min(grown, series.left)
+        series.stated = value if is_absurd or granted == grown else before + granted
+        series.accepted = value if granted == grown and accepted == before else accepted + granted
+        series.left = min(series.left - granted, growth.at_once)
+        return series.accepted, "" if granted == grown else _TOO_MUCH
 
     def _text(self, values: Mapping[bytes, float]) -> bytes:
         """These series, family by family."""
