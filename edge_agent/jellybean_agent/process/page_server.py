@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 HEAD_BYTES = 2**13  # of a request line and its headers
 _ACCEPTED_AT_ONCE = 4  # so that whoever connects is heard before others are let in
-_BACKLOG = 128
+_BACKLOG = 1024
 _REST = 3.0  # times the processor time of a page, in which no other one is made: pages take a quarter of a core at most
 _CLOSE_TURNS = 5  # of the loop, in which what was accepted last is connected, aborted and closed
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")

@@ -82,7 +82,13 @@ class _Body:
         """The content of the body, which is complete. RefusalError if what is compressed is not."""
         if self._coding and (self._unpack is None or not self._unpack.eof):
             raise RefusalError(400, f"the body ends before its {self._coding} stream does")
-        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        if len(self._pieces) == 1:
+            return self._pieces[0]
+        self._call.hold(self.size)
+        content = b"".join(self._pieces)
+        self._pieces.clear()
+        self._call.give(self.size)
+        return content
 
     def _begin_member(self, chunk: bytes) -> None:
         self._members += 1

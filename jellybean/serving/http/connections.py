@@ -33,7 +33,7 @@ READ_BYTES = 2**17  # of a body that one system call reads
 HEAD_BYTES = 2**14  # of a request line and its headers
 _HEAD_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _HANDSHAKE_S, _HANDSHAKES = 10.0, 256  # longest one; most unfinished ones
-_NOT_READ = "does not read its answer"
+_NOT_READ, _UNFINISHED = "does not read its answer", "too many handshakes"
 _PRIVILEGED = frozenset({Role.ADMIN, Role.GATEWAY})
 LOG = logging.getLogger("jellybean.tls")
 
@@ -63,6 +63,7 @@ class HttpPort:
             return HttpConnection(self, None)
         while len(self.handshakes) >= _HANDSHAKES:
             oldest = next(iter(self.handshakes))
+            self._admission.refused[ListeningPort.HTTP, _UNFINISHED] += 1
             self.failed(oldest, f"more than {_HANDSHAKES} unfinished handshakes")
             oldest.abort()
         context = self._context

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Generator
-from contextlib import AsyncExitStack
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -30,7 +29,7 @@ class Turns:
     async def run(self, client: str, steps: Steps[Result]) -> Result:
         """Compute the result of `steps`."""
         while True:
-            async with self._next(client):
+            async with self._turn_of(client), self._turn:
                 until_s = time.perf_counter() + STEP_S
                 try:
                     while time.perf_counter() < until_s:
@@ -45,7 +44,7 @@ class Turns:
         is_over = False
         while not is_over:
             made: list[bytes] = []
-            async with self._next(client):
+            async with self._turn_of(client), self._turn:
                 until_s = time.perf_counter() + STEP_S
                 while not is_over and time.perf_counter() < until_s:
                     piece = next(steps, None)
@@ -54,29 +53,12 @@ class Turns:
             yield b"".join(made)
             await asyncio.sleep(0)
 
-    def _next(self, client: str) -> AsyncExitStack:
-        """The next turn of a client, which has one at a time however many computations it asks for."""
+    def _turn_of(self, client: str) -> asyncio.Lock:
+        """A client has one turn at a time, however many computations it asks for."""
         turn = self._clients.get(client)
         if turn is None:
             turn = self._clients[client] = asyncio.Lock()
-        return _Both(turn, self._turn)
-
-
-class _Both(AsyncExitStack):
-    """Two locks, one after the other."""
-
-    def __init__(self, *locks: asyncio.Lock) -> None:
-        super().__init__()
-        self._locks = locks
-
-    async def __aenter__(self) -> _Both:
-        try:
-            for lock in self._locks:
-                await self.enter_async_context(lock)
-        except BaseException:
-            await self.aclose()
-            raise
-        return self
+        return turn
 
 
 def at_once(steps: Steps[Result]) -> Result:

@@ -426,7 +426,7 @@ def test_a_list_of_anything_costs_what_it_is(data: str) -> None:
         body = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": ' + data.encode() + b"}]}"
         assert (await port.ask(body=body)).status == 400
 
-    run(test, request_bytes=2**20)
+    run(test, request_bytes=2**21)
 
 
 def test_a_fault_of_the_server_ends_its_request_alone(caplog: pytest.LogCaptureFixture) -> None:

@@ -68,6 +68,7 @@ def test_unfinished_handshakes_keep_nobody_out(tmp_path: Path, monkeypatch: pyte
         assert await clients.ask("alice", body=tensor([1.0])) == 200
         ended = [await connection.is_ended() for connection in silent[:32]]
         assert all(ended)
+        assert clients.port.refused("too many handshakes") >= 32
         for connection in silent:
             await connection.close()
 
