@@ -15,7 +15,6 @@ from jellybean.ledger.readings import COUNTS, RUNNING_S
 from jellybean.serving.gateway.plans import stated_metrics
 from jellybean.serving.gateway.plans.stated_metrics import (
     ALLOWANCE,
-    MAX_SERIES,
     MAX_TEXT_BYTES,
     QUEUED_BYTES,
     StatedMetrics,
@@ -208,8 +207,9 @@ def test_texts_and_series_have_an_end(view: PlanView) -> None:
     reader = Reader(view)
     assert reader.read(f"{DONE} 1\n".encode() + b"#" * MAX_TEXT_BYTES) == {}
     assert sum(reader.refused.values()) == 1
-    runs = "\n".join(f'jellybean_runs_total{{batch="{size}",{LABELS}}} 1' for size in range(MAX_SERIES + 10))
-    assert len(reader.read(runs)) == MAX_SERIES
+    reader.metrics = StatedMetrics(view, view.workers["edge-1"], max_series=20)
+    runs = "\n".join(f'jellybean_runs_total{{batch="{size}",{LABELS}}} 1' for size in range(30))
+    assert len(reader.read(runs)) == 20
     assert sum(reader.refused.values()) == 10
 
 

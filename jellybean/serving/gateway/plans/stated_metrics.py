@@ -33,7 +33,7 @@ _STARTED, _SINCE = "jellybean_started_timestamp_seconds", "jellybean_counted_sin
 
 _NO_LINE = "states metrics in lines that are none"
 _TOO_LONG = f"states more than {MAX_TEXT_BYTES >> 20} MiB of metrics"
-_TOO_MANY = f"states more than {MAX_SERIES} series of metrics"
+_TOO_MANY = "states too many series of metrics"
 _NOT_ITS = "states metrics of another worker, or of what the plan does not give it"
 _TWICE = "states a series of metrics twice"
 _NO_NUMBER = "states metrics that are no finite number, or below 0"
@@ -82,8 +82,8 @@ def _link(view: PlanView, tier: str, to_tier: str) -> LinkView | None:
 class StatedMetrics:
     """The metrics of one worker of a plan, reading by reading. Not thread-safe."""
 
-    def __init__(self, view: PlanView, worker: WorkerView) -> None:
-        self._view, self._worker = view, worker
+    def __init__(self, view: PlanView, worker: WorkerView, max_series: int = MAX_SERIES) -> None:
+        self._view, self._worker, self._max_series = view, worker, max_series
         self._names = frozenset(worker.operators)
         self._tiers = {link.downstream_tier for link in view.links} | {one.tier for one in view.workers.values()}
         self._senders = {*view.workers, "gateway", UNKNOWN_SENDER}
@@ -148,7 +148,7 @@ class StatedMetrics:
             return _NO_LINE
         if not (self._is_of_worker(labels) and self._is_of_operator(labels)):
             return _NOT_ITS
-        if len(self._as_stated) >= MAX_SERIES:
+        if len(self._as_stated) >= self._max_series:
             return _TOO_MANY
         pairs = ",".join(f'{label}="{_escaped(labels[label])}"' for label in sorted(labels))
         key = f"{name}{{{pairs}}}".encode()
