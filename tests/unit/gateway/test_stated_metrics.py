@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from jellybean.ledger import Moment, Reading, Sent, SentKey
+from jellybean.ledger.lines import interval
 from jellybean.ledger.readings import COUNTS, RUNNING_S
 from jellybean.serving.gateway.plans import stated_metrics
 from jellybean.serving.gateway.plans.stated_metrics import (
     ALLOWANCE,
-    MAX_SERIES,
     MAX_TEXT_BYTES,
     QUEUED_BYTES,
     StatedMetrics,
@@ -179,22 +180,26 @@ def test_a_counter_that_begins_again_and_again_is_counted_each_time(view: PlanVi
 
 
 BYTES = st.one_of(st.floats(0.0, 2.0**32), st.floats(0.0, 1e18))
-READINGS = st.lists(st.tuples(st.floats(0.0, 30.0), BYTES, st.sampled_from([1, 1, 1, 2])), min_size=1, max_size=20)
+MARKS = st.tuples(st.sampled_from([None, 1, 1, 2]), st.sampled_from([1, 1, 2]))
+READINGS = st.lists(st.tuples(st.floats(0.0, 30.0), BYTES, MARKS), min_size=1, max_size=20)
 
 
 @given(READINGS)
 def test_whatever_a_worker_counts_it_is_paid_for_what_its_link_carries(
-    view: PlanView, readings: list[tuple[float, float, int]]
+    view: PlanView, readings: list[tuple[float, float, tuple[int | None, int]]]
 ) -> None:
-    """By the ledger's rule: a counter that begins anew counts from 0."""
-    reader, at_s, paid, before, since_before = Reader(view), 0.0, 0.0, math.nan, 0
-    for seconds, value, since in readings:
+    """By the ledger's own rule of what a counter has grown by, whenever it or its process says that it began anew."""
+    reader, at_s, paid = Reader(view), 0.0, 0.0
+    key, last = SentKey("p", "double", "only", "edge-1", "edge", "cloud"), dict[SentKey, Sent]()
+    for seconds, value, (since, started) in readings:
         at_s += seconds
-        now = reader.read(f"{SINCE} {since}\n{SENT} {value!r}", at_s).get(SENT, before)
-        if not math.isnan(before):
-            paid += now if since != since_before else now - before
-            assert since != since_before or now >= before
-        before, since_before = now, since
+        marks = f"{STARTED} {started}\n" + ("" if since is None else f"{SINCE} {since}\n")
+        found = reader.read(f"{marks}{SENT} {value!r}", at_s).get(SENT)
+        now = {} if found is None else {key: Sent(found, "" if since is None else str(since))}
+        before, after = (Reading(Moment(at_s, at_s, "b"), "r", (), "p", sent=one) for one in (last, now))
+        if last:
+            paid += sum(line.sent_bytes for line in interval(before, after).sent)
+        last = {**last, **now}
     assert paid <= 1.0001 * (QUEUED_BYTES + ALLOWANCE * MIB_PER_S * at_s)
 
 
@@ -202,8 +207,9 @@ def test_texts_and_series_have_an_end(view: PlanView) -> None:
     reader = Reader(view)
     assert reader.read(f"{DONE} 1\n".encode() + b"#" * MAX_TEXT_BYTES) == {}
     assert sum(reader.refused.values()) == 1
-    runs = "\n".join(f'jellybean_runs_total{{batch="{size}",{LABELS}}} 1' for size in range(MAX_SERIES + 10))
-    assert len(reader.read(runs)) == MAX_SERIES
+    reader.metrics = StatedMetrics(view, view.workers["edge-1"], max_series=20)
+    runs = "\n".join(f'jellybean_runs_total{{batch="{size}",{LABELS}}} 1' for size in range(30))
+    assert len(reader.read(runs)) == 20
     assert sum(reader.refused.values()) == 10
 
 

@@ -79,7 +79,7 @@ class Recorder:
         self._writing = asyncio.Lock()
         self._compacted_s = -math.inf
         self._has_read = False
-        self._known: set[WorkKey | SentKey] = set()  # counters of workers in what this process has written
+        self._known: set[WorkKey | SentKey] = set()  # counters of workers in the last reading that is written
         self._paid_usd: tuple[float, float] | None = None  # by the ledger, for workers and links; None: not known yet
         self._unwritten: list[Reading] = []
         self._lost = 0
@@ -184,7 +184,8 @@ class Recorder:
         while self._unwritten:
             self._write_reading(self._unwritten[0])
             written = self._unwritten.pop(0)
-            self._known.update(written.work, written.sent)
+            billed = {plan.hash for plan in written.plans}  # the ledger forgets the counters of others
+            self._known = {key for key in (*self._known, *written.work, *written.sent) if key.plan in billed}
             self.metrics.unwritten, self.metrics.written_unix_s = len(self._unwritten), now.unix_s
         self._keep_answers(now.unix_s)
         self._keep_values(now.unix_s)

@@ -15,7 +15,6 @@ from jellybean_protos.agent.v1 import agent_pb2
 
 Ports = Mapping[str, agent_pb2.TensorSpec]
 _MOST = 2**40  # of a size in a shape
-_MAX_DTYPE = 200  # characters of a type
 _LITTLE = 1e-9  # shares of requests that differ by less are equal
 
 
@@ -36,9 +35,7 @@ def problem_of(view: PlanView, worker: WorkerView, stated: Mapping[str, agent_pb
         downstreams = {downstream for downstream, _ in wiring.outputs} or {GATEWAY}
         if signature.inputs.keys() != upstreams or signature.outputs.keys() != downstreams:
             return f"states other inputs or outputs of {name} than the plan has"
-        specs = [*signature.inputs.values(), *signature.outputs.values()]
-        is_sound = all(map(_is_sound, specs)) and all(spec.dtype in WIRE_DTYPES for spec in signature.inputs.values())
-        if not is_sound:
+        if not all(map(_is_sound, (*signature.inputs.values(), *signature.outputs.values()))):
             return f"states types or shapes of {name} that no tensor has"
     return ""
 
@@ -132,7 +129,7 @@ def _is_stronger(first: _Party, second: _Party) -> bool:
 
 def _is_sound(spec: agent_pb2.TensorSpec) -> bool:
     is_shape = len(spec.shape) <= MAX_TENSOR_RANK and all(-1 <= size <= _MOST for size in spec.shape)
-    return is_shape and len(spec.dtype) <= _MAX_DTYPE
+    return is_shape and spec.dtype in WIRE_DTYPES
 
 
 def _fits(one: agent_pb2.Signature, other: agent_pb2.Signature) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jellybean.ledger.readings import COUNTS, RUNNING_S, Growth
 from jellybean_agent import BYTES_PER_GIB, UNKNOWN_SENDER, WORKER_FAMILIES, LinkView, PlanView, WorkerView
@@ -33,7 +33,7 @@ _STARTED, _SINCE = "jellybean_started_timestamp_seconds", "jellybean_counted_sin
 
 _NO_LINE = "states metrics in lines that are none"
 _TOO_LONG = f"states more than {MAX_TEXT_BYTES >> 20} MiB of metrics"
-_TOO_MANY = f"states more than {MAX_SERIES} series of metrics"
+_TOO_MANY = "states too many series of metrics"
 _NOT_ITS = "states metrics of another worker, or of what the plan does not give it"
 _TWICE = "states a series of metrics twice"
 _NO_NUMBER = "states metrics that are no finite number, or below 0"
@@ -59,6 +59,7 @@ class _Series:
     accepted: float = 0.0  # value that is passed on
     left: float = 0.0
     read_s: float = 0.0  # CLOCK_MONOTONIC
+    marks: Mapping[str, float] = field(default_factory=dict)  # when process and counters began, as of `stated`
 
 
 def link_growth(view: PlanView, tier: str, to_tier: str) -> Growth:
@@ -81,15 +82,14 @@ def _link(view: PlanView, tier: str, to_tier: str) -> LinkView | None:
 class StatedMetrics:
     """The metrics of one worker of a plan, reading by reading. Not thread-safe."""
 
-    def __init__(self, view: PlanView, worker: WorkerView) -> None:
-        self._view, self._worker = view, worker
+    def __init__(self, view: PlanView, worker: WorkerView, max_series: int = MAX_SERIES) -> None:
+        self._view, self._worker, self._max_series = view, worker, max_series
         self._names = frozenset(worker.operators)
         self._tiers = {link.downstream_tier for link in view.links} | {one.tier for one in view.workers.values()}
         self._senders = {*view.workers, "gateway", UNKNOWN_SENDER}
         self._by_key: dict[bytes, _Series] = {}
         self._as_stated: dict[bytes, _Series] = {}  # by name and labels as the worker writes them
         self._read_s = -math.inf
-        self._marks: dict[str, float] = {}  # when its process and its counters began, by its own clock
 
     def checked(self, text: bytes, asked_s: float, now_s: float) -> CheckedMetrics:
         """What it may state, in Prometheus' text format; and what not: kind -> number of lines, and an example.
@@ -116,7 +116,7 @@ class StatedMetrics:
                 values[key], kind = self._grown(series, series.growth, value, marks, (asked_s, now_s))
                 if kind:
                     refuse(kind, b"%s %r" % (key, value))
-        self._marks, self._read_s = marks, now_s
+        self._read_s = now_s
         return self._text(values), refused
 
     def _read(self, line: bytes, values: dict[bytes, float]) -> str:
@@ -148,7 +148,7 @@ class StatedMetrics:
             return _NO_LINE
         if not (self._is_of_worker(labels) and self._is_of_operator(labels)):
             return _NOT_ITS
-        if len(self._as_stated) >= MAX_SERIES:
+        if len(self._as_stated) >= self._max_series:
             return _TOO_MANY
         pairs = ",".join(f'{label}="{_escaped(labels[label])}"' for label in sorted(labels))
         key = f"{name}{{{pairs}}}".encode()
@@ -208,11 +208,12 @@ class StatedMetrics:
         (asked_s, now_s), before = times_s, series.stated
         if before is None:
             series.stated = series.accepted = value
-            series.left, series.read_s = growth.at_once, now_s
+            series.left, series.read_s, series.marks = growth.at_once, now_s, marks
             return value, ""
         series.left += growth.per_s * max(0.0, now_s - series.read_s)
         series.read_s = now_s
-        counts_anew, has_restarted = (marks.get(mark) != self._marks.get(mark) for mark in (_SINCE, _STARTED))
+        counts_anew, has_restarted = (marks.get(mark) != series.marks.get(mark) for mark in (_SINCE, _STARTED))
+        series.marks = marks
         if value < before and not counts_anew:
             if not has_restarted:  # two readings at once may come in any order
                 return series.accepted, "" if asked_s < self._read_s else _DECREASES

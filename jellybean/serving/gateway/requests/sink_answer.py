@@ -6,7 +6,15 @@ from fractions import Fraction
 
 import numpy as np
 
-from jellybean_agent import Array, FanOutPath, PermanentError, decode_tensor, encode_tensor
+from jellybean_agent import (
+    WIRE_DTYPES,
+    Array,
+    FanOutPath,
+    PermanentError,
+    decode_tensor,
+    encode_tensor,
+    one_line,
+)
 from jellybean_protos.agent.v1 import agent_pb2
 
 
@@ -43,10 +51,12 @@ class SinkAnswer:
     def tensor(self, spec: agent_pb2.TensorSpec) -> agent_pb2.Tensor:
         """The leaves in order, concatenated along axis 0; without any, an empty tensor of the sink's dtype and shape.
 
-        PermanentError when the leaves' dtypes or other dimensions differ.
+        PermanentError when the leaves' dtypes or other dimensions differ, or when the dtype is none.
         """
         leaves = [leaf for _, leaf in sorted(self._leaves.items(), key=lambda item: item[0]) if leaf is not None]
         if len(leaves) == 1:
+            if leaves[0].dtype not in WIRE_DTYPES:
+                raise PermanentError(f"the answer is a tensor of {one_line(leaves[0].dtype, 40)!r}, which is no type")
             return leaves[0]
         arrays: list[Array] = [decode_tensor(leaf) for leaf in leaves]
         shapes = {(array.dtype.name, array.shape[1:]) for array in arrays}

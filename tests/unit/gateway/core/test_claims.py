@@ -129,6 +129,25 @@ def test_a_worker_fails_its_own_requests_and_names_a_neighbour_that_it_cannot_re
     run(test())
 
 
+def test_an_answer_is_a_tensor(tmp_path: Path) -> None:
+    view = scale_view(tmp_path, EVIL)
+
+    def nonsense(worker: ScriptedWorker, message: agent_pb2.Message) -> None:
+        worker.answer(message, agent_pb2.Tensor(dtype="none\n", shape=[1], data=b"x"))
+
+    async def test() -> None:
+        async with served(view, behaviours={EVIL: nonsense}) as found:
+            outcome, outputs = await found.gateway.infer(INPUTS, 5.0)
+            assert (outcome is not None, outputs) == (True, {})
+            assert outcome is not None
+            assert (outcome.status, outcome.reason) == (
+                Code.INTERNAL,
+                "the answer is a tensor of 'none ', which is no type",
+            )
+
+    run(test())
+
+
 def test_a_key_says_nothing_of_the_next(view: PlanView) -> None:
     async def test() -> None:
         async with served(view, behaviours=dict.fromkeys(view.workers, hold)) as found:
