@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,8 @@ from jellybean_agent.tensors.ports import PortNames
 from jellybean_protos import plan_format
 
 MAX_PLAN_BYTES = 64 * 2**20
+_MAX_REASON = 500  # characters
+_UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # in a name: control characters, half characters
 _LITTLE = 1e-6  # shares that differ from 1 by less are rounded
 _KINDS = ("each", "fan_out", "gather")
 
@@ -58,23 +61,23 @@ def view_of_part(document: Mapping[str, Any]) -> PlanView:
         _check_routes(view)
         return _in_sites(view, document.get("sites", {}))
     except plan_format.UNREADABLE as error:
-        raise PlanViewError(f"not a plan: {type(error).__name__} {error}") from error
+        raise no_plan(error) from error
 
 
 def _parse(document: Mapping[str, Any]) -> PlanView:
-    sources = {item["name"]: item["tier"] for item in document["sources"]}
-    routes = tuple({str(op): str(worker) for op, worker in item["workers"].items()} for item in document["routes"])
-    items = {item["name"]: item for item in document["operators"]}
+    sources = {_text(item["name"]): _text(item["tier"]) for item in document["sources"]}
+    routes = tuple({_text(op): _text(worker) for op, worker in item["workers"].items()} for item in document["routes"])
+    items = {_text(item["name"]): item for item in document["operators"]}
     operators, others = _operators(document["operators"], frozenset(sources))
-    workers = {item["name"]: _worker(item, operators, items, routes) for item in document["workers"]}
+    workers = {_text(item["name"]): _worker(item, operators, items, routes) for item in document["workers"]}
     outputs = {
         source: tuple((op.name, kind) for op in operators.values() for up, kind in op.wiring.inputs if up == source)
         for source in sources
     }
     links = tuple(
         LinkView(
-            item["upstream_tier"],
-            item["downstream_tier"],
+            _text(item["upstream_tier"]),
+            _text(item["downstream_tier"]),
             item["bandwidth_bytes_per_s"],
             float(item["latency_s"]),
             float(item.get("price_usd_per_gib", 0.0)),
@@ -82,7 +85,7 @@ def _parse(document: Mapping[str, Any]) -> PlanView:
         for item in document["links"]
     )
     weights = tuple(float(item["weight"]) for item in document["routes"])
-    name, hash_ = document["name"], document["hash"]
+    name, hash_ = _text(document["name"]), document["hash"]
     served = {source["name"] for source in served_sources(document)}
     periodic = all(item.get("arrivals") == "periodic" for item in document["sources"])
     eventually = any(item.get("deliver") == "eventually" for item in document["sources"])
@@ -102,9 +105,25 @@ def _parse(document: Mapping[str, Any]) -> PlanView:
         others=others,
         groups=_groups(document.get("spread", {}), operators, workers),
         fallbacks=_fallbacks(document.get("fallbacks", ()), len(routes)),
-        workflows=tuple(str(item["name"]) for item in document.get("workflows", ())),
+        workflows=tuple(_text(item["name"]) for item in document.get("workflows", ())),
         audit=read_audit(document, outputs),
     )
+
+
+def no_plan(error: Exception) -> PlanViewError:
+    """What reading a part of a plan raised, as an error in one line: names in a plan may be any text."""
+    text = f"not a plan: {type(error).__name__} {str(error)[:_MAX_REASON]}"
+    return PlanViewError("".join(char if char.isprintable() else "?" for char in text))
+
+
+def _text(value: Any) -> str:
+    """The value, if it is text without control characters. TypeError otherwise.
+
+    Names are keys, and parts of paths, messages and logs.
+    """
+    if not isinstance(value, str) or _UNFIT.search(value):
+        raise TypeError(f"{str(value)[:60]!r} is no name")
+    return value
 
 
 def _fallbacks(items: Sequence[Mapping[str, Any]], routes: int) -> tuple[Fallback, ...]:
@@ -190,7 +209,7 @@ def _worker(
     taken = {op: float(here[op].get("device_memory_bytes", {}).get(pool, 0.0)) for op in own}
     device, memory = _device(item), _device_memory(item, taken)
     return WorkerView(
-        item["name"], item["tier"], own, sizes, times_s, loads, price, waits, device, memory, variants=chosen
+        item["name"], _text(item["tier"]), own, sizes, times_s, loads, price, waits, device, memory, variants=chosen
     )
 
 
@@ -267,11 +286,12 @@ def _operator(
     item: Mapping[str, Any], inputs: tuple[tuple[str, EdgeKind], ...], readers: list[Mapping[str, Any]], depth: int
 ) -> OperatorView:
     """An operator with one variant. `item`: its part of the document; `readers`: the edges out of it."""
-    name, model = item["name"], item.get("model") or {}
+    name, variant, model = item["name"], _text(item["variant"]), item.get("model") or {}
     ports = _port_names(model.get("ports") or {})
     wiring = OperatorWiring(inputs, tuple((edge["downstream"], cast(EdgeKind, edge["kind"])) for edge in readers))
     outputs = {edge["downstream"]: ports.output_of(edge.get("output")) for edge in readers}
-    path, sha256, python = model.get("path"), model.get("sha256"), _python(model.get("python"))
+    path, sha256 = (None if model.get(key) is None else _text(model[key]) for key in ("path", "sha256"))
+    python = _python(model.get("python"))
     sent = {down: one for down, one in (outputs or {GATEWAY: ports.output}).items() if one}
     fed = ports.input_by_upstream(upstream for upstream, _ in inputs)
     parts = model.get("files") or ([{"path": path, "sha256": sha256}] if path and sha256 else [])
@@ -279,7 +299,7 @@ def _operator(
     state = {str(given): str(taken) for given, taken in item.get("state", ())}
     if state and depth:
         raise ValueError(f"a state by stream of {name}, which is below a fan-out")
-    return OperatorView(name, item["variant"], wiring, depth, path, sha256, sent, python, files, fed, state, ports)
+    return OperatorView(name, variant, wiring, depth, path, sha256, sent, python, files, fed, state, ports)
 
 
 def _port_names(item: Mapping[str, Any]) -> PortNames:

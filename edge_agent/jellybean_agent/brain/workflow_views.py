@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from jellybean_agent.brain.plan_reading import plan_view, view_of_part
+from jellybean_agent.brain.plan_reading import no_plan, plan_view, view_of_part
 from jellybean_agent.brain.plan_view import PlanView
-from jellybean_agent.errors import PlanViewError
 from jellybean_protos import plan_format
 from jellybean_protos.plan_format import qualified_name
 
@@ -46,7 +45,7 @@ def _view(document: _Item, workflow: str) -> PlanView:
     try:
         part, numbers = _part(document, workflow)
     except plan_format.UNREADABLE as error:
-        raise PlanViewError(f"not a plan: {type(error).__name__} {error}") from error
+        raise no_plan(error) from error
     view = view_of_part(part)
     figures = replace(view.figures, bound_usd_per_h=None, gap=None)  # the proof is one of all workflows together
     total = len(document["routes"])

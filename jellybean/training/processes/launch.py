@@ -17,6 +17,7 @@ import re
 import signal
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -137,8 +138,8 @@ def _attempt(arguments: Sequence[str], count: int, folder: Path) -> str | None:
                 envs={rank: _places(rank, count) for rank in range(count)},
                 logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs")),
             )
-            while (result := processes.wait(_POLL_S)) is None:
-                pass
+            while (result := processes.wait(0)) is None:
+                time.sleep(_POLL_S)
         except SignalException as stopped:
             if processes is not None:
                 processes.close(stopped.sigval, SHUTDOWN_S)
