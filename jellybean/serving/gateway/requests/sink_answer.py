@@ -13,7 +13,7 @@ from jellybean_agent import (
     PermanentError,
     decode_tensor,
     encode_tensor,
-    one_line,
+    printable,
 )
 from jellybean_protos.agent.v1 import agent_pb2
 
@@ -56,7 +56,7 @@ class SinkAnswer:
         leaves = [leaf for _, leaf in sorted(self._leaves.items(), key=lambda item: item[0]) if leaf is not None]
         if len(leaves) == 1:
             if leaves[0].dtype not in WIRE_DTYPES:
-                raise PermanentError(f"the answer is a tensor of {one_line(leaves[0].dtype, 40)!r}, which is no type")
+                raise PermanentError(f"the answer is a tensor of {printable(leaves[0].dtype, 40)!r}, which is no type")
             return leaves[0]
         arrays: list[Array] = [decode_tensor(leaf) for leaf in leaves]
         shapes = {(array.dtype.name, array.shape[1:]) for array in arrays}

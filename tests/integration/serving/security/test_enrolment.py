@@ -256,7 +256,7 @@ def test_the_gateway_notes_why_a_box_refuses_the_plan_that_is_served(
             await enrolment.Plan(request, None)
 
     asyncio.run(ask())
-    assert told == [("edge-1", "it refuses the plan: classify: python prep:centre is not allowed here  [2J")]
+    assert told == [("edge-1", "it refuses the plan: classify: python prep:centre is not allowed here\\n\\x1b[2J")]
 
 
 def test_a_box_that_refuses_its_plan_says_why_with_every_question(tmp_path: Path) -> None:
