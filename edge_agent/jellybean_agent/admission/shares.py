@@ -19,13 +19,13 @@ def fits_share(held: int, amount: int, free: int) -> bool:
 
 
 class SharedLimit:
-    """At most `total` in all. Peers with privileges may use `reserve` besides."""
+    """At most `total` in all. The privileged may use `reserve` besides, where they have their share of the rest."""
 
-    __slots__ = ("_shares", "held", "reserve", "total")
+    __slots__ = ("_shares", "held", "reserve", "reserved", "total")
 
     def __init__(self, total: int, reserve: int = 0) -> None:
         self.total, self.reserve = total, reserve
-        self.held = 0
+        self.held = self.reserved = 0  # of `total`, and of the reserve
         self._shares: WeakValueDictionary[str, PeerShare] = WeakValueDictionary()
 
     def share_of(self, peer: str) -> PeerShare:
@@ -42,22 +42,25 @@ class SharedLimit:
 
 
 class PeerShare:
-    """What one peer holds of a limit."""
+    """What one peer holds of a limit, and of its reserve."""
 
-    __slots__ = ("__weakref__", "_limit", "held", "peer")
+    __slots__ = ("__weakref__", "_limit", "held", "peer", "reserved")
 
     def __init__(self, limit: SharedLimit, peer: str) -> None:
         self._limit, self.peer = limit, peer
-        self.held = 0
+        self.held = self.reserved = 0
 
     def take(self, amount: int = 1, *, is_privileged: bool = False) -> bool:
         """Take some of the limit; False, and nothing is taken, where the peer may not have as much."""
         limit = self._limit
-        free = limit.total - limit.held
-        if not (amount <= free + limit.reserve if is_privileged else fits_share(self.held, amount, free)):
-            return False
-        self.add(amount)
-        return True
+        if fits_share(self.held, amount, limit.total - limit.held):
+            self.add(amount)
+            return True
+        if is_privileged and fits_share(self.reserved, amount, limit.reserve - limit.reserved):
+            limit.reserved += amount
+            self.reserved += amount
+            return True
+        return False
 
     def may_take(self, amount: int = 1, others: int = 0) -> bool:
         """True if the peer may have more. `others`: held besides, of nobody's share."""
@@ -69,9 +72,12 @@ class PeerShare:
         self.held += amount
 
     def give(self, amount: int = 1) -> None:
-        """Return what was taken."""
-        self._limit.held -= amount
-        self.held -= amount
+        """Return what was taken, to the reserve first."""
+        back = min(self.reserved, amount)
+        self._limit.reserved -= back
+        self.reserved -= back
+        self._limit.held -= amount - back
+        self.held -= amount - back
 
     @property
     def is_dominant(self) -> bool:

@@ -293,7 +293,7 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def _keep_incomplete(self, number: int, stream: Stream) -> None:
         """Count what a stream keeps until more arrives; ends its call where that is too much."""
-        if stream.whole is None or stream.charged < stream.need:  # else it is counted already
+        if stream.need <= DIRECT_BYTES or stream.charged < stream.need:  # else it is counted already
             stream.keep_request()
             if not self._requests.hold(stream):
                 return

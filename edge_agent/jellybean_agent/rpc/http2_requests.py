@@ -12,7 +12,6 @@ from jellybean_agent.rpc.http2_stream import DIRECT_BYTES, Stream
 from jellybean_agent.rpc.inflation import COMPRESSIONS, INLINE_BYTES, Inflation, InflationError
 
 _PREFIX_BYTES = 5  # of a gRPC message: whether it is compressed, and its size
-_MAX_DIRECT_BYTES = 2**23  # largest message that is received into a buffer of its own
 
 
 class RequestAssembler:
@@ -28,7 +27,7 @@ class RequestAssembler:
 
         `left`: bytes left in the DATA frame being received.
         """
-        if stream is None or stream.need - stream.got <= DIRECT_BYTES or stream.need > _MAX_DIRECT_BYTES:
+        if stream is None or stream.need - stream.got <= DIRECT_BYTES or stream.charged < stream.need:
             return None
         if stream.whole is None:
             stream.whole = np.empty(stream.need, np.uint8).data  # not zeroed, as every byte will be overwritten

@@ -60,8 +60,11 @@ class Stream:
             self.request = memoryview(bytes(self.request))
 
     def hold(self, share: PeerShare) -> bool:
-        """Count what is kept of the client's requests; False if it may not have as much."""
-        kept = (self.got if self.whole is None else self.need) + self.queued
+        """Count what is kept of the client's requests; False if it may not have as much.
+
+        A large message counts from its beginning, as its memory is made in one piece.
+        """
+        kept = (self.need if self.need > DIRECT_BYTES else self.got) + self.queued
         if self.request is not None:
             kept += len(self.request)
         more = kept - self.charged

@@ -39,6 +39,21 @@ def test_a_reserve_is_for_the_privileged_and_bounded_too() -> None:
     assert [admin.take(is_privileged=True) for _ in range(3)] == [True, True, False]
 
 
+def test_a_privileged_crowd_has_its_share_and_leaves_the_rest() -> None:
+    """Health checks may use the reserve, so whoever floods them must not get all that others have."""
+    limit = SharedLimit(1024, reserve=64)
+    crowd, other = limit.share_of("crowd"), limit.share_of("other")
+    taken = 0
+    while crowd.take(is_privileged=True):
+        taken += 1
+    assert taken == 896 + 56
+    assert other.take()
+    assert limit.share_of("probe").take(is_privileged=True)
+    crowd.give(taken)
+    assert (crowd.held, crowd.reserved) == (0, 0)
+    assert limit.reserved == 0
+
+
 def test_what_does_not_fit_takes_nothing() -> None:
     limit = SharedLimit(100)
     share = limit.share_of("a")
