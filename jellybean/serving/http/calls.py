@@ -37,7 +37,7 @@ class RefusalError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class HttpClient:
     """Who makes the requests of a connection, and the client's shares of requests and of bytes."""
 
     caller: HttpCaller
@@ -56,12 +56,12 @@ class Calls:
         total = admission.bytes.total
         self.small_bytes, self._most_bytes = int(_SMALL_SHARE * total), int(_MOST_OF_ONE * total)
 
-    def client_of(self, caller: HttpCaller, *, is_privileged: bool) -> Client:
+    def client_of(self, caller: HttpCaller, *, is_privileged: bool) -> HttpClient:
         """The client of a new connection."""
         shares = self._limit.share_of(caller.client), self._admission.bytes.share_of(caller.client)
-        return Client(caller, *shares, is_privileged)
+        return HttpClient(caller, *shares, is_privileged)
 
-    def begin(self, client: Client, entry: Entry, *, is_health: bool) -> HttpCall:
+    def begin(self, client: HttpClient, entry: Entry, *, is_health: bool) -> HttpCall:
         """A request begins. RefusalError if its client has too many, or all have. Health costs no bytes."""
         call, is_privileged = HttpCall(self, client, entry), client.is_privileged or is_health
         while not call.share.take(is_privileged=is_privileged):
@@ -137,7 +137,7 @@ class HttpCall:
         "waited_s",
     )
 
-    def __init__(self, calls: Calls, client: Client, entry: Entry) -> None:
+    def __init__(self, calls: Calls, client: HttpClient, entry: Entry) -> None:
         self._calls, self._entry = calls, entry
         self.caller, self.share, self.bytes = client.caller, client.requests, client.bytes
         self._held = self.received = 0

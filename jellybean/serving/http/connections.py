@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, cast
 
 from jellybean.serving.http.caller import HttpCaller
-from jellybean.serving.http.calls import Calls, Client, HttpCall, RefusalError
+from jellybean.serving.http.calls import Calls, HttpCall, HttpClient, RefusalError
 from jellybean_agent import (
     GATE_ENTRY,
     IDLE,
@@ -133,7 +133,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._port, self._caller, self._is_privileged = port, caller, is_privileged
         self._handler: Any = None
         self._entry: Entry | None = None
-        self._client: Client | None = None
+        self._client: HttpClient | None = None
         self._head_bytes = 0
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
