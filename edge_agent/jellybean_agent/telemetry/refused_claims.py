@@ -38,4 +38,4 @@ class RefusedClaims:
     def note(self, sender: str) -> str:
         """What a person should know of a sender; empty if none of its claims was refused."""
         count = self.counts.get(sender, 0)
-        return f"{count} of its claims were refused; the last: it {self._last[sender]}" if count else ""
+        return f"claims refused: {count}; the last: it {self._last[sender]}" if count else ""

@@ -386,9 +386,9 @@ class Gateway:
         )
 
     def _notes(self, workers: Mapping[str, Worker]) -> dict[str, str]:
-        """What a person should know of workers: why they are not ready, and what they claim beyond the plan."""
+        """What a person should know of workers: why they are not ready, or what they claim beyond the plan."""
         claims = self.plans.served.claims
-        notes = {name: "; ".join(filter(None, (worker.why, claims.note(name)))) for name, worker in workers.items()}
+        notes = {name: worker.why or claims.note(name) for name, worker in workers.items()}
         return {name: note for name, note in notes.items() if note}
 
     async def drain(self, timeout_s: float) -> int:

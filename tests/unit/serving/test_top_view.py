@@ -80,10 +80,8 @@ def test_a_certificate_that_is_about_to_expire_is_a_sentence() -> None:
 
 def test_claims_beyond_the_plan_are_said() -> None:
     samples = parse('jellybean_refused_claims_total{sender="edge-2",worker="cloud-1"} 12\n')
-    refused = Scrape(
-        1.0, samples, "digits", workers={"edge-2": "ready"}, reasons={"edge-2": "3 of its claims were refused"}
-    )
+    refused = Scrape(1.0, samples, "digits", workers={"edge-2": "ready"}, reasons={"edge-2": "claims refused: 3"})
     output = io.StringIO()
     Console(file=output, width=100).print(render(top_of(refused, replace(refused, at_s=2.0))))
     assert "cloud-1 refused 12 messages of edge-2" in output.getvalue()
-    assert "edge-2 is ready: 3 of its claims were refused" in output.getvalue()
+    assert "edge-2 is ready: claims refused: 3" in output.getvalue()
