@@ -14,8 +14,11 @@ DOMINANCE = 7  # a larger factor gives a peer alone more of the limit, and leave
 
 
 def fits_share(held: int, amount: int, free: int) -> bool:
-    """True if a peer that holds `held` of a limit may have `amount` more of what is free."""
-    return amount <= free and held < DOMINANCE * free
+    """True if a peer that holds `held` of a limit may have `amount` more of what is free.
+
+    The threshold holds for each unit, so for the last one too: a large amount leaves as much as many small ones.
+    """
+    return amount <= free and held + amount - 1 < DOMINANCE * (free - amount + 1)
 
 
 class SharedLimit:

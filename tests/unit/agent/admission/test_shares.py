@@ -59,9 +59,19 @@ def test_what_does_not_fit_takes_nothing() -> None:
     share = limit.share_of("a")
     assert not share.take(101)
     assert (limit.held, share.held) == (0, 0)
-    assert share.take(100)
-    share.give(100)
+    assert not share.take(100), "a large amount leaves something to others too"
+    assert share.take(88)
+    share.give(88)
     assert limit.largest_share() is None
+
+
+def test_large_amounts_leave_what_small_ones_leave() -> None:
+    by_one, at_once = SharedLimit(800).share_of("a"), SharedLimit(800).share_of("a")
+    while by_one.take():
+        pass
+    while at_once.take(175):
+        pass
+    assert (by_one.held, at_once.held) == (700, 700)
 
 
 def test_a_share_is_one_object_while_it_is_used() -> None:
@@ -80,7 +90,7 @@ def test_takers_never_exceed_the_limit_and_leave_room(total: int, takes: list[tu
     for peer, amount in takes:
         free = total - sum(held.values())
         is_taken = shares[peer].take(amount)
-        assert is_taken == (amount <= free and held[peer] < DOMINANCE * free)
+        assert is_taken == (amount <= free and held[peer] + amount - 1 < DOMINANCE * (free - amount + 1))
         held[peer] += amount * is_taken
         assert limit.held == sum(held.values()) <= total
     for peer, amount in held.items():

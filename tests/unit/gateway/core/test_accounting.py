@@ -214,15 +214,17 @@ def test_the_bytes_in_flight_have_a_limit() -> None:
     admission, most = RequestAdmission(16), 2**28
     one, other = Key("alice", ""), Key("bob", "")
     assert admission.refusal(one, 2 * most, 0) is None
-    admission.add(one, most - 100)
-    assert admission.refusal(other, 100, 1) is None
-    refused = admission.refusal(other, 101, 1)
+    admission.add(one, most - 1000)
+    assert admission.refusal(other, 800, 1) is None
+    refused = admission.refusal(other, 1001, 1)
     assert refused is not None
     assert refused.status is grpc.StatusCode.RESOURCE_EXHAUSTED
-    told = f"{most - 100} bytes of inputs are in flight, 0 of this client: 101 more would be above its share of {most}"
+    told = (
+        f"{most - 1000} bytes of inputs are in flight, 0 of this client: 1001 more would be above its share of {most}"
+    )
     assert refused.reason == f"overloaded: {told}"
-    admission.remove(one, most - 100, answered=True)
-    assert admission.refusal(one, most, 1) is None
+    admission.remove(one, most - 1000, answered=True)
+    assert admission.refusal(one, most // 8 * 7, 1) is None
 
 
 def test_one_client_leaves_requests_and_bytes_to_the_others() -> None:
