@@ -142,7 +142,7 @@ def test_an_answer_is_a_tensor(tmp_path: Path) -> None:
             assert outcome is not None
             assert (outcome.status, outcome.reason) == (
                 Code.INTERNAL,
-                "the answer is a tensor of 'none\\n', which is no type",
+                "the answer is a tensor of 'none\\\\n', which is no type",
             )
 
     run(test())
