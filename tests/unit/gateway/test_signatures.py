@@ -55,6 +55,15 @@ def test_of_three_the_odd_one_is_left_out(tmp_path: Path, order: Sequence[str]) 
     assert not found.disputed()
 
 
+def test_a_large_fleet_that_agrees_is_compared_once(tmp_path: Path) -> None:
+    names = [f"edge-{number}" for number in range(1, 301)]
+    view = view_of(tmp_path, dict.fromkeys(names, 1 / len(names)))
+    found = stated(view, dict.fromkeys(names, RIGHT))
+    assert (found.changes, found.odd(), checked(found)) == (1, {}, ("float32", [-1, 4]))
+    found.state(view.workers["edge-7"], {"double": WRONG})
+    assert (list(found.odd()), checked(found)) == (["edge-7"], ("float32", [-1, 4]))
+
+
 @pytest.mark.parametrize("order", [("edge-1", "edge-2"), ("edge-2", "edge-1")])
 def test_of_two_the_plan_s_shares_decide_who_stays_and_nobody_what_is_refused(
     tmp_path: Path, order: Sequence[str]

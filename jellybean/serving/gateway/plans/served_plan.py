@@ -20,7 +20,7 @@ import grpc.aio
 
 from jellybean.serving.gateway.plans.answer_rights import AnswerRights
 from jellybean.serving.gateway.plans.open_routes import BARRED_S, OpenRoutes
-from jellybean.serving.gateway.plans.signatures import Signatures, problem_of
+from jellybean.serving.gateway.plans.signatures import Signatures, own_signatures, problem_of
 from jellybean.serving.gateway.plans.source_messages import Inputs, source_messages
 from jellybean.serving.gateway.plans.stated_metrics import CheckedMetrics, StatedMetrics
 from jellybean.serving.gateway.plans.worker_channels import WorkerChannels
@@ -92,6 +92,7 @@ class ServedPlan:
         self._stated = {worker.name: StatedMetrics(view, worker) for worker in view.serving}
         self._checking = asyncio.Lock()
         self.signatures = Signatures(view)
+        self._has_route = False
         self._disputed: list[str] = []  # operators of whose signatures it was logged that workers disagree
         self.view, self.links, self._addresses, self._transport = view, links, addresses, transport
         self._on_change, self._on_worker_lost = on_change, on_worker_lost
@@ -127,8 +128,8 @@ class ServedPlan:
 
         A worker in quarantine is not waited for, as long as there are routes without it.
         """
-        states = {worker.state for worker in self.workers.values()}
-        if states == {"ready"} or (states == {"ready", "quarantined"} and not self.no_route_reason):
+        away = {worker.state for worker in self.workers.values() if worker.state != "ready"}
+        if not away or (away == {"quarantined"} and self._has_route):
             return "ready"
         return "degraded" if self._routes.has_opened else "starting"
 
@@ -370,7 +371,7 @@ class ServedPlan:
             worker.reason = "it answers a single gateway, and the plan has several: update it"
             LOG.warning("%s: %s", name, worker.reason)
             return
-        reason = self._compare_signatures(name, self._own_signatures(status.signatures))
+        reason = self._compare_signatures(name, own_signatures(self.view, status.signatures))
         if reason:
             self._quarantine(name, reason)
             return
@@ -401,26 +402,12 @@ class ServedPlan:
         worker = self.workers[name]
         if worker.reason != f"it {reason}":
             self.claims.refuse(name, reason)
-        was_ready = worker.state == "ready"
-        worker.state, worker.reason = "quarantined", f"it {reason}"
-        if was_ready:
-            self.left_out += 1
+        before, worker.state, worker.reason = worker.state, "quarantined", f"it {reason}"
+        if before != worker.state:
             self._on_routes_changed()
+        if before == "ready":
+            self.left_out += 1
             self._on_worker_lost(self, name, worker.reason)
-
-    def _own_signatures(self, found: Mapping[str, agent_pb2.Signature]) -> dict[str, agent_pb2.Signature]:
-        """Signatures of the models of this workflow, of several, by the names that it has for its operators."""
-        if not self.view.workflow:
-            return dict(found)
-        own = self.view.own_name
-        return {
-            own(operator): agent_pb2.Signature(
-                inputs={own(upstream): spec for upstream, spec in one.inputs.items()},
-                outputs={own(downstream): spec for downstream, spec in one.outputs.items()},
-            )
-            for operator, one in found.items()
-            if self.view.owns(operator)
-        }
 
     async def _status_of(self, name: str, worker: Worker) -> agent_pb2.AgentStatus | None:
         """Ask a worker for its status, a few times; None if it never answers, with the reason set on `worker`."""
@@ -459,6 +446,8 @@ class ServedPlan:
     def _on_routes_changed(self) -> None:
         had_opened = self._routes.has_opened
         self._routes.reweight()
+        if any(worker.state == "quarantined" for worker in self.workers.values()):
+            self._has_route = not self.no_route_reason
         if self._routes.has_opened and not had_opened and self.missing_workers:
             LOG.info("serves over the routes whose workers are there; waiting for %s", self.missing_workers)
         self._on_change()

@@ -20,11 +20,30 @@ _LITTLE = 1e-9  # shares of requests that differ by less are equal
 
 @dataclass(frozen=True, slots=True)
 class _Party:
-    """Workers whose statements on an operator do not contradict each other, and the widest signature of them."""
+    """Workers whose statements on an operator do not contradict each other, and the widest signature of them.
+
+    `keys`: their different statements.
+    """
 
     workers: tuple[str, ...]
+    keys: frozenset[bytes]
     signature: agent_pb2.Signature
     share: float  # of the requests
+
+
+def own_signatures(view: PlanView, stated: Mapping[str, agent_pb2.Signature]) -> dict[str, agent_pb2.Signature]:
+    """Signatures of the models of a view's workflow, of several, by the names that it has for its operators."""
+    if not view.workflow:
+        return dict(stated)
+    own = view.own_name
+    return {
+        own(operator): agent_pb2.Signature(
+            inputs={own(upstream): spec for upstream, spec in one.inputs.items()},
+            outputs={own(downstream): spec for downstream, spec in one.outputs.items()},
+        )
+        for operator, one in stated.items()
+        if view.owns(operator)
+    }
 
 
 def problem_of(view: PlanView, worker: WorkerView, stated: Mapping[str, agent_pb2.Signature]) -> str:
@@ -41,22 +60,34 @@ def problem_of(view: PlanView, worker: WorkerView, stated: Mapping[str, agent_pb
 
 
 class Signatures:
-    """The signatures of a plan's operators. `changes`: how often they may have changed."""
+    """The signatures of a plan's operators. `changes`: how often they may have changed.
+
+    Of a large fleet nearly all workers state the same, so statements are compared by their bytes first.
+    """
 
     def __init__(self, view: PlanView) -> None:
         self._view = view
-        self._stated: dict[str, dict[str, agent_pb2.Signature]] = {name: {} for name in view.operators}  # by worker
+        self._order = {name: number for number, name in enumerate(view.workers)}
+        self._by_key: dict[bytes, agent_pb2.Signature] = {}
+        self._stated: dict[str, dict[str, bytes]] = {name: {} for name in view.operators}  # operator -> worker -> key
         self._parties: dict[str, list[_Party]] = {}  # operator -> of workers that are not left out, the strongest first
         self._odd: dict[str, dict[str, str]] = {}  # operator -> worker -> why it is left out
+        self._shares: dict[str, dict[str, float]] = {}
         self.changes = 0
 
     def state(self, worker: WorkerView, stated: Mapping[str, agent_pb2.Signature]) -> None:
         """A worker states the signatures of its operators, in which nothing is wrong by the plan."""
         for name in [name for name in worker.operators if name in stated]:
-            if self._stated[name].get(worker.name) != stated[name]:
-                self._stated[name][worker.name] = stated[name]
-                self._compare(name)
-                self.changes += 1
+            key = stated[name].SerializeToString(deterministic=True)
+            before = self._stated[name].get(worker.name)
+            if before == key:
+                continue
+            self._stated[name][worker.name] = key
+            self._by_key[key] = stated[name]
+            if before is None and self._is_undisputed(name) and key in self._parties[name][0].keys:
+                continue
+            self._compare(name)
+            self.changes += 1
 
     def of(self, operator: str) -> agent_pb2.Signature | None:
         """What most say of an operator, or the strongest party; None before a worker has said anything."""
@@ -65,10 +96,11 @@ class Signatures:
 
     def agreed(self, operator: str) -> agent_pb2.Signature | None:
         """The signature that no worker, or a minority, disputes; None if there is none."""
-        parties, count = self._parties.get(operator), len(self._stated[operator])
+        parties = self._parties.get(operator)
         if not parties:
             return None
-        is_agreed = len(parties[0].workers) == count or 2 * len(parties[0].workers) > max(count, 2)
+        count = len(self._stated[operator])
+        is_agreed = self._is_undisputed(operator) or 2 * len(parties[0].workers) > max(count, 2)
         return parties[0].signature if is_agreed else None
 
     def disputed(self) -> list[str]:
@@ -78,6 +110,9 @@ class Signatures:
     def odd(self) -> dict[str, str]:
         """The workers to be left out, and why."""
         return {worker: why for of_operator in self._odd.values() for worker, why in of_operator.items()}
+
+    def _is_undisputed(self, operator: str) -> bool:
+        return len(self._parties.get(operator, ())) == 1 and not self._odd[operator]
 
     def _compare(self, operator: str) -> None:
         """Divide the workers of an operator into parties, and find the odd ones among those of one variant."""
@@ -94,31 +129,33 @@ class Signatures:
         self._parties[operator] = self._divided(operator, [name for name in self._stated[operator] if name not in odd])
 
     def _divided(self, operator: str, names: Collection[str]) -> list[_Party]:
-        """Parties of these workers, the strongest first."""
-        groups: list[list[str]] = []
-        stated = self._stated[operator]
-        for name in sorted(names, key=list(self._view.workers).index):
-            fits = (group for group in groups if all(_fits(stated[name], stated[other]) for other in group))
+        """Parties of these workers, the strongest first; of equals, that of the worker that the plan names first."""
+        by_key: dict[bytes, list[str]] = {}
+        for name in sorted(names, key=self._order.__getitem__):
+            by_key.setdefault(self._stated[operator][name], []).append(name)
+        groups: list[list[bytes]] = []
+        for key in by_key:
+            fits = (group for group in groups if all(_fits(self._by_key[key], self._by_key[one]) for one in group))
             group = next(fits, None)
             if group is None:
-                groups.append([name])
+                groups.append([key])
             else:
-                group.append(name)
-        shares = self._shares(operator) if len(groups) > 1 else {}
-        parties = [
-            _Party(tuple(group), _widest([stated[name] for name in group]), sum(shares.get(n, 0.0) for n in group))
-            for group in groups
-        ]
+                group.append(key)
+        parties = []
+        for group in groups:
+            workers = tuple(name for key in group for name in by_key[key])
+            share = sum(self._share(operator)[name] for name in workers) if len(groups) > 1 else 1.0
+            parties.append(_Party(workers, frozenset(group), _widest([self._by_key[key] for key in group]), share))
         return sorted(parties, key=lambda party: (len(party.workers), party.share), reverse=True)
 
-    def _shares(self, operator: str) -> dict[str, float]:
+    def _share(self, operator: str) -> dict[str, float]:
         """Worker -> its share of the requests that go to an operator, by the plan's weights."""
-        shares: dict[str, float] = {}
-        for number, route in enumerate(self._view.routes):
-            if operator in route:
-                weight = self._view.weights[number % len(self._view.weights)]
-                shares[route[operator]] = shares.get(route[operator], 0.0) + weight
-        return shares
+        if operator not in self._shares:
+            shares = self._shares[operator] = dict.fromkeys(self._view.workers, 0.0)
+            for number, route in enumerate(self._view.routes):
+                if operator in route:
+                    shares[route[operator]] += self._view.weights[number % len(self._view.weights)]
+        return self._shares[operator]
 
 
 def _is_stronger(first: _Party, second: _Party) -> bool:
