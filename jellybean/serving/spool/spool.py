@@ -133,10 +133,10 @@ class Spool:
         """StatusError if the client of a request may have no more of the spool beside the others."""
         client, tab, _ = request_id.partition("\t")
         free = limit - self._waiting_bytes
-        if not tab or fits_share(self._waiting_bytes, size, free):  # also if it were all of this client
+        if not tab or size > free or fits_share(self._waiting_bytes, size, free):  # also if it were all of this client
             return
         held = self._database.execute(_CLIENT_BYTES, (f"{client}\t", f"{client}\n")).fetchone()[0]
-        if not fits_share(held, 1, free):
+        if not fits_share(held, size, free):
             reason = (
                 f"the spool is nearly full: {held} of {self._waiting_bytes} bytes that wait are of this client, "
                 "which is its limit; send this again later"

@@ -99,6 +99,35 @@ def test_answers_that_were_taken_make_room_and_nothing_else_does(tmp_path: Path)
     run(tmp_path / "spool.db", test, 5000)
 
 
+def test_one_client_leaves_room_for_the_others(tmp_path: Path) -> None:
+    crowd, other = ("jellybean://w/client/mallory\t", "jellybean://w/client/alice\t")
+
+    async def test(spool: Spool) -> None:
+        kept = 0
+        with pytest.raises(StatusError, match="bytes that wait are of this client, which is its limit") as caught:
+            while await spool.put(f"{crowd}{kept}", b"x" * 100):
+                kept += 1
+        assert caught.value.status is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert 0.8 < spool.bytes / 35_000 < 0.88, "7/8 of what is for requests"
+        assert await spool.put(f"{other}1", b"x" * 100)
+        for _ in range(10):
+            await spool.settle(await spool.after(0), DONE)
+        assert await spool.put(f"{crowd}again", b"x" * 100), "what is answered waits no more"
+
+    run(tmp_path / "spool.db", test, 40_000)
+
+
+def test_a_spool_that_is_full_of_taken_answers_is_not_full_for_a_client(tmp_path: Path) -> None:
+    async def test(spool: Spool) -> None:
+        for number in range(200):
+            name = f"jellybean://w/client/alice\t{number}"
+            assert await spool.put(name, b"x" * 100)
+            await spool.settle(await spool.after(0), Answer(b"y" * 300, 0, ""))
+            await spool.take(name)
+
+    run(tmp_path / "spool.db", test, 20_000)
+
+
 def test_answers_and_ids_have_their_bound_too(tmp_path: Path) -> None:
     async def test(spool: Spool) -> None:
         for number in range(9):

@@ -361,6 +361,21 @@ def test_streams_are_bounded(one: PlanView) -> None:
     run(test())
 
 
+def test_one_client_leaves_streams_to_the_others(one: PlanView) -> None:
+    async def test() -> None:
+        settings = GatewaySettings(streams=StreamLimits(max_streams=9))
+        async with served(one, settings, behaviours=adding(one)) as found:
+            crowd = [Camera(found, str(number), "mallory") for number in range(9)]
+            assert [await camera.send() for camera in crowd[:8]] == [1] * 8
+            assert await refusal(crowd[8].send(), Code.RESOURCE_EXHAUSTED) == (
+                "overloaded: 8 of 8 open streams are of this client, which is its limit"
+            )
+            assert await Camera(found, "a", "alice").send() == 1
+            assert await crowd[0].send(ends=True) == 3
+
+    run(test())
+
+
 def test_a_stream_without_chunks_is_forgotten(one: PlanView) -> None:
     async def test() -> None:
         settings = GatewaySettings(streams=StreamLimits(max_streams=1, idle_s=0.01))
