@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, status_of
 from jellybean_agent.inference.models import InferenceBackend, Sequence, ServedModel, find_model, ports_of_model
 from jellybean_agent.inference.tensors import DATATYPE_BY_DTYPE, inputs_of, outputs_of
+from jellybean_agent.inference.typed_contents import INLINE_BYTES, check_typed_bytes, make_raw
 from jellybean_agent.security.identity import current_caller
 from jellybean_agent.telemetry.logs import about, log_fields
 from jellybean_protos.inference.v2 import inference_pb2 as pb
@@ -53,6 +54,7 @@ class InferenceService:
 
     def __init__(self, served: InferenceBackend, on_refused: Callable[[AgentError], None] = lambda error: None) -> None:
         self._served, self._on_refused = served, on_refused
+        self._typed_turn = asyncio.Lock()  # one large request with typed contents is read at a time
 
     def handler(self) -> Any:
         """The gRPC handler of all methods of the protocol; Triton's extensions that do not apply are refused."""
@@ -64,12 +66,12 @@ class InferenceService:
             pb.ModelMetadataRequest: self.model_metadata,
             pb.ModelConfigRequest: self.model_config,
             pb.ModelStatisticsRequest: self.model_statistics,
-            pb.ModelInferRequest: self.model_infer,
             pb.RepositoryIndexRequest: self.repository_index,
             pb.RepositoryModelLoadRequest: self.refuse_loading,
             pb.RepositoryModelUnloadRequest: self.refuse_loading,
         }
         methods = {kind.__name__.removesuffix("Request"): _unary(kind, answer) for kind, answer in answers.items()}
+        methods["ModelInfer"] = _unary(pb.ModelInferRequest, self.model_infer, self._read)
         methods |= {name: _refused(reason) for name, reason in _NOT_SERVED.items()}
         methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
             self.model_stream_infer, response_serializer=pb.ModelStreamInferResponse.SerializeToString
@@ -197,7 +199,7 @@ class InferenceService:
     async def _streamed(self, data: bytes, left_s: float | None) -> pb.ModelStreamInferResponse:
         request = pb.ModelInferRequest()
         try:
-            request = _parsed(pb.ModelInferRequest, data)
+            request = await self._read(data)
             response = await self.model_infer(request, left_s)
         except AgentError as error:
             return _failed(request, *refusal_of(error))
@@ -206,6 +208,19 @@ class InferenceService:
             return _failed(request, *_UNEXPECTED)
         response.parameters["triton_final_response"].bool_param = True  # one response per request
         return pb.ModelStreamInferResponse(infer_response=response)
+
+    async def _read(self, data: bytes) -> pb.ModelInferRequest:
+        """Parse a request; typed contents that are large become raw ones. AgentError if it is invalid."""
+        try:
+            if len(data) <= INLINE_BYTES or check_typed_bytes(data) <= INLINE_BYTES:
+                return _parsed(pb.ModelInferRequest, data)
+            async with self._typed_turn:
+                request = _parsed(pb.ModelInferRequest, data)
+                await make_raw(request)
+                return request
+        except AgentError as error:
+            self._on_refused(error)
+            raise
 
 
 def resolve_request(
@@ -223,10 +238,13 @@ def _failed(request: pb.ModelInferRequest, status: grpc.StatusCode, reason: str)
     return pb.ModelStreamInferResponse(error_message=f"{reason} ({status.name})", infer_response=response)
 
 
-def _unary(kind: type[Message], answer: Answer) -> Any:
+def _unary(kind: type[Message], answer: Answer, read: Callable[[bytes], Awaitable[Message]] | None = None) -> Any:
+    """The handler of a method. `read`: parses its requests in place of protobuf."""
+
     async def handle(data: bytes, context: Any) -> Any:
         try:
-            found = await answer(_parsed(kind, data), context.time_remaining())
+            request = _parsed(kind, data) if read is None else await read(data)
+            found = await answer(request, context.time_remaining())
             return found.SerializeToString()
         except AgentError as error:
             refusal = refusal_of(error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -79,11 +80,7 @@ def dtype_of_datatype(datatype: str) -> str:
 def tensor_from_values(dtype: str, shape: Sequence[int], values: Array) -> agent_pb2.Tensor:
     """A wire tensor of this dtype and shape. InvalidInputError if the number or range of `values` does not fit."""
     sizes = checked_shape(shape)
-    needed = math.prod(sizes)
-    if needed != len(values):
-        raise InvalidInputError(f"shape {list(sizes)} takes {needed} elements, but {len(values)} came")
-    if needed * WIRE_DTYPES[dtype].itemsize > MAX_TENSOR_BYTES:
-        raise InvalidInputError(f"a tensor of {needed} {dtype} is above the limit of {MAX_TENSOR_BYTES} bytes")
+    needed = _check_count(dtype, sizes, len(values))
     wanted = WIRE_DTYPES[dtype]
     if wanted.kind in "iu" and needed:
         low, high, limits = int(values.min()), int(values.max()), np.iinfo(wanted)
@@ -97,6 +94,16 @@ def tensor_from_values(dtype: str, shape: Sequence[int], values: Array) -> agent
     return agent_pb2.Tensor(dtype=dtype, shape=sizes, data=data)
 
 
+def _check_count(dtype: str, sizes: tuple[int, ...], count: int) -> int:
+    """The number of elements of a shape. InvalidInputError if it is not `count`, or more than a tensor may have."""
+    needed = math.prod(sizes)
+    if needed != count:
+        raise InvalidInputError(f"shape {list(sizes)} takes {needed} elements, but {count} came")
+    if needed * WIRE_DTYPES[dtype].itemsize > MAX_TENSOR_BYTES:
+        raise InvalidInputError(f"a tensor of {needed} {dtype} is above the limit of {MAX_TENSOR_BYTES} bytes")
+    return needed
+
+
 def _raw(item: inference_pb2.ModelInferRequest.InferInputTensor, data: bytes) -> agent_pb2.Tensor:
     _refuse_elsewhere(item)
     if item.contents.ByteSize():
@@ -105,6 +112,12 @@ def _raw(item: inference_pb2.ModelInferRequest.InferInputTensor, data: bytes) ->
 
 
 def _typed(item: inference_pb2.ModelInferRequest.InferInputTensor) -> agent_pb2.Tensor:
+    dtype, values, wide = typed_values(item)
+    return tensor_from_values(dtype, item.shape, np.fromiter(values, wide, len(values)))
+
+
+def typed_values(item: inference_pb2.ModelInferRequest.InferInputTensor) -> tuple[str, Sequence[Any], Any]:
+    """Dtype, values and numpy type of an input's typed contents. InvalidInputError if they are none, or too many."""
     _refuse_elsewhere(item)
     dtype = dtype_of_datatype(item.datatype)
     field = _CONTENTS.get(item.datatype)
@@ -114,8 +127,8 @@ def _typed(item: inference_pb2.ModelInferRequest.InferInputTensor) -> agent_pb2.
     if filled and filled != [field]:
         raise InvalidInputError(f"{item.datatype} goes into {field}, not {', '.join(filled)}")
     values = getattr(item.contents, field)
-    wide = {"int_contents": np.int32, "uint_contents": np.uint32}.get(field, WIRE_DTYPES[dtype])
-    return tensor_from_values(dtype, item.shape, np.fromiter(values, wide, len(values)))
+    _check_count(dtype, checked_shape(item.shape), len(values))
+    return dtype, values, {"int_contents": np.int32, "uint_contents": np.uint32}.get(field, WIRE_DTYPES[dtype])
 
 
 def _refuse_elsewhere(item: inference_pb2.ModelInferRequest.InferInputTensor) -> None:
