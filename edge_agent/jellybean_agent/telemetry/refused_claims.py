@@ -1,4 +1,4 @@
-"""Claims of peers beyond what the plan gives them: counted by sender, and the first of each kind is logged."""
+"""Claims of peers beyond the plan: counted by sender, and the first of each kind is logged."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _MAX_TEXT = 200  # characters of what a peer states that are shown
 
 
 class RefusedClaims:
-    """Counts and logs claims that were dropped. `known`: names that senders have by their certificates.
+    """Counts and logs claims that were dropped. `known`: names that senders may have.
 
-    All other names count as one: without certificates a caller may state any, and each would be a metric.
+    All other names count as one: without certificates a caller may state any number of them.
     """
 
     def __init__(self, logger: logging.Logger, known: Container[str]) -> None:
@@ -25,7 +25,7 @@ class RefusedClaims:
         self._logged: set[tuple[str, str]] = set()
 
     def refuse(self, sender: str, kind: str, example: str = "", count: int = 1) -> None:
-        """Count claims of a sender. `kind`: what it does, one of few texts; `example`: what it states, shown once."""
+        """Count claims of a sender. `kind`: one of few texts; `example`: what it states, shown once."""
         name = sender if sender in self._known else UNKNOWN_SENDER
         self.counts[name] += count
         self._last[name] = kind

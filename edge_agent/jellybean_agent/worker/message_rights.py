@@ -1,4 +1,4 @@
-"""What each process may send to a worker, by the plan: a certificate lets a process in, the route says what for."""
+"""What each process may send to a worker: a certificate lets it in, plan and route say what for."""
 
 from __future__ import annotations
 

@@ -152,9 +152,10 @@ def problem_of_response(
     response: agent_pb2.MeasureResponse,
     passed_s: float,
 ) -> str:
-    """What is wrong with what a worker states, by what it was asked and the time that has passed; empty if nothing.
+    """What is wrong with what a worker states, by what it was asked and the time since; empty if nothing.
 
-    How fast a box is only the box can say. But a NaN is no time, and runs do not last longer than the time that passed.
+    How fast a box is only the box can say. But a NaN is no time, and runs do not last longer than the
+    time that has passed.
     """
     part = response.WhichOneof("part")
     if part == "accepted":

@@ -24,7 +24,8 @@ def view_of(root: Path, shares: Mapping[str, float]) -> PlanView:
 
 def signature(shape: Shape, dtype: str = "float32") -> agent_pb2.Signature:
     return agent_pb2.Signature(
-        inputs={"x": Spec(dtype=dtype, shape=shape)}, outputs={GATEWAY: Spec(dtype="float32", shape=[-1, 4])}
+        inputs={"x": Spec(dtype=dtype, shape=shape)},
+        outputs={GATEWAY: Spec(dtype="float32", shape=[-1, 4])},
     )
 
 
@@ -127,7 +128,10 @@ def test_variants_are_models_of_their_own(tmp_path: Path) -> None:
             agent_pb2.Signature(inputs={**RIGHT.inputs, "y": Spec(dtype="float32")}, outputs=RIGHT.outputs),
             "than the plan",
         ),
-        (agent_pb2.Signature(inputs=RIGHT.inputs, outputs={"triple": Spec(dtype="float32")}), "than the plan has"),
+        (
+            agent_pb2.Signature(inputs=RIGHT.inputs, outputs={"triple": Spec(dtype="float32")}),
+            "than the plan has",
+        ),
     ],
 )
 def test_a_signature_is_of_the_plan_s_edges_and_of_tensors(

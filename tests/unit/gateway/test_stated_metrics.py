@@ -218,7 +218,10 @@ LINES = st.one_of(
     st.builds(
         lambda name, labels, value: f"{name}{{{labels}}} {value}".encode(),
         st.sampled_from([*WORKER_FAMILIES, *(f"{name}_total" for name in WORKER_FAMILIES)]),
-        st.one_of(st.text(max_size=40), st.sampled_from([LABELS, LABELS + ",", 'worker="edge-1"', 'worker="cloud-1"'])),
+        st.one_of(
+            st.text(max_size=40),
+            st.sampled_from([LABELS, LABELS + ",", 'worker="edge-1"', 'worker="cloud-1"']),
+        ),
         st.one_of(st.floats().map(str), st.text(max_size=8)),
     ),
 )

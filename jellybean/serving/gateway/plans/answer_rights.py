@@ -1,4 +1,4 @@
-"""What a worker may say of a request, by the route of its attempt: answers of what it runs there, and its failures."""
+"""What a worker may say of a request: answers of what it runs on the route, and its own failures."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ _UNAVAILABLE = int(grpc.StatusCode.UNAVAILABLE.value[0])
 class AnswerRights:
     """The rights of a plan's workers.
 
-    Invariant: a message without excess is of a worker that the attempt's route leads to. An output is of an operator
-    that this worker runs for the request; a failure is its own, or that of a peer which it could not reach.
+    Invariant: a message without excess is of a worker that the attempt's route leads to. An output is
+    of an operator that this worker runs for the request. A failure is its own, or that of a peer which
+    it could not reach.
     """
 
     def __init__(self, view: PlanView) -> None:
@@ -24,7 +25,12 @@ class AnswerRights:
         self._numbers: dict[int, int] = {}  # route -> its number in messages
 
     def excess(
-        self, message: agent_pb2.Message, sender: str, route: int, workers: frozenset[str], operators: frozenset[str]
+        self,
+        message: agent_pb2.Message,
+        sender: str,
+        route: int,
+        workers: frozenset[str],
+        operators: frozenset[str],
     ) -> str:
         """What a message does beyond the rights of its sender, as `it ...`; empty if nothing.
 

@@ -1,8 +1,9 @@
-"""What a plan's workers say that their models take and give: compared with the plan, and with each other.
+"""What workers say that their models take and give: compared with the plan, and with each other.
 
-Workers that run the same variant load the same file, so they state the same. Of those that differ the plan cannot
-know who is right: most workers are believed, or else those with the greater part of the requests, and the others are
-left out. Requests are only checked against what most workers say. What is disputed is checked where a model runs.
+Workers that run the same variant load the same file, so they state the same. Of those that differ
+the plan cannot know who is right: most workers are believed, or else those with the greater part of
+the requests, and the others are left out. Requests are only checked against what most workers say.
+What is disputed is checked where a model runs.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ _LITTLE = 1e-9  # shares of requests that differ by less are equal
 
 @dataclass(frozen=True, slots=True)
 class _Party:
-    """Workers whose statements on an operator do not contradict each other, and the widest signature of them.
+    """Workers whose statements on an operator do not contradict each other.
 
-    `keys`: their different statements.
+    `keys`: their different statements; `signature`: the widest of them.
     """
 
     workers: tuple[str, ...]
@@ -32,7 +33,7 @@ class _Party:
 
 
 def own_signatures(view: PlanView, stated: Mapping[str, agent_pb2.Signature]) -> dict[str, agent_pb2.Signature]:
-    """Signatures of the models of a view's workflow, of several, by the names that it has for its operators."""
+    """Signatures of the models of a view's workflow, by the names that it has for its operators."""
     if not view.workflow:
         return dict(stated)
     own = view.own_name
@@ -47,7 +48,7 @@ def own_signatures(view: PlanView, stated: Mapping[str, agent_pb2.Signature]) ->
 
 
 def problem_of(view: PlanView, worker: WorkerView, stated: Mapping[str, agent_pb2.Signature]) -> str:
-    """What is wrong with the signatures that a worker states of its operators, by the plan; empty if nothing."""
+    """What is wrong with the signatures that a worker states, by the plan; empty if nothing."""
     for name in [name for name in worker.operators if name in stated]:  # what it does not state harms nobody
         wiring, signature = view.operators[name].wiring, stated[name]
         upstreams = {upstream for upstream, _ in wiring.inputs}
@@ -62,7 +63,7 @@ def problem_of(view: PlanView, worker: WorkerView, stated: Mapping[str, agent_pb
 class Signatures:
     """The signatures of a plan's operators. `changes`: how often they may have changed.
 
-    Of a large fleet nearly all workers state the same, so statements are compared by their bytes first.
+    Of a large fleet nearly all workers state the same: statements are compared by their bytes first.
     """
 
     def __init__(self, view: PlanView) -> None:
@@ -76,7 +77,7 @@ class Signatures:
         self.changes = 0
 
     def state(self, worker: WorkerView, stated: Mapping[str, agent_pb2.Signature]) -> None:
-        """A worker states the signatures of its operators, in which nothing is wrong by the plan."""
+        """A worker states the signatures of its operators, with which the plan finds no problem."""
         for name in [name for name in worker.operators if name in stated]:
             key = stated[name].SerializeToString(deterministic=True)
             before = self._stated[name].get(worker.name)
@@ -90,7 +91,7 @@ class Signatures:
             self.changes += 1
 
     def of(self, operator: str) -> agent_pb2.Signature | None:
-        """What most say of an operator, or the strongest party; None before a worker has said anything."""
+        """What most say of an operator, or the strongest party; None before anybody has."""
         parties = self._parties.get(operator)
         return parties[0].signature if parties else None
 
@@ -115,7 +116,7 @@ class Signatures:
         return len(self._parties.get(operator, ())) == 1 and not self._odd[operator]
 
     def _compare(self, operator: str) -> None:
-        """Divide the workers of an operator into parties, and find the odd ones among those of one variant."""
+        """Divide the workers of an operator into parties; find the odd ones among those of a variant."""
         odd: dict[str, str] = {}
         by_variant: dict[str, list[str]] = {}
         for name in self._stated[operator]:
@@ -129,7 +130,7 @@ class Signatures:
         self._parties[operator] = self._divided(operator, [name for name in self._stated[operator] if name not in odd])
 
     def _divided(self, operator: str, names: Collection[str]) -> list[_Party]:
-        """Parties of these workers, the strongest first; of equals, that of the worker that the plan names first."""
+        """Parties of these workers, the strongest first; of equals in the order of the plan."""
         by_key: dict[bytes, list[str]] = {}
         for name in sorted(names, key=self._order.__getitem__):
             by_key.setdefault(self._stated[operator][name], []).append(name)

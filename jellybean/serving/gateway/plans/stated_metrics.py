@@ -1,7 +1,8 @@
-"""What a worker states in its metrics, as far as it may: lines of its own name, and counters that time and link allow.
+"""What a worker states in its metrics, as far as it may.
 
-A worker's text goes to the ledger, to Prometheus and to `top` beside those of all others, so it is written anew from
-what it may state. A line beyond that is left out, or repeats its last value, and the other lines stay.
+That is lines of its own name, and counters that time and link allow. A worker's text goes to the
+ledger, to Prometheus and to `top` beside those of all others, so it is written anew. A line beyond
+what it may state is left out, or repeats its last value, and the other lines stay.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jellybean.ledger.readings import COUNTS, RUNNING_S, Growth
-from jellybean_agent import BYTES_PER_GIB, UNKNOWN_SENDER, WORKER_FAMILIES, LinkView, PlanView, WorkerView
+from jellybean_agent import (
+    BYTES_PER_GIB,
+    UNKNOWN_SENDER,
+    WORKER_FAMILIES,
+    LinkView,
+    PlanView,
+    WorkerView,
+)
 
 MAX_TEXT_BYTES = 4 * 2**20
 MAX_SERIES = 16_384
@@ -22,14 +30,18 @@ QUEUED_BYTES = 2.0**28
 FAST_LINK = 1.25e9
 # A measured rate may be above the planned one: clocks differ, and a stated bandwidth may be rounded.
 ALLOWANCE = 2.0
-ABSURD = 10.0  # times what may be counted at once: what a busy worker may be late with, and a lie is not content with
+# Times what may be counted at once. Below it a busy worker may be late; a lie asks for more.
+ABSURD = 10.0
 _MOST_SECONDS = 10 * 365 * 86400.0  # that a counter can have counted when it is read for the first time
 _MOST_GAUGE = 1e12
 _MAX_DEVICE = 200  # characters of the words for a device
 _LINE = re.compile(rb"([a-z_]+)\{(.*)\} (\S{1,40})")
 _LABEL = re.compile(r'([a-z_]+)="((?:[^"\\\n]|\\["\\n])*)"(?:,|$)')
 _ESCAPE = re.compile(r'\\(["\\n])')
-_STARTED, _SINCE = "jellybean_started_timestamp_seconds", "jellybean_counted_since_timestamp_seconds"
+_STARTED, _SINCE = (
+    "jellybean_started_timestamp_seconds",
+    "jellybean_counted_since_timestamp_seconds",
+)
 
 _NO_LINE = "states metrics in lines that are none"
 _TOO_LONG = f"states more than {MAX_TEXT_BYTES >> 20} MiB of metrics"
@@ -76,7 +88,10 @@ def link_cost_growth(view: PlanView, tier: str, to_tier: str) -> Growth:
 
 
 def _link(view: PlanView, tier: str, to_tier: str) -> LinkView | None:
-    return next((link for link in view.links if (link.upstream_tier, link.downstream_tier) == (tier, to_tier)), None)
+    return next(
+        (link for link in view.links if (link.upstream_tier, link.downstream_tier) == (tier, to_tier)),
+        None,
+    )
 
 
 class StatedMetrics:
@@ -92,7 +107,7 @@ class StatedMetrics:
         self._read_s = -math.inf
 
     def checked(self, text: bytes, asked_s: float, now_s: float) -> CheckedMetrics:
-        """What it may state, in Prometheus' text format; and what not: kind -> number of lines, and an example.
+        """What it may state, in Prometheus' text format; and what not: kind -> count and an example.
 
         `asked_s`, `now_s`: when it was asked, and when it has answered (CLOCK_MONOTONIC).
         """
@@ -120,7 +135,7 @@ class StatedMetrics:
         return self._text(values), refused
 
     def _read(self, line: bytes, values: dict[bytes, float]) -> str:
-        """Add the value of a line; returns what is wrong with the line. What a later version may state is left out."""
+        """Add the value of a line; returns what is wrong with it. What is not known here is left out."""
         match = _LINE.fullmatch(line)
         if match is None:
             return _NO_LINE
@@ -139,7 +154,7 @@ class StatedMetrics:
         return ""
 
     def _new(self, stated: bytes, name: str, label_text: bytes) -> _Series | str:
-        """A series that was not stated before, or why it is left out: empty if its metric is not known here."""
+        """A series that is new, or why it is left out: empty if its metric is not known here."""
         family_name = name.removesuffix("_total")
         family, labels = WORKER_FAMILIES.get(family_name), _labels(label_text)
         if family is None or family.is_counter != name.endswith("_total"):
@@ -161,7 +176,7 @@ class StatedMetrics:
         return series
 
     def _is_of_worker(self, labels: Mapping[str, str]) -> bool:
-        """True if the labels that do not depend on an operator are this worker's, and of a few values."""
+        """True if the labels beside the operator's are this worker's, and of a few values."""
         worker = self._worker
         return (
             labels.get("worker", labels.get("process")) == worker.name
@@ -174,7 +189,7 @@ class StatedMetrics:
         )
 
     def _is_of_operator(self, labels: Mapping[str, str]) -> bool:
-        """True if the worker runs the operator and its variant; also of another workflow, whose part is read apart."""
+        """True if the worker runs this variant of the operator. Other workflows check their own."""
         operator = labels.get("operator", "")
         if not operator:
             return "variant" not in labels  # what is of no operator: its machine, what came too late for any

@@ -43,7 +43,13 @@ Places = Sequence[tuple[int, int]]
 
 def message(upstream: str, downstream: str, route: int = 0, *, path: Places = (), **more: Any) -> agent_pb2.Message:
     positions = [agent_pb2.Position(index=index, count=count) for index, count in path]
-    told = {"request_id": KEY, "upstream": upstream, "downstream": downstream, "route": route, "path": positions}
+    told = {
+        "request_id": KEY,
+        "upstream": upstream,
+        "downstream": downstream,
+        "route": route,
+        "path": positions,
+    }
     return agent_pb2.Message(**{**told, **more})
 
 
@@ -153,7 +159,12 @@ def test_a_forged_message_fails_no_request_and_is_counted(tmp_path: Path) -> Non
         assert worker.driver.claims.note("edge-2").startswith("claims refused: 8; the last: it gives up")
 
     routes = [(1.0, {"add": "edge-1"}), (0.0, {"add": "edge-2"})]
-    with_worker(make_plan(tmp_path, {"add": (["x"], HASH)}, routes, sources={"x": "edge"}), "edge-1", tmp_path, test)
+    with_worker(
+        make_plan(tmp_path, {"add": (["x"], HASH)}, routes, sources={"x": "edge"}),
+        "edge-1",
+        tmp_path,
+        test,
+    )
 
 
 @pytest.mark.parametrize("stated", [(), ("edge-1", "edge-2"), ("edge-2",)])

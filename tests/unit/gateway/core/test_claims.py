@@ -82,7 +82,11 @@ def test_of_requests_elsewhere_it_says_nothing(view: PlanView, lie: str) -> None
             outcome, outputs = await asked
             assert (outcome, outputs) == (None, {"triple": tensor(1, 2, 3, 4)})
             status = found.gateway.status()
-            assert (status.retried, status.failed, set(status.workers.values())) == (0, 0, {"ready"})
+            assert (status.retried, status.failed, set(status.workers.values())) == (
+                0,
+                0,
+                {"ready"},
+            )
             assert list(status.reasons) == [EVIL]
             assert status.reasons[EVIL].startswith("claims refused: 1; the last: it ")
 
@@ -106,7 +110,9 @@ def test_of_its_own_requests_it_says_nothing_for_others(tmp_path: Path, lie: str
     run(test())
 
 
-def test_a_worker_fails_its_own_requests_and_names_a_neighbour_that_it_cannot_reach(tmp_path: Path) -> None:
+def test_a_worker_fails_its_own_requests_and_names_a_neighbour_that_it_cannot_reach(
+    tmp_path: Path,
+) -> None:
     view = plan_view(two_operators(tmp_path, [(1.0, ROUTES[1][1])]))
 
     async def answered(found: Served, failure: agent_pb2.Failure) -> str:
