@@ -23,6 +23,7 @@ from benchmarks import (  # noqa: F401  (each registers itself)
     training,
     vqa,
 )
+from benchmarks.attacks import attacks  # noqa: F401
 from benchmarks.deadline import compare as deadline  # noqa: F401
 from benchmarks.examples import digits, ocr, split, together  # noqa: F401
 from benchmarks.harness.run import main

@@ -40,10 +40,16 @@ def certificates(servers: Sequence[Identity]) -> Iterator[tuple[Mapping[Identity
 
 def client_tls(folder: Path, server: Identity) -> ClientTls:
     """TLS of a client with the certificate in a folder."""
-    context = ssl.create_default_context(cafile=str(folder / CA_FILE))
-    context.load_cert_chain(folder / CERTIFICATE_FILE, folder / PRIVATE_KEY_FILE)
+    context = client_context(folder)
     context.set_alpn_protocols(["h2"])
     return ClientTls(context, server.tls_name)
+
+
+def client_context(folder: Path) -> ssl.SSLContext:
+    """The certificate in a folder, and the authority that servers must have."""
+    context = ssl.create_default_context(cafile=str(folder / CA_FILE))
+    context.load_cert_chain(folder / CERTIFICATE_FILE, folder / PRIVATE_KEY_FILE)
+    return context
 
 
 @contextlib.contextmanager
