@@ -30,12 +30,12 @@ _HTTP = ("long_texts", "large_json", "slow_bodies")
 
 @dataclass(frozen=True)
 class Served:
-    """A gateway. `client`: the folder of a client's certificate, which attackers have too."""
+    """A gateway. `attacker`: the folder of the certificate that attackers have."""
 
     pid: int
     ports: dict[str, int]
     connect: Connect
-    client: Path
+    attacker: Path
 
 
 @benchmark
@@ -50,10 +50,10 @@ def attacks(smoke: bool) -> Result:
     return Result(
         title="A gateway under attack",
         topic=Topic.SERVING,
-        method=f"A gateway and an agent with mutual TLS. A client sends {RATE_PER_S} requests a second for {seconds:g} s, "
-        "alone and then beside an attacker, which is a process of its own with a certificate of the same client's "
-        "authority. Memory is the gateway's resident memory before, and the most during the attack. All processes share "
-        "the cores.",
+        method=f"A gateway and an agent with mutual TLS. A client sends {RATE_PER_S} requests a second for "
+        f"{seconds:g} s, alone and then beside an attacker, which is a process of its own with another client's "
+        "certificate. Memory is the gateway's resident memory before, and the most during the attack. All processes "
+        "share the cores.",
         reference=f"{SPREAD} times the memory before, and the {BUDGET_MIB} MiB that a process may keep of requests.",
         tables=(
             Table.of(
@@ -79,7 +79,7 @@ def _attacked(served: Served, name: str, port: str, seconds: float) -> list[str]
     before = _memory_mib(served.pid, "VmRSS")
     Path(f"/proc/{served.pid}/clear_refs").write_text("5", encoding="ascii")  # the peak is counted anew
     command = [sys.executable, "-m", "benchmarks.attacks.attackers", name, str(served.ports[port])]
-    with subprocess.Popen([*command, str(served.client), str(seconds + 2.0)]) as attacker:
+    with subprocess.Popen([*command, str(served.attacker), str(seconds + 2.0)]) as attacker:
         time.sleep(min(1.0, seconds))
         beside = _paced(served.connect, seconds)
         attacker.kill()
@@ -129,7 +129,8 @@ def _gateway() -> Iterator[Served]:
         (folder / "plan.json").write_text(json.dumps(to_document(plan)), encoding="utf-8")
         (name,) = (worker.name for worker in plan.workers)
         gateway, agent = Identity(plan.name, Role.GATEWAY), Identity(plan.name, Role.AGENT, name)
-        folders, client = stack.enter_context(certificates([gateway, agent]))
+        attacker = Identity(plan.name, Role.CLIENT, "attacker")
+        folders, client = stack.enter_context(certificates([gateway, agent, attacker]))
         at_gateway, at_agent = free_port(), free_port()
         ports = {port: free_port() for port in _PORTS}
         peers = {"": f"127.0.0.1:{at_gateway}", name: f"127.0.0.1:{at_agent}"}
@@ -142,7 +143,7 @@ def _gateway() -> Iterator[Served]:
         child = stack.enter_context(process(command))
         connect = chain_client(ports["clients"], client_tls(client, gateway), _ROWS)
         _await_answer(connect)
-        yield Served(child.pid, ports, connect, client)
+        yield Served(child.pid, ports, connect, folders[attacker])
 
 
 def _await_answer(connect: Connect) -> None:

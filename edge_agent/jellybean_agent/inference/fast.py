@@ -12,8 +12,8 @@ from jellybean_agent.inference.envelopes import Envelopes, RequestEnvelope, spli
 from jellybean_agent.inference.models import InferenceBackend
 from jellybean_agent.inference.service import resolve_request
 from jellybean_agent.inference.tensors import inputs_of
-from jellybean_agent.inference.typed_contents import INLINE_BYTES
 from jellybean_agent.rpc.calls import RpcCall
+from jellybean_agent.rpc.parsed_size import SMALL_BYTES
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
@@ -31,7 +31,7 @@ class FastInfer(ABC):
         if parts is None:
             return False
         envelope, own_id, tensors = parts
-        if len(envelope) > INLINE_BYTES:
+        if len(envelope) > SMALL_BYTES:
             return False
         known = self._known.get(envelope) or self._read(envelope, data)
         if known is None or not known.fits(own_id, tensors):

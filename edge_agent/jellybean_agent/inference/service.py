@@ -18,7 +18,8 @@ from google.protobuf.message import DecodeError, Message
 from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, status_of
 from jellybean_agent.inference.models import InferenceBackend, Sequence, ServedModel, find_model, ports_of_model
 from jellybean_agent.inference.tensors import DATATYPE_BY_DTYPE, inputs_of, outputs_of
-from jellybean_agent.inference.typed_contents import INLINE_BYTES, check_typed_bytes, make_raw
+from jellybean_agent.inference.typed_contents import has_large_contents, make_raw
+from jellybean_agent.rpc.parsed_size import SMALL_BYTES, has_large_overhead
 from jellybean_agent.security.identity import current_caller
 from jellybean_agent.telemetry.logs import about, log_fields
 from jellybean_protos.inference.v2 import inference_pb2 as pb
@@ -54,7 +55,7 @@ class InferenceService:
 
     def __init__(self, served: InferenceBackend, on_refused: Callable[[AgentError], None] = lambda error: None) -> None:
         self._served, self._on_refused = served, on_refused
-        self._typed_turn = asyncio.Lock()  # one large request with typed contents is read at a time
+        self._large_turn = asyncio.Lock()  # one large request is read at a time
 
     def handler(self) -> Any:
         """The gRPC handler of all methods of the protocol; Triton's extensions that do not apply are refused."""
@@ -212,11 +213,12 @@ class InferenceService:
     async def _read(self, data: bytes) -> pb.ModelInferRequest:
         """Parse a request; typed contents that are large become raw ones. AgentError if it is invalid."""
         try:
-            if len(data) <= INLINE_BYTES or check_typed_bytes(data) <= INLINE_BYTES:
+            if len(data) <= SMALL_BYTES:
                 return _parsed(pb.ModelInferRequest, data)
-            async with self._typed_turn:
+            async with self._large_turn:
                 request = _parsed(pb.ModelInferRequest, data)
-                await make_raw(request)
+                if has_large_contents(request):
+                    await make_raw(request)
                 return request
         except AgentError as error:
             self._on_refused(error)
@@ -277,6 +279,8 @@ def refusal_of(error: AgentError) -> tuple[grpc.StatusCode, str]:
 
 
 def _parsed(kind: type[Kind], data: bytes) -> Kind:
+    if has_large_overhead(kind.DESCRIPTOR, data):
+        raise InvalidInputError(f"the {kind.__name__} has too many small parts: send raw_input_contents")
     request = kind()
     try:
         request.ParseFromString(data)

@@ -1,8 +1,7 @@
-"""Requests whose tensors are typed contents: lists of numbers, which take up to eight times their bytes once parsed.
+"""Requests whose tensors are typed contents: lists of numbers.
 
-Their size is known before they are parsed. Large ones are read one at a time, in steps between which the
-event loop does what else is due: protobuf's containers are read under the interpreter's lock, so a thread
-would hold everybody up.
+Large ones are read one at a time, in steps between which the event loop does what else is due:
+protobuf's containers are read under the interpreter's lock, so a thread would hold everybody up.
 """
 
 from __future__ import annotations
@@ -13,30 +12,16 @@ import numpy as np
 
 from jellybean_agent.errors import InvalidInputError
 from jellybean_agent.inference.tensors import tensor_from_values, typed_values
+from jellybean_agent.rpc.parsed_size import SMALL_BYTES
 from jellybean_agent.tensors.tensors import Array
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
-MAX_TYPED_BYTES = 2**23
-INLINE_BYTES = 2**16  # read at once
 _STEP_ELEMENTS = 2**13  # less than half a millisecond
-_INPUTS_TAG = pb.ModelInferRequest.DESCRIPTOR.fields_by_name["inputs"].number << 3 | 2
 
 
-def check_typed_bytes(data: bytes | memoryview) -> int:
-    """Bytes of a request's inputs without raw contents, found without parsing. InvalidInputError above the limit."""
-    size, at, end = 0, 0, len(data)
-    while at < end:
-        tag, at = _varint(data, at)
-        if tag & 7 == 2:
-            length, at = _varint(data, at)
-            size += length if tag == _INPUTS_TAG else 0
-            at += length
-        else:
-            at = _varint(data, at)[1] if tag & 7 == 0 else at + {1: 8, 5: 4}.get(tag & 7, end)
-    if size > MAX_TYPED_BYTES:
-        limit = f"above the limit of {MAX_TYPED_BYTES}: send raw_input_contents, which have none of their own"
-        raise InvalidInputError(f"{size} bytes of typed contents are {limit}")
-    return size
+def has_large_contents(request: pb.ModelInferRequest) -> bool:
+    """True if its typed contents take steps to read."""
+    return not request.raw_input_contents and sum(item.contents.ByteSize() for item in request.inputs) > SMALL_BYTES
 
 
 async def make_raw(request: pb.ModelInferRequest) -> None:
@@ -55,13 +40,3 @@ async def make_raw(request: pb.ModelInferRequest) -> None:
             raise InvalidInputError(f"input {item.name[:60]!r}: {error}") from error
         item.ClearField("contents")
         request.raw_input_contents.append(data)
-
-
-def _varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """(value of the varint at `at`, offset after it); an offset past the end if it is cut off."""
-    number = 0
-    for shift, octet in enumerate(data[at : at + 10]):
-        number |= (octet & 0x7F) << 7 * shift
-        if octet < 0x80:
-            return number, at + shift + 1
-    return 0, len(data) + 1

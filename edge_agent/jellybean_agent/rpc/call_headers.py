@@ -18,6 +18,7 @@ _REQUIRED = (b":method", b":scheme", b":path")
 _OF_CONNECTIONS = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"})
 _NAME = re.compile(rb"[!-9;-@\[-~]+")  # visible characters but upper case and the colon
 _CACHED_NAME_BYTES = 64
+_FIELD_BYTES = 128  # what a field takes besides its bytes
 _UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _HOP_BY_HOP = frozenset({"te", "content-type", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding"})
 
@@ -80,6 +81,7 @@ def _call(pseudo: dict[bytes, bytes], fields: Headers, names: Sequence[str]) -> 
         timeout_s,
         by_name.get(b"grpc-encoding", b"identity").decode("latin-1"),
         None if length is None else int(length),
+        size=sum(len(name) + len(value) + _FIELD_BYTES for name, value in fields),
     )
 
 

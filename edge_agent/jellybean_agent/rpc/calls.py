@@ -25,7 +25,7 @@ from jellybean_agent.system.timers import loop_s
 
 LOG = logging.getLogger("jellybean.calls")
 SHUTTING_DOWN = "the server is shutting down"
-_HEALTH = "/grpc.health.v1.Health/"
+_HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 EOF: Any = getattr(grpc.aio, "EOF")  # noqa: B009 (missing from the type stubs)
 AuthContext = Mapping[str, Iterable[bytes]]
 NO_AUTH_CONTEXT: AuthContext = MappingProxyType({})
@@ -111,6 +111,10 @@ class CallServer(Protocol):
         """A unary call was opened whose request has not arrived completely."""
         ...
 
+    def make_room_for_bytes(self, call: RpcCall) -> bool:
+        """End a call whose request does not go on, for one that needs memory; False if there is none."""
+        ...
+
     def has_request(self, call: RpcCall) -> None:
         """A unary call's request is complete."""
         ...
@@ -161,7 +165,7 @@ class Method:
     @property
     def is_health(self) -> bool:
         """True for health checks, which are answered when nothing else is."""
-        return self.path.startswith(_HEALTH)
+        return self.path == _HEALTH_CHECK
 
 
 @dataclass(slots=True, eq=False)
@@ -174,6 +178,7 @@ class CallHeaders:
     compression: str = "identity"
     content_bytes: int | None = None  # of all DATA of the request, if the client has declared it
     method: Method | None = None
+    size: int = 0  # bytes of memory
     is_authorised: bool = False  # the policy has accepted a call with these headers, and would accept the next one
 
 

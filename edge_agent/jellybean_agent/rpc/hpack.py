@@ -102,7 +102,7 @@ class Decoder(Generic[Read]):
         value = self._read(tuple(found))
         if changes:
             self._cached.clear()
-        elif len(self._cached) < _MAX_CACHED and len(block) <= _MAX_CACHED_BYTES:
+        elif len(self._cached) < _MAX_CACHED and max(len(block), size // 4) <= _MAX_CACHED_BYTES:
             self._cached[block] = value
         return value
 

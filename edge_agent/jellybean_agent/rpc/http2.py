@@ -63,7 +63,8 @@ _READ_BYTES = 2**16
 _NOTHING = memoryview(b"")
 _GOAWAY_BYTES = 8  # without the text behind
 _RETIRE_S = 1.0  # from a GOAWAY until calls are refused: longer than it takes a client to know
-_UNSENT_BYTES = 2**20  # bytes in the transport's write buffer above which reading pauses
+_UNSENT_BYTES = 2**16  # bytes in the transport's write buffer above which reading pauses, and they count
+_CLOSE_S = 5.0  # for a closed connection's last bytes to be read, before it is aborted
 
 
 class Http2Connection(asyncio.BufferedProtocol):
@@ -87,6 +88,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._has_preface = False
         self._data: tuple[int, int, int] = (0, 0, 0)  # of the DATA frame being received: stream, bytes left, flags
         self._padding = 0  # bytes of padding left after it
+        self._closing: asyncio.Transport | None = None  # of a connection that has violated the protocol
         self._unacknowledged = 0  # bytes received that were not given back to the connection's window yet
         self._frames = {
             HEADERS: self._calls.headers,
@@ -114,20 +116,22 @@ class Http2Connection(asyncio.BufferedProtocol):
             self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._out.transport = None
+        self._out.transport = self._closing = None
         for stream in self._streams.take_all():
             self.responses.drop(stream)
+        self.responses.resume()
         self._server.closed(self, self.responses.caller)
 
     def pause_writing(self) -> None:
-        self.responses.is_paused = True
+        transport = self._out.transport or self._closing
+        self.responses.pause(0 if transport is None else transport.get_write_buffer_size())
         if self._out.transport is not None:
             self._out.transport.pause_reading()
 
     def resume_writing(self) -> None:
         if self._out.transport is not None:
             self._out.transport.resume_reading()
-        self.responses.is_paused = False
+        self.responses.resume()
         self.responses.send_all_unsent()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -279,6 +283,7 @@ class Http2Connection(asyncio.BufferedProtocol):
                 raise StreamError(CLOSED)
             return
         stream.receive_bytes(size)
+        self.responses.data_bytes += size
         stream.content_bytes += size if part is None else len(part)
         if part is None:
             self._requests.received_directly(stream, size)
@@ -347,17 +352,32 @@ class Http2Connection(asyncio.BufferedProtocol):
                 stream.call.end(grpc.StatusCode.UNAVAILABLE, reason)
         self._out.flush()
         if self._out.transport is not None:
-            self._out.transport.close()
+            self._close_transport(self._out.transport)
 
     def expire(self) -> None:
-        """End a connection without a call, after a GOAWAY: a call that crosses it is made again elsewhere."""
+        """End a connection without a call, after a GOAWAY: calls that cross it are answered."""
+        if not self._has_preface:
+            self.abort()
+            return
         self.retire()
-        asyncio.get_running_loop().call_later(2 * _RETIRE_S, self.close, "the connection was idle")
+        self._close_once_idle()
+
+    def _close_once_idle(self) -> None:
+        if self._calls.is_draining and not self._streams.by_number:
+            self.close("the connection was idle")
+        elif self._out.transport is not None:
+            asyncio.get_running_loop().call_later(_RETIRE_S, self._close_once_idle)
 
     def abort(self) -> None:
         """End the connection at once, and its calls."""
-        if self._out.transport is not None:
-            self._out.transport.abort()
+        transport = self._out.transport or self._closing
+        if transport is not None:
+            transport.abort()
+
+    def _close_transport(self, transport: asyncio.Transport) -> None:
+        """Close the connection once its last bytes are read, or some seconds later."""
+        transport.close()
+        asyncio.get_running_loop().call_later(_CLOSE_S, transport.abort)
 
     def _break(self, code: int, reason: str) -> None:
         """Close the connection of a client that violated the protocol, with an HTTP/2 error code."""
@@ -365,7 +385,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._out.write(frame(GOAWAY, 0, 0, last + reason.encode()[:200]))
         self._out.flush()
         if self._out.transport is not None:
-            self._out.transport.close()
-            self._out.transport = None
+            self._closing, self._out.transport = self._out.transport, None  # nothing more is read or written
+            self._close_transport(self._closing)
         for stream in self._streams.take_all():
             self.responses.drop(stream)

@@ -104,6 +104,7 @@ class CallOpener:
         known = method or unknown_method(headers.path)
         call = stream.call = RpcCall(self._responses, number, headers, known, headers.timeout_s)
         call.wire_state = stream
+        stream.queued = headers.size
         self._admit(call, is_known=method is not None)
         if ends_stream and number in self._streams.by_number:
             self.half_close(stream)
@@ -138,7 +139,8 @@ class CallOpener:
             if call.is_over:
                 return
             if not method.is_unary:
-                call.start_stream()
+                if self._requests.hold(call.wire_state):
+                    call.start_stream()
             else:
                 self._new_calls.append((call, call.wire_state))
 
@@ -163,3 +165,4 @@ class CallOpener:
                 if not call.is_over and not stream.is_half_closed:
                     call.start_deadline()
                     self._server.awaits_request(call)
+                    self._requests.hold(stream)

@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 
 from jellybean_agent.rpc.calls import CallServer, RpcCall
-from jellybean_agent.rpc.http2_stream import DIRECT_BYTES, Stream
+from jellybean_agent.rpc.http2_stream import DIRECT_BYTES, MESSAGE_BYTES, Stream
 from jellybean_agent.rpc.inflation import COMPRESSIONS, INLINE_BYTES, Inflation, InflationError
 
 _PREFIX_BYTES = 5  # of a gRPC message: whether it is compressed, and its size
@@ -102,6 +102,8 @@ class RequestAssembler:
         caller = call.connection.caller
         if caller is not None and stream.hold(caller.bytes):
             return True
+        if caller is not None and self._server.make_room_for_bytes(call) and stream.hold(caller.bytes):
+            return True
         reason = "the requests and answers that this server keeps, of this client or of all, need too much memory: wait"
         call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{reason} for answers before the next request")
         return False
@@ -116,6 +118,7 @@ class RequestAssembler:
             call.end(grpc.StatusCode.INVALID_ARGUMENT, "a call without a request")
         else:
             request, stream.request = stream.request, None
+            self._server.has_request(call)
             if stream.is_compressed:
                 self._inflate(call, stream, request)
             else:
@@ -132,7 +135,7 @@ class RequestAssembler:
             else:
                 stream.request = message
         elif stream.inflation is not None:  # the order of messages is kept
-            stream.queued += len(message)
+            stream.queued += len(message) + MESSAGE_BYTES
             stream.backlog.append((bytes(message), stream.is_compressed))
         elif stream.is_compressed:
             self._inflate(call, stream, message)
@@ -141,9 +144,8 @@ class RequestAssembler:
 
     def _receive(self, call: RpcCall, stream: Stream, message: memoryview | bytearray) -> None:
         """Hand a message to its call, which uses it until it says so."""
-        stream.queued += len(message)
+        stream.queued += len(message) + MESSAGE_BYTES
         if not call.method.is_unary or self.hold(stream):
-            self._server.has_request(call)
             call.receive(memoryview(message))
 
     # -- compressed messages ------------------------------------------------------------------------------------------
@@ -161,7 +163,7 @@ class RequestAssembler:
         elif inflation.is_complete:
             self._receive(call, stream, inflation.content)
         else:
-            stream.queued += len(message)
+            stream.queued += len(message) + MESSAGE_BYTES
             stream.backlog.append((bytes(message), True))
             stream.inflation = asyncio.get_running_loop().create_task(self._inflate_backlog(call, stream))
 
@@ -174,7 +176,7 @@ class RequestAssembler:
                 if is_compressed:
                     content = await self._inflated(call, stream, message)
                 if content is not None:
-                    stream.queued -= len(message)
+                    stream.queued -= len(message) + MESSAGE_BYTES
                     self._receive(call, stream, memoryview(content))
                     self.hold(stream)
             stream.inflation = None

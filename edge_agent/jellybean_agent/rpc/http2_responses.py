@@ -35,6 +35,9 @@ from jellybean_agent.rpc.http2_flood import FloodGuard
 from jellybean_agent.rpc.http2_stream import Stream, StreamTable
 from jellybean_agent.rpc.write_buffer import WriteBuffer
 
+_BURST_BYTES = 2**18  # after which the transport is asked whether it is full
+_SMALL_BYTES = 2**12  # of a message that is copied behind its prefix
+_PART_BYTES = 128  # what a part that waits takes besides its bytes
 _WRITABLE_BYTES = 2**18  # unsent bytes of one stream above which its handler waits
 
 
@@ -47,6 +50,8 @@ class ResponseSender:
         self.caller: Caller | None = None
         self.frame_bytes = 2**14  # largest frame that the client accepts
         self.is_paused = False  # True while the transport's write buffer is full
+        self.data_bytes = 0  # of DATA that the client has sent
+        self._buffered_bytes = 0  # of the transport's write buffer, while it is full
         self._server, self._table, self._out, self._guard = server, streams, out, guard
         self._streams = streams.by_number
         self._loop = asyncio.get_running_loop()
@@ -77,13 +82,17 @@ class ResponseSender:
             prefix = b"\0" + len(message).to_bytes(4, "big")
             self._out.write(frame_head(DATA, 0, call.number, size) + prefix + message)
             return
+        is_small = size < _SMALL_BYTES
+        kept = size + _PART_BYTES * (1 if is_small else 2)
         is_much = self._unsent_bytes and self._unsent_bytes + size > 2 * self._server.max_message_bytes
-        if is_much or self.caller is None or not self.caller.bytes.take(size):
-            reason = f"{self._unsent_bytes} bytes of answers lie unread on this connection: read them first"
+        if is_much or self.caller is None or not self.caller.bytes.take(kept):
+            here = f"{self._unsent_bytes} bytes of answers lie unread on this connection: read them first"
+            reason = here if is_much else "too many bytes of answers lie unread at this server: read yours first"
             call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
             return
         self._unsent_bytes += size
-        stream.unsent += (memoryview(b"\0" + len(message).to_bytes(4, "big")), memoryview(message))
+        prefix = b"\0" + len(message).to_bytes(4, "big")
+        stream.unsent += (memoryview(prefix + message),) if is_small else (memoryview(prefix), memoryview(message))
         self._blocked[call.number] = stream
         self._send_unsent(call.number, stream)
 
@@ -112,9 +121,8 @@ class ResponseSender:
             self.give_credit(call.number, stream)
 
     def received_bytes(self, call: RpcCall) -> int:
-        """Bytes of the call's request that have arrived."""
-        stream: Stream = call.wire_state
-        return stream.content_bytes
+        """Bytes of requests that have arrived: a slow connection may carry many."""
+        return self.data_bytes
 
     async def writable(self, call: RpcCall) -> None:
         """Wait until most of the call's response bytes have left."""
@@ -173,7 +181,7 @@ class ResponseSender:
                 call.cancel()
         if stream.timer is not None:
             stream.timer.cancel()
-        self._sent(sum(map(len, stream.unsent)))
+        self._sent(sum(map(len, stream.unsent)), len(stream.unsent))
         stream.unsent.clear()
         stream.release(None if self.caller is None else self.caller.bytes)
         if stream.waiter is not None and not stream.waiter.done():
@@ -183,23 +191,19 @@ class ResponseSender:
 
     def _send_unsent(self, number: int, stream: Stream) -> None:
         """Send unsent bytes of a stream as far as the windows allow, in frames of at most `frame_bytes`."""
+        burst = 0
         while stream.unsent and not self.is_paused:
             room = min(self.frame_bytes, stream.window, self._window)
             if room <= 0:
                 break
-            parts: list[memoryview] = []
-            size = 0
-            while stream.unsent and size < room:
-                part = stream.unsent.popleft()
-                if len(part) > room - size:
-                    stream.unsent.appendleft(part[room - size :])
-                    part = part[: room - size]
-                parts.append(part)
-                size += len(part)
+            parts, size = self._next_parts(stream, room)
             stream.window -= size
             self._window -= size
-            self._sent(size)
             self._out.write(frame_head(DATA, 0, number, size), *parts)
+            burst += size
+            if burst >= _BURST_BYTES:  # so that the transport says when it is full
+                self._out.flush()
+                burst = 0
         if stream.waiter is not None and not stream.waiter.done() and sum(map(len, stream.unsent)) <= _WRITABLE_BYTES:
             stream.waiter.set_result(None)
         if not stream.unsent:
@@ -207,11 +211,41 @@ class ResponseSender:
             if stream.last is not None:
                 self._close(number, stream, stream.last)
 
-    def _sent(self, size: int) -> None:
-        """So many bytes are not kept any more."""
+    def _next_parts(self, stream: Stream, room: int) -> tuple[list[memoryview], int]:
+        """Take at most `room` unsent bytes of a stream; returns them with their number."""
+        parts: list[memoryview] = []
+        size = ended = 0
+        while stream.unsent and size < room:
+            part = stream.unsent.popleft()
+            if len(part) > room - size:
+                stream.unsent.appendleft(part[room - size :])
+                part = part[: room - size]
+            else:
+                ended += 1
+            parts.append(part)
+            size += len(part)
+        self._sent(size, ended)
+        return parts, size
+
+    def pause(self, buffered_bytes: int) -> None:
+        """The transport's write buffer is full: what is in it counts until it is read."""
+        self.is_paused = True
+        if self.caller is not None:
+            self._buffered_bytes += buffered_bytes
+            self.caller.bytes.add(buffered_bytes)
+
+    def resume(self) -> None:
+        """The transport's write buffer is read, or gone."""
+        self.is_paused = False
+        if self.caller is not None:
+            self.caller.bytes.give(self._buffered_bytes)
+        self._buffered_bytes = 0
+
+    def _sent(self, size: int, parts: int) -> None:
+        """So many bytes and parts are not kept any more."""
         self._unsent_bytes -= size
         if size and self.caller is not None:
-            self.caller.bytes.give(size)
+            self.caller.bytes.give(size + _PART_BYTES * parts)
 
     def _close(self, number: int, stream: Stream, last: bytes) -> None:
         """Send the trailers and release the stream."""

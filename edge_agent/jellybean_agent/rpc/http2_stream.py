@@ -19,6 +19,7 @@ from jellybean_agent.rpc.frames import (
 
 _REMEMBERED_GAPS = 16  # in the numbers of streams: clients have none, and each is looked through for a late frame
 _REMEMBERED = 1024  # closed streams: more than a client can have in flight when one of them is closed
+MESSAGE_BYTES = 64  # what a message takes besides its bytes
 DIRECT_BYTES = 2**14  # messages from this size on are received without a copy through the read buffer
 
 
@@ -77,7 +78,7 @@ class Stream:
 
     def consumed(self, size: int, share: PeerShare | None) -> None:
         """A message of so many bytes is not used any more."""
-        self.queued -= size
+        self.queued -= size + MESSAGE_BYTES
         if share is not None and self.charged > self.queued:
             self.hold(share)
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import grpc
 
-from jellybean_agent.admission.gate import IDLE, ConnectionGate, End, Entry
+from jellybean_agent.admission.gate import IDLE, SILENT, ConnectionGate, End, Entry
 from jellybean_agent.admission.limits import ListeningPort, PortLimits
 from jellybean_agent.admission.process import Admission
 from jellybean_agent.admission.shares import PeerShare, SharedLimit
@@ -17,6 +17,7 @@ from jellybean_agent.rpc.flood_limits import FloodLimits
 from jellybean_agent.security.identity import Role, identities
 
 _PRIVILEGED = frozenset({Role.ADMIN, Role.GATEWAY})
+_STOPPED_S = 2.0  # without a byte, after which a request may end for others
 _BODY, _CALLS = "no request", "too many calls"
 
 
@@ -126,6 +127,17 @@ class RpcPort:
         """The request is here."""
         self._waiting.pop(call, None)
 
+    def make_room_for_bytes(self, call: RpcCall) -> bool:
+        """End the oldest call whose request has stopped, of the peer that holds most bytes. False if there is none."""
+        most = self._admission.bytes.largest_share()
+        for other, (_, since_s) in self._waiting.items():
+            caller = other.connection.caller
+            has_stopped = other is not call and self.gate.now_s - since_s >= _STOPPED_S
+            if has_stopped and caller is not None and caller.bytes is most:
+                self._end_waiting(other, "its request does not go on, and others need the memory")
+                return True
+        return False
+
     def _make_room(self, share: PeerShare) -> bool:
         """End the oldest call without its request: of a peer that has too many, else of the one that has most."""
         crowded = share if share.is_dominant else self._calls_limit.largest_share()
@@ -156,10 +168,10 @@ def _share(call: RpcCall) -> PeerShare | None:
 
 
 def _ending(connection: OpenConnection) -> End:
-    """Ends a connection: an idle one is told first, so that its client makes its next call on another one."""
+    """Ends a connection: one without a call is told first, so that its client makes its next call on another one."""
 
     def end(reason: str) -> None:
-        if reason == IDLE:
+        if reason in (IDLE, SILENT):
             connection.expire()
         else:
             connection.abort()

@@ -71,6 +71,7 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
         self._filled = 0  # bytes in the buffer, or in the large frame
         self._large: memoryview | None = None  # memory of a frame that is larger than the read buffer
         self._counted = 0  # bytes of that frame, which are the client's
+        self._waits_for_memory = False
         self.caller: Caller | None = None
         self._open: dict[int, RpcCall] = {}
         self._headers: dict[bytes, CallHeaders] = {}
@@ -107,7 +108,7 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
             self._out.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if self._out.transport is not None:
+        if self._out.transport is not None and not self._waits_for_memory:
             self._out.transport.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -175,6 +176,7 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
             self._filled = len(begin)
             self._buffer[: len(begin)] = begin
             transport.pause_reading()
+            self._waits_for_memory = True
             asyncio.get_running_loop().call_later(_RETRY_S, self._retry)
             return
         self._counted = length
@@ -184,6 +186,7 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
 
     def _retry(self) -> None:
         """Look again whether the next frame may be received."""
+        self._waits_for_memory = False
         if self._out.transport is not None and not self._is_closed:
             self._out.transport.resume_reading()
             self.buffer_updated(0)

@@ -24,6 +24,7 @@ from jellybean_agent.admission.limits import ListeningPort, PortLimits
 from jellybean_agent.admission.process import Admission
 from jellybean_agent.brain.messages import GATEWAY
 from jellybean_agent.errors import PlanViewError, StatusError
+from jellybean_agent.rpc.parsed_size import has_large_overhead
 from jellybean_agent.rpc.server import RpcServer
 from jellybean_agent.rpc.tls.listener import HTTP2_ALPN, SERVER_ALPN, TlsLimits
 from jellybean_agent.rpc.unix_socket_frames import STREAMS_ALPN
@@ -241,6 +242,15 @@ def check_caller(policy: Policy | OpenPolicy, method: str, context: Any) -> bool
         raise
 
 
+def _parsed(parse: Any, method: str, request: bytes) -> Any:
+    """A request's message. StatusError if it would take far more memory than its bytes."""
+    kind = getattr(parse, "__self__", None)  # the class whose FromString it is
+    if kind is not None and has_large_overhead(kind.DESCRIPTOR, request):
+        reason = f"the request of {method} has too many small parts"
+        raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+    return parse(request)
+
+
 def _guarded(handler: Any, method: str, policy: Policy | OpenPolicy, on_call: OnCall | None) -> Any:
     """Wrap a handler so that the policy is checked first. A unary request is parsed here, so that invalid bytes get a
     clear status.
@@ -254,7 +264,7 @@ def _guarded(handler: Any, method: str, policy: Policy | OpenPolicy, on_call: On
                 check_caller(policy, method, context)
             if on_call is not None:
                 on_call(context)
-            return request if parse is None else parse(request)
+            return request if parse is None else _parsed(parse, method, request)
         except StatusError as error:
             await context.abort(error.status, str(error))  # which raises
         except DecodeError:

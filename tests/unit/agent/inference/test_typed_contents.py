@@ -10,7 +10,7 @@ import pytest
 
 from jellybean_agent import InvalidInputError
 from jellybean_agent.inference.tensors import inputs_of
-from jellybean_agent.inference.typed_contents import MAX_TYPED_BYTES, check_typed_bytes, make_raw
+from jellybean_agent.inference.typed_contents import make_raw
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 from tests.support.simulated_time import run_in_simulated_time
 
@@ -68,21 +68,3 @@ def test_what_is_wrong_is_refused_with_its_input(request_: pb.ModelInferRequest,
             await make_raw(request_)
 
     run_in_simulated_time(run)
-
-
-def test_too_many_are_refused_before_they_are_parsed() -> None:
-    """One byte each on the wire, eight in memory."""
-    data = typed("INT64", "int64_contents", [1] * (MAX_TYPED_BYTES + 100), (1,)).SerializeToString()
-    with pytest.raises(InvalidInputError, match="send raw_input_contents"):
-        check_typed_bytes(data)
-    raw = pb.ModelInferRequest(model_name="m", raw_input_contents=[bytes(2 * MAX_TYPED_BYTES)])
-    raw.inputs.add(name="x", datatype="UINT8", shape=[2 * MAX_TYPED_BYTES])
-    assert check_typed_bytes(raw.SerializeToString()) < 100
-
-
-@pytest.mark.parametrize("data", [b"\x2a", b"\x2a\xff\xff\xff\xff\x7f", b"\xff" * 50, b"\x0b\x0c", b"\x28\x80"])
-def test_damaged_bytes_are_left_to_the_parser(data: bytes) -> None:
-    try:
-        assert check_typed_bytes(data) >= 0
-    except InvalidInputError as error:
-        assert "typed contents" in str(error)

@@ -75,9 +75,10 @@ def test_health_is_answered_when_nothing_else_is() -> None:
 def test_a_request_that_stops_arriving_ends_and_a_slow_one_does_not() -> None:
     async def run() -> None:
         server = CallServer(body_s=5.0)
-        client = await greeted_client(server)
+        client, stalled = await greeted_client(server), await greeted_client(server)
         body = message(bytes(1000))
-        await client.send(open_call(1, ECHO) + data(1, body[:10]) + open_call(3, ECHO) + data(3, body[:10]))
+        await client.send(open_call(3, ECHO) + data(3, body[:10]))
+        await stalled.send(open_call(1, ECHO) + data(1, body[:10]))
         for at in range(10, 310, 10):
             await asyncio.sleep(1.0)
             await client.send(data(3, body[at : at + 10]))
@@ -113,7 +114,7 @@ def test_a_request_counts_until_its_call_is_over() -> None:
         admission = Admission(request_bytes=MIB)
         client = await greeted_client(CallServer(admission))
         await client.send(open_call(1, SLOW) + data(1, message(bytes(100_000)), END_STREAM))
-        assert admission.bytes.held == 100_000
+        assert 100_000 <= admission.bytes.held < 101_000, "with its headers"
         await client.send(reset(1))
         assert admission.bytes.held == 0
 
@@ -126,9 +127,10 @@ def test_queued_messages_of_a_stream_count_until_they_are_read() -> None:
         client = await greeted_client(CallServer(admission))
         answers = await client.send(open_call(1, BIDI) + b"".join(data(1, message(bytes(1000))) for _ in range(50)))
         assert len(content(answers, 1)) == 50 * 1005
-        assert admission.bytes.held == 0
+        headers = admission.bytes.held
+        assert headers < 1000
         await client.send(data(1, message(bytes(5000))[:2000]))
-        assert admission.bytes.held == 2000 - 5
+        assert admission.bytes.held == headers + 2000 - 5
         client.transport.lose()
         assert admission.bytes.held == 0
 
@@ -168,7 +170,7 @@ def test_a_compressed_request_is_unpacked_when_it_is_complete_and_within_the_mem
             assert [client.status(answers, number)[0] for number in (1, 3, 5)] == [EXHAUSTED] * 3
         else:
             assert not answers
-            assert admission.bytes.held == 3 * (len(bomb) - 5), "as they came"
+            assert 0 <= admission.bytes.held - 3 * (len(bomb) - 5) < 2000, "as they came"
 
     asyncio.run(run())
 
@@ -191,6 +193,7 @@ def test_large_compressed_messages_are_unpacked_in_order_beside_other_calls(comp
             await asyncio.sleep(0.001)
             answers += await client.frames()
         assert content(answers, 1) == message(large) + message(b"behind it")
+        client.transport.lose()
         assert admission.bytes.held == 0
 
     asyncio.run(run())

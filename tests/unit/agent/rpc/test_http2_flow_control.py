@@ -132,7 +132,7 @@ def test_nothing_is_read_from_a_client_that_does_not_read() -> None:
         await client.send(window(0, 2**30))
         client.transport.is_blocked = True
         large = RANDOM * 4
-        await client.send(unary_call(7, large[: 2**19]))
+        await client.send(unary_call(7, large[: 2**15]))
         assert client.transport.is_reading
         await client.send(unary_call(9, large[: 2**20 - 5]) + unary_call(11, large[: 2**20 - 5]))
         assert not client.transport.is_reading

@@ -1,0 +1,74 @@
+"""How much memory a protobuf message takes once it is parsed, found without parsing it.
+
+Two bytes of an empty submessage become some hundred, a number of one byte becomes eight. Whoever sends many of them
+within the size of a message could have a server allocate a multiple of it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+SMALL_BYTES = 2**16  # messages up to this size are not looked through
+MAX_OVERHEAD_BYTES = 2**23  # by which a parsed message may exceed its bytes
+_ITEM_BYTES = 128  # of a submessage, a text or bytes besides their content
+_NUMBER_BYTES = 8
+_GROUPS = 2**62  # more than any limit: no message here has groups
+_FIXED = {1: 8, 5: 4}
+
+
+def has_large_overhead(descriptor: Any, data: bytes | memoryview) -> bool:
+    """True if a message would take `MAX_OVERHEAD_BYTES` more than its bytes."""
+    if len(data) <= SMALL_BYTES:
+        return False
+    most = len(data) + MAX_OVERHEAD_BYTES
+    return _parsed_bytes(descriptor, memoryview(data), most) > most
+
+
+def _parsed_bytes(descriptor: Any, data: memoryview, most: int) -> int:
+    """Bytes of memory, or some number above `most`. A damaged message is measured up to the damage."""
+    fields, size, at, end = _fields(descriptor), _ITEM_BYTES, 0, len(data)
+    while at < end and size <= most:
+        key, at = _varint(data, at)
+        kind, wire = fields.get(key >> 3), key & 7
+        if wire == 2:
+            length, at = _varint(data, at)
+            if at + length > end:
+                return size
+            if kind is None or isinstance(kind, bool):
+                size += length * (_NUMBER_BYTES if kind else 1) + (0 if kind else _ITEM_BYTES)
+            else:
+                size += _parsed_bytes(kind, data[at : at + length], most - size)
+            at += length
+        elif wire == 0:
+            size, at = size + 2 * _NUMBER_BYTES, _varint(data, at)[1]
+        elif wire in _FIXED:
+            size, at = size + 2 * _NUMBER_BYTES, at + _FIXED[wire]
+        else:
+            return _GROUPS
+    return size
+
+
+@lru_cache(256)
+def _fields(descriptor: Any) -> dict[int, Any]:
+    """By number: the descriptor of a submessage; True for numbers whose size on the wire varies, False for others."""
+    varying = {descriptor_field.number: _kind(descriptor_field) for descriptor_field in descriptor.fields}
+    return {number: kind for number, kind in varying.items() if kind is not None}
+
+
+def _kind(field: Any) -> Any:
+    if field.message_type is not None:
+        return field.message_type
+    if field.type in (field.TYPE_STRING, field.TYPE_BYTES):
+        return None
+    return field.type not in (field.TYPE_FLOAT, field.TYPE_DOUBLE, field.TYPE_FIXED32, field.TYPE_FIXED64)
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    """(value of the varint at `at`, offset after it); an offset past the end if it is cut off."""
+    number = 0
+    for shift, octet in enumerate(data[at : at + 10]):
+        number |= (octet & 0x7F) << 7 * shift
+        if octet < 0x80:
+            return number, at + shift + 1
+    return 0, len(data) + 1

@@ -1,0 +1,78 @@
+"""What a message takes once parsed: messages of many small parts are found before."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jellybean_agent.rpc.parsed_size import MAX_OVERHEAD_BYTES, has_large_overhead
+from jellybean_protos.agent.v1 import agent_pb2
+from jellybean_protos.gateway.v1 import gateway_pb2
+from jellybean_protos.inference.v2 import inference_pb2 as pb
+
+REQUEST = pb.ModelInferRequest.DESCRIPTOR
+MIB = 2**20
+
+
+def packed(number: int, content: bytes) -> bytes:
+    """A field of bytes, or of a submessage, or of packed numbers."""
+    size, octets = len(content), bytearray()
+    while size > 0x7F:
+        octets.append(size & 0x7F | 0x80)
+        size >>= 7
+    return bytes((number << 3 | 2,)) + bytes(octets) + bytes((size,)) + content
+
+
+INPUTS, RAW, CONTENTS, SHAPE, OUTPUTS = 5, 7, 5, 3, 6
+BOMBS = {
+    "numbers of one byte": packed(INPUTS, packed(CONTENTS, packed(3, bytes(2 * MIB)))),
+    "sizes": packed(INPUTS, packed(SHAPE, bytes(2 * MIB))),
+    "empty inputs": packed(INPUTS, b"") * 200_000,
+    "empty outputs": packed(OUTPUTS, b"") * 200_000,
+    "empty tensors": packed(RAW, b"") * 200_000,
+    "parameters of an input": packed(INPUTS, packed(4, b"") * 200_000),
+    "texts": packed(INPUTS, packed(CONTENTS, packed(8, b"") * 200_000)),
+    "a group": b"\x9b\x06\x9c\x06" + packed(INPUTS, bytes(2**17)),
+    "an unknown field": packed(15, b"") * 200_000,
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_many_small_parts_are_found(name: str) -> None:
+    assert has_large_overhead(REQUEST, BOMBS[name])
+
+
+def test_large_requests_of_the_usual_kind_are_not() -> None:
+    raw = pb.ModelInferRequest(model_name="m", raw_input_contents=[bytes(20 * MIB), bytes(5 * MIB)])
+    raw.inputs.add(name="x", datatype="FP32", shape=[1, 3, 224, 224])
+    raw.parameters["timeout"].int64_param = 5
+    assert not has_large_overhead(REQUEST, raw.SerializeToString())
+    typed = pb.ModelInferRequest(model_name="m")
+    typed.inputs.add(name="x", datatype="FP32", shape=[MIB]).contents.fp32_contents.extend(np.zeros(MIB, np.float32))
+    assert not has_large_overhead(REQUEST, typed.SerializeToString())
+    picture = pb.ModelInferRequest(model_name="m")
+    picture.inputs.add(name="x", datatype="UINT8", shape=[150_528]).contents.uint_contents.extend([7] * 150_528)
+    assert not has_large_overhead(REQUEST, picture.SerializeToString())
+    own = gateway_pb2.InferRequest()
+    own.inputs["x"].CopyFrom(agent_pb2.Tensor(dtype="float32", shape=[5], data=bytes(10 * MIB)))
+    assert not has_large_overhead(gateway_pb2.InferRequest.DESCRIPTOR, own.SerializeToString())
+
+
+def test_other_messages_are_looked_through_too() -> None:
+    request = gateway_pb2.InferRequest()
+    request.inputs["x"].shape.extend([0] * 2 * MIB)
+    assert has_large_overhead(gateway_pb2.InferRequest.DESCRIPTOR, request.SerializeToString())
+
+
+@given(st.binary(max_size=200), st.integers(0, 2**17))
+def test_damaged_bytes_are_left_to_the_parser(data: bytes, more: int) -> None:
+    whole = data + bytes(2**16 + more)
+    is_large = has_large_overhead(REQUEST, whole)
+    try:
+        found = pb.ModelInferRequest.FromString(whole)
+    except DecodeError:
+        return
+    assert is_large or found.ByteSize() <= len(whole) + MAX_OVERHEAD_BYTES
