@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jellybean_agent.rpc.parsed_size import MAX_OVERHEAD_BYTES, has_large_overhead
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import gateway_pb2
 from jellybean_protos.inference.v2 import inference_pb2 as pb
+from tests.support.examples import examples
 
 REQUEST = pb.ModelInferRequest.DESCRIPTOR
 MIB = 2**20
@@ -51,7 +52,9 @@ def test_large_requests_of_the_usual_kind_are_not() -> None:
     raw.parameters["timeout"].int64_param = 5
     assert not has_large_overhead(REQUEST, raw.SerializeToString())
     typed = pb.ModelInferRequest(model_name="m")
-    typed.inputs.add(name="x", datatype="FP32", shape=[MIB]).contents.fp32_contents.extend(np.zeros(MIB, np.float32))
+    typed.inputs.add(name="x", datatype="FP32", shape=[2**17]).contents.fp32_contents.extend(
+        np.zeros(2**17, np.float32)
+    )
     assert not has_large_overhead(REQUEST, typed.SerializeToString())
     picture = pb.ModelInferRequest(model_name="m")
     picture.inputs.add(name="x", datatype="UINT8", shape=[150_528]).contents.uint_contents.extend([7] * 150_528)
@@ -68,6 +71,7 @@ def test_other_messages_are_looked_through_too() -> None:
 
 
 @given(st.binary(max_size=200), st.integers(0, 2**17))
+@settings(max_examples=examples(60))
 def test_damaged_bytes_are_left_to_the_parser(data: bytes, more: int) -> None:
     whole = data + bytes(2**16 + more)
     is_large = has_large_overhead(REQUEST, whole)
