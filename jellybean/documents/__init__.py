@@ -1,5 +1,5 @@
 """Read, validate and write the project documents (YAML), and build the planning problem from them."""
 
-import lazy_loader
+from jellybean_protos.public_names import public_names
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)

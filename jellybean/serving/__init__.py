@@ -1,5 +1,5 @@
 """Serving a plan on this machine: gateway, launcher, client and bench."""
 
-import lazy_loader
+from jellybean_protos.public_names import public_names
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)

@@ -4,6 +4,6 @@ Subpackages: `models` (the user's model and its weights), `data`, `processes` (r
 modules, interpreter, updates), `checkpoints`. Needs torch: pip install 'jellybean-serving[train]'.
 """
 
-import lazy_loader
+from jellybean_protos.public_names import public_names
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)

@@ -4,6 +4,6 @@ Public surface of this package; other packages import from here only. Subpackage
 `resource` (the custom resource Workflow), `cluster` (calls to the API server). Names are loaded on first use (PEP 562).
 """
 
-import lazy_loader
+from jellybean_protos.public_names import public_names
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)

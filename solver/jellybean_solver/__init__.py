@@ -5,6 +5,6 @@ import names from here, not from the subpackages; only `jellybean_solver.pipelin
 Names are loaded on first use (PEP 562): a process pays only for the parts that it uses.
 """
 
-import lazy_loader
+from jellybean_protos.public_names import public_names
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)

@@ -8,6 +8,6 @@ Symbols in the docstrings: D devices, M micro-batches, s a stage (from 0), v sta
 F and B forward and backward times; in `estimates` those of the published formulas.
 """
 
-import lazy_loader
+from jellybean_protos.public_names import public_names
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)
