@@ -56,8 +56,10 @@ class PeerShare:
     def take(self, amount: int = 1, *, is_privileged: bool = False) -> bool:
         """Take some of the limit; False, and nothing is taken, where the peer may not have as much."""
         limit = self._limit
-        if fits_share(self.held, amount, limit.total - limit.held):
-            self.add(amount)
+        free = limit.total - limit.held
+        if amount <= free and self.held + amount - 1 < DOMINANCE * (free - amount + 1):  # `fits_share`, for each call
+            limit.held += amount
+            self.held += amount
             return True
         if is_privileged and fits_share(self.reserved, amount, limit.reserve - limit.reserved):
             limit.reserved += amount
@@ -76,11 +78,14 @@ class PeerShare:
 
     def give(self, amount: int = 1) -> None:
         """Return what was taken, to the reserve first."""
-        back = min(self.reserved, amount)
-        self._limit.reserved -= back
-        self.reserved -= back
-        self._limit.held -= amount - back
-        self.held -= amount - back
+        limit = self._limit
+        if self.reserved:
+            back = min(self.reserved, amount)
+            limit.reserved -= back
+            self.reserved -= back
+            amount -= back
+        limit.held -= amount
+        self.held -= amount
 
     @property
     def is_dominant(self) -> bool:

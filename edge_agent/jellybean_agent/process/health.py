@@ -41,7 +41,9 @@ async def serve_health(port: int, servicer: Any, admission: Admission | None = N
     try:
         server.add_insecure_port(f"0.0.0.0:{port}", ListeningPort.HEALTH)
     except RuntimeError as error:
-        raise PlanViewError(f"cannot listen on health port {port}: it is in use or may not be used; choose another") from error
+        raise PlanViewError(
+            f"cannot listen on health port {port}: it is in use or may not be used; choose another"
+        ) from error
     await server.start()
 
     async def stop() -> None:

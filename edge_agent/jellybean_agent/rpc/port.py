@@ -86,10 +86,8 @@ class RpcPort:
         caller = call.connection.caller
         if caller is None:
             return "the connection is closed"
-        share, is_privileged = caller.calls, caller.is_privileged or call.method.is_health
-        if not share.take(is_privileged=is_privileged) and not (
-            self._make_room(share) and share.take(is_privileged=is_privileged)
-        ):
+        share = caller.calls
+        if not (share.take() or self._take_else(share, is_privileged=caller.is_privileged or call.method.is_health)):
             self._admission.refused[self._port, _CALLS] += 1
             if len(self.calls) >= self._limits.calls:
                 return f"{len(self.calls)} calls are in progress, which is the limit"
@@ -97,18 +95,30 @@ class RpcPort:
                 f"{share.held} of the {len(self.calls)} calls in progress are of this client, which is the limit for it"
             )
         self.calls.add(call)
-        caller.entry.call_began()
+        entry = caller.entry
+        entry.has_called = True
+        entry.calls += 1
         return ""
+
+    def _take_else(self, share: PeerShare, *, is_privileged: bool) -> bool:
+        """Admit a call that has no share of the limit: from the reserve, or in place of another."""
+        if is_privileged and share.take(is_privileged=True):
+            return True
+        return self._make_room(share) and share.take(is_privileged=is_privileged)
 
     def ended(self, call: RpcCall) -> None:
         """A call is over, and its answer sent; also one that was refused."""
-        self._waiting.pop(call, None)
+        if self._waiting:
+            self._waiting.pop(call, None)
         if call in self.calls:
             self.calls.discard(call)
             caller = call.connection.caller
             if caller is not None:
                 caller.calls.give()
-                caller.entry.call_ended()
+                entry = caller.entry
+                entry.calls -= 1
+                if not entry.calls:
+                    entry.quiet_since_s = self.gate.now_s
 
     def authorise(self, call: RpcCall) -> None:
         """Check a call against the policy; ends it when it is refused."""
@@ -125,7 +135,8 @@ class RpcPort:
 
     def has_request(self, call: RpcCall) -> None:
         """The request is here."""
-        self._waiting.pop(call, None)
+        if self._waiting:
+            self._waiting.pop(call, None)
 
     def make_room_for_bytes(self, call: RpcCall) -> bool:
         """End the oldest call whose request has stopped, of the peer that holds most bytes. False if there is none."""

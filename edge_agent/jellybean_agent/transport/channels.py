@@ -163,7 +163,9 @@ class Transport:
             limits = TlsLimits(age_s=age_s, grace_s=min(_GRACE_S, age_s))
             return server.add_secure_port(address, context, limits, port)
         except RuntimeError as error:
-            raise PlanViewError(f"cannot listen on {address}: it is in use or may not be used; choose another") from error
+            raise PlanViewError(
+                f"cannot listen on {address}: it is in use or may not be used; choose another"
+            ) from error
 
 
 def make_transport(
