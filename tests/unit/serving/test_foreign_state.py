@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +163,30 @@ def test_a_state_that_is_a_link_is_refused(project: Path, tmp_path: Path) -> Non
 )
 def test_other_command_lines_are_of_no_run(command: tuple[str, ...]) -> None:
     assert program_of(command) is None
+
+
+@contextmanager
+def deep_folder(place: Path) -> Iterator[None]:
+    """Make folders in `place`, deeper than Python recurses; `shutil.rmtree` and pytest could not remove them."""
+    place.mkdir(parents=True, exist_ok=True)
+    folder = os.open(place, os.O_RDONLY)
+    try:
+        for _ in range(sys.getrecursionlimit() + 200):
+            os.mkdir("a", dir_fd=folder)
+            inner = os.open("a", os.O_RDONLY, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        yield
+    finally:
+        os.close(folder)
+        subprocess.run(["rm", "-rf", str(place)], check=True)
+
+
+@pytest.mark.slow
+def test_down_of_a_project_of_any_depth_ends_with_a_message(project: Path, documents: Path) -> None:
+    claim_run_folder(project, documents)
+    with deep_folder(documents / "1"):
+        clear_state(project, state_of(documents))  # what no run has made may stay, and the state goes
+        assert not state_path(project).exists()
+    with deep_folder(project / ".jellybean" / "logs"), pytest.raises(InputError, match="folders in each other"):
+        down(project)
