@@ -7,11 +7,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from jellybean.errors import InputError
@@ -29,7 +31,7 @@ from jellybean.serving.run_state import (
 )
 from tests.support.run_processes import idle_command, idle_process
 
-IDLE = ("python3", "-S", "-c", "import time; time.sleep(60)")
+IDLE = (sys.executable, "-S", "-c", "import time; time.sleep(60)")
 
 
 @pytest.fixture
@@ -43,6 +45,8 @@ def project(tmp_path: Path) -> Path:
 def somebody(tmp_path: Path) -> Iterator[ProcessState]:
     """A process that belongs to no project, as a state file would list it."""
     child = spawn(IDLE, tmp_path, tmp_path / "log")
+    while psutil.Process(child.pid).cmdline()[-1:] != [IDLE[-1]]:  # until then it may be any process
+        time.sleep(0.01)
     yield process_state(GATEWAY_NAME, child, IDLE, "unix:none", Path("log"))
     child.kill()
     child.wait()
