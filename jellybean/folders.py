@@ -19,6 +19,7 @@ from jellybean.errors import InputError
 
 STATE_FOLDER = ".jellybean"
 LEDGER_FILE = "ledger.db"  # in it
+MAX_DEPTH = 64  # of folders in each other; JellyBean makes less than ten
 
 
 def state_folder(directory: Path) -> Path:
@@ -43,24 +44,43 @@ def require_plain(folder: Path) -> None:
 
 @lru_cache(maxsize=64)
 def _require_plain(folder: Path, _inode: int) -> None:
-    for path, mode in _entries(folder):
-        if stat.S_ISLNK(mode):
-            raise InputError(f"{path} is a link to {path.readlink()}: {_NO_LINKS}; remove it")
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISSOCK(mode)):
-            raise InputError(f"{path} is neither a file nor a folder: remove it")
+    _require_plain_entry(folder, folder.lstat().st_mode)
+    for path, mode in walk_tree(folder):
+        _require_plain_entry(path, mode)
+
+
+def _require_plain_entry(path: Path, mode: int) -> None:
+    if stat.S_ISLNK(mode):
+        raise InputError(f"{path} is a link to {path.readlink()}: {_NO_LINKS}; remove it")
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISSOCK(mode)):
+        raise InputError(f"{path} is neither a file nor a folder: remove it")
 
 
 _NO_LINKS = "JellyBean writes through no link in a project"
 
 
-def _entries(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Path and mode of a folder and of all in it; no link is followed."""
-    mode = folder.lstat().st_mode
-    yield folder, mode
-    if stat.S_ISDIR(mode):
-        for path in sorted(folder.iterdir()):
-            with contextlib.suppress(FileNotFoundError):  # removed meanwhile by another process
-                yield from _entries(path)
+def walk_tree(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Path and mode of all in a folder; no link in it is followed.
+
+    A tree from elsewhere may have any depth, so this neither recurses nor holds more than a path of
+    open listings. InputError for more than `MAX_DEPTH` folders in each other.
+    """
+    levels = [iter(sorted(folder.iterdir()))] if folder.is_dir() else []
+    while levels:
+        path = next(levels[-1], None)
+        if path is None:
+            levels.pop()
+            continue
+        try:
+            mode = path.lstat().st_mode
+            inside = sorted(path.iterdir()) if stat.S_ISDIR(mode) else None
+        except FileNotFoundError:  # removed meanwhile by another process
+            continue
+        yield path, mode
+        if inside is not None:
+            if len(levels) == MAX_DEPTH:
+                raise InputError(f"{folder} has more than {MAX_DEPTH} folders in each other: remove them")
+            levels.append(iter(inside))
 
 
 def require_no_link(path: Path, root: Path | None = None, *, at_end: bool = True) -> None:

@@ -319,7 +319,8 @@ def remove_run_folder(directory: Path, state: RunState, folder: str | Path) -> N
     """
     root, target = Path(state.folder), Path(folder)
     if target in (root, root / target.name) and _is_run_folder(directory, root):
-        shutil.rmtree(target, ignore_errors=True)
+        with contextlib.suppress(RecursionError):  # of folders in each other that no run has made: they stay
+            shutil.rmtree(target, ignore_errors=True)
 
 
 def _is_run_folder(directory: Path, root: Path) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jellybean.errors import InputError
-from jellybean.folders import require_no_link, require_plain, state_folder, write_file
+from jellybean.folders import MAX_DEPTH, require_no_link, require_plain, state_folder, walk_tree, write_file
 
 
 @pytest.fixture
@@ -56,6 +56,24 @@ def test_a_pipe_that_would_be_waited_for_is_refused(project: Path) -> None:
     os.mkfifo(project / ".jellybean/run.json")
     with pytest.raises(InputError, match=r"run\.json is neither a file nor a folder"):
         require_plain(project / ".jellybean")
+
+
+@pytest.mark.parametrize("excess", [0, 1])
+def test_the_deepest_folder_that_is_read_has_its_links_refused(project: Path, excess: int) -> None:
+    innermost = project / ".jellybean" / Path(*["a"] * (MAX_DEPTH - 1 + excess))
+    innermost.mkdir(parents=True)
+    (innermost / "link").symlink_to("/")
+    with pytest.raises(InputError, match="more than 64 folders in each other" if excess else "link is a link to /"):
+        require_plain(project / ".jellybean")
+
+
+def test_a_tree_is_walked_in_order_and_through_no_link(project: Path) -> None:
+    for name in ("b/c", "a", "b/d/e"):
+        (project / name).mkdir(parents=True)
+    (project / "b" / "link").symlink_to(project)
+    names = [str(path.relative_to(project)) for path, _ in walk_tree(project)]
+    assert names == ["a", "b", "b/c", "b/d", "b/d/e", "b/link"]
+    assert list(walk_tree(project / "nothing")) == []
 
 
 def test_a_project_whose_own_path_is_a_link_is_as_any(project: Path) -> None:

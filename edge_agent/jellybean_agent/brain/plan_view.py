@@ -107,7 +107,7 @@ class PlanView:
 
     `workflows`: names of the workflows if the plan has several; a route then covers one or more of them. The view of
     one of them (workflow_views.py) has its name in `workflow`, its operators under their own names, and its routes:
-    `route_numbers` are theirs among the `plan_routes` of the plan.
+    `route_numbers` are theirs among the `plan_routes` of the plan, and `plan_variants` is `variants_of` each worker.
     """
 
     name: str
@@ -129,6 +129,7 @@ class PlanView:
     workflow: str = ""
     route_numbers: tuple[int, ...] = ()
     plan_routes: int = 0
+    plan_variants: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     audit: AuditView | None = None  # its sources are not in `source_outputs`
 
     @property
@@ -152,6 +153,13 @@ class PlanView:
     def owns(self, name: str) -> bool:
         """True if what workers call `name` is a source or operator of this view's workflow."""
         return name.startswith(self.qualified(""))
+
+    def variants_of(self, worker: str) -> Mapping[str, str]:
+        """Operator -> the variant that a worker runs, in all workflows of the plan, by the names that workers use."""
+        if self.workflow:
+            return self.plan_variants.get(worker, {})
+        entry = self.workers[worker]
+        return {name: entry.variants.get(name, self.operators[name].variant) for name in entry.operators}
 
     def plan_route(self, number: int) -> int:
         """The number that workers give to one of this view's routes."""

@@ -27,7 +27,8 @@ def workflow_views(document: Any) -> Mapping[str, PlanView]:
     whole = plan_view(document)
     if not whole.workflows:
         return {whole.name: whole}
-    return {name: _view(document, name) for name in whole.workflows}
+    variants = {worker: whole.variants_of(worker) for worker in whole.workers}
+    return {name: replace(_view(document, name), plan_variants=variants) for name in whole.workflows}
 
 
 def plan_part(document: Mapping[str, Any], workflow: str) -> dict[str, Any]:

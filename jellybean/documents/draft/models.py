@@ -9,6 +9,7 @@ from pathlib import Path
 
 from jellybean.documents.checks.tensors import ModelSignature, Port, Tensor, read_model
 from jellybean.errors import InputError
+from jellybean.folders import walk_tree
 from jellybean_agent import describe_error, unserved_reason
 from jellybean_solver import JellyBeanError
 
@@ -135,7 +136,7 @@ def _answer(outputs: Sequence[Port]) -> int:
 def _files(path: Path) -> Sequence[Path]:
     if not path.is_dir():
         return [path]
-    files = sorted(path.rglob("*.onnx"))
+    files = sorted(file for file, _ in walk_tree(path) if file.name.endswith(".onnx"))
     if not files:
         raise InputError(f"{path} has no ONNX files (*.onnx)")
     return files

@@ -12,6 +12,7 @@ import hashlib
 import os
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -43,7 +44,9 @@ _BYTES = f"""
 SELECT (SELECT COALESCE(SUM({_REQUEST_BYTES}), 0) FROM requests), (SELECT COUNT(*) FROM requests),
     (SELECT COALESCE(SUM({_ANSWER_BYTES}), 0) FROM answers)
 """
-_CLIENT_BYTES = f"SELECT COALESCE(SUM({_REQUEST_BYTES}), 0) FROM requests WHERE id > ? AND id < ?"
+_BYTES_BY_ID = f"""
+SELECT id, {_REQUEST_BYTES} FROM requests UNION ALL SELECT id, {_ANSWER_BYTES} FROM answers WHERE NOT taken
+"""
 T = TypeVar("T")
 
 
@@ -76,7 +79,8 @@ class Spool:
         self._database, self._thread, self._max_bytes = database, thread, max_bytes
         self.closed = False
         self.waiting, self.bytes = 0, 0  # requests without an answer; size of all rows
-        self._waiting_bytes = 0  # of the rows of requests without an answer
+        self._untaken = 0  # bytes of requests without an answer, and of answers that nobody has taken
+        self._by_client: Counter[str] = Counter()  # the same of each client
         self._oldest_unix_s: float | None = None  # when the first request without an answer arrived
         self.full = False  # an answer found no room: no request is tried until an answer is taken
 
@@ -90,6 +94,7 @@ class Spool:
             thread.shutdown()
             raise
         thread.submit(spool._count).result()
+        thread.submit(spool._count_by_client).result()
         return spool
 
     @property
@@ -126,22 +131,27 @@ class Spool:
         self._database.execute(insert, (request_id, inputs, arrived_s, digest))
         self._oldest_unix_s = arrived_s if self._oldest_unix_s is None else self._oldest_unix_s
         self.waiting, self.bytes = self.waiting + 1, self.bytes + size
-        self._waiting_bytes += size
+        self._add_untaken(request_id, size)
         return True
 
     def _check_share(self, request_id: str, size: int, limit: int) -> None:
         """StatusError if the client of a request may have no more of the spool beside the others."""
         client, tab, _ = request_id.partition("\t")
-        free = limit - self._waiting_bytes
-        if not tab or size > free or fits_share(self._waiting_bytes, size, free):  # also if it were all of this client
-            return
-        held = self._database.execute(_CLIENT_BYTES, (f"{client}\t", f"{client}\n")).fetchone()[0]
-        if not fits_share(held, size, free):
+        free = limit - self._untaken
+        if tab and size <= free and not fits_share(self._by_client[client], size, free):
             reason = (
-                f"the spool is nearly full: {held} of {self._waiting_bytes} bytes that wait are of this client, "
-                "which is its limit; send this again later"
+                f"the spool is nearly full: {self._by_client[client]} of {self._untaken} bytes that wait are of this "
+                "client, which is its limit; take its answers by their ids, or send this again later"
             )
             raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+
+    def _add_untaken(self, request_id: str, size: int) -> None:
+        client, tab, _ = request_id.partition("\t")
+        self._untaken += size
+        if tab:
+            self._by_client[client] += size
+            if not self._by_client[client]:
+                del self._by_client[client]
 
     def _make_room(self, size: int, limit: int) -> None:
         """Free `size` bytes under `limit` by removing taken answers, oldest first, then their ids."""
@@ -162,8 +172,12 @@ class Spool:
 
     def _count(self) -> None:
         inputs, self.waiting, outputs = self._database.execute(_BYTES).fetchone()
-        self.bytes, self._waiting_bytes = inputs + outputs, inputs
+        self.bytes = inputs + outputs
         self._find_oldest()
+
+    def _count_by_client(self) -> None:
+        for request_id, size in self._database.execute(_BYTES_BY_ID):
+            self._add_untaken(request_id, size)
 
     async def after(self, number: int) -> Kept | None:
         """The first request without an answer whose number is above `number`."""
@@ -187,7 +201,7 @@ class Spool:
         if len(answer.outputs or b"") > limit:
             reason = f"its answer has {len(answer.outputs or b'')} bytes; the spool keeps none above {limit}"
             answer = Answer(None, int(grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]), reason)
-        size = _row_bytes(kept.id) + len(answer.outputs or b"") + len(answer.reason.encode())
+        size = _answer_bytes(kept.id, answer)
         freed = _row_bytes(kept.id) + len(kept.inputs)
         try:
             self._make_room(size - freed, self._max_bytes)
@@ -209,7 +223,7 @@ class Spool:
             raise
         self.waiting -= removed
         self.bytes += added * size - removed * freed
-        self._waiting_bytes -= removed * freed
+        self._add_untaken(kept.id, added * size - removed * freed)
         self._find_oldest()
         return answer if added else None
 
@@ -224,6 +238,7 @@ class Spool:
             return None
         if not row[3]:
             self._database.execute("UPDATE answers SET taken = 1 WHERE number = ?", (row[4],))
+            self._add_untaken(request_id, -_answer_bytes(request_id, Answer(*row[:3])))
             self.full = False
             if row[4] % 1000 == 0:
                 self._database.execute("DELETE FROM answers WHERE taken AND number < ?", (row[4] - TAKEN_IDS,))
@@ -276,3 +291,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 def _row_bytes(request_id: str) -> int:
     return ROW_BYTES + 2 * len(request_id.encode())
+
+
+def _answer_bytes(request_id: str, answer: Answer) -> int:
+    return _row_bytes(request_id) + len(answer.outputs or b"") + len(answer.reason.encode())

@@ -484,3 +484,14 @@ def test_a_blank_project_is_explained_line_by_line(tmp_path: Path) -> None:
         ("operators.detect.variants.small.model", "is still to be written (TODO)"),
     }
     assert all(problem.hint for problem in raised.value.problems)
+
+
+def test_a_folder_of_models_may_have_links_to_files_and_no_endless_depth(tmp_path: Path) -> None:
+    file = model(tmp_path / "blobs" / "x", {"x": ["n", 4]}, {"y": ["n", 2]})
+    (tmp_path / "models" / "sub").mkdir(parents=True)
+    (tmp_path / "models" / "sub" / "label.onnx").symlink_to(file)
+    (tmp_path / "models" / "all").symlink_to(tmp_path)
+    assert [one.name for one in read_models([tmp_path / "models"])] == ["label"]
+    (tmp_path / "models" / Path(*["deep"] * 70)).mkdir(parents=True)
+    with pytest.raises(InputError, match="more than 64 folders in each other"):
+        read_models([tmp_path / "models"])

@@ -65,21 +65,35 @@ def test_a_large_fleet_that_agrees_is_compared_once(tmp_path: Path) -> None:
     assert (list(found.odd()), checked(found)) == (["edge-7"], ("float32", [-1, 4]))
 
 
-@pytest.mark.parametrize("order", [("edge-1", "edge-2"), ("edge-2", "edge-1")])
-def test_of_two_the_plan_s_shares_decide_who_stays_and_nobody_what_is_refused(
-    tmp_path: Path, order: Sequence[str]
+OTHER_WRONG = signature([-1, 4], "float64")
+
+
+@pytest.mark.parametrize(
+    ("signatures", "shares"),
+    [
+        ([WRONG, RIGHT], [0.5, 0.5]),
+        ([WRONG, RIGHT], [0.95, 0.05]),
+        ([RIGHT, WRONG], [0.95, 0.05]),
+        ([WRONG, RIGHT, OTHER_WRONG], [0.9, 0.05, 0.05]),
+        ([WRONG, RIGHT, WRONG, RIGHT], [0.4, 0.1, 0.4, 0.1]),
+        ([WRONG, RIGHT, WRONG, OTHER_WRONG], [0.25, 0.25, 0.25, 0.25]),
+    ],
+)
+@pytest.mark.parametrize("direction", [1, -1])
+def test_without_a_majority_nobody_is_left_out_whatever_the_shares(
+    tmp_path: Path, signatures: Sequence[agent_pb2.Signature], shares: Sequence[float], direction: int
 ) -> None:
-    view = view_of(tmp_path, {"edge-1": 0.95, "edge-2": 0.05})
-    found = stated(view, {name: WRONG if name == "edge-2" else RIGHT for name in order})
-    assert list(found.odd()) == ["edge-2"]
-    assert checked(found) is None
-    assert found.of("double") == RIGHT
-    assert found.disputed() == ["double"]
-
-
-def test_of_two_equals_none_is_left_out(tmp_path: Path) -> None:
-    found = stated(view_of(tmp_path, {"edge-1": 0.5, "edge-2": 0.5}), {"edge-1": WRONG, "edge-2": RIGHT})
+    names = [f"edge-{number}" for number in range(len(shares))]
+    view = view_of(tmp_path, dict(zip(names, shares, strict=True)))
+    found = stated(view, dict(list(zip(names, signatures, strict=True))[::direction]))
     assert (found.odd(), checked(found), found.disputed()) == ({}, None, ["double"])
+
+
+def test_a_majority_leaves_out_all_others(tmp_path: Path) -> None:
+    names = [f"edge-{number}" for number in range(5)]
+    view = view_of(tmp_path, dict.fromkeys(names, 0.2))
+    found = stated(view, dict(zip(names, [WRONG, OTHER_WRONG, RIGHT, RIGHT, RIGHT], strict=True)))
+    assert (list(found.odd()), checked(found), found.disputed()) == (names[:2], ("float32", [-1, 4]), [])
 
 
 def test_a_worker_that_corrects_itself_is_one_of_them_again(tmp_path: Path) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from jellybean.documents import load_any_project
 from jellybean.ledger import Moment, Reading, Sent, SentKey
 from jellybean.ledger.lines import interval
 from jellybean.ledger.readings import COUNTS, RUNNING_S
+from jellybean.planning import plan_project, require_plan
 from jellybean.serving.gateway.plans import stated_metrics
 from jellybean.serving.gateway.plans.stated_metrics import (
     ALLOWANCE,
@@ -19,10 +23,12 @@ from jellybean.serving.gateway.plans.stated_metrics import (
     QUEUED_BYTES,
     StatedMetrics,
 )
-from jellybean_agent import WORKER_FAMILIES, PlanView, metrics_text, plan_view
+from jellybean_agent import WORKER_FAMILIES, PlanView, WorkerView, metrics_text, plan_view, workflow_views
 from jellybean_agent.process.metrics import AgentCollector
 from jellybean_agent.worker.counters import WorkerCounters
+from jellybean_solver import to_document
 from jellybean_solver.model.problem import Link
+from tests.support.paths import EXAMPLES
 from tests.support.tiny_models import make_plan
 
 LABELS = 'operator="double",variant="only",worker="edge-1"'
@@ -211,6 +217,50 @@ def test_texts_and_series_have_an_end(view: PlanView) -> None:
     runs = "\n".join(f'jellybean_runs_total{{batch="{size}",{LABELS}}} 1' for size in range(30))
     assert len(reader.read(runs)) == 20
     assert sum(reader.refused.values()) == 10
+
+
+@pytest.fixture(scope="module")
+def two_workflows() -> dict[str, Any]:
+    """A plan with workers that both workflows use."""
+    return to_document(require_plan(plan_project(load_any_project(EXAMPLES / "two-workflows"))))
+
+
+def both(document: dict[str, Any]) -> Iterator[tuple[PlanView, WorkerView]]:
+    """Each workflow's view, with each of its workers."""
+    for view in workflow_views(document).values():
+        yield from ((view, worker) for worker in view.serving)
+
+
+def test_of_several_workflows_each_takes_what_a_worker_runs(two_workflows: dict[str, Any]) -> None:
+    whole = plan_view(two_workflows)
+    shared = False
+    for view, worker in both(two_workflows):
+        entry = whole.workers[worker.name]
+        counters = WorkerCounters(list(entry.operators))
+        text = metrics_text(AgentCollector(whole.seen_by(entry.name), entry, counters, lambda: None))
+        others = next(name for name in whole.workers if name != entry.name)
+        text += f'jellybean_refused_claims_total{{sender="{others}",worker="{entry.name}"}} 1\n'.encode()
+        accepted, refused = StatedMetrics(view, worker).checked(text, 0.0, 0.0)
+        assert not refused
+        assert all(f'operator="{name}"'.encode() in accepted for name in entry.operators)
+        shared |= len(entry.operators) > len(worker.operators)
+    assert shared, "a worker runs operators of the other workflow too"
+
+
+def test_of_several_workflows_no_series_is_of_what_a_worker_does_not_run(two_workflows: dict[str, Any]) -> None:
+    whole = plan_view(two_workflows)
+    for view, worker in both(two_workflows):
+        runs = whole.workers[worker.name].operators
+        known = {name: whole.operators[name].variant for name in whole.operators}
+        names = [*(name for name in known if name not in runs), "no/such", "x" * 100_000, f"{view.workflow}/none"]
+        pairs = [(name, known.get(name, "small")) for name in names] + [(name, "no-such-variant") for name in runs]
+        lines = [
+            f'jellybean_requests_total{{operator="{name}",variant="{variant}",worker="{worker.name}"}} 1\n'
+            for name, variant in pairs
+        ]
+        accepted, refused = StatedMetrics(view, worker).checked("".join(lines).encode(), 0.0, 0.0)
+        assert accepted == b""
+        assert sum(count for count, _ in refused.values()) == len(lines)
 
 
 LINES = st.one_of(

@@ -38,6 +38,10 @@ def of_a_volume(**kind: Any) -> dict[str, Any]:
     return {"spec": {"volumes": [{"name": "v", **kind}]}}
 
 
+def of_a_claim_of_its_own(**spec: Any) -> dict[str, Any]:
+    return of_a_volume(ephemeral={"volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"], **spec}}})
+
+
 def in_context(**keys: Any) -> dict[str, Any]:
     return of_a_sidecar(securityContext=keys)
 
@@ -63,6 +67,10 @@ ASKED = [
     ("windows-host-process", in_context(windowsOptions={"hostProcess": True})),
     ("volumes", of_a_volume(csi={"driver": "secrets-store.csi.k8s.io"})),
     ("volumes", of_a_volume(nfs={"server": "s", "path": "/"})),
+    ("volumes", of_a_claim_of_its_own(dataSource={"kind": "PersistentVolumeClaim", "name": "theirs"})),
+    ("volumes", of_a_claim_of_its_own(dataSourceRef={"kind": "VolumeSnapshot", "name": "s", "namespace": "theirs"})),
+    ("volumes", of_a_claim_of_its_own(volumeName="theirs")),
+    ("volumes", of_a_claim_of_its_own(storageClassName="theirs")),
     ("service-account", {"spec": {"serviceAccountName": "somebody-elses"}}),
     ("service-account", {"spec": {"serviceAccount": "somebody-elses"}}),
     ("service-account", {"spec": {"automountServiceAccountToken": True}}),

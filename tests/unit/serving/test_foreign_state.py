@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from jellybean.errors import InputError
@@ -25,7 +31,7 @@ from jellybean.serving.run_state import (
 )
 from tests.support.run_processes import idle_command, idle_process
 
-IDLE = ("python3", "-S", "-c", "import time; time.sleep(60)")
+IDLE = (sys.executable, "-S", "-c", "import time; time.sleep(60)")
 
 
 @pytest.fixture
@@ -39,6 +45,8 @@ def project(tmp_path: Path) -> Path:
 def somebody(tmp_path: Path) -> Iterator[ProcessState]:
     """A process that belongs to no project, as a state file would list it."""
     child = spawn(IDLE, tmp_path, tmp_path / "log")
+    while psutil.Process(child.pid).cmdline()[-1:] != [IDLE[-1]]:  # until then it may be any process
+        time.sleep(0.01)
     yield process_state(GATEWAY_NAME, child, IDLE, "unix:none", Path("log"))
     child.kill()
     child.wait()
@@ -159,3 +167,30 @@ def test_a_state_that_is_a_link_is_refused(project: Path, tmp_path: Path) -> Non
 )
 def test_other_command_lines_are_of_no_run(command: tuple[str, ...]) -> None:
     assert program_of(command) is None
+
+
+@contextmanager
+def deep_folder(place: Path) -> Iterator[None]:
+    """Make folders in `place`, deeper than Python recurses; `shutil.rmtree` and pytest could not remove them."""
+    place.mkdir(parents=True, exist_ok=True)
+    folder = os.open(place, os.O_RDONLY)
+    try:
+        for _ in range(sys.getrecursionlimit() + 200):
+            os.mkdir("a", dir_fd=folder)
+            inner = os.open("a", os.O_RDONLY, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        yield
+    finally:
+        os.close(folder)
+        subprocess.run(["rm", "-rf", str(place)], check=True)
+
+
+@pytest.mark.slow
+def test_down_of_a_project_of_any_depth_ends_with_a_message(project: Path, documents: Path) -> None:
+    claim_run_folder(project, documents)
+    with deep_folder(documents / "1"):
+        clear_state(project, state_of(documents))  # what no run has made may stay, and the state goes
+        assert not state_path(project).exists()
+    with deep_folder(project / ".jellybean" / "logs"), pytest.raises(InputError, match="folders in each other"):
+        down(project)

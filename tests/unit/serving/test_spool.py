@@ -112,9 +112,37 @@ def test_one_client_leaves_room_for_the_others(tmp_path: Path) -> None:
         assert await spool.put(f"{other}1", b"x" * 100)
         for _ in range(10):
             await spool.settle(await spool.after(0), DONE)
-        assert await spool.put(f"{crowd}again", b"x" * 100), "what is answered waits no more"
+        assert await spool.put(f"{crowd}again", b"x" * 100), "an answer is smaller than its request"
 
     run(tmp_path / "spool.db", test, 40_000)
+
+
+@pytest.mark.parametrize("input_bytes", [10, 1000])
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_answers_that_a_client_never_takes_are_of_its_share(
+    tmp_path: Path, input_bytes: int, is_reopened: bool
+) -> None:
+    async def crowd(spool: Spool) -> None:
+        with pytest.raises(StatusError, match="bytes that wait are of this client, which is its limit"):
+            for number in range(40):
+                await spool.put(f"jellybean://w/client/mallory\t{number}", b"x" * input_bytes)
+                await spool.settle(await spool.after(0), Answer(b"y" * 30_000, 0, ""))
+        if not is_reopened:
+            await others(spool)
+
+    async def others(spool: Spool) -> None:
+        for name in ("alice", "bob"):
+            assert await spool.put(f"jellybean://w/client/{name}\t1", b"x" * 1000)
+            assert await spool.settle(await spool.after(0), Answer(b"y" * 1000, 0, "")) is not None
+        with pytest.raises(StatusError, match="which is its limit"):
+            await spool.put("jellybean://w/client/mallory\tagain", b"x" * 1000)
+        await spool.take("jellybean://w/client/mallory\t0")
+        await spool.take("jellybean://w/client/mallory\t1")
+        assert await spool.put("jellybean://w/client/mallory\tagain", b"x" * 1000)
+
+    run(tmp_path / "spool.db", crowd, 2**20)
+    if is_reopened:
+        run(tmp_path / "spool.db", others, 2**20)
 
 
 def test_a_spool_that_is_full_of_taken_answers_is_not_full_for_a_client(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """What workers say that their models take and give: compared with the plan, and with each other.
 
 Workers that run the same variant load the same file, so they state the same. Of those that differ
-the plan cannot know who is right: most workers are believed, or else those with the greater part of
-the requests, and the others are left out. Requests are only checked against what most workers say.
-What is disputed is checked where a model runs.
+the plan cannot know who is right: a majority of the workers is believed, and the others are left
+out. Without a majority nobody is: a larger part of the requests makes no worker more honest.
+Requests are only checked against what most workers say. What is disputed is checked where a model
+runs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from jellybean_protos.agent.v1 import agent_pb2
 
 Ports = Mapping[str, agent_pb2.TensorSpec]
 _MOST = 2**40  # of a size in a shape
-_LITTLE = 1e-9  # shares of requests that differ by less are equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Signatures:
             by_variant.setdefault(self._view.workers[name].variants.get(operator, ""), []).append(name)
         for names in by_variant.values():
             first, *others = self._divided(operator, names)
-            if others and _is_stronger(first, others[0]):
+            if others and 2 * len(first.workers) > len(names):
                 why = f"states other inputs or outputs of {operator} than {', '.join(first.workers[:3])}"
                 odd |= {name: why for party in others for name in party.workers}
         self._odd[operator] = odd
@@ -157,12 +157,6 @@ class Signatures:
                 if operator in route:
                     shares[route[operator]] += self._view.weights[number % len(self._view.weights)]
         return self._shares[operator]
-
-
-def _is_stronger(first: _Party, second: _Party) -> bool:
-    if len(first.workers) != len(second.workers):
-        return len(first.workers) > len(second.workers)
-    return first.share > second.share + _LITTLE
 
 
 def _is_sound(spec: agent_pb2.TensorSpec) -> bool:

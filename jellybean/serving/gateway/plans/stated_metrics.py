@@ -99,9 +99,9 @@ class StatedMetrics:
 
     def __init__(self, view: PlanView, worker: WorkerView, max_series: int = MAX_SERIES) -> None:
         self._view, self._worker, self._max_series = view, worker, max_series
-        self._names = frozenset(worker.operators)
+        self._variants = view.variants_of(worker.name)
         self._tiers = {link.downstream_tier for link in view.links} | {one.tier for one in view.workers.values()}
-        self._senders = {*view.workers, "gateway", UNKNOWN_SENDER}
+        self._senders = {*view.workers, *view.plan_variants, "gateway", UNKNOWN_SENDER}
         self._by_key: dict[bytes, _Series] = {}
         self._as_stated: dict[bytes, _Series] = {}  # by name and labels as the worker writes them
         self._read_s = -math.inf
@@ -189,14 +189,11 @@ class StatedMetrics:
         )
 
     def _is_of_operator(self, labels: Mapping[str, str]) -> bool:
-        """True if the worker runs this variant of the operator. Other workflows check their own."""
+        """True if the worker runs this variant of the operator, in whichever workflow of the plan."""
         operator = labels.get("operator", "")
         if not operator:
             return "variant" not in labels  # what is of no operator: its machine, what came too late for any
-        if not self._view.owns(operator):
-            return True
-        name = self._view.own_name(operator)
-        variant = self._worker.variants.get(name, self._view.operators[name].variant) if name in self._names else None
+        variant = self._variants.get(operator)
         return variant is not None and labels.get("variant", variant) == variant
 
     def _growth(self, family: str, labels: Mapping[str, str]) -> Growth:

@@ -52,12 +52,12 @@ _SELINUX_TYPES = ("", "container_t", "container_init_t", "container_kvm_t", "con
 _APP_ARMOR_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"
 _SECCOMP_ANNOTATIONS = ("seccomp.security.alpha.kubernetes.io/pod", "container.seccomp.security.alpha.kubernetes.io/")
 # Stricter than `baseline`: other volumes reach storage and secrets by a driver's rights, not by the namespace's.
+# `ephemeral` is none of them: the claim that it makes may clone or bind storage of others, and names no claim itself.
 _VOLUMES = frozenset(
     {
         "configMap",
         "downwardAPI",
         "emptyDir",
-        "ephemeral",
         "image",
         "persistentVolumeClaim",
         "projected",

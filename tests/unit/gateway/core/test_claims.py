@@ -286,6 +286,9 @@ def lie_about_shapes(worker: ScriptedWorker) -> None:
     worker.status.signatures["double"].inputs["x"].CopyFrom(agent_pb2.TensorSpec(dtype="float32", shape=[-(2**63), 4]))
 
 
+DISPUTED = (lie_about_inputs, lie_about_others)  # one of two says so, or what another runs: nobody is left out
+
+
 @pytest.mark.parametrize("is_first", [False, True])
 @pytest.mark.parametrize("lie", [lie_about_inputs, lie_about_others, lie_beyond_the_plan, lie_about_shapes])
 def test_a_wrong_signature_refuses_nobody(
@@ -308,10 +311,29 @@ def test_a_wrong_signature_refuses_nobody(
                 assert (await found.gateway.infer(INPUTS, 5.0))[0] is None
             assert found.gateway.signature("double").inputs["x"].dtype == "float32"
             assert found.gateway.signature("triple").inputs["double"].dtype == "float32"
-            assert states[EVIL].state == ("ready" if lie is lie_about_others else "quarantined")
+            assert states[EVIL].state == ("ready" if lie in DISPUTED else "quarantined")
             assert found.gateway.state == "ready"  # nothing is waited for
-            assert (EVIL in found.gateway.status().reasons) is (lie is not lie_about_others)
-            assert not found.workers[EVIL].received or lie is lie_about_others
+            assert (EVIL in found.gateway.status().reasons) is (lie not in DISPUTED)
+            assert not found.workers[EVIL].received or lie in DISPUTED
+
+    run(test())
+
+
+def test_one_against_a_majority_gets_no_requests(tmp_path: Path) -> None:
+    view = scale_view(tmp_path, "edge-1", EVIL, "edge-3")
+
+    def change(found: Served) -> None:
+        lie_about_inputs(found.workers[EVIL])
+
+    async def test() -> None:
+        async with served(view, change=change, waits_for=("edge-1", "edge-3")) as found:
+            await until(lambda: found.gateway.plans.served.workers[EVIL].state == "quarantined")
+            reached = len(found.workers[EVIL].received)
+            for _ in range(20):
+                assert (await found.gateway.infer(INPUTS, 5.0))[0] is None
+            assert len(found.workers[EVIL].received) == reached
+            assert list(found.gateway.status().reasons) == [EVIL]
+            assert found.gateway.signature("double").inputs["x"].dtype == "float32"
 
     run(test())
 
