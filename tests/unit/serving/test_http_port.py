@@ -18,8 +18,10 @@ from tests.support.skips import NotInstalled
 
 pytest.importorskip("aiohttp", reason=NotInstalled.AIOHTTP)
 
+from aiohttp import web_protocol, web_server
+
 from jellybean.serving.http.calls import CALL_BYTES, NO_BODY, TOO_MANY_BYTES, TOO_MANY_CALLS
-from jellybean_agent import Array
+from jellybean_agent import Array, PlanViewError
 from tests.unit.serving.http_port import Connection, Served, request, served, tensor
 
 LIVE = "/v2/health/live"
@@ -110,6 +112,21 @@ def test_headers_are_limited_in_all(is_first: bool) -> None:
         await connection.close()
 
     run(test)
+
+
+def test_an_aiohttp_whose_headers_would_have_no_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Renamed(web_protocol.RequestHandler):  # type: ignore[misc]
+        """What tells that a request's headers are complete has another name."""
+
+        _waiter = property(fset=lambda self, waiter: None)
+
+    monkeypatch.setattr(web_server, "RequestHandler", Renamed)
+
+    async def test(port: Served) -> None:
+        raise AssertionError("is served")
+
+    with pytest.raises(PlanViewError, match=r"aiohttp \S+ does not say when the headers of a request are complete"):
+        run(test)
 
 
 def test_health_is_answered_although_all_bytes_are_held() -> None:
