@@ -1,7 +1,7 @@
 """Serves a few small pages over HTTP/1.1 to scrapers and probes: by GET alone, one request a connection.
 
-Two threads do all of it, however many connect: one has the connections, the other one makes the pages. Both are apart
-from the process's event loop, so that probes and metrics are answered while that is busy.
+Two threads do all of it, however many connect: one has the connections, the other one makes the pages, for addresses
+in turn. Both are apart from the process's event loop, so that probes and metrics are answered while that is busy.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import re
 import socket
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from jellybean_agent.admission.gate import ConnectionGate, Entry
@@ -32,7 +33,6 @@ _CLOSE_TURNS = 5  # of the loop, in which what was accepted last is connected, a
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
 _REQUEST_LINE = re.compile(r"([A-Z]{1,20}) ([!-~]+) HTTP/1\.[01]")
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n]*)")
-_NOT_READ = "does not read its answer"
 LOG = logging.getLogger("jellybean.pages")
 Page = tuple[str, list[tuple[str, str]], bytes]  # status, headers, body
 
@@ -69,7 +69,7 @@ class _PageServer:
         self._limits = PORT_LIMITS[port]
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name=f"pages {port}", daemon=True)
         self._pages = ThreadPoolExecutor(1, f"pages of {port}")
-        self._next_page_s = 0.0
+        self.requests = _RequestQueue()
         self._is_up = threading.Event()
         self.open: set[_PageConnection] = set()
 
@@ -85,28 +85,32 @@ class _PageServer:
     async def _serve(self) -> None:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         self.gate = ConnectionGate(self._port, self._limits, self._admission)
-        self.gate.on_sweep = self._end_unread
         server = await self._loop.create_server(
             lambda: _PageConnection(self), sock=self._listening, backlog=_ACCEPTED_AT_ONCE
         )
         self._listening.listen(_BACKLOG)  # more may wait
         self._is_up.set()
+        pages = asyncio.create_task(self._answer_in_turn())
         try:
             await self._stopped.wait()
         finally:
             server.close()
+            pages.cancel()
             for _ in range(_CLOSE_TURNS):
                 for connection in list(self.open):
                     connection.abort()
                 await asyncio.sleep(0)
             self._pages.shutdown(wait=False, cancel_futures=True)
 
-    async def page(self, environ: Mapping[str, Any]) -> Page:
-        """What the application answers."""
-        return await self._loop.run_in_executor(self._pages, self._make, dict(environ))
+    async def _answer_in_turn(self) -> None:
+        while True:
+            request = await self.requests.next()
+            page, processor_s = await self._loop.run_in_executor(self._pages, self._make, request.environ)
+            request.connection.answer(page)
+            await asyncio.sleep(_REST * processor_s)
 
-    def _make(self, environ: dict[str, Any]) -> Page:
-        time.sleep(max(0.0, self._next_page_s - time.monotonic()))
+    def _make(self, environ: dict[str, Any]) -> tuple[Page, float]:
+        """What the application answers, and the processor seconds it took."""
         started: list[tuple[str, list[tuple[str, str]]]] = []
 
         def start_response(status: str, headers: list[tuple[str, str]], *_: Any) -> Any:
@@ -115,17 +119,44 @@ class _PageServer:
         before_s = time.thread_time()
         try:
             body = b"".join(self._app(environ, cast(Any, start_response)))
+            page = *started[-1], body
         except Exception:  # a boundary: this request fails, the next one may not
             LOG.exception("a page failed unexpectedly: %s", environ["PATH_INFO"][:80])
-            return refusal("500 Internal Server Error", "failed unexpectedly: the process's log says why")
-        self._next_page_s = time.monotonic() + _REST * (time.thread_time() - before_s)
-        return *started[-1], body
+            page = refusal("500 Internal Server Error", "failed unexpectedly: the process's log says why")
+        return page, time.thread_time() - before_s
 
-    def _end_unread(self, now_s: float) -> None:
-        for connection in list(self.open):
-            if connection.is_stalled(now_s, self._limits.body_s):
-                self._admission.refused[self._port, _NOT_READ] += 1
-                connection.abort()
+
+@dataclass(frozen=True, slots=True)
+class _PageRequest:
+    """A page to make, and the connection that waits for it."""
+
+    connection: _PageConnection
+    environ: dict[str, Any]
+
+
+class _RequestQueue:
+    """Requests that wait for their pages: addresses take turns (round robin), however many requests each has."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[_PageRequest]] = {}  # by address, the next one to be served first
+        self._is_filled = asyncio.Event()
+
+    def add(self, address: str, request: _PageRequest) -> None:
+        """Queue a request behind those of its address."""
+        self._waiting.setdefault(address, deque()).append(request)
+        self._is_filled.set()
+
+    async def next(self) -> _PageRequest:
+        """Remove and return the request whose turn it is; wait for one if there is none."""
+        while not self._waiting:
+            self._is_filled.clear()
+            await self._is_filled.wait()
+        address = next(iter(self._waiting))
+        requests = self._waiting.pop(address)
+        request = requests.popleft()
+        if requests:
+            self._waiting[address] = requests
+        return request
 
 
 class _PageConnection(asyncio.Protocol):
@@ -135,13 +166,13 @@ class _PageConnection(asyncio.Protocol):
         self._server = server
         self._head = bytearray()
         self._entry: Entry | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._unsent = -1, 0.0  # bytes, and since when there are as many
+        self._address = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         name = transport.get_extra_info("peername") or ("gone",)
-        self._entry = self._server.gate.enter(f"ip:{name[0]}", lambda reason: self.abort())
+        self._address = f"ip:{name[0]}"
+        self._entry = self._server.gate.enter(self._address, lambda reason: self.abort())
         if self._entry is None:
             self.abort()
         self._server.open.add(self)
@@ -158,26 +189,24 @@ class _PageConnection(asyncio.Protocol):
         self._head += data
         end = _END_OF_HEAD.search(self._head)
         is_http = self._head[:1].isupper()  # TLS is not, and would never get to the end of its head
-        if self._entry is None or self._task is not None or (is_http and not end and len(self._head) <= HEAD_BYTES):
+        if self._entry is None or self._entry.has_called or (is_http and not end and len(self._head) <= HEAD_BYTES):
             return
         self._transport.pause_reading()
         self._entry.call_began()
         head = bytes(self._head[: end.start() if end else HEAD_BYTES + 1])
-        self._task = asyncio.get_running_loop().create_task(self._answer(head))
-
-    def is_stalled(self, now_s: float, limit_s: float) -> bool:
-        """True if the answer waits for its peer, who has read nothing for `limit_s`."""
-        size = self._transport.get_write_buffer_size()
-        if not size or size != self._unsent[0]:
-            self._unsent = size, now_s
-        return size > 0 and now_s - self._unsent[1] > limit_s
-
-    async def _answer(self, head: bytes) -> None:
         request = read_head(head)
-        status, headers, body = await self._server.page(request) if isinstance(request, Mapping) else request
+        if isinstance(request, dict):
+            self._server.requests.add(self._address, _PageRequest(self, request))
+        else:
+            self.answer(request)
+
+    def answer(self, page: Page) -> None:
+        """Send a page, then close. From here on the connection is an idle one: the gate ends it if nobody reads."""
+        status, headers, body = page
         lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in headers)]
         lines += [f"Content-Length: {len(body)}", "Connection: close", "", ""]
-        if not self._transport.is_closing():
+        if self._entry is not None and not self._transport.is_closing():
+            self._entry.call_ended()
             self._transport.write("\r\n".join(lines).encode("latin-1") + body)
             self._transport.close()
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, cast
 
+import aiohttp
+
 from jellybean.serving.http.caller import HttpCaller
 from jellybean.serving.http.calls import Calls, HttpCall, HttpClient, RefusalError
 from jellybean_agent import (
@@ -22,6 +24,7 @@ from jellybean_agent import (
     ConnectionGate,
     Entry,
     ListeningPort,
+    PlanViewError,
     PortLimits,
     Role,
     TlsTransport,
@@ -39,10 +42,7 @@ LOG = logging.getLogger("jellybean.tls")
 
 
 class HttpPort:
-    """The listening socket's connections. `context`: TLS, asked for its credentials at each one; None without.
-
-    `make_handler`: set before the first connection, makes aiohttp's protocol of each.
-    """
+    """The listening socket's connections. `context`: TLS, asked for its credentials at each one; None without."""
 
     make_handler: Callable[[], Any]
 
@@ -56,6 +56,18 @@ class HttpPort:
         self.handshakes: dict[TlsTransport, None] = {}  # unfinished ones, the oldest first
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.tls_buffer = memoryview(bytearray(READ_BYTES))
+
+    def use_handlers(self, make_handler: Callable[[], Any]) -> None:
+        """Make aiohttp's protocol of each connection so. PlanViewError if this aiohttp leaves headers without a limit.
+
+        To be called before the first connection.
+        """
+        if not hasattr(make_handler(), "_waiter"):
+            raise PlanViewError(
+                f"aiohttp {aiohttp.__version__} does not say when the headers of a request are complete, so that they "
+                "would have no limit: install an earlier one"
+            )
+        self.make_handler = make_handler
 
     def accept(self) -> asyncio.BufferedProtocol:
         """The protocol of a new connection."""
@@ -192,7 +204,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     @property
     def _awaits_request(self) -> bool:
         """True until the headers of the next request are complete; only an attribute of aiohttp's own says so."""
-        waiter: asyncio.Future[None] | None = getattr(self._handler, "_waiter", None)
+        waiter: asyncio.Future[None] | None = self._handler._waiter
         return waiter is not None and not waiter.done()
 
     def pause_writing(self) -> None:

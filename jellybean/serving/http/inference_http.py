@@ -124,9 +124,12 @@ async def serve_http(
         read_bufsize=_READ_BYTES,
     )
     await runner.setup()
-    http_port.make_handler = runner.server
     try:
+        http_port.use_handlers(runner.server)
         listening = await _listen(http_port, host.strip("[]"), port)
+    except PlanViewError:
+        await runner.cleanup()
+        raise
     except OSError as error:
         await runner.cleanup()
         url = f"{'http' if context is None else 'https'}://{host}:{port}"

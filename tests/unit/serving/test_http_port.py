@@ -8,7 +8,7 @@ import gzip
 import json
 import logging
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import numpy as np
@@ -18,20 +18,32 @@ from tests.support.skips import NotInstalled
 
 pytest.importorskip("aiohttp", reason=NotInstalled.AIOHTTP)
 
+from aiohttp import web_protocol, web_server
+
 from jellybean.serving.http.calls import CALL_BYTES, NO_BODY, TOO_MANY_BYTES, TOO_MANY_CALLS
-from jellybean_agent import Array
+from jellybean_agent import Array, PlanViewError
+from tests.support.simulated_time import run_in_simulated_time
 from tests.unit.serving.http_port import Connection, Served, request, served, tensor
 
 LIVE = "/v2/health/live"
 CONNECTIONS = 16
 
 
-def run(test: Callable[[Served], Awaitable[None]], **settings: Any) -> None:
+def run(
+    test: Callable[[Served], Awaitable[None]],
+    run_loop: Callable[[Callable[[], Coroutine[Any, Any, None]]], None] = lambda body: asyncio.run(body()),
+    **settings: Any,
+) -> None:
     async def body() -> None:
         async with served(**settings) as port, asyncio.timeout(60):
             await test(port)
 
-    asyncio.run(body())
+    run_loop(body)
+
+
+def run_in_simulated_loop(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """For tests of pauses: those of a busy machine are none. Bytes of this machine take no real 20 ms."""
+    run_in_simulated_time(body, in_flight_s=0.02)
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -90,7 +102,7 @@ def test_a_first_request_has_its_time_however_slowly_its_headers_come(begin: byt
         dripping.cancel()
         await connection.close()
 
-    run(test, first_call_s=0.2)
+    run(test, run_in_simulated_loop, first_call_s=0.2)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -110,6 +122,21 @@ def test_headers_are_limited_in_all(is_first: bool) -> None:
         await connection.close()
 
     run(test)
+
+
+def test_an_aiohttp_whose_headers_would_have_no_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Renamed(web_protocol.RequestHandler):  # type: ignore[misc]
+        """What tells that a request's headers are complete has another name."""
+
+        _waiter = property(fset=lambda self, waiter: None)
+
+    monkeypatch.setattr(web_server, "RequestHandler", Renamed)
+
+    async def test(port: Served) -> None:
+        raise AssertionError("is served")
+
+    with pytest.raises(PlanViewError, match=r"aiohttp \S+ does not say when the headers of a request are complete"):
+        run(test)
 
 
 def test_health_is_answered_although_all_bytes_are_held() -> None:
@@ -133,7 +160,7 @@ def test_an_idle_connection_has_its_time() -> None:
         assert await connection.is_ended()
         await connection.close()
 
-    run(test, idle_s=0.2)
+    run(test, run_in_simulated_loop, idle_s=0.2)
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -172,7 +199,7 @@ def test_a_body_that_does_not_come_is_given_up(body: bytes) -> None:
         assert port.admission.bytes.held == 0
         await connection.close()
 
-    run(test, body_s=0.2)
+    run(test, run_in_simulated_loop, body_s=0.2)
 
 
 def test_a_body_that_drips_is_given_up() -> None:
@@ -193,7 +220,7 @@ def test_a_body_that_drips_is_given_up() -> None:
         dripping.cancel()
         await connection.close()
 
-    run(test, body_s=0.5)
+    run(test, run_in_simulated_loop, body_s=0.5)
 
 
 def test_stalled_bodies_end_for_requests_that_are_whole() -> None:
@@ -208,7 +235,7 @@ def test_stalled_bodies_end_for_requests_that_are_whole() -> None:
         for connection in stalled:
             await connection.close()
 
-    run(test, calls=16)
+    run(test, run_in_simulated_loop, calls=16)
 
 
 def test_an_answer_that_is_not_read_is_given_up() -> None:
