@@ -2,6 +2,8 @@ from .admission.gate import ConnectionGate as ConnectionGate
 from .admission.gate import Entry as Entry
 from .admission.gate import GATE_ENTRY as GATE_ENTRY
 from .admission.gate import IDLE as IDLE
+from .admission.handshakes import Handshakes as Handshakes
+from .admission.handshakes import TOO_MANY_HANDSHAKES as TOO_MANY_HANDSHAKES
 from .admission.limits import ListeningPort as ListeningPort
 from .admission.limits import PORT_LIMITS as PORT_LIMITS
 from .admission.limits import PortLimits as PortLimits

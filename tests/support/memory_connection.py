@@ -19,6 +19,7 @@ class MemoryTransport(asyncio.Transport):
     def __init__(self, protocol: asyncio.BaseProtocol, unix: socket.socket | None = None) -> None:
         super().__init__()
         self.protocol, self._unix = protocol, unix
+        self.peer = PEER
         self.sent = bytearray()
         self.writes = 0
         self.is_reading = True
@@ -93,7 +94,7 @@ class MemoryTransport(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "socket":
             return self._unix
-        return PEER if name == "peername" and self._unix is None else default
+        return self.peer if name == "peername" and self._unix is None else default
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._high = 2**16 if high is None else high

@@ -105,6 +105,10 @@ class ConnectionGate:
         entry.shares = shares
         return True
 
+    def count_refusal(self, reason: str) -> None:
+        """A connection was ended for a reason that its port knows."""
+        self._admission.refused[self._port, reason] += 1
+
     def remove(self, entry: Entry) -> None:
         """A connection is closed, for whatever reason."""
         if entry in self._entries:

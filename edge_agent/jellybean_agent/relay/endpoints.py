@@ -29,6 +29,9 @@ _KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_
 class Sink:
     """What a connection's events do. The default ignores them."""
 
+    def connected(self, endpoint: Endpoint) -> None:
+        """The connection is established; with TLS, its handshake begins. The sink may reset it."""
+
     def opened(self, endpoint: Endpoint) -> None:
         """The connection is established; with TLS, the handshake is complete."""
 
@@ -85,7 +88,9 @@ class Endpoint(asyncio.BufferedProtocol):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _KEEPALIVE:
                 raw.setsockopt(socket.IPPROTO_TCP, option, value)
-        self._connected()
+        self.sink.connected(self)
+        if not self._is_over:
+            self._connected()
 
     def connection_lost(self, error: Exception | None) -> None:
         is_whole = self._has_ended and self._peer_has_ended and error is None and not self._reason

@@ -12,14 +12,16 @@ WRITE_BYTES = 2**18  # unsent bytes of a connection above which the other end of
 class RelayLimits:
     """Limits of a relay, and of a tunnel where they concern both.
 
-    `greeting_s`: for TLS handshake and greeting together. `unknown`: most connections without a complete greeting, of
-    which the oldest ends. `offers`: most idle ones of a worker. `pipes`: most open and beginning ones of a worker, in
-    each direction. `offer_wait_s`: how long a connection waits for an offer of its worker, and for a tunnel to start.
-    `start_s`: after which a tunnel that does not start counts as lost, and the next offer is tried. `ping_s`: between
-    pings of an idle offer; one that has not answered by the next is lost. `silence_s`: after which a tunnel without
-    pings dials again. `offer_age_s`: of an idle offer, so that a certificate that was withdrawn or has expired ends.
-    `dial_s`: for a connection to a target. `half_closed_s`: after which a pipe with one direction ended, and no bytes
-    in the other, is reset.
+    `greeting_s`: for TLS handshake and greeting together. `unknown`: most connections without a
+    complete greeting, of which the oldest of an address with too many ends. `offers`: most idle
+    ones of a worker. `pipes`: most open and beginning ones of a worker, in each direction.
+    `offer_wait_s`: how long a connection waits for an offer of its worker, and for a tunnel to
+    start. `start_s`: after which a tunnel that does not start counts as lost, and the next offer is
+    tried. `ping_s`: between pings of an idle offer; one that has not answered by the next is lost.
+    `silence_s`: after which a tunnel without pings dials again. `offer_age_s`: of an idle offer, so
+    that a certificate that was withdrawn or has expired ends. `dial_s`: for a connection to a
+    target. `half_closed_s`: after which a pipe with one direction ended, and no bytes in the other,
+    is reset.
     """
 
     greeting_s: float = 10.0

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from jellybean_agent.admission.handshakes import Handshakes
 from jellybean_agent.relay.connector import Connector, Pipes
 from jellybean_agent.relay.endpoints import Endpoint, Sink, TlsEndpoint, WrapBio, read_buffer
 from jellybean_agent.relay.limits import RelayLimits
@@ -55,7 +56,7 @@ class Relay:
         self._context = ReloadingTlsContext.of(certificate, TlsSettings(alpn=(RELAY_ALPN,)))
         self._pipes = Pipes(self.traffic, self.limits)
         self._connector = Connector(set(routes.workers.values()), routes.targets, self._pipes, self.buffer)
-        self._callers: dict[_Caller, None] = {}  # connections without a complete greeting
+        self._callers: Handshakes[_Caller] = Handshakes(self.limits.unknown)  # without a complete greeting
         self._listeners = Listeners()
         self._is_draining = False
 
@@ -91,17 +92,19 @@ class Relay:
     # -- tunnels ------------------------------------------------------------------------------------------------------
 
     def _accept_tunnel(self) -> Endpoint:
-        while len(self._callers) >= self.limits.unknown:
-            oldest = next(iter(self._callers))
-            self._callers.pop(oldest)
-            oldest.endpoint.reset(f"more than {self.limits.unknown} connections without a greeting")
-
         def wrap(incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:
             return self._context.wrap_bio(incoming, outgoing, server_side=True)
 
-        caller = _Caller(self, wrap)
-        self._callers[caller] = None
-        return caller.endpoint
+        return _Caller(self, wrap).endpoint
+
+    def begin(self, caller: _Caller) -> None:
+        """A connection begins; another one may have to end for it."""
+        if self._is_draining:
+            caller.endpoint.reset("the relay ends")
+            return
+        victim = self._callers.begin(caller, caller.endpoint.peer)
+        if victim is not None:
+            victim.endpoint.reset("too many connections without a greeting")
 
     def identify(self, endpoint: TlsEndpoint) -> tuple[str, str, str]:
         """The worker that is the caller; or an empty name, and why it is refused: a metric's label, and in words.
@@ -126,7 +129,7 @@ class Relay:
 
     def forget(self, caller: _Caller, label: str = "", reason: str = "") -> None:
         """A connection has a complete greeting, or is refused (`label`, `reason`) or gone."""
-        self._callers.pop(caller, None)
+        self._callers.finish(caller)
         if label:
             peer = caller.endpoint.peer
             self._count_refusal(label, peer, f"a tunnel at {peer}: {reason}")
@@ -188,6 +191,9 @@ class _Caller(Sink):
         limit_s = relay.limits.greeting_s
         reason = f"no TLS handshake and greeting within {limit_s:g} s"
         self._timer = asyncio.get_running_loop().call_later(limit_s, self.endpoint.reset, reason)
+
+    def connected(self, endpoint: Endpoint) -> None:
+        self._relay.begin(self)
 
     def opened(self, endpoint: Endpoint) -> None:
         self._label = "greeting"

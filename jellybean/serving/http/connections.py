@@ -20,9 +20,11 @@ from jellybean.serving.http.calls import Calls, HttpCall, HttpClient, RefusalErr
 from jellybean_agent import (
     GATE_ENTRY,
     IDLE,
+    TOO_MANY_HANDSHAKES,
     Admission,
     ConnectionGate,
     Entry,
+    Handshakes,
     ListeningPort,
     PlanViewError,
     PortLimits,
@@ -36,7 +38,7 @@ READ_BYTES = 2**17  # of a body that one system call reads
 HEAD_BYTES = 2**14  # of a request line and its headers
 _HEAD_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _HANDSHAKE_S, _HANDSHAKES = 10.0, 256  # longest one; most unfinished ones
-_NOT_READ, _UNFINISHED = "does not read its answer", "too many handshakes"
+_NOT_READ = "does not read its answer"
 _PRIVILEGED = frozenset({Role.ADMIN, Role.GATEWAY})
 LOG = logging.getLogger("jellybean.tls")
 
@@ -53,7 +55,7 @@ class HttpPort:
         self.calls = Calls(limits, admission)
         self.connections: dict[Any, HttpConnection] = {}  # aiohttp's protocol -> its connection
         self.unread: dict[HttpConnection, tuple[int, float]] = {}  # that wait for their peer to read: bytes, since when
-        self.handshakes: dict[TlsTransport, None] = {}  # unfinished ones, the oldest first
+        self.handshakes: Handshakes[TlsTransport] = Handshakes(_HANDSHAKES)
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.tls_buffer = memoryview(bytearray(READ_BYTES))
 
@@ -73,19 +75,12 @@ class HttpPort:
         """The protocol of a new connection."""
         if self._context is None:
             return HttpConnection(self, None)
-        while len(self.handshakes) >= _HANDSHAKES:
-            oldest = next(iter(self.handshakes))
-            self._admission.refused[ListeningPort.HTTP, _UNFINISHED] += 1
-            self.failed(oldest, f"more than {_HANDSHAKES} unfinished handshakes")
-            oldest.abort()
         context = self._context
 
         def wrap(incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:
             return context.wrap_bio(incoming, outgoing, server_side=True)
 
-        transport = TlsTransport(wrap, self, self.tls_buffer, _HANDSHAKE_S)
-        self.handshakes[transport] = None
-        return transport
+        return TlsTransport(wrap, self, self.tls_buffer, _HANDSHAKE_S)
 
     def close(self) -> None:
         """End the unfinished handshakes."""
@@ -105,6 +100,11 @@ class HttpPort:
     # -- TlsEvents ----------------------------------------------------------------------------------------------------
 
     def connected(self, transport: TlsTransport, address: str) -> bool:
+        victim = self.handshakes.begin(transport, address)
+        if victim is not None:
+            self.gate.count_refusal(TOO_MANY_HANDSHAKES)
+            self.failed(victim, "too many unfinished handshakes")
+            victim.abort()
         transport.entry = self.gate.enter(address, partial(self._end_unfinished, transport))
         return transport.entry is not None
 
@@ -118,7 +118,7 @@ class HttpPort:
         except ValueError:
             self.failed(transport, "its certificate has invalid names")
             return None
-        self.handshakes.pop(transport, None)
+        self.handshakes.finish(transport)
         auth = tls_auth_context(name for kind, name in certificate.get("subjectAltName", ()) if kind == "URI")
         identity = next(iter(identities(auth)), None)
         if identity is None or transport.entry is None:
@@ -129,11 +129,11 @@ class HttpPort:
         return HttpConnection(self, HttpCaller(identity.uri, auth), is_privileged=is_privileged)
 
     def failed(self, transport: TlsTransport, reason: str) -> None:
-        self.handshakes.pop(transport, None)
+        self.handshakes.finish(transport)
         LOG.info("refused at the handshake: %s (%s)", reason, address_of(transport))
 
     def lost(self, transport: TlsTransport) -> None:
-        self.handshakes.pop(transport, None)
+        self.handshakes.finish(transport)
         if transport.entry is not None:
             transport.entry.leave()
 

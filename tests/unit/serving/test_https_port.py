@@ -44,9 +44,9 @@ class Clients:
         await connection.close()
         return status
 
-    async def say_nothing(self) -> Connection:
+    async def say_nothing(self, source: str = "127.0.0.1") -> Connection:
         """A connection without a handshake."""
-        return Connection(*await asyncio.open_connection("127.0.0.1", self.port.port))
+        return Connection(*await asyncio.open_connection("127.0.0.1", self.port.port, local_addr=(source, 0)))
 
 
 def run(root: Path, test: Callable[[Clients], Awaitable[None]], **limits: Any) -> None:
@@ -73,6 +73,27 @@ def test_unfinished_handshakes_keep_nobody_out(tmp_path: Path, monkeypatch: pyte
             await connection.close()
 
     run(tmp_path, test)
+
+
+def test_silent_connections_of_one_address_end_no_handshake_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connections, "_HANDSHAKES", 8)
+    caplog.set_level("INFO", "jellybean.tls")
+
+    async def test(clients: Clients) -> None:
+        other = await clients.say_nothing("127.0.0.2")
+        await asyncio.sleep(0.01)
+        crowd = [await clients.say_nothing() for _ in range(40)]
+        assert all([await connection.is_ended() for connection in crowd[:32]])
+        other.writer.write(b"no TLS")
+        assert await other.is_ended()
+        for connection in (other, *crowd):
+            await connection.close()
+
+    run(tmp_path, test)
+    reasons = [text for text in caplog.messages if "127.0.0.2" in text]
+    assert reasons == ["refused at the handshake: it does not speak TLS (ipv4:127.0.0.2)"]
 
 
 def test_a_handshake_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

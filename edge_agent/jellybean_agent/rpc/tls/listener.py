@@ -1,7 +1,7 @@
 """The TLS connections of a server: handshakes, the identity of the client, the protocol by ALPN, and the maximum age.
 
-What clients without a certificate can use up is bounded: a handshake has a time limit, and the oldest unfinished one is
-given up when there are too many. Connections end at a maximum age, so that a certificate that was replaced, has expired
+What clients without a certificate can use up is bounded: a handshake has a time limit, and the unfinished ones are
+shared by addresses. Connections end at a maximum age, so that a certificate that was replaced, has expired
 or was withdrawn stops working.
 """
 
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from jellybean_agent.admission.handshakes import TOO_MANY_HANDSHAKES, Handshakes
 from jellybean_agent.rpc.calls import OpenConnection
 from jellybean_agent.rpc.http2 import Http2Connection
 from jellybean_agent.rpc.port import RpcPort
@@ -56,22 +57,17 @@ class TlsListener:
     def __init__(self, server: RpcPort, context: ssl.SSLContext, limits: TlsLimits) -> None:
         self._server, self._context, self._limits = server, context, limits
         self._buffer: memoryview = np.empty(READ_BYTES, np.uint8).data
-        self._handshakes: dict[TlsTransport, None] = {}
+        self._handshakes: Handshakes[TlsTransport] = Handshakes(limits.handshakes)
         self._open: set[TlsTransport] = set()
         self._ends: dict[TlsTransport, asyncio.TimerHandle] = {}  # when a connection's next step towards its end is due
 
     def accept(self) -> TlsTransport:
         """A new connection, whose handshake begins."""
-        while len(self._handshakes) >= self._limits.handshakes:
-            oldest = next(iter(self._handshakes))
-            self.failed(oldest, f"more than {self._limits.handshakes} unfinished handshakes")
-            oldest.abort()
 
         def wrap(incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:
             return self._context.wrap_bio(incoming, outgoing, server_side=True)
 
         transport = TlsTransport(wrap, self, self._buffer, self._limits.handshake_s)
-        self._handshakes[transport] = None
         self._open.add(transport)
         return transport
 
@@ -90,6 +86,11 @@ class TlsListener:
     # -- TlsEvents ----------------------------------------------------------------------------------------------------
 
     def connected(self, transport: TlsTransport, address: str) -> bool:
+        victim = self._handshakes.begin(transport, address)
+        if victim is not None:
+            self._server.gate.count_refusal(TOO_MANY_HANDSHAKES)
+            self.failed(victim, "too many unfinished handshakes")
+            victim.abort()
         transport.entry = self._server.gate.enter(address, partial(self._end_unfinished, transport))
         return transport.entry is not None
 
@@ -111,7 +112,7 @@ class TlsListener:
         if _has_expired(certificate):  # OpenSSL checks it in a full handshake only, not when TLS 1.2 resumes a session
             self.failed(transport, "certificate has expired")
             return None
-        self._handshakes.pop(transport, None)
+        self._handshakes.finish(transport)
         auth = tls_auth_context(name for kind, name in certificate.get("subjectAltName", ()) if kind == "URI")
         is_http2 = protocol == HTTP2_ALPN
         connection = Http2Connection(self._server, auth) if is_http2 else UnixSocketConnection(self._server, b"", auth)
@@ -120,7 +121,7 @@ class TlsListener:
         return connection
 
     def failed(self, transport: TlsTransport, reason: str) -> None:
-        self._handshakes.pop(transport, None)
+        self._handshakes.finish(transport)
         name = transport.get_extra_info("peername")
         host = name[0] if name else "gone"
         LOG.info("refused at the handshake: %s (%s)", reason, host, extra=about(host))
@@ -129,7 +130,7 @@ class TlsListener:
         if transport.entry is not None:
             transport.entry.leave()
         self._open.discard(transport)
-        self._handshakes.pop(transport, None)
+        self._handshakes.finish(transport)
         timer = self._ends.pop(transport, None)
         if timer is not None:
             timer.cancel()

@@ -91,6 +91,24 @@ def test_connections_without_a_greeting_are_few_and_short(tmp_path: Path) -> Non
     in_net(tmp_path, test, limits=RelayLimits(unknown=3, greeting_s=10.0))
 
 
+def test_silent_connections_of_one_address_end_no_handshake_of_another(tmp_path: Path) -> None:
+    async def test(net: RelayNet) -> None:
+        async with net.relay() as relay:
+            other = await asyncio.open_connection(*net.listen, local_addr=("127.0.0.2", 0))
+            await pause()
+            crowd = [await asyncio.open_connection(*net.listen) for _ in range(20)]
+            await pause()
+            assert relay.traffic.refusals == {"handshake": 13}
+            for reader, _ in crowd[:13]:
+                with contextlib.suppress(ConnectionError):
+                    assert await reader.read() == b""
+            assert not other[0].at_eof()
+            for _, writer in (other, *crowd):
+                writer.close()
+
+    in_net(tmp_path, test, limits=RelayLimits(unknown=8, greeting_s=10.0))
+
+
 @pytest.mark.parametrize(
     ("who", "data", "reason"),
     [

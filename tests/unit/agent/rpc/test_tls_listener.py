@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from jellybean.serving import open_authority
-from jellybean_agent import CertificateFolder, Identity, Role
+from jellybean_agent import CertificateFolder, Identity, ListeningPort, Role
 from jellybean_agent.rpc.frames import PREFACE, frame
 from jellybean_agent.rpc.tls import listener as tls_listener
 from jellybean_agent.rpc.tls.listener import SERVER_ALPN, TlsLimits, TlsListener
@@ -55,19 +55,20 @@ class Listener:
 
     def __init__(self, folders: tuple[CertificateFolder, CertificateFolder], limits: TlsLimits) -> None:
         self.calls = CallServer()
-        self._client = folders[1]
+        self.client_files = folders[1].current()
         context = ReloadingTlsContext.of(folders[0], TlsSettings(minimum=ssl.TLSVersion.TLSv1_2, alpn=SERVER_ALPN))
         self.tls = TlsListener(self.calls.port, context, limits)
 
-    def accept(self) -> MemoryTransport:
+    def accept(self, address: str = "127.0.0.1") -> MemoryTransport:
         """A new connection whose client has sent nothing yet."""
         connection = MemoryTransport(self.tls.accept())
+        connection.peer = address, 40_000
         connection.connect()
         return connection
 
     def client(self, *alpn: str) -> Client:
         """A new connection with a client that speaks TLS."""
-        return Client(self.accept(), client_context(self._client.current(), alpn or ("h2",)))
+        return Client(self.accept(), client_context(self.client_files, alpn or ("h2",)))
 
 
 class Client:
@@ -158,8 +159,26 @@ def test_handshakes_that_are_finished_or_failed_do_not_count_as_unfinished(
     assert reasons == [
         "it does not speak TLS",
         f"it offers none of the protocols {STREAMS_ALPN}, h2 (ALPN)",
-        "more than 3 unfinished handshakes",
+        "too many unfinished handshakes",
     ]
+
+
+@pytest.mark.parametrize("crowd", ["10.0.0.1", "2001:db8::1"])
+def test_silent_connections_of_one_address_end_no_handshake_of_another(
+    folders: tuple[CertificateFolder, CertificateFolder], crowd: str
+) -> None:
+    async def test(listener: Listener) -> None:
+        connection = listener.accept("10.0.0.2")
+        for _ in range(40):
+            listener.accept(crowd)
+            await settle()
+        client = Client(connection, client_context(listener.client_files, ("h2",))).shake_hands()
+        client.send(PREFACE + settings() + unary_call(1, b"x"))
+        assert message(b"x") in await client.read()
+        refused = listener.calls.server.admission.refused
+        assert refused[ListeningPort.CLIENTS, "too many handshakes"] >= 32
+
+    in_simulated_time(folders, TlsLimits(handshakes=8), test)
 
 
 @pytest.mark.parametrize("pieces", [0, 7])
