@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import grpc
 
 from jellybean.serving.outcomes import Outcome, Result, Tensors
-from jellybean.serving.spool.spool import Answer, Kept, Spool
+from jellybean.serving.spool.spool import Answer, HeldBackError, Kept, Spool
 from jellybean_agent import AgentError, StatusError, parse_identity, status_from_number, status_of
 from jellybean_protos.gateway.v1 import gateway_pb2
 
@@ -103,7 +103,7 @@ class SpoolDelivery:
         self._try_once, self._is_open, self._on_final, self._settings = try_once, is_open, on_final, settings
         self._waiters: dict[str, list[asyncio.Event]] = {}  # spool id -> calls that wait for its answer
         self._under_way: dict[asyncio.Task[None], bool] = {}  # task of a try -> True if it is a retry
-        self._last_number = 0  # highest number of a request begun so far
+        self._last_number = 0  # up to it every request was begun or is held back
         self._due: list[tuple[float, int]] = []  # heap of retries: (CLOCK_MONOTONIC second, number)
         self._retries: dict[int, _Retries] = {}  # by number
         self._released = False
@@ -160,6 +160,8 @@ class SpoolDelivery:
             self._waiters[text].remove(settled)
             if not self._waiters[text]:
                 del self._waiters[text]
+        if answer is not None:
+            self._wake.set()  # what was held back may have room now
         return answer
 
     def release(self) -> None:
@@ -209,8 +211,12 @@ class SpoolDelivery:
             if kept is not None and kept.number == number:
                 return kept
             del self._retries[number]
-        kept = None if crowded else await self.spool.after(self._last_number)
-        self._last_number = self._last_number if kept is None else kept.number
+        if crowded:
+            return None
+        before = self._last_number
+        kept, self._last_number = await self.spool.begin(before)
+        if kept is None and self._last_number != before:  # those of clients without room were passed over
+            self._wake.set()
         return kept
 
     def _forget(self, task: asyncio.Task[None]) -> None:
@@ -233,6 +239,10 @@ class SpoolDelivery:
                 for settled in self._waiters.get(kept.id, ()):
                     settled.set()
                 return
+        except HeldBackError as error:
+            LOG.info("request %s of the spool: %s", kept.id[:60], error)
+            self._retries.pop(kept.number, None)
+            return
         except AgentError as error:
             LOG.warning("request %s of the spool: %s: %s", kept.id[:60], status_of(error).name, error)
         self._retries[kept.number] = retries

@@ -8,6 +8,7 @@ both: it moves from one to the other in one transaction, so a request gets one a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import sqlite3
@@ -45,8 +46,12 @@ SELECT (SELECT COALESCE(SUM({_REQUEST_BYTES}), 0) FROM requests), (SELECT COUNT(
     (SELECT COALESCE(SUM({_ANSWER_BYTES}), 0) FROM answers)
 """
 _BYTES_BY_ID = f"""
-SELECT id, {_REQUEST_BYTES} FROM requests UNION ALL SELECT id, {_ANSWER_BYTES} FROM answers WHERE NOT taken
+SELECT id, {_REQUEST_BYTES}, 0 FROM requests UNION ALL SELECT id, {_ANSWER_BYTES}, 1 FROM answers WHERE NOT taken
 """
+_HELD_BACK = """
+CREATE TEMP TABLE held_back (client TEXT, number INTEGER, PRIMARY KEY (client, number)) WITHOUT ROWID
+"""
+_PASSED_AT_ONCE = 1000  # requests held back by one call, beside which others wait
 T = TypeVar("T")
 
 
@@ -71,6 +76,10 @@ class Answer:
     reason: str
 
 
+class HeldBackError(StatusError):
+    """A client has no room for the answer of a request, which `Spool.begin` returns again once it has."""
+
+
 class Spool:
     """An open spool; its calls run in a thread of its own, one after another."""
 
@@ -81,6 +90,8 @@ class Spool:
         self.waiting, self.bytes = 0, 0  # requests without an answer; size of all rows
         self._untaken = 0  # bytes of requests without an answer, and of answers that nobody has taken
         self._by_client: Counter[str] = Counter()  # the same of each client
+        self._untaken_answers: Counter[str] = Counter()  # of each client
+        self._held_back: dict[str, int] = {}  # client -> by how much it is to grow with its next answer
         self._oldest_unix_s: float | None = None  # when the first request without an answer arrived
         self.full = False  # an answer found no room: no request is tried until an answer is taken
 
@@ -145,13 +156,20 @@ class Spool:
             )
             raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
 
-    def _add_untaken(self, request_id: str, size: int) -> None:
+    def _may_grow(self, client: str, size: int) -> bool:
+        """True if a client may have an answer that takes `size` more bytes. It may always have one."""
+        limit = self._max_bytes - self._max_bytes // _ANSWER_PART
+        is_within = size <= 0 or fits_share(self._by_client[client], size, limit - self._untaken)
+        return is_within or not self._untaken_answers[client]
+
+    def _add_untaken(self, request_id: str, size: int, answers: int = 0) -> None:
         client, tab, _ = request_id.partition("\t")
         self._untaken += size
         if tab:
-            self._by_client[client] += size
-            if not self._by_client[client]:
-                del self._by_client[client]
+            for counter, amount in ((self._by_client, size), (self._untaken_answers, answers)):
+                counter[client] += amount
+                if not counter[client]:
+                    del counter[client]
 
     def _make_room(self, size: int, limit: int) -> None:
         """Free `size` bytes under `limit` by removing taken answers, oldest first, then their ids."""
@@ -176,8 +194,8 @@ class Spool:
         self._find_oldest()
 
     def _count_by_client(self) -> None:
-        for request_id, size in self._database.execute(_BYTES_BY_ID):
-            self._add_untaken(request_id, size)
+        for request_id, size, answers in self._database.execute(_BYTES_BY_ID):
+            self._add_untaken(request_id, size, answers)
 
     async def after(self, number: int) -> Kept | None:
         """The first request without an answer whose number is above `number`."""
@@ -188,10 +206,41 @@ class Spool:
         row = self._database.execute(select, (number,)).fetchone()
         return Kept(*row) if row else None
 
+    async def begin(self, number: int) -> tuple[Kept | None, int]:
+        """The request to try next, None if there is none now; and the number up to which none is left to begin.
+
+        `number`: the latter, as of the last call. Requests of clients without room for an answer are held back.
+        """
+        return await self._run(self._begin, number)
+
+    def _begin(self, number: int) -> tuple[Kept | None, int]:
+        for client in [client for client, size in self._held_back.items() if self._may_grow(client, size)]:
+            first = "SELECT number FROM held_back WHERE client = ? ORDER BY number LIMIT 1"
+            row = self._database.execute(first, (client,)).fetchone()
+            if row is None:
+                del self._held_back[client]
+                continue
+            kept = self._after(row[0] - 1)
+            self._database.execute("DELETE FROM held_back WHERE client = ? AND number = ?", (client, row[0]))
+            if kept is not None and kept.number == row[0]:
+                return kept, number
+        following = "SELECT number, id FROM requests WHERE number > ? ORDER BY number LIMIT ?"
+        last = number
+        with contextlib.closing(self._database.execute(following, (number, _PASSED_AT_ONCE))) as rows:
+            for last, request_id in rows:
+                client = request_id.partition("\t")[0]
+                if client not in self._held_back:
+                    return self._after(last - 1), last
+                self._hold_back(client, last)
+        return None, last
+
+    def _hold_back(self, client: str, number: int) -> None:
+        self._database.execute("INSERT OR IGNORE INTO held_back VALUES (?, ?)", (client, number))
+
     async def settle(self, kept: Kept, answer: Answer) -> Answer | None:
         """Replace a request by its answer; returns the answer as stored, None if the request had one already.
 
-        StatusError when there is no room for it yet.
+        StatusError when there is no room for it yet, HeldBackError when its client has none.
         """
         return await self._run(self._settle, kept, answer)
 
@@ -203,6 +252,12 @@ class Spool:
             answer = Answer(None, int(grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]), reason)
         size = _answer_bytes(kept.id, answer)
         freed = _row_bytes(kept.id) + len(kept.inputs)
+        client, tab, _ = kept.id.partition("\t")
+        if tab and not self._may_grow(client, size - freed):
+            self._held_back[client] = max(size - freed, self._held_back.get(client, 0))
+            self._hold_back(client, kept.number)
+            reason = "the answers that its client has not taken leave no room for it: it is held back"
+            raise HeldBackError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
         try:
             self._make_room(size - freed, self._max_bytes)
         except StatusError:
@@ -223,7 +278,7 @@ class Spool:
             raise
         self.waiting -= removed
         self.bytes += added * size - removed * freed
-        self._add_untaken(kept.id, added * size - removed * freed)
+        self._add_untaken(kept.id, added * size - removed * freed, added)
         self._find_oldest()
         return answer if added else None
 
@@ -238,7 +293,7 @@ class Spool:
             return None
         if not row[3]:
             self._database.execute("UPDATE answers SET taken = 1 WHERE number = ?", (row[4],))
-            self._add_untaken(request_id, -_answer_bytes(request_id, Answer(*row[:3])))
+            self._add_untaken(request_id, -_answer_bytes(request_id, Answer(*row[:3])), -1)
             self.full = False
             if row[4] % 1000 == 0:
                 self._database.execute("DELETE FROM answers WHERE taken AND number < ?", (row[4] - TAKEN_IDS,))
@@ -281,6 +336,7 @@ def _open(path: Path) -> sqlite3.Connection:
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
         database.executescript(_TABLES)
+        database.execute(_HELD_BACK)
         for table in ("requests", "answers"):  # a file of an older version
             if "digest" not in {row[1] for row in database.execute(f"PRAGMA table_info({table})")}:
                 database.execute(f"ALTER TABLE {table} ADD COLUMN digest BLOB")

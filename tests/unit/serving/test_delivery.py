@@ -201,3 +201,32 @@ def test_a_gateway_ends_while_plans_before_its_own_are_let_go(tmp_path: Path) ->
         links.close()
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(2000, marks=pytest.mark.slow)])
+def test_a_client_that_takes_no_answer_holds_up_its_own_requests_only(tmp_path: Path, count: int) -> None:
+    """However many it has sent, and though all of them waited before the first had an answer."""
+    crowd, other = "jellybean://w/client/mallory", "jellybean://w/client/alice"
+
+    async def enlarge(key: Key, inputs: Tensors) -> Tried:
+        return Tried(None, of(inputs["in"].data * 20_000))
+
+    async def test() -> None:
+        found = SpoolDelivery(
+            Spool.open(tmp_path / "spool.db", 2**20), enlarge, lambda: True, lambda *_: None, DeliverySettings()
+        )
+        try:
+            for number in range(count):
+                await found.keep(Key(crowd, str(number)), of(b"x"))
+            found.start()
+            outcome, outputs = await ask(found, Key(other, "1"), of(b"y"), 60.0)
+            assert (outcome, outputs["in"].data) == (None, b"y" * 20_000)
+            assert found.spool.waiting > count // 2 and not found.spool.full
+            for number in range(count):
+                outcome, outputs = await found.answer(Key(crowd, str(number)), 60.0)
+                assert (outcome, outputs["in"].data) == (None, b"x" * 20_000)
+            assert found.spool.waiting == 0
+        finally:
+            await found.close()
+
+    asyncio.run(test())

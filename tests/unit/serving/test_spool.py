@@ -15,7 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from jellybean.serving.spool.spool import Answer, Spool
+from jellybean.serving.spool.spool import Answer, HeldBackError, Spool
 from jellybean_agent import StatusError
 
 DONE = Answer(b"answer", 0, "")
@@ -123,7 +123,7 @@ def test_answers_that_a_client_never_takes_are_of_its_share(
     tmp_path: Path, input_bytes: int, is_reopened: bool
 ) -> None:
     async def crowd(spool: Spool) -> None:
-        with pytest.raises(StatusError, match="bytes that wait are of this client, which is its limit"):
+        with pytest.raises(StatusError, match=r"of this client, which is its limit|it is held back"):
             for number in range(40):
                 await spool.put(f"jellybean://w/client/mallory\t{number}", b"x" * input_bytes)
                 await spool.settle(await spool.after(0), Answer(b"y" * 30_000, 0, ""))
@@ -131,11 +131,15 @@ def test_answers_that_a_client_never_takes_are_of_its_share(
             await others(spool)
 
     async def others(spool: Spool) -> None:
+        last = 0
         for name in ("alice", "bob"):
             assert await spool.put(f"jellybean://w/client/{name}\t1", b"x" * 1000)
-            assert await spool.settle(await spool.after(0), Answer(b"y" * 1000, 0, "")) is not None
+            kept = await spool.after(last)
+            while name not in kept.id:
+                kept = await spool.after(kept.number)
+            assert await spool.settle(kept, Answer(b"y" * 1000, 0, "")) is not None
         with pytest.raises(StatusError, match="which is its limit"):
-            await spool.put("jellybean://w/client/mallory\tagain", b"x" * 1000)
+            await spool.put("jellybean://w/client/mallory\tagain", b"x" * 25_000)
         await spool.take("jellybean://w/client/mallory\t0")
         await spool.take("jellybean://w/client/mallory\t1")
         assert await spool.put("jellybean://w/client/mallory\tagain", b"x" * 1000)
@@ -143,6 +147,64 @@ def test_answers_that_a_client_never_takes_are_of_its_share(
     run(tmp_path / "spool.db", crowd, 2**20)
     if is_reopened:
         run(tmp_path / "spool.db", others, 2**20)
+
+
+def test_requests_whose_answers_have_no_room_are_held_back_and_those_of_others_are_not(tmp_path: Path) -> None:
+    """Requests are small, and their answers are not: when they are put, nobody knows it."""
+    crowd, other, answer = (
+        "jellybean://w/client/mallory\t",
+        "jellybean://w/client/alice\t",
+        Answer(b"y" * 30_000, 0, ""),
+    )
+
+    async def test(spool: Spool) -> None:
+        for number in range(100):
+            await spool.put(f"{crowd}{number}", b"x")
+        last, answered, held_back = 0, [], []
+        while True:
+            kept, last = await spool.begin(last)
+            if kept is None:
+                break
+            try:
+                await spool.settle(kept, answer)
+                answered.append(kept.id)
+            except HeldBackError:
+                held_back.append(kept.id)
+        assert (answered[:2], len(held_back)) == ([f"{crowd}0", f"{crowd}1"], 1)
+        assert 20 < len(answered) < 30 and not spool.full
+        await spool.put(f"{other}1", b"x" * 20_000)
+        kept, last = await spool.begin(last)
+        assert kept.id == f"{other}1"
+        assert await spool.settle(kept, answer) is not None
+        assert await spool.begin(last) == (None, last)
+        for name in answered:  # all are answered in the end, once, in order
+            await spool.take(name)
+            kept, last = await spool.begin(last)
+            if kept is not None:
+                await spool.settle(kept, answer)
+                answered.append(kept.id)
+        assert answered == [f"{crowd}{number}" for number in range(100)]
+        assert spool.waiting == 0
+
+    run(tmp_path / "spool.db", test, 2**20)
+
+
+def test_a_client_that_takes_one_answer_at_a_time_gets_them_all(tmp_path: Path) -> None:
+    """Also if its requests alone fill its share."""
+
+    async def test(spool: Spool) -> None:
+        count = 0
+        with pytest.raises(StatusError, match="which is its limit"):
+            while await spool.put(f"jellybean://w/client/alice\t{count}", b"x" * 300):
+                count += 1
+        last = 0
+        for number in range(count):
+            kept, last = await spool.begin(last)
+            assert kept.id == f"jellybean://w/client/alice\t{number}"
+            await spool.settle(kept, Answer(b"y" * 2000, 0, ""))
+            assert await spool.take(kept.id) is not None
+
+    run(tmp_path / "spool.db", test, 2**15)
 
 
 def test_a_spool_that_is_full_of_taken_answers_is_not_full_for_a_client(tmp_path: Path) -> None:
