@@ -40,6 +40,7 @@ _MODULES, _PROJECT_OPTIONS = (AGENT_MODULE, GATEWAY_MODULE), ("--run=", "--root=
 _PROJECT_FILE = "project"  # in a run's folder: the project's
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # of Linux
 _FAILING_RESTARTS, _FAILING_S = 2, 30.0  # a process keeps failing: restarts, and seconds since the last one
+_START_S, _START_POLL_S = 1.0, 0.001  # longest wait for the command line of a process that was started just now
 _START_TOLERANCE_S = 2.0  # psutil derives start times from the boot time, which varies between reads
 
 
@@ -89,13 +90,7 @@ class ProcessState:
         process = _process_of(self.pid, self.started)
         if process is None or self.program is None:
             return None
-        import psutil
-
-        try:
-            command = process.cmdline()  # empty for a moment after the process was started
-        except psutil.Error:
-            return None
-        return process if not command or program_of(command) == self.program else None
+        return process if program_of(_command_of(process)) == self.program else None
 
 
 def _process_of(pid: int, started: float) -> psutil.Process | None:
@@ -108,6 +103,22 @@ def _process_of(pid: int, started: float) -> psutil.Process | None:
         return process if same and process.status() != psutil.STATUS_ZOMBIE else None
     except psutil.Error:
         return None
+
+
+def _command_of(process: psutil.Process) -> list[str]:
+    """The command line of a process; empty when it has ended, or has none, as threads of the kernel.
+
+    It is empty for a moment after the start too: then this waits for it, as such a process may be anybody's.
+    """
+    import psutil
+
+    until_s = time.monotonic() + _START_S
+    try:
+        while not (command := process.cmdline()) and time.monotonic() < until_s:
+            time.sleep(_START_POLL_S)
+    except psutil.Error:
+        return []
+    return command
 
 
 @dataclass(frozen=True, slots=True)

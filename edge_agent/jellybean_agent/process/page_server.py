@@ -94,12 +94,13 @@ class _PageServer:
         try:
             await self._stopped.wait()
         finally:
-            server.close()
             pages.cancel()
+            self._loop.remove_reader(self._listening)
             for _ in range(_CLOSE_TURNS):
                 for connection in list(self.open):
                     connection.abort()
                 await asyncio.sleep(0)
+            server.close()  # once nothing is being accepted: asyncio would leave such sockets open
             self._pages.shutdown(wait=False, cancel_futures=True)
 
     async def _answer_in_turn(self) -> None:

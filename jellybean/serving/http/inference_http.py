@@ -64,6 +64,7 @@ _MAX_FIELDS_BYTES = 2**16  # of a JSON body without tensors
 _AT_ONCE_BYTES = 2**14  # of tensors and JSON that are converted without taking turns
 _SENT_BYTES = 2**18  # of an answer that are written at once
 _ACCEPTED_AT_ONCE = 4  # connections that asyncio accepts in one turn, before the port's limits are applied
+_ACCEPT_TURNS = 3  # of the loop, in which what was accepted last is a connection
 _BACKLOG = 1024
 _READ_BYTES = 2**14  # of a body that aiohttp keeps before it stops reading, twice as many
 _HEALTH = "/v2/health/"
@@ -137,7 +138,7 @@ async def serve_http(
     try:
         yield
     finally:
-        listening.close()
+        await _close(listening)
         http_port.close()
         await runner.cleanup()
 
@@ -149,6 +150,16 @@ async def _listen(port: HttpPort, host: str, number: int) -> asyncio.Server:
         with listening.dup() as same:
             same.listen(_BACKLOG)  # more may wait
     return server
+
+
+async def _close(server: asyncio.Server) -> None:
+    """Stop listening, once nothing is being accepted: asyncio would leave such sockets open."""
+    loop = asyncio.get_running_loop()
+    for listening in server.sockets:
+        loop.remove_reader(listening.fileno())
+    for _ in range(_ACCEPT_TURNS):
+        await asyncio.sleep(0)
+    server.close()
 
 
 def _admitting(port: HttpPort) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:

@@ -7,6 +7,7 @@ import contextlib
 import gzip
 import json
 import logging
+import socket
 import zlib
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
@@ -67,6 +68,21 @@ def test_silent_connections_keep_nobody_out() -> None:
             await connection.close()
 
     run(test, connections=CONNECTIONS)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 5])
+def test_who_connects_while_the_port_closes_is_told_so(turns: int) -> None:
+    clients: list[socket.socket] = []
+
+    async def test(port: Served) -> None:
+        clients.extend(socket.create_connection(("127.0.0.1", port.port), 10.0) for _ in range(3 * CONNECTIONS))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    run(test)
+    for client in clients:
+        with client, contextlib.suppress(ConnectionResetError):
+            assert client.recv(1) == b""
 
 
 def test_a_connection_with_a_request_in_progress_is_not_ended_for_others() -> None:

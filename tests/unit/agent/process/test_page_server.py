@@ -206,6 +206,16 @@ def test_addresses_have_their_pages_in_turn(crowd: tuple[str, ...]) -> None:
     assert paths.index("/127.0.0.2") <= 1 + len(set(crowd))
 
 
+def test_who_connects_while_the_port_closes_is_told_so() -> None:
+    for _ in range(10):
+        with contextlib.ExitStack() as stack:
+            with metrics() as (port, _):
+                connections = [stack.enter_context(connect(port)) for _ in range(3 * CONNECTIONS)]
+            for connection in connections:
+                with contextlib.suppress(ConnectionResetError):
+                    assert connection.recv(1) == b""
+
+
 def test_a_page_that_fails_is_one_answer(caplog: pytest.LogCaptureFixture) -> None:
     def app(environ: Any, start_response: Any) -> list[bytes]:
         if environ["PATH_INFO"] == "/bad":
