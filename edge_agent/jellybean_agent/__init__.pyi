@@ -113,6 +113,15 @@ from .process.server import add_reflection as add_reflection
 from .process.server import running_task as running_task
 from .process.server import termination_event as termination_event
 from .rpc.calls import RpcCall as RpcCall
+from .rpc.frames import DATA as DATA
+from .rpc.frames import END_HEADERS as END_HEADERS
+from .rpc.frames import END_STREAM as END_STREAM
+from .rpc.frames import HEADERS as HEADERS
+from .rpc.frames import PREFACE as PREFACE
+from .rpc.frames import SETTING as SETTING
+from .rpc.frames import SETTINGS as SETTINGS
+from .rpc.frames import frame as frame
+from .rpc.hpack import encode_headers as encode_headers
 from .rpc.server import RpcServer as RpcServer
 from .rpc.tls.transport import TlsTransport as TlsTransport
 from .rpc.unix_socket_client import UnixSocketClient as UnixSocketClient
