@@ -4,6 +4,11 @@ from .admission.gate import GATE_ENTRY as GATE_ENTRY
 from .admission.gate import IDLE as IDLE
 from .admission.handshakes import Handshakes as Handshakes
 from .admission.handshakes import TOO_MANY_HANDSHAKES as TOO_MANY_HANDSHAKES
+from .admission.inflation import COMPRESSIONS as COMPRESSIONS
+from .admission.inflation import INLINE_BYTES as INLINE_BYTES
+from .admission.inflation import InflationError as InflationError
+from .admission.inflation import PIECE_BYTES as PIECE_BYTES
+from .admission.inflation import inflate_piece as inflate_piece
 from .admission.limits import ListeningPort as ListeningPort
 from .admission.limits import PORT_LIMITS as PORT_LIMITS
 from .admission.limits import PortLimits as PortLimits
@@ -13,6 +18,7 @@ from .admission.shares import DOMINANCE as DOMINANCE
 from .admission.shares import PeerShare as PeerShare
 from .admission.shares import SharedLimit as SharedLimit
 from .admission.shares import fits_share as fits_share
+from .admission.turns import ClientTurns as ClientTurns
 from .brain.audit_view import AUDIT_PREFIX as AUDIT_PREFIX
 from .brain.audit_view import AuditView as AuditView
 from .brain.brain import Brain as Brain

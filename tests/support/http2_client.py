@@ -159,9 +159,10 @@ class CallServer:
 class Http2Client:
     """One connection to a server. `answers`: the frames that it has sent so far, its preface apart."""
 
-    def __init__(self, port: RpcPort) -> None:
+    def __init__(self, port: RpcPort, address: str = "127.0.0.1") -> None:
         self.connection = Http2Connection(port)
         self.transport = MemoryTransport(self.connection)
+        self.transport.peer = address, 40_000
         self.transport.connect()
         self._decoder: Decoder[dict[bytes, bytes]] = Decoder(HEADER_BYTES, dict)
 
@@ -192,9 +193,11 @@ class Http2Client:
         return int(headers[b"grpc-status"]), headers.get(b"grpc-message", b"").decode()
 
 
-async def greeted_client(server: CallServer | None = None, *values: tuple[int, int]) -> Http2Client:
+async def greeted_client(
+    server: CallServer | None = None, *values: tuple[int, int], address: str = "127.0.0.1"
+) -> Http2Client:
     """A client whose connection has begun with these settings, to a new server if there is none."""
-    client = Http2Client((server or CallServer()).port)
+    client = Http2Client((server or CallServer()).port, address)
     await client.greet(*values)
     return client
 

@@ -1,4 +1,4 @@
-"""Unfinished handshakes of one listening socket: how many there are, of whom, and which one ends for a new one."""
+"""Unfinished handshakes of one listening socket, shared by addresses."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Connection = TypeVar("Connection", bound=Hashable)
 class Handshakes(Generic[Connection]):
     """At most `limit` connections whose handshake is unfinished, shared by addresses.
 
-    A new one is always let in. The oldest of an address with too many ends for it, so that silent connections
-    of one address end no handshake of another address, however many there are.
+    A new one is always let in. The oldest of an address with too many ends for it, so that silent
+    connections of one address end no handshake of another address, however many there are.
     """
 
     def __init__(self, limit: int) -> None:
@@ -29,7 +29,7 @@ class Handshakes(Generic[Connection]):
         return iter(self._shares)
 
     def begin(self, connection: Connection, address: str) -> Connection | None:
-        """Count a new handshake; returns the connection that has to end for it, which counts no longer."""
+        """Count a new handshake; returns the connection that has to end for it, if there is one."""
         share, victim = self._limit.share_of(address), None
         if not share.take():
             victim = self._oldest_of(share if share.is_dominant else None)

@@ -7,9 +7,15 @@ import asyncio
 import grpc
 import numpy as np
 
+from jellybean_agent.admission.inflation import (
+    COMPRESSIONS,
+    INLINE_BYTES,
+    InflationError,
+    inflate,
+    inflate_small,
+)
 from jellybean_agent.rpc.calls import CallServer, RpcCall
 from jellybean_agent.rpc.http2_stream import DIRECT_BYTES, MESSAGE_BYTES, Stream
-from jellybean_agent.rpc.inflation import COMPRESSIONS, INLINE_BYTES, Inflation, InflationError
 
 _PREFIX_BYTES = 5  # of a gRPC message: whether it is compressed, and its size
 
@@ -159,27 +165,29 @@ class RequestAssembler:
 
     def _inflate(self, call: RpcCall, stream: Stream, message: memoryview) -> None:
         """Decompress a message and pass it on: a small one at once, a large one by a task."""
-        inflation = Inflation(message, call.headers.compression)
+        limit = self._server.max_message_bytes
         try:
-            inflation.advance(min(INLINE_BYTES, self._server.max_message_bytes + 1))
+            content = inflate_small(message, call.headers.compression, limit)
         except InflationError:
             self._refuse_damaged(call)
             return
-        if len(inflation.content) > self._server.max_message_bytes:
-            self._refuse_large(call)
-        elif inflation.is_complete:
-            self._receive(call, stream, inflation.content)
-        else:
+        if content is None:
             stream.queued += len(message) + MESSAGE_BYTES
-            stream.backlog.append((bytes(message), True))
+            if len(message) <= INLINE_BYTES:
+                message = memoryview(bytes(message))  # without the read buffer, which may be larger
+            stream.backlog.append((message, True))
             stream.inflation = asyncio.get_running_loop().create_task(self._inflate_backlog(call, stream))
+        elif len(content) > limit:
+            self._refuse_large(call)
+        else:
+            self._receive(call, stream, memoryview(content))
 
     async def _inflate_backlog(self, call: RpcCall, stream: Stream) -> None:
         """Decompress the messages of a stream, and pass them on in order."""
         try:
             while stream.backlog and not call.is_over:
                 message, is_compressed = stream.backlog.popleft()
-                content: bytes | bytearray | None = message
+                content: memoryview | bytes | None = message
                 if is_compressed:
                     content = await self._inflated(call, stream, message)
                 if content is not None:
@@ -192,27 +200,27 @@ class RequestAssembler:
         except Exception as error:  # noqa: BLE001 (a boundary: only this call ends)
             call.fail_unexpectedly(error)
 
-    async def _inflated(self, call: RpcCall, stream: Stream, message: bytes) -> bytearray | None:
+    async def _inflated(self, call: RpcCall, stream: Stream, message: memoryview | bytes) -> memoryview | None:
         """The content of a message; None where the call was ended, as it is damaged or too large."""
-        limit, counted = self._server.max_message_bytes, 0
-        inflation = Inflation(message, call.headers.compression)
+        counted, caller = 0, call.connection.caller
 
         def may_grow(size: int) -> bool:
             nonlocal counted
             stream.queued += size - counted
             counted = size
-            return len(inflation.content) <= limit and self.hold(stream)
+            return self.hold(stream)
 
+        client = "" if caller is None else caller.bytes.peer
+        limit = self._server.max_message_bytes
         try:
-            is_whole = await inflation.finish(may_grow)
+            content = await inflate(message, call.headers.compression, client, limit, may_grow)
         except InflationError:
             self._refuse_damaged(call)
             return None
         stream.queued -= counted
-        if is_whole:
-            return inflation.content
-        self._refuse_large(call)
-        return None
+        if content is None:
+            self._refuse_large(call)
+        return content
 
     def _refuse_large(self, call: RpcCall) -> None:
         limit = self._server.max_message_bytes

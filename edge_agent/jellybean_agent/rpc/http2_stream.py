@@ -45,7 +45,7 @@ class Stream:
         self.request: memoryview | None = None  # of a unary call, handled once the client has half-closed the stream
         self.messages = 0
         self.inflation: asyncio.Task[None] | None = None  # decompresses messages
-        self.backlog: deque[tuple[bytes, bool]] = deque()  # messages behind it, and whether they are compressed
+        self.backlog: deque[tuple[memoryview | bytes, bool]] = deque()  # messages behind it; True: compressed
         self.queued = 0  # bytes of messages that are complete and still used
         self.charged = 0  # bytes that are counted as the client's
         self.is_half_closed = False  # by the client

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import zlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from typing import Any
 
 from aiohttp import web
 
 from jellybean.serving.http.calls import HttpCall, RefusalError
+from jellybean_agent import COMPRESSIONS, INLINE_BYTES, PIECE_BYTES, InflationError, inflate_piece
 
-PIECE_BYTES = 2**18  # of content that is decompressed at once
-INLINE_BYTES = 2**16  # of content that the event loop decompresses itself, in less than a millisecond
 _MAX_MEMBERS = 64  # of a gzip body
-_CODINGS = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # name -> zlib's window bits
+_CODINGS = {**COMPRESSIONS, "x-gzip": COMPRESSIONS["gzip"]}
 _RAW_DEFLATE = -15  # which many programs send as `deflate`; RFC 9110 means zlib's format
 _ZLIB_METHOD = 8  # the low half of the first byte of zlib's format
 _ACCEPTED = {"Accept-Encoding": "gzip, deflate"}
@@ -58,14 +54,14 @@ def _content_coding(request: web.Request) -> str:
 
 
 class _Body:
-    """A body that is being read. `size`: how much there is of it."""
+    """A body that is being read. `size`: how much there is of it, decompressed."""
 
     def __init__(self, call: HttpCall, limit: int, too_large: Callable[[int], str], coding: str) -> None:
         self._call, self._limit, self._too_large, self._coding = call, limit, too_large, coding
         self._unpack: Any = None  # zlib's object of the stream that has begun
         self._members = 0
         self._pieces: list[bytes] = []
-        self.size = 0
+        self.size = self._received = 0
 
     async def add(self, chunk: bytes) -> None:
         """Add what came."""
@@ -73,10 +69,15 @@ class _Body:
             self._call.hold(len(chunk))
             self._append(chunk)
             return
-        while chunk:
-            if self._unpack is None or self._unpack.eof:
-                self._begin_member(chunk)
-            chunk = await self._inflate(chunk)
+        self._received += len(chunk)
+        if self._received > self._limit:  # it may be long without content
+            raise RefusalError(413, self._too_large(self._received))
+        for at in range(0, len(chunk), PIECE_BYTES):
+            part = chunk[at : at + PIECE_BYTES]
+            while part:
+                if self._unpack is None or self._unpack.eof:
+                    self._begin_member(part)
+                part = await self._inflate(part)
 
     def finish(self) -> bytes:
         """The content of the body, which is complete. RefusalError if what is compressed is not."""
@@ -100,16 +101,15 @@ class _Body:
     async def _inflate(self, chunk: bytes) -> bytes:
         """Add the content of a chunk, counted before it is made; returns what comes after the stream."""
         while True:
-            is_small = self.size < INLINE_BYTES
+            is_small = self.size < INLINE_BYTES and self._received <= INLINE_BYTES
             size = INLINE_BYTES if is_small else PIECE_BYTES
             self._call.hold(size)
             try:
                 if is_small:
                     piece = self._unpack.decompress(chunk, size)
                 else:
-                    loop = asyncio.get_running_loop()
-                    piece = await loop.run_in_executor(_thread(), self._unpack.decompress, chunk, size)
-            except zlib.error as error:
+                    piece = await inflate_piece(self._unpack, chunk, self._call.bytes.peer)
+            except (zlib.error, InflationError) as error:
                 raise RefusalError(400, f"the body is not {self._coding}, as its Content-Encoding says") from error
             self._call.give(size - len(piece))
             self._append(piece)
@@ -125,9 +125,3 @@ class _Body:
         if self.size > self._limit:
             raise RefusalError(413, self._too_large(self.size))
         self._pieces.append(piece)
-
-
-@lru_cache(1)
-def _thread() -> ThreadPoolExecutor:
-    """One thread for all: who sends compressed bodies waits for others who do, and for nobody else."""
-    return ThreadPoolExecutor(1, "http-bodies")

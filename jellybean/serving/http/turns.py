@@ -10,7 +10,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Generator
 from typing import TypeVar
-from weakref import WeakValueDictionary
+
+from jellybean_agent import ClientTurns
 
 STEP_S = 0.0005
 Result = TypeVar("Result")
@@ -23,13 +24,12 @@ class Turns:
     """The computations of one event loop."""
 
     def __init__(self) -> None:
-        self._turn = asyncio.Lock()  # first in, first out
-        self._clients: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._turns = ClientTurns()
 
     async def run(self, client: str, steps: Steps[Result]) -> Result:
         """Compute the result of `steps`."""
         while True:
-            async with self._turn_of(client), self._turn:
+            async with self._turns.turn(client):
                 until_s = time.perf_counter() + STEP_S
                 try:
                     while time.perf_counter() < until_s:
@@ -44,7 +44,7 @@ class Turns:
         is_over = False
         while not is_over:
             made: list[bytes] = []
-            async with self._turn_of(client), self._turn:
+            async with self._turns.turn(client):
                 until_s = time.perf_counter() + STEP_S
                 while not is_over and time.perf_counter() < until_s:
                     piece = next(steps, None)
@@ -52,13 +52,6 @@ class Turns:
                     made.append(piece or b"")
             yield b"".join(made)
             await asyncio.sleep(0)
-
-    def _turn_of(self, client: str) -> asyncio.Lock:
-        """A client has one turn at a time, however many computations it asks for."""
-        turn = self._clients.get(client)
-        if turn is None:
-            turn = self._clients[client] = asyncio.Lock()
-        return turn
 
 
 def at_once(steps: Steps[Result]) -> Result:

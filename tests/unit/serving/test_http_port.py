@@ -379,6 +379,31 @@ def test_a_body_is_what_its_content_encoding_says(
     assert [(record.levelname, record.exc_info) for record in caplog.records] == [("INFO", None)]
 
 
+def test_a_compressed_body_may_begin_without_content() -> None:
+    body = b"\0\0\0\xff\xff" * 100_000 + zlib.compress(tensor([1.0]))[2:-4]
+
+    async def test(port: Served) -> None:
+        answer = await port.ask(body=body, Content_Encoding="deflate")
+        assert answer.json["outputs"][0]["data"] == [-1]
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_chunked", [True, False])
+def test_a_compressed_body_without_content_is_limited_too(is_chunked: bool) -> None:
+    body = zlib.compress(b"")[:2] + b"\0\0\0\xff\xff" * 200_000
+    chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+
+    async def test(port: Served) -> None:
+        headers = {"Content_Encoding": "deflate"} | ({"Transfer_Encoding": "chunked"} if is_chunked else {})
+        answer = await port.ask("/v2/repository/index", body=chunks if is_chunked else body, **headers)
+        assert answer.status == 413
+        assert "above the limit of" in answer.json["error"]
+        assert port.admission.bytes.held == 0
+
+    run(test)
+
+
 @pytest.mark.parametrize(
     ("coding", "body"),
     [

@@ -199,6 +199,34 @@ def test_large_compressed_messages_are_unpacked_in_order_beside_other_calls(comp
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("path", [ECHO, BIDI])
+@pytest.mark.parametrize("compression", ["gzip", "deflate"])
+def test_a_compressed_message_waits_for_few_pieces_of_another_client(path: str, compression: str) -> None:
+    pack = gzip.compress if compression == "gzip" else zlib.compress
+    header = (b"grpc-encoding", compression.encode())
+    large = random.Random(1).randbytes(1000) * 3000
+
+    async def run() -> None:
+        server = CallServer(Admission(request_bytes=256 * MIB))
+        crowd = await greeted_client(server, (4, 2**30), address="10.0.0.1")
+        alice = await greeted_client(server, (4, 2**30), address="10.0.0.2")
+        for client in (crowd, alice):
+            await client.send(frame(8, 0, 0, (2**30).to_bytes(4, "big")))
+        bomb = message(pack(bytes(MIB)), compressed=1)
+        calls = (open_call(number, ECHO, header) + data(number, bomb, END_STREAM) for number in range(1, 121, 2))
+        bursts = await crowd.send(b"".join(calls))
+        packed = message(pack(large), compressed=1)
+        answers = await alice.send(open_call(1, path, header) + data(1, packed, END_STREAM))
+        while not any(found.flags & END_STREAM for found in answers):
+            await asyncio.sleep(0)
+            answers += await alice.frames()
+        assert content(answers, 1) == message(large)
+        bursts += await crowd.frames()
+        assert sum(found.flags & END_STREAM for found in bursts) < 30, "half of them still wait"
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("size", [100, 300_000])
 @pytest.mark.parametrize("damage", ["no gzip", "cut off", "changed"])
 def test_a_damaged_compressed_message_ends_its_call_alone(size: int, damage: str) -> None:
