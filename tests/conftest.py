@@ -51,7 +51,8 @@ def _log_handlers() -> Iterator[None]:
     before, level = list(root.handlers), root.level
     yield
     for handler in list(root.handlers):
-        if type(handler) is logging.StreamHandler and handler not in before:
+        is_of_pytest = type(handler).__module__ == "_pytest.logging"
+        if isinstance(handler, logging.StreamHandler) and not is_of_pytest and handler not in before:
             root.removeHandler(handler)
             root.setLevel(level)
 

@@ -37,12 +37,17 @@ class Told:
         self._said.append(f"{self._name} ends")
 
 
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The plan of both workflows."""
+    project = make_two_scales(tmp_path_factory.mktemp("both") / "two")
+    return to_document(require_plan(plan_project(load_any_project(project))))
+
+
 class Fleet:
     """Gateways on workers that nobody runs; a plan takes over as `ready` says."""
 
-    def __init__(self, folder: Path) -> None:
-        project = make_two_scales(folder / "two")
-        both: dict[str, Any] = to_document(require_plan(plan_project(load_any_project(project))))
+    def __init__(self, both: dict[str, Any], folder: Path) -> None:
         self.views = dict(workflow_views(both))
         self.view = plan_view(both)
         self.addresses = {name: f"unix:{folder}/{name}" for name in self.view.workers}
@@ -93,10 +98,9 @@ def _known_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ServedPlan, "start", remembered)
 
 
-@pytest.mark.slow
-def test_one_comes_and_one_goes(tmp_path: Path) -> None:
+def test_one_comes_and_one_goes(both: dict[str, Any], tmp_path: Path) -> None:
     async def run() -> None:
-        fleet = Fleet(tmp_path)
+        fleet = Fleet(both, tmp_path)
         await fleet.serve("shop")
         with pytest.raises(StatusError, match="no workflow 'yard' is served here, but shop"):
             fleet.gateways.of("yard")
@@ -115,9 +119,9 @@ def test_one_comes_and_one_goes(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_one_that_does_not_come_up_has_not_been_there(tmp_path: Path) -> None:
+def test_one_that_does_not_come_up_has_not_been_there(both: dict[str, Any], tmp_path: Path) -> None:
     async def run() -> None:
-        fleet = Fleet(tmp_path)
+        fleet = Fleet(both, tmp_path)
         await fleet.serve("shop")
         before = fleet.gateways.of("shop").plans.served
         with pytest.raises(StatusError, match=r"not ready within 0\.2 s"):
@@ -132,11 +136,11 @@ def test_one_that_does_not_come_up_has_not_been_there(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_one_that_still_answers_comes_back_once_it_has_ended(tmp_path: Path) -> None:
+def test_one_that_still_answers_comes_back_once_it_has_ended(both: dict[str, Any], tmp_path: Path) -> None:
     """It is waited for within the time limit, and refused with the reason beyond it."""
 
     async def run() -> None:
-        fleet = Fleet(tmp_path)
+        fleet = Fleet(both, tmp_path)
         await fleet.serve("shop", "yard")
         yard, answered = fleet.gateways.of("yard"), asyncio.Event()
         finished = yard.finished
@@ -162,9 +166,9 @@ def test_one_that_still_answers_comes_back_once_it_has_ended(tmp_path: Path) -> 
     asyncio.run(run())
 
 
-def test_a_cancelled_replacement_leaves_the_plan_before(tmp_path: Path) -> None:
+def test_a_cancelled_replacement_leaves_the_plan_before(both: dict[str, Any], tmp_path: Path) -> None:
     async def run() -> None:
-        fleet = Fleet(tmp_path)
+        fleet = Fleet(both, tmp_path)
         await fleet.serve("shop", "yard")
         before = [gateway.plans.served for gateway in fleet.gateways]
         replacing = asyncio.create_task(fleet.replace("shop", "yard", come_up=False))
@@ -180,9 +184,9 @@ def test_a_cancelled_replacement_leaves_the_plan_before(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_drain_ends_a_replacement_and_whoever_leaves(tmp_path: Path) -> None:
+def test_a_drain_ends_a_replacement_and_whoever_leaves(both: dict[str, Any], tmp_path: Path) -> None:
     async def run() -> None:
-        fleet = Fleet(tmp_path)
+        fleet = Fleet(both, tmp_path)
         await fleet.serve("shop", "yard")
         replacing = asyncio.create_task(fleet.replace("shop", "yard"))
         await asyncio.sleep(0)
