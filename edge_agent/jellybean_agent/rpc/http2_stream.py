@@ -86,6 +86,7 @@ class Stream:
         """Nothing is used any more."""
         if self.inflation is not None:
             self.inflation.cancel()
+            self.inflation = None  # else its traceback would keep what is unpacked until a garbage collection
         if share is not None and self.charged:
             share.give(self.charged)
             self.charged = 0

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import random
+import resource
 import zlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -225,6 +228,40 @@ def test_a_compressed_message_waits_for_few_pieces_of_another_client(path: str, 
         assert sum(found.flags & END_STREAM for found in bursts) < 30, "half of them still wait"
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("end", ["lost", "reset"])
+def test_half_unpacked_messages_leave_no_memory_behind(end: str) -> None:
+    """At once, not at a garbage collection, of which nobody knows when it comes."""
+    bomb = message(gzip.compress(bytes(32 * MIB)), compressed=1)
+
+    async def run() -> None:
+        admission = Admission(request_bytes=256 * MIB)
+        client = await greeted_client(CallServer(admission), (4, 2**30))
+        before = _resident_bytes()
+        calls = (open_call(number, ECHO, GZIP) + data(number, bomb, END_STREAM) for number in range(1, 21, 2))
+        await client.send(b"".join(calls))
+        while admission.bytes.held < 40 * MIB:
+            await asyncio.sleep(0)
+        if end == "lost":
+            client.transport.lose()
+        else:
+            await client.send(b"".join(reset(number) for number in range(1, 21, 2)))
+        while admission.bytes.held or len(asyncio.all_tasks()) > 1:
+            await asyncio.sleep(0)
+        assert _resident_bytes() - before < 20 * MIB
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(run())
+    finally:
+        gc.enable()
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize()
 
 
 @pytest.mark.parametrize("size", [100, 300_000])
