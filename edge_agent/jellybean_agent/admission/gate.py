@@ -146,7 +146,7 @@ class ConnectionGate:
             quiet_s = self.now_s - entry.quiet_since_s
             if not entry.has_called and quiet_s > self._limits.first_call_s:
                 self._end(entry, SILENT)
-            elif entry.has_called and not entry.calls and quiet_s > self._limits.idle_s:
+            elif entry.has_called and not entry.calls and quiet_s > self._limits.idle_s + SWEEP_S:  # `now_s` may be old
                 self._end(entry, IDLE)
         self.on_sweep(self.now_s)
         self._timer = loop.call_later(SWEEP_S, self._sweep) if self._entries else None

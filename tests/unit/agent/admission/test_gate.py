@@ -107,6 +107,23 @@ def test_what_is_of_no_use_ends_in_time(has_called: bool, after_s: float, reason
     run_in_simulated_time(run)
 
 
+def test_a_connection_that_calls_again_and_again_is_never_idle() -> None:
+    """The time of its last call may be that of the last sweep, a second before."""
+
+    async def run() -> None:
+        port = Connections(replace(LIMITS, idle_s=1.0))
+        entry = port.busy("calls")
+        for _ in range(1000):
+            entry.call_ended()
+            await asyncio.sleep(0.005)
+            entry.call_began()
+            await asyncio.sleep(0.002)
+        assert not port.ended
+        entry.leave()
+
+    run_in_simulated_time(run)
+
+
 def test_the_process_keeps_open_files_for_itself() -> None:
     async def run() -> None:
         admission = Admission(open_files=0)
