@@ -72,7 +72,9 @@ class RpcPort:
         entry.end = _ending(connection)
         self.connections.add(connection)
         is_privileged = self._port is ListeningPort.OWNER or (identity is not None and identity.role in _PRIVILEGED)
-        return Caller(entry, self._calls_limit.share_of(who), self._admission.bytes.share_of(who), is_privileged)
+        admission = self._admission
+        calls, memory = self._calls_limit.share_of(who), admission.bytes.share_of(who)
+        return Caller(entry, calls, memory, admission.turns.of(who), is_privileged)
 
     def closed(self, connection: OpenConnection, caller: Caller | None) -> None:
         self.connections.discard(connection)
