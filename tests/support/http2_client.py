@@ -178,7 +178,7 @@ class Http2Client:
     async def frames(self) -> list[Frame]:
         """What the server has sent since the last time, once it has parsed all that it was sent."""
         await settle()
-        while self.connection.waits_for_turn:
+        while self.connection.waits_for_turn or self.transport.is_delivering:
             await settle()
         return split_frames(self.transport.take())
 

@@ -38,9 +38,14 @@ class MemoryTransport(asyncio.Transport):
         self._received += data
         self._deliver(pieces)
 
+    @property
+    def is_delivering(self) -> bool:
+        """True if there is something to read, and the protocol reads."""
+        return bool(self._received) and self.is_reading and not self._is_closing
+
     def _deliver(self, pieces: int = 0) -> None:
         """Give what was received to the protocol, while it reads."""
-        while self._received and self.is_reading and not self._is_closing:
+        while self.is_delivering:
             protocol: Any = self.protocol
             if not isinstance(protocol, asyncio.BufferedProtocol):
                 data, self._received = self._received, b""

@@ -36,26 +36,30 @@ class PeerTurn:
     """The time that all connections of one peer have in the present turn of the event loop.
 
     What does not fit waits for the next turn, so that a peer delays others by `TURN_S` at a time, however many bytes
-    and connections it has.
+    and connections it has. `clock`: in seconds, for work that looks whether its time is over.
     """
 
-    __slots__ = ("__weakref__", "_clock", "_is_scheduled", "_loop", "_used_s", "_waiting")
+    __slots__ = ("__weakref__", "_is_scheduled", "_loop", "_used_s", "_waiting", "clock")
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._clock = clock
+        self.clock = clock
         self._used_s = 0.0
         self._is_scheduled = False
         self._waiting: deque[Callable[[], None]] = deque()
 
     def begin(self) -> tuple[float, float]:
         """Begin some work: the time now, and the time at which it has to end. Work of any length is allowed once."""
-        now_s = self._clock()
+        now_s = self.clock()
         return now_s, now_s + TURN_S - self._used_s
 
     def end(self, began_s: float) -> None:
         """The work is done, or has stopped."""
-        self._used_s += self._clock() - began_s
+        self.charge(self.clock() - began_s)
+
+    def charge(self, used_s: float) -> None:
+        """Count time that was used, or will be in this turn."""
+        self._used_s += used_s
         if not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._next)
@@ -81,7 +85,8 @@ class PeerTurn:
 class PeerTurns:
     """The turns of all peers at the event loops of a process."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
         self._turns: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str], PeerTurn] = WeakValueDictionary()
 
     def of(self, peer: str) -> PeerTurn:
@@ -89,5 +94,5 @@ class PeerTurns:
         key = asyncio.get_running_loop(), peer
         turn = self._turns.get(key)
         if turn is None:
-            turn = self._turns[key] = PeerTurn()
+            turn = self._turns[key] = PeerTurn(self._clock)
         return turn

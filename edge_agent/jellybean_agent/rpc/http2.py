@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
-import time
+from collections.abc import Callable
 from typing import cast
 
 import grpc
@@ -180,7 +180,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         if not (self.waits_for_turn or turn.is_used_up):
             began_s, until_s = turn.begin()
             try:
-                is_over = self._parse(until_s)
+                is_over = self._parse(turn.clock, until_s)
             finally:
                 turn.end(began_s)
             if is_over:
@@ -198,7 +198,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             self.responses.caller.bytes.give(_WAITING_BYTES)
         self._resume_reading()
 
-    def _parse(self, until_s: float) -> bool:
+    def _parse(self, clock: Callable[[], float], until_s: float) -> bool:
         """Parse complete frames. False if the time was over before the last one."""
         data, self._rest = self._rest, b""
         at, size = 0, len(data)
@@ -213,7 +213,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             elif self._padding:
                 taken = min(self._padding, size - at)
                 self._padding -= taken
-            elif time.perf_counter() >= until_s:
+            elif clock() >= until_s:
                 self._rest = data[at:]
                 return False
             else:
