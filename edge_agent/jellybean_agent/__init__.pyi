@@ -19,6 +19,8 @@ from .admission.shares import PeerShare as PeerShare
 from .admission.shares import SharedLimit as SharedLimit
 from .admission.shares import fits_share as fits_share
 from .admission.turns import ClientTurns as ClientTurns
+from .admission.turns import PeerTurn as PeerTurn
+from .admission.turns import PeerTurns as PeerTurns
 from .brain.audit_view import AUDIT_PREFIX as AUDIT_PREFIX
 from .brain.audit_view import AuditView as AuditView
 from .brain.brain import Brain as Brain

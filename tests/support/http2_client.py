@@ -176,8 +176,10 @@ class Http2Client:
         return await self.frames()
 
     async def frames(self) -> list[Frame]:
-        """What the server has sent since the last time."""
+        """What the server has sent since the last time, once it has parsed all that it was sent."""
         await settle()
+        while self.connection.waits_for_turn or self.transport.is_delivering:
+            await settle()
         return split_frames(self.transport.take())
 
     def headers(self, block: Frame | bytes) -> dict[bytes, bytes]:

@@ -26,6 +26,7 @@ class MemoryTransport(asyncio.Transport):
         self.is_blocked = False
         self.is_aborted = self.has_ended = False
         self._unsent = bytearray()
+        self._received = b""  # of a protocol that does not read
         self._high, self._is_paused, self._is_closing = 2**16, False, False
 
     def connect(self) -> None:
@@ -34,16 +35,27 @@ class MemoryTransport(asyncio.Transport):
 
     def receive(self, data: bytes, pieces: int = 0) -> None:
         """Give bytes to the protocol, `pieces` at a time (0: as many as its buffer takes)."""
-        while data and not self._is_closing:
+        self._received += data
+        self._deliver(pieces)
+
+    @property
+    def is_delivering(self) -> bool:
+        """True if there is something to read, and the protocol reads."""
+        return bool(self._received) and self.is_reading and not self._is_closing
+
+    def _deliver(self, pieces: int = 0) -> None:
+        """Give what was received to the protocol, while it reads."""
+        while self.is_delivering:
             protocol: Any = self.protocol
             if not isinstance(protocol, asyncio.BufferedProtocol):
+                data, self._received = self._received, b""
                 protocol.data_received(data)
                 return
             buffer = protocol.get_buffer(-1)
-            size = min(len(buffer), len(data), pieces or len(data))
-            buffer[:size] = data[:size]
+            size = min(len(buffer), len(self._received), pieces or len(self._received))
+            buffer[:size] = self._received[:size]
+            self._received = self._received[size:]
             protocol.buffer_updated(size)
-            data = data[size:]
 
     def take(self) -> bytes:
         """What was sent since the last call."""
@@ -113,6 +125,7 @@ class MemoryTransport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self.is_reading = True
+        asyncio.get_running_loop().call_soon(self._deliver)
 
     def is_closing(self) -> bool:
         return self._is_closing

@@ -7,6 +7,7 @@ from collections import Counter
 
 from jellybean_agent.admission.limits import ListeningPort
 from jellybean_agent.admission.shares import SharedLimit
+from jellybean_agent.admission.turns import PeerTurns
 from jellybean_agent.system.memory import process_memory_bytes
 
 REQUEST_BYTES = 256 * 2**20
@@ -19,8 +20,8 @@ class Admission:
     """The limits that the listening sockets of a process share.
 
     `bytes`: of messages that are received, decompressed, queued or not sent yet. `connections`: open ones, so that
-    the process keeps open files for itself. `refused`: how many connections and calls were refused or ended, by port
-    and reason.
+    the process keeps open files for itself. `turns`: of peers at the event loop. `refused`: how many connections and
+    calls were refused or ended, by port and reason.
     """
 
     def __init__(self, request_bytes: int | None = None, open_files: int | None = None) -> None:
@@ -31,4 +32,5 @@ class Admission:
             open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self.bytes = SharedLimit(request_bytes)
         self.connections = SharedLimit(max(_MIN_CONNECTIONS, open_files - _RESERVED_FILES))
+        self.turns = PeerTurns()
         self.refused: Counter[tuple[ListeningPort, str]] = Counter()

@@ -20,6 +20,7 @@ import grpc.aio
 
 from jellybean_agent.admission.gate import Entry
 from jellybean_agent.admission.shares import PeerShare
+from jellybean_agent.admission.turns import PeerTurn
 from jellybean_agent.rpc.flood_limits import FloodLimits
 from jellybean_agent.system.timers import loop_s
 
@@ -50,12 +51,13 @@ class StreamReceiver(Protocol):
 class Caller:
     """What a connection counts as: at the gate of its port, and of the limits on its peer's calls and bytes.
 
-    `is_privileged`: may use what is reserved for administrators.
+    `turn`: its peer's time at the event loop. `is_privileged`: may use what is reserved for administrators.
     """
 
     entry: Entry
     calls: PeerShare
     bytes: PeerShare
+    turn: PeerTurn
     is_privileged: bool
 
 

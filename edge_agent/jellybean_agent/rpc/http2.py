@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
+from collections.abc import Callable
 from typing import cast
 
 import grpc
@@ -60,6 +61,7 @@ from jellybean_agent.rpc.unix_socket_frames import GREETING, STREAMS_GREETING, p
 from jellybean_agent.rpc.write_buffer import WriteBuffer
 
 _READ_BYTES = 2**16
+_WAITING_BYTES = 2**17  # read, of TLS too, and not parsed yet: the most that a connection keeps until its peer's turn
 _NOTHING = memoryview(b"")
 _GOAWAY_BYTES = 8  # without the text behind
 _RETIRE_S = 1.0  # from a GOAWAY until calls are refused: longer than it takes a client to know
@@ -84,7 +86,8 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._control = ControlFrames(self._streams, self.responses, self._out, self._guard)
         self._calls = CallOpener(server, self._streams, self._requests, self.responses, self._guard)
         self._buffer: memoryview = np.empty(_READ_BYTES, np.uint8).data
-        self._rest = b""  # of the last read, an incomplete frame
+        self._rest = b""  # bytes not parsed yet: an incomplete frame, or what waits for the peer's next turn
+        self.waits_for_turn = False
         self._has_preface = False
         self._data: tuple[int, int, int] = (0, 0, 0)  # of the DATA frame being received: stream, bytes left, flags
         self._padding = 0  # bytes of padding left after it
@@ -129,10 +132,15 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._out.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if self._out.transport is not None:
-            self._out.transport.resume_reading()
         self.responses.resume()
+        self._resume_reading()
         self.responses.send_all_unsent()
+
+    def _resume_reading(self) -> None:
+        if self._out.transport is not None and not (self.waits_for_turn or self.responses.is_paused):
+            self._out.transport.resume_reading()
+            if self._rest:
+                self.buffer_updated(0)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._direct_buffer() or self._buffer
@@ -141,7 +149,8 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._out.is_held = True  # all answers to this read leave together
         try:
             if self._direct_buffer() is None:
-                self._parse(bytes(self._buffer[:size]))
+                self._rest += bytes(self._buffer[:size])
+                self._parse_in_turn()
             else:
                 number, left, flags = self._data
                 self._data = (number, left - size, flags)
@@ -162,14 +171,41 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     # -- frames -------------------------------------------------------------------------------------------------------
 
-    def _parse(self, data: bytes) -> None:
-        if self._rest:
-            data, self._rest = self._rest + data, b""
+    def _parse_in_turn(self) -> None:
+        """Parse what was received, or as much of it as the peer has time for in this turn of the event loop."""
+        caller = self.responses.caller
+        if caller is None:
+            return
+        turn = caller.turn
+        if not (self.waits_for_turn or turn.is_used_up):
+            began_s, until_s = turn.begin()
+            try:
+                is_over = self._parse(turn.clock, until_s)
+            finally:
+                turn.end(began_s)
+            if is_over:
+                return
+        if not self.waits_for_turn and self._out.transport is not None:
+            self.waits_for_turn = True
+            self._out.transport.pause_reading()
+            caller.bytes.add(_WAITING_BYTES)
+            turn.wait(self._continue)
+
+    def _continue(self) -> None:
+        """The peer's next turn."""
+        self.waits_for_turn = False
+        if self.responses.caller is not None:
+            self.responses.caller.bytes.give(_WAITING_BYTES)
+        self._resume_reading()
+
+    def _parse(self, clock: Callable[[], float], until_s: float) -> bool:
+        """Parse complete frames. False if the time was over before the last one."""
+        data, self._rest = self._rest, b""
         at, size = 0, len(data)
         if not self._has_preface:
             at = self._read_preface(data)
             if at == 0:
-                return
+                return True
         view = memoryview(data)
         while at < size and self._out.transport is not None:
             if self._data[1]:
@@ -177,12 +213,16 @@ class Http2Connection(asyncio.BufferedProtocol):
             elif self._padding:
                 taken = min(self._padding, size - at)
                 self._padding -= taken
+            elif clock() >= until_s:
+                self._rest = data[at:]
+                return False
             else:
                 taken = self._take_frame(data, view, at)
             if not taken:
                 break
             at += taken
         self._rest = data[at:]
+        return True
 
     def _read_preface(self, data: bytes) -> int:
         """Size in bytes of the client's preface; 0 if it is incomplete, or the connection has switched protocols."""

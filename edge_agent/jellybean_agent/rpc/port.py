@@ -47,6 +47,7 @@ class RpcPort:
         self.calls: set[RpcCall] = set()
         self.gate = ConnectionGate(port, limits, admission)
         self.gate.on_sweep = self._end_stalled
+        self.turns = admission.turns
         self._calls_limit = SharedLimit(limits.calls, limits.reserved_calls)
         self._waiting: dict[RpcCall, tuple[int, float]] = {}  # without their request: bytes received, since when
 
@@ -72,7 +73,9 @@ class RpcPort:
         entry.end = _ending(connection)
         self.connections.add(connection)
         is_privileged = self._port is ListeningPort.OWNER or (identity is not None and identity.role in _PRIVILEGED)
-        return Caller(entry, self._calls_limit.share_of(who), self._admission.bytes.share_of(who), is_privileged)
+        admission = self._admission
+        calls, memory = self._calls_limit.share_of(who), admission.bytes.share_of(who)
+        return Caller(entry, calls, memory, self.turns.of(who), is_privileged)
 
     def closed(self, connection: OpenConnection, caller: Caller | None) -> None:
         self.connections.discard(connection)

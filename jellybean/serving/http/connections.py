@@ -26,6 +26,8 @@ from jellybean_agent import (
     Entry,
     Handshakes,
     ListeningPort,
+    PeerTurn,
+    PeerTurns,
     PlanViewError,
     PortLimits,
     Role,
@@ -37,6 +39,7 @@ from jellybean_agent import (
 READ_BYTES = 2**17  # of a body that one system call reads
 HEAD_BYTES = 2**14  # of a request line and its headers
 _HEAD_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_REQUEST_S = 0.0003  # what aiohttp's tasks take for the smallest request, behind its head
 _HANDSHAKE_S, _HANDSHAKES = 10.0, 256  # longest one; most unfinished ones
 _NOT_READ = "does not read its answer"
 _PRIVILEGED = frozenset({Role.ADMIN, Role.GATEWAY})
@@ -58,6 +61,11 @@ class HttpPort:
         self.handshakes: Handshakes[TlsTransport] = Handshakes(_HANDSHAKES)
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.tls_buffer = memoryview(bytearray(READ_BYTES))
+
+    @property
+    def turns(self) -> PeerTurns:
+        """The time of each peer at the event loop."""
+        return self._admission.turns
 
     def use_handlers(self, make_handler: Callable[[], Any]) -> None:
         """Make aiohttp's protocol of each connection so. PlanViewError if this aiohttp leaves headers without a limit.
@@ -105,6 +113,7 @@ class HttpPort:
             self.gate.count_refusal(TOO_MANY_HANDSHAKES)
             self.failed(victim, "too many unfinished handshakes")
             victim.abort()
+        transport.turn = self.turns.of(address)
         transport.entry = self.gate.enter(address, partial(self._end_unfinished, transport))
         return transport.entry is not None
 
@@ -147,6 +156,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._entry: Entry | None = None
         self._client: HttpClient | None = None
         self._head_bytes = 0
+        self._turn: PeerTurn | None = None
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
 
@@ -176,6 +186,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         self._entry.end = self._end
         self._client = self._port.calls.client_of(caller, is_privileged=self._is_privileged)
+        self._turn = self._port.turns.of(caller.client)
         self._handler = self._port.make_handler()
         self._port.connections[self._handler] = self
         self._handler.connection_made(transport)
@@ -195,7 +206,38 @@ class HttpConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, size: int) -> None:
         if self._handler is None:
             return
-        self._handler.data_received(bytes(self._port.buffer[:size]))
+        data = bytes(self._port.buffer[:size])
+        if self._awaits_request:
+            self._receive_head(data)
+        else:
+            self._handler.data_received(data)
+
+    def _receive_head(self, data: bytes) -> None:
+        """Pass bytes of a request's head on, once the client has time in a turn of the event loop.
+
+        Only between requests: a body is not paused here, as aiohttp does that itself.
+        """
+        turn = self._turn
+        if turn is None or self._handler is None or self._transport.is_closing():
+            return
+        if turn.is_used_up:
+            self._transport.pause_reading()
+            turn.wait(partial(self._continue, data))
+            return
+        began_s, _ = turn.begin()
+        self._handler.data_received(data)
+        turn.end(began_s)
+        if not self._awaits_request:
+            turn.charge(_REQUEST_S)
+        self._count_head(len(data))
+
+    def _continue(self, data: bytes) -> None:
+        """The client's next turn."""
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+            self._receive_head(data)
+
+    def _count_head(self, size: int) -> None:
         self._head_bytes = self._head_bytes + size if self._awaits_request else 0
         if self._head_bytes > HEAD_BYTES:
             self._transport.write(_HEAD_TOO_LARGE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from jellybean.serving import Authority, open_authority
 from jellybean.serving.http import connections
 from jellybean.serving.http.calls import TOO_MANY_CALLS
 from jellybean_agent import CertificateFolder, Identity, Role
+from jellybean_agent.admission.turns import PeerTurns
 from jellybean_agent.security.tls_context import client_context
 from tests.unit.serving.http_port import WORKFLOW, Connection, Served, request, served, tensor
 
@@ -154,3 +156,20 @@ def test_a_connection_ends_after_an_answer_when_it_is_old(tmp_path: Path) -> Non
         await connection.close()
 
     run(tmp_path, test, renew_s=0.0)
+
+
+def test_the_requests_of_a_client_without_time_wait_and_are_answered(tmp_path: Path) -> None:
+    """Of many connections at once, and of its handshakes; another client's request is answered meanwhile."""
+
+    async def test(clients: Clients) -> None:
+        clock = itertools.count()  # seconds, so each request takes all the time of a turn
+        clients.port.admission.turns = PeerTurns(lambda: next(clock))
+        flood = [await clients.connect("alice") for _ in range(8)]
+        for connection in flood:
+            await connection.send(request(body=tensor([1.0])))
+        assert await clients.ask("bob", body=tensor([1.0])) == 200
+        assert [(await connection.answer()).status for connection in flood] == [200] * len(flood)
+        for connection in flood:
+            await connection.close()
+
+    run(tmp_path, test)

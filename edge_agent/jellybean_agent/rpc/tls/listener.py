@@ -91,6 +91,7 @@ class TlsListener:
             self._server.gate.count_refusal(TOO_MANY_HANDSHAKES)
             self.failed(victim, "too many unfinished handshakes")
             victim.abort()
+        transport.turn = self._server.turns.of(address)
         transport.entry = self._server.gate.enter(address, partial(self._end_unfinished, transport))
         return transport.entry is not None
 

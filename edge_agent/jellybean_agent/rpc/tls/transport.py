@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from jellybean_agent.admission.gate import GATE_ENTRY, Entry
+from jellybean_agent.admission.turns import PeerTurn
 from jellybean_agent.security.tls_context import tls_error_text
 
 WrapBio = Callable[[ssl.MemoryBIO, ssl.MemoryBIO], ssl.SSLObject]
@@ -60,6 +61,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._has_received = self._is_closing = self._is_paused = False
         self.entry: Entry | None = None  # at the gate of a server's port
+        self.turn: PeerTurn | None = None  # of the address, for handshakes with a server
 
     # -- the socket's protocol ----------------------------------------------------------------------------------------
 
@@ -94,7 +96,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
                 self._fail("it does not speak TLS")
                 return
         self._incoming.write(self._buffer[:size])
-        if self._app is not None or self._shake_hands():
+        if self._app is not None or self._shake_hands_in_turn():
             self._deliver()
 
     def eof_received(self) -> None:
@@ -111,6 +113,29 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self._app.resume_writing()
 
     # -- TLS ----------------------------------------------------------------------------------------------------------
+
+    def _shake_hands_in_turn(self) -> bool:
+        """Continue the handshake, once the address has time for it: a flood of handshakes delays no other peer."""
+        turn = self.turn
+        if turn is None:
+            return self._shake_hands()
+        if turn.is_used_up:
+            if self._socket is not None:
+                self._socket.pause_reading()
+            turn.wait(self._continue_handshake)
+            return False
+        began_s, _ = turn.begin()
+        is_complete = self._shake_hands()
+        turn.end(began_s)
+        return is_complete
+
+    def _continue_handshake(self) -> None:
+        if self._socket is None or self._is_closing:
+            return
+        if not self._is_paused:
+            self._socket.resume_reading()
+        if self._shake_hands_in_turn():
+            self._deliver()
 
     def _shake_hands(self) -> bool:
         """Continue the handshake; True once it is complete and the protocol above is connected."""

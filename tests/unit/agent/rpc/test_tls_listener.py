@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import ssl
 from collections.abc import Awaitable, Callable
@@ -11,6 +12,7 @@ import pytest
 
 from jellybean.serving import open_authority
 from jellybean_agent import CertificateFolder, Identity, ListeningPort, Role
+from jellybean_agent.admission.turns import PeerTurns
 from jellybean_agent.rpc.frames import PREFACE, frame
 from jellybean_agent.rpc.tls import listener as tls_listener
 from jellybean_agent.rpc.tls.listener import SERVER_ALPN, TlsLimits, TlsListener
@@ -57,6 +59,7 @@ class Listener:
         self.calls = CallServer()
         self.client_files = folders[1].current()
         context = ReloadingTlsContext.of(folders[0], TlsSettings(minimum=ssl.TLSVersion.TLSv1_2, alpn=SERVER_ALPN))
+        self.calls.port.turns = PeerTurns(lambda: 0.0)  # handshakes take no time
         self.tls = TlsListener(self.calls.port, context, limits)
 
     def accept(self, address: str = "127.0.0.1") -> MemoryTransport:
@@ -66,9 +69,9 @@ class Listener:
         connection.connect()
         return connection
 
-    def client(self, *alpn: str) -> Client:
+    def client(self, *alpn: str, address: str = "127.0.0.1") -> Client:
         """A new connection with a client that speaks TLS."""
-        return Client(self.accept(), client_context(self.client_files, alpn or ("h2",)))
+        return Client(self.accept(address), client_context(self.client_files, alpn or ("h2",)))
 
 
 class Client:
@@ -82,14 +85,19 @@ class Client:
     def shake_hands(self, pieces: int = 0) -> Client:
         """Complete the handshake."""
         for _ in range(10):
-            try:
-                self.tls.do_handshake()
-            except ssl.SSLWantReadError:
-                self._exchange(pieces)
-            else:
-                self._exchange(pieces)
+            if self.step(pieces):
                 return self
         raise AssertionError("the handshake does not end")
+
+    def step(self, pieces: int = 0) -> bool:
+        """Continue the handshake; True once it is complete."""
+        try:
+            self.tls.do_handshake()
+            return True
+        except ssl.SSLWantReadError:
+            return False
+        finally:
+            self._exchange(pieces)
 
     def _exchange(self, pieces: int = 0) -> None:
         self.connection.receive(self._outgoing.read(), pieces)
@@ -418,3 +426,24 @@ def secured_by(listener: Listener) -> Callable[[ssl.MemoryBIO, ssl.MemoryBIO], s
     return lambda incoming, outgoing: listener.client().connection.protocol.tls.context.wrap_bio(  # type: ignore[attr-defined]
         incoming, outgoing, server_side=True
     )
+
+
+def test_handshakes_of_an_address_without_time_wait_and_hold_up_no_other_address(
+    folders: tuple[CertificateFolder, CertificateFolder],
+) -> None:
+    async def test(listener: Listener) -> None:
+        clock = itertools.count()  # seconds, so each step of a handshake takes all the time of a turn
+        listener.calls.port.turns = PeerTurns(lambda: next(clock))
+        flood = [listener.client(address="10.0.0.1") for _ in range(3)]
+        clients = [*flood, listener.client(address="10.0.0.2")]
+        for client in clients:
+            client.step()
+        assert [client.connection.is_reading for client in clients] == [True, False, False, True]
+        for _ in range(10):
+            await settle()
+            for client in clients:
+                client.step()
+        assert [client.step() for client in clients] == [True] * 4
+        assert all(client.connection.is_reading for client in clients)
+
+    in_simulated_time(folders, TlsLimits(), test)

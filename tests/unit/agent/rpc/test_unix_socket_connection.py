@@ -52,7 +52,7 @@ def failed(number: int, status: grpc.StatusCode, reason: str) -> Answer:
 
 
 class Receiver:
-    """A raw stream's receiver, which sends back what it gets."""
+    """A raw stream's receiver, which sends back what it gets; `many`: 6 MiB instead."""
 
     def __init__(self, call: Any) -> None:
         self.call = call
@@ -60,7 +60,15 @@ class Receiver:
     def receive(self, message: bytes) -> None:
         if message == b"fail":
             raise ZeroDivisionError
-        self.call.send_response(message)
+        if message != b"many":
+            self.call.send_response(message)
+        else:
+            asyncio.get_running_loop().create_task(self._send_many())
+
+    async def _send_many(self) -> None:
+        for _ in range(6):
+            self.call.send_response(bytes(2**20))
+            await settle(2)
 
     def end_of_requests(self) -> None:
         self.call.end(grpc.StatusCode.OK)
@@ -301,10 +309,10 @@ def test_a_client_that_does_not_read_is_not_read_and_a_stream_that_is_not_read_i
         client.transport.unblock()
         assert client.transport.is_reading
         assert [kind for _, kind, _ in await client.answers()] == [REPLY, REPLY]
-        client.transport.is_blocked = True
         await client.send(framed(2, OPEN, head(BIDI)))
-        for _ in range(5):
-            await client.send(framed(2, MESSAGE, large))
+        client.transport.is_blocked = True
+        await client.send(framed(2, MESSAGE, b"many"))
+        await settle(20)
         assert client.transport.is_aborted
         assert server.server.calls_in_progress == 0
 

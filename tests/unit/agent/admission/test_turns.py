@@ -1,0 +1,155 @@
+"""The time of a peer at the event loop: shared by its connections, and given back with each turn of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from jellybean_agent.admission.turns import TURN_S, PeerTurn, PeerTurns
+from jellybean_agent.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, frame
+from jellybean_agent.rpc.hpack import encode_headers
+from tests.support.http2_client import ECHO, CallServer, Http2Client, content, greeted_client, settle
+from tests.support.simulated_time import run_in_simulated_time
+
+FIELDS = (
+    *((b":method", b"POST"), (b":scheme", b"http"), (b":path", ECHO.encode()), (b":authority", b"x")),
+    *((b"te", b"trailers"), (b"content-type", b"application/grpc")),
+)
+
+
+class Clock:
+    """A clock that only work moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def run(test: Callable[[Clock, PeerTurn], Awaitable[None]]) -> None:
+    async def ran() -> None:
+        clock = Clock()
+        await test(clock, PeerTurn(clock))
+
+    asyncio.run(ran())
+
+
+def test_the_connections_of_a_peer_share_its_time() -> None:
+    async def test(clock: Clock, turn: PeerTurn) -> None:
+        began_s, until_s = turn.begin()
+        assert until_s == TURN_S
+        clock.now_s += 0.75 * TURN_S
+        turn.end(began_s)
+        _, until_s = turn.begin()
+        assert until_s - clock.now_s == 0.25 * TURN_S
+        assert not turn.is_used_up
+
+    run(test)
+
+
+def test_what_waits_goes_on_in_order_as_far_as_the_time_of_each_turn_goes() -> None:
+    async def test(clock: Clock, turn: PeerTurn) -> None:
+        done: list[tuple[int, int]] = []
+        turns = 0
+
+        def work(number: int) -> Callable[[], None]:
+            def resume() -> None:
+                began_s, _ = turn.begin()
+                clock.now_s += 0.6 * TURN_S
+                done.append((turns, number))
+                turn.end(began_s)
+
+            return resume
+
+        began_s, _ = turn.begin()
+        clock.now_s += TURN_S
+        turn.end(began_s)
+        for number in range(5):
+            turn.wait(work(number))
+        while len(done) < 5:
+            await asyncio.sleep(0)
+            turns += 1
+        assert [number for _, number in done] == [0, 1, 2, 3, 4]
+        assert max(sum(at == turn_ for at, _ in done) for turn_ in range(turns + 1)) == 2
+
+    run(test)
+
+
+def test_a_connection_that_is_gone_holds_up_nobody_behind_it() -> None:
+    async def test(clock: Clock, turn: PeerTurn) -> None:
+        called: list[str] = []
+        began_s, _ = turn.begin()
+        clock.now_s += TURN_S
+        turn.end(began_s)
+        turn.wait(lambda: called.append("gone"))  # does no work
+        turn.wait(lambda: called.append("next"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert called == ["gone", "next"]
+
+    run(test)
+
+
+def test_each_peer_and_each_event_loop_has_a_turn_of_its_own() -> None:
+    turns, kept = PeerTurns(), []
+
+    async def two() -> None:
+        one, other = turns.of("a"), turns.of("b")
+        assert one is turns.of("a")
+        assert one is not other
+        kept.append(one)
+
+    for _ in range(2):
+        asyncio.run(two())
+    assert kept[0] is not kept[1]
+
+
+def test_a_flood_of_one_peer_does_not_hold_up_the_call_of_another() -> None:
+    """Many calls in one read are answered in several turns of the loop, between which others are served."""
+
+    async def test() -> None:
+        server = CallServer()
+        flood = await greeted_client(server, address="10.0.0.1")
+        other = await greeted_client(server, address="10.0.0.2")
+        count = 400
+        flood.transport.receive(b"".join(call(2 * number + 1) for number in range(count)))
+        assert flood.connection.waits_for_turn
+        assert not flood.transport.is_reading
+        other.transport.receive(call(1))
+        await settle(3)
+        early = len(flood.transport.take())
+        answers = await other.frames()
+        assert content(answers, 1) == b"\0\0\0\0\1x"
+        rest = await flood.frames()
+        assert early
+        assert {found.number for found in rest if found.kind == DATA} >= {2 * count - 1}
+        assert flood.transport.is_reading
+        assert server.port.calls == set()
+
+    run_in_simulated_time(test)
+
+
+def test_a_connection_that_waits_counts_for_its_peer_and_no_more_once_it_is_lost() -> None:
+    async def test() -> None:
+        server = CallServer()
+        clients = [Http2Client(server.port) for _ in range(3)]
+        for client in clients:
+            await client.greet()
+        memory = server.server.admission.bytes
+        before = memory.held
+        for client in clients:
+            client.transport.receive(b"".join(call(2 * number + 1) for number in range(400)))
+        waiting = [client for client in clients if client.connection.waits_for_turn]
+        assert len(waiting) == len(clients)
+        assert memory.held >= before + len(waiting) * 2**17
+        for client in clients:
+            client.transport.abort()
+        await settle(30)
+        assert memory.held == 0
+
+    run_in_simulated_time(test)
+
+
+def call(number: int) -> bytes:
+    return frame(HEADERS, END_HEADERS, number, encode_headers(FIELDS)) + frame(DATA, END_STREAM, number, b"\0\0\0\0\1x")
