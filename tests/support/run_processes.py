@@ -12,7 +12,8 @@ from pathlib import Path
 
 from jellybean.serving import GATEWAY_NAME
 from jellybean.serving.local.processes import process_state, spawn
-from jellybean.serving.run_state import AGENT_MODULE, GATEWAY_MODULE, ProcessState
+from jellybean.serving.run_processes import AGENT_MODULE, GATEWAY_MODULE
+from jellybean.serving.run_state import ProcessState
 
 
 def idle_command(directory: Path, name: str = GATEWAY_NAME) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ def test_a_disk_that_is_full_ends_neither_the_keeper_nor_leaves_a_child(
 ) -> None:
     state_folder(tmp_path)
     command = idle_command(tmp_path, "edge-1")
-    dead = ProcessState("edge-1", 2**22 + 1, time.time(), "", str(tmp_path / "log"), command)
+    dead = ProcessState("edge-1", 2**22 + 1, 0, "", str(tmp_path / "log"), command)
     write_state(tmp_path, RunState("hash", "flow", "folder", "folder/1", "unix:none", processes=(dead,)))
     tried: list[int] = []
 
