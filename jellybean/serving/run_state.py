@@ -159,7 +159,7 @@ def naming_failing(directory: Path) -> Iterator[None]:
         if type(error) is not RequestError or error.status == "INVALID_ARGUMENT":
             raise
         state = None
-        with contextlib.suppress(OtherVersionError):  # of a run that was started meanwhile
+        with contextlib.suppress(OtherVersionError, OSError):  # of a run that was started meanwhile
             state = read_state(directory)
         if state is None or not (sentences := failing(state)):
             raise

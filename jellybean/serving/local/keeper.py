@@ -104,7 +104,7 @@ class Keeper:
         self._files = RunFiles(Path(folder))
         self._problem = ""  # logged last: a full disk stays full, and the log is on it
         self._recovery: threading.Thread | None = None
-        self._next_recovery_s = self._next_logs_s = self._next_files_s = 0.0  # CLOCK_MONOTONIC
+        self._next_recovery_s = self._next_logs_s = self._next_files_s = self._next_state_s = 0.0  # CLOCK_MONOTONIC
 
     def run(self) -> None:
         """Restart dead processes until the run stops or another run has replaced it, or its gateway was told to end."""
@@ -166,7 +166,9 @@ class Keeper:
             version = (status.st_ino, status.st_mtime_ns)
         except OSError:
             version = None
-        if version is None or version != self._version or self._is_unsaved:
+        is_due = time.monotonic() >= self._next_state_s
+        if (version != self._version) or (is_due and (version is None or self._is_unsaved)):
+            self._next_state_s = time.monotonic() + _FILES_S
             try:
                 self._state = self._read_or_restored()
                 self._version = version
