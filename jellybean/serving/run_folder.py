@@ -52,7 +52,7 @@ def make_run_folder(directory: Path) -> Path:
             continue
         return folder
     raise LaunchError(
-        "no folder for the sockets of the run: "
+        "no folder for the sockets: "
         + "; ".join(reasons)
         + "; set XDG_STATE_HOME to a private folder with a short path"
     )

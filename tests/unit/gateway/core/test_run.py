@@ -65,9 +65,7 @@ def test_processes_that_fail_again_and_again_are_named(tmp_path: Path, gateway: 
     assert failing(state_of(tmp_path, gateway, processes=(gateway, replace(failed, restarts=1)))) == ()
     recent = replace(gateway, restarts=2)  # it lives, for now
     assert len(failing(state_of(tmp_path, gateway, processes=(recent,)))) == 1
-    assert (
-        failing(state_of(tmp_path, gateway, processes=(replace(recent, started=0),))) == ()
-    )
+    assert failing(state_of(tmp_path, gateway, processes=(replace(recent, started=0),))) == ()
     keeper = replace(gone, name="keeper", command=("python", "-m", KEEPER_MODULE, str(tmp_path), "folder"))
     (sentence,) = failing(state_of(tmp_path, gateway, keeper=keeper))
     assert "keeper has ended" in sentence and "edge-1 has ended" in sentence and "`jellybean apply`" in sentence
