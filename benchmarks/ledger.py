@@ -24,7 +24,7 @@ from jellybean.ledger.compaction import compact
 from jellybean.ledger.ledger import Ledger
 from jellybean.serving.local import launcher
 from jellybean.serving.local.settings import NO_LEDGER, LaunchSettings
-from jellybean.serving.run_state import GATEWAY_NAME
+from jellybean.serving.run_processes import GATEWAY_NAME
 from jellybean_solver import to_document
 
 CLIENTS, STARTS, ROUNDS, SLICE_S, WARMUP_S = 8, 4, 5, 3.0, 0.3

@@ -9,6 +9,7 @@ import gc
 import logging
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ turn_off_telemetry()  # tests load onnxruntime before any package of the project
 _quiet = [HealthCheck.too_slow]  # wall-clock time: on a busy machine it would fail by chance
 # A shell without job control starts background commands with SIGINT ignored, which the tests' processes would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_state_home = tempfile.TemporaryDirectory(prefix="jb-state-")  # folders of runs: not the user's; removed at the end
+os.environ["XDG_STATE_HOME"] = _state_home.name
 
 for _profile, _examples in (("default", 20), ("slow", 60), ("nightly", 1000)):
     settings.register_profile(

@@ -94,6 +94,8 @@ def describe_error(error: BaseException, *, name: bool = False) -> str:
     """
     if not isinstance(error, OSError):
         return next(iter(str(error).splitlines()), "") or type(error).__name__
+    if error.errno == errno.ENOENT and error.filename is None and "temporary" in (error.strerror or ""):  # tempfile's
+        return "there is no folder for temporary files: set TMPDIR to one that this user may write"
     reason = _FILE_WORDS.get(error.errno or 0) or error.strerror or str(error) or type(error).__name__
     return f"{error.filename}: {reason}" if name and error.filename is not None else reason
 

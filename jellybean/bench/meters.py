@@ -6,6 +6,7 @@ reports for its workers, which may be out of reach from here.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections import defaultdict
@@ -20,7 +21,8 @@ import psutil
 from jellybean.display import formats
 from jellybean.serving.endpoint import Endpoint
 from jellybean.serving.errors import ServingError
-from jellybean.serving.run_state import GATEWAY_NAME, RunState, read_state
+from jellybean.serving.run_processes import GATEWAY_NAME
+from jellybean.serving.run_state import RunState, read_state, run_of
 from jellybean.serving.top.top import parse
 from jellybean_agent import EmulatedLinks, PlanView, Transport, protocol_metadata
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
@@ -108,11 +110,22 @@ class RunMeters:
 
     def require_served(self) -> None:
         """ServingError if the plan was stopped or replaced."""
-        now = read_state(self.directory)
-        if now is not None and now.plan_folder == self.state.plan_folder and self.state.links_path.exists():
+        now = run_of(self.directory)
+        if now is not None and now.plan_folder == self.state.plan_folder:
+            self._require_links()
             return
         gone = now is None or now.folder != self.state.folder or now.plan_folder == self.state.plan_folder
         raise _served_no_more(self.view, "it was stopped" if gone else "another took over (jellybean apply)")
+
+    def _require_links(self) -> None:
+        """ServingError unless all processes of the run count what links carry in the file that is read here."""
+        path, removed = self.state.links_path, f"{self.state.links_path} (deleted)"
+        counts_elsewhere = any(removed in _open_files(process.pid) for _, process in self.state.alive())
+        if counts_elsewhere or not path.exists():
+            raise ServingError(
+                f"{path} was removed while the plan was served: what its links carry cannot be measured until "
+                f"`jellybean down {self.directory}` and `jellybean up {self.directory}`"
+            )
 
     async def _busy(self) -> dict[str, Busy]:
         found: dict[str, Busy] = {}
@@ -143,6 +156,16 @@ class RunMeters:
                 yield f"{before.name} is gone{reason or ': the plan is served without it'}"
             elif times > 0:
                 yield f"{before.name} died and was started again{again}: {after.reason}"
+
+
+def _open_files(pid: int) -> list[str]:
+    """The paths of the files that a process has open; those that were removed end with ` (deleted)`."""
+    paths = []
+    with contextlib.suppress(OSError):  # it has ended
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                paths.append(str(link.readlink()))
+    return paths
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ from .outcomes import OutcomeKind as OutcomeKind
 from .outcomes import outcome_kind as outcome_kind
 from .outcomes import outcome_text as outcome_text
 from .remote_ledger import RemoteLedger as RemoteLedger
-from .run_state import GATEWAY_NAME as GATEWAY_NAME
+from .run_processes import GATEWAY_NAME as GATEWAY_NAME
 from .run_state import RunState as RunState
 from .run_state import is_serving_joined as is_serving_joined
 from .run_state import read_state as read_state

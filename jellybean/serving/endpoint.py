@@ -11,7 +11,8 @@ from pathlib import Path
 from jellybean.errors import InputError
 from jellybean.folders import STATE_FOLDER
 from jellybean.serving.errors import CertificateError, ServingError
-from jellybean.serving.run_state import GATEWAY_NAME, running_state
+from jellybean.serving.run_processes import GATEWAY_NAME
+from jellybean.serving.run_state import running_state
 from jellybean_agent import (
     PRIVATE_KEY_FILE,
     AgentError,

@@ -30,6 +30,10 @@ class NotRunningError(ServingError):
     """No plan of this project is being served."""
 
 
+class NoAccessError(ServingError):
+    """This user may not see whether a plan of the project is being served."""
+
+
 class OtherVersionError(NotRunningError):
     """Another version of JellyBean started this project's run: this version can neither call nor stop it."""
 

@@ -1,24 +1,23 @@
 """The state file of a project's run, DIR/.jellybean/run.json.
 
-Any process can find, call and stop the run by it.
+Any process can find, call and stop the run by it. The run's keeper writes it again where it is removed
+or damaged, and `run_of` reads it for commands, which say so where that has not happened.
 
-A process is identified by its id and start time, because ids are reused. The file names the boot of
-the machine and the project's folder that it belongs to: a copy of a project that is up is not up.
-
-Whoever made the project's folder may have written the file. So it chooses no process to be stopped:
-a process counts if its own command line is that of a process of this project. And no folder to be
-removed: a run's folder is private, and names the project.
+The file names the boot of the machine and the project's folder that it belongs to: a copy of a project
+that is up is not up. Whoever made the project's folder may have written the file. So it chooses no
+process to be stopped (see `run_processes`), and no folder to be removed: a run's folder is private, and
+names the project.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import json
 import os
 import shutil
-import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,37 +25,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jellybean.folders import STATE_FOLDER, require_plain, state_folder, write_file
-from jellybean.serving.errors import AlreadyRunningError, NotRunningError, OtherVersionError, RequestError
+from jellybean.serving.errors import (
+    AlreadyRunningError,
+    NoAccessError,
+    NotRunningError,
+    OtherVersionError,
+    RequestError,
+    ServingError,
+)
+from jellybean.serving.run_folder import is_held, project_of
+from jellybean.serving.run_processes import (
+    GATEWAY_NAME,
+    KEEPER_NAME,
+    LiveProcess,
+    Program,
+    age_s,
+    live_process,
+    option_of,
+    processes_of_project,
+    program_of,
+    user_name,
+)
 
 if TYPE_CHECKING:
     import psutil
 
-STATE_VERSION = 3
-_FOLDERLESS_VERSION = 2  # earlier format, which is read too: without the folder and the boot that it belongs to
-GATEWAY_NAME = "gateway"
-AGENT_MODULE, GATEWAY_MODULE = "jellybean_agent", "jellybean.serving.gateway_main"
-KEEPER_MODULE = "jellybean.serving.local.keeper"
-_MODULES, _PROJECT_OPTIONS = (AGENT_MODULE, GATEWAY_MODULE), ("--run=", "--root=")
-_PROJECT_FILE = "project"  # in a run's folder: the project's
+STATE_VERSION = 4
+OWNER_SOCKET, ADDRESS_FILE = "g.sock", "gateway.address"  # of the gateway, in the run's folder
+_DATED_VERSION = 3  # earlier format, which is read too: with dates instead of ticks as start times
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # of Linux
 _FAILING_RESTARTS, _FAILING_S = 2, 30.0  # a process keeps failing: restarts, and seconds since the last one
-_START_S, _START_POLL_S = 1.0, 0.001  # longest wait for the command line of a process that was started just now
-_START_TOLERANCE_S = 2.0  # psutil derives start times from the boot time, which varies between reads
-
-
-def program_of(command: Sequence[str]) -> tuple[str, str] | None:
-    """(module, project's folder) of the command line of a run's process.
-
-    None for that of another program.
-    """
-    if "-m" not in command[:-1]:
-        return None
-    module, *arguments = command[command.index("-m") + 1 :]
-    if module == KEEPER_MODULE:
-        return (module, arguments[0]) if arguments else None
-    options = (item for option in _PROJECT_OPTIONS for item in arguments if item.startswith(option))
-    project = next(options, "").partition("=")[2]
-    return (module, project) if module in _MODULES and project else None
+_REPAIR_S, _REPAIR_POLL_S = 5.0, 0.05  # longest wait for the keeper, or a server, to put a file in its place again
+_NO_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class ProcessState:
 
     name: str  # a worker of the plan, or "gateway"
     pid: int
-    started: float
+    started: int  # `start_ticks`; 0: unknown
     address: str
     log: str
     command: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class ProcessState:
         return self.death.rsplit("\n", 1)[-1].strip()
 
     @property
-    def program(self) -> tuple[str, str] | None:
+    def program(self) -> Program | None:
         """What runs in the process, and of which project.
 
         None for the command line of anything else.
@@ -87,38 +87,7 @@ class ProcessState:
 
     def process(self) -> psutil.Process | None:
         """The process; None when it has ended, or another program than the entry's has its id."""
-        process = _process_of(self.pid, self.started)
-        if process is None or self.program is None:
-            return None
-        return process if program_of(_command_of(process)) == self.program else None
-
-
-def _process_of(pid: int, started: float) -> psutil.Process | None:
-    """The process with this id and start time; None when it has ended."""
-    import psutil  # not installed with a client only, which imports this module and starts no process
-
-    try:
-        process = psutil.Process(pid)
-        same = abs(process.create_time() - started) < _START_TOLERANCE_S
-        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
-    except psutil.Error:
-        return None
-
-
-def _command_of(process: psutil.Process) -> list[str]:
-    """The command line of a process; empty when it has ended, or has none, as threads of the kernel.
-
-    It is empty for a moment after the start too: then this waits for it, as such a process may be anybody's.
-    """
-    import psutil
-
-    until_s = time.monotonic() + _START_S
-    try:
-        while not (command := process.cmdline()) and time.monotonic() < until_s:
-            time.sleep(_START_POLL_S)
-    except psutil.Error:
-        return []
-    return command
+        return live_process(self.pid, self.program)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +130,24 @@ class RunState:
 
 
 def failing(state: RunState) -> tuple[str, ...]:
-    """A sentence for each process that is started again and again, with the reason why it ended last."""
-    since = time.time() - _FAILING_S
-    return tuple(
+    """A sentence for each process that is started again and again, with the reason why it ended last.
+
+    And one if the keeper, which starts them again, has ended itself.
+    """
+    sentences = [
         f"{one.name} was started again {one.restarts} times and ended each time: {one.reason} (log: {one.log})"
         for one in state.processes
-        if one.restarts >= _FAILING_RESTARTS and (one.started > since or one.process() is None)
-    )
+        if one.restarts >= _FAILING_RESTARTS and (age_s(one.started) < _FAILING_S or one.process() is None)
+    ]
+    if state.keeper is not None and state.keeper.process() is None:
+        dead = "".join(f"; {one.name} has ended" for one in state.processes if one.process() is None)
+        again = "starts a new one" if state.version == STATE_VERSION else "and `jellybean up` start a new run"
+        which = "apply" if state.version == STATE_VERSION else "down"
+        sentences.append(
+            f"the run's keeper has ended, and no process that ends is started again{dead}: "
+            f"`jellybean {which}` {again} (log: {state.keeper.log})"
+        )
+    return tuple(sentences)
 
 
 @contextlib.contextmanager
@@ -179,7 +159,7 @@ def naming_failing(directory: Path) -> Iterator[None]:
         if type(error) is not RequestError or error.status == "INVALID_ARGUMENT":
             raise
         state = None
-        with contextlib.suppress(OtherVersionError):  # of a run that was started meanwhile
+        with contextlib.suppress(OtherVersionError, OSError):  # of a run that was started meanwhile
             state = read_state(directory)
         if state is None or not (sentences := failing(state)):
             raise
@@ -193,59 +173,93 @@ def state_path(directory: Path) -> Path:
 
 def launch_lock_path(directory: Path) -> Path:
     """The lock file that `up` and `apply` hold while they work."""
-    return state_folder(directory) / "up.lock"
+    return directory / STATE_FOLDER / "up.lock"
 
 
 @contextlib.contextmanager
 def launch_lock(directory: Path) -> Iterator[None]:
     """One `up` or `apply` at a time per project. AlreadyRunningError when another works."""
-    with launch_lock_path(directory).open("w", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise AlreadyRunningError(f"another `jellybean up {directory}` is starting right now") from error
+    state_folder(directory)
+    try:
+        lock = _flock(launch_lock_path(directory), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise AlreadyRunningError(f"another `jellybean up {directory}` is starting right now") from error
+    try:
         yield
+    finally:
+        os.close(lock)
 
 
 def is_launch_locked(directory: Path) -> bool:
     """True while an `up` or `apply` works on the project."""
+    path = launch_lock_path(directory)
     try:
-        with launch_lock_path(directory).open("w", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
+        if path.exists():
+            os.close(_flock(path, fcntl.LOCK_SH | fcntl.LOCK_NB))
+    except BlockingIOError:
         return True
+    except OSError:
+        return False
     return False
+
+
+def _flock(path: Path, operation: int) -> int:
+    """Lock a file, which is made if need be; returns its descriptor, which holds the lock until it is closed.
+
+    Where no file can be made (a full or read-only disk) its folder is locked. BlockingIOError as of flock.
+    """
+    while True:
+        lock, at = _open_lock(path)
+        try:
+            fcntl.flock(lock, operation)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(lock), at.stat()):  # else it was removed meanwhile
+                    return lock
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+
+
+def _open_lock(path: Path) -> tuple[int, Path]:
+    flags = os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | os.O_RDWR | os.O_CREAT, 0o666), path
+    except OSError as error:
+        if error.errno not in _NO_WRITE:
+            raise
+    with contextlib.suppress(FileNotFoundError):
+        return os.open(path, flags | os.O_RDONLY), path
+    return os.open(path.parent, flags | os.O_RDONLY | os.O_DIRECTORY), path.parent
 
 
 def read_state(directory: Path) -> RunState | None:
     """The state of a project's run; None if there is no state file, or one of another project or boot.
 
     A run that the version before started is read too. OtherVersionError for one of any other version that is up.
-    InputError for a state folder with links in it.
+    InputError for a state folder with links in it, PermissionError for one that this user may not read.
     """
     require_plain(directory / STATE_FOLDER)
     try:
         found: dict[str, Any] = json.loads(state_path(directory).read_text(encoding="utf-8"))
         version = found.pop("version")
-        if version == _FOLDERLESS_VERSION:
-            stated, boot = _folder_of(found["keeper"], directory), _boot()
-        elif version == STATE_VERSION:
-            stated, boot = found.pop("directory"), found.pop("boot")
-        else:
-            stated, boot = found.get("directory", str(directory)), found.get("boot", _boot())
+        stated, boot = found.pop("directory", str(directory)), found.pop("boot", _boot())
         if not _is_of(directory, stated, boot):
             return None
-        if version not in (_FOLDERLESS_VERSION, STATE_VERSION):
+        if version not in (_DATED_VERSION, STATE_VERSION):
             _require_ended(directory, version, found)
             return None
-        processes = tuple(_process(item) for item in found.pop("processes"))
-        others = tuple(_process(item) for item in found.pop("others"))
+        process_of = _process if version == STATE_VERSION else _dated_process
+        processes = tuple(process_of(item) for item in found.pop("processes"))
+        others = tuple(process_of(item) for item in found.pop("others"))
         keeper = found.pop("keeper")
-        keeper = keeper and _process(keeper)
+        keeper = keeper and process_of(keeper)
         listed = (*processes, *others, *([keeper] if keeper else ()))
-        if not all(entry.program and _is_of(directory, entry.program[1], boot) for entry in listed):
+        if not all(entry.program and _is_of(directory, entry.program.project, boot) for entry in listed):
             return None
         return RunState(**found, processes=processes, others=others, keeper=keeper, version=version)
+    except PermissionError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
@@ -259,7 +273,7 @@ def _require_ended(directory: Path, version: object, found: Mapping[str, Any]) -
     numbers = ", ".join(str(item["pid"]) for item in alive if isinstance(item, dict) and "pid" in item)
     raise OtherVersionError(
         f"{directory} is up{f' (processes {numbers})' * bool(numbers)}, but another version of JellyBean started it, "
-        f"whose state file has format {version} (this version reads {_FOLDERLESS_VERSION} and {STATE_VERSION}): use "
+        f"whose state file has format {version} (this version reads {_DATED_VERSION} and {STATE_VERSION}): use "
         f"that version's commands; its `jellybean down {directory}` stops it"
     )
 
@@ -267,14 +281,9 @@ def _require_ended(directory: Path, version: object, found: Mapping[str, Any]) -
 def _may_live(item: object) -> bool:
     """False if the entry of a process, in whatever format, is that of a process that has ended."""
     match item:
-        case {"pid": int(pid), "started": int() | float() as started}:
-            return _process_of(pid, float(started)) is not None
+        case {"pid": int(pid), "command": [*command]} if all(isinstance(word, str) for word in command):
+            return live_process(pid, program_of(command)) is not None
     return True
-
-
-def _folder_of(keeper: Mapping[str, Any] | None, directory: Path) -> str:
-    """The project's folder, the last but one argument of its keeper; `directory` for a run without a keeper yet."""
-    return str(directory) if keeper is None else str(keeper["command"][-2])
 
 
 def _is_of(directory: Path, stated: str, boot: str) -> bool:
@@ -298,12 +307,18 @@ def _process(item: dict[str, Any]) -> ProcessState:
     return ProcessState(**{**item, "command": tuple(item["command"])})
 
 
+def _dated_process(item: dict[str, Any]) -> ProcessState:
+    return _process({**item, "started": 0})
+
+
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Hold the lock of the state file."""
-    with (state_folder(directory) / "run.lock").open("w", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    lock = _flock(state_folder(directory) / "run.lock", fcntl.LOCK_EX)
+    try:
         yield
+    finally:
+        os.close(lock)
 
 
 def write_state(directory: Path, state: RunState) -> None:
@@ -316,11 +331,6 @@ def clear_state(directory: Path, state: RunState) -> None:
     """Remove the state file and the folder of a run whose processes have all ended."""
     remove_run_folder(directory, state, state.folder)
     state_path(directory).unlink(missing_ok=True)
-
-
-def claim_run_folder(directory: Path, folder: Path) -> None:
-    """Note in a run's new folder that it is this project's."""
-    (folder / _PROJECT_FILE).write_text(str(directory.resolve()), encoding="utf-8")
 
 
 def remove_run_folder(directory: Path, state: RunState, folder: str | Path) -> None:
@@ -336,18 +346,13 @@ def remove_run_folder(directory: Path, state: RunState, folder: str | Path) -> N
 
 def _is_run_folder(directory: Path, root: Path) -> bool:
     """True for a private folder of this user that names the project."""
-    try:
-        status = root.lstat()
-        is_private = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
-        stated = (root / _PROJECT_FILE).read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return False
-    return is_private and bool(stated) and _is_of(directory, stated, _boot())
+    stated = project_of(root)
+    return bool(stated) and _is_of(directory, stated, _boot())
 
 
 def is_serving_joined(directory: Path) -> bool:
     """True if the project's run has its workers on other machines."""
-    state = read_state(directory.resolve())
+    state = run_of(directory.resolve())
     return state is not None and bool(state.peers)
 
 
@@ -362,11 +367,112 @@ def mark_drained(directory: Path, gateway_pid: int) -> None:
             write_state(directory, dataclasses.replace(state, drained=True))
 
 
+def run_of(directory: Path) -> RunState | None:
+    """The run of a project, for a command; None if there is none.
+
+    A removed state file is waited for if the run's keeper lives, which writes it again. Without a keeper the state is
+    what the command lines of the run's processes say: enough to call and to stop it (`version` 0).
+    ServingError if this user may not see whether a run is up.
+    """
+    until_s = time.monotonic() + _REPAIR_S
+    while True:
+        try:
+            state = read_state(directory)
+        except PermissionError as error:
+            raise _no_access(directory, error) from error
+        if state is not None:
+            return state
+        alive = tuple(processes_of_project(directory))
+        if not alive:
+            return None
+        is_repaired = any(entry.program.name == KEEPER_NAME for entry in alive) or is_launch_locked(directory)
+        if not is_repaired or time.monotonic() > until_s:
+            return _state_of(directory, alive)
+        time.sleep(_REPAIR_POLL_S)
+
+
+def _state_of(directory: Path, alive: Sequence[LiveProcess]) -> RunState:
+    """The state of a run by its live processes alone. Those of a run before, if any, are among `others`."""
+    newest = max(alive, key=lambda entry: (entry.program.name == GATEWAY_NAME, entry.started))
+    folder = newest.program.run_folder
+    address = f"unix:{folder}/{OWNER_SOCKET}"
+    keeper: ProcessState | None = None
+    processes: list[ProcessState] = []
+    others: list[ProcessState] = []
+    for live in alive:
+        entry = _entry(directory, live)
+        if live.program.run_folder != folder or entry.name in [each.name for each in processes]:
+            others.append(entry)
+        elif entry.name == KEEPER_NAME:
+            keeper = entry
+        else:
+            processes.append(entry)
+    plan_folder = str(Path(option_of(newest.command, "--plan")).parent)
+    return RunState("", "", folder, plan_folder, address, "", False, tuple(processes), tuple(others), keeper, version=0)
+
+
+def _entry(directory: Path, live: LiveProcess) -> ProcessState:
+    name, log = live.program.name, directory / STATE_FOLDER / "logs" / f"{live.program.name}.log"
+    listen = f"unix:{live.program.run_folder}/{OWNER_SOCKET}"
+    if name != GATEWAY_NAME:
+        listen = option_of(live.command, "--listen")
+    return ProcessState(name, live.pid, live.started, listen, str(log), tuple(live.command))
+
+
+def _no_access(directory: Path, error: PermissionError) -> ServingError:
+    path = Path(error.filename or state_path(directory))
+    whose = ""
+    with contextlib.suppress(OSError):
+        whose = f", which belongs to {user_name(path.stat().st_uid)}"
+    me = user_name(os.geteuid())
+    return NoAccessError(
+        f"{path}: permission denied: {me} may not read the state of {directory}{whose}: "
+        "run this command as the user that started it, or as root"
+    )
+
+
 def running_state(directory: Path) -> RunState:
     """The state of a project's run that is up. NotRunningError when nothing is."""
-    state = read_state(directory)
-    if state is None or not state.gateway_address or state.stopping or state.drained:
+    state = run_of(directory)
+    alive = [] if state is None else [process.name for process, _ in state.alive()]
+    if state is None or (not alive and not is_held(Path(state.folder))):
         raise NotRunningError(f"nothing is up for {directory}; start it with `jellybean up {directory}`")
-    if not any(process.name == GATEWAY_NAME for process, _ in state.alive()):
-        raise NotRunningError(f"the gateway of {directory} has died; `jellybean down {directory}` clears what is left")
+    require_visible(directory, state)
+    if state.stopping or state.drained:
+        raise NotRunningError(
+            f"{directory} is being stopped ({', '.join(alive)} still there): `jellybean down {directory}` ends it"
+        )
+    if not state.gateway_address:
+        raise NotRunningError(f"{directory} is starting: try again when `jellybean up` says that it serves")
+    if GATEWAY_NAME not in alive:
+        then = f"`jellybean down {directory}` clears what is left"
+        if KEEPER_NAME in alive:
+            then = f"the run's keeper starts it again: try again, or see {directory / STATE_FOLDER / 'logs'}"
+        raise NotRunningError(f"the gateway of {directory} has died; {then}")
+    await_socket(next(process for process in state.processes if process.name == GATEWAY_NAME))
     return state
+
+
+def require_visible(directory: Path, state: RunState) -> None:
+    """NotRunningError for a run whose processes live, but are not those that this process sees."""
+    if not state.alive() and is_held(Path(state.folder)):
+        raise NotRunningError(
+            f"{directory} is up, but its processes cannot be seen from here: it was started in another container "
+            f"(PID namespace), whose commands call it and stop it"
+        )
+
+
+def await_socket(process: ProcessState) -> None:
+    """Wait for the socket of a live process, which makes it again where it was removed."""
+    until_s = time.monotonic() + _REPAIR_S
+    path = Path(process.address.removeprefix("unix:"))
+    is_socket = process.address.startswith("unix:/")
+    while is_socket and not path.exists() and process.process() is not None and time.monotonic() < until_s:
+        time.sleep(_REPAIR_POLL_S)
+
+
+def with_unlisted(directory: Path, state: RunState) -> RunState:
+    """The state with the project's live processes that it does not list: the keeper could not write it then."""
+    listed = {process.pid for _, process in state.alive()}
+    unlisted = tuple(_entry(directory, live) for live in processes_of_project(directory) if live.pid not in listed)
+    return dataclasses.replace(state, others=(*state.others, *unlisted))

@@ -7,6 +7,9 @@ as bytes, without an asyncio task per call.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import os
 import socket
 import ssl
 import weakref
@@ -24,9 +27,11 @@ from jellybean_agent.rpc.http2 import Http2Connection
 from jellybean_agent.rpc.port import RpcPort
 from jellybean_agent.rpc.tls.listener import TlsLimits, TlsListener
 
+LOG = logging.getLogger("jellybean.rpc")
 _BACKLOG = 1024
 _ACCEPTED_AT_ONCE = 32  # connections that asyncio accepts in one turn, before the port's limits are applied
 _POLL_S = 0.005
+_PATHS_S = 0.5  # between looks whether the files of Unix sockets are there: a caller waits as long for a removed one
 Guard = Callable[[Any, str], Any]  # handler, path of its method -> handler that checks the policy first
 Check = Callable[[str, Any], bool]  # path of a method, context; StatusError if refused; True: for the whole connection
 
@@ -60,7 +65,8 @@ class RpcServer:
         self._raw_streams: dict[str, RawStream] = {}
         self.methods: Mapping[str, Method] = _Methods(self._method)
         self._sockets: list[tuple[socket.socket, RpcPort, TlsListener | None]] = []
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[asyncio.Server] = []  # of the sockets, in their order
+        self._paths_task: asyncio.Task[None] | None = None
         self.ports: list[RpcPort] = []
         self._stopped = asyncio.Event()
 
@@ -113,14 +119,26 @@ class RpcServer:
 
     async def start(self) -> None:
         """Accept connections."""
-        loop = asyncio.get_running_loop()
         for bound, port, secure in self._sockets:
-            make: Callable[[], asyncio.BufferedProtocol] = (
-                partial(Http2Connection, port) if secure is None else secure.accept
-            )
-            create: Any = loop.create_unix_server if bound.family == socket.AF_UNIX else loop.create_server
-            self._listeners.append(await create(make, sock=bound, backlog=_ACCEPTED_AT_ONCE))
-            bound.listen(_BACKLOG)  # more may wait
+            self._listeners.append(await _listen(bound, port, secure))
+        if any(bound.family == socket.AF_UNIX for bound, _, _ in self._sockets):
+            self._paths_task = asyncio.create_task(self._keep_paths())
+
+    async def _keep_paths(self) -> None:
+        """Bind Unix sockets again whose files are removed: connections last, but nobody could open another one."""
+        while True:
+            await asyncio.sleep(_PATHS_S)
+            for index, (bound, port, secure) in enumerate(self._sockets):
+                path = bound.getsockname() if bound.family == socket.AF_UNIX else ""
+                if not path or os.path.lexists(path):
+                    continue
+                with contextlib.suppress(OSError):  # its folder is gone too, or its disk full: tried again
+                    again = _unix_socket(path)
+                    weakref.finalize(self, again.close).atexit = False
+                    listener, self._listeners[index] = self._listeners[index], await _listen(again, port, secure)
+                    self._sockets[index] = (again, port, secure)
+                    listener.close()
+                    LOG.warning("%s was removed: it is bound again", path)
 
     def retire(self) -> None:
         """Have all clients connect again: behind a Service to another server. Calls until they know are accepted."""
@@ -130,10 +148,7 @@ class RpcServer:
     async def stop(self, grace_s: float | None) -> None:
         """Accept no further call, wait up to `grace_s` for those in progress, then end them."""
         loop = asyncio.get_running_loop()
-        for listener in self._listeners:
-            listener.close()
-        for bound, _, _ in self._sockets:
-            bound.close()
+        self._stop_listening()
         for connection in self._connections():
             connection.drain()
         until_s = loop.time() + (grace_s or 0.0)
@@ -150,6 +165,14 @@ class RpcServer:
             if secure is not None:
                 await secure.close()
         self._stopped.set()
+
+    def _stop_listening(self) -> None:
+        if self._paths_task is not None:
+            self._paths_task.cancel()
+        for listener in self._listeners:
+            listener.close()
+        for bound, _, _ in self._sockets:
+            bound.close()
 
     async def wait_for_termination(self) -> None:
         await self._stopped.wait()
@@ -191,6 +214,16 @@ class _Methods(dict[str, Method]):
             if found is not None:
                 self[path] = found
         return default if found is None else found
+
+
+async def _listen(bound: socket.socket, port: RpcPort, secure: TlsListener | None) -> asyncio.Server:
+    """Accept connections at a bound socket."""
+    loop = asyncio.get_running_loop()
+    make: Callable[[], asyncio.BufferedProtocol] = partial(Http2Connection, port) if secure is None else secure.accept
+    create: Any = loop.create_unix_server if bound.family == socket.AF_UNIX else loop.create_server
+    listener: asyncio.Server = await create(make, sock=bound, backlog=_ACCEPTED_AT_ONCE)
+    bound.listen(_BACKLOG)  # more may wait
+    return listener
 
 
 def _unix_socket(path: str) -> socket.socket:

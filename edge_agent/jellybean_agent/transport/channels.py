@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import grpc
 import grpc.aio
@@ -75,8 +76,8 @@ class Transport:
         """Return the address if this transport may listen on it and call it, else raise PlanViewError."""
         kind, _, rest = address.partition(":")
         if kind == "unix":
-            if len(rest) >= _MAX_SOCKET_PATH:
-                raise PlanViewError(f"{address}: a socket path must be shorter than {_MAX_SOCKET_PATH} characters")
+            if len(os.fsencode(rest)) >= _MAX_SOCKET_PATH:
+                raise PlanViewError(f"{address}: a socket path must be shorter than {_MAX_SOCKET_PATH} bytes")
             return address
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or int(port) > 65535:
@@ -94,8 +95,8 @@ class Transport:
         """A channel to a worker, or to the gateway, whose certificate must have that identity."""
         options, credentials = _dialling(self, self.check(address), worker)
         if credentials is None:
-            return grpc.aio.insecure_channel(address, options=options)
-        return grpc.aio.secure_channel(address, credentials, options=options)
+            return grpc.aio.insecure_channel(_target(address), options=options)
+        return grpc.aio.secure_channel(_target(address), credentials, options=options)
 
     def blocking_channel(
         self, address: str, worker: str = GATEWAY, more_options: Iterable[tuple[str, Any]] = ()
@@ -104,8 +105,8 @@ class Transport:
         options, credentials = _dialling(self, self.check(address), worker)
         options += more_options
         if credentials is None:
-            return grpc.insecure_channel(address, options=options)
-        return grpc.secure_channel(address, credentials, options=options)
+            return grpc.insecure_channel(_target(address), options=options)
+        return grpc.secure_channel(_target(address), credentials, options=options)
 
     def expected(self, worker: str = GATEWAY) -> tuple[Identity | None, CertificateFolder | None]:
         """The identity that a worker, or the gateway, must prove, and the certificate to show it; without TLS None."""
@@ -181,6 +182,12 @@ def make_transport(
     if found != wanted:
         raise PlanViewError(f"{tls}: the certificate is of {found.uri}, this is {wanted.uri}")
     return Transport(workflow, folder, renew_s=renew_s)
+
+
+def _target(address: str) -> str:
+    """The address as gRPC reads it: a URI, in which `#`, `%` and `?` of a path are escaped."""
+    path = address.removeprefix("unix:")
+    return address if path == address else f"unix:{quote(os.fsencode(path))}"
 
 
 def _dialling(

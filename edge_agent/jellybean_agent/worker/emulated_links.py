@@ -11,6 +11,7 @@ import fcntl
 import mmap
 import os
 import struct
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -90,5 +91,7 @@ class EmulatedLinks:
 
 
 def _unnamed() -> int:
+    if sys.platform == "linux":  # needs no folder for temporary files, which a container may lack
+        return os.memfd_create("jellybean-links")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())

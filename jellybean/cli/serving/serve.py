@@ -35,7 +35,8 @@ from jellybean.display.terminal import GOOD
 from jellybean.documents import AnyProject, require_folder
 from jellybean.documents.layout import document_files
 from jellybean.errors import InputError
-from jellybean.serving.run_state import GATEWAY_NAME, is_serving_joined
+from jellybean.serving.run_processes import GATEWAY_NAME
+from jellybean.serving.run_state import is_serving_joined
 from jellybean_solver import to_document
 
 if TYPE_CHECKING:

@@ -14,14 +14,14 @@ import json
 import logging
 import os
 import secrets
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import grpc
 
+from jellybean.ledger.readings import Moment
 from jellybean.serving.enrolment.authority import LIFE_S, Authority, read_authority
 from jellybean.serving.enrolment.rollout import PlanRollout
 from jellybean.serving.errors import ServingError
@@ -67,7 +67,9 @@ def make_token(folder: Path, authority: Authority, identity: Identity, *, life_s
     secret = secrets.token_bytes(TOKEN_SECRET_BYTES)
     path = folder / hashlib.sha256(secret).hexdigest()
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        json.dump({"identity": identity.uri, "until": time.time() + life_s}, file)
+        now = Moment.now()
+        life = {"until": now.unix_s + life_s, "boot": now.boot, "until_boot_s": now.boot_s + life_s}
+        json.dump({"identity": identity.uri, **life}, file)
     return JoinToken(secret, identity, authority.bundle)
 
 
@@ -75,7 +77,7 @@ def identity_of(folder: Path, secret: bytes) -> str:
     """The identity (a URI) of a token, by its secret. StatusError when there is no such token, or it has expired."""
     try:
         found = json.loads((folder / hashlib.sha256(secret).hexdigest()).read_text(encoding="utf-8"))
-        if time.time() <= float(found["until"]):
+        if not _has_expired(found):
             return str(found["identity"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StatusError(grpc.StatusCode.PERMISSION_DENIED, _REFUSED) from error
@@ -106,11 +108,21 @@ def take_token(folder: Path, secret: bytes, key: bytes) -> str:
     return identity
 
 
+def _has_expired(token: Mapping[str, Any]) -> bool:
+    """True once a token's life is over. Setting the clock neither shortens nor lengthens it, until the machine starts
+    again.
+    """
+    now = Moment.now()
+    if token.get("boot") == now.boot and "until_boot_s" in token:
+        return now.boot_s > float(token["until_boot_s"])
+    return now.unix_s > float(token["until"])
+
+
 def _remove_expired(folder: Path) -> None:
     """Remove expired tokens and the keys bound to them."""
     for path in folder.iterdir():
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            if not path.suffix and time.time() > float(json.loads(path.read_text(encoding="utf-8"))["until"]):
+            if not path.suffix and _has_expired(json.loads(path.read_text(encoding="utf-8"))):
                 path.unlink()
                 path.with_name(f"{path.name}.key").unlink()
 

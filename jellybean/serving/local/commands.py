@@ -17,7 +17,7 @@ from jellybean.errors import InputError
 from jellybean.folders import LEDGER_FILE, state_folder
 from jellybean.serving.errors import DeviceError, SettingsError
 from jellybean.serving.local.settings import NO_LEDGER
-from jellybean.serving.run_state import AGENT_MODULE, GATEWAY_MODULE
+from jellybean.serving.run_processes import AGENT_MODULE, GATEWAY_MODULE
 from jellybean_agent import (
     ALLOW_PYTHON_FLAG,
     GATEWAY,

@@ -3,15 +3,13 @@
 Or only a gateway and its keeper, if the workers are on other machines.
 
 Children are spawned, never forked from a process that has used gRPC, each in a session of its own: a Ctrl-C in the
-terminal reaches the launcher alone, which then drains. Sockets are in a private folder under the system's temporary
-folder, because a socket's path must be short.
+terminal reaches the launcher alone, which then drains.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -37,17 +35,18 @@ from jellybean.serving.local.commands import (
     write_plan,
 )
 from jellybean.serving.local.processes import Child, describe_end, process_state, spawn, stop
-from jellybean.serving.local.running import KEEPER_NAME, Running
+from jellybean.serving.local.running import Running
 from jellybean.serving.local.settings import JoinedSettings, LaunchSettings, Progress, no_progress
+from jellybean.serving.run_folder import is_held, make_run_folder, remove_left_behind
+from jellybean.serving.run_processes import GATEWAY_NAME, KEEPER_MODULE, KEEPER_NAME
 from jellybean.serving.run_state import (
-    GATEWAY_NAME,
-    KEEPER_MODULE,
+    ADDRESS_FILE,
+    OWNER_SOCKET,
     RunState,
-    claim_run_folder,
     clear_state,
     launch_lock,
     locked,
-    read_state,
+    run_of,
     write_state,
 )
 from jellybean.termination import signals_held, terminated_as_interrupted
@@ -55,7 +54,6 @@ from jellybean_agent import GATEWAY, AgentError, PlanView, Role, make_transport,
 
 _STATUS_S = 5.0
 _POLL_S = 0.05
-_MAX_SOCKET_PATH = 100
 
 
 def up(
@@ -142,7 +140,8 @@ def _launched(
         signals.enter_context(terminated_as_interrupted(replaces=True))
         with launch_lock(directory):
             _require_down(directory)
-            launch = _Launch(directory, view, settings, _run_folder(directory))
+            remove_left_behind(directory)
+            launch = _Launch(directory, view, settings, make_run_folder(directory))
             try:
                 begin(launch)
                 launch.await_ready(progress, time.monotonic() + settings.start_timeout_s)
@@ -171,8 +170,8 @@ class _Launch:
         self._directory, self._view, self._settings, self._folder = directory, view, settings, folder
         self._plan_folder = folder / "1"
         self._logs = state_folder(directory) / "logs"
-        self._address_file = folder / "gateway.address"
-        self._owner_socket = f"unix:{folder}/g.sock"
+        self._address_file = folder / ADDRESS_FILE
+        self._owner_socket = f"unix:{folder}/{OWNER_SOCKET}"
         peers = str(settings.peers.resolve()) if isinstance(settings, JoinedSettings) else ""
         self.state = RunState(view.hash, view.name, str(folder), str(self._plan_folder), peers=peers)
         self.children: dict[str, Child] = {}
@@ -283,22 +282,17 @@ class _Launch:
         clear_state(self._directory, self.state)
 
 
-def _run_folder(directory: Path) -> Path:
-    """A new private folder (mode 0700), short enough for socket paths in it."""
-    folder = Path(tempfile.mkdtemp(prefix="jellybean-"))
-    if len(str(folder)) + len("/99/9999.sock") >= _MAX_SOCKET_PATH:
-        folder.rmdir()
-        folder = Path(tempfile.mkdtemp(prefix="jellybean-", dir="/tmp"))
-    claim_run_folder(directory, folder)
-    return folder
-
-
 def _require_down(directory: Path) -> None:
     """AlreadyRunningError if a process of the project's run lives; else remove the state left by a dead run."""
-    state = read_state(directory)
+    state = run_of(directory)
     if state is None:
         return
     alive = state.alive()
+    if not alive and is_held(Path(state.folder)):
+        raise AlreadyRunningError(
+            f"{directory} is up already, in another container (PID namespace): "
+            f"`jellybean down {directory}` there stops it"
+        )
     if alive:
         names = ", ".join(process.name for process, _ in alive)
         where = f" on {state.gateway_address}" if state.gateway_address else ""

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from jellybean.serving.local.log_files import log_lines, open_log
+from jellybean.serving.run_processes import start_ticks
 from jellybean.serving.run_state import ProcessState
 from jellybean_agent import printable
 
@@ -48,8 +49,7 @@ def spawn(command: Sequence[str], directory: Path, log: Path, *, append: bool = 
 
 def process_state(name: str, child: Child, command: Sequence[str], address: str, log: Path) -> ProcessState:
     """The state file's entry of a process. psutil.Error when it has ended already."""
-    started = psutil.Process(child.pid).create_time()
-    return ProcessState(name, child.pid, started, address, str(log), tuple(command))
+    return ProcessState(name, child.pid, start_ticks(child.pid), address, str(log), tuple(command))
 
 
 def stop(processes: Sequence[psutil.Process], graceful_s: float) -> None:

@@ -34,8 +34,8 @@ from jellybean.serving.local.commands import (
 from jellybean.serving.local.processes import Child, describe_end, process_state, spawn, stop
 from jellybean.serving.local.settings import DRAIN_S, START_S, Progress, gateway_certificate, no_progress
 from jellybean.serving.replacement import replace_at
+from jellybean.serving.run_processes import GATEWAY_NAME
 from jellybean.serving.run_state import (
-    GATEWAY_NAME,
     STATE_VERSION,
     ProcessState,
     RunState,
@@ -43,7 +43,9 @@ from jellybean.serving.run_state import (
     locked,
     read_state,
     remove_run_folder,
+    run_of,
     running_state,
+    state_path,
     write_state,
 )
 from jellybean.termination import signals_held
@@ -84,6 +86,7 @@ def apply(
         raise LaunchError(str(error)) from error
     with launch_lock(directory):
         require_replaceable(directory)
+        _require_keeper(directory, running_state(directory))
         _recover(directory, running_state(directory))
         state = running_state(directory)
         if not state.peers:
@@ -136,11 +139,32 @@ def require_replaceable(directory: Path) -> None:
 
 def _require_same_version(directory: Path, state: RunState) -> None:
     """LaunchError for a run of an earlier version: its keeper could not read the state that `apply` writes, and end."""
+    if not state.version:
+        raise LaunchError(
+            f"the state file of this run ({state_path(directory)}) is gone, and so is the keeper that would write it "
+            f"again: `jellybean down {directory}` stops it, then start it again"
+        )
     if state.version != STATE_VERSION:
         raise LaunchError(
             f"an earlier version of JellyBean started this run, and cannot be switched by this one: "
             f"`jellybean down {directory}` stops it, then start it again"
         )
+
+
+def _require_keeper(directory: Path, state: RunState) -> None:
+    """Start the run's keeper again if it has ended."""
+    keeper = state.keeper
+    if keeper is None or keeper.process() is not None:
+        return
+    with signals_held():
+        child = spawn(keeper.command, directory, Path(keeper.log), append=True)
+    entry = process_state(keeper.name, child, keeper.command, "", Path(keeper.log))
+    try:
+        _update_state(directory, lambda state: dataclasses.replace(state, keeper=entry))
+    except BaseException:
+        child.kill()
+        child.wait()
+        raise
 
 
 def _use_log_settings_of(state: RunState) -> None:
@@ -323,6 +347,7 @@ def _without_replacement(state: RunState) -> RunState:
 
 def _update_state(directory: Path, change: Callable[[RunState], RunState]) -> RunState:
     """Change the state file under its lock; returns the new state. LaunchError if the run has been stopped."""
+    run_of(directory)  # waits for a state file that was removed
     with locked(directory):
         state = read_state(directory)
         if state is None or state.stopping:

@@ -17,9 +17,19 @@ from jellybean.serving.client import Client
 from jellybean.serving.errors import NotRunningError, RequestError, ServingError
 from jellybean.serving.local.processes import Child, describe_end, stop
 from jellybean.serving.local.settings import DRAIN_S
-from jellybean.serving.run_state import GATEWAY_NAME, RunState, clear_state, locked, read_state, write_state
+from jellybean.serving.run_processes import GATEWAY_NAME, KEEPER_NAME
+from jellybean.serving.run_state import (
+    RunState,
+    await_socket,
+    clear_state,
+    locked,
+    read_state,
+    require_visible,
+    run_of,
+    with_unlisted,
+    write_state,
+)
 
-KEEPER_NAME = "keeper"
 _POLL_S = 0.1
 
 
@@ -81,7 +91,8 @@ class Running:
                 if (code := self._children[KEEPER_NAME].poll()) is not None and not self._was_stopped():
                     death = describe_end(KEEPER_NAME, code, self._log(KEEPER_NAME))
                     report(death)
-                    self.down()
+                    with contextlib.suppress(NotRunningError):  # another `down`, on a full disk, was faster
+                        self.down()
                     return death
                 time.sleep(_POLL_S)
         except KeyboardInterrupt:
@@ -102,8 +113,12 @@ class Running:
         return read_state(self.directory) or self.state
 
     def _was_stopped(self) -> bool:
+        """True once the run ends. Not without a state file while the keeper lives, which writes it again."""
         state = read_state(self.directory)
-        return state is None or state.stopping or state.drained or state.folder != self.state.folder
+        if state is None:
+            keeper = self._children.get(KEEPER_NAME)
+            return keeper is None or keeper.poll() is not None
+        return state.stopping or state.drained or state.folder != self.state.folder
 
     def _down_at_exit(self) -> None:
         """Stop the run at the interpreter's exit, in case an interrupt came outside `wait`."""
@@ -140,17 +155,20 @@ def down(directory: Path, *, timeout_s: float = DRAIN_S, limits: StopLimits = St
     the number is unknown. Every process of the run ends: by SIGKILL if need be.
     """
     directory = directory.resolve()
-    state = read_state(directory)
+    state = run_of(directory)
     if state is None:
         raise NotRunningError(f"nothing is up for {directory}")
+    require_visible(directory, state)
     left: int | None = 0
-    with locked(directory):  # from here on the keeper starts nothing
+    with locked(directory):  # the keeper starts nothing now, and has ended after it
         state = read_state(directory) or state
-        write_state(directory, dataclasses.replace(state, stopping=True))
-    if state.keeper is not None and (keeper := state.keeper.process()) is not None:
-        stop([keeper], limits.terminate_s)
+        with contextlib.suppress(OSError):  # a full or read-only disk must not keep a run up
+            write_state(directory, dataclasses.replace(state, stopping=True))
+        state = with_unlisted(directory, state)
+        stop([process for entry, process in state.alive() if entry.name == KEEPER_NAME], limits.terminate_s)
     gateway = next((process for process, _ in state.alive() if process.name == GATEWAY_NAME), None)
     if state.gateway_address and gateway is not None:
+        await_socket(gateway)
         left = _drain(gateway.address, timeout_s, limits.status_s)
     end_run(directory, state, limits.terminate_s)
     if left is None:
@@ -160,8 +178,10 @@ def down(directory: Path, *, timeout_s: float = DRAIN_S, limits: StopLimits = St
 
 def end_run(directory: Path, state: RunState, terminate_s: float) -> None:
     """Stop the processes of a run, but not this one, and remove its state."""
+    state = with_unlisted(directory, state)
     stop([process for _, process in state.alive() if process.pid != os.getpid()], terminate_s)
-    clear_state(directory, state)
+    with contextlib.suppress(OSError):  # a read-only disk: what it says of processes that have ended misleads nobody
+        clear_state(directory, state)
 
 
 def _drain(address: str, timeout_s: float, status_s: float) -> int | None:

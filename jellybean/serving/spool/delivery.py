@@ -232,7 +232,7 @@ class SpoolDelivery:
                 stored = await self.spool.settle(kept, answer)
                 self._retries.pop(kept.number, None)
                 if stored is not None:
-                    latency_s = max(0.0, time.time() - kept.arrived_unix_s)
+                    latency_s = self.spool.age_s(kept.arrived_unix_s)
                     self._on_final(_failure(stored), latency_s, Key.of(kept.id).caller)
                     if on_stored is not None and stored.outputs is not None:
                         on_stored()

@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import os
 import sqlite3
-import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from typing import NamedTuple, Self, TypeVar
 
 import grpc
 
+from jellybean.ledger.readings import Moment
 from jellybean_agent import StatusError, describe_error, fits_share
 
 MAX_BYTES = 2**30
@@ -87,6 +87,7 @@ class Spool:
         """Internal; use `Spool.open` to create a spool."""
         self._database, self._thread, self._max_bytes = database, thread, max_bytes
         self.closed = False
+        self._opened = Moment.now()
         self.waiting, self.bytes = 0, 0  # requests without an answer; size of all rows
         self._untaken = 0  # bytes of requests without an answer, and of answers that nobody has taken
         self._by_client: Counter[str] = Counter()  # the same of each client
@@ -111,7 +112,15 @@ class Spool:
     @property
     def oldest_s(self) -> float:
         """Age in seconds of the oldest request without an answer; 0 without one."""
-        return 0.0 if self._oldest_unix_s is None else max(0.0, time.time() - self._oldest_unix_s)
+        return 0.0 if self._oldest_unix_s is None else self.age_s(self._oldest_unix_s)
+
+    def age_s(self, arrived_unix_s: float) -> float:
+        """Seconds since a request arrived. By the wall clock only while no process had the file open."""
+        return max(0.0, self._now_unix_s() - arrived_unix_s)
+
+    def _now_unix_s(self) -> float:
+        """The time as it was when the file was opened, and the seconds since: setting the clock does not change it."""
+        return self._opened.unix_s + Moment.now().seconds_since(self._opened)
 
     def _find_oldest(self) -> None:
         row = self._database.execute("SELECT arrived_s FROM requests ORDER BY number LIMIT 1").fetchone()
@@ -138,7 +147,7 @@ class Spool:
         self._check_share(request_id, size, limit)
         self._make_room(size, limit)
         insert = "INSERT INTO requests (id, inputs, arrived_s, digest) VALUES (?, ?, ?, ?)"
-        arrived_s = time.time()
+        arrived_s = self._now_unix_s()
         self._database.execute(insert, (request_id, inputs, arrived_s, digest))
         self._oldest_unix_s = arrived_s if self._oldest_unix_s is None else self._oldest_unix_s
         self.waiting, self.bytes = self.waiting + 1, self.bytes + size
@@ -269,7 +278,7 @@ class Spool:
         )
         database.execute("BEGIN IMMEDIATE")
         try:
-            values = (kept.id, answer.outputs, answer.status, answer.reason, time.time())
+            values = (kept.id, answer.outputs, answer.status, answer.reason, self._now_unix_s())
             added = database.execute(insert, values).rowcount
             removed = database.execute("DELETE FROM requests WHERE number = ?", (kept.number,)).rowcount
             database.execute("COMMIT")

@@ -20,11 +20,11 @@ from jellybean.errors import InputError
 from jellybean.serving import GATEWAY_NAME, NotRunningError, RunState, read_state, running_state
 from jellybean.serving.local.processes import process_state, spawn
 from jellybean.serving.local.running import down
+from jellybean.serving.run_folder import claim_run_folder
+from jellybean.serving.run_processes import program_of
 from jellybean.serving.run_state import (
     ProcessState,
-    claim_run_folder,
     clear_state,
-    program_of,
     remove_run_folder,
     state_path,
     write_state,
@@ -109,7 +109,7 @@ def test_a_process_of_another_project_is_not_stopped(project: Path, documents: P
 
 def test_a_run_of_an_earlier_format_stops_nothing_more(project: Path, somebody: ProcessState, documents: Path) -> None:
     keeper = dataclasses.replace(somebody, name="keeper", command=("python", str(project), "folder"))
-    forge(project, state_of(documents, somebody, keeper=keeper), version=2)
+    forge(project, state_of(documents, somebody, keeper=keeper), version=3)
     with pytest.raises(NotRunningError):
         down(project)
     assert _living(somebody) and documents.is_dir()

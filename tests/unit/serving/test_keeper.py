@@ -13,7 +13,6 @@ import threading
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from jellybean.folders import state_folder
@@ -28,12 +27,13 @@ from tests.support.skips import Absent
 from tests.support.waiting import wait_until
 
 
-def test_a_disk_that_is_full_ends_neither_the_keeper_nor_leaves_a_child(
+def test_a_disk_that_is_full_delays_no_restart_and_leaves_no_child(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A process is started again though the state file cannot say so; it says so as soon as it can."""
     state_folder(tmp_path)
     command = idle_command(tmp_path, "edge-1")
-    dead = ProcessState("edge-1", 2**22 + 1, time.time(), "", str(tmp_path / "log"), command)
+    dead = ProcessState("edge-1", 2**22 + 1, 0, "", str(tmp_path / "log"), command)
     write_state(tmp_path, RunState("hash", "flow", "folder", "folder/1", "unix:none", processes=(dead,)))
     tried: list[int] = []
 
@@ -41,17 +41,42 @@ def test_a_disk_that_is_full_ends_neither_the_keeper_nor_leaves_a_child(
         tried.append(state.processes[0].pid)
         if len(tried) < 3:
             raise OSError(errno.ENOSPC, "no space", str(directory))
-        write_state(directory, state)
-        state_path(directory).touch()
-        monkeypatch.setattr(keeper, "read_state", lambda _: None)  # the run is over: `run` returns
+        write_state(directory, dataclasses.replace(state, stopping=True))  # the run is over: `run` returns
 
     monkeypatch.setattr(keeper, "write_state", write)
+    monkeypatch.setattr(keeper, "_FILES_S", 0.01)
     Keeper(tmp_path, "folder").run()
     found = read_state(tmp_path)
     assert found is not None
-    assert found.processes[0].pid == tried[2]
-    assert not any(psutil.pid_exists(number) for number in tried[:2])
+    assert len(tried) == 3 and set(tried) == {found.processes[0].pid}  # one process, not one for each try
+    assert found.processes[0].process() is not None
     os.kill(tried[2], signal.SIGKILL)
+
+
+@pytest.mark.parametrize("damage", ["removed", "truncated", "of another project"])
+def test_a_state_file_is_written_again(tmp_path: Path, damage: str) -> None:
+    project = tmp_path / "project"
+    state_folder(project)
+    (other := tmp_path / "other").mkdir()
+    with idle_process(project) as gateway:
+        state = RunState("hash", "flow", "folder", "folder/1", "unix:none", processes=(gateway,))
+        write_state(project, state)
+        watching = Keeper(project, "folder")
+        thread = threading.Thread(target=watching.run)
+        thread.start()
+        wait_until(lambda: watching._state is not None)  # it has begun
+        original = state_path(project).read_text(encoding="utf-8")
+        match damage:
+            case "removed":
+                state_path(project).unlink()
+            case "truncated":
+                state_path(project).write_text("{", encoding="utf-8")
+            case _:
+                state_path(project).write_text(original.replace(str(project), str(other)), encoding="utf-8")
+        wait_until(lambda: read_state(project) is not None)
+        assert running_state(project).processes == (gateway,)
+        write_state(project, dataclasses.replace(state, stopping=True))
+        thread.join(30)
 
 
 def test_a_run_whose_gateway_was_told_to_end_ends_as_a_whole(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from jellybean.serving.errors import AlreadyRunningError, LaunchError, OtherVers
 from jellybean.serving.local.launcher import _require_down
 from jellybean.serving.local.replace_plan import apply
 from jellybean.serving.local.running import down
-from jellybean.serving.run_state import KEEPER_MODULE, ProcessState, state_path, write_state
+from jellybean.serving.run_processes import KEEPER_MODULE, start_ticks
+from jellybean.serving.run_state import ProcessState, state_path, write_state
 from tests.support.run_processes import idle_command, idle_process
 from tests.support.tiny_models import make_plan, scale
 
@@ -64,13 +65,12 @@ def test_a_project_that_was_moved_while_it_is_up_is_up(project: Path) -> None:
 def test_a_run_of_the_version_before_is_up_but_a_copy_of_it_is_not(project: Path) -> None:
     operators = {"times": (["x"], scale(project / "models/times.onnx", 2.0))}
     state = json.loads(state_path(project).read_text(encoding="utf-8"))
-    for name in ("directory", "boot", "drained", "peers"):
-        del state[name]
+    state["processes"][0]["started"] = 1.7e9  # a date, by a clock that has been set since
     keeper = {**state["processes"][0], "name": "keeper"}
     keeper["command"] = ["python", "-m", KEEPER_MODULE, str(project), "folder"]
     for keeper_of_state in (None, keeper):  # before it is started, and then
-        state_path(project).write_text(json.dumps({**state, "version": 2, "keeper": keeper_of_state}), encoding="utf-8")
-        assert (running_state(project).plan, running_state(project).version) == ("hash", 2)
+        state_path(project).write_text(json.dumps({**state, "version": 3, "keeper": keeper_of_state}), encoding="utf-8")
+        assert (running_state(project).plan, running_state(project).version) == ("hash", 3)
     with pytest.raises(AlreadyRunningError, match="is up already"):
         _require_down(project)
     with pytest.raises(LaunchError, match=f"`jellybean down {project}` stops it"):
@@ -79,7 +79,7 @@ def test_a_run_of_the_version_before_is_up_but_a_copy_of_it_is_not(project: Path
     assert read_state(copy) is None
 
 
-@pytest.mark.parametrize("change", [{"version": 4}, {"version": 1, "directory": None, "boot": None}])
+@pytest.mark.parametrize("change", [{"version": 5}, {"version": 2, "directory": None, "boot": None}])
 def test_a_run_of_a_version_that_cannot_be_read_is_said_to_be_up(project: Path, change: dict[str, Any]) -> None:
     state = {**json.loads(state_path(project).read_text(encoding="utf-8")), "new": {}, **change}
     state_path(project).write_text(
@@ -92,7 +92,7 @@ def test_a_run_of_a_version_that_cannot_be_read_is_said_to_be_up(project: Path, 
     copy = shutil.copytree(project, project.with_name("copy"))
     if "directory" not in change:
         assert read_state(copy) is None
-    state["processes"][0]["started"] -= 1000.0  # it has ended, and another process has its id
+    state["processes"][0]["pid"] = os.getpid()  # it has ended, and another process has its id
     state_path(project).write_text(json.dumps(state), encoding="utf-8")
     assert read_state(project) is None
 
@@ -104,7 +104,7 @@ def test_the_client_of_a_project_names_the_worker_that_cannot_restart(
         raise RequestError("UNAVAILABLE", "worker rack-1 is gone")
 
     state = running_state(project)
-    now = time.time()
+    now = start_ticks(os.getpid())
     rack = ProcessState(
         "rack-1",
         0,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import defaultdict
 
 from jellybean.ledger.audits import AuditLine
+from jellybean.ledger.readings import Moment
 from jellybean.serving.gateway.accounting.answer_log import site_name
 from jellybean.serving.gateway.audits.audits import AuditOutcome
 from jellybean.serving.gateway.plans.served_plan import ServedPlan
@@ -21,7 +21,7 @@ class AuditLog:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # of the sums
         self._sums: dict[_Key, list[float]] = defaultdict(lambda: [0, 0.0, 0, 0])  # compared, agreed, shed, lost
-        self._since_s = time.time()
+        self._since = Moment.now()
         self._unwritten: list[AuditLine] = []
 
     def count(self, plan: ServedPlan, route: int, outcome: AuditOutcome, agreed: float) -> None:
@@ -34,8 +34,8 @@ class AuditLog:
 
     def take(self) -> list[AuditLine]:
         """The lines since the last time, which are forgotten here."""
-        began_s, self._since_s = self._since_s, time.time()
-        seconds = max(0.0, self._since_s - began_s)
+        began, self._since = self._since, Moment.now()
+        began_s, seconds = began.unix_s, self._since.seconds_since(began)
         with self._lock:
             sums = dict(self._sums)
             self._sums.clear()

@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 
+from jellybean.ledger.readings import Moment
 from jellybean.ledger.value_figures import Figure, Port, ValueLine, figures_of
 from jellybean_agent import AgentError, PlanView, RawTensor, decode_tensor
 from jellybean_protos.agent.v1 import agent_pb2
@@ -25,7 +26,7 @@ class ValueLog:
         self._lock = threading.Lock()  # of the sums
         self._sums: dict[_Key, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])  # count, values, squares
         self._due_s: dict[tuple[Port, str], float] = {}
-        self._since_s = time.time()
+        self._since = Moment.now()
         self._unwritten: list[ValueLine] = []
 
     def see(self, view: PlanView, port: Port, tensors: Mapping[str, agent_pb2.Tensor | RawTensor]) -> None:
@@ -48,8 +49,8 @@ class ValueLog:
 
     def take(self) -> list[ValueLine]:
         """The lines since the last time, which are forgotten here."""
-        began_s, self._since_s = self._since_s, time.time()
-        seconds = max(0.0, self._since_s - began_s)
+        began, self._since = self._since, Moment.now()
+        began_s, seconds = began.unix_s, self._since.seconds_since(began)
         with self._lock:
             sums = dict(self._sums)
             self._sums.clear()

@@ -1,0 +1,65 @@
+"""The files of a run that its processes need to start again: kept in memory, and put in their places again.
+
+They are removed by hand, or by a cleaner of old files; the processes that have read them go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from jellybean.serving.run_folder import PROJECT_FILE, hold
+from jellybean.serving.run_state import ADDRESS_FILE, RunState
+
+_PLAN_FILES = ("plan.json", "peers.json")
+
+
+class RunFiles:
+    """The small files of a run's folder. Holds the folder, so that others know that the run lives."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._contents: dict[Path, bytes] = {}
+        self._lock = -1
+        self._hold()
+
+    def restore(self, state: RunState) -> list[Path]:
+        """Write what is missing of the run's files; returns which those were.
+
+        Reads those that are new, such as the plan of an `apply`. OSError if they cannot be written.
+        """
+        folders = [Path(text) for text in (state.plan_folder, state.arriving_folder) if text]
+        wanted = [self._folder / PROJECT_FILE, self._folder / ADDRESS_FILE]
+        wanted += [folder / name for folder in folders for name in _PLAN_FILES]
+        self._contents = {path: content for path, content in self._contents.items() if path in wanted}
+        for path in wanted:
+            if path not in self._contents:
+                with contextlib.suppress(OSError):
+                    self._contents[path] = path.read_bytes()
+        missing = [path for path in self._contents if not path.exists()]
+        for folder in (self._folder, Path(state.plan_folder)):  # the sockets' too
+            if not folder.is_dir():
+                folder.mkdir(mode=0o700, parents=True)
+                self._hold()
+        for path in missing:
+            _write(path, self._contents[path])
+        return missing
+
+    def _hold(self) -> None:
+        with contextlib.suppress(OSError):
+            lock = hold(self._folder)
+            if self._lock >= 0:
+                os.close(self._lock)
+            self._lock = lock
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file that a process may read at any time; a part of it is never there."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
