@@ -79,11 +79,11 @@ def test_literals_are_one_requests_value(text: str, dtype: str, values: list[obj
         ("{folder}/held.npz", "name an array"),
         ("{folder}/held.npz#mta", "arrays: meta"),
         ("[1, ]", "is not a literal"),
-        ("[[1], [2, 3]]", "equal lengths"),
+        ("[[1], [2, 3]]", "neither flat nor those of shape [2, 1]"),
         ('["a"]', "text (BYTES) is not served"),
         ("uint9:[1]", "did you mean 'uint8'"),
-        ("uint8:[300]", "outside the range of uint8"),
-        ("int32:[1.5]", "would lose the fractions"),
+        ("uint8:[300]", "300 is no uint8"),
+        ("int32:[1.5]", "is a fraction, not int32"),
     ],
 )
 def test_unusable_inputs_are_bad_input(folder: Path, text: str, part: str) -> None:
