@@ -25,11 +25,12 @@ _DURATIONS: Mapping[str, tuple[str, ...]] = {  # unit -> what else it is called,
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "week": 604800.0}
 _MONTHS = {"month": 1.0, "year": 12.0}  # whose length in days is not certain
 _DATA = re.compile(
-    r"(?P<word>kilo|mega|giga|tera|peta|kibi|mebi|gibi|tebi|pebi)?(?P<prefix>[kmgtp]i?(?!bit|byte|b)|[kmgtp]i?)?"
-    r"(?P<what>bits?|bytes?|b)?",
+    r"(?P<word>kilo|mega|giga|tera|peta|kibi|mebi|gibi|tebi|pebi)?(?P<prefix>[kmgtp]i?)?(?P<what>bits?|bytes?|b)?",
     re.IGNORECASE,
 )
 _PREFIXES = "kmgtp"
+_LARGEST_POWER = 4  # of 1000 or 1024, of the units below
+_DECIMAL_UNITS, _BINARY_UNITS = ("B", "kB", "MB", "GB", "TB"), ("B", "KiB", "MiB", "GiB", "TiB")
 _PER = re.compile(r"(?P<what>.*?)\s*(?:/|\bper\b|(?<=[bB])p(?=s$))\s*(?P<time>[^/]*)", re.DOTALL)
 # Digits in groups of three, or with a comma.
 _SEPARATED = re.compile(
@@ -71,17 +72,20 @@ def _data(unit: str) -> Iterator[tuple[float, str, bool]]:
     word, prefix, what = (match[name] or "" for name in ("word", "prefix", "what"))
     letter = (prefix or word)[:1].lower()
     is_binary = prefix[1:].lower() == "i" or word.lower().endswith("bi")
-    power = _PREFIXES.find(letter) + 1 if letter else 0
-    is_sloppy = letter in "mgtp" and prefix[:1].islower()  # mb: MB or Mbit; kb is kilobit, and m alone is milli
-    bits, plain = what.lower().startswith("bit") or what == "b", what.lower().startswith("byte") or what == "B"
-    known = f"{'KMGT'[power - 1] if is_binary or power > 1 else 'k'}" if 0 < power < 5 else ""
-    scale = 1.0 if power < 5 else (1024.0 if is_binary else 1000.0)
-    known = "T" if power == 5 else known
+    power = _PREFIXES.index(letter) + 1 if letter else 0
+    scale = 1.0
+    if power > _LARGEST_POWER:
+        power, scale = _LARGEST_POWER, 1024.0 if is_binary else 1000.0
+
+    # kb is kilobit, mib nothing but MiB; mb may be either, as m alone is milli.
+    in_bits = (what.lower().startswith("bit") or what == "b") and not (is_binary and prefix.islower())
+    in_bytes = not what or what.lower().startswith("byte") or what == "B"
+    in_bytes |= what == "b" and (is_binary or (letter != "k" and prefix.islower()))
     for binary in (is_binary,) if what or is_binary else (False, True):
-        name = f"{known.upper() if binary else known}{'iB' if binary and known else 'B'}"
-        if bits and not (is_binary and prefix.islower()):  # mib is written for MiB, as nobody counts in mebibits
+        name = (_BINARY_UNITS if binary else _DECIMAL_UNITS)[power]
+        if in_bits:
             yield scale / 8, name, True
-        if plain or not what or (what == "b" and (is_sloppy or is_binary)):
+        if in_bytes:
             yield scale, name, False
 
 
