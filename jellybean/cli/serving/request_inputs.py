@@ -192,7 +192,7 @@ def _literal(text: str) -> Array | None:
     dtype, numbers = _typed(text)
     try:
         value: Any = DECODER.decode(numbers.strip())
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, InvalidInputError):
         if text.startswith("[") or (dtype in WIRE_DTYPES and numbers.lstrip()[:1] == "["):
             raise InputError(
                 f"{quoted(text)} is not a literal: write a list as JSON does, [[1.5, 2], [3, 4]]"
