@@ -18,6 +18,7 @@ from jellybean.unit_hints import number_readings, readings
 _NUMBER = r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?"
 _ABOVE_ZERO = r"(?:[0-9]*[1-9][0-9]*(?:\.[0-9]*)?|[0-9]*\.[0-9]*[1-9][0-9]*)(?:[eE][+-]?[0-9]+)?"
 _QUANTITY = re.compile(rf"\s*([+-]?)({_NUMBER})\s*(\S(?:.*\S)?)?\s*", re.DOTALL)
+_DECIMAL = re.compile(rf"[+-]?(?:{_NUMBER})")
 _MAX_CHARACTERS = 100
 
 _GIB = 2**30
@@ -160,6 +161,13 @@ def parse_quantity(kind: QuantityKind, value: object) -> float:
     if not converted and number.lower().partition("e")[0].strip("0."):
         raise InvalidValueError(f"{quoted(value)} is too small", f"write for example {kind.example}")
     return _checked(kind, value, converted)
+
+
+def decimal_number(text: str) -> float:
+    """The number that a cell of a table has, with a point before decimals; ValueError for all else, as 1_000 and ١."""
+    if _DECIMAL.fullmatch(text.strip()) is None:
+        raise ValueError(f"{quoted(text)} is no decimal number")
+    return float(text)
 
 
 def parse_price_of_time(value: object) -> float:
