@@ -39,6 +39,11 @@ class HeldOutDraft:
     candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     is_random: bool = False
 
+    @property
+    def labels(self) -> Array | None:
+        """The labels; None without them, or where the array of that name feeds a model input of that name."""
+        return None if LABELS in self.array_of.values() else self.arrays.get(LABELS)
+
 
 def random_inputs(sources: Sequence[DraftSource], seed: int = 0) -> HeldOutDraft:
     """Random requests, one per row; none for sources of other types than numbers, or of unknown dimensions."""
@@ -77,7 +82,8 @@ def read_data(file: Path, sources: Sequence[DraftSource]) -> HeldOutDraft:
     the draft has candidates instead. InputError if the file is no archive.
     """
     arrays = read_archive(file)
-    given = [name for name in arrays if name != LABELS]
+    inputs_called_labels = any(source.name == LABELS for source in sources)
+    given = [name for name in arrays if name != LABELS or inputs_called_labels]
     array_of = {source.name: source.name for source in sources if source.name in given}
     if len(sources) == len(given) == 1:
         array_of = {sources[0].name: given[0]}
