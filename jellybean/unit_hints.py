@@ -25,7 +25,8 @@ _DURATIONS: Mapping[str, tuple[str, ...]] = {  # unit -> what else it is called,
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "week": 604800.0}
 _MONTHS = {"month": 1.0, "year": 12.0}  # whose length in days is not certain
 _DATA = re.compile(
-    r"(?P<word>kilo|mega|giga|tera|peta|kibi|mebi|gibi|tebi|pebi)?(?P<prefix>[kmgtp]i?)?(?P<what>bits?|bytes?|b)?",
+    r"(?:(?P<word>kilo|mega|giga|tera|peta|kibi|mebi|gibi|tebi|pebi)(?=bit|byte)|(?P<prefix>[kmgtp]i?))?"
+    r"(?P<what>bits?|bytes?|b)?",
     re.IGNORECASE,
 )
 _PREFIXES = "kmgtp"
@@ -78,7 +79,7 @@ def _data(unit: str) -> Iterator[tuple[float, str, bool]]:
         power, scale = _LARGEST_POWER, 1024.0 if is_binary else 1000.0
 
     # kb is kilobit, mib nothing but MiB; mb may be either, as m alone is milli.
-    in_bits = (what.lower().startswith("bit") or what == "b") and not (is_binary and prefix.islower())
+    in_bits = what.lower().startswith("bit") or (what == "b" and not (is_binary and prefix.islower()))
     in_bytes = not what or what.lower().startswith("byte") or what == "B"
     in_bytes |= what == "b" and (is_binary or (letter != "k" and prefix.islower()))
     for binary in (is_binary,) if what or is_binary else (False, True):
@@ -100,7 +101,7 @@ def _bandwidth(unit: str) -> Iterator[Reading]:
         if not bits:
             yield factor / seconds[0], f"{name}/s"
             continue
-        prefix = name.removesuffix("B").removesuffix("i")
+        prefix = name.removesuffix("B").removesuffix("i").replace("K", "k")
         thousands = 1.024 ** (_PREFIXES.find(prefix.lower()) + 1) if name.endswith("iB") else 1.0
         in_bits = 8 * factor * thousands * (1000 if prefix == "T" else 1) / seconds[0]
         yield in_bits, f"{'G' if prefix == 'T' else prefix}bit/s"
