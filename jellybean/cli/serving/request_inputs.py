@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from jellybean.tensor_files import Array, name_and_row, read_npy, read_npz
 from jellybean_agent import WIRE_DTYPES, InvalidInputError, checked_shape, describe_error
 
 MAX_INPUT_BYTES = 64 * 2**20
+_NPY = re.compile(r"(?P<file>.*\.npy)(?P<row>\[[^/]*)?", re.IGNORECASE | re.DOTALL)
 _FILE_BYTES = "bytes:"  # before a file's name: its bytes as they are, for models that decode files themselves
 
 
@@ -132,17 +134,22 @@ class _InputFile:
         """
         if reference.startswith(_FILE_BYTES):
             return _InputFile(_FileKind.BYTES, Path(reference.removeprefix(_FILE_BYTES)))
-        lowered = reference.lower()
-        if (at := lowered.rfind(".npz#")) >= 0 or lowered.endswith(".npz"):
-            end = len(reference) if at < 0 else at + len(".npz")
-            return _InputFile(_FileKind.NPZ, Path(reference[:end]), reference[end + 1 :])
-        if lowered.endswith(".npy"):
-            return _InputFile(_FileKind.NPY, Path(reference))
-        if (at := lowered.rfind(".npy[")) >= 0:
-            end = at + len(".npy")
-            _, row = name_and_row(f"{Path(reference[:end]).name}{reference[end:]}")
-            return _InputFile(_FileKind.NPY, Path(reference[:end]), row=row)
+        archive, mark, array = _archive_and_array(reference)
+        if mark and Path(archive).is_file():
+            return _InputFile(_FileKind.NPZ, Path(archive), array)
+        if (match := _NPY.fullmatch(reference)) is not None:
+            _, row = name_and_row(f"array{match['row'] or ''}")
+            return _InputFile(_FileKind.NPY, Path(match["file"]), row=row)
+        if mark or reference.lower().endswith(".npz"):
+            return _InputFile(_FileKind.NPZ, Path(archive), array)
         return _InputFile(_FileKind.PICTURE, Path(reference))
+
+
+def _archive_and_array(reference: str) -> tuple[str, str, str]:
+    """`FILE.npz#array` as (file, "#", array); ("FILE", "", "") without an array."""
+    at = reference.lower().rfind(".npz#")
+    end = at + len(".npz") if at >= 0 else len(reference)
+    return reference[:end], reference[end : end + 1], reference[end + 1 :]
 
 
 def load_tensor(reference: str) -> Array:
