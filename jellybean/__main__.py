@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, cast
 
+from jellybean_protos.standard_streams import open_standard_streams
+
 _VERBOSITY = "GRPC_VERBOSITY"  # read when grpc is imported
 
 
 def main() -> None:
     """Run the CLI. Ctrl-C while it is imported ends it without a traceback, as Ctrl-C in a command does."""
+    open_standard_streams()
     try:
         if _VERBOSITY not in os.environ:
             sys.meta_path.insert(0, _QuietGrpc)

@@ -26,9 +26,11 @@ def exact_match(answer: Array, label: Array) -> bool:
 
 
 def top1(answer: Array, label: Array) -> bool:
-    """True if the highest score is at the label's index."""
+    """True if the highest score is at the label's index; False if a score is NaN, beside which none is the highest."""
     scores = np.asarray(answer).reshape(-1)
-    return scores.size > 0 and int(np.argmax(scores)) == int(np.asarray(label).reshape(-1)[0])
+    if not scores.size or np.isnan(scores).any():
+        return False
+    return int(np.argmax(scores)) == int(np.asarray(label).reshape(-1)[0])
 
 
 def word_accuracy(answer: Array, label: Array) -> float:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+
+from jellybean.unit_hints import number_readings, readings
 
 _NUMBER = r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?"
 _ABOVE_ZERO = r"(?:[0-9]*[1-9][0-9]*(?:\.[0-9]*)?|[0-9]*\.[0-9]*[1-9][0-9]*)(?:[eE][+-]?[0-9]+)?"
 _QUANTITY = re.compile(rf"\s*([+-]?)({_NUMBER})\s*(\S(?:.*\S)?)?\s*", re.DOTALL)
+_DECIMAL = re.compile(rf"[+-]?(?:{_NUMBER})")
 _MAX_CHARACTERS = 100
 
 _GIB = 2**30
@@ -150,8 +153,21 @@ def parse_quantity(kind: QuantityKind, value: object) -> float:
     if unit is None:
         raise InvalidValueError(f"{quoted(value)} has no unit", _units_hint(kind, sign + number))
     if unit not in kind.units:
-        raise InvalidValueError(f"{quoted(value)} does not have the unit of a {kind.name}", _unit_hint(kind, unit))
-    return _checked(kind, value, float(sign + number) * kind.units[unit])
+        if written := number_readings(value.strip()):
+            raise InvalidValueError(f"{quoted(value)} is not a {kind.name}", _separator_hint(kind, written))
+        hint = _unit_hint(kind, number, unit)
+        raise InvalidValueError(f"{quoted(value)} does not have the unit of a {kind.name}", hint)
+    converted = float(sign + number) * kind.units[unit]
+    if not converted and number.lower().partition("e")[0].strip("0."):
+        raise InvalidValueError(f"{quoted(value)} is too small", f"write for example {kind.example}")
+    return _checked(kind, value, converted)
+
+
+def decimal_number(text: str) -> float:
+    """The number that a cell of a table has, with a point before decimals; ValueError for all else, as 1_000 and ١."""
+    if _DECIMAL.fullmatch(text.strip()) is None:
+        raise ValueError(f"{quoted(text)} is no decimal number")
+    return float(text)
 
 
 def parse_price_of_time(value: object) -> float:
@@ -330,13 +346,27 @@ def _units_hint(kind: QuantityKind, number: str) -> str:
     return f"write {written[0]}" if len(written) == 1 else f"give a unit: {', '.join(written[:-1])} or {written[-1]}"
 
 
-def _unit_hint(kind: QuantityKind, unit: str) -> str:
+def _unit_hint(kind: QuantityKind, number: str, unit: str) -> str:
     for other in WITH_DISTINCT_UNITS:
-        if other is not kind and unit in other.units and not (kind is PERCENT and other is PERCENT):
+        if other is not kind and unit in other.units:
             return f"{unit!r} is the unit of a {other.name}; write for example {kind.example}"
-    whole = next((known for known in kind.suggested if known.startswith(f"{unit}/")), None)
-    near = f"did you mean {whole!r}?" if whole else did_you_mean(unit, kind.units)
-    return near or f"the units of a {kind.name} are {', '.join(kind.units)}"
+    meant = readings(kind.name, unit)
+    if len(meant) == 1 and meant[0][0] == 1:
+        return f"did you mean {meant[0][1]!r}?"
+    if meant:
+        return f"write {' or '.join(_multiple(number, factor, known) for factor, known in meant)}"
+    return f"the units of a {kind.name} are {', '.join(kind.units)}"
+
+
+def _multiple(number: str, factor: float, unit: str) -> str:
+    return _spaced(number if factor == 1 else f"{float(number) * factor:.12g}", unit)
+
+
+def _separator_hint(kind: QuantityKind, written: Sequence[tuple[str, str]]) -> str:
+    """How to write a number that has a comma or separators, if its unit is certain."""
+    texts = [_spaced(number, unit) for number, unit in written if unit in kind.units]
+    rule = "decimals follow a point, and thousands have no separator"
+    return f"{rule}: write {' or '.join(texts)}" if texts else f"{rule}, for example {kind.example}"
 
 
 def _spaced(number: str, unit: str) -> str:

@@ -1,4 +1,7 @@
-"""Read arrays from untrusted .npy and .npz files (without pickle)."""
+"""Read arrays from untrusted .npy and .npz files (without pickle), and write .npz files.
+
+All arrays that enter a command are read here, so that each has the values of its file: in the machine's byte order.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,15 @@ import contextlib
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jellybean.errors import InputError
-from jellybean_agent import describe_error
+from jellybean_agent import InvalidInputError, describe_error, plain_array
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -34,7 +38,7 @@ def read_npy(path: Path, row: int | None = None) -> Array:
         if isinstance(loaded, np.lib.npyio.NpzFile):
             with loaded:
                 raise InputError(f"{path} is an archive of arrays; name one: {path}#{_first(loaded.files)}")
-        return _row_of(path, _with_rows(path, loaded), row)
+        return _row_of(path, _with_rows(path, _plain(path, loaded)), row)
 
 
 def read_npz(path: Path, array: str) -> Array:
@@ -42,27 +46,47 @@ def read_npz(path: Path, array: str) -> Array:
 
     The result has at least one dimension. InputError if the file, the array or the row does not exist.
     """
-    name, row = name_and_row(array)
-    if not name:
-        raise InputError(f"name an array of {path}: {path}#name, or {path}#name[row]")
-    with _explained(path), path.open("rb") as stream:
-        loaded = np.load(stream, allow_pickle=False)
-        if not isinstance(loaded, np.lib.npyio.NpzFile):
-            raise InputError(f"{path} has one unnamed array; save it with numpy.savez(file, {name}=...)")
-        with loaded:
-            if not loaded.files:
-                raise InputError(f"{path} is an archive without arrays")
-            if name not in loaded.files:
-                raise InputError(f"{path} has no array {name!r}; arrays: {', '.join(loaded.files)}")
-            values = _with_rows(f"{path}#{name}", loaded[name])
+    with _archive(path, array) as archive:
+        if array in archive.files:  # exporters write names such as "x[0]"
+            name, row = array, None
+        else:
+            name, row = name_and_row(array)
+        values = _named(path, archive, name)
     return _row_of(f"{path}#{name}", values, row)
+
+
+def read_archived(path: Path, name: str) -> Array:
+    """Read the array `name` of a .npz file, with at least one dimension. InputError if it does not exist."""
+    with _archive(path, name) as archive:
+        return _named(path, archive, name)
+
+
+def read_archive(path: Path) -> dict[str, Array]:
+    """Read all arrays of a .npz file, single values too. InputError if it is none."""
+    with _archive(path, "name") as archive:
+        arrays: dict[str, Array] = {}
+        for name in archive.files:
+            with _explained(f"{path}#{name}"):
+                arrays[name] = _plain(f"{path}#{name}", archive[name])
+        return arrays
+
+
+def write_archive(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write a compressed .npz file.
+
+    Names may be any text: those that are arguments of numpy.savez, such as `file`, are not taken by it.
+    """
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, values in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, values, allow_pickle=False)
 
 
 def name_and_row(text: str) -> tuple[str, int | None]:
     """`name[3]` as ("name", 3), `name` as ("name", None). InputError if the row is not a number from 0."""
-    name, bracket, index = text.partition("[")
+    name, bracket, index = text.rpartition("[")
     if not bracket:
-        return name, None
+        return text, None
     digits = index.removesuffix("]")
     if not (index.endswith("]") and digits.isascii() and digits.isdecimal() and len(digits) < 19):
         raise InputError(f"{text!r}: write {name or 'name'}, or {name or 'name'}[row] with a row number from 0")
@@ -79,19 +103,56 @@ def _first(names: list[str]) -> str:
     return names[0] if names else "name"
 
 
-def _with_rows(what: object, values: Any) -> Array:
+def _named(path: Path, archive: Any, name: str) -> Array:
+    if not archive.files:
+        raise InputError(f"{path} is an archive without arrays")
+    if name not in archive.files:
+        raise InputError(f"{path} has no array {name!r}; arrays: {', '.join(archive.files)}")
+    what = f"{path}#{name}"
+    with _explained(what):
+        return _with_rows(what, _plain(what, archive[name]))
+
+
+def _plain(what: object, values: Any) -> Array:
     if not isinstance(values, np.ndarray):
         raise InputError(f"{what} is not an array")
+    try:
+        return plain_array(values)
+    except InvalidInputError as error:
+        raise InputError(f"{what}: {error}") from error
+
+
+def _with_rows(what: object, values: Array) -> Array:
     if values.ndim == 0:
         raise InputError(f"{what} is a single value, not an array; its first dimension counts requests")
     return values
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _archive(path: Path, name: str) -> Iterator[Any]:
+    """An open .npz file. InputError if it is none, or has a name twice, of which numpy would take one."""
+    if not name:
+        raise InputError(f"name an array of {path}: {path}#name, or {path}#name[row]")
+    with _explained(path), path.open("rb") as stream:
+        loaded = np.load(stream, allow_pickle=False)
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            raise InputError(f"{path} has one unnamed array; save it with numpy.savez(file, {name}=...)")
+        with loaded:
+            twice = [name for name, count in Counter(loaded.files).items() if count > 1]
+            if twice:
+                raise InputError(f"{path} has the array {twice[0]!r} more than once: save it again with numpy.savez")
+            yield loaded
+
+
+@contextlib.contextmanager
+def _explained(path: object) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
         raise InputError(f"{path}: file not found") from error
+    except InputError:
+        raise
     except (*_DAMAGED, MemoryError) as error:
+        if "allow_pickle" in str(error):  # numpy's advice, which would run code from the file
+            raise InputError(f"{path} cannot be read as arrays: it holds Python objects; save numbers") from error
         raise InputError(f"{path} cannot be read as arrays: {describe_error(error)}") from error

@@ -214,6 +214,7 @@ from .tensors.tensors import check_tensor_names as check_tensor_names
 from .tensors.tensors import checked_shape as checked_shape
 from .tensors.tensors import decode_tensor as decode_tensor
 from .tensors.tensors import encode_tensor as encode_tensor
+from .tensors.tensors import plain_array as plain_array
 from .tensors.tensors import tensor_mismatch as tensor_mismatch
 from .transport.channels import CONNECTION_LIFETIME_S as CONNECTION_LIFETIME_S
 from .transport.channels import Transport as Transport

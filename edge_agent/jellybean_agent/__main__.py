@@ -6,10 +6,12 @@ import sys
 from collections.abc import Sequence
 
 from jellybean_protos.extras import missing_module_text
+from jellybean_protos.standard_streams import open_standard_streams
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run an agent and return its exit status; a part that is not installed is named, with the extra that brings it."""
+    open_standard_streams()
     try:
         from jellybean_agent.command import main as run_agent
 

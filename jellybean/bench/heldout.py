@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jellybean.serving.errors import ServingError
-from jellybean.tensor_files import read_npz
+from jellybean.tensor_files import read_archived
 from jellybean_agent import Array
 from jellybean_solver import Arrivals
 
@@ -64,4 +64,4 @@ def held_out(project: Project) -> HeldOut:
 def read_array(directory: Path, reference: str) -> Array:
     """Load the array `file.npz#name` of a project. JellyBeanError if it does not exist."""
     file, _, name = str(reference).partition("#")
-    return read_npz(directory / file, name)
+    return read_archived(directory / file, name)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 
 from jellybean.documents.checks.files import array_header, inside
 from jellybean.documents.layout import WORKFLOW_FILE
 from jellybean.documents.project import Project
-from jellybean.errors import DocumentError, DocumentProblem
+from jellybean.errors import DocumentError, DocumentProblem, InputError
 from jellybean.quantities import InvalidValueError
-from jellybean_agent import describe_error
+from jellybean.tensor_files import read_archived
 
 Array = npt.NDArray[Any]
 
@@ -58,9 +57,6 @@ def _load(directory: Path, reference: str) -> Array:
     array_header(directory, reference)
     file, _, name = reference.partition("#")
     try:
-        with np.load(inside(directory, file), allow_pickle=False) as archive:
-            return np.asarray(archive[name])
-    except (OSError, ValueError, KeyError, EOFError) as error:
-        raise InvalidValueError(
-            f"{reference} cannot be read: {describe_error(error)}", "write it with numpy.savez"
-        ) from error
+        return read_archived(inside(directory, file), name)
+    except InputError as error:
+        raise InvalidValueError(str(error), "write it with numpy.savez") from error

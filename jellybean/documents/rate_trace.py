@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jellybean.documents.csv_lines import cell_columns, cells_of, read_lines
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean.quantities import did_you_mean, quoted
+from jellybean.quantities import decimal_number, did_you_mean, quoted
 from jellybean_solver import Plan, Problem, RateTrace, Source, is_of_audit, rate_trace, served_streams
 
 HEADER = ("time_s", "source", "rate_per_s")
@@ -135,7 +135,7 @@ def _read_row(number: int, line: str, reading: _Reading) -> None:
 
 def _number(name: str, text: str, unit: str, line: int, column: int, reading: _Reading) -> float | None:
     try:
-        value = float(text)
+        value = decimal_number(text)
     except ValueError:
         reading.problem(line, column, f"{quoted(text.strip())} is not a {name}", f"write a plain number of {unit}")
         return None

@@ -23,7 +23,7 @@ from jellybean_protos.gateway.v1 import gateway_pb2
 if TYPE_CHECKING:
     from jellybean.documents import Project
 
-_TEXTS = ("word_accuracy", "character_accuracy")
+_TEXTS, _OF_CLASSES = ("word_accuracy", "character_accuracy"), "top1"
 ID, LABEL, CLIENT = "id", "label", "client"  # columns of a file of labels
 
 
@@ -61,7 +61,8 @@ def read_labels(path: Path) -> tuple[LaterLabel, ...]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file)
-            if not {ID, LABEL} <= set(rows.fieldnames or ()):
+            names = rows.fieldnames or ()
+            if not {ID, LABEL} <= set(names) or len(set(names)) < len(names):
                 raise InputError(f"{path}: the first line must name the columns {ID} and {LABEL}, and perhaps {CLIENT}")
             return tuple(_label_of(path, number, row) for number, row in enumerate(rows, start=2))
     except OSError as error:
@@ -72,6 +73,8 @@ def read_labels(path: Path) -> tuple[LaterLabel, ...]:
 
 def _label_of(path: Path, number: int, row: Mapping[str, str | None]) -> LaterLabel:
     id_, label = row[ID], row[LABEL]
+    if None in row:
+        raise InputError(f"{path}:{number}: more cells than columns; a comma in a cell needs quotes around the cell")
     if id_ is None or label is None:
         raise InputError(f"{path}:{number}: a line needs an {ID} and a {LABEL}")
     return LaterLabel(id_, label, row.get(CLIENT) or None, f"{path}:{number}: ")
@@ -109,7 +112,10 @@ def _judge(metric: str, sink: str | None, label: str) -> Callable[[bytes], float
         if name not in outputs:
             raise InputError(f"the answer has no output of {name}, which the labels are for")
         try:
-            return float(correctness(metric, decode_tensor(outputs[name]), wanted))
+            answer = decode_tensor(outputs[name])
+            # A label is written in decimals: what equals it is the nearest number of the answer's type.
+            is_decimal = metric == EXACT_MATCH.metric and answer.dtype.kind == "f"
+            return float(correctness(metric, answer, wanted.astype(answer.dtype) if is_decimal else wanted))
         except (ValueError, IndexError, OverflowError) as error:
             raise InputError(f"label {label!r} cannot be compared with the answer: {error}") from error
 
@@ -121,9 +127,14 @@ def _label_array(metric: str, label: str) -> Array:
     if metric in _TEXTS:
         return np.frombuffer(label.encode(), np.uint8)
     try:
-        found = np.asarray(json.loads(label))
-    except ValueError as error:
+        value = json.loads(label)
+        found = np.asarray(value)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"label {label!r} is no number and no list of numbers, as {metric} needs") from error
     if found.dtype.kind not in "biuf":
         raise InputError(f"label {label!r} is no number and no list of numbers, as {metric} needs")
+    if found.tolist() != value or not np.isfinite(found).all():  # NaN equals nothing; numpy rounds what it mixes
+        raise InputError(f"label {label!r} has a number that no answer is equal to")
+    if metric == _OF_CLASSES and (found.size != 1 or found.reshape(-1)[0] < 0 or found.reshape(-1)[0] % 1):
+        raise InputError(f"label {label!r} is no class: {metric} needs one whole number from 0")
     return found

@@ -18,8 +18,10 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from jellybean.errors import InputError
 from jellybean.pipeline.onnx_graph import Feed, GraphError, OnnxGraph, node_session
 from jellybean.pipeline.onnx_split import LayeredModel, LegalCut, find_layers, layer_edges, why_not_servable
+from jellybean.tensor_files import read_archived
 from jellybean_solver.pipeline import Layer, LayerGraph
 
 MIN_RUNS = 5
@@ -154,12 +156,9 @@ def _timed(session: ort.InferenceSession, feeds: Sequence[Feed], seconds: float)
 def read_requests(path: Path, graph: OnnxGraph, most: int = 8) -> list[Feed]:
     """Up to `most` requests from a .npz file that has one array per model input and one row per request."""
     try:
-        with np.load(path, allow_pickle=False) as data:
-            arrays = {name: data[name] for name in graph.inputs}
-    except KeyError as error:
-        raise GraphError(f"{path} has no array for the model's inputs ({', '.join(graph.inputs)})") from error
-    except (OSError, ValueError) as error:
-        raise GraphError(f"{path} is no NumPy archive: {error}") from error
+        arrays = {name: read_archived(path, name) for name in graph.inputs}
+    except InputError as error:
+        raise GraphError(f"the model's inputs ({', '.join(graph.inputs)}): {error}") from error
     rows = min(len(array) for array in arrays.values())
     if rows == 0:
         raise GraphError(f"{path} has no rows")

@@ -350,7 +350,7 @@ def request_of(
 ) -> gateway_pb2.InferRequest:
     """A request as a message. RequestError when a value cannot be a tensor."""
     try:
-        tensors = {name: encode_tensor(np.asarray(value)) for name, value in inputs.items()}
+        tensors = {name: encode_tensor(np.asanyarray(value)) for name, value in inputs.items()}
     except AgentError as error:
         raise RequestError(grpc.StatusCode.INVALID_ARGUMENT.name, str(error)) from error
     request = gateway_pb2.InferRequest(request_id=request_id, inputs=tensors, workflow=workflow)

@@ -75,6 +75,7 @@ from jellybean_agent import (
     workflow_views,
 )
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc, ledger_pb2_grpc, project_pb2_grpc
+from jellybean_protos.standard_streams import open_standard_streams
 
 if TYPE_CHECKING:
     from jellybean.serving.gateway.accounting.recorder import Recorder
@@ -398,6 +399,7 @@ def _announce(path: Path | None, address: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the gateway. 0 after a drain, 2 when the plan or an address is invalid."""
+    open_standard_streams()
     options = gateway_parser().parse_args(argv)
     configure_logging("gateway", options.log_format, options.log_level)
     keep_freed_memory()

@@ -11,6 +11,7 @@ import torch
 
 from jellybean.pipeline.torch_trace import CallArguments
 from jellybean.training.errors import TrainingError
+from jellybean_agent import InvalidInputError, plain_array
 
 IGNORED = -100  # a target with this value does not count, as in torch's losses
 SHAPE = (
@@ -121,7 +122,9 @@ def _array(value: Any, where: str) -> Any:
 
 def _tensor(value: Any, where: str) -> torch.Tensor:
     try:
-        return torch.as_tensor(value)
+        return torch.as_tensor(plain_array(value) if isinstance(value, np.ndarray) else value)
+    except InvalidInputError as error:
+        raise TrainingError(f"{where}: {error}") from error
     except (TypeError, ValueError, RuntimeError) as error:
         if text := _first_text(value):
             raise TrainingError(

@@ -24,7 +24,7 @@ from jellybean_agent.execution.python_code import (
     step_signature,
 )
 from jellybean_agent.tensors.ports import TensorPort
-from jellybean_agent.tensors.tensors import Array, dtype_name, tensor_mismatch
+from jellybean_agent.tensors.tensors import Array, dtype_name, plain_array, tensor_mismatch
 
 _SET_THREADS = tuple(  # OpenBLAS's function, under its names in the wheels and packages of numpy and scipy
     f"{first}openblas_set_num_threads{last}" for first in ("", "scipy_") for last in ("", "64_", "_64")
@@ -72,11 +72,15 @@ class PythonSession:
     def _output(self, port: TensorPort, array: Any, feed: Mapping[str, Array]) -> Array:
         if not isinstance(array, np.ndarray):
             raise PermanentError(f"python {self._step}: output {port.name} is a {type(array).__name__}, not an array")
-        why = tensor_mismatch(dtype_name(array), array.shape, port.dtype, port.shape)
+        try:
+            plain: Array = plain_array(array)
+        except InvalidInputError as error:
+            raise PermanentError(f"python {self._step}: output {port.name}: {error}") from error
+        why = tensor_mismatch(dtype_name(plain), plain.shape, port.dtype, port.shape)
         if why is not None:
             raise PermanentError(f"python {self._step}: output {port.name}: {why}")
         # Outputs are written over the inputs in shared memory, so an output must not be a view of an input.
-        return array.copy() if any(np.may_share_memory(array, one) for one in feed.values()) else array
+        return plain.copy() if any(np.may_share_memory(plain, one) for one in feed.values()) else plain
 
 
 def _read_only(array: Array) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 
 from jellybean_agent.inference.tensors import dtype_of_datatype, outputs_of
 from jellybean_agent.tensors.dtypes import WIRE_DTYPES
-from jellybean_agent.tensors.tensors import check_answer_size
+from jellybean_agent.tensors.tensors import check_answer_size, wrong_bool
 from jellybean_agent.transport.message_wire import varint
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.inference.v2 import inference_pb2 as pb
@@ -29,12 +29,17 @@ RawOutput = tuple[str, tuple[int, ...], bytes]  # dtype, shape, little-endian by
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One input tensor of an envelope. `size`: in bytes."""
+    """One input tensor of an envelope. `size`: in bytes. `is_bool`: not all bytes are values of it."""
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     size: int
+    is_bool: bool
+
+    def fits(self, tensor: memoryview) -> bool:
+        """True if these are the bytes of such a tensor."""
+        return len(tensor) == self.size and not (self.is_bool and wrong_bool(self.dtype, tensor) is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +57,10 @@ class RequestEnvelope:
     )  # envelope of the response by dtypes and shapes of the outputs
 
     def fits(self, own_id: memoryview, tensors: Sequence[memoryview]) -> bool:
-        """True if the tensors have the envelope's sizes, and the id needs no further check."""
+        """True if the tensors are of the envelope's sizes and types, and the id needs no further check."""
         return (
             len(tensors) == len(self.slots)
-            and all(len(tensor) == slot.size for slot, tensor in zip(self.slots, tensors, strict=True))
+            and all(slot.fits(tensor) for slot, tensor in zip(self.slots, tensors, strict=True))
             and (not own_id or bytes(own_id).isascii())
         )
 
@@ -107,7 +112,8 @@ class Envelopes:
         slots = []
         for item in request.inputs:
             dtype, shape = WIRE_DTYPES[dtype_of_datatype(item.datatype)], tuple(item.shape)
-            slots.append(Slot(item.name, dtype, shape, math.prod(shape) * dtype.itemsize))
+            size = math.prod(shape) * dtype.itemsize
+            slots.append(Slot(item.name, dtype, shape, size, dtype == np.bool_))
         by_name = {slot.name: index for index, slot in enumerate(slots)}
         order = tuple(by_name[name] for name in inputs)
         known = RequestEnvelope(request.model_name, version, timeout_s, tuple(slots), order, names)

@@ -15,6 +15,7 @@ from jellybean_agent.relay.server import Relay, Routes
 from jellybean_agent.relay.traffic import TrafficCollector
 from jellybean_agent.security.certificates import CertificateFolder
 from jellybean_agent.security.identity import Role
+from jellybean_protos.standard_streams import open_standard_streams
 
 LOG = logging.getLogger("jellybean.relay")
 _PROG = "jellybean-relay"
@@ -23,6 +24,7 @@ _RELAY_ROLES = (Role.RELAY, Role.GATEWAY)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a relay."""
+    open_standard_streams()
     given = _parser().parse_args(argv)
     return run_service(_PROG, given, lambda: _service(given))
 

@@ -38,9 +38,31 @@ class RawTensor:
 
 def encode_tensor(array: Array) -> agent_pb2.Tensor:
     """An array as a wire tensor. InvalidInputError for dtypes that the wire lacks, PermanentError if too large."""
-    found = tensor_without_data(array)
-    found.data = tensor_bytes(array)
+    plain = plain_array(array)
+    found = tensor_without_data(plain)
+    found.data = tensor_bytes(plain)
     return found
+
+
+def plain_array(array: Array) -> Array:
+    """The values as an array that code in C reads alike: in the machine's byte order, without a mask.
+
+    Such code takes the bytes of big-endian values for other numbers, and what a mask hides for data.
+    InvalidInputError if values are masked out, as a tensor has a value everywhere.
+    """
+    if type(array) is not np.ndarray:
+        masked = np.count_nonzero(np.ma.getmaskarray(array)) if isinstance(array, np.ma.MaskedArray) else 0
+        if masked:
+            raise InvalidInputError(
+                f"{masked} of {array.size} values are masked out: fill them with array.filled(VALUE)"
+            )
+        array = np.asarray(array)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if array.dtype == np.bool_ and array.size and array.view(np.uint8).max() > 1:
+        truths: Array = array.view(np.uint8) != 0  # numpy takes all bytes but 0 for true; kernels compute with them
+        return truths
+    return array
 
 
 def tensor_without_data(array: Array) -> agent_pb2.Tensor:
@@ -64,8 +86,12 @@ def check_answer_size(sizes: Iterable[int]) -> None:
 
 
 def dtype_name(array: Array) -> str:
-    """Name of an array's dtype."""
-    return _NAMES.get(array.dtype) or array.dtype.name  # numpy's own `name` is slow
+    """Name of an array's dtype; in another byte order than the machine's, with that: no model may be given it."""
+    name = _NAMES.get(array.dtype)
+    if name is not None:
+        return name
+    # numpy's own `name` is slow, and that of big-endian values is the same as that of others.
+    return array.dtype.name if array.dtype.isnative else f"{array.dtype.name} in foreign byte order"
 
 
 def tensor_bytes(array: Array) -> bytes:
@@ -85,7 +111,19 @@ def decode_tensor(tensor: agent_pb2.Tensor | RawTensor) -> Array:
     needed = math.prod(shape) * dtype.itemsize
     if needed != len(data):
         raise InvalidInputError(f"{tensor.dtype} {list(shape)} takes {needed} bytes, but {len(data)} came")
+    if (wrong := wrong_bool(dtype, data)) is not None:
+        raise InvalidInputError(f"byte {wrong} of a bool tensor is {data[wrong]}: write 0 for false, 1 for true")
     return np.frombuffer(data, dtype=dtype).reshape(shape)
+
+
+def wrong_bool(dtype: np.dtype[Any], data: bytes | memoryview) -> int | None:
+    """Index of the first byte of a bool tensor that is neither 0 nor 1; None if there is none, or for other dtypes.
+
+    Models answer such bytes differently: one node tests them, the next one adds them up.
+    """
+    if dtype != np.bool_ or not len(data) or (codes := np.frombuffer(data, np.uint8)).max() <= 1:
+        return None
+    return int(np.argmax(codes > 1))
 
 
 def checked_shape(sizes: Iterable[int]) -> tuple[int, ...]:

@@ -15,12 +15,14 @@ from jellybean_agent.relay.traffic import TrafficCollector
 from jellybean_agent.security.certificates import CertificateFolder
 from jellybean_agent.security.identity import Identity, Role
 from jellybean_agent.tunnel.tunnel import Tunnel, TunnelSettings
+from jellybean_protos.standard_streams import open_standard_streams
 
 _PROG = "jellybean-tunnel"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a tunnel."""
+    open_standard_streams()
     given = _parser().parse_args(argv)
     return run_service(_PROG, given, lambda: _service(given))
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import numpy as np
 import typer
 
 from jellybean.cli.app import Directory, Json, Overrides, app, example
-from jellybean.cli.console import out, print_json, progress
+from jellybean.cli.console import out, print_json, progress, warn
 from jellybean.cli.documents import check_project
 from jellybean.cli.serving.gateway_options import (
     GatewayOptions,
@@ -87,6 +87,8 @@ def infer(
                 _check_options(error, inputs, rows=rows, stream=stream)
                 raise
     if json:
+        if not text:
+            _warn_of_null(answers)
         found = [
             {name: text_of(value) if text else value.tolist() for name, value in answer.items()} for answer in answers
         ]
@@ -105,6 +107,14 @@ def _check_options(error: RequestError, inputs: Sequence[str], *, rows: bool, st
     refusal = refusal_on_the_command_line(error.reason, input_values(inputs), rows=rows)
     if refusal != error.reason:
         raise InputError(refusal) from error
+
+
+def _warn_of_null(answers: Sequence[Mapping[str, Array]]) -> None:
+    """Say which answers JSON cannot write: NaN and both infinities look alike in it."""
+    for number, answer in enumerate(answers):
+        for name, value in answer.items():
+            if value.dtype.kind == "f" and (count := int(np.count_nonzero(~np.isfinite(value)))):
+                warn(f"row {number}, {name}: {count} of {value.size} values are NaN or infinite, null in JSON")
 
 
 def readable(value: Array, *, is_text: bool = False) -> str:

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
+from jellybean.cli.console import warn
 from jellybean.errors import InputError
+from jellybean.pictures import conversion_code, read_picture
 from jellybean.quantities import did_you_mean, quoted
 from jellybean.serving.gateway.plans.input_advice import ONE_ROW, InputAdvice, read_advice
+from jellybean.serving.http.number_lists import DECODER, read_list
 from jellybean.tensor_files import Array, name_and_row, read_npy, read_npz
-from jellybean_agent import TEXT_NOT_SERVED, WIRE_DTYPES, describe_error
+from jellybean_agent import WIRE_DTYPES, InvalidInputError, checked_shape, describe_error
 
 MAX_INPUT_BYTES = 64 * 2**20
+_NPY = re.compile(r"(?P<file>.*\.npy)(?P<row>\[[^/]*)?", re.IGNORECASE | re.DOTALL)
 _FILE_BYTES = "bytes:"  # before a file's name: its bytes as they are, for models that decode files themselves
-_GREY_DIMENSIONS = 3  # of a grey picture's tensor; one in colour has four
-_LITERAL_DTYPES = {"b": "bool", "i": "int64", "f": "float32"}  # by NumPy's kind: what most models take
 
 
 def parse_inputs(texts: Sequence[str]) -> dict[str, Array]:
@@ -79,9 +83,12 @@ def _option(source: str, value: str) -> str:
 
 def _fitting_literal(value: str, advice: InputAdvice) -> str | None:
     """A literal converted, reshaped or transposed as the advice says; None for a value that is no literal."""
-    if _literal(value) is None:
+    tensor = _literal(value)
+    if tensor is None:
         return None
     dtype, numbers = _typed(value)
+    if advice.dtype and np.dtype(advice.dtype).kind != "f":
+        numbers = json.dumps(tensor[0].astype(advice.dtype).tolist())
     if advice.shape is not None:
         numbers = json.dumps(np.asarray(json.loads(numbers)).reshape(advice.shape)[0].tolist())
     elif advice.axes is not None:
@@ -92,26 +99,62 @@ def _fitting_literal(value: str, advice: InputAdvice) -> str | None:
 
 def _loading(value: str) -> str:
     """Python code that loads a file as `load_tensor` does, as `array`."""
-    name, _, array = value.partition("#")
-    if value.startswith(_FILE_BYTES):
-        name = value.removeprefix(_FILE_BYTES)
-        return f'array = np.frombuffer(open({json.dumps(name)}, "rb").read(), np.uint8)[None]'
-    if ".npy" in name.lower():
-        file, row = name_and_row(name)
-        loaded = f"np.load({json.dumps(file)})"
-    elif Path(name).suffix.lower() == ".npz":
-        key, row = name_and_row(array)
-        loaded = f"np.load({json.dumps(name)})[{json.dumps(key)}]"
-    else:
-        mode = "L" if load_tensor(value).ndim == _GREY_DIMENSIONS else "RGB"
-        picture = f"Image.open({json.dumps(name)}).convert({json.dumps(mode)})"
-        return f"from PIL import Image; array = np.asarray({picture})[None]"
+    file = _InputFile.of(value)
+    name = json.dumps(str(file.path))
+    if file.kind is _FileKind.BYTES:
+        return f'array = np.frombuffer(open({name}, "rb").read(), np.uint8)[None]'
+    if file.kind is _FileKind.PICTURE:
+        return f"from PIL import Image, ImageOps; array = {conversion_code(file.path)}[None]"
+    array, row = (None, file.row) if file.kind is _FileKind.NPY else name_and_row(file.array)
+    loaded = f"np.load({name})" if array is None else f"np.load({name})[{json.dumps(array)}]"
     return f"array = {loaded}" if row is None else f"array = {loaded}[{row}:{row + 1}]"
 
 
+class _FileKind(Enum):
+    BYTES = "bytes"
+    NPY = ".npy"
+    NPZ = ".npz"
+    PICTURE = "picture"
+
+
+@dataclass(frozen=True)
+class _InputFile:
+    """A file as an option names it. `array`: of an archive, with its row. `row`: of a .npy file."""
+
+    kind: _FileKind
+    path: Path
+    array: str = ""
+    row: int | None = None
+
+    @staticmethod
+    def of(reference: str) -> _InputFile:
+        """Read `bytes:FILE`, `FILE.npy[row]`, `FILE.npz#array[row]` or the name of a picture.
+
+        A `#` or `[` in the names of folders and files is a part of them. InputError for what is no row.
+        """
+        if reference.startswith(_FILE_BYTES):
+            return _InputFile(_FileKind.BYTES, Path(reference.removeprefix(_FILE_BYTES)))
+        archive, mark, array = _archive_and_array(reference)
+        if mark and Path(archive).is_file():
+            return _InputFile(_FileKind.NPZ, Path(archive), array)
+        if (match := _NPY.fullmatch(reference)) is not None:
+            _, row = name_and_row(f"array{match['row'] or ''}")
+            return _InputFile(_FileKind.NPY, Path(match["file"]), row=row)
+        if mark or reference.lower().endswith(".npz"):
+            return _InputFile(_FileKind.NPZ, Path(archive), array)
+        return _InputFile(_FileKind.PICTURE, Path(reference))
+
+
+def _archive_and_array(reference: str) -> tuple[str, str, str]:
+    """`FILE.npz#array` as (file, "#", array); ("FILE", "", "") without an array."""
+    at = reference.lower().rfind(".npz#")
+    end = at + len(".npz") if at >= 0 else len(reference)
+    return reference[:end], reference[end : end + 1], reference[end + 1 :]
+
+
 def load_tensor(reference: str) -> Array:
-    """The tensor of an image (uint8, [1, H, W] grey or [1, H, W, 3]), FILE.npy, FILE.npz#array, bytes:FILE (uint8,
-    [1, bytes of the file]), or a literal.
+    """The tensor of a picture (uint8, [1, H, W] grey or [1, H, W, 3]; more bits of grey as their type), FILE.npy,
+    FILE.npz#array, bytes:FILE (uint8, [1, bytes of the file]), or a literal.
 
     `[3]` at the end of a file or array takes one row. A literal is JSON, with the element type before it if need be:
     `[1.5, 2]`, `uint8:[1, 2]`; it is the value of one request, so it gets a leading dimension of 1.
@@ -119,24 +162,23 @@ def load_tensor(reference: str) -> Array:
     literal = _literal(reference)
     if literal is not None:
         return literal
-    name, _, array = reference.partition("#")
+    file = _InputFile.of(reference)
     try:
-        if name.startswith(_FILE_BYTES):
-            name = reference.removeprefix(_FILE_BYTES)
-            return np.frombuffer(_small(Path(name)).read_bytes(), np.uint8)[np.newaxis]
-        if ".npy" in name.lower():
-            file, row = name_and_row(name)
-            return read_npy(_small(Path(file)), row)
-        path = _small(Path(name))
-        if path.suffix.lower() == ".npz":
-            return read_npz(path, array)
-        with Image.open(path) as image:
-            grey = image.mode in {"1", "L", "LA", "I;16"}
-            return np.asarray(image.convert("L" if grey else "RGB"))[np.newaxis]
+        path = _small(file.path)
+        if file.kind is _FileKind.BYTES:
+            return np.frombuffer(path.read_bytes(), np.uint8)[np.newaxis]
+        if file.kind is _FileKind.NPY:
+            return read_npy(path, file.row)
+        if file.kind is _FileKind.NPZ:
+            return read_npz(path, file.array)
+        picture = read_picture(path, MAX_INPUT_BYTES)
     except FileNotFoundError as error:
-        raise InputError(f"{error.filename or name}: there is no such file") from error
-    except (UnidentifiedImageError, Image.DecompressionBombError, ValueError, OSError) as error:
-        raise InputError(f"{name}: cannot be read as an input: {describe_error(error)}") from error
+        raise InputError(f"{error.filename or file.path}: there is no such file") from error
+    except (ValueError, OSError) as error:
+        raise InputError(f"{file.path}: cannot be read as an input: {describe_error(error)}") from error
+    if picture.note:
+        warn(f"{file.path}: {picture.note}")
+    return picture.pixels[np.newaxis]
 
 
 def _small(path: Path) -> Path:
@@ -148,7 +190,7 @@ def _small(path: Path) -> Path:
 def _typed(text: str) -> tuple[str, str]:
     """The element type of a literal, empty if none is written, and its numbers as JSON."""
     dtype, colon, numbers = text.partition(":")
-    typed = bool(colon) and dtype.isidentifier() and numbers.lstrip()[:1] in "[-0123456789tf"
+    typed = bool(colon) and dtype.isidentifier() and numbers.lstrip()[:1] in "[-0123456789tfNI"
     return (dtype, numbers) if typed else ("", text)
 
 
@@ -156,29 +198,42 @@ def _literal(text: str) -> Array | None:
     """The tensor of a literal; None if the text is none."""
     dtype, numbers = _typed(text)
     try:
-        value: Any = json.loads(numbers)
-    except ValueError:
-        if text.startswith("["):
+        value: Any = DECODER.decode(numbers.strip())
+    except (ValueError, RecursionError, InvalidInputError):
+        if text.startswith("[") or (dtype in WIRE_DTYPES and numbers.lstrip()[:1] == "["):
             raise InputError(
                 f"{quoted(text)} is not a literal: write a list as JSON does, [[1.5, 2], [3, 4]]"
             ) from None
         return None
-    try:
-        found = np.asarray(value)
-    except ValueError:
-        raise InputError(f"{quoted(text)}: the lists of a literal must have equal lengths") from None
-    if found.dtype.kind in "US":
-        raise InputError(f"{quoted(text)}: {TEXT_NOT_SERVED}")
-    if found.dtype.kind not in _LITERAL_DTYPES:
-        raise InputError(f"{quoted(text)} is not a tensor of numbers")
-    target = dtype or _LITERAL_DTYPES[found.dtype.kind]
+    shape, elements = _shape_and_elements(value)
+    target = dtype or _usual_dtype(elements)
     if target not in WIRE_DTYPES:
         known = sorted(WIRE_DTYPES)
         hint = did_you_mean(target, known) or f"known: {', '.join(known)}"
         raise InputError(f"{quoted(text)}: there is no element type {target!r}; {hint}")
-    cast = found.astype(target)
-    if found.dtype.kind == "f" and cast.dtype.kind != "f" and not np.array_equal(cast, found):
-        raise InputError(f"{quoted(text)}: {target} would lose the fractions")
-    if cast.dtype.kind in "iu" and not np.array_equal(cast.astype(found.dtype), found):
-        raise InputError(f"{quoted(text)}: a number is outside the range of {target}")
-    return cast[np.newaxis]
+    try:
+        checked_shape(shape)
+        found = read_list(value if isinstance(value, list) else [value], target, shape, "element ")
+    except InvalidInputError as error:
+        raise InputError(f"{quoted(text)}: {error}") from error
+    return found.reshape((1, *shape))
+
+
+def _shape_and_elements(value: Any) -> tuple[tuple[int, ...], list[Any]]:
+    """The shape of nested lists, by the first of each, and their elements."""
+    shape: list[int] = []
+    row = value
+    while isinstance(row, list):
+        shape.append(len(row))
+        row = row[0] if row else None
+    elements = value if isinstance(value, list) else [value]
+    while any(isinstance(element, list) for element in elements):
+        elements = [item for element in elements for item in (element if isinstance(element, list) else [element])]
+    return tuple(shape), elements
+
+
+def _usual_dtype(elements: Sequence[Any]) -> str:
+    """The element type of a literal that names none: what most models take for such numbers."""
+    if not elements or any(type(element) is float for element in elements):
+        return "float32"
+    return "bool" if all(type(element) is bool for element in elements) else "int64"

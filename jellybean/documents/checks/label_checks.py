@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,9 @@ from jellybean.documents.checks.model_fit import ArrayHeader, Models
 from jellybean.documents.checks.tensors import ModelSignature, Port, Sizes, shape_text
 from jellybean.documents.flow import Flow
 from jellybean.documents.schema.flow_style import flow_style
+from jellybean.errors import InputError
 from jellybean.quantities import InvalidValueError
+from jellybean.tensor_files import read_archived
 from jellybean_agent import unserved_reason
 from jellybean_solver import EdgeKind
 
@@ -73,7 +76,7 @@ def check_labels(workflow: CheckedWorkflow, flow: Flow, models: Models, director
     elif document.metric == "top1":
         problem = _form_problem(header) or _index_problem(_values(directory, document.labels), answers)
     else:
-        problem = _equality_problem(header, answers)
+        problem = _equality_problem(header, answers) or _value_problem(_values(directory, document.labels), answers)
     if problem is not None:
         workflow.tree.add(("labels",), f"{given}; {problem[0]}", problem[1])
 
@@ -148,7 +151,7 @@ def _index_problem(labels: npt.NDArray[np.generic] | None, answers: Sequence[_An
     if labels is None or not len(labels):
         return None
     values = np.asarray(labels).reshape(-1).astype(np.float64)
-    wrong = np.flatnonzero(~((values >= 0) & (values == np.trunc(values))))
+    wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0) & (values == np.trunc(values))))
     if wrong.size:
         row = int(wrong[0])
         message = f"top1 needs class indices, whole numbers from 0, but row {row} is {values[row]:g}"
@@ -180,6 +183,22 @@ def _equality_problem(header: ArrayHeader, answers: Sequence[_Answer]) -> Proble
     return None
 
 
+def _value_problem(labels: npt.NDArray[Any] | None, answers: Sequence[_Answer]) -> Problem | None:
+    """Why a row of the labels equals no value of an answer's type: it would count as wrong, whatever is answered."""
+    if labels is None or not len(labels):
+        return None
+    for answer in answers:
+        dtype = answer.port.tensor.dtype
+        with np.errstate(all="ignore"):
+            differ = labels.astype(dtype) != labels
+        if differ.any():
+            row, *place = (int(index) for index in np.argwhere(differ)[0])
+            value = labels[(row, *place)]
+            message = f"row {row} has {value}, which no {dtype} that {answer.name} answers with is equal to"
+            return message, f"save labels as {dtype}, and leave out rows without a label"
+    return None
+
+
 def _can_be(row: Sizes, answer: Sizes) -> bool:
     """True if an answer can have the sizes of a row, apart from sizes of 1; None is any size, 1 included."""
     if not answer:
@@ -194,7 +213,6 @@ def _values(directory: Path, reference: str) -> npt.NDArray[np.generic] | None:
     """The labels; None if they cannot be read, which loading them reports."""
     file, _, name = reference.partition("#")
     try:
-        with np.load(inside(directory, file), allow_pickle=False) as archive:
-            return np.asarray(archive[name])
-    except (OSError, ValueError, KeyError, EOFError, InvalidValueError):
+        return read_archived(inside(directory, file), name)
+    except (InputError, InvalidValueError):
         return None

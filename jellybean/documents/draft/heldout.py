@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,8 @@ import numpy.typing as npt
 from jellybean.documents.checks.tensors import Port, Tensor, misfits
 from jellybean.documents.draft.wiring import DraftSource
 from jellybean.errors import InputError
-from jellybean_agent import describe_error, unserved_reason
+from jellybean.tensor_files import read_archive
+from jellybean_agent import unserved_reason
 from jellybean_solver import EdgeKind
 
 Array = npt.NDArray[Any]
@@ -38,6 +38,11 @@ class HeldOutDraft:
     guesses: frozenset[str] = frozenset()
     candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     is_random: bool = False
+
+    @property
+    def labels(self) -> Array | None:
+        """The labels; None without them, or where the array of that name feeds a model input of that name."""
+        return None if LABELS in self.array_of.values() else self.arrays.get(LABELS)
 
 
 def random_inputs(sources: Sequence[DraftSource], seed: int = 0) -> HeldOutDraft:
@@ -76,12 +81,9 @@ def read_data(file: Path, sources: Sequence[DraftSource]) -> HeldOutDraft:
     An array that only one source can take is that source's, as a guess. For a source that several arrays fit, or none,
     the draft has candidates instead. InputError if the file is no archive.
     """
-    try:
-        with np.load(file, allow_pickle=False) as archive:
-            arrays: dict[str, Array] = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError, TypeError) as error:
-        raise InputError(f"{file} is no NumPy archive (.npz): {describe_error(error)}") from error
-    given = [name for name in arrays if name != LABELS]
+    arrays = read_archive(file)
+    inputs_called_labels = any(source.name == LABELS for source in sources)
+    given = [name for name in arrays if name != LABELS or inputs_called_labels]
     array_of = {source.name: source.name for source in sources if source.name in given}
     if len(sources) == len(given) == 1:
         array_of = {sources[0].name: given[0]}
@@ -102,6 +104,8 @@ def read_data(file: Path, sources: Sequence[DraftSource]) -> HeldOutDraft:
     }
     kept = dict.fromkeys([*array_of.values(), *(name for names in candidates.values() for name in names), LABELS])
     used = {name: arrays[name] for name in kept if name in arrays}
+    if single := next((name for name, array in used.items() if array.ndim == 0), None):
+        raise InputError(f"{file}#{single} is a single value: save an array with one row per request")
     return HeldOutDraft(used, array_of, frozenset(guesses), candidates)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jellybean.documents.checks.tensors import ModelSignature, Port, Tensor, read_model
+from jellybean.documents.schema.todos import PLACEHOLDER
 from jellybean.errors import InputError
 from jellybean.folders import walk_tree
 from jellybean_agent import describe_error, unserved_reason
@@ -154,7 +155,8 @@ def model_name(file: Path) -> str:
 
 def valid_name(text: str) -> str:
     """The text as a name that documents accept."""
-    return _NOT_IN_NAMES.sub("-", text).strip("-")[:_MAX_NAME].strip("-") or "unnamed"
+    name = _NOT_IN_NAMES.sub("-", text).strip("-")[:_MAX_NAME].strip("-") or "unnamed"
+    return name.lower() if name == PLACEHOLDER else name
 
 
 def _rows(file: Path) -> Mapping[str, Rows]:

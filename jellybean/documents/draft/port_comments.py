@@ -17,6 +17,7 @@ from jellybean.documents.schema.flow_style import flow_style
 from jellybean.documents.schema.reader import read_file
 from jellybean.errors import JellyBeanError
 from jellybean.quantities import InvalidValueError
+from jellybean_agent import printable
 
 _DTYPE = r"(?:b?float\d+\w*|u?int\d+|bool|str\d*|object|[a-z_]+\(\S+)"
 _PORT = rf"[^,]+ {_DTYPE}(?:\[[\d?, ]*\])?"
@@ -51,7 +52,7 @@ def port_text(port: Port) -> str:
     """A tensor's name, type and shape; ? is any size."""
     sizes = port.tensor.shape
     shape = "" if sizes is None else f"[{', '.join('?' if size is None else str(size) for size in sizes)}]"
-    return f"{port.name} {port.tensor.dtype}{shape}"
+    return f"{printable(port.name)} {port.tensor.dtype}{shape}"
 
 
 def outdated_port_comments(directory: Path) -> tuple[OutdatedComment, ...]:

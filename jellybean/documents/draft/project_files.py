@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from jellybean.documents.draft.blank import BLANK_INFRASTRUCTURE, blank_workflow
 from jellybean.documents.draft.heldout import random_inputs, read_data
 from jellybean.documents.draft.models import DraftModel, group_variants, read_models, valid_name
@@ -17,6 +15,7 @@ from jellybean.documents.draft.wiring import Draft, wire
 from jellybean.documents.layout import INFRASTRUCTURE_FILE, PROFILES_FILE, WORKFLOW_FILE, WORKFLOWS_FOLDER
 from jellybean.errors import InputError
 from jellybean.folders import require_no_link
+from jellybean.tensor_files import write_archive
 from jellybean_agent import ModelError, data_names, data_path
 
 _MODELS_FOLDER = "models"
@@ -71,7 +70,7 @@ def write_draft(directory: Path, files: Sequence[Path], data: Path | None = None
         require_no_link(held_out.parent, directory)
         held_out.parent.mkdir(parents=True, exist_ok=True)
         require_no_link(held_out, directory)
-        np.savez_compressed(held_out, **given.arrays)  # type: ignore[arg-type]  # its stub takes arrays for `allow_pickle`
+        write_archive(held_out, given.arrays)
     text = draft_workflow(project_name(directory), draft, directory, places, given)
     (directory / WORKFLOW_FILE).write_text(text, encoding="utf-8")
     (directory / INFRASTRUCTURE_FILE).write_text(draft_infrastructure(), encoding="utf-8")

@@ -200,12 +200,12 @@ def _labels(draft: Draft, data: HeldOutDraft) -> Iterator[str]:
             f"beside the labels, as labels_of: {sinks[-1]}",
             indent="",
         )
-    if LABELS in data.arrays:
+    if data.labels is not None:
         yield f"labels: {HELD_OUT_FILE}#{LABELS}"
         yield from todo_lines(
             "metric: exact_match compares the answer with the label, top1 the index of its highest score", ""
         )
-        yield f"metric: {_metric(draft, data.arrays[LABELS])}"
+        yield f"metric: {_metric(draft, data.labels)}"
         return
     real = "real inputs and " if data.is_random else ""
     yield from todo_lines(

@@ -34,6 +34,7 @@ from jellybean.documents.layout import profile_command
 from jellybean.documents.schema.todos import PLACEHOLDER, todo_comments
 from jellybean.errors import DocumentProblem
 from jellybean.quantities import quoted
+from jellybean.unit_hints import number_readings
 from jellybean_agent import describe_error
 from jellybean_solver import size_text
 
@@ -246,6 +247,9 @@ class _Frame:
     path: DocPath
     key: str | None = None
     skip: bool = False  # the pending key is invalid, so its value is parsed and discarded
+    last_path: DocPath = ()  # of the value before the key that comes next
+    last: ScalarEvent | None = None  # in a map, the value before the key that comes next, if that is a scalar
+    key_event: ScalarEvent | None = None  # that of `key`
 
 
 class _Builder:
@@ -299,13 +303,26 @@ class _Builder:
             frame.value.append(value)
         else:
             path = (*frame.path, frame.key or "")
-            if not frame.skip:
-                frame.value[frame.key or ""] = value
-            frame.key, frame.skip = None, False
+            self._set(frame, event, value)
         self.tree.values.setdefault(path, self.last)
         if isinstance(event, AliasEvent):
             self.tree.unread.add(path)
         return self._open(value, path)
+
+    def _set(self, frame: _Frame, event: NodeEvent, value: object) -> None:
+        """Set the value of the pending key of a map."""
+        is_missing = isinstance(event, ScalarEvent) and not event.value and event.implicit[0]
+        if is_missing and isinstance(frame.value, dict) and (written := _comma_number(frame.last, frame.key_event)):
+            texts = " or ".join(f"{number} {unit}".rstrip() for number, unit in number_readings(written))
+            hint = f"a comma ends a value here: write {texts}, with a point before decimals"
+            self._reject(f"{quoted(written)} has a comma in its number", hint, frame.last_path)
+            frame.value[str(frame.last_path[-1])] = None
+            self.tree.unread.add(frame.last_path)
+        elif not frame.skip:
+            frame.value[frame.key or ""] = value  # type: ignore[call-overload]  # a map's frame
+            frame.last_path = (*frame.path, frame.key or "")
+        frame.last = event if isinstance(event, ScalarEvent) and not frame.skip else None
+        frame.key, frame.key_event, frame.skip = None, None, False
 
     def _key(self, frame: _Frame, event: NodeEvent, value: object) -> bool:
         if not isinstance(event, ScalarEvent):
@@ -326,7 +343,7 @@ class _Builder:
             frame.skip = True
         else:
             self.tree.keys[path] = self.last
-        frame.key = name
+        frame.key, frame.key_event = name, event
         return True
 
     def _open(self, value: object, path: DocPath) -> bool:
@@ -354,6 +371,18 @@ class _Builder:
         if isinstance(event, ScalarEvent):
             return scalar(event.value) if event.implicit[0] else event.value
         return None
+
+
+def _comma_number(before: ScalarEvent | None, key: ScalarEvent | None) -> str:
+    """A number with a comma that YAML divided into a value and a key, with its unit; empty if these are none.
+
+    In `{price: 0,05 USD/h}` the price is 0 and `05 USD/h` a key: whoever adds a unit to the 0 gets a free worker.
+    """
+    if before is None or key is None or before.end_mark is None or key.start_mark is None:
+        return ""
+    written = f"{before.value},{key.value}"
+    is_next = key.start_mark.index == before.end_mark.index + 1
+    return written if is_next and re.fullmatch(r"[0-9.]+", before.value) and number_readings(written) else ""
 
 
 def scalar(text: str) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +21,18 @@ _COPIES = 2  # of a tensor: in the message that becomes of the JSON, and in what
 PIECE_BYTES = 2**12  # of text that one step converts, in about a quarter of a millisecond
 _WINDOW_BYTES = 2**8, 2**16  # of text in which one step looks for the end of nested lists: the first one, the largest
 _INFINITE = {"Infinity": float("inf"), "-Infinity": float("-inf"), "NaN": float("nan")}
-DECODER = json.JSONDecoder(parse_constant=_INFINITE.__getitem__)
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. InvalidInputError for a key that comes twice, of whose values the first would be dropped."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise InvalidInputError(f"the key {twice[:60]!r} comes twice in one object of the JSON: send it once")
+    return found
+
+
+DECODER = json.JSONDecoder(parse_constant=_INFINITE.__getitem__, object_pairs_hook=_unique_keys)
 _TYPES: dict[str, frozenset[type[Any]]] = {  # kind of a dtype -> types of the elements that it accepts
     "b": frozenset({bool}),
     "i": frozenset({int}),

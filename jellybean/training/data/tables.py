@@ -16,7 +16,7 @@ import torch
 
 from jellybean.documents.training.data import CsvSpec
 from jellybean.pipeline.torch_trace import CallArguments
-from jellybean.quantities import did_you_mean
+from jellybean.quantities import decimal_number, did_you_mean
 from jellybean.training.errors import TrainingError
 from jellybean.training.samples import Samples
 from jellybean_agent import describe_error
@@ -93,7 +93,7 @@ def _columns(spec: CsvSpec, header: Sequence[str], path: Path) -> tuple[int, lis
 
 def _number(text: str, column: str, where: str) -> float:
     try:
-        number = float(text)
+        number = decimal_number(text)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
@@ -108,7 +108,7 @@ def _number(text: str, column: str, where: str) -> float:
 
 
 def _are_class_numbers(texts: Sequence[str]) -> bool:
-    return all(text.isdecimal() for text in texts)
+    return all(text.isascii() and text.isdecimal() for text in texts)
 
 
 def _check_class_numbers(texts: Sequence[str], numbers: Sequence[int], path: Path, column: str) -> None:

@@ -130,3 +130,24 @@ def test_an_anomaly_detector_is_told_to_compare_the_class(tmp_path: Path, more: 
 @pytest.mark.parametrize("name", ["digits", "split"])
 def test_labels_of_the_examples_fit(name: str) -> None:
     load_project(EXAMPLES / name, profiles=False)
+
+
+@pytest.mark.parametrize(
+    ("labels", "made", "message"),
+    [
+        (np.array([[np.nan] * 5] * 6), (FLOAT, ["n", 5]), "row 0 has nan, which no float32"),
+        (np.array([[0.5] * 5] * 5 + [[0.1] * 5]), (FLOAT, ["n", 5]), "row 5 has 0.1, which no float32"),
+        (np.array([[1] * 5] * 3 + [[300] * 5] * 3), (UINT8, ["n", 5]), "row 3 has 300, which no uint8"),
+        (np.array([[2] * 5] * 6), (TensorProto.BOOL, ["n", 5]), "row 0 has 2, which no bool"),
+    ],
+)
+def test_labels_that_equal_no_answer_are_not_counted_as_wrong(
+    tmp_path: Path, labels: Any, made: tuple[int, list[Any]], message: str
+) -> None:
+    (problem,) = said(tmp_path, labels, "exact_match", made)
+    assert message in problem
+
+
+def test_a_class_that_is_infinite(tmp_path: Path) -> None:
+    (problem,) = said(tmp_path, np.array([1.0, np.inf, 0, 0, 0, 0]), "top1", (FLOAT, ["n", "m"]))
+    assert "row 1 is inf" in problem

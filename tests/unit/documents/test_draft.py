@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, save_model
 
 from jellybean.documents import (
+    load_heldout,
     load_project,
     outdated_port_comments,
     read_todos,
@@ -495,3 +496,32 @@ def test_a_folder_of_models_may_have_links_to_files_and_no_endless_depth(tmp_pat
     (tmp_path / "models" / Path(*["deep"] * 70)).mkdir(parents=True)
     with pytest.raises(InputError, match="more than 64 folders in each other"):
         read_models([tmp_path / "models"])
+
+
+@pytest.mark.parametrize("name", ["file", "allow_pickle", "self", "a/b", "TODO", "x[0]", "#1", "a\nb", "日本"])
+def test_inputs_with_any_name_have_held_out_data(tmp_path: Path, name: str) -> None:
+    path = model(tmp_path / "m.onnx", {name: ["n", 3]}, {"y": ["n", 3]})
+    write_draft(tmp_path / "p", [path])
+    (source,) = load_project(tmp_path / "p", profiles=False).workflow.sources.values()
+    assert source.inputs is not None
+
+
+def test_inputs_called_labels_are_no_labels(tmp_path: Path) -> None:
+    path = model(tmp_path / "m.onnx", {"labels": ["n", 3]}, {"y": ["n", 3]})
+    np.savez(tmp_path / "data.npz", labels=np.ones((4, 3), np.float32))
+    for folder, data in (("random", None), ("data", tmp_path / "data.npz")):
+        write_draft(tmp_path / folder, [path], data)
+        workflow = load_project(tmp_path / folder, profiles=False).workflow
+        assert (workflow.labels, workflow.sources["labels"].inputs) == (None, "data/heldout.npz#labels")
+
+
+@pytest.mark.parametrize("dtype", [">f4", "<f4", "=f4"])
+def test_held_out_data_has_its_values_in_any_byte_order(tmp_path: Path, dtype: str) -> None:
+    path = model(tmp_path / "m.onnx", {"x": ["n", 3]}, {"y": ["n", 3]})
+    rows = np.arange(12).reshape(4, 3)
+    np.savez(tmp_path / "data.npz", x=np.asfortranarray(rows.astype(dtype)), labels=np.array([2] * 4, ">i8"))
+    write_draft(tmp_path / "p", [path], tmp_path / "data.npz")
+    held_out = load_heldout(load_project(tmp_path / "p", profiles=False))
+    (inputs,) = held_out.inputs.values()
+    assert inputs.dtype.isnative and held_out.labels.dtype.isnative
+    assert (inputs.tolist(), held_out.labels.tolist()) == (rows.tolist(), [2] * 4)

@@ -183,3 +183,13 @@ def test_no_json_ends_in_anything_but_a_refusal(document: dict[str, Any]) -> Non
 def test_half_precision_is_written_and_read_as_numbers() -> None:
     request, _ = read_request(changed(datatype="FP16", data=[0.5, 2]), None)
     assert np.frombuffer(request.raw_input_contents[0], "<f2").tolist() == [0.5, 2.0]
+
+
+@pytest.mark.parametrize("size", [0, SMALL_BYTES + 1])
+@pytest.mark.parametrize("key", ["inputs", "data", "shape"])
+def test_a_key_that_comes_twice_is_refused(key: str, size: int) -> None:
+    again = f', "{key}": [1]'
+    item = '{"name": "x", "shape": [1], "datatype": "FP32", "data": [1]' + again * (key != "inputs") + "}"
+    text = '{"inputs": [' + item + "]" + again * (key == "inputs") + "}"
+    with pytest.raises(InvalidInputError, match=f"the key '{key}' comes twice"):
+        read_request(text.encode().ljust(size), None)

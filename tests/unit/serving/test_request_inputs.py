@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
@@ -79,11 +80,11 @@ def test_literals_are_one_requests_value(text: str, dtype: str, values: list[obj
         ("{folder}/held.npz", "name an array"),
         ("{folder}/held.npz#mta", "arrays: meta"),
         ("[1, ]", "is not a literal"),
-        ("[[1], [2, 3]]", "equal lengths"),
+        ("[[1], [2, 3]]", "neither flat nor those of shape [2, 1]"),
         ('["a"]', "text (BYTES) is not served"),
         ("uint9:[1]", "did you mean 'uint8'"),
-        ("uint8:[300]", "outside the range of uint8"),
-        ("int32:[1.5]", "would lose the fractions"),
+        ("uint8:[300]", "300 is no uint8"),
+        ("int32:[1.5]", "is a fraction, not int32"),
     ],
 )
 def test_unusable_inputs_are_bad_input(folder: Path, text: str, part: str) -> None:
@@ -200,3 +201,48 @@ def test_a_refusal_without_certain_advice_stays_as_it_is() -> None:
     assert refusal("[1.5, 2]", "float32", (-1, 3)).endswith("got float32 [1, 2] (for decide)")
     forged = "source x: no; send array.astype('float32'); import os"
     assert refusal_on_the_command_line(forged, {"x": "x.npy"}, rows=False) == forged
+
+
+@pytest.mark.parametrize("name", ["a#b", "a[1]", "a [x", "100%", "a.npz#x"])
+def test_files_in_folders_whose_names_have_marks_of_references(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    np.save(folder / "x.npy", np.arange(3.0))
+    np.savez(folder / "x.npz", **{"y": np.arange(3), "z[0]": np.arange(2)})
+    assert load_tensor(f"{folder}/x.npy[1]").tolist() == [1.0]
+    assert load_tensor(f"{folder}/x.npz#y[2]").tolist() == [2]
+    assert load_tensor(f"{folder}/x.npz#z[0]").tolist() == [0, 1]
+    assert load_tensor(f"bytes:{folder}/x.npy").shape[0] == 1
+
+
+def test_values_that_a_cast_would_change_are_not_advised_to_be_cast(folder: Path) -> None:
+    Image.fromarray(np.array([[0, 65535]], np.uint16)).save(folder / "wide.png")
+    said = refusal(f"{folder}/wide.png", "uint8", (-1, -1, -1))
+    assert said.endswith(
+        "got uint16 [1, 1, 2] (for decide); its values, 0 to 65535, are not all uint8: scale or round them first"
+    )
+    assert refusal("[1.5, 2]", "int64", (-1, 2)).endswith("are not all int64: scale or round them first")
+    assert refusal("float64:[1e39, 2]", "float32", (-1, 2)).endswith("are not all float32: scale or round them first")
+    assert refusal("[1.0, 2.0]", "int64", (-1, 2)).endswith("write --input 'x=int64:[1, 2]'")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[1e400]", "inf is too large for float32"),
+        ("float16:[70000]", "70000 is too large for float16"),
+        ("uint64:[-1]", "-1 is no uint64"),
+        ("uint64:[18446744073709551616, 1]", "18446744073709551616 is no uint64"),
+        ("bool:[2]", "is a whole number, not bool"),
+        ("[1, true]", "is true or false, not int64"),
+        ("int8:[300]", "300 is no int8"),
+    ],
+)
+def test_numbers_beyond_their_type_are_refused(text: str, reason: str) -> None:
+    with pytest.raises(InputError, match=re.escape(reason)):
+        load_tensor(text)
+
+
+def test_large_unsigned_numbers_beside_small_ones_stay() -> None:
+    numbers = [2**64 - 1, 2**63, 1, 2**53 + 1]
+    assert load_tensor(f"uint64:{numbers}").tolist() == [numbers]

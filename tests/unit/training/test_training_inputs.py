@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
@@ -12,6 +13,7 @@ from jellybean.documents import FolderSpec, load_training
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline import load_function, place_and_reason
 from jellybean.training.data.loading import load_data
+from jellybean.training.samples import read_samples
 from tests.support.training_inputs import load_training_inputs
 
 DOCUMENT = """\
@@ -210,3 +212,24 @@ def test_a_limit_on_files_is_no_error_of_the_model(tmp_path):
             load_training_inputs(document, folder)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_pictures_of_16_bits_and_arrays_in_any_byte_order(tmp_path):
+    from PIL import Image
+
+    document, _ = _folder(tmp_path)
+    document = document.model_copy(update={"data": FolderSpec(folder="pictures", size=2, channels=1, heldout=0.5)})
+    for label, shade in (("dark", 1000), ("light", 60000)):
+        (tmp_path / "pictures" / label).mkdir(parents=True)
+        for number in range(2):
+            Image.fromarray(np.full((2, 2), shade, np.uint16)).save(tmp_path / "pictures" / label / f"{number}.png")
+    found = load_data(document, tmp_path)
+    values = torch.cat([part.samples.inputs.tensors[0].flatten() for part in (found.train, found.test)])
+    assert sorted({round(float(value) * 65535) for value in values}) == [1000, 60000]
+    samples = read_samples(
+        (np.arange(6.0).reshape(2, 3).astype(">f4"), np.array([0, 1], ">i8")), "f", "train", targets=True
+    )
+    assert samples.inputs.tensors[0].tolist() == [[0, 1, 2], [3, 4, 5]]
+    masked = np.ma.masked_array(np.ones((2, 3), np.float32), np.eye(2, 3, dtype=bool))
+    with pytest.raises(JellyBeanError, match="2 of 6 values are masked out"):
+        read_samples((masked, np.array([0, 1])), "f", "train", targets=True)

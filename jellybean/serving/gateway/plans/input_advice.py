@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from jellybean_agent import tensor_mismatch
+import numpy as np
+
+from jellybean_agent import Array, tensor_mismatch
 
 ONE_ROW = "[:1]"  # the change of an array of several rows, each of which may be a request
 _ADVICE = re.compile(
@@ -71,6 +73,25 @@ def what_to_send(dtype: str, shape: Sequence[int], wanted_dtype: str, wanted_sha
     else:
         return ""
     return f"; send array{cast}{change}" if cast or change else ""
+
+
+def why_not_cast(array: Array, dtype: str) -> str:
+    """Why values cannot be cast to a dtype, as the end of a sentence; empty if they can.
+
+    Floats may be rounded to the nearest float; all other values must stay the same.
+    """
+    wanted = np.dtype(dtype)
+    if array.dtype == wanted or not array.size:
+        return ""
+    with np.errstate(all="ignore"):
+        cast = array.astype(wanted)
+        if array.dtype.kind == wanted.kind == "f":
+            fits = np.array_equal(np.isfinite(cast), np.isfinite(array))
+        else:
+            fits = np.array_equal(cast.astype(array.dtype), array) and np.array_equal(cast, array)
+    if fits:
+        return ""
+    return f"; its values, {array.min()} to {array.max()}, are not all {dtype}: scale or round them first"
 
 
 def _fits(shape: Sequence[int], wanted: tuple[int, ...]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from jellybean.quantities import did_you_mean
-from jellybean.serving.gateway.plans.input_advice import ONE_ROW, what_to_send
+from jellybean.serving.gateway.plans.input_advice import ONE_ROW, what_to_send, why_not_cast
 from jellybean_agent import (
     InvalidInputError,
     PlanView,
@@ -27,15 +27,18 @@ def check_inputs(view: PlanView, signature: Signatures, inputs: Inputs) -> None:
     for source, outputs in view.source_outputs.items():
         tensor = inputs[source]
         try:
-            shape = decode_tensor(tensor).shape
+            array = decode_tensor(tensor)
         except InvalidInputError as error:
             raise InvalidInputError(f"source {source}: {error}") from error
+        shape = array.shape
         for operator, edge_kind in outputs:
             found = signature(operator)
             spec = found.inputs[source] if found else agent_pb2.TensorSpec(dtype=tensor.dtype, shape=shape)
             row = (1, *shape[1:]) if edge_kind == "fan_out" and shape else shape
             problem = tensor_mismatch(tensor.dtype, row, spec.dtype, tuple(spec.shape))
-            advice = what_to_send(tensor.dtype, shape, spec.dtype, spec.shape) if edge_kind == "each" else ""
+            advice = ""
+            if problem is not None and edge_kind == "each":
+                advice = why_not_cast(array, spec.dtype) or what_to_send(tensor.dtype, shape, spec.dtype, spec.shape)
             if problem is None and (not shape or (edge_kind == "each" and shape[0] != 1)):
                 problem = f"one request has a leading dimension of 1, got shape {list(shape)}"
                 advice = f"; send array{ONE_ROW}, or each row as a request (`infer --rows`)" if shape else ""

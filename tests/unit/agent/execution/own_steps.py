@@ -97,3 +97,13 @@ def half(inputs):
 @step(inputs={"x": ("float32", (-1,))}, outputs={"y": ("float32", (-1,))})
 def many(inputs, more):
     return inputs
+
+
+@step(inputs={"x": ("float32", (-1,))}, outputs={"y": ("float32", (-1,))})
+def big_endian(inputs):
+    return {"y": inputs["x"].astype(">f4")}
+
+
+@step(inputs={"x": ("float32", (-1,))}, outputs={"y": ("float32", (-1,))})
+def masked(inputs):
+    return {"y": np.ma.masked_array(inputs["x"], inputs["x"] > 1)}

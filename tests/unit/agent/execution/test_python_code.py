@@ -188,3 +188,18 @@ def test_a_step_here_fails_as_in_a_host() -> None:
     executor = Executor(step, find_module_source("own_steps").sha256, ("x",), batch=4)
     with pytest.raises(PermanentError, match=r"LookupError: no such picture$"):
         executor.run((np.float32([[2, 0, 0, 0]]),))
+
+
+def executed(function: str) -> Executor:
+    step = PythonStep(f"own_steps:{function}", "{}", parse_allow_list([f"own_steps:{function}"]))
+    return Executor(step, find_module_source("own_steps").sha256, ("x",))
+
+
+def test_outputs_become_plain_arrays_before_the_next_model_reads_them() -> None:
+    output = executed("big_endian").run((np.float32([1, 2]),)).outputs["y"]
+    assert (output.dtype.isnative, output.tolist()) == (True, [1.0, 2.0])
+
+
+def test_masked_outputs_fail_their_request() -> None:
+    with pytest.raises(PermanentError, match="output y: 1 of 2 values are masked out"):
+        executed("masked").run((np.float32([1, 2]),))

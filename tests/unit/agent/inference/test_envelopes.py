@@ -76,3 +76,11 @@ def test_responses_of_other_shapes_have_other_envelopes() -> None:
         assert list(answer.raw_output_contents) == [data]
     assert len(known.answers) == 2
     assert pb.ModelInferResponse.FromString(known.response(b"", [("float32", (0, 2), b"")])).id == ""
+
+
+def test_bytes_that_are_no_bool_take_the_path_that_refuses_them() -> None:
+    request = pb.ModelInferRequest(model_name="m", raw_input_contents=[bytes(2)])
+    request.inputs.add(name="x", datatype="BOOL", shape=[1, 2])
+    known = Envelopes().add(b"", request, "only", ("y",), None, ["x"])
+    assert known.fits(memoryview(b""), [memoryview(b"\0\1")])
+    assert not known.fits(memoryview(b""), [memoryview(b"\0\2")])

@@ -1,0 +1,178 @@
+"""Read pictures from files: each pixel with the value that is stored, or a refusal with the reason.
+
+Pillow converts much without a word: it cuts 16 bits to 8, leaves out transparency, and reads the first of several
+pictures. What a model is given then differs from the file, so such pictures are refused here.
+"""
+
+from __future__ import annotations
+
+import struct
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+
+from jellybean.errors import InputError
+from jellybean_agent import Array, describe_error, plain_array
+
+_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF")  # depths are known of these
+_SEVERAL_ARE_ONE = ("MPO",)  # what Pillow calls a JPEG with a preview behind it
+# Bits of grey values that are kept as they are; all others have 8.
+_MOST_BITS = {"I": 32, "F": 32, "I;16": 16, "I;16L": 16, "I;16B": 16, "I;16N": 16}
+_GREY = ("1", "L", "LA", "La")
+_ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
+_BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339  # tags of TIFF
+# Mode, bits and number format of a TIFF whose bits Pillow gives as numbers of another sign -> their dtype.
+_TIFF_DTYPES = {("I", 32, 1): np.uint32, ("L", 8, 2): np.int8}
+_BOX_BYTES = 2**16  # begin of a file in which AVIF and JPEG 2000 say how many bits a channel has
+# What Pillow's decoders raise for damaged files.
+_DAMAGED = (
+    *(OSError, ValueError, SyntaxError, EOFError, LookupError, TypeError, ArithmeticError, AttributeError),
+    *(RuntimeError, MemoryError, struct.error, zlib.error, Image.DecompressionBombError),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture's pixels: [height, width] if it is grey, else [height, width, 3].
+
+    `note`: what was done to the pixels that a user may not expect; empty if nothing was.
+    """
+
+    pixels: Array
+    note: str = ""
+
+
+def read_picture(path: Path, most_bytes: int) -> Picture:
+    """Read a picture, upright as viewers show it: uint8, or the file's own type for grey values of more bits.
+
+    InputError if the file is none, is damaged, has more than `most_bytes` bytes of pixels, or has what the tensor of
+    one picture lacks: more bits in colour, transparency, several pictures.
+    """
+    with _readable(path), Image.open(path, formats=_FORMATS) as image:
+        _check_size(path, image, most_bytes)
+        _check_depth(path, image)
+        _check_white(path, image)
+        _check_single(path, image)
+        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+        image.load()  # which turns a TIFF and removes its orientation
+        _check_opaque(path, image)
+        upright = ImageOps.exif_transpose(image)
+        note = f"turned upright, as its orientation {orientation} says" if orientation != 1 else ""
+        return Picture(_pixels(image, upright), note)
+
+
+def conversion_code(path: Path) -> str:
+    """The Python expression of the pixels that `read_picture` reads, for Pillow's `Image` and `ImageOps`."""
+    opened = f"ImageOps.exif_transpose(Image.open({str(path)!r}))"
+    with _readable(path), Image.open(path, formats=_FORMATS) as image:
+        mode = None if image.mode in _MOST_BITS else _mode(image)
+    return f"np.asarray({opened})" if mode is None else f"np.asarray({opened}.convert({mode!r}))"
+
+
+def _mode(image: Image.Image) -> str:
+    return "L" if image.mode in _GREY else "RGB"
+
+
+def _pixels(image: Image.Image, upright: Image.Image) -> Array:
+    values = np.asarray(upright if image.mode in _MOST_BITS else upright.convert(_mode(image)))
+    if image.format == "TIFF" and (dtype := _TIFF_DTYPES.get((image.mode, *_bits_and_format(image)))) is not None:
+        return values.view(dtype)
+    return plain_array(values)
+
+
+def _bits_and_format(image: Any) -> tuple[int, int]:
+    """Bits of the first channel of a TIFF, and the format of its numbers: 1 unsigned, 2 signed, 3 float."""
+    bits, number_format = (image.tag_v2.get(tag, (1,)) for tag in (_BITS_PER_SAMPLE, _SAMPLE_FORMAT))
+    return int(bits[0]), int(number_format[0])
+
+
+def _check_size(path: Path, image: Image.Image, most_bytes: int) -> None:
+    """Before it is decoded: a small file can hold a picture that does not fit into memory."""
+    values = 1 if image.mode in (*_GREY, *_MOST_BITS) else 3
+    size = image.width * image.height * values
+    if size > most_bytes:
+        raise InputError(
+            f"{path}: {image.width} x {image.height} pixels take {size:,} bytes, more than the {most_bytes:,} that an "
+            "input may have: scale it down"
+        )
+
+
+def _check_depth(path: Path, image: Image.Image) -> None:
+    bits, most = _bits(path, image), _MOST_BITS.get(image.mode, 8)
+    if bits > most:
+        raise InputError(
+            f"{path} has {bits} bits a channel, of which Pillow reads {most}: save it with {most} bits, or its pixels "
+            "with numpy.save"
+        )
+
+
+def _check_white(path: Path, image: Any) -> None:
+    """Pillow inverts values of 8 bits of a TIFF whose white is 0, and no others."""
+    if image.format == "TIFF" and image.mode in _MOST_BITS and image.tag_v2.get(_PHOTOMETRIC) == 0:
+        raise InputError(f"{path} has 0 for white, of more than 8 bits: save its pixels with numpy.save")
+
+
+def _bits(path: Path, image: Any) -> int:
+    """Bits of a channel in the file; 8 for less."""
+    if image.format == "TIFF":
+        return max((8, *(int(bits) for bits in image.tag_v2.get(_BITS_PER_SAMPLE, (1,)))))
+    if image.format in ("AVIF", "JPEG2000"):
+        with path.open("rb") as file:
+            return _bits_of_boxes(image.format, file.read(_BOX_BYTES))
+    arguments = image.tile[0].args if image.tile else ()
+    values = arguments if isinstance(arguments, tuple) else (arguments,)
+    if image.format == "PPM":
+        return max((8, *(value.bit_length() for value in values if isinstance(value, int))))
+    return 16 if image.format == "PNG" and any(";16" in str(value) for value in values) else 8
+
+
+def _bits_of_boxes(kind: str, begin: bytes) -> int:
+    """Bits of a channel, as AVIF (av1C) and JPEG 2000 (SIZ) write them at the begin of a file."""
+    if kind == "AVIF":
+        at = begin.find(b"av1C") + len(b"av1C") + 2
+        flags = begin[at] if len(b"av1C") + 2 <= at < len(begin) else 0
+        return (12 if flags & 0x20 else 10) if flags & 0x40 else 8
+    at = begin.find(b"\xff\x4f\xff\x51")
+    count = int.from_bytes(begin[at + 40 : at + 42]) if at >= 0 else 0
+    return max((8, *((size & 0x7F) + 1 for size in begin[at + 42 : at + 42 + 3 * count : 3])))
+
+
+def _check_single(path: Path, image: Image.Image) -> None:
+    frames = getattr(image, "n_frames", 1)
+    if frames > 1 and image.format not in _SEVERAL_ARE_ONE:
+        raise InputError(f"{path} has {frames} pictures, and a request takes one: save the one that is meant as a PNG")
+
+
+def _check_opaque(path: Path, image: Image.Image) -> None:
+    if image.mode not in _ALPHA and not image.has_transparency_data:
+        return
+    alpha = np.asarray(image.convert("RGBA").getchannel("A"))
+    if (count := int(np.count_nonzero(alpha != 255))) > 0:
+        raise InputError(
+            f"{path}: {count} of {alpha.size} pixels are transparent, which a tensor of colours cannot say: put it on "
+            "a background and save it without transparency"
+        )
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # sizes are checked here
+            yield
+    except (InputError, FileNotFoundError):
+        raise
+    except UnidentifiedImageError as error:
+        raise InputError(
+            f"{path} is no picture, or of a kind that is not read: save it as {', '.join(_FORMATS[:2])} or its pixels "
+            "with numpy.save"
+        ) from error
+    except _DAMAGED as error:
+        raise InputError(f"{path}: cannot be read as a picture: {describe_error(error)}") from error

@@ -1,0 +1,110 @@
+"""Pictures whose pixels Pillow would change without a word: refused with the reason, or read as they are."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from jellybean.errors import InputError
+from jellybean.pictures import conversion_code, read_picture
+from tests.support.made_inputs import png_bytes, tiff_bytes
+
+MOST = 2**20
+WIDE = np.array([[0, 256, 1000], [30000, 60000, 65535]], np.uint16)
+COLOURS = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+
+
+def saved(image: Image.Image, kind: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def read(folder: Path, content: bytes) -> np.ndarray:
+    (folder / "picture").write_bytes(content)
+    return read_picture(folder / "picture", MOST).pixels
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "JPEG2000"])
+def test_grey_values_of_16_bits_stay(tmp_path: Path, kind: str) -> None:
+    options = {"irreversible": False} if kind == "JPEG2000" else {}
+    wide = np.tile(WIDE, (8, 8))
+    found = read(tmp_path, saved(Image.fromarray(wide), kind, **options))
+    assert (found.dtype, found.tolist()) == (np.uint16, wide.tolist())
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (png_bytes(np.stack([WIDE] * 3, -1), 2), "16 bits a channel, of which Pillow reads 8"),
+        (b"P6 1 1 65535\n" + bytes(6), "16 bits a channel"),
+        (b"P3 1 1 4095\n1 300 4095\n", "12 bits a channel"),
+        (tiff_bytes(np.stack([WIDE] * 3, -1), ">"), "16 bits a channel"),
+        (tiff_bytes(WIDE[..., None], "<", white_is_zero=True), "has 0 for white"),
+        (saved(Image.fromarray(COLOURS), "PNG")[:45], "cannot be read as a picture"),
+        (saved(Image.fromarray(COLOURS), "JPEG")[:-200], "cannot be read as a picture"),
+        (b"", "is no picture"),
+        (b"\x89PNG\r\n\x1a\n", "is no picture"),
+    ],
+)
+def test_what_would_enter_otherwise_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        read(tmp_path, content)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "WEBP", "PNG"])
+def test_of_several_pictures_none_is_taken(tmp_path: Path, kind: str) -> None:
+    image = Image.fromarray(COLOURS)
+    with pytest.raises(InputError, match="2 pictures, and a request takes one"):
+        read(tmp_path, saved(image, kind, save_all=True, append_images=[image.rotate(180)]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("PNG", "RGBA"), ("PNG", "LA"), ("PNG", "P"), ("TIFF", "RGBA"), ("GIF", "P")]
+)
+def test_transparent_pixels_are_refused_and_counted(tmp_path: Path, kind: str, mode: str) -> None:
+    if mode == "P":
+        image = Image.new("P", (3, 2), 1)
+        image.putpalette([0, 0, 0, 10, 20, 30])
+        content = saved(image, kind, transparency=1)
+    else:
+        content = saved(Image.new(mode, (3, 2)), kind)
+    with pytest.raises(InputError, match="6 of 6 pixels are transparent"):
+        read(tmp_path, content)
+
+
+def test_a_picture_is_read_upright_and_that_is_said(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for kind in ("PNG", "TIFF"):
+        (tmp_path / "turned").write_bytes(saved(Image.fromarray(COLOURS), kind, exif=exif))
+        picture = read_picture(tmp_path / "turned", MOST)
+        assert picture.pixels.tolist() == np.rot90(COLOURS, -1).tolist()
+        assert picture.note == "turned upright, as its orientation 6 says"
+    code = conversion_code(tmp_path / "turned")
+    assert eval(code, {"np": np, "Image": Image, "ImageOps": pytest.importorskip("PIL.ImageOps")}).tolist() == (
+        np.rot90(COLOURS, -1).tolist()
+    )
+
+
+def test_a_picture_that_does_not_fit_into_memory_is_not_decoded(tmp_path: Path) -> None:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", 9000, 9000, 8, 0, 0, 0, 0)
+    content = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    with pytest.raises(InputError, match=r"9000 x 9000 pixels take 81,000,000 bytes, more than the 1,048,576"):
+        read(tmp_path, content)
+
+
+def test_numbers_of_32_bits_and_signs_stay(tmp_path: Path) -> None:
+    for dtype, values in (("u4", [0, 1, 2**32 - 1]), ("i4", [-5, 0, 2**31 - 1]), ("i1", [-128, 0, 127])):
+        pixels = np.array([values], dtype)
+        found = read(tmp_path, tiff_bytes(pixels[..., None], "<"))
+        assert (found.dtype, found.tolist()) == (pixels.dtype, pixels.tolist())
