@@ -200,6 +200,7 @@ from .telemetry.spans import span_context as span_context
 from .telemetry.spans import store_trace_headers as store_trace_headers
 from .telemetry.spans import trace_id_of as trace_id_of
 from .telemetry.tracing import make_span_factory as make_span_factory
+from .tensors.constants import constant_tensor as constant_tensor
 from .tensors.dtypes import TEXT_NOT_SERVED as TEXT_NOT_SERVED
 from .tensors.dtypes import WIRE_DTYPES as WIRE_DTYPES
 from .tensors.dtypes import is_zipmap as is_zipmap
@@ -207,6 +208,9 @@ from .tensors.dtypes import no_served_output as no_served_output
 from .tensors.dtypes import unserved_reason as unserved_reason
 from .tensors.ports import PortNames as PortNames
 from .tensors.ports import TensorPort as TensorPort
+from .tensors.ports import rows_axis as rows_axis
+from .tensors.ports import rows_first as rows_first
+from .tensors.ports import state_inputs as state_inputs
 from .tensors.stacking import OperatorInput as OperatorInput
 from .tensors.stacking import RunInput as RunInput
 from .tensors.stacking import arrays_of as arrays_of
@@ -239,4 +243,3 @@ from .transport.reply_address import ReplyAddress as ReplyAddress
 from .transport.streams import DELIVER_METHOD as DELIVER_METHOD
 from .worker.emulated_links import EmulatedLinks as EmulatedLinks
 from .worker.stream_states import initial_state as initial_state
-from .worker.stream_states import state_inputs as state_inputs

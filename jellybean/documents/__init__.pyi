@@ -4,6 +4,7 @@ from .cascades.cascade import UNSURE as UNSURE
 from .cascades.cascade import part_name as part_name
 from .cascades.measured import profiles_of as profiles_of
 from .cascades.measured import with_cascade as with_cascade
+from .checks.tensors import SINGLE_ANSWER as SINGLE_ANSWER
 from .checks.tensors import read_model as read_model
 from .draft.port_comments import OutdatedComment as OutdatedComment
 from .draft.port_comments import outdated_port_comments as outdated_port_comments

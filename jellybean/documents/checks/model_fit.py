@@ -10,6 +10,7 @@ from jellybean.documents.checks.checked import CheckedWorkflow, certain_answers
 from jellybean.documents.checks.conversions import Conversion, on_array, steps_between
 from jellybean.documents.checks.step_shapes import with_given_shapes
 from jellybean.documents.checks.tensors import (
+    SINGLE_ANSWER,
     ModelSignature,
     Port,
     Tensor,
@@ -93,6 +94,10 @@ def _check_answers(workflow: CheckedWorkflow, operator: str, variants: Mapping[s
     for variant, port in answers:
         if reason := unserved_reason(port.tensor.dtype):
             _add_unserved(workflow, (operator, variant), variants[variant], port, reason)
+        elif port.tensor.shape == ():
+            what, _, hint = SINGLE_ANSWER.partition(": ")
+            text = f"output {port.name!r} of {operator} {variant} is {what}"
+            workflow.tree.add(("operators", operator, "variants", variant), text, hint, key=True)
     answers = [(variant, port) for variant, port in answers if not unserved_reason(port.tensor.dtype)]
     for variant, other in answers[1:]:
         first, one = answers[0]

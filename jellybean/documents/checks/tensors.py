@@ -20,6 +20,12 @@ class ModelFileError(JellyBeanError):
     """A file that is not a usable ONNX model."""
 
 
+SINGLE_ANSWER = (
+    "a single number (shape []), and an answer has a row for each request: export the model with shape [1], or write "
+    "another output of it as output: NAME in its variant"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """NumPy dtype name and shape of a tensor; None stands for an unknown shape or dimension."""
