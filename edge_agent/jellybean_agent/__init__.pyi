@@ -57,6 +57,7 @@ from .errors import describe_error as describe_error
 from .errors import status_from_number as status_from_number
 from .errors import status_of as status_of
 from .execution.executor import Executor as Executor
+from .execution.load_check import load_problem as load_problem
 from .execution.load_check import load_problem_of as load_problem_of
 from .execution.model_files import FileHash as FileHash
 from .execution.model_files import data_names as data_names

@@ -10,9 +10,9 @@ import onnxruntime as ort
 
 from jellybean_agent.errors import ModelError
 from jellybean_agent.execution.onnx_session import OnnxSession
+from jellybean_agent.execution.providers import CODES
 from jellybean_agent.system.device import CPU
 
-_CODES = re.compile(r"\[ONNXRuntimeError\] : \d+ : ([A-Z_]+) : ")
 _NO_KERNEL = "NOT_IMPLEMENTED"  # by the provider of the CPU: that of another device may have it
 _NEW_VERSIONS = re.compile(r"IR version|official support for domain|opset", re.IGNORECASE)
 
@@ -41,7 +41,7 @@ def load_problem(path: Path, sha256: str) -> LoadProblem | None:
 def load_problem_of(error: ModelError) -> LoadProblem:
     """What a `ModelError` of loading says, without onnxruntime's codes, and the next step."""
     text = " ".join(str(error).split())
-    code = _CODES.search(text)
+    code = CODES.search(text)
     if code is None:
         return LoadProblem(text, "export the model again")
     reason = f"onnxruntime {ort.__version__} does not load the model: {text[code.end() :]}"

@@ -204,6 +204,11 @@ def _check_fit(
             text = f"input {port.name!r} of {operator} {variant} {reason}"
             workflow.tree.add((*base, index), text, "export the model with numbers as its inputs")
             continue
+        if port.tensor.shape is None:
+            text = f"input {port.name!r} of {operator} {variant} does not state its number of dimensions"
+            hint = "export the model with a shape for it, [batch, ...], whose sizes may be open"
+            workflow.tree.add((*base, index), text, hint)
+            continue
         if port.name in taken:
             free = {edge.upstream: _free(model, edges)}
             message = f"{edge.upstream} and {taken[port.name]} both feed input {port.name!r} of model {variant}"

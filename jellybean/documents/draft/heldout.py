@@ -16,6 +16,7 @@ import numpy.typing as npt
 from jellybean.documents.checks.tensors import Port, Tensor, misfits
 from jellybean.documents.draft.wiring import DraftSource
 from jellybean.errors import InputError
+from jellybean.quantities import SIZE, format_quantity
 from jellybean_agent import MAX_TENSOR_BYTES, describe_error, unserved_reason
 from jellybean_solver import EdgeKind
 
@@ -27,6 +28,7 @@ RANDOM_ROWS = 64
 _LEAST_ROWS, _MAX_BYTES = 8, 2**26  # fewer rows where those of an array would take more than this
 OPEN_SIZE = 16  # size of a dimension that a model leaves open
 _SMALL_INTEGERS = 10  # random integers are below: they may be indices of words or classes
+INTEGERS = ((0, _SMALL_INTEGERS), (0, 1), (0, 2), (1, 2))  # from, up to but not including: ranges that are tried
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def draw(source: DraftSource, drawing: Drawing) -> Array | None:
     tensor = source.tensor
     if not tensor.shape or unserved_reason(tensor.dtype):
         return None
-    dtype, sizes = np.dtype(tensor.dtype), [size or drawing.size for size in tensor.shape[1:]]
+    dtype, sizes = np.dtype(tensor.dtype), [drawing.size if size is None else size for size in tensor.shape[1:]]
     row_bytes = max(1, math.prod(sizes) * dtype.itemsize)
     if row_bytes > MAX_TENSOR_BYTES:
         return None
@@ -90,6 +92,30 @@ def draw(source: DraftSource, drawing: Drawing) -> Array | None:
     elif dtype == np.uint8 and above == _SMALL_INTEGERS:
         above = 256
     return generator.integers(least, above, shape).astype(dtype)
+
+
+def drawn_by_init(name: str, array: Array) -> bool:
+    """True if an array has the random numbers that `init` draws for a source of this name."""
+    tensor = Tensor(array.dtype.name, (None, *array.shape[1:]))
+    if array.ndim == 0 or not array.size or unserved_reason(tensor.dtype):
+        return False
+    drawings = (Drawing(least=least, above=above) for least, above in INTEGERS)
+    drawn = (draw(DraftSource(name, tensor, ()), drawing) for drawing in drawings)
+    return any(rows is not None and np.array_equal(rows[: len(array)], array[: len(rows)]) for rows in drawn)
+
+
+def undrawn_reason(tensor: Tensor) -> str:
+    """Why there are no random requests of a tensor of numbers; empty for text, of which checks tell."""
+    if unserved_reason(tensor.dtype):
+        return ""
+    if tensor.shape is None:
+        return "the model does not state its number of dimensions"
+    row_bytes = math.prod(OPEN_SIZE if size is None else size for size in tensor.shape[1:])
+    row_bytes *= np.dtype(tensor.dtype).itemsize
+    if row_bytes > MAX_TENSOR_BYTES:
+        limit = format_quantity(SIZE, MAX_TENSOR_BYTES, 3)
+        return f"one has {format_quantity(SIZE, row_bytes, 3)}, and a tensor at most {limit}"
+    return ""
 
 
 def read_data(file: Path, sources: Sequence[DraftSource]) -> HeldOutDraft:

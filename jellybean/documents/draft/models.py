@@ -179,7 +179,9 @@ def _rows(file: Path) -> Mapping[str, Rows]:
     for value in (*graph.input, *graph.output):
         shape = value.type.tensor_type.shape.dim
         kind = shape[0].WhichOneof("value") if shape else None
-        size = shape[0].dim_value if kind == "dim_value" else shape[0].dim_param if kind == "dim_param" else None
+        size = (
+            max(shape[0].dim_value, 0) if kind == "dim_value" else shape[0].dim_param if kind == "dim_param" else None
+        )
         sizes[value.name] = size or None
     return sizes
 

@@ -133,7 +133,7 @@ def _missing_inputs(source: DraftSource, draft: Draft, data: HeldOutDraft) -> st
     else:
         fits = f", and no array of the data fits {wanted}" if candidates is not None else ""
         if refusal := data.refusals.get(source.name):
-            fits = f". No random inputs that init tried for {wanted} are taken ({refusal}): give real ones, or --data"
+            fits = f". Init has no random inputs that are taken for {wanted}: {refusal}. Give real ones, or --data"
         text += f", saved with numpy.savez: {HELD_OUT_FILE}#{source.name}{fits}"
     doubtful = [
         name for name, edges in draft.edges.items() if any(e.upstream == source.name and e.guess for e in edges)

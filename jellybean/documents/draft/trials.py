@@ -14,7 +14,16 @@ from itertools import product
 
 import numpy as np
 
-from jellybean.documents.draft.heldout import STREAMS, Array, Drawing, HeldOutDraft, draw, random_inputs
+from jellybean.documents.draft.heldout import (
+    INTEGERS,
+    STREAMS,
+    Array,
+    Drawing,
+    HeldOutDraft,
+    draw,
+    random_inputs,
+    undrawn_reason,
+)
 from jellybean.documents.draft.models import DraftModel, DraftOperator
 from jellybean.documents.draft.wiring import Draft, DraftEdge, DraftSource
 from jellybean.errors import InputError
@@ -32,10 +41,10 @@ from jellybean_agent import (
 from jellybean_protos.plan_format import canonical_json
 from jellybean_solver import EdgeKind
 
-TRIALS_S = 15.0  # in all, after which no further inputs are tried: a slow model is not run a hundred times
+TRIALS_S = 10.0  # in all, after which no further inputs are tried: a slow model is not run a hundred times
 _ROWS_S = 2.0  # in which rows beside the first one are tried
-_SIZES = (16, 32, 64, 128, 256, 512, 224, 640, 1024, 8, 4, 3, 2, 1, 48, 96, 160, 320)
-_INTEGERS = ((0, 10), (0, 1), (0, 2), (1, 2))  # from, up to but not including
+_USUAL_SIZES = (16, 32, 64, 128, 256, 512, 224, 640, 1024, 8, 4, 2, 1)
+_SIZES = (*_USUAL_SIZES, *(size for size in range(1, 129) if size not in _USUAL_SIZES))
 _STREAM_ROWS = 8  # of each stream, if an operator keeps a state
 _MAX_REASON = 240  # characters
 
@@ -58,6 +67,9 @@ def tried_inputs(draft: Draft) -> HeldOutDraft:
 def _tried(draft: Draft, drawn: HeldOutDraft) -> HeldOutDraft:
     executors = {operator.name: _executors(operator, draft.edges[operator.name]) for operator in draft.operators}
     arrays, refusals = dict(drawn.arrays), dict[str, str]()
+    for source in draft.sources:
+        if source.name not in arrays and (reason := undrawn_reason(source.tensor)):
+            refusals[source.name] = reason
     ends_s = time.monotonic() + TRIALS_S
     for operators, sources in _parts(draft):
         trial = _Trial(draft.edges, [(name, executors[name]) for name in operators])
@@ -140,7 +152,7 @@ def _drawings(sources: Sequence[DraftSource]) -> Iterator[list[tuple[DraftSource
     """Ways to draw the sources: first alike in all of them, then each with a size of its own."""
     sized = [source for source in sources if source.tensor.shape and None in source.tensor.shape[1:]]
     ranged = [source for source in sources if "int" in source.tensor.dtype]
-    for integers, size in product(_INTEGERS if ranged else _INTEGERS[:1], _SIZES if sized else _SIZES[:1]):
+    for integers, size in product(INTEGERS if ranged else INTEGERS[:1], _SIZES if sized else _SIZES[:1]):
         yield [(source, Drawing(size, *integers)) for source in sources]
     if ranged and sized:  # lengths of sequences
         for size in _SIZES:
@@ -148,9 +160,9 @@ def _drawings(sources: Sequence[DraftSource]) -> Iterator[list[tuple[DraftSource
                 (source, Drawing(size, size, size + 1) if source not in sized else Drawing(size)) for source in sources
             ]
     if len(sized) > 1:
-        for sizes in product(_SIZES[:8], repeat=len(sized)):
+        for sizes in product(_USUAL_SIZES, repeat=len(sized)):
             of = dict(zip((source.name for source in sized), sizes, strict=True))
-            yield [(source, Drawing(of.get(source.name, _SIZES[0]), *_INTEGERS[1])) for source in sources]
+            yield [(source, Drawing(of.get(source.name, _SIZES[0]), *INTEGERS[1])) for source in sources]
 
 
 @dataclass(frozen=True)
