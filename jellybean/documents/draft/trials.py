@@ -43,8 +43,13 @@ from jellybean_solver import EdgeKind
 
 TRIALS_S = 10.0  # in all, after which no further inputs are tried: a slow model is not run a hundred times
 _ROWS_S = 2.0  # in which rows beside the first one are tried
-_USUAL_SIZES = (16, 32, 64, 128, 256, 512, 224, 640, 1024, 8, 4, 2, 1)
-_SIZES = (*_USUAL_SIZES, *(size for size in range(1, 129) if size not in _USUAL_SIZES))
+_USUAL_SIZES = (16, 32, 64, 128, 8, 4, 2, 1, 224, 256)
+_LARGE_SIZES = (320, 480, 512, 640, 1024)  # last: pictures of these sizes take long to draw
+_SIZES = (
+    *_USUAL_SIZES,
+    *(size for size in range(1, 129) if size not in _USUAL_SIZES),
+    *_LARGE_SIZES,
+)
 _STREAM_ROWS = 8  # of each stream, if an operator keeps a state
 _MAX_REASON = 240  # characters
 
