@@ -59,6 +59,8 @@ from .errors import describe_error as describe_error
 from .errors import status_from_number as status_from_number
 from .errors import status_of as status_of
 from .execution.executor import Executor as Executor
+from .execution.load_check import load_problem as load_problem
+from .execution.load_check import load_problem_of as load_problem_of
 from .execution.model_files import FileHash as FileHash
 from .execution.model_files import data_names as data_names
 from .execution.model_files import data_path as data_path
@@ -158,6 +160,15 @@ from .security.renewal import renewal_advice as renewal_advice
 from .security.renewal import renewal_command as renewal_command
 from .security.renewal import utc_minute as utc_minute
 from .steps import step as step
+from .system.addresses import EVERY_ADDRESS as EVERY_ADDRESS
+from .system.addresses import is_every_address as is_every_address
+from .system.addresses import is_loopback as is_loopback
+from .system.addresses import join_address as join_address
+from .system.addresses import listening_sockets as listening_sockets
+from .system.addresses import peer_host as peer_host
+from .system.addresses import peer_name as peer_name
+from .system.addresses import peer_network as peer_network
+from .system.addresses import plain_host as plain_host
 from .system.device import CPU as CPU
 from .system.device import DEVICE_NAMES as DEVICE_NAMES
 from .system.device import Device as Device
@@ -193,6 +204,7 @@ from .telemetry.spans import span_context as span_context
 from .telemetry.spans import store_trace_headers as store_trace_headers
 from .telemetry.spans import trace_id_of as trace_id_of
 from .telemetry.tracing import make_span_factory as make_span_factory
+from .tensors.constants import constant_tensor as constant_tensor
 from .tensors.dtypes import TEXT_NOT_SERVED as TEXT_NOT_SERVED
 from .tensors.dtypes import WIRE_DTYPES as WIRE_DTYPES
 from .tensors.dtypes import is_zipmap as is_zipmap
@@ -200,6 +212,9 @@ from .tensors.dtypes import no_served_output as no_served_output
 from .tensors.dtypes import unserved_reason as unserved_reason
 from .tensors.ports import PortNames as PortNames
 from .tensors.ports import TensorPort as TensorPort
+from .tensors.ports import rows_axis as rows_axis
+from .tensors.ports import rows_first as rows_first
+from .tensors.ports import state_inputs as state_inputs
 from .tensors.stacking import OperatorInput as OperatorInput
 from .tensors.stacking import RunInput as RunInput
 from .tensors.stacking import arrays_of as arrays_of
@@ -233,4 +248,3 @@ from .transport.reply_address import ReplyAddress as ReplyAddress
 from .transport.streams import DELIVER_METHOD as DELIVER_METHOD
 from .worker.emulated_links import EmulatedLinks as EmulatedLinks
 from .worker.stream_states import initial_state as initial_state
-from .worker.stream_states import state_inputs as state_inputs

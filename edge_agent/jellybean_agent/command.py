@@ -26,6 +26,7 @@ from jellybean_agent.execution.python_code import (
 )
 from jellybean_agent.process.model_trial import ModelTrial
 from jellybean_agent.process.server import DEFAULT_DRAIN_S, Options, serve, termination_event
+from jellybean_agent.system.addresses import EVERY_ADDRESS, parse_address
 from jellybean_agent.telemetry.logs import add_log_options, configure_logging
 from jellybean_agent.telemetry.printable import printable
 from jellybean_agent.transport.channels import CONNECTION_LIFETIME_S
@@ -100,7 +101,7 @@ async def _joined(joining: dict[str, object], options: dict[str, object], pool: 
     joined = await join(str(joining["join"]), None if token is None else str(token), Path(str(joining["state"])))
     own_address = json.loads((joined.folder / "peers.json").read_bytes())[joined.worker.name]
     files = {"plan": joined.folder / "plan.json", "peers": joined.folder / "peers.json", "root": joined.models}
-    listen = options["listen"] or f"0.0.0.0:{str(own_address).rpartition(':')[2]}"
+    listen = options["listen"] or f"{EVERY_ADDRESS}:{parse_address(str(own_address))[1]}"
     overrides = {"worker": joined.worker.name, "tls": joined.tls, "listen": listen, "emulate": False}
     overrides["counters"] = options["counters"] or joined.folder / "counters"
     allow_python = cast(frozenset[str], options["allow_python"])
@@ -169,7 +170,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--links", type=Path, help="state of the emulated links (default: beside the peers file)")
     parser.add_argument("--no-emulation", action="store_true", help="emulate no links and no slower devices")
     parser.add_argument("--tls", type=Path, help="for TCP: folder with tls.crt, tls.key, ca.crt; read again on change")
-    parser.add_argument("--insecure", action="store_true", help="TCP without TLS, on 127.0.0.1 only")
+    parser.add_argument("--insecure", action="store_true", help="TCP without TLS, on the loopback interface only")
     parser.add_argument(
         "--renew-s", type=float, default=CONNECTION_LIFETIME_S, help="seconds after which connections are renewed"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence, Sized
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +23,7 @@ from jellybean.cli.projects import (
 )
 from jellybean.display.terminal import BAD
 from jellybean.documents import (
+    AnyProject,
     MultiWorkflowProject,
     build_problem,
     json_schemas,
@@ -77,6 +79,7 @@ def validate(
         if not unprofiled:
             build_problem(project)
         _require_kubernetes(directory)
+        _require_loaded_models(project)
     except DocumentError as first:
         error = _with_kubernetes(first, directory)
         todos = _todos_beside(directory, error.problems)
@@ -116,6 +119,35 @@ def validate(
     for folder in unprofiled:
         warn(f"{folder / 'profiles.yaml'} does not exist yet; run: jellybean profile {directory}")
     _print_todos(todos)
+
+
+def _require_loaded_models(project: AnyProject) -> None:
+    """DocumentError for models that onnxruntime here does not load, which nothing in their signatures shows.
+
+    Those that its CPU provider has no kernels for may run on another device, and are warned of. Nothing is loaded
+    without onnxruntime, which planning does not need.
+    """
+    if importlib.util.find_spec("onnxruntime") is None:
+        return
+    from jellybean_agent import load_problem
+
+    problems: list[DocumentProblem] = []
+    for part in written_projects(project).values():
+        variants = ((name, spec.variants) for name, spec in part.workflow.operators.items())
+        models = ((name, variant, files) for name, of in variants for variant, files in of.items() if files.model)
+        for operator, variant, files in models:
+            path = part.directory / (files.model or "")
+            problem = load_problem(path, files.sha256) if files.sha256 and path.is_file() else None
+            if problem is not None:
+                where = f"operators.{operator}.variants.{variant}.model"
+                file = str(part.directory / WORKFLOW_FILE)
+                found = DocumentProblem(file, None, None, where, problem.reason, problem.hint)
+                if problem.on_cpu_only:
+                    warn(str(found))
+                else:
+                    problems.append(found)
+    if problems:
+        raise DocumentError(problems)
 
 
 def _require_kubernetes(directory: Path) -> None:

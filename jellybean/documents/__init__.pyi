@@ -4,7 +4,9 @@ from .cascades.cascade import UNSURE as UNSURE
 from .cascades.cascade import part_name as part_name
 from .cascades.measured import profiles_of as profiles_of
 from .cascades.measured import with_cascade as with_cascade
+from .checks.tensors import SINGLE_ANSWER as SINGLE_ANSWER
 from .checks.tensors import read_model as read_model
+from .draft.heldout import drawn_by_init as drawn_by_init
 from .draft.port_comments import OutdatedComment as OutdatedComment
 from .draft.port_comments import outdated_port_comments as outdated_port_comments
 from .draft.port_comments import rewrite_port_comments as rewrite_port_comments

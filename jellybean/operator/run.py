@@ -19,7 +19,7 @@ from jellybean.operator.leader import Leader
 from jellybean.operator.metrics import OperatorMetrics
 from jellybean.operator.permissions import Permissions
 from jellybean.operator.reconcile import POLL_S
-from jellybean_agent import ListeningPort, serve_pages
+from jellybean_agent import EVERY_ADDRESS, ListeningPort, serve_pages
 from jellybean_k8s import CRD_API_VERSION, CRD_NAME, Cluster
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _http_server(port: int | None, pages: Pages) -> Iterator[None]:
     if port is None:
         yield
         return
-    stop = serve_pages(("0.0.0.0", port), _application(pages), ListeningPort.OPERATOR)
+    stop = serve_pages((EVERY_ADDRESS, port), _application(pages), ListeningPort.OPERATOR)
     try:
         yield
     finally:

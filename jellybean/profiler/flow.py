@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from jellybean.documents import SINGLE_ANSWER
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.refusals import refusal
 from jellybean.profiler.workload import Array, Inputs, Model, Selection, Workload
@@ -171,7 +172,7 @@ class Flow:
                 found[edge.downstream] = _output(model, edge, result.outputs)
                 self.traffic.add(model, edge.downstream, found[edge.downstream], fans_out=edge.kind is EdgeKind.FAN_OUT)
         if not found:
-            found[GATEWAY] = result.outputs[model.sent(None, result.outputs)]
+            found[GATEWAY] = _answer(model, result.outputs)
             self.traffic.add(model, GATEWAY, found[GATEWAY], fans_out=False)
         return found
 
@@ -221,6 +222,17 @@ def _output(model: Model, edge: Edge, outputs: Mapping[str, Array]) -> Array:
     if edge.kind is EdgeKind.FAN_OUT and array.ndim == 0:
         raise ProfileError(f"operator {model.operator}, variant {model.variant}: output {name} has no rows to fan out")
     return array
+
+
+def _answer(model: Model, outputs: Mapping[str, Array]) -> Array:
+    """The output that answers. ProfileError if it is a single number, which has no row for its request."""
+    name = model.sent(None, outputs)
+    named = f"operator {model.operator}, variant {model.variant}"
+    if name not in outputs:
+        raise ProfileError(f"{named}: the model has no output {name!r}; it has {', '.join(outputs)}")
+    if outputs[name].ndim == 0:
+        raise ProfileError(f"{named}: output {name} is {SINGLE_ANSWER}")
+    return outputs[name]
 
 
 def _joined(found: Mapping[FanOutPath, Array | None]) -> Array:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from jellybean.documents import drawn_by_init
 from jellybean.profiler.errors import MisfittingEdgeError, ProfileError, RefusedRowError
 from jellybean.profiler.workload import Array, Inputs, Model, Step, Workload
 from jellybean_agent import AgentError, Executor, InvalidInputError, ModelError, tensor_mismatch
@@ -54,7 +55,7 @@ def refusal(
             f"models: {error}"
         )
     if not is_refusal:
-        return ProfileError(f"{named}: {error}")
+        return ProfileError(f"{named}: {error}{_drawn(workload, model)}")
     found = refused_value(executor, inputs)
     origins, value = workload.sources_of(model.operator), ""
     if found is not None:
@@ -67,7 +68,17 @@ def refusal(
         else:
             value += f" of what {upstream} makes of it"
     data = " and ".join(f"{name}{_reference(workload, name)}" for name in origins)
-    return RefusedRowError(f"{named} refuses row {row} (counted from 0) of {data}{value}: {error}")
+    text = f"{named} refuses row {row} (counted from 0) of {data}{value}: {error}"
+    return RefusedRowError(text + _drawn(workload, model))
+
+
+def _drawn(workload: Workload, model: Model) -> str:
+    """That the held-out inputs are random ones of `init`; empty if they are not."""
+    names = [name for name in workload.sources_of(model.operator) if drawn_by_init(name, workload.requests[name])]
+    if not names:
+        return ""
+    arrays = " and ".join(f"{name}{_reference(workload, name)}" for name in names)
+    return f"; the held-out inputs of {arrays} are random numbers of `jellybean init`: put real requests there"
 
 
 def _edge_misfit(workload: Workload, executor: Executor, step: Step, inputs: Inputs) -> tuple[str, str] | None:

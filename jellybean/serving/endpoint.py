@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from jellybean_agent import (
     CertificateFolder,
     ExpiredCertificateError,
     Transport,
+    is_loopback,
     renewal_advice,
 )
 
@@ -78,10 +78,7 @@ def admin_certificate(directory: Path) -> Path:
 
 def is_on_this_machine(address: str) -> bool:
     """True if the host of HOST:PORT is this machine by its name: localhost, or an address of the loopback interface."""
-    host = address.rpartition(":")[0].strip("[]")
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
+    return is_loopback(address.rpartition(":")[0])
 
 
 def has_authority(directory: Path) -> bool:

@@ -56,7 +56,7 @@ def gateway_parser() -> argparse.ArgumentParser:
         help="of one of several gateways of the plan: where workers answer it, HOST:PORT or unix:PATH",
     )
     parser.add_argument("--tls", type=Path, help="for TCP: folder with tls.crt, tls.key, ca.crt; read again on change")
-    parser.add_argument("--insecure", action="store_true", help="TCP without TLS, on 127.0.0.1 only")
+    parser.add_argument("--insecure", action="store_true", help="TCP without TLS, on the loopback interface only")
     parser.add_argument(
         "--renew-s", type=float, default=CONNECTION_LIFETIME_S, help="lifetime of a TLS connection in seconds"
     )

@@ -57,6 +57,8 @@ from jellybean_agent import (
     configure_logging,
     current_caller,
     describe_error,
+    is_loopback,
+    join_address,
     keep_freed_memory,
     make_span_factory,
     make_transport,
@@ -83,7 +85,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("jellybean.gateway")
 _SCRAPE_S = 5.0
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _MOVE_S = 1.0  # in which clients of a gateway that leaves connect to another one
 
 
@@ -161,7 +162,7 @@ def _bind_clients(options: argparse.Namespace, transport: Transport, clients: Rp
         transport.bind(clients, options.owner_socket, ListeningPort.OWNER)
     if options.port is None:
         return ""
-    return f"{options.host}:{transport.bind(clients, f'{options.host}:{options.port}')}"
+    return join_address(options.host, transport.bind(clients, join_address(options.host, options.port)))
 
 
 def _use_replaced_plan(options: argparse.Namespace) -> Callable[[gateway_pb2.ReplaceRequest], None]:
@@ -192,7 +193,7 @@ def end_of_run(run: Path | None, stop: asyncio.Event) -> Callable[[], Awaitable[
 def _serve_metrics(options: argparse.Namespace, gateways: Gateways, transport: Transport) -> Callable[[], None]:
     """Serve metrics at `--metrics-port`, if it is given; returns a function that stops it."""
     at, workers = (options.metrics_host, options.metrics_port), _worker_metrics(options, gateways)
-    names_clients = at[0] in _LOOPBACK
+    names_clients = is_loopback(at[0])
     collector = GatewaysCollector(
         gateways,
         workers,

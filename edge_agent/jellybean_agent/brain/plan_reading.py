@@ -305,7 +305,8 @@ def _operator(
 def _port_names(item: Mapping[str, Any]) -> PortNames:
     names, outputs = dict(item.get("inputs", {})), dict(item.get("outputs", {}))
     rows_of, gathered_rows = dict(item.get("rows_of", {})), dict(item.get("gathered_rows", {}))
-    return PortNames(names, item.get("output"), outputs, item.get("rows"), rows_of, gathered_rows)
+    constants = dict(item.get("constants", {}))
+    return PortNames(names, item.get("output"), outputs, item.get("rows"), rows_of, gathered_rows, constants)
 
 
 def _python(item: Mapping[str, Any] | None) -> PythonView | None:

@@ -10,7 +10,7 @@ import math
 import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,16 @@ from jellybean_agent.errors import AgentError, CrashError, InvalidInputError, Mo
 from jellybean_agent.execution.emulation import CallAt, EmulatedDevice, EmulatedFinish
 from jellybean_agent.execution.session import OpenSession, OperatorCode, open_in_process
 from jellybean_agent.system.device import CPU, Device
+from jellybean_agent.tensors.constants import constant_tensor
 from jellybean_agent.tensors.dtypes import is_served, unserved_reason
-from jellybean_agent.tensors.ports import TensorPort, counted_upstream
+from jellybean_agent.tensors.ports import (
+    TensorPort,
+    constant_value,
+    counted_upstream,
+    rows_axis,
+    rows_first,
+    state_output,
+)
 from jellybean_agent.tensors.stacking import GatheredBatch, RunInput, arrays_of
 from jellybean_agent.tensors.tensors import MAX_TENSOR_BYTES, Array, dtype_name, tensor_mismatch
 from jellybean_protos.plan_format import WORKFLOW_SEPARATOR
@@ -46,7 +54,8 @@ class Executor:
     """One loaded model or Python function. Not thread-safe: a worker runs one batch at a time.
 
     An edge feeds the model input that the variant names for it, else the one with its upstream's name, else the one at
-    the edge's position. Inputs that take numbers of gathered rows are fed here, from what the edges bring.
+    the edge's position. Inputs that take numbers of gathered rows are fed here, from what the edges bring, and those
+    that take a constant. All tensors have their rows first: those of a state that the model has elsewhere are moved.
     """
 
     def __init__(
@@ -68,16 +77,19 @@ class Executor:
         """
         self._session = open_session(code, sha256, device)
         self._emulated = emulated
-        self.outputs = tuple(port for port in self._session.outputs if is_served(port))
-        wired = _wire(self._session.inputs, input_order, str(code))
-        self._upstreams = tuple(upstream for upstream in input_order if counted_upstream(upstream) is None)
-        self.inputs = tuple(
-            port for port, upstream in zip(wired, input_order, strict=True) if upstream in self._upstreams
-        )
+        wired = list(zip(_wire(self._session.inputs, input_order, str(code)), input_order, strict=True))
+        values = {name: constant_value(name, port.name) for port, name in wired}
+        self._upstreams = tuple(name for _, name in wired if counted_upstream(name) is None and values[name] is None)
+        self._axes, self._made_axes = _state_axes(wired)
+        self.inputs = tuple(_with_axis(port, self._axes) for port, name in wired if name in self._upstreams)
+        self.outputs = tuple(_with_axis(port, self._made_axes) for port in self._session.outputs if is_served(port))
+        self._constants = {
+            port.name: constant_tensor(text, port) for port, name in wired if (text := values[name]) is not None
+        }
         self._counters = tuple(
             (port, self._upstreams.index(counted))
-            for port, upstream in zip(wired, input_order, strict=True)
-            if (counted := counted_upstream(upstream)) is not None
+            for port, name in wired
+            if (counted := counted_upstream(name)) is not None
         )
         self.due_s: float | None = None  # when the last run on the emulated device ended (time.perf_counter)
         self.since_s: float | None = None  # when the next run starts on the device, if it follows without a pause
@@ -105,8 +117,7 @@ class Executor:
             late_s = max(0.0, ended_s - due_s)
             time.sleep(max(0.0, due_s - ended_s))
             self.due_s = ended_s = due_s + late_s  # the device's time, not that of a sleep that was longer
-        by_name = dict(zip(self._output_names, outputs, strict=True))
-        return RunResult(by_name, ended_s - began_s, late_s)
+        return RunResult(self._named(outputs), ended_s - began_s, late_s)
 
     def check_output(self, name: str | None) -> None:
         """ModelError unless the model has this output (None: a first one), and it is served."""
@@ -152,8 +163,12 @@ class Executor:
                 ended_s = ended_s if finish.is_late else finish.due_s  # a late timer is not the device
                 self.due_s = ended_s
             each_s = (ended_s - began_s) / len(results)
-            names = self._output_names
-            done([RunResult(dict(zip(names, outputs, strict=True)), each_s, late_s) for outputs in results])
+            try:
+                named = [self._named(outputs) for outputs in results]
+            except AgentError as error:
+                done(error)
+                return
+            done([RunResult(outputs, each_s, late_s) for outputs in named])
 
         session: Any = self._session
         session.run_async(feeds, finished, spin_s, finish)
@@ -169,7 +184,7 @@ class Executor:
         """The arrays for the model by input name. InvalidInputError if one does not fit the model's ports."""
         if len(inputs) != len(self.inputs):
             raise InvalidInputError(f"{len(inputs)} inputs for a model of {len(self.inputs)}")
-        feed: dict[str, Array] = {}
+        feed: dict[str, Array] = dict(self._constants)
         for value, port, upstream in zip(inputs, self.inputs, self._upstreams, strict=True):
             array = value if isinstance(value, np.ndarray) else _concatenate_children(arrays_of(value), port)
             kind = (port.name, array.dtype, array.shape)
@@ -179,12 +194,27 @@ class Executor:
                     raise InvalidInputError(f"input from {upstream}: {mismatch}")
                 if len(self._valid_kinds) < _MAX_CHECKED_KINDS:
                     self._valid_kinds.add(kind)
-            feed[port.name] = array
+            feed[port.name] = self._as_model_has_it(port, array)
         for port, edge in self._counters:
             value, rows = inputs[edge], feed[self.inputs[edge].name].shape[0]
             each = value.rows if isinstance(value, GatheredBatch) else (rows,)
             feed[port.name] = np.array(each, port.dtype)
         return feed
+
+    def _as_model_has_it(self, port: TensorPort, array: Array) -> Array:
+        axis = self._axes.get(port.name)
+        return array if axis is None else np.ascontiguousarray(np.moveaxis(array, 0, axis))
+
+    def _named(self, outputs: Sequence[Array]) -> dict[str, Array]:
+        """The outputs by name. PermanentError if a state has too few dimensions for its axis of rows."""
+        named = dict(zip(self._output_names, outputs, strict=True))
+        for name, axis in self._made_axes.items():
+            if name in named:
+                if named[name].ndim <= axis:
+                    shape = list(named[name].shape)
+                    raise PermanentError(f"output {name}, a state, has shape {shape}: no rows along axis {axis}")
+                named[name] = np.ascontiguousarray(np.moveaxis(named[name], axis, 0))
+        return named
 
     def _warm_up(self, batch: int) -> None:
         """Run the model a few times, as its first runs allocate memory.
@@ -196,7 +226,11 @@ class Executor:
             itemsizes = [np.dtype(port.dtype).itemsize for port in self.inputs]
             if sum(map(operator.mul, map(math.prod, shapes), itemsizes)) > MAX_TENSOR_BYTES:
                 return
-            feed = {port.name: np.zeros(shape, port.dtype) for port, shape in zip(self.inputs, shapes, strict=True)}
+            zeros = [np.zeros(shape, port.dtype) for port, shape in zip(self.inputs, shapes, strict=True)]
+            feed = dict(self._constants)
+            feed |= {
+                port.name: self._as_model_has_it(port, array) for port, array in zip(self.inputs, zeros, strict=True)
+            }
             feed |= {port.name: np.ones(size, port.dtype) for port, _ in self._counters}
             for _ in range(_WARM_UP_RUNS):
                 try:
@@ -205,6 +239,21 @@ class Executor:
                     raise ModelError(f"its first run: {error}") from error
                 except PermanentError:
                     return
+
+
+def _state_axes(wired: Sequence[tuple[TensorPort, str]]) -> tuple[dict[str, int], dict[str, int]]:
+    """Input -> axis of its rows, and output -> axis of its rows, of states that do not have them first."""
+    taken: dict[str, int] = {}
+    made: dict[str, int] = {}
+    for port, upstream in wired:
+        output, axis = state_output(upstream, port.name), rows_axis(port.shape)
+        if output is not None and axis:
+            taken[port.name] = made[output] = axis
+    return taken, made
+
+
+def _with_axis(port: TensorPort, axes: Mapping[str, int]) -> TensorPort:
+    return replace(port, shape=rows_first(port.shape, axes[port.name])) if port.name in axes else port
 
 
 def _never() -> bool:
@@ -233,11 +282,26 @@ def _wire(
         raise ModelError(f"model {model} has no input {unknown[0]!r}; it has {', '.join(by_name)}")
     for upstream in upstreams:
         named.setdefault(upstream, upstream if upstream in by_name else _written_name(upstream))
-    wired = tuple(by_name.get(named[upstream], ports[index]) for index, upstream in enumerate(upstreams))
+    # Edges without a name are counted among the inputs that edges feed, as the document's checks do.
+    fed_here = {named[upstream] for upstream in upstreams if _is_fed_here(upstream, named[upstream])}
+    free = {port.name: port for port in ports if port.name not in fed_here}
+    by_position = iter(free.values())
+    wired = tuple(
+        by_name[named[upstream]]
+        if _is_fed_here(upstream, named[upstream])
+        else free.get(named[upstream], next(by_position))
+        for upstream in upstreams
+    )
     if len({port.name for port in wired}) != len(ports):
         names = ", ".join(f"{up} -> {port.name}" for up, port in zip(upstreams, wired, strict=True))
         raise ModelError(f"model {model}: two edges feed one input ({names}); name each with the variant's `inputs`")
     return wired
+
+
+def _is_fed_here(upstream: str, name: str) -> bool:
+    """True if no edge feeds a model input, but a count of rows, a constant or a state."""
+    values = counted_upstream(upstream), constant_value(upstream, name), state_output(upstream, name)
+    return values != (None, None, None)
 
 
 def _written_name(upstream: str) -> str:

@@ -10,7 +10,12 @@ import onnxruntime as ort
 
 from jellybean_agent.errors import ModelError, PermanentError, RefusedValuesError, describe_error
 from jellybean_agent.execution.model_files import read_model
-from jellybean_agent.execution.providers import ORT_ERRORS, open_on_device, session_options
+from jellybean_agent.execution.providers import (
+    ORT_ERRORS,
+    open_on_device,
+    session_options,
+    without_position,
+)
 from jellybean_agent.execution.value_faults import ValueFaults
 from jellybean_agent.system.device import Device
 from jellybean_agent.tensors.dtypes import is_served, no_served_output, unserved_reason
@@ -24,7 +29,6 @@ _DTYPE_BY_ONNX_TYPE = {
     "tensor(bool)": "bool",
     **{f"tensor({sign}int{bits})": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
-_SOURCE_POSITION = re.compile(r"^\S+\.(?:cc|h):\d+ (?:.*\) )?(?:\[with [^\]]*\] )?")
 _MAX_TEXT = 300  # characters of onnxruntime's message
 
 
@@ -68,7 +72,7 @@ def _status_message(error: Exception) -> str:
     """The node that failed and why, without onnxruntime's codes and source positions."""
     text = " ".join(str(error).split())
     node = re.search(r"while running (\S+) node", text)
-    reason = _SOURCE_POSITION.sub("", text.rpartition("Status Message: ")[2])
+    reason = without_position(text.rpartition("Status Message: ")[2])
     return f"{node[1]}: {reason}"[:_MAX_TEXT] if node else reason[:_MAX_TEXT]
 
 

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import os
+import re
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ ORT_ERRORS: tuple[type[Exception], ...] = (
 )
 _OPEN_ERRORS: tuple[type[Exception], ...] = (*ORT_ERRORS, ValueError, RuntimeError)  # ValueError: unknown options
 _MAX_TEXT = 300  # characters of onnxruntime's message
+CODES = re.compile(r"\[ONNXRuntimeError\] : \d+ : ([A-Z_]+) : ")  # before its messages
+_SOURCE_POSITION = re.compile(r"^\S+\.(?:cc|h):\d+ (?:.*\) )?(?:\[with [^\]]*\] )?")
 _CPU_NODES_TEXT = "assigned to the default CPU EP"
 _MPS_THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"  # read by CUDA when a process first uses the GPU
 _TRIAL_MODEL = bytes.fromhex(
@@ -80,7 +83,7 @@ def _session(model: bytes, options: ort.SessionOptions, device: Device) -> ort.I
 
 def _load_failure(error: Exception, device: Device, model_name: str) -> str:
     """Why a session could not be opened, for a person."""
-    text = describe_error(error)[:_MAX_TEXT]
+    text = without_position(describe_error(error))[:_MAX_TEXT]
     if device.is_cpu:
         return f"model {model_name}: {text}"
     if _CPU_NODES_TEXT not in str(error):
@@ -96,6 +99,13 @@ def _load_failure(error: Exception, device: Device, model_name: str) -> str:
         f"model {model_name}: {device} cannot run all its nodes, and onnxruntime would run the others on the CPU; "
         "choose another variant there, or allow it in the device's options: session.disable_cpu_ep_fallback: 0"
     )
+
+
+def without_position(text: str) -> str:
+    """onnxruntime's message without the position in its source, which may stand behind its codes."""
+    codes = CODES.match(text)
+    start = codes.end() if codes else 0
+    return text[:start] + _SOURCE_POSITION.sub("", text[start:])
 
 
 def _does_not_start(device: Device) -> str:

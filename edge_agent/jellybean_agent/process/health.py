@@ -16,6 +16,7 @@ from jellybean_agent.admission.process import Admission
 from jellybean_agent.errors import PlanViewError
 from jellybean_agent.inference.service import INFERENCE_SERVICE_NAME
 from jellybean_agent.security.identity import OpenPolicy
+from jellybean_agent.system.addresses import EVERY_ADDRESS
 from jellybean_agent.transport.channels import make_server
 
 LIVE = "live"
@@ -39,7 +40,7 @@ async def serve_health(port: int, servicer: Any, admission: Admission | None = N
     server = make_server(OpenPolicy(), admission=admission)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     try:
-        server.add_insecure_port(f"0.0.0.0:{port}", ListeningPort.HEALTH)
+        server.add_insecure_port(f"{EVERY_ADDRESS}:{port}", ListeningPort.HEALTH)
     except RuntimeError as error:
         raise PlanViewError(
             f"cannot listen on health port {port}: it is in use or may not be used; choose another"

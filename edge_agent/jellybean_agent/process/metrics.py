@@ -22,6 +22,7 @@ from jellybean_agent.brain.plan_view import PlanView, WorkerView
 from jellybean_agent.errors import PlanViewError, describe_error
 from jellybean_agent.process.page_server import serve_pages
 from jellybean_agent.security.certificates import CertificateFolder
+from jellybean_agent.system.addresses import join_address
 from jellybean_agent.worker.counters import WorkerCounters
 from jellybean_agent.worker.driver import Driver
 
@@ -219,4 +220,4 @@ def serve_metrics(
     try:
         return serve_pages(at, make_wsgi_app(registry), ListeningPort.METRICS, refused)
     except OSError as error:
-        raise PlanViewError(f"cannot serve metrics on {host}:{port}: {describe_error(error)}") from error
+        raise PlanViewError(f"cannot serve metrics on {join_address(host, port)}: {describe_error(error)}") from error

@@ -15,7 +15,8 @@ from jellybean_agent.execution.providers import require_provider
 from jellybean_agent.execution.python_code import PythonStep
 from jellybean_agent.execution.session import OpenSession, OperatorCode, open_in_process
 from jellybean_agent.system.private_files import stays_inside_folder
-from jellybean_agent.worker.stream_states import check_state_ports, state_inputs
+from jellybean_agent.tensors.ports import state_inputs
+from jellybean_agent.worker.stream_states import check_state_ports
 
 
 @dataclass(frozen=True, slots=True)

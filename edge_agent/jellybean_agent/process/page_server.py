@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 from jellybean_agent.admission.gate import ConnectionGate, Entry
 from jellybean_agent.admission.limits import PORT_LIMITS, ListeningPort
 from jellybean_agent.admission.process import Admission
+from jellybean_agent.system.addresses import listening_sockets, peer_name, peer_network
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
@@ -47,7 +48,7 @@ def serve_pages(
 
     `port`: whose limits apply. `refused`: counts the connections that were ended.
     """
-    server = _PageServer(_listen(at), app, port, refused)
+    server = _PageServer(listening_sockets(*at, _BACKLOG), app, port, refused)
     server.start()
     return server.stop
 
@@ -57,7 +58,7 @@ class _PageServer:
 
     def __init__(
         self,
-        listening: socket.socket,
+        listening: list[socket.socket],
         app: WSGIApplication,
         port: ListeningPort,
         refused: Counter[tuple[ListeningPort, str]] | None,
@@ -85,22 +86,26 @@ class _PageServer:
     async def _serve(self) -> None:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         self.gate = ConnectionGate(self._port, self._limits, self._admission)
-        server = await self._loop.create_server(
-            lambda: _PageConnection(self), sock=self._listening, backlog=_ACCEPTED_AT_ONCE
-        )
-        self._listening.listen(_BACKLOG)  # more may wait
+        servers = []
+        for listening in self._listening:
+            servers.append(
+                await self._loop.create_server(lambda: _PageConnection(self), sock=listening, backlog=_ACCEPTED_AT_ONCE)
+            )
+            listening.listen(_BACKLOG)  # more may wait
         self._is_up.set()
         pages = asyncio.create_task(self._answer_in_turn())
         try:
             await self._stopped.wait()
         finally:
             pages.cancel()
-            self._loop.remove_reader(self._listening)
+            for listening in self._listening:
+                self._loop.remove_reader(listening)
             for _ in range(_CLOSE_TURNS):
                 for connection in list(self.open):
                     connection.abort()
                 await asyncio.sleep(0)
-            server.close()  # once nothing is being accepted: asyncio would leave such sockets open
+            for server in servers:
+                server.close()  # once nothing is being accepted: asyncio would leave such sockets open
             self._pages.shutdown(wait=False, cancel_futures=True)
 
     async def _answer_in_turn(self) -> None:
@@ -171,8 +176,7 @@ class _PageConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        name = transport.get_extra_info("peername") or ("gone",)
-        self._address = f"ip:{name[0]}"
+        self._address = peer_network(peer_name(transport))
         self._entry = self._server.gate.enter(self._address, lambda reason: self.abort())
         if self._entry is None:
             self.abort()
@@ -238,19 +242,3 @@ def read_head(head: bytes) -> dict[str, Any] | Page:
 def refusal(status: str, reason: str, *headers: tuple[str, str]) -> Page:
     """A page of one line."""
     return status, [("Content-Type", "text/plain; charset=utf-8"), *headers], f"{reason}\n".encode()
-
-
-def _listen(at: tuple[str, int]) -> socket.socket:
-    host, port = at
-    family, kind, protocol, _, where = socket.getaddrinfo(
-        host.strip("[]") or "0.0.0.0", port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    listening = socket.socket(family, kind, protocol)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(where)
-        listening.listen(_BACKLOG)
-    except BaseException:
-        listening.close()
-        raise
-    return listening

@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jellybean_agent.errors import PlanViewError
-from jellybean_agent.relay.addresses import parse_address, read_ports, read_targets
+from jellybean_agent.relay.addresses import read_ports, read_targets
 from jellybean_agent.relay.process import Parser, Service, add_process_options, run_service
 from jellybean_agent.relay.server import Relay, Routes
 from jellybean_agent.relay.traffic import TrafficCollector
 from jellybean_agent.security.certificates import CertificateFolder
 from jellybean_agent.security.identity import Role
+from jellybean_agent.system.addresses import parse_address
 from jellybean_protos.standard_streams import open_standard_streams
 
 LOG = logging.getLogger("jellybean.relay")

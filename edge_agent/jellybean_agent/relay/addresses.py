@@ -1,4 +1,4 @@
-"""Reads addresses and the files with ports and targets."""
+"""Reads the files with ports and targets."""
 
 from __future__ import annotations
 
@@ -6,16 +6,9 @@ import json
 from pathlib import Path
 
 from jellybean_agent.errors import PlanViewError, describe_error
+from jellybean_agent.system.addresses import parse_address
 
 _MAX_PORT = 65535
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of HOST:PORT or [IPV6]:PORT. PlanViewError if it is none."""
-    host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= _MAX_PORT:
-        raise PlanViewError(f"{text!r} is no address: write HOST:PORT")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def read_ports(path: Path) -> dict[int, str]:

@@ -13,6 +13,7 @@ from jellybean_agent.relay.limits import RelayLimits
 from jellybean_agent.relay.offers import OfferPool
 from jellybean_agent.relay.pipe import Pipe
 from jellybean_agent.relay.traffic import FROM_WORKER, TO_WORKER, Traffic
+from jellybean_agent.system.addresses import join_address
 
 OnFailure = Callable[[str, str], None]  # gets a reason, as a metric's label and in words
 
@@ -203,7 +204,7 @@ async def dial(host: str, port: int, timeout_s: float, buffer: memoryview) -> En
             _, endpoint = await loop.create_connection(lambda: Endpoint(PausedSink(), buffer), host, port)
             return endpoint
     except (OSError, UnicodeError) as error:  # TimeoutError is an OSError
-        raise TransientError(f"{host}:{port}: {dial_failure(error)}") from error
+        raise TransientError(f"{join_address(host, port)}: {dial_failure(error)}") from error
 
 
 def dial_failure(error: Exception) -> str:

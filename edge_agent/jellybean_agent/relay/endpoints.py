@@ -16,6 +16,7 @@ from typing import cast
 
 from jellybean_agent.relay.limits import READ_BYTES, WRITE_BYTES
 from jellybean_agent.security.tls_context import tls_error_text
+from jellybean_agent.system.addresses import plain_host
 
 WrapBio = Callable[[ssl.MemoryBIO, ssl.MemoryBIO], ssl.SSLObject]
 _SEND_BYTES = 2**17  # of ciphertext above which it is sent before more is encrypted, so that it stays in the cache
@@ -81,7 +82,7 @@ class Endpoint(asyncio.BufferedProtocol):
             self._socket.abort()
             return
         name = self._socket.get_extra_info("peername")
-        self.peer = str(name[0]) if name else ""
+        self.peer = plain_host(str(name[0])) if name else ""
         self._socket.set_write_buffer_limits(WRITE_BYTES)
         with contextlib.suppress(OSError):
             raw = self._socket.get_extra_info("socket")

@@ -27,6 +27,7 @@ from jellybean_agent.relay.wire import (
 from jellybean_agent.security.certificates import CertificateFolder
 from jellybean_agent.security.identity import Role, identities, tls_auth_context
 from jellybean_agent.security.tls_context import ReloadingTlsContext, TlsSettings
+from jellybean_agent.system.addresses import client_network
 
 LOG = logging.getLogger("jellybean.relay")
 
@@ -102,7 +103,7 @@ class Relay:
         if self._is_draining:
             caller.endpoint.reset("the relay ends")
             return
-        victim = self._callers.begin(caller, caller.endpoint.peer)
+        victim = self._callers.begin(caller, client_network(caller.endpoint.peer))
         if victim is not None:
             victim.endpoint.reset("too many connections without a greeting")
 

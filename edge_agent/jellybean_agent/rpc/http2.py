@@ -59,6 +59,7 @@ from jellybean_agent.rpc.http2_stream import DIRECT_BYTES, Stream, StreamTable
 from jellybean_agent.rpc.unix_socket import UnixSocketConnection
 from jellybean_agent.rpc.unix_socket_frames import GREETING, STREAMS_GREETING, peer_uid
 from jellybean_agent.rpc.write_buffer import WriteBuffer
+from jellybean_agent.system.addresses import peer_name
 
 _READ_BYTES = 2**16
 _WAITING_BYTES = 2**17  # read, of TLS too, and not parsed yet: the most that a connection keeps until its peer's turn
@@ -110,8 +111,7 @@ class Http2Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._out.transport = cast(asyncio.Transport, transport)
         self._out.transport.set_write_buffer_limits(_UNSENT_BYTES)
-        name = transport.get_extra_info("peername")
-        self.responses.peer = f"ipv4:{name[0]}:{name[1]}" if isinstance(name, tuple) else "unix:"
+        self.responses.peer = peer_name(transport)
         entry: Entry | None = transport.get_extra_info(GATE_ENTRY)
         caller = self._server.opened(self, self.responses.peer, self.responses.auth_context, entry)
         self.responses.caller = caller

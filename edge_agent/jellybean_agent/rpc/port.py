@@ -15,6 +15,7 @@ from jellybean_agent.errors import StatusError
 from jellybean_agent.rpc.calls import AuthContext, Caller, Method, OpenConnection, RpcCall
 from jellybean_agent.rpc.flood_limits import FloodLimits
 from jellybean_agent.security.identity import Role, identities
+from jellybean_agent.system.addresses import peer_network
 
 _PRIVILEGED = frozenset({Role.ADMIN, Role.GATEWAY})
 _STOPPED_S = 2.0  # without a byte, after which a request may end for others
@@ -63,7 +64,7 @@ class RpcPort:
         `entry`: of a connection that was let in before its handshake.
         """
         identity = next(iter(identities(auth)), None)
-        who = peer.rpartition(":")[0] if identity is None else identity.uri
+        who = peer_network(peer) if identity is None else identity.uri
         if entry is None:
             entry = self.gate.enter(who, _ending(connection))
         elif identity is not None and not entry.identify(who):

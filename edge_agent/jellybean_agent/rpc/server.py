@@ -26,6 +26,7 @@ from jellybean_agent.rpc.flood_limits import FloodLimits
 from jellybean_agent.rpc.http2 import Http2Connection
 from jellybean_agent.rpc.port import RpcPort
 from jellybean_agent.rpc.tls.listener import TlsLimits, TlsListener
+from jellybean_agent.system.addresses import listening_sockets, parse_address
 
 LOG = logging.getLogger("jellybean.rpc")
 _BACKLOG = 1024
@@ -109,13 +110,17 @@ class RpcServer:
     def _bind(self, address: str, port: RpcPort, listener: TlsListener | None) -> int:
         is_unix = address.startswith("unix:")
         try:
-            bound = _unix_socket(address.removeprefix("unix:")) if is_unix else _tcp_socket(address)
-        except OSError as error:
+            if is_unix:
+                sockets = [_unix_socket(address.removeprefix("unix:"))]
+            else:
+                sockets = listening_sockets(*parse_address(address, least_port=0), _BACKLOG)
+        except (OSError, UnicodeError) as error:
             raise RuntimeError(f"cannot bind to {address}: {error}") from error
-        self._sockets.append((bound, port, listener))
-        # A server that is dropped before it is started closes its sockets too.
-        weakref.finalize(self, bound.close).atexit = False
-        return 1 if is_unix else int(bound.getsockname()[1])
+        for bound in sockets:
+            self._sockets.append((bound, port, listener))
+            # A server that is dropped before it is started closes its sockets too.
+            weakref.finalize(self, bound.close).atexit = False
+        return 1 if is_unix else int(sockets[0].getsockname()[1])
 
     async def start(self) -> None:
         """Accept connections."""
@@ -232,24 +237,6 @@ def _unix_socket(path: str) -> socket.socket:
     found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         found.bind(path)
-    except BaseException:
-        found.close()
-        raise
-    return found
-
-
-def _tcp_socket(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    kinds = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, kind, protocol, _, where = kinds[0]
-    found = socket.socket(family, kind, protocol)
-    try:
-        found.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # not REUSEPORT: two servers must not share a port unnoticed
-        found.bind(where)
-        found.listen(_BACKLOG)  # immediately, as until then another process could bind to the address too
     except BaseException:
         found.close()
         raise

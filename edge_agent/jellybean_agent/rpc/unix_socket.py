@@ -44,6 +44,7 @@ from jellybean_agent.rpc.unix_socket_frames import (
     STATUS,
 )
 from jellybean_agent.rpc.write_buffer import WriteBuffer
+from jellybean_agent.system.addresses import UNIX_PEER, peer_name
 
 _LENGTHS_BYTES = 4  # of HEAD's two lengths, at its end
 _MAX_HEAD_BYTES = 2**14
@@ -82,10 +83,8 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._out.transport = found = cast(asyncio.Transport, transport)
         found.set_write_buffer_limits(_UNSENT_BYTES)
-        name = transport.get_extra_info("peername")
-        if isinstance(name, tuple):
-            self.peer = f"ipv4:{name[0]}:{name[1]}"
-        else:
+        self.peer = peer_name(transport)
+        if self.peer == UNIX_PEER:
             found.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
         self.caller = self._server.opened(self, self.peer, self.auth_context, found.get_extra_info(GATE_ENTRY))
         if self.caller is None:

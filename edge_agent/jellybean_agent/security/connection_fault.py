@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jellybean_agent.errors import describe_error
+from jellybean_agent.errors import PlanViewError, describe_error
 from jellybean_agent.security.certificates import CertificateFolder, Credentials
 from jellybean_agent.security.identity import Identity, Role
 from jellybean_agent.security.renewal import renewal_advice, utc_minute
 from jellybean_agent.security.tls_context import anonymous_client_context, client_context
+from jellybean_agent.system.addresses import parse_address
 
 _CONNECT_S = 3.0
 _ANSWER_S = 2.0  # for the server's first bytes after the handshake: its settings, or why it refuses the certificate
@@ -66,11 +67,12 @@ def _fault_of_connection(
     address: str, who: str, port_words: str, check: Callable[[socket.socket], ConnectionFault | None]
 ) -> ConnectionFault | None:
     """The fault of a new connection, which `check` inspects. `who` should listen there, on its port `port_words`."""
-    host, _, port = address.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit() and int(port) < 2**16):
-        return ConnectionFault(f"{address!r} is no address: write HOST:PORT", of_certificate=False)
     try:
-        connection = socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S)
+        host, port = parse_address(address)
+    except PlanViewError as error:
+        return ConnectionFault(str(error), of_certificate=False)
+    try:
+        connection = socket.create_connection((host, port), _CONNECT_S)
     except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be encoded (IDNA)
         return ConnectionFault(_connect_failure(address, host, who, port_words, error), of_certificate=False)
     with connection:
@@ -118,10 +120,9 @@ def _fault_of_plain_text(connection: socket.socket, address: str) -> ConnectionF
 
 def _fault_of_http(address: str) -> ConnectionFault | None:
     """The fault if the server answers HTTP without TLS; None if it does not."""
-    host, _, port = address.rpartition(":")
     with (
         contextlib.suppress(OSError),
-        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S) as connection,
+        socket.create_connection(parse_address(address), _CONNECT_S) as connection,
     ):
         connection.sendall(_HTTP_REQUEST)
         if connection.recv(_MAX_HTTP_BYTES).startswith(b"HTTP/"):
@@ -247,10 +248,9 @@ class _Handshake:
 
         context = self._context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        host, _, port = self.address.rpartition(":")
         with (
             contextlib.suppress(OSError, ValueError),
-            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S) as connection,
+            socket.create_connection(parse_address(self.address), _CONNECT_S) as connection,
             context.wrap_socket(connection) as secured,
         ):
             return x509.load_der_x509_certificate(secured.getpeercert(binary_form=True) or b"")

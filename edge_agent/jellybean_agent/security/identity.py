@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote
 import grpc
 
 from jellybean_agent.errors import StatusError
+from jellybean_agent.system.addresses import peer_host
 from jellybean_agent.system.protocol_version import PROTOCOL_VERSION_KEY, protocol_mismatch, stated_protocol
 from jellybean_protos.plan_format import WORKFLOW_SEPARATOR, qualified_name
 
@@ -152,9 +153,7 @@ def caller_uri(context: Any) -> str:
 
 def caller_name(context: Any) -> str:
     """The URI of a caller's identity, or else its address without the port, for logs."""
-    address: str = context.peer()
-    has_port = address.count(":") > 1
-    return caller_uri(context) or (address.rpartition(":")[0] if has_port else address)
+    return caller_uri(context) or peer_host(context.peer())
 
 
 _current_caller: ContextVar[str] = ContextVar("caller", default="")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+_CONSTANT, _EQUALS = "constant ", " = "  # around a model input that takes the same value in each run; that follows
+_STATE, _STATE_FROM = "state ", " from "  # around a model input that takes a stream's state; the output follows
+Size = TypeVar("Size", bound=int | None)
 _ROWS_OF = "rows of "  # before an upstream: what feeds the input with the number of rows that each request gathers
 
 
@@ -25,7 +29,8 @@ class PortNames:
     sent where an edge names none; None: the first. `outputs`: an edge's `output` -> model output, where they differ.
     `rows`: of a model that fans out in batches, its output with the number of rows of each request. `rows_of`: the same
     for each output that is fanned out, where their numbers differ. `gathered_rows`: upstream that is gathered -> the
-    model input that takes the number of its rows of each request, so that the model can run in batches.
+    model input that takes the number of its rows of each request, so that the model can run in batches. `constants`:
+    model input -> the value that it takes in each run, as JSON: a number, or lists of numbers.
     """
 
     inputs: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -34,6 +39,7 @@ class PortNames:
     rows: str | None = None
     rows_of: Mapping[str, str] = field(default_factory=dict, hash=False)
     gathered_rows: Mapping[str, str] = field(default_factory=dict, hash=False)
+    constants: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def counts_rows(self) -> bool:
@@ -51,10 +57,11 @@ class PortNames:
     def input_by_upstream(self, upstreams: Iterable[str]) -> dict[str, str]:
         """Upstream -> model input, in the order of the upstreams; "" where the variant names none.
 
-        After them come the inputs with numbers of rows (`counted_upstream`).
+        After them come the inputs with numbers of rows (`counted_upstream`) and constants (`constant_value`).
         """
-        counters = {f"{_ROWS_OF}{upstream}": name for upstream, name in self.gathered_rows.items()}
-        return {**{upstream: self.inputs.get(upstream, "") for upstream in upstreams}, **counters}
+        fed = {upstream: self.inputs.get(upstream, "") for upstream in upstreams}
+        fed |= {f"{_ROWS_OF}{upstream}": name for upstream, name in self.gathered_rows.items()}
+        return fed | {f"{_CONSTANT}{name}{_EQUALS}{text}": name for name, text in self.constants.items()}
 
     def output_of(self, edge_output: str | None) -> str | None:
         """The model output for an edge with this `output` (None: it names none); None is the model's first."""
@@ -64,3 +71,39 @@ class PortNames:
 def counted_upstream(upstream: str) -> str | None:
     """The upstream whose rows an input counts; None for what an upstream itself feeds (`input_by_upstream`)."""
     return upstream.removeprefix(_ROWS_OF) if upstream.startswith(_ROWS_OF) else None
+
+
+def constant_value(upstream: str, name: str) -> str | None:
+    """The value, as JSON, that the model input `name` takes in each run; None if an upstream feeds it."""
+    start = f"{_CONSTANT}{name}{_EQUALS}"
+    return upstream.removeprefix(start) if upstream.startswith(start) else None
+
+
+def state_inputs(state: Mapping[str, str]) -> dict[str, str]:
+    """Upstream -> model input for the inputs that take a state, as of `input_by_upstream`. `state`: input -> output."""
+    return {f"{_STATE}{name}{_STATE_FROM}{output}": name for name, output in state.items()}
+
+
+def state_output(upstream: str, name: str) -> str | None:
+    """The model output that the state input `name` takes from the chunk before; None if this upstream is no state."""
+    start = f"{_STATE}{name}{_STATE_FROM}"
+    return upstream.removeprefix(start) if upstream.startswith(start) else None
+
+
+def rows_axis(shape: Sequence[int | None]) -> int:
+    """The axis along which the states of several streams are stacked, by the sizes of a state (-1, None: any size).
+
+    The first, unless its size or another one says otherwise: recurrent layers have it behind their number of layers.
+    """
+    sizes = [-1 if size is None else size for size in shape]
+    if sizes[:1] in ([-1], [1]) and -1 not in sizes[1:]:
+        return 0
+    for size in (-1, 1):
+        if size in sizes:
+            return sizes.index(size) if sizes.count(size) == 1 else 0
+    return 0
+
+
+def rows_first(shape: Sequence[Size], axis: int) -> tuple[Size, ...]:
+    """A shape with its axis of rows moved to the front."""
+    return (*shape[axis : axis + 1], *shape[:axis], *shape[axis + 1 :])

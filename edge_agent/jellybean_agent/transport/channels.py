@@ -38,6 +38,7 @@ from jellybean_agent.security.tls_context import (
     client_context,
     tls_error_text,
 )
+from jellybean_agent.system.addresses import is_loopback, join_address, parse_address
 from jellybean_agent.telemetry.logs import about, log_fields
 from jellybean_agent.tensors.tensors import MAX_MESSAGE_BYTES
 
@@ -58,7 +59,6 @@ _RPC_TLS = TlsSettings(minimum=ssl.TLSVersion.TLSv1_2, alpn=SERVER_ALPN)  # TLS 
 _OPEN_TLS = replace(_RPC_TLS, clients=False, alpn=(HTTP2_ALPN,))
 _OPEN_AGE_S = 60.0  # of connections of clients without a certificate
 _GRACE_S = 120.0  # for calls in progress on a connection at the end of its lifetime
-_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _MAX_SOCKET_PATH = 100
 
 
@@ -73,27 +73,29 @@ class Transport:
     admission: Admission = field(default_factory=Admission, compare=False)  # of all servers of the process
 
     def check(self, address: str) -> str:
-        """Return the address if this transport may listen on it and call it, else raise PlanViewError."""
+        """An address in its plain form, if this transport may listen on it and call it, else PlanViewError."""
         kind, _, rest = address.partition(":")
         if kind == "unix":
             if len(os.fsencode(rest)) >= _MAX_SOCKET_PATH:
                 raise PlanViewError(f"{address}: a socket path must be shorter than {_MAX_SOCKET_PATH} bytes")
             return address
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or int(port) > 65535:
-            raise PlanViewError(f"{address}: not an address; write unix:/path or HOST:PORT")
+        try:
+            host, port = parse_address(address, least_port=0)
+        except PlanViewError as error:
+            raise PlanViewError(f"{error}; or unix:/path") from error
         if self.certificate is not None:
-            return address
+            return join_address(host, port)
         if not self.insecure:
             reason = "TCP needs a certificate (--tls FOLDER, made by `jellybean certs`); unix:/path needs none"
             raise PlanViewError(f"{address}: {reason}")
-        if host not in _LOOPBACK:
-            raise PlanViewError(f"{address}: --insecure works on 127.0.0.1 only")
-        return address
+        if not is_loopback(host):
+            raise PlanViewError(f"{address}: --insecure works on 127.0.0.1 and [::1] only")
+        return join_address(host, port)
 
     def channel(self, address: str, worker: str = GATEWAY) -> grpc.aio.Channel:
         """A channel to a worker, or to the gateway, whose certificate must have that identity."""
-        options, credentials = _dialling(self, self.check(address), worker)
+        address = self.check(address)
+        options, credentials = _dialling(self, address, worker)
         if credentials is None:
             return grpc.aio.insecure_channel(_target(address), options=options)
         return grpc.aio.secure_channel(_target(address), credentials, options=options)
@@ -102,7 +104,8 @@ class Transport:
         self, address: str, worker: str = GATEWAY, more_options: Iterable[tuple[str, Any]] = ()
     ) -> grpc.Channel:
         """Like `channel`, but a blocking channel, for callers without an event loop. `more_options`: of gRPC."""
-        options, credentials = _dialling(self, self.check(address), worker)
+        address = self.check(address)
+        options, credentials = _dialling(self, address, worker)
         options += more_options
         if credentials is None:
             return grpc.insecure_channel(_target(address), options=options)
@@ -153,7 +156,7 @@ class Transport:
         `port`: what it is for. Clients of enrolment need no certificate; the server shows its own in any case.
         """
         clients = port is not ListeningPort.ENROLMENT
-        self.check(address)
+        address = self.check(address)
         if address.startswith("unix:"):
             _check_private(Path(address.removeprefix("unix:")))
         try:

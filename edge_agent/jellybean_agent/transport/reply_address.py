@@ -16,6 +16,7 @@ import grpc
 
 from jellybean_agent.errors import PlanViewError, StatusError
 from jellybean_agent.security.identity import REPLY_ADDRESS_KEY, REPLY_KEY, Role
+from jellybean_agent.system.addresses import join_address
 from jellybean_agent.transport.channels import Transport, caller_identity
 
 _SEPARATOR = "."  # between a gateway's key and the rest of an attempt's id
@@ -36,9 +37,9 @@ class ReplyAddress:
 
         `address`: as of `Transport.check`; an IPv6 address needs no brackets.
         """
-        host, separator, port = address.rpartition(":")
-        if not address.startswith("unix:") and ":" in host and not host.startswith("["):
-            address = f"[{host}]{separator}{port}"
+        host, _, port = address.rpartition(":")
+        if not address.startswith("unix:") and ":" in host:
+            address = join_address(host, port)
         return cls(uuid.uuid4().hex[:_KEY_DIGITS], transport.check(address))
 
     @property

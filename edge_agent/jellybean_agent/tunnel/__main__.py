@@ -9,11 +9,12 @@ from pathlib import Path
 
 from jellybean_agent.brain.plan_reading import read_plan
 from jellybean_agent.errors import PlanViewError
-from jellybean_agent.relay.addresses import parse_address, read_ports
+from jellybean_agent.relay.addresses import read_ports
 from jellybean_agent.relay.process import Parser, Service, add_process_options, run_service
 from jellybean_agent.relay.traffic import TrafficCollector
 from jellybean_agent.security.certificates import CertificateFolder
 from jellybean_agent.security.identity import Identity, Role
+from jellybean_agent.system.addresses import parse_address
 from jellybean_agent.tunnel.tunnel import Tunnel, TunnelSettings
 from jellybean_protos.standard_streams import open_standard_streams
 

@@ -13,6 +13,7 @@ from jellybean_agent.relay.wire import RELAY_ALPN
 from jellybean_agent.security.certificates import CertificateFolder, Credentials
 from jellybean_agent.security.identity import Role, identities, tls_auth_context
 from jellybean_agent.security.tls_context import client_context, tls_error_text
+from jellybean_agent.system.addresses import join_address
 
 _RELAY_ROLES = (Role.RELAY, Role.GATEWAY)
 
@@ -31,6 +32,7 @@ class Dialler:
     async def dial(self) -> TlsEndpoint:
         """A secured connection, whose events still go nowhere. TransientError with the reason if there is none."""
         host, port = self._relay
+        at = join_address(host, port)
         handshake = _Handshake()
         try:
             context = self._newest_context()
@@ -51,11 +53,11 @@ class Dialler:
                     raise
         except (ssl.SSLError, ValueError) as error:  # of the own certificate; UnicodeError: of the host name
             reason = tls_error_text(error) if isinstance(error, ssl.SSLError) else dial_failure(error)
-            raise TransientError(f"{host}:{port}: {reason}") from error
+            raise TransientError(f"{at}: {reason}") from error
         except OSError as error:  # TimeoutError is an OSError
-            raise TransientError(f"{host}:{port}: {dial_failure(error)}") from error
+            raise TransientError(f"{at}: {dial_failure(error)}") from error
         except _HandshakeError as error:
-            raise TransientError(f"{host}:{port}: {error}") from error
+            raise TransientError(f"{at}: {error}") from error
         return endpoint
 
     def _newest_context(self) -> ssl.SSLContext:

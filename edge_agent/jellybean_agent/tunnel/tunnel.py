@@ -15,6 +15,7 @@ from jellybean_agent.relay.listeners import Listeners
 from jellybean_agent.relay.traffic import FROM_WORKER, TO_WORKER, ReasonLog, Traffic
 from jellybean_agent.relay.wire import STARTED, UNREACHABLE
 from jellybean_agent.security.certificates import CertificateFolder
+from jellybean_agent.system.addresses import join_address
 from jellybean_agent.tunnel.backoff import Backoff
 from jellybean_agent.tunnel.conversation import Conversation, OtherDeploymentError
 from jellybean_agent.tunnel.dialling import Dialler
@@ -229,8 +230,8 @@ class Tunnel:
         return Conversation(await self._dialler.dial(), settings.limits.silence_s, settings.deployment)
 
     def _only_others(self) -> str:
-        (host, port), deployment = self._settings.relay, self._settings.deployment
-        return f"only relays of other deployments answer at {host}:{port}, none with --deployment {deployment!r}"
+        at, deployment = join_address(*self._settings.relay), self._settings.deployment
+        return f"only relays of other deployments answer at {at}, none with --deployment {deployment!r}"
 
 
 class _Accepted(Sink):

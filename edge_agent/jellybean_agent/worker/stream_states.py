@@ -22,14 +22,8 @@ from jellybean_agent.worker.run_outputs import RunDone, is_direct_call
 
 MAX_STREAMS = 4096  # per operator; beyond it the stream that was idle longest is forgotten
 IDLE_S = 300.0  # after which a stream without chunks is forgotten
-_EDGE = "state "  # before the model input's name: the upstream of an input that no edge of the plan feeds
 
-State = tuple[Array, ...]  # one tensor per state input, in the plan's order, each with a leading dimension of 1
-
-
-def state_inputs(state: Mapping[str, str]) -> dict[str, str]:
-    """Upstream -> model input for the inputs that take the state, in the form of `OperatorView.input_names`."""
-    return {f"{_EDGE}{name}": name for name in state}
+State = tuple[Array, ...]  # one tensor per state input, in the plan's order, with its 1 row first
 
 
 def initial_state(ports: Sequence[TensorPort]) -> State:
@@ -46,7 +40,7 @@ def check_state_ports(operator: OperatorView, inputs: Sequence[TensorPort], outp
             raise ModelError(f"no output {output!r} for the state {name!r}; the model has {', '.join(sent)}")
         if not port.shape or min(port.shape[1:], default=0) < 0:
             raise ModelError(
-                f"the state {name!r} has shape {list(port.shape)}: its sizes beside the first must be fixed"
+                f"the state {name!r} has shape {list(port.shape)}: its sizes beside the rows must be fixed"
             )
         if made.dtype != port.dtype:
             raise ModelError(f"the state {name!r} is {port.dtype}, output {output!r} is {made.dtype}")

@@ -31,7 +31,7 @@ from jellybean.cli.serving.watch import run_json, watch
 from jellybean.errors import InputError
 from jellybean.folders import STATE_FOLDER, state_folder
 from jellybean.quantities import did_you_mean
-from jellybean_agent import plan_view
+from jellybean_agent import join_address, plan_view
 from jellybean_solver import to_document
 
 
@@ -137,7 +137,7 @@ def gateway(
     if json:
         watch(running, [], detach=detach, as_json=found)
         return
-    http = f" and https://{host}:{http_port}" if http_port else ""
+    http = f" and https://{join_address(host, http_port)}" if http_port else ""
     log = directory / STATE_FOLDER / "logs" / "gateway.log"
     at = f"{running.state.clients_address}{http}"
     serving = f"serving {plan.name} ({running.state.plan[:12]}) on {at}: {joining.summary}; log: {log}"

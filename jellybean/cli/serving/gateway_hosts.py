@@ -8,8 +8,9 @@ from pathlib import Path
 from jellybean.cli.console import say
 from jellybean.cli.kubernetes.options import connect_to
 from jellybean.documents import AnyProject, Project
+from jellybean_agent import plain_host
 
-_HERE = ("localhost", "127.0.0.1")
+_HERE = ("localhost", "127.0.0.1", "::1")
 
 
 def gateway_hosts(project: AnyProject, before: Sequence[str], given: Sequence[str], namespace: str) -> tuple[str, ...]:
@@ -18,7 +19,8 @@ def gateway_hosts(project: AnyProject, before: Sequence[str], given: Sequence[st
     `before`: those of the certificate that it replaces, which stay unless others are `given`; names of the Service
     stay unless both others and a `namespace` are given.
     """
-    return tuple(dict.fromkeys((*_HERE, *(given or before), *_service_hosts(project, before, given, namespace))))
+    stated = map(plain_host, given or before)
+    return tuple(dict.fromkeys((*_HERE, *stated, *_service_hosts(project, before, given, namespace))))
 
 
 def context_namespace(kubeconfig: Path | None, context: str | None, namespace: str | None) -> str:

@@ -12,10 +12,9 @@ from typing import Any
 from jellybean.serving.allowed_python import allow_python_options
 from jellybean.serving.client import Client
 from jellybean.serving.local.running import Running
-from jellybean_agent import GATEWAY, read_plan
+from jellybean_agent import EVERY_ADDRESS, GATEWAY, is_every_address, read_plan
 
 _MAX_NAMES = 8  # longest list of workers in a message
-_EVERY_ADDRESS = ("", "0.0.0.0", "[::]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class Joining:
         name, allowed = shlex.quote(worker), allow_python_options(self.functions.get(worker, ()))
         if not self.enrol:
             files = f"--plan plan.json --peers peers.json --tls agent/{name}"
-            return "", f"jellybean-agent --worker {name} {files} --listen 0.0.0.0:PORT --no-emulation{allowed}"
+            return "", f"jellybean-agent --worker {name} {files} --listen {EVERY_ADDRESS}:PORT --no-emulation{allowed}"
         token = f"jellybean token {shlex.quote(str(self.directory))} --worker {name} > token"
         return token, f"jellybean-agent --join {self.enrol} --token-file token --state jellybean-agent{allowed}"
 
@@ -93,4 +92,4 @@ def joining_of(running: Running, directory: Path, enrol: str | None) -> Joining:
 def _reached_at(listen: str, gateway: str) -> str:
     """An address to listen on, as others reach it: with the gateway's host, if it stands for every address."""
     host, _, port = listen.rpartition(":")
-    return f"{gateway.rpartition(':')[0]}:{port}" if listen and host in _EVERY_ADDRESS else listen
+    return f"{gateway.rpartition(':')[0]}:{port}" if listen and is_every_address(host) else listen

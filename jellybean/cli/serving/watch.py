@@ -12,6 +12,7 @@ from jellybean.cli.console import errors, out, print_json, say
 from jellybean.cli.exit_status import EXIT_FAILURE
 from jellybean.display.terminal import BAD, GOOD
 from jellybean.folders import STATE_FOLDER
+from jellybean_agent import join_address
 
 if TYPE_CHECKING:
     from jellybean.serving.local.running import Running
@@ -59,7 +60,7 @@ def run_json(running: Running, settings: LaunchSettings | JoinedSettings, *, hos
         "plan": state.plan,
         "socket": owner_endpoint(running.directory).address,
         "address": state.clients_address if settings.port is not None else None,
-        "http": f"{scheme}://{host}:{settings.http_port}" if settings.http_port else None,
+        "http": f"{scheme}://{join_address(host, settings.http_port)}" if settings.http_port else None,
         "metrics": f"http://127.0.0.1:{settings.metrics_port}/metrics" if settings.metrics_port else None,
         "logs": str(running.directory / STATE_FOLDER / "logs"),
     }

@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from jellybean.documents.checks.checked import CheckedWorkflow, as_written
+from jellybean.documents.checks.constants import without_constants
 from jellybean.documents.checks.gathered_rows import without_row_counts
 from jellybean.documents.checks.model_fit import ArrayHeader, Models, check_model_fit, with_step_shapes
 from jellybean.documents.checks.state_checks import without_state
@@ -131,6 +132,7 @@ def check_files(workflow: CheckedWorkflow, flow: Flow, directory: Path) -> Model
             model = _model(workflow, directory, ("operators", operator, "variants", variant), files)
             if model is not None:
                 fed = without_row_counts(workflow, operator, spec, variant, model)
+                fed = without_constants(workflow, operator, variant, fed)
                 models.setdefault(operator, {})[variant] = without_state(workflow, operator, spec, variant, fed)
     for path, files in _valid_variants(workflow):
         _model(workflow, directory, path, files)

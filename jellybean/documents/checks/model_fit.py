@@ -10,6 +10,7 @@ from jellybean.documents.checks.checked import CheckedWorkflow, certain_answers
 from jellybean.documents.checks.conversions import Conversion, on_array, steps_between
 from jellybean.documents.checks.step_shapes import with_given_shapes
 from jellybean.documents.checks.tensors import (
+    SINGLE_ANSWER,
     ModelSignature,
     Port,
     Tensor,
@@ -93,6 +94,10 @@ def _check_answers(workflow: CheckedWorkflow, operator: str, variants: Mapping[s
     for variant, port in answers:
         if reason := unserved_reason(port.tensor.dtype):
             _add_unserved(workflow, (operator, variant), variants[variant], port, reason)
+        elif port.tensor.shape == ():
+            what, _, hint = SINGLE_ANSWER.partition(": ")
+            text = f"output {port.name!r} of {operator} {variant} is {what}"
+            workflow.tree.add(("operators", operator, "variants", variant), text, hint, key=True)
     answers = [(variant, port) for variant, port in answers if not unserved_reason(port.tensor.dtype)]
     for variant, other in answers[1:]:
         first, one = answers[0]
@@ -198,6 +203,11 @@ def _check_fit(
         if reason := unserved_reason(port.tensor.dtype):
             text = f"input {port.name!r} of {operator} {variant} {reason}"
             workflow.tree.add((*base, index), text, "export the model with numbers as its inputs")
+            continue
+        if port.tensor.shape is None:
+            text = f"input {port.name!r} of {operator} {variant} does not state its number of dimensions"
+            hint = "export the model with a shape for it, [batch, ...], whose sizes may be open"
+            workflow.tree.add((*base, index), text, hint)
             continue
         if port.name in taken:
             free = {edge.upstream: _free(model, edges)}

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from jellybean.documents.checks.checked import CheckedWorkflow
-from jellybean.documents.checks.tensors import ModelSignature, Port, misfits
+from jellybean.documents.checks.tensors import ModelSignature, Port, misfits, shape_text
 from jellybean.documents.flow import Flow
 from jellybean.documents.schema.workflow import OperatorSpec, WorkflowDocument
 from jellybean.quantities import did_you_mean, quoted
+from jellybean_agent import rows_axis, rows_first
 from jellybean_solver import Deliver, EdgeKind
 
 
@@ -95,19 +96,29 @@ def _tensor_problems(
             yield f"model {variant} has no {what} {quoted(name)}", hint
     if given not in takes:
         return
-    shape = takes[given].tensor.shape
+    axis = rows_axis(takes[given].tensor.shape or ())
+    taken = _rows_first(takes[given], axis)
+    shape = taken.tensor.shape
     subject = f"input {quoted(given)} of model {variant}"
     if shape is not None and (not shape or None in shape[1:]):
+        figures = shape_text(takes[given].tensor.shape or ())
         hint = "export it with fixed sizes: at the begin of a stream it is filled with zeros"
-        yield f"{subject} has a shape whose sizes beside the first are not fixed", hint
+        yield f"{subject} has shape {figures}, whose sizes beside the rows are not fixed", hint
     elif shape is not None and shape[0] not in (None, 1):
-        hint = "export it with the rows of the batch first: states of several streams are stacked along it"
+        hint = "export it with a dimension of any size, or of 1, for the rows of the batch: states are stacked along it"
         yield f"{subject} has {shape[0]} rows, a stream's state has 1", hint
     elif shape is not None and shape[0] == 1 and (port := _of_any_rows(edge_inputs)) is not None:
         hint = "export both with a dynamic leading dimension, or both with 1"
         yield f"{subject} takes exactly 1 row, input {quoted(port.name)} a batch", hint
-    elif made in gives and (why := misfits(gives[made].tensor, takes[given], EdgeKind.EACH)):
+    elif made in gives and (why := misfits(_rows_first(gives[made], axis).tensor, taken, EdgeKind.EACH)):
         yield f"output {quoted(made)} of model {variant} does not fit input {quoted(given)}: {why}", "change the model"
+
+
+def _rows_first(port: Port, axis: int) -> Port:
+    """The input or output of a state as it is served: with its axis of rows moved to the front."""
+    shape = port.tensor.shape
+    moved = shape if shape is None or len(shape) <= axis else rows_first(shape, axis)
+    return replace(port, tensor=replace(port.tensor, shape=moved))
 
 
 def _of_any_rows(ports: Sequence[Port]) -> Port | None:

@@ -20,6 +20,12 @@ class ModelFileError(JellyBeanError):
     """A file that is not a usable ONNX model."""
 
 
+SINGLE_ANSWER = (
+    "a single number (shape []), and an answer has a row for each request: export the model with shape [1], or write "
+    "another output of it as output: NAME in its variant"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """NumPy dtype name and shape of a tensor; None stands for an unknown shape or dimension."""
@@ -72,8 +78,12 @@ def read_model(path: Path) -> ModelSignature:
     weights = {tensor.name for tensor in proto.graph.initializer}
     inputs = tuple(_port(path, value) for value in proto.graph.input if value.name not in weights)
     outputs = tuple(_port(path, value) for value in proto.graph.output)
-    if not inputs or not outputs:
+    if not proto.graph.node and not outputs:
         raise ModelFileError(f"{path.name} is not an ONNX model with inputs and outputs")
+    if not inputs:
+        raise ModelFileError(f"{path.name} has no inputs: there is nothing that a request would bring")
+    if not outputs:
+        raise ModelFileError(f"{path.name} has no outputs: there is nothing to answer with")
     return ModelSignature(inputs, outputs)
 
 
@@ -92,7 +102,10 @@ def _port(path: Path, value: Any) -> Port:
         dtype = _type_text(value.type)
     if not kind.HasField("shape"):
         return Port(value.name, Tensor(dtype, None))
-    dims = tuple(dim.dim_value if dim.WhichOneof("value") == "dim_value" else None for dim in kind.shape.dim)
+    dims = tuple(
+        dim.dim_value if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0 else None
+        for dim in kind.shape.dim
+    )
     return Port(value.name, Tensor(dtype, dims))
 
 

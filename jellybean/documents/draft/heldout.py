@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,16 +15,20 @@ import numpy.typing as npt
 from jellybean.documents.checks.tensors import Port, Tensor, misfits
 from jellybean.documents.draft.wiring import DraftSource
 from jellybean.errors import InputError
+from jellybean.quantities import SIZE, format_quantity
 from jellybean.tensor_files import read_archive
-from jellybean_agent import unserved_reason
+from jellybean_agent import MAX_TENSOR_BYTES, unserved_reason
 from jellybean_solver import EdgeKind
 
 Array = npt.NDArray[Any]
 
 LABELS = "labels"
+STREAMS = "streams"  # the stream of each row
 RANDOM_ROWS = 64
+_LEAST_ROWS, _MAX_BYTES = 8, 2**26  # fewer rows where those of an array would take more than this
 OPEN_SIZE = 16  # size of a dimension that a model leaves open
 _SMALL_INTEGERS = 10  # random integers are below: they may be indices of words or classes
+INTEGERS = ((0, _SMALL_INTEGERS), (0, 1), (0, 2), (1, 2))  # from, up to but not including: ranges that are tried
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,8 @@ class HeldOutDraft:
     """The arrays of a draft's held-out data, and which of them is each source's.
 
     `array_of`: source -> its array. `guesses`: sources whose array follows from type and shape only. `candidates`:
-    source without an array -> arrays that fit its shape; empty for random data.
+    source without an array -> arrays that fit its shape; empty for random data. `refusals`: source whose random inputs
+    no model took -> why.
     """
 
     arrays: Mapping[str, Array]
@@ -38,6 +45,12 @@ class HeldOutDraft:
     guesses: frozenset[str] = frozenset()
     candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     is_random: bool = False
+    refusals: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def stream_ids(self) -> str | None:
+        """The array with the stream of each row; None if there is none, or it feeds a model input of that name."""
+        return STREAMS if STREAMS in self.arrays and STREAMS not in self.array_of.values() else None
 
     @property
     def labels(self) -> Array | None:
@@ -45,34 +58,69 @@ class HeldOutDraft:
         return None if LABELS in self.array_of.values() else self.arrays.get(LABELS)
 
 
-def random_inputs(sources: Sequence[DraftSource], seed: int = 0) -> HeldOutDraft:
+@dataclass(frozen=True)
+class Drawing:
+    """How random inputs are drawn: the size of dimensions that a model leaves open, the least integer, and the first
+    that is too large.
+    """
+
+    size: int = OPEN_SIZE
+    least: int = 0
+    above: int = _SMALL_INTEGERS
+
+
+def random_inputs(sources: Sequence[DraftSource], drawing: Drawing = Drawing()) -> HeldOutDraft:
     """Random requests, one per row; none for sources of other types than numbers, or of unknown dimensions."""
-    generator = np.random.default_rng(seed)
-    drawn = {source.name: _random(source, generator) for source in sources}
+    drawn = {source.name: draw(source, drawing) for source in sources}
     arrays = {name: array for name, array in drawn.items() if array is not None}
     return HeldOutDraft(arrays, {name: name for name in arrays}, is_random=True)
 
 
-def _random(source: DraftSource, generator: np.random.Generator) -> Array | None:
+def draw(source: DraftSource, drawing: Drawing) -> Array | None:
+    """Random requests of a source, which depend on its name and the drawing only."""
     tensor = source.tensor
-    if tensor.shape is None or unserved_reason(tensor.dtype):
+    if not tensor.shape or unserved_reason(tensor.dtype):
         return None
-    shape = (RANDOM_ROWS, *(size or OPEN_SIZE for size in tensor.shape[1:]))
-    dtype = np.dtype(tensor.dtype)
+    dtype, sizes = np.dtype(tensor.dtype), [drawing.size if size is None else size for size in tensor.shape[1:]]
+    row_bytes = max(1, math.prod(sizes) * dtype.itemsize)
+    if row_bytes > MAX_TENSOR_BYTES:
+        return None
+    shape = (min(RANDOM_ROWS, max(_LEAST_ROWS, _MAX_BYTES // row_bytes)), *sizes)
     if any("mask" in port for port in source.ports):
         return np.ones(shape, dtype)
+    generator = np.random.default_rng(zlib.crc32(source.name.encode()))
+    if dtype.kind == "f":
+        return generator.random(shape).astype(dtype)
+    least, above = drawing.least, drawing.above
     if dtype == np.bool_:
-        return generator.integers(0, 2, shape).astype(dtype)
-    if dtype == np.uint8:
-        return generator.integers(0, 256, shape).astype(dtype)
-    if np.issubdtype(dtype, np.integer):
-        return generator.integers(0, _SMALL_INTEGERS, shape).astype(dtype)
-    return generator.random(shape).astype(dtype) if np.issubdtype(dtype, np.floating) else None
+        least, above = 0, 2
+    elif dtype == np.uint8 and above == _SMALL_INTEGERS:
+        above = 256
+    return generator.integers(least, above, shape).astype(dtype)
 
 
-def open_sizes(tensor: Tensor) -> bool:
-    """True if the model leaves a size other than the number of rows open."""
-    return tensor.shape is not None and None in tensor.shape[1:]
+def drawn_by_init(name: str, array: Array) -> bool:
+    """True if an array has the random numbers that `init` draws for a source of this name."""
+    tensor = Tensor(array.dtype.name, (None, *array.shape[1:]))
+    if array.ndim == 0 or not array.size or unserved_reason(tensor.dtype):
+        return False
+    drawings = (Drawing(least=least, above=above) for least, above in INTEGERS)
+    drawn = (draw(DraftSource(name, tensor, ()), drawing) for drawing in drawings)
+    return any(rows is not None and np.array_equal(rows[: len(array)], array[: len(rows)]) for rows in drawn)
+
+
+def undrawn_reason(tensor: Tensor) -> str:
+    """Why there are no random requests of a tensor of numbers; empty for text, of which checks tell."""
+    if unserved_reason(tensor.dtype):
+        return ""
+    if tensor.shape is None:
+        return "the model does not state its number of dimensions"
+    row_bytes = math.prod(OPEN_SIZE if size is None else size for size in tensor.shape[1:])
+    row_bytes *= np.dtype(tensor.dtype).itemsize
+    if row_bytes > MAX_TENSOR_BYTES:
+        limit = format_quantity(SIZE, MAX_TENSOR_BYTES, 3)
+        return f"one has {format_quantity(SIZE, row_bytes, 3)}, and a tensor at most {limit}"
+    return ""
 
 
 def read_data(file: Path, sources: Sequence[DraftSource]) -> HeldOutDraft:
@@ -82,8 +130,8 @@ def read_data(file: Path, sources: Sequence[DraftSource]) -> HeldOutDraft:
     the draft has candidates instead. InputError if the file is no archive.
     """
     arrays = read_archive(file)
-    inputs_called_labels = any(source.name == LABELS for source in sources)
-    given = [name for name in arrays if name != LABELS or inputs_called_labels]
+    reserved = {LABELS, STREAMS} - {source.name for source in sources}
+    given = [name for name in arrays if name not in reserved]
     array_of = {source.name: source.name for source in sources if source.name in given}
     if len(sources) == len(given) == 1:
         array_of = {sources[0].name: given[0]}
@@ -102,7 +150,9 @@ def read_data(file: Path, sources: Sequence[DraftSource]) -> HeldOutDraft:
     array_of = {
         source.name: {**array_of, **guesses}[source.name] for source in sources if source.name not in candidates
     }
-    kept = dict.fromkeys([*array_of.values(), *(name for names in candidates.values() for name in names), LABELS])
+    kept = dict.fromkeys(
+        [*array_of.values(), *(name for names in candidates.values() for name in names), LABELS, STREAMS]
+    )
     used = {name: arrays[name] for name in kept if name in arrays}
     if single := next((name for name, array in used.items() if array.ndim == 0), None):
         raise InputError(f"{file}#{single} is a single value: save an array with one row per request")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from jellybean.documents.checks.tensors import ModelSignature, Port, Tensor, read_model
+from jellybean.documents.checks.tensors import ModelFileError, ModelSignature, Port, Tensor, read_model
+from jellybean.documents.draft.unfed_inputs import guessed_constant, guessed_state
 from jellybean.documents.schema.todos import PLACEHOLDER
 from jellybean.errors import InputError
 from jellybean.folders import walk_tree
@@ -27,8 +28,9 @@ _NUMBERED_SIZE = re.compile(r".*_dim_\d+|unk__\d+|\d+")
 class DraftModel:
     """A model file with its name and signature. `rows`: the leading dimension of each input and output, by name.
 
-    The first output of the signature is the answer. `label`: the file's own first output, if that is a class label
-    before the scores.
+    The inputs of the signature are those that requests bring: `constants` has guessed values of others, `state` the
+    inputs that take an output of the stream's chunk before. The first output is the answer. `label`: the file's own
+    first output, if that is a class label before the scores.
     """
 
     name: str
@@ -36,6 +38,8 @@ class DraftModel:
     signature: ModelSignature
     rows: Mapping[str, Rows]
     label: str | None = None
+    constants: Mapping[str, bool | int | float] = field(default_factory=dict)
+    state: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def answer(self) -> str | None:
@@ -111,7 +115,17 @@ def read_model_file(name: str, file: Path) -> DraftModel:
     outputs = list(signature.outputs)
     label = outputs[0].name if index else None
     outputs.insert(0, outputs.pop(index))
-    return DraftModel(name, file, ModelSignature(signature.inputs, tuple(outputs)), _rows(file), label)
+    constants = {port.name: value for port in signature.inputs if (value := guessed_constant(port)) is not None}
+    if len(constants) == len(signature.inputs):
+        raise ModelFileError(
+            f"each input ({', '.join(constants)}) is a single number (shape []), and a request's tensor has a leading "
+            "dimension: export the model with shape [1], or with a dynamic first dimension"
+        )
+    inputs = tuple(port for port in signature.inputs if port.name not in constants)
+    state = guessed_state(inputs, outputs[1:])
+    inputs = tuple(port for port in inputs if port.name not in state)
+    fed = ModelSignature(inputs, tuple(outputs))
+    return DraftModel(name, file, fed, _rows(file), label, constants, state)
 
 
 def _answer(outputs: Sequence[Port]) -> int:
@@ -167,17 +181,19 @@ def _rows(file: Path) -> Mapping[str, Rows]:
     for value in (*graph.input, *graph.output):
         shape = value.type.tensor_type.shape.dim
         kind = shape[0].WhichOneof("value") if shape else None
-        size = shape[0].dim_value if kind == "dim_value" else shape[0].dim_param if kind == "dim_param" else None
+        size = (
+            max(shape[0].dim_value, 0) if kind == "dim_value" else shape[0].dim_param if kind == "dim_param" else None
+        )
         sizes[value.name] = size or None
     return sizes
 
 
 def group_variants(models: Sequence[DraftModel]) -> tuple[DraftOperator, ...]:
     """Models whose names begin alike and whose tensors are alike become variants of one operator."""
-    groups: dict[tuple[str, tuple[Tensor, ...]], list[DraftModel]] = {}
+    groups: dict[tuple[str, tuple[Tensor, ...], tuple[tuple[str, str], ...]], list[DraftModel]] = {}
     for model in models:
         tensors = tuple(_comparable(port.tensor) for port in (*model.signature.inputs, *model.signature.outputs))
-        groups.setdefault((_first_word(model.name), tensors), []).append(model)
+        groups.setdefault((_first_word(model.name), tensors, tuple(model.state.items())), []).append(model)
     operators: dict[str, DraftOperator] = {}
     for group in groups.values():
         operator = _operator(group)

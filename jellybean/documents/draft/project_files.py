@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from jellybean.documents.draft.blank import BLANK_INFRASTRUCTURE, blank_workflow
-from jellybean.documents.draft.heldout import random_inputs, read_data
+from jellybean.documents.draft.heldout import read_data
 from jellybean.documents.draft.models import DraftModel, group_variants, read_models, valid_name
 from jellybean.documents.draft.text import HELD_OUT_FILE, draft_infrastructure, draft_workflow
+from jellybean.documents.draft.trials import tried_inputs
 from jellybean.documents.draft.wiring import Draft, wire
 from jellybean.documents.layout import INFRASTRUCTURE_FILE, PROFILES_FILE, WORKFLOW_FILE, WORKFLOWS_FOLDER
 from jellybean.errors import InputError
@@ -23,10 +24,13 @@ _MODELS_FOLDER = "models"
 
 @dataclass(frozen=True)
 class Drafted:
-    """The draft that was written. `array_of`: source with held-out inputs -> its array."""
+    """The draft that was written. `array_of`: source with held-out inputs -> its array. `refusals`: source for which no
+    random inputs were taken -> why.
+    """
 
     draft: Draft
     array_of: Mapping[str, str]
+    refusals: Mapping[str, str] = field(default_factory=dict)
 
 
 def require_new(directory: Path) -> None:
@@ -59,7 +63,7 @@ def write_draft(directory: Path, files: Sequence[Path], data: Path | None = None
     is_there = data is not None and held_out.exists() and held_out.samefile(data)
     if held_out.exists() and not is_there:
         raise InputError(f"{held_out} exists and would be overwritten; move it away, or give it with --data")
-    given = random_inputs(draft.sources) if data is None else read_data(data, draft.sources)
+    given = tried_inputs(draft) if data is None else read_data(data, draft.sources)
     places, copies = _places(directory, models)
     for target, source in copies.items():
         require_no_link(target.parent, directory)
@@ -74,7 +78,7 @@ def write_draft(directory: Path, files: Sequence[Path], data: Path | None = None
     text = draft_workflow(project_name(directory), draft, directory, places, given)
     (directory / WORKFLOW_FILE).write_text(text, encoding="utf-8")
     (directory / INFRASTRUCTURE_FILE).write_text(draft_infrastructure(), encoding="utf-8")
-    return Drafted(draft, given.array_of)
+    return Drafted(draft, given.array_of, given.refusals)
 
 
 def project_name(directory: Path) -> str:

@@ -11,13 +11,14 @@ from jellybean.documents.checks.conversions import on_array, steps_between
 from jellybean.documents.checks.files import sha256_of
 from jellybean.documents.checks.tensors import Port, Tensor, misfits
 from jellybean.documents.draft.blank import DRAFT_INFRASTRUCTURE
-from jellybean.documents.draft.heldout import LABELS, OPEN_SIZE, Array, HeldOutDraft, open_sizes, request_bytes
+from jellybean.documents.draft.heldout import LABELS, Array, HeldOutDraft, request_bytes
 from jellybean.documents.draft.models import DraftModel, DraftOperator
 from jellybean.documents.draft.port_comments import port_text, ports_text
 from jellybean.documents.draft.wiring import Draft, DraftEdge, DraftSource
 from jellybean.documents.schema.flow_style import flow_style
 from jellybean.quantities import SIZE, format_quantity
 from jellybean_agent import is_zipmap, unserved_reason
+from jellybean_protos.plan_format import canonical_json
 from jellybean_solver import EdgeKind
 
 HELD_OUT_FILE = "data/heldout.npz"
@@ -57,6 +58,7 @@ def draft_workflow(
         *(line for source in draft.sources for line in _source(source, draft, data)),
         "operators:",
         *(line for operator in draft.operators for line in _operator(operator, draft, directory, places)),
+        *([f"stream_ids: {HELD_OUT_FILE}#{data.stream_ids}"] if _states(draft) and data.stream_ids else []),
         *_labels(draft, data),
         *todo_lines(SLO_TODO, indent=""),
         "# slo: {accuracy: 90, latency_p99: 500 ms, budget: 1 USD/h}",
@@ -81,11 +83,15 @@ def _source(source: DraftSource, draft: Draft, data: HeldOutDraft) -> Iterator[s
     name = flow_style(source.name)
     if size is None:
         yield from todo_lines(_missing_inputs(source, draft, data))
-        yield f"  {name}: {{tier: edge, rate: 1/s, message: {message}, inputs: TODO}}"
+        streams = ", streams: 1" if _states(draft) else ""
+        yield f"  {name}: {{tier: edge, rate: 1/s, message: {message}{streams}, inputs: TODO}}"
         return
     reference = f"{HELD_OUT_FILE}#{data.array_of[source.name]}"
     if data.is_random:
-        sizes = f"; sizes that the models leave open are {OPEN_SIZE}" if open_sizes(source.tensor) else ""
+        array = data.arrays[data.array_of[source.name]]
+        pairs = list(zip(source.tensor.shape or (), array.shape, strict=False))[1:]
+        drawn = {have for size, have in pairs if size is None}
+        sizes = f"; sizes that the models leave open are {min(drawn)}" if drawn else ""
         yield from todo_lines(
             f"the held-out inputs of {source.name} are random numbers, which is enough for latencies, but not for "
             f"accuracy and numbers of children{sizes}: replace array {source.name} of {HELD_OUT_FILE} by real requests"
@@ -96,7 +102,8 @@ def _source(source: DraftSource, draft: Draft, data: HeldOutDraft) -> Iterator[s
         )
     if not data.is_random and (misfit := _misfit(source, data.arrays[data.array_of[source.name]])):
         yield from todo_lines(f"array {reference} of source {source.name} does not fit {misfit}")
-    yield f"  {name}: {{tier: edge, rate: 1/s, message: {message}, inputs: {_quoted_reference(reference)}}}"
+    streams = ", streams: 1" if _states(draft) else ""
+    yield f"  {name}: {{tier: edge, rate: 1/s, message: {message}{streams}, inputs: {_quoted_reference(reference)}}}"
 
 
 def _misfit(source: DraftSource, array: Array) -> str:
@@ -125,6 +132,8 @@ def _missing_inputs(source: DraftSource, draft: Draft, data: HeldOutDraft) -> st
         text += f": {arrays} would fit {wanted}; write one of them, or save another"
     else:
         fits = f", and no array of the data fits {wanted}" if candidates is not None else ""
+        if refusal := data.refusals.get(source.name):
+            fits = f". Init has no random inputs that are taken for {wanted}: {refusal}. Give real ones, or --data"
         text += f", saved with numpy.savez: {HELD_OUT_FILE}#{source.name}{fits}"
     doubtful = [
         name for name, edges in draft.edges.items() if any(e.upstream == source.name and e.guess for e in edges)
@@ -151,11 +160,29 @@ def _operator(operator: DraftOperator, draft: Draft, directory: Path, places: Ma
         name = operator.name if len(operator.variants) == 1 else f"{operator.name} {variant}"
         for text in _output_todos(name, model, sha256_of(directory / places[model.name])):
             yield from todo_lines(text)
+    first = operator.first
+    for name, value in first.constants.items():
+        yield from todo_lines(
+            f"check constant {name} of {operator.name}: {canonical_json(value)} is a guess; the input is a single "
+            "number (shape []), which no request brings"
+        )
+    for given, made in first.state.items():
+        yield from todo_lines(
+            f"check that {operator.name} keeps a state by stream, its input {given} takes output {made} of the chunk "
+            "before: that follows from names and shapes only; if not, remove it. Write the number of streams of each "
+            "source beside its rate"
+        )
     yield f"  {flow_style(operator.name)}:  # {ports_text(operator.inputs, operator.outputs)}"
     yield f"    inputs: [{', '.join(map(_edge, edges))}]"
+    if first.state:
+        yield f"    state: {{by: stream, tensors: {flow_style(dict(first.state))}}}"
     yield "    variants:"
     for name, model in operator.variants.items():
-        outputs = {"output": model.answer or None, "outputs": _other_names(operator, model, draft) or None}
+        outputs = {
+            "output": model.answer or None,
+            "outputs": _other_names(operator, model, draft) or None,
+            "constants": dict(model.constants) or None,
+        }
         named = "".join(f", {key}: {flow_style(value)}" for key, value in outputs.items() if value is not None)
         place = places[model.name]
         yield f"      {flow_style(name)}: {{model: {flow_style(place)}, sha256: {sha256_of(directory / place)}{named}}}"
@@ -190,6 +217,11 @@ def _edge(edge: DraftEdge) -> str:
     }
     given = "".join(f", {key}: {value}" for key, value in fields.items() if value is not None)
     return f"{{from: {flow_style(edge.upstream)}{given}}}" if given else flow_style(edge.upstream)
+
+
+def _states(draft: Draft) -> bool:
+    """True if an operator keeps a state by stream."""
+    return any(operator.first.state for operator in draft.operators)
 
 
 def _labels(draft: Draft, data: HeldOutDraft) -> Iterator[str]:

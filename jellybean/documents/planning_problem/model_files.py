@@ -67,7 +67,8 @@ def _model_files(directory: Path, model: str) -> tuple[ModelFile, ...]:
 def _model_ports(names: PortNames) -> ModelPorts | None:
     if names == PortNames():
         return None
-    return ModelPorts(names.inputs, names.output, names.outputs, names.rows, names.rows_of, names.gathered_rows)
+    counted = names.rows, names.rows_of, names.gathered_rows
+    return ModelPorts(names.inputs, names.output, names.outputs, *counted, names.constants)
 
 
 def python_ref(directory: Path, operator: str, variant: str, spec: VariantSpec) -> ModelRef | None:

@@ -111,12 +111,17 @@ def _by_variant(signatures: Models, text: Callable[[str, ModelSignature], str]) 
 
 
 def _input_names(edges: Mapping[str, tuple[Edge, ...]], operator: str, model: ModelSignature) -> str:
-    """The model inputs that a variant's edges feed, where its own names make that differ from the default."""
+    """The model inputs that a variant's edges feed, where its own names make that differ from the default.
+
+    After them its constants, on whose values answers depend as well.
+    """
     default = replace(model, names=PortNames())
+    constants = [f"{name} = {text}" for name, text in model.names.constants.items()]
     pairs = [(edge.upstream, index) for index, edge in enumerate(edges.get(operator, ()))]
     if len(pairs) > len(model.inputs) or all(model.input_for(*pair) == default.input_for(*pair) for pair in pairs):
-        return ""
-    return ", ".join(f"{model.input_for(*pair).name} from {pair[0]}" for pair in pairs)
+        return ", ".join(constants)
+    fed = [f"{model.input_for(*pair).name} from {pair[0]}" for pair in pairs]
+    return ", ".join([*fed, *constants])
 
 
 def _output_names(edges: Mapping[str, tuple[Edge, ...]], operator: str, model: ModelSignature) -> str:

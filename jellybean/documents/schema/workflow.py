@@ -6,6 +6,7 @@ Validation that needs other documents or files is in `jellybean.documents.checks
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -35,6 +36,7 @@ from jellybean.documents.schema.fields import (
 from jellybean.documents.schema.slo import SloSpec
 from jellybean.quantities import InvalidValueError, describe_value, quoted
 from jellybean_agent import ModelError, PortNames, split_function_name
+from jellybean_protos.plan_format import canonical_json
 from jellybean_solver import Arrivals, Deliver, Objective
 
 AUTO_CUTS, MAX_CUTS = 6, 50  # cuts per model: number for `cuts: auto`, and maximum
@@ -203,6 +205,18 @@ Sha256OrUpper = Annotated[str, WithJsonSchema({"type": "string", "pattern": f"^{
 PortName = Annotated[str, Field(min_length=1)]  # of a model's input or output: exporters write any text
 
 
+def _constant(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_constant(item) for item in value]
+    if not isinstance(value, int | float) or (isinstance(value, float) and not math.isfinite(value)):
+        hint = "write a number, true, false, or lists of them"
+        raise InvalidValueError(f"{describe_value(value)} is no number", hint)
+    return value
+
+
+ConstantValue = Annotated[Any, BeforeValidator(_constant)]
+
+
 class VariantSpec(DocumentModel):
     """An implementation of an operator: a model, a Python function, or a cascade of two other variants.
 
@@ -250,6 +264,11 @@ class VariantSpec(DocumentModel):
         description="For a model that gathers, so that it can run in batches: upstream that is gathered -> the model's "
         "input that takes the number of its rows of each request: {crops: crop_counts}.",
     )
+    constants: dict[PortName, ConstantValue] = Field(
+        default={},
+        description="Input of the model -> the value that it takes in each run, where no request brings it: "
+        "{sampling_rate: 16000}. A number, or lists of numbers.",
+    )
     cuts: CutCount | None = Field(
         default=None, description="Number of cuts offered for this model; the operator's `cuts` by default."
     )
@@ -290,13 +309,19 @@ class VariantSpec(DocumentModel):
             raise InvalidValueError(
                 "a model with gathered_rows stays whole", "write cuts: 0, or leave gathered_rows out"
             )
+        if self.constants and self.cuts:
+            raise InvalidValueError("a model with constants stays whole", "write cuts: 0, or leave constants out")
+        if self.constants and self.python is not None:
+            raise InvalidValueError("constants are inputs of a model", "write the function's arguments as `with`")
         return self
 
     @property
     def port_names(self) -> PortNames:
         """The variant's own names of its model's inputs and outputs."""
         rows, rows_of = (None, self.rows) if isinstance(self.rows, dict) else (self.rows, {})
-        return PortNames(self.inputs, self.output, self.outputs, rows, rows_of, self.gathered_rows or {})
+        counted = rows, rows_of, self.gathered_rows or {}
+        constants = {name: canonical_json(value) for name, value in self.constants.items()}
+        return PortNames(self.inputs, self.output, self.outputs, *counted, constants)
 
     @property
     def is_served(self) -> bool:

@@ -27,6 +27,7 @@ from jellybean_agent import (
     Identity,
     describe_error,
     is_tls_name,
+    plain_host,
     write_private_file,
 )
 
@@ -206,10 +207,8 @@ def _name(text: str) -> x509.Name:
 
 
 def _general_name(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        pass
+    with contextlib.suppress(ValueError):
+        return x509.IPAddress(ipaddress.ip_address(plain_host(host).partition("%")[0]))  # no zone: it is of one machine
     try:
         return x509.DNSName(host)
     except ValueError as error:

@@ -33,6 +33,9 @@ from jellybean_agent import (
     Role,
     TlsTransport,
     identities,
+    peer_host,
+    peer_name,
+    peer_network,
     tls_auth_context,
 )
 
@@ -130,16 +133,17 @@ class HttpPort:
         self.handshakes.finish(transport)
         auth = tls_auth_context(name for kind, name in certificate.get("subjectAltName", ()) if kind == "URI")
         identity = next(iter(identities(auth)), None)
+        peer = peer_name(transport)
         if identity is None or transport.entry is None:
-            return HttpConnection(self, HttpCaller(address_of(transport), auth))
+            return HttpConnection(self, HttpCaller(peer_network(peer), auth, peer))
         if not transport.entry.identify(identity.uri):
             return None
         is_privileged = identity.role in _PRIVILEGED
-        return HttpConnection(self, HttpCaller(identity.uri, auth), is_privileged=is_privileged)
+        return HttpConnection(self, HttpCaller(identity.uri, auth, peer), is_privileged=is_privileged)
 
     def failed(self, transport: TlsTransport, reason: str) -> None:
         self.handshakes.finish(transport)
-        LOG.info("refused at the handshake: %s (%s)", reason, address_of(transport))
+        LOG.info("refused at the handshake: %s (%s)", reason, peer_host(peer_name(transport)))
 
     def lost(self, transport: TlsTransport) -> None:
         self.handshakes.finish(transport)
@@ -179,7 +183,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        caller = self._caller or HttpCaller(address_of(transport), {})
+        peer = peer_name(transport)
+        caller = self._caller or HttpCaller(peer_network(peer), {}, peer)
         self._entry = transport.get_extra_info(GATE_ENTRY) or self._port.gate.enter(caller.client, self._end)
         if self._entry is None:
             self.abort()
@@ -263,9 +268,3 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.close()
         else:
             self.abort()
-
-
-def address_of(transport: asyncio.BaseTransport) -> str:
-    """The peer's address without its port."""
-    name = transport.get_extra_info("peername")
-    return f"ipv4:{name[0]}" if isinstance(name, tuple) else "unknown"

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -48,6 +49,9 @@ from jellybean_agent import (
     about,
     check_caller,
     describe_error,
+    is_loopback,
+    join_address,
+    listening_sockets,
     log_fields,
     log_refusal,
     remember_caller,
@@ -57,7 +61,8 @@ from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 LOG = logging.getLogger("jellybean.gateway")
 JSON_LENGTH = "Inference-Header-Content-Length"
-_HOSTS = ("127.0.0.1", "localhost")
+_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+_PORT = re.compile(r":[0-9]*\Z")  # in a Host header
 _HTTP2_PREFACE = "PRI"  # how a connection of gRPC begins
 _MAX_REASON = 200  # characters of aiohttp's reason in the log
 _MAX_FIELDS_BYTES = 2**16  # of a JSON body without tensors
@@ -98,7 +103,7 @@ async def serve_http(
     `label`: judges answers by labels that come later; None: there is no such route.
     """
     host, port = address
-    transport.check(f"{host}:{port}")
+    at = transport.check(join_address(host, port))
     context = transport.http_context()
     if context is not None:
         limits = replace(limits, idle_s=min(limits.idle_s, transport.renew_s))
@@ -127,13 +132,13 @@ async def serve_http(
     await runner.setup()
     try:
         http_port.use_handlers(runner.server)
-        listening = await _listen(http_port, host.strip("[]"), port)
+        listening = await _listen(http_port, host, port)
     except PlanViewError:
         await runner.cleanup()
         raise
     except OSError as error:
         await runner.cleanup()
-        url = f"{'http' if context is None else 'https'}://{host}:{port}"
+        url = f"{'http' if context is None else 'https'}://{at}"
         raise PlanViewError(f"cannot listen on {url}: {describe_error(error)}") from error
     try:
         yield
@@ -143,23 +148,24 @@ async def serve_http(
         await runner.cleanup()
 
 
-async def _listen(port: HttpPort, host: str, number: int) -> asyncio.Server:
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(port.accept, host, number, backlog=_ACCEPTED_AT_ONCE, reuse_address=True)
-    for listening in server.sockets:
-        with listening.dup() as same:
-            same.listen(_BACKLOG)  # more may wait
-    return server
+async def _listen(port: HttpPort, host: str, number: int) -> list[asyncio.Server]:
+    loop, servers = asyncio.get_running_loop(), []
+    for listening in listening_sockets(host, number, _BACKLOG):
+        servers.append(await loop.create_server(port.accept, sock=listening, backlog=_ACCEPTED_AT_ONCE))
+        listening.listen(_BACKLOG)  # more may wait
+    return servers
 
 
-async def _close(server: asyncio.Server) -> None:
+async def _close(servers: list[asyncio.Server]) -> None:
     """Stop listening, once nothing is being accepted: asyncio would leave such sockets open."""
     loop = asyncio.get_running_loop()
-    for listening in server.sockets:
-        loop.remove_reader(listening.fileno())
+    for server in servers:
+        for listening in server.sockets:
+            loop.remove_reader(listening.fileno())
     for _ in range(_ACCEPT_TURNS):
         await asyncio.sleep(0)
-    server.close()
+    for server in servers:
+        server.close()
 
 
 def _admitting(port: HttpPort) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
@@ -249,8 +255,8 @@ class _Guard:
 
 
 async def _check_host_header(request: web.Request, handler: Handler) -> web.StreamResponse:
-    host = request.host.rpartition(":")[0] or request.host
-    if host not in _HOSTS:
+    host = _PORT.sub("", request.host)
+    if not is_loopback(host):
         reason = f"host {host[:60]!r} is not this machine: ask {' or '.join(_HOSTS)}"
         LOG.info("refused: %s", reason, extra=log_fields(status=403) | about(str(request.remote)))
         return _error(403, reason)

@@ -25,7 +25,7 @@ from jellybean_k8s.manifests.pods.templates import AGENT
 from jellybean_k8s.manifests.sets import gateway_objects, stateful_set
 from jellybean_k8s.manifests.worker_groups import WorkerGroup
 from jellybean_k8s.names import APP_PREFIX, OWN_PREFIX, label_value
-from jellybean_k8s.objects import KubeObject, kube_object, service_port
+from jellybean_k8s.objects import CLIENT_FAMILIES, KubeObject, kube_object, service_port
 
 TUNNEL_METRICS = "tunnel-metrics"  # port of the agents' Service
 Objects = tuple[KubeObject, ...]
@@ -143,6 +143,7 @@ def _client_service(deployed: DeployedPlan) -> KubeObject:
     wanted = deployed.settings.gateway_service
     spec = {
         "type": wanted.type,
+        "ipFamilyPolicy": CLIENT_FAMILIES,
         "selector": selector(deployed, "gateway"),
         "ports": [service_port("grpc", CLIENT_PORT)],
     }

@@ -22,7 +22,7 @@ class ModelPorts:
     `inputs`: upstream -> model input. `output`: sent where an edge names none; None: the first. `outputs`: an edge's
     `output` -> model output. `rows`: the output with the number of rows of each request of a batch that is fanned out,
     `rows_of`: the same by output, where their numbers differ. `gathered_rows`: upstream that is gathered -> the input
-    with the number of its rows of each request.
+    with the number of its rows of each request. `constants`: input -> the value that it takes in each run, as JSON.
     """
 
     inputs: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -31,6 +31,7 @@ class ModelPorts:
     rows: str | None = field(default=None, metadata={"said": "if it is named"})
     rows_of: Mapping[str, str] = field(default_factory=dict, hash=False, metadata={"said": "if there are any"})
     gathered_rows: Mapping[str, str] = field(default_factory=dict, hash=False, metadata={"said": "if there are any"})
+    constants: Mapping[str, str] = field(default_factory=dict, hash=False, metadata={"said": "if there are any"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,6 @@ def test_what_is_left_alone_is_said_and_the_gateway_keeps_its_hosts(tmp_path: Pa
     assert "admin/shortlived is not renewed (expired on " in told
     assert f"`jellybean certs {project} --out {folder} --admin shortlived` renews it" in told
     assert "client/alice is not renewed (valid until " in told
-    assert certificate_hosts(folder / "gateway") == ("localhost", "gateway.example", "127.0.0.1", "10.0.0.1")
+    assert certificate_hosts(folder / "gateway") == ("localhost", "gateway.example", "127.0.0.1", "::1", "10.0.0.1")
     made = json.loads(jellybean(*at, "--admin", "shortlived", "--json").stdout)
     assert set(made["not_renewed"]) == {"admin/admin", "client/alice"}

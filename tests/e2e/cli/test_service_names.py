@@ -20,7 +20,7 @@ images: {agent: "registry.example/agent:1", gateway: "registry.example/gateway:1
 models: {url: https://models.example/scales}
 """
 TEAM = {"scales", "scales.team", "scales.team.svc", "scales.team.svc.cluster.local"}
-OWN = {"localhost", "127.0.0.1"}
+OWN = {"localhost", "127.0.0.1", "::1"}
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from tests.support.ports import free_port
 
 _PROGRAMS = {"python": [sys.executable], "jellybean-agent": [sys.executable, "-P", "-m", "jellybean_agent"]}
 _OWN_PLACES = {"--listen", "--host", "--reply-address", "--metrics-host", "--bind", "--agent"}
-_OWN_HOSTS = {"0.0.0.0", "127.0.0.1", "localhost"}
+_OWN_HOSTS = {"[::]", "127.0.0.1", "localhost"}
 _PROBE_S = 20.0
 
 
@@ -113,7 +113,7 @@ class Container:
         text = _expanded(text, self._variables())
         option, _, value = text.partition("=")
         if option in _OWN_PLACES:
-            host, colon, port = value.partition(":")
+            host, colon, port = re.fullmatch(r"(\[.*\]|[^:]*)(:?)(.*)", value).groups()
             return f"{option}={self._sandbox.address if host in _OWN_HOSTS else host}{colon}{port}"
         if option == "--health-port":
             return f"{option}={self._sandbox.health_ports[int(value)]}"

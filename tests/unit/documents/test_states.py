@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -96,8 +97,8 @@ def test_what_does_not_fit_is_refused_in_words(folder: Path, old: str, new: str,
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        ({"state": ["n", "m"]}, "a shape whose sizes beside the first are not fixed; export it with fixed sizes"),
-        ({"state": [2, 4]}, "has 2 rows, a stream's state has 1; export it with the rows of the batch first"),
+        ({"state": ["n", "m"]}, "has shape [n, n], whose sizes beside the rows are not fixed; export it"),
+        ({"state": [2, 4]}, "has 2 rows, a stream's state has 1; export it with a dimension of any size, or of 1"),
         ({"state": [1, 4]}, "takes exactly 1 row, input 'x' a batch; export both with a dynamic leading dimension"),
         ({"state": ["n", 4], "made": ["n", 5]}, "does not fit input 'state': shapes differ"),
         ({"state": ["n", 4], "made": ["n", 4, 1]}, "does not fit input 'state': 3 dimensions given, 2 expected"),
@@ -126,3 +127,17 @@ def test_streams_without_a_state_are_refused(folder: Path) -> None:
     found = problems(folder, {STATE: ""})
     assert any(text.startswith("sources.x.streams: no operator keeps a state by stream") for text in found), found
     assert any(text.startswith("stream_ids: no operator keeps a state by stream") for text in found), found
+
+
+@pytest.mark.parametrize("state", [["n", 2], [2, "n", 8], [2, 1, 8], [1, "n", 8], [3, 4, "n"]])
+def test_the_rows_of_a_state_may_be_along_any_axis(folder: Path, state: list) -> None:
+    rows = 1 if "n" not in state else "n"
+    sha256 = save_state_model(folder / "models" / "long.onnx", state, rows=rows)
+    replace_hash(folder, "long", sha256)
+    assert problems(folder) == []
+
+
+def replace_hash(folder: Path, variant: str, sha256: str) -> None:
+    path = folder / "workflow.yaml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(re.sub(rf"(models/{variant}\.onnx, sha256: )\w+", rf"\g<1>{sha256}", text), encoding="utf-8")

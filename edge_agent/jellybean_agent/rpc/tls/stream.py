@@ -14,6 +14,7 @@ from jellybean_agent.rpc.tls.transport import READ_BYTES, TlsTransport
 from jellybean_agent.rpc.unix_socket_client import UnixSocketRpcUnsupportedError
 from jellybean_agent.rpc.unix_socket_frames import STREAMS_ALPN
 from jellybean_agent.rpc.unix_socket_stream import CONNECT_S, UNSENT_BYTES, UnixSocketStream
+from jellybean_agent.system.addresses import parse_address
 
 _RESPONSE_BYTES = 2**14  # of plaintext that is read at once: responses are small
 
@@ -37,8 +38,7 @@ class TlsStream(UnixSocketStream, asyncio.BufferedProtocol):
         self._buffer: memoryview = np.empty(_RESPONSE_BYTES, np.uint8).data
 
     async def _open_connection(self) -> None:
-        host, _, port = self._path.rpartition(":")
-        await self._loop.create_connection(self._make_transport, host.strip("[]"), int(port))
+        await self._loop.create_connection(self._make_transport, *parse_address(self._path))
 
     def _make_transport(self) -> TlsTransport:
         def wrap(incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:

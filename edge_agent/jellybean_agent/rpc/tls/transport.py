@@ -16,6 +16,7 @@ from typing import Any, Protocol, cast
 from jellybean_agent.admission.gate import GATE_ENTRY, Entry
 from jellybean_agent.admission.turns import PeerTurn
 from jellybean_agent.security.tls_context import tls_error_text
+from jellybean_agent.system.addresses import peer_name, peer_network
 
 WrapBio = Callable[[ssl.MemoryBIO, ssl.MemoryBIO], ssl.SSLObject]
 READ_BYTES = 2**17  # of ciphertext that one system call reads
@@ -67,9 +68,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._socket = cast(asyncio.Transport, transport)
-        name = transport.get_extra_info("peername")
-        address = f"ipv4:{name[0]}" if isinstance(name, tuple) else "unix"
-        if self._is_closing or not self._events.connected(self, address):
+        if self._is_closing or not self._events.connected(self, peer_network(peer_name(transport))):
             self.abort()
             return
         self._timer = asyncio.get_running_loop().call_later(self._handshake_s, self._time_out)

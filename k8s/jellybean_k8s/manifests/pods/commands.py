@@ -24,7 +24,7 @@ SPOOL = "/var/lib/jellybean"
 CACHE = "/var/cache/jellybean"
 RELAY_OPTION = "--relay="  # of a tunnel
 _TLS = f"{RUN}/tls"
-_EVERYWHERE, _LOCAL = "0.0.0.0", "127.0.0.1"
+_EVERYWHERE, _LOCAL = "[::]", "127.0.0.1"  # of both families: a cluster has either; loopback has IPv4 anyway
 
 Command = tuple[Sequence[str], Sequence[str]]  # command, arguments
 

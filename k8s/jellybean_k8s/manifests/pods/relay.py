@@ -30,7 +30,7 @@ from jellybean_k8s.manifests.pods.parts import (
     volumes,
 )
 from jellybean_k8s.names import APP_PREFIX
-from jellybean_k8s.objects import KubeObject, kube_object, service_port
+from jellybean_k8s.objects import CLIENT_FAMILIES, KubeObject, kube_object, service_port
 
 RELAY = "relay"
 
@@ -61,7 +61,12 @@ def relay_services(deployed: DeployedPlan) -> Iterator[KubeObject]:
     if settings.service.type == "NodePort":
         port["nodePort"] = settings.port
     every = {f"{APP_PREFIX}/instance": deployed.app, f"{APP_PREFIX}/component": RELAY}
-    front = {"type": settings.service.type, "selector": every, "ports": [port]}
+    front = {
+        "type": settings.service.type,
+        "ipFamilyPolicy": CLIENT_FAMILIES,
+        "selector": every,
+        "ports": [port],
+    }
     service = kube_object("v1", "Service", deployed.relay_front, plan_independent_labels(deployed, RELAY), spec=front)
     if settings.service.annotations:
         service["metadata"]["annotations"] = dict(settings.service.annotations)

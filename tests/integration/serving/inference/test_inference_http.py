@@ -151,9 +151,19 @@ def test_headers_that_lie(served: tuple[Running, int]) -> None:
     assert ask(port, "POST", "/v2/models/tiny/infer", bomb, Content_Encoding="gzip")[0] in (400, 413)
     assert ask(port, "GET", "/v2", Host=f"evil.example:{port}")[:2] == (
         403,
-        {"error": "host 'evil.example' is not this machine: ask 127.0.0.1 or localhost"},
+        {"error": "host 'evil.example' is not this machine: ask 127.0.0.1 or localhost or [::1]"},
     )
-    assert ask(port, "GET", "/v2", Host=f"localhost:{port}")[0] == 200
+    for host in ("localhost", "127.0.0.1", "[::1]"):
+        assert ask(port, "GET", "/v2", Host=f"{host}:{port}")[0] == ask(port, "GET", "/v2", Host=host)[0] == 200
+    for host in (
+        "[::2]",
+        "[::1].evil.example",
+        "::1.evil.example",
+        "[2001:db8::1]",
+        "localhost.evil.example",
+        "10.0.0.7",
+    ):
+        assert ask(port, "GET", "/v2", Host=f"{host}:{port}")[0] == ask(port, "GET", "/v2", Host=host)[0] == 403
 
 
 def test_whatever_comes_the_gateway_lives(served: tuple[Running, int]) -> None:

@@ -339,3 +339,20 @@ def test_nothing_counts_once_the_client_is_gone(steps: list[tuple[int, str]], is
         assert server.server.calls_in_progress == 0
 
     run_in_simulated_time(run)
+
+
+def test_addresses_of_one_ipv6_network_are_one_peer_and_those_of_ipv4_are_not() -> None:
+    async def test() -> None:
+        calls = CallServer()
+        networks: dict[str, object] = {}
+        for address in ("2001:db8::1", "2001:db8::2", "2001:db8:0:1::1", "::ffff:10.0.0.1", "10.0.0.1", "10.0.0.2"):
+            client = Http2Client(calls.port, address)
+            await client.greet()
+            caller = client.connection.responses.caller
+            assert caller is not None
+            networks[address] = caller.calls
+        assert networks["2001:db8::1"] is networks["2001:db8::2"]
+        assert networks["::ffff:10.0.0.1"] is networks["10.0.0.1"]
+        assert len(set(map(id, networks.values()))) == 4
+
+    run_in_simulated_time(test)

@@ -171,14 +171,14 @@ def test_handshakes_that_are_finished_or_failed_do_not_count_as_unfinished(
     ]
 
 
-@pytest.mark.parametrize("crowd", ["10.0.0.1", "2001:db8::1"])
+@pytest.mark.parametrize("crowd", ["10.0.0.1", "2001:db8::1", "::ffff:10.0.0.1", "2001:db8::{:x}"])
 def test_silent_connections_of_one_address_end_no_handshake_of_another(
     folders: tuple[CertificateFolder, CertificateFolder], crowd: str
 ) -> None:
     async def test(listener: Listener) -> None:
         connection = listener.accept("10.0.0.2")
-        for _ in range(40):
-            listener.accept(crowd)
+        for number in range(40):
+            listener.accept(crowd.format(number))  # the last: each from another address of one IPv6 network
             await settle()
         client = Client(connection, client_context(listener.client_files, ("h2",))).shake_hands()
         client.send(PREFACE + settings() + unary_call(1, b"x"))

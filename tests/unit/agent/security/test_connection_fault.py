@@ -92,7 +92,8 @@ def test_a_server_that_answers_has_no_fault(root: Path) -> None:
 
 @pytest.mark.parametrize("address", ["nonsense", "host:port", ":1", "127.0.0.1:65536", "127.0.0.1:", "host:²"])
 def test_what_is_no_address(root: Path, address: str) -> None:
-    assert fault(address, root) == ConnectionFault(f"{address!r} is no address: write HOST:PORT", False)
+    form = "write HOST:PORT, or [IPV6]:PORT, with a port from 1 to 65535"
+    assert fault(address, root) == ConnectionFault(f"{address!r} is no address: {form}", False)
 
 
 def test_a_host_that_is_unknown_or_where_nothing_listens(root: Path) -> None:

@@ -87,8 +87,8 @@ def test_a_request_without_a_stream_and_a_state_of_another_shape_are_refused() -
             [TensorPort("other", "float32", (-1, 2))],
             "no output 'next' for the state 'state'; the model has other",
         ),
-        ([TensorPort("state", "float32", (-1, -1))], None, "its sizes beside the first must be fixed"),
-        ([TensorPort("state", "float32", ())], None, "its sizes beside the first must be fixed"),
+        ([TensorPort("state", "float32", (-1, -1))], None, "its sizes beside the rows must be fixed"),
+        ([TensorPort("state", "float32", ())], None, "its sizes beside the rows must be fixed"),
         ([TensorPort("state", "int64", (-1, 2))], None, "the state 'state' is int64, output 'next' is float32"),
     ],
 )

@@ -311,7 +311,7 @@ def test_the_certificate_of_a_command_from_elsewhere(tmp_path: Path) -> None:
     authority.equip(admins / "amy", Identity("tiny", Role.ADMIN, "amy"))
     assert remote_endpoint(project, "10.0.0.7:7000") == Endpoint("10.0.0.7:7000", admins / "amy")
     assert remote_endpoint(project, "10.0.0.7:7000", admins / "zoe").tls == admins / "zoe"
-    with pytest.raises(InputError, match="not an address"):
+    with pytest.raises(InputError, match="is no address"):
         remote_endpoint(project, "10.0.0.7")
     authority.equip(admins / "amy", Identity("tiny", Role.ADMIN, "amy"), life_s=-60.0)
     with pytest.raises(CertificateError, match=r"the certificate has expired; run `jellybean certs .* --admin amy`"):

@@ -1,0 +1,54 @@
+"""Whether onnxruntime loads a model file here, and what to do if it does not: for checks before anything is served."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnxruntime as ort
+
+from jellybean_agent.errors import ModelError
+from jellybean_agent.execution.onnx_session import OnnxSession
+from jellybean_agent.execution.providers import CODES
+from jellybean_agent.system.device import CPU
+
+_NO_KERNEL = "NOT_IMPLEMENTED"  # by the provider of the CPU: that of another device may have it
+_NEW_VERSIONS = re.compile(r"IR version|official support for domain|opset", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProblem:
+    """Why a model is not loaded. `on_cpu_only`: the provider of another device may load it."""
+
+    reason: str
+    hint: str
+    on_cpu_only: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.hint}"
+
+
+def load_problem(path: Path, sha256: str) -> LoadProblem | None:
+    """Why onnxruntime does not load a model file on the CPU here; None if it does."""
+    try:
+        OnnxSession.load(path, sha256, CPU)
+    except ModelError as error:
+        return load_problem_of(error)
+    return None
+
+
+def load_problem_of(error: ModelError) -> LoadProblem:
+    """What a `ModelError` of loading says, without onnxruntime's codes, and the next step."""
+    text = " ".join(str(error).split())
+    code = CODES.search(text)
+    if code is None:
+        return LoadProblem(text, "export the model again")
+    reason = f"onnxruntime {ort.__version__} does not load the model: {text[code.end() :]}"
+    if code[1] == _NO_KERNEL:
+        hint = "export it with types that the CPU computes with (float32), or plan it for a device that has them"
+        return LoadProblem(reason, hint, on_cpu_only=True)
+    if _NEW_VERSIONS.search(reason):
+        hint = "export it for an older opset or IR version, or install a newer onnxruntime"
+        return LoadProblem(reason, hint)
+    return LoadProblem(reason, "export it again, and try it with onnxruntime.InferenceSession")

@@ -1,0 +1,55 @@
+"""The value that an input of a model takes in each run, converted exactly to the input's type."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from jellybean_agent.errors import ModelError
+from jellybean_agent.tensors.ports import TensorPort
+from jellybean_agent.tensors.tensors import Array
+
+
+def constant_tensor(text: str, port: TensorPort) -> Array:
+    """The tensor of a constant, as JSON: a number, true, false, or lists. ModelError if it does not fit the input."""
+    where, dtype, value = f"constant {port.name}", np.dtype(port.dtype), json.loads(text)
+    try:
+        given = np.array(value, dtype=object if _holds_integers(value) else None)
+        with np.errstate(all="ignore"):  # `_is_exact` compares
+            tensor = given.astype(dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ModelError(f"{where}: {text} is no {port.dtype}: {error}") from error
+    if dtype.kind == "b" and not _holds(value, bool):
+        raise ModelError(f"{where}: {text} is no {port.dtype}: write true or false")
+    if dtype.kind != "b" and (_holds(value, bool) or not _holds(value, int, float)):
+        raise ModelError(f"{where}: {text} is no {port.dtype}: write a number")
+    if not _is_exact(given, tensor):
+        raise ModelError(f"{where}: {text} is no {port.dtype}, which would have {tensor.tolist()!r}")
+    if tensor.ndim != len(port.shape) or any(
+        size not in (-1, have) for size, have in zip(port.shape, tensor.shape, strict=True)
+    ):
+        raise ModelError(f"{where}: {text} has shape {list(tensor.shape)}, the model takes {_shape(port.shape)}")
+    return tensor
+
+
+def _holds_integers(value: Any) -> bool:
+    return all(_holds_integers(item) for item in value) if isinstance(value, list) else type(value) is int
+
+
+def _holds(value: Any, *kinds: type) -> bool:
+    """True if all numbers of nested lists are of one of these types."""
+    return all(_holds(item, *kinds) for item in value) if isinstance(value, list) else type(value) in kinds
+
+
+def _is_exact(given: Array, tensor: Array) -> bool:
+    """True if no integer was changed, and no finite number became infinite; fractions are rounded to the type."""
+    if tensor.dtype.kind in "iu":
+        return bool(np.all(given == tensor))
+    wide = given.astype(np.float64)
+    return bool(np.all(np.isfinite(tensor.astype(np.float64)) | ~np.isfinite(wide)))
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "[" + ", ".join("any" if size == -1 else str(size) for size in shape) + "]"
