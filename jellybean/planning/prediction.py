@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -14,7 +13,7 @@ from jellybean_solver import (
     Plan,
     RequestFigures,
     SimulationResult,
-    limited_work,
+    limited_to,
     work_limit,
 )
 
@@ -38,7 +37,7 @@ def predict(
     """
     seeds, limit = seeds_of(plan, seed), work_limit()
     results: list[SimulationResult] = []
-    with limited_work(limit.share(QUEUES_PART).left(), time.monotonic) as queues_limit:
+    with limited_to(limit.share(QUEUES_PART)) as queues_limit:
         for index in seeds:
             if results and queues_limit.left() == 0.0:
                 break

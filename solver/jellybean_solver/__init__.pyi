@@ -212,5 +212,6 @@ from .simulation.trace import rate_trace as rate_trace
 from .small.assignment import Assignment as Assignment
 from .small.assignment import Group as Group
 from .small.routes import build_plan as build_plan
+from .time_limit import limited_to as limited_to
 from .time_limit import limited_work as limited_work
 from .time_limit import work_limit as work_limit

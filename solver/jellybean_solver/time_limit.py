@@ -23,10 +23,17 @@ def work_limit() -> Clock:
 @contextmanager
 def limited_work(seconds: float | None, now: Callable[[], float]) -> Iterator[Clock]:
     """Limit the block to so many seconds, and to what is left of the work around it; None: to that alone."""
-    clock = work_limit() if seconds is None else earlier(work_limit(), Clock(now, now() + seconds))
-    token = _LIMIT.set(clock)
-    try:
+    with limited_to(_UNLIMITED if seconds is None else Clock(now, now() + seconds)) as clock:
         yield clock
+
+
+@contextmanager
+def limited_to(clock: Clock) -> Iterator[Clock]:
+    """As `limited_work`, with a clock, such as a share of the time that is left."""
+    least = earlier(work_limit(), clock)
+    token = _LIMIT.set(least)
+    try:
+        yield least
     finally:
         _LIMIT.reset(token)
 
@@ -34,6 +41,6 @@ def limited_work(seconds: float | None, now: Callable[[], float]) -> Iterator[Cl
 def earlier(clock: Clock, other: Clock) -> Clock:
     """The clock that has less time left."""
     left_s, other_s = clock.left(), other.left()
-    if left_s is None or (other_s is not None and other_s < left_s):
+    if left_s is None or (other_s is not None and other_s <= left_s):
         return other
     return clock

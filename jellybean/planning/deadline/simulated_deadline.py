@@ -37,6 +37,7 @@ from jellybean_solver import (
     deadline_shares,
     has_many_workflows,
     least_latency_s,
+    limited_to,
     limited_work,
 )
 
@@ -97,7 +98,7 @@ def _in_time(
     if solution.plan is None or target_s is None:
         return InTime(solution, reasons)
     judge_plan = judged_latency if thorough else partial(quick_judgement, most=1, whole=True)
-    with limited_work(clock.share(JUDGE_PART).left(), time.monotonic):
+    with limited_to(clock.share(JUDGE_PART)):
         quick = quick_judgement(solution.plan, far=FAR, whole=True) if thorough else judge_plan(solution.plan)
     if quick is None or (quick.kept and breach_after_loss(problem, cuts, solution.plan) is None):
         return InTime(solution, reasons, judged=judge_plan(solution.plan))
