@@ -197,19 +197,19 @@ def _fan_out(rng: random.Random, folder: Path) -> None:
 
 
 def _mixed(rng: random.Random, folder: Path) -> None:
-    _project(rng, folder, operators=10, variants=5, pools=9, count=12, slo=lambda a: {"accuracy": {"mean": a}})
+    _project(rng, folder, operators=4, variants=4, pools=9, count=12, slo=lambda a: {"accuracy": {"mean": a}})
 
 
 def _mixed_in_time(rng: random.Random, folder: Path) -> None:
     _project(
-        rng, folder, operators=7, variants=4, pools=6, count=10,
+        rng, folder, operators=4, variants=3, pools=6, count=10,
         slo=lambda a: {"accuracy": {"mean": a}, "latency_p99": "400 ms"},
     )  # fmt: skip
 
 
 def _losses(rng: random.Random, folder: Path) -> None:
     _project(
-        rng, folder, operators=8, variants=4, pools=9, count=10,
+        rng, folder, operators=4, variants=3, pools=9, count=10,
         slo=lambda a: {"accuracy": a, "survive": ["1 worker", "1 link"]},
     )  # fmt: skip
 
