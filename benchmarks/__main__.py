@@ -28,6 +28,7 @@ from benchmarks.deadline import compare as deadline  # noqa: F401
 from benchmarks.examples import digits, ocr, split, together  # noqa: F401
 from benchmarks.harness.run import main
 from benchmarks.middle import compare  # noqa: F401
+from benchmarks.time_limits import run  # noqa: F401
 from benchmarks.training_runs import (  # noqa: F401
     all_reduce,
     gpt2,

@@ -25,6 +25,7 @@ INFER = "/jellybean.gateway.v1.Gateway/Infer"
 OK, UNANSWERED = "OK", "UNANSWERED"
 _TICK_S = 0.25
 _CONNECT_S = 10.0
+_SENT_AT_ONCE = 64  # requests that are late, between two turns of the event loop: else nothing could end the load
 
 Tick = Callable[[float], Awaitable[None]]
 
@@ -100,10 +101,11 @@ async def offer(
 
         waiting: set[asyncio.Task[None]] = set()
         ticker = asyncio.create_task(_ticks(tick, began)) if tick else None
-        for row, due, place in zip(rows, due_s, places or itertools.repeat(b"", len(rows)), strict=True):
+        requested = zip(rows, due_s, places or itertools.repeat(b"", len(rows)), strict=True)
+        for number, (row, due, place) in enumerate(requested):
             rest_s = began + due - time.monotonic()
-            if rest_s > 0:
-                await asyncio.sleep(rest_s)
+            if rest_s > 0 or number % _SENT_AT_ONCE == 0:
+                await asyncio.sleep(max(0.0, rest_s))
             task = asyncio.create_task(one(row, due, place))
             waiting.add(task)
             task.add_done_callback(waiting.discard)

@@ -55,6 +55,9 @@ _SETTLE_S = 10.0
 _SHOWN_REASONS = 3
 _QUIET_S = 30.0  # longest wait for in-flight requests to finish between two probes of a bisection
 _MIN_PART = 20  # a bisection gives up at rates below the first guess / _MIN_PART
+# First guess of a bisection, at most: what a gateway and a client on two processors carry (docs/benchmarks.md:
+# serving_overhead). A lower one costs a window for each doubling, a higher one overloads the machine at once.
+MOST_GUESS_PER_S = 2_000.0
 _BRACKET = (0.85, 1.15)  # first interval of a bisection, as multiples of the first guess
 
 
@@ -317,9 +320,10 @@ class Target:
         """Measure the highest sustained rate of evenly spaced requests, by bisection.
 
         `start_rate_per_s`: first guess; the planned rate by default. `window_s`: of each rate that is tried; by default
-        as long as simulations have it. `tolerance`: relative precision.
+        as long as simulations have it. `tolerance`: relative precision. A guess above `MOST_GUESS_PER_S` is one of
+        workers alone, which says nothing of the gateway: the search then begins there, or at the planned rate.
         """
-        guess = start_rate_per_s or self.planned_per_s
+        guess = min(start_rate_per_s or self.planned_per_s, max(MOST_GUESS_PER_S, self.planned_per_s))
         window_s = window_s or default_window_s(guess, self.slow_latency_s)
         settings = LoadSettings(window_s, 1.0, seed, Arrivals.PERIODIC, settle_s=0.0)
         probes: list[BenchResult] = []

@@ -6,7 +6,11 @@ import os
 import sys
 
 from jellybean.cli.command_table import PROGRAM, command_in
-from jellybean.cli.exit_status import EXIT_BAD_INPUT, EXIT_FAILURE
+from jellybean.cli.exit_status import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_TERMINATED
+
+# Commands that end what they started before they end themselves, however long that takes: requests are drained, a
+# checkpoint is saved, what was changed is changed back.
+UNHURRIED = ("up", "apply", "down", "gateway", "demo", "deploy", "rollback", "undeploy", "operator", "train")
 
 _COMPLETES = f"_{PROGRAM.upper()}_COMPLETE"  # set by the shell's script, which gives no arguments
 
@@ -16,9 +20,28 @@ def main() -> None:
     from jellybean.cli.closed_pipes import end_at_closed_pipes
 
     end_at_closed_pipes()
-    status = run(sys.argv[1:])
+    status = _run_until_signalled(sys.argv[1:])
     sys.stdout.flush()  # a pipe that is closed is noticed at the latest here
     sys.exit(status)
+
+
+def _run_until_signalled(arguments: list[str]) -> int:
+    """As `run`; after Ctrl-C or SIGTERM the process ends here, within a second if the command serves nothing."""
+    row = command_in(arguments)
+    if _COMPLETES in os.environ or row is None or row.name in UNHURRIED:
+        return run(arguments)
+    from jellybean.process_end import end_interrupted, ended_soon_after_signals
+
+    def last_words() -> None:
+        if "--json" in arguments:
+            print('{"error": {"kind": "interrupted", "message": "interrupted", "problems": []}}')
+        print("interrupted", file=sys.stderr)
+
+    with ended_soon_after_signals(last_words):
+        status = run(arguments)
+    if status in (EXIT_INTERRUPTED, EXIT_TERMINATED):
+        end_interrupted(status)
+    return status
 
 
 def run(arguments: list[str]) -> int:

@@ -48,6 +48,12 @@ class Commands(typer.core.TyperGroup):
         else:
             super().format_help(ctx, formatter)
 
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            return super().make_context(*arguments, **options)
+        except KeyboardInterrupt as interrupt:  # while options are parsed
+            raise InterruptedCommandError from interrupt
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)

@@ -9,7 +9,7 @@ from jellybean.cli.command_resources import command_resources
 from jellybean.cli.command_table import PROGRAM
 from jellybean.cli.exit_status import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_TERMINATED
 from jellybean.display.terminal import BAD, WARN
-from jellybean.termination import TerminatedError
+from jellybean.termination import TerminatedError, terminated_as_interrupted
 
 # Base class of all usage errors; Typer exports only its subclass BadParameter.
 _UsageError: type[Exception] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
@@ -19,7 +19,7 @@ def run_command_line(arguments: list[str]) -> int:
     """Run one command line and return its exit status (docs/cli.md lists them)."""
     as_json = "--json" in arguments
     try:
-        with command_resources():
+        with command_resources(), terminated_as_interrupted():
             return _run(arguments, as_json=as_json)
     except BaseException as error:
         status = _report(error, as_json=as_json)

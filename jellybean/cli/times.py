@@ -1,11 +1,37 @@
-"""Options that are times: seconds as a number, or a time with its unit as in the documents."""
+"""Options that are times: seconds as a number, or a time with its unit as in the documents; and time limits."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import typer
+
+_STARTED_S = time.monotonic()  # of the command, but for the start of Python
+
+# Of a time limit: what is kept for the result to be written and printed, at most so many seconds; and what is left for
+# the work however long the documents take to read.
+FINISH_PART, MOST_FINISH_S, LEAST_PART = 0.1, 0.4, 0.3
+
+
+@contextmanager
+def command_limit(seconds: float | None, *, most_finish_s: float = MOST_FINISH_S) -> Iterator[None]:
+    """Limit the block so that the command ends about `seconds` after it was started; no limit for None.
+
+    Entered once the documents are read: that cannot be cut short, and takes seconds for thousands of profiles.
+    `most_finish_s`: that what follows the block takes at most.
+    """
+    from jellybean_solver import limited_work
+
+    if seconds is None:
+        yield
+        return
+    spent_s = time.monotonic() - _STARTED_S
+    left_s = max(seconds - min(most_finish_s, FINISH_PART * seconds) - spent_s, LEAST_PART * seconds)
+    with limited_work(left_s, time.monotonic):
+        yield
 
 
 def seconds_within(least_s: float, most_s: float = math.inf) -> Callable[[str | float], float]:

@@ -13,7 +13,7 @@ from jellybean.errors import JellyBeanError
 from jellybean.frontier.mixed import mixed_curves
 from jellybean.planning.cascades import refuse_cascades
 from jellybean.planning.deadline.after_losses import breach_after_loss
-from jellybean.planning.deadline.predicted_latency import check_latency
+from jellybean.planning.deadline.predicted_latency import check_latency, latency_targets
 from jellybean.planning.deadline.soft_targets import refuse_soft_latency
 from jellybean.planning.plan_file import PLAN_FILE, load_plan
 from jellybean_solver import (
@@ -25,6 +25,7 @@ from jellybean_solver import (
     Cuts,
     MixedCurve,
     MixedPoint,
+    OutOfTimeError,
     Plan,
     Problem,
     Progress,
@@ -37,7 +38,12 @@ from jellybean_solver import (
     problem_as_planned,
     solve_cut,
     to_document,
+    work_limit,
 )
+
+# Of the time limit: for the plans of a curve (the rest is for their p99 latencies), and of what is left of that for
+# each plan. Less than so many seconds are no search, and end the curve.
+CURVE_PART, CURVE_PART_BESIDE_RATES, SOLVE_PART, LEAST_SOLVE_S = 0.7, 0.4, 0.4, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +109,12 @@ def find_frontier(
     rates: Callable[[Problem], Sequence[float]] | None = None,
     step: float = ACCURACY_TOLERANCE,
     points: int | None = None,
-    time_limit_s: float | None = None,
     progress: Progress = lambda done, total, label: None,
 ) -> Frontier:
     """Compute the cost-accuracy curve and, if `rates` gives factors on the rates, the cost-rate curve.
 
-    `step` as in `cost_accuracy`; `time_limit_s` applies to each solve. If plans may mix variants, the accuracy is the
-    mean, the limit is that of all curves, and `points` are solved for. SolverError if no plan is found in time.
+    `step` as in `cost_accuracy`. If plans may mix variants, the accuracy is the mean, and `points` are solved for. The
+    time limit of the work ends the curves where they are; SolverError if no plan is found in time.
     """
     refuse_cascades(project, "frontier")
     refuse_soft_latency(project, "frontier")
@@ -118,12 +123,16 @@ def find_frontier(
     started = time.perf_counter()
     found, notes = _evaluated(project.directory, problem, cuts)
 
+    limit = work_limit()
+
     def check(plan: Plan) -> str | None:
+        if limit.left() == 0.0 and latency_targets(plan):
+            return "time ended before its p99 latency was simulated"
         return check_latency(plan) or breach_after_loss(problem, cuts, plan)
 
     if problem.may_mix:
         curves = mixed_curves(
-            problem, cuts, scales=scales, points=points, step=step, limit_s=time_limit_s,
+            problem, cuts, scales=scales, points=points, step=step, limit_s=limit.left(),
             current_accuracy=None if found is None else found[0], check=check, progress=progress,
         )  # fmt: skip
         elapsed_s = time.perf_counter() - started
@@ -131,15 +140,24 @@ def find_frontier(
         return Frontier(
             problem, curves.single, curves.rates, current, notes, elapsed_s, mixed=curves.mixed, wanted=curves.wanted
         )
-    options = SolveOptions(None if problem.is_for_ways else DEFAULT_GAP, time_limit_s, time.monotonic)
+    gap = None if problem.is_for_ways else DEFAULT_GAP
 
-    def limited(modified: Problem) -> Solution:
-        return solve_cut(modified, cuts, options)
+    def within(part: float) -> Callable[[Problem], Solution]:
+        clock = limit.share(part)
 
-    accuracy = cost_accuracy(problem, step=step, solve=limited, check=check, progress=progress)
+        def limited(modified: Problem) -> Solution:
+            left_s = clock.share(SOLVE_PART).left()
+            if left_s is not None and left_s < LEAST_SOLVE_S:
+                raise OutOfTimeError("the time limit ended the search")
+            return solve_cut(modified, cuts, SolveOptions(gap, left_s, time.monotonic))
+
+        return limited
+
+    part = CURVE_PART_BESIDE_RATES if scales else CURVE_PART
+    accuracy = cost_accuracy(problem, step=step, solve=within(part), check=check, progress=progress)
     by_rate = None
     if scales:
-        by_rate = cost_rate(problem, scales, solve=limited, check=check, progress=progress)
+        by_rate = cost_rate(problem, scales, solve=within(CURVE_PART), check=check, progress=progress)
     elapsed_s = time.perf_counter() - started
     return Frontier(problem, accuracy, by_rate, _current(found, accuracy), notes, elapsed_s)
 

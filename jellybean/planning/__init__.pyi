@@ -9,6 +9,7 @@ from .deadline.after_losses import breach_after_loss as breach_after_loss
 from .deadline.after_losses import plans_after_losses as plans_after_losses
 from .deadline.predicted_latency import Judged as Judged
 from .deadline.predicted_latency import check_latency as check_latency
+from .deadline.predicted_latency import latency_targets as latency_targets
 from .deadline.predicted_latency import predicted_p99 as predicted_p99
 from .deadline.predicted_latency import quick_judgement as quick_judgement
 from .deadline.predicted_latency import simulated_figures as simulated_figures

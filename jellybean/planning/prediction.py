@@ -8,8 +8,16 @@ from typing import Any
 
 from jellybean.planning.deadline.predicted_latency import PredictedLatency, predicted_of_all, predictions
 from jellybean.planning.simulation import highest_sustained_rate, seeds_of, simulate_plan
-from jellybean_solver import Plan, RequestFigures
+from jellybean_solver import (
+    OutOfTimeError,
+    Plan,
+    RequestFigures,
+    SimulationResult,
+    limited_to,
+    work_limit,
+)
 
+QUEUES_PART = 0.5  # of the time limit, for latencies and throughput; the rest is for the highest sustained rate
 Progress = Callable[[float, float, str], None]
 
 
@@ -24,16 +32,24 @@ def predict(
     """Key -> figure: the plan's cost and accuracy, and simulated latency, throughput and highest sustained rate.
 
     Figures are medians over simulations with consecutive seeds from `seed` on; with the defaults p99 is the one of
-    `predicted_latency`.
+    `predicted_latency`. At the time limit of the work the figures are of what was simulated, and `ended_by_time_limit`
+    says of how much; OutOfTimeError if not one request was answered in the window by then.
     """
-    seeds = seeds_of(plan, seed)
-    results = []
-    for index in seeds:
-        progress(index - seed, len(seeds) + 1, "queues")
-        results.append(simulate_plan(plan, seed=index, rate_scale=rate_scale, duration_s=duration_s))
+    seeds, limit = seeds_of(plan, seed), work_limit()
+    results: list[SimulationResult] = []
+    with limited_to(limit.share(QUEUES_PART)) as queues_limit:
+        for index in seeds:
+            if results and queues_limit.left() == 0.0:
+                break
+            progress(index - seed, len(seeds) + 1, "queues")
+            results.append(simulate_plan(plan, seed=index, rate_scale=rate_scale, duration_s=duration_s))
+    _require_answers(results[0])
+    if len(results) > 1 and not results[-1].complete:  # too short beside the others
+        del results[-1]
     progress(len(seeds), len(seeds) + 1, "highest sustained rate")
     highest = highest_sustained_rate(plan, seed=seed)
     progress(len(seeds) + 1, len(seeds) + 1, "done")
+    ended = _what_ended(results, len(seeds), highest)
     p99 = predictions(results)
     workflows = {
         name: _figures([result.workflows[name] for result in results], p99[name]) for name in results[0].workflows
@@ -48,10 +64,33 @@ def predict(
             name: median(result.utilisation[name] for result in results) for name in results[0].utilisation
         },
         **({"workflows": workflows} if workflows else {}),
-        "simulations": len(seeds),
+        "simulations": len(results),
         "seed": seed,
         "rate_scale": rate_scale,
+        **({"ended_by_time_limit": ended} if ended else {}),
     }
+
+
+def _require_answers(result: SimulationResult) -> None:
+    """OutOfTimeError for a simulation that ended before any request of some workflow was answered in its window."""
+    if not min(one.completed for one in (result.workflows or {"": result}).values()) and not result.complete:
+        raise OutOfTimeError(
+            "time ended before a request was simulated from its arrival to its answer; allow more time"
+        )
+
+
+def _what_ended(results: Sequence[SimulationResult], wanted: int, highest: float | None) -> str:
+    """What the figures are of if the time limit ended the simulations, as a sentence; else empty."""
+    parts = []
+    if not results[0].complete:
+        parts.append(
+            f"the figures are of the first {results[0].offered:,} requests of 1 simulation instead of {wanted}"
+        )
+    elif len(results) < wanted:
+        parts.append(f"the figures are of {len(results)} simulations instead of {wanted}")
+    if highest is None:
+        parts.append("the highest sustained rate is not known")
+    return f"the time limit ended the simulations: {', and '.join(parts)}" if parts else ""
 
 
 def _penalty(plan: Plan, p99: Mapping[str, PredictedLatency]) -> Mapping[str, float]:

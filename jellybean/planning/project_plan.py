@@ -30,6 +30,7 @@ from jellybean_solver import (
     DEFAULT_GAP,
     VALUE_TOLERANCE,
     Baseline,
+    Clock,
     Cuts,
     Network,
     Objective,
@@ -44,6 +45,7 @@ from jellybean_solver import (
     fastest_of_equal_cost,
     is_large,
     limited,
+    limited_work,
     problem_as_planned,
     solve,
     solve_cut,
@@ -51,8 +53,9 @@ from jellybean_solver import (
 
 ACCURACY_TOLERANCE = 1e-6  # percentage points: accuracies closer than this are equal
 BASELINE_S = 5.0  # time limit of each baseline, if the plan has no time limit
+# Of the time limit, for the search of the cheapest plan: the rest is for its p99 and what it is compared with.
+SEARCH_PART, SEARCH_PART_IN_TIME = 0.8, 0.5
 CHEAPEST_PERCENT, BASELINES_PERCENT = 10.0, 90.0  # of the progress: the search in between takes longest
-BASELINE_SHARE = 0.25  # time limit of each baseline, as a share of the plan's time limit
 
 SEARCH_SHARE = 0.6  # of the time limit, for the highest rates or least latency: more leaves their plan no time
 
@@ -72,11 +75,20 @@ def plan_project(
 ) -> Planned:
     """Solve, then check the p99 latency by simulation. An infeasible problem is a result, not an exception.
 
-    `compare`: also solve the baselines, each within a quarter of the time limit, or 5 seconds without one.
+    `time_limit_s` is for all of it, and so is the limit of the work around it. `compare`: also solve the baselines,
+    together within what is left of the time, or each in 5 seconds without a limit.
     """
     report = progress or (lambda done, total, label: None)
-    if isinstance(project, Project) and (planner := _planner_of(project)) is not None:
-        return planner(project, gap, time_limit_s, compare, report)
+    with limited_work(time_limit_s, time.monotonic) as limit:
+        if isinstance(project, Project) and (planner := _planner_of(project)) is not None:
+            return planner(project, gap, limit.left(), compare, report)
+        return _plan_at_least_cost(project, gap, limit, compare, report)
+
+
+def _plan_at_least_cost(
+    project: AnyProject, gap: float | None, limit: Clock, compare: bool, report: Progress
+) -> Planned:
+    """The cheapest plan, or the one of the highest mean accuracy, that meets the targets."""
     report(0, 100, "cheapest plan")
     problem, cuts = build_problem(project), build_cuts(project)
     started = time.perf_counter()
@@ -85,10 +97,12 @@ def plan_project(
     def found(share: float, known: str) -> None:
         report(cheapest_percent * share, 100, known)
 
-    solution = solve_cut(problem, cuts, SolveOptions(gap, time_limit_s, time.monotonic, tell=found))
+    part = SEARCH_PART if deadline_s(problem) is None else SEARCH_PART_IN_TIME
+    search_s = limit.share(part).left()
+    solution = solve_cut(problem, cuts, SolveOptions(gap, search_s, time.monotonic, tell=found))
     solve_s = time.perf_counter() - started
     report(cheapest_percent, 100, "p99 latency")
-    left_s = None if time_limit_s is None else max(1.0, time_limit_s - solve_s)
+    left_s = limit.share(part).left() if compare else limit.left()
     gap = DEFAULT_GAP if gap is None else gap  # for the many solves of the deadline search, and for the baselines
 
     def searched(done: float, total: float, label: str) -> None:
@@ -102,7 +116,8 @@ def plan_project(
     report(BASELINES_PERCENT, 100, "baselines")
     compared: tuple[Baseline, ...] = ()
     if compare and plan is not None:
-        limit_s = BASELINE_S if time_limit_s is None else BASELINE_SHARE * time_limit_s
+        left_s = limit.left()
+        limit_s = BASELINE_S if left_s is None else left_s / 2
         compared = _baselines(problem, gap, limit_s)
         if cuts:
             keep_deadline = partial(in_time, problem, {}, gap=gap, time_limit_s=limit_s)

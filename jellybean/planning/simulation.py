@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from statistics import median
 
 from jellybean_agent import FAIR_QUEUEING_FROM, BatchPolicy, Brain, OperatorWiring, RouteTable, SiteRoutes, Sites
@@ -14,6 +15,7 @@ from jellybean_solver import (
     Edge,
     MakeTimes,
     Observer,
+    OutOfTimeError,
     Plan,
     PlannedWorker,
     RequestStream,
@@ -31,6 +33,7 @@ from jellybean_solver import (
     selection_shares,
     served_streams,
     simulate,
+    visits_per_request,
     worker_at,
 )
 
@@ -38,9 +41,17 @@ REQUESTS = 2_000  # simulated requests of the slowest stream: at least 20 of the
 SITE_REQUESTS = 10  # minimum number of simulated requests per site
 MANY_SITES = 100  # from this number of sites on, one seed is enough
 MAX_REQUESTS = 50_000  # simulated requests of all streams together
+# Runs of operators that one request brings, from which on fewer requests are simulated: a run takes some 20 us, so that
+# a simulation takes seconds whatever the fan-outs are. Requests with many children differ little from each other.
+MAX_RUNS_PER_REQUEST = 20.0
+LEAST_REQUESTS = 100  # of the slowest stream, whatever runs they bring: one of them is slower than p99
 PROBE_REQUESTS = 20_000  # requests of all streams in one probe of the search for the highest sustained rate
+# Requests of all streams per second above which no rate is sought: tens of times what the gateway's and an agent's
+# process carry (docs/benchmarks.md: serving_overhead), so that only the serving, not the plan, limits what is served.
+MOST_PER_S = 20_000.0
 WARMUP_SHARE = 0.1  # warm-up, as a share of the measured window
 SPACING = 100.0  # spacing of requests without queueing, as a multiple of the service time of one request
+UNLOADED_LEAST = 20  # requests without queueing of a simulation, whatever runs they bring
 SEEDS = 5  # simulations of one plan with different seeds; of their figures the median counts
 
 
@@ -108,6 +119,7 @@ def slow_latency_s(plan: Plan, *, seed: int = 0, requests: int = 200) -> float:
 
 
 def _unloaded(plan: Plan, seed: int, requests: int) -> SimulationResult:
+    requests = max(UNLOADED_LEAST, round(_requests_share(plan) * requests))
     streams = served_streams(plan)
     slowest = min(stream.rate_per_s for stream in streams)
     alone_s = {
@@ -129,28 +141,39 @@ def _unloaded(plan: Plan, seed: int, requests: int) -> SimulationResult:
     )
 
 
-def highest_sustained_rate(plan: Plan, *, seed: int = 0, window_s: float | None = None, seeds: int = SEEDS) -> float:
+def highest_sustained_rate(
+    plan: Plan, *, seed: int = 0, window_s: float | None = None, seeds: int = SEEDS
+) -> float | None:
     """Highest sustained rate, in requests per second of the first source over all its sites.
 
     All sources are scaled by the same factor. The result is the median over `seeds` seeds, because one window has too
-    few requests for a precision of a few per cent. With many sites one seed is enough.
+    few requests for a precision of a few per cent. With many sites one seed is enough. At the time limit of the work
+    it is the median over those that are done; None if there is none.
     """
-    return median(sustained_rate(plan, index, window_s) for index in seeds_of(plan, seed, seeds))
+    rates: list[float] = []
+    with suppress(OutOfTimeError):
+        for index in seeds_of(plan, seed, seeds):
+            rates.append(sustained_rate(plan, index, window_s))
+    return median(rates) if rates else None
 
 
 def sustained_rate(plan: Plan, seed: int, window_s: float | None) -> float:
-    """Highest sustained rate with one seed; 0.0 if no rate is sustained.
+    """Highest sustained rate with one seed; 0.0 if no rate is sustained. OutOfTimeError at the limit of the work.
 
     Bisects around the analytic capacity with simulations of `window_s` of evenly spaced requests; sustained is defined
-    in `jellybean_solver.simulation.sustained`. Windows are limited to 20,000 requests.
+    in `jellybean_solver.simulation.sustained`. Windows are limited to 20,000 requests, fewer of those that bring many
+    runs. Where the capacity is above `MOST_PER_S`, that rate is the answer.
     """
-    first = plan.sources[0].rate_per_s * plan.sites.get(plan.sources[0].tier, 1)
-    scale = capacity_scale(plan)
+    first = first_rate_per_s(plan)
+    scale, most = capacity_scale(plan), most_scale(plan)
+    if scale > most:
+        return first * most
     slow_s = slow_latency_s(plan, seed=seed)
     window_s = default_window_s(first * scale, slow_s) if window_s is None else window_s
     grace = grace_s(slow_s, first, window_s, Arrivals.PERIODIC)
     all_per_s = scale * sum(stream.rate_per_s for stream in served_streams(plan))
-    window_s = min(window_s, max(PROBE_REQUESTS / all_per_s, 10.0 * grace))
+    most_requests = PROBE_REQUESTS * _requests_share(plan)
+    window_s = min(window_s, max(most_requests / all_per_s, min(10.0 * grace, PROBE_REQUESTS / all_per_s)))
 
     def probe(rate: float) -> bool:
         result = simulate_plan(
@@ -162,10 +185,22 @@ def sustained_rate(plan: Plan, seed: int, window_s: float | None) -> float:
             arrivals=Arrivals.PERIODIC,
             drain_s=grace,
         )
+        if not result.complete:
+            raise OutOfTimeError("time ended before the highest sustained rate was found")
         return is_sustained(result.offered, result.completed, failed=0)
 
     capacity = first * scale
     return highest_sustained(probe, 0.95 * capacity, 1.05 * capacity)
+
+
+def first_rate_per_s(plan: Plan) -> float:
+    """Requests per second of the first source over all its sites, as rates are stated."""
+    return plan.sources[0].rate_per_s * plan.sites.get(plan.sources[0].tier, 1)
+
+
+def most_scale(plan: Plan) -> float:
+    """Factor on all rates at which the streams together have `MOST_PER_S`; at least 1."""
+    return max(1.0, MOST_PER_S / sum(stream.rate_per_s for stream in served_streams(plan)))
 
 
 def capacity_scale(plan: Plan) -> float:
@@ -240,11 +275,24 @@ def _wiring(inputs: tuple[Edge, ...], name: str, edges: list[Edge]) -> OperatorW
 
 
 def window_s(plan: Plan, rate_scale: float = 1.0) -> float:
-    """Length of the simulated window in seconds: at least 2,000 requests of every stream, at most 50,000 of all."""
-    streams = served_streams(plan)
+    """Length of the simulated window in seconds: at least 2,000 requests of every stream, at most 50,000 of all.
+
+    Fewer of those that bring more than `MAX_RUNS_PER_REQUEST` runs, but at least `LEAST_REQUESTS`.
+    """
+    streams, share = served_streams(plan), _requests_share(plan)
     rates = [stream.rate_per_s * rate_scale for stream in streams]
-    needed = (max(REQUESTS, SITE_REQUESTS * stream.sites) / rate for stream, rate in zip(streams, rates, strict=True))
-    return min(max(needed), max(MAX_REQUESTS / sum(rates), 1.0))
+    least = max(LEAST_REQUESTS, share * REQUESTS)
+    needed = (max(least, SITE_REQUESTS * stream.sites) / rate for stream, rate in zip(streams, rates, strict=True))
+    most = max(LEAST_REQUESTS, share * MAX_REQUESTS)
+    return min(max(needed), max(most / sum(rates), 1.0 if share == 1.0 else 0.0))
+
+
+def _requests_share(plan: Plan) -> float:
+    """The share of the requests that is simulated, as if each brought at most `MAX_RUNS_PER_REQUEST` runs."""
+    streams = served_streams(plan)
+    visits = visits_per_request(plan)
+    runs = sum(stream.rate_per_s * visits[name] for stream in streams for name in stream.operators)
+    return min(1.0, MAX_RUNS_PER_REQUEST * sum(stream.rate_per_s for stream in streams) / max(runs, 1e-9))
 
 
 def seeds_of(plan: Plan, first: int = 0, most: int = SEEDS) -> range:

@@ -5,11 +5,10 @@ The process is spawned, because a fork is not safe once onnxruntime has threads.
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
+from jellybean.process_end import child_process
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.workload import Model
 from jellybean_agent import CPU, AgentError, Device, ModelMemory, RunInput, memory_growth
@@ -24,8 +23,7 @@ def model_memory(
 
     `names`: upstream -> input of the model.
     """
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
+    with child_process() as pool:
         try:
             return pool.submit(memory_growth, *model.code, names, tuple(batches), device).result()
         except AgentError as error:

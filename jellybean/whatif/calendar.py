@@ -26,6 +26,7 @@ from jellybean.whatif.rate_options import rate_options
 from jellybean_solver import (
     MigrationPrices,
     Objective,
+    OutOfTimeError,
     Period,
     Plan,
     Problem,
@@ -36,10 +37,12 @@ from jellybean_solver import (
     problem_as_planned,
     rescore,
     with_audit_rates,
+    work_limit,
 )
 
 LEAST_SHARE = 0.01  # of a source's highest rate: a period without requests is planned for that
 DEFAULT_PERIODS = 24
+PEAK_PART = 0.4  # of the time, for the plan for the highest rates, without which there is none for all periods
 
 Progress = Callable[[float, float, str], None]
 Load = Callable[[Sequence[str]], AnyProject]
@@ -82,6 +85,8 @@ class Calendar:
     peak_usd: float
     bound_usd: float
     unused_usd: float = 0.0
+    wanted_plans: int = 0  # sets of rates for which a plan was to be made
+    unplanned: int = 0  # those of them that the time limit left without a plan of their own
 
     @property
     def total_usd(self) -> float:
@@ -116,13 +121,13 @@ def plan_by_time(
     *,
     most: int = DEFAULT_PERIODS,
     repeats: bool = True,
-    time_limit_s: float | None = None,
     accept_stale: bool = False,
     progress: Progress = lambda done, total, label: None,
 ) -> Calendar:
     """Plan for each period of a trace, and choose where changing pays. InfeasibleError if a period has no plan.
 
-    `most`: periods; neighbours of like rates are merged. `time_limit_s`: of each plan.
+    `most`: periods; neighbours of like rates are merged. When the time limit of the work ends, periods that have no
+    plan of their own get one of the others; that for the highest rates is made first.
     """
 
     def load(options: Sequence[str]) -> AnyProject:
@@ -136,7 +141,7 @@ def plan_by_time(
         raise InputError("`jellybean calendar` does not know sites that differ, nor workflows that may be left out")
     file = read_rate_trace(path, problem)
     periods = _periods(file, most)
-    found = _candidates(load, overrides, periods, time_limit_s, progress)
+    found, wanted = _candidates(load, overrides, periods, progress)
     problems = [_as_planned(project, one.plan) for one in found]
     prices = MigrationPrices(
         project.infrastructure.migration.start_usd, project.infrastructure.migration.download_usd_per_gib
@@ -156,9 +161,12 @@ def plan_by_time(
         penalty_usd = _penalty_usd(problem, period, own.plan)
         cost_usd = costs_usd[number][at] - penalty_usd
         rows.append(TimedPlan(period, own.plan, own.options, cost_usd, changes_usd[before][at], loads, penalty_usd))
-    bound = sum(period.hours * found[_own(found, period)].plan.certificate.bound for period in periods)
+    bounds = {_key(one.rates_per_s): one.plan.certificate.bound for one in found}
+    bound = sum(period.hours * bounds.get(_key(period.rates_per_s), 0.0) for period in periods)
     peak_usd = costs.total_usd([len(found) - 1] * len(periods))
-    return Calendar(project, file, tuple(rows), repeats, peak_usd, bound, costs.unused_usd(chosen))
+    return Calendar(
+        project, file, tuple(rows), repeats, peak_usd, bound, costs.unused_usd(chosen), wanted, wanted - len(found)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,24 +230,36 @@ def _periods(file: RateTraceFile, most: int) -> tuple[Period, ...]:
 
 
 def _candidates(
-    load: Load, overrides: Sequence[str], periods: Sequence[Period], time_limit_s: float | None, progress: Progress
-) -> list[_Candidate]:
-    """A plan for each set of rates, and at the end the one for the highest rates of all."""
+    load: Load, overrides: Sequence[str], periods: Sequence[Period], progress: Progress
+) -> tuple[list[_Candidate], int]:
+    """A plan for each set of rates, at the end the one for the highest rates of all; and how many sets there are.
+
+    That one is made first, as it does for all periods. The time left is shared among the sets that are left.
+    """
     peaks = {name: max(one.rates_per_s[name] for one in periods) for name in periods[0].rates_per_s}
     wanted = {_key(one.rates_per_s): dict(one.rates_per_s) for one in periods}
     wanted.pop(_key(peaks), None)
     wanted[_key(peaks)] = peaks
-    found = []
-    for number, rates in enumerate(wanted.values()):
+    found: list[_Candidate] = []
+    for number, rates in enumerate((peaks, *list(wanted.values())[:-1])):
+        limit = work_limit()
+        if found and limit.left() == 0.0:
+            break
         progress(number, len(wanted), f"plan {number + 1} of {len(wanted)}")
         options = (*overrides, *rate_options(rates))
-        planned = plan_project(load(options), time_limit_s=time_limit_s, compare=False)
+        share = max(1.0 / (len(wanted) - number), 0.0 if found else PEAK_PART)
+        try:
+            planned = plan_project(load(options), time_limit_s=limit.share(share).left(), compare=False)
+        except OutOfTimeError:
+            if not found:
+                raise
+            continue
         if planned.plan is None:
             shown = ", ".join(f"{name} {rate:.6g}/s" for name, rate in rates.items())
             raise InfeasibleError((f"no plan meets the targets at {shown}", *planned.reasons))
         found.append(_Candidate(rates, options, planned.plan))
     progress(len(wanted), len(wanted), "done")
-    return found
+    return [*found[1:], found[0]], len(wanted)
 
 
 def _as_planned(project: AnyProject, plan: Plan) -> Problem:
@@ -268,11 +288,6 @@ def _cost_usd(problem: Problem, period: Period, candidate: _Candidate, *, timed:
 def _penalty_usd(problem: Problem, period: Period, plan: Plan) -> float:
     """What a plan's accuracy lacks of a soft target in a period; the accuracy is the same at all rates."""
     return period.hours * problem.slo.penalty(plan.accuracy)
-
-
-def _own(found: Sequence[_Candidate], period: Period) -> int:
-    keys = [_key(one.rates_per_s) for one in found]
-    return keys.index(_key(period.rates_per_s))
 
 
 def _key(rates: object) -> str:

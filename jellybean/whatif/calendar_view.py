@@ -82,6 +82,7 @@ def calendar_json(found: Calendar) -> dict[str, Any]:
         "total_usd": found.total_usd,
         "change_usd": found.change_usd,
         "unused_usd": found.unused_usd,
+        **({"unplanned": found.unplanned} if found.unplanned else {}),
         **({"penalty_usd": found.penalty_usd} if found.penalty_usd else {}),
         "peak_usd": found.peak_usd,
         "bound_usd": found.bound_usd,

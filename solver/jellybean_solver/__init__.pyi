@@ -150,6 +150,7 @@ from .model.streams import arrival_times as arrival_times
 from .model.streams import independent_streams_text as independent_streams_text
 from .model.streams import request_streams as request_streams
 from .model.streams import served_streams as served_streams
+from .model.streams import visits_per_request as visits_per_request
 from .outcome import ACCURACY_TOLERANCE as ACCURACY_TOLERANCE
 from .outcome import COST_TOLERANCE as COST_TOLERANCE
 from .outcome import Clock as Clock
@@ -211,3 +212,6 @@ from .simulation.trace import rate_trace as rate_trace
 from .small.assignment import Assignment as Assignment
 from .small.assignment import Group as Group
 from .small.routes import build_plan as build_plan
+from .time_limit import limited_to as limited_to
+from .time_limit import limited_work as limited_work
+from .time_limit import work_limit as work_limit

@@ -42,7 +42,12 @@ def busy_neighbours(
             process = context.Process(
                 target=_run_in_loop, args=(other, code, sha256, dict(input_order), device, inputs), daemon=True
             )
-            process.start()
+            # Ctrl-C, which a terminal sends to all, does not end it amid its imports; it ignores it once it runs.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+            try:
+                process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             other.close()
             stack.callback(_end, process, own)
             started.append((process, own))

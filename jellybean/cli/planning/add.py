@@ -18,7 +18,6 @@ def run_add(
     output: PlanOutput,
     *,
     gap: float | None,
-    time_limit_s: float | None,
     json: bool,
 ) -> None:
     """Plan what is new, print and write the plan of all; typer.Exit(3) if it does not fit beside what stays."""
@@ -27,7 +26,7 @@ def run_add(
 
     directory, served = project.directory, ""
     with progress("plan") as advance:
-        result = add_to_plan(project, named, gap=gap, time_limit_s=time_limit_s, progress=advance)
+        result = add_to_plan(project, named, gap=gap, progress=advance)
     planned = result.planned
     if planned.plan is not None:
         served = output.save(to_document(planned.plan), planned, lambda: save_plan(project, planned))

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, checked_folder, checked_picture, example
-from jellybean.cli.console import out, print_json, progress, say
+from jellybean.cli.console import out, print_json, progress, say, warn
 from jellybean.cli.planning.options import TimeLimit
 from jellybean.cli.projects import warn_about_figures, warn_about_stale_profiles, warn_about_times
+from jellybean.cli.times import command_limit
 
 PERIODS = 24
 
@@ -47,20 +48,24 @@ def calendar(
         checked_picture(plot)
     if plans is not None:
         checked_folder("--plans", plans)
-    with progress("calendar") as advance:
+    with progress("calendar") as advance, command_limit(time_limit):
         found = plan_by_time(
             directory,
             trace,
             overrides or (),
             most=periods,
             repeats=not once,
-            time_limit_s=time_limit,
             accept_stale=stale,
             progress=advance,
         )
     warn_about_stale_profiles(found.project)
     warn_about_times(found.project)
     warn_about_figures(found.project)
+    if found.unplanned:
+        warn(
+            f"the time limit ended before {found.unplanned} of {found.wanted_plans} sets of rates had a plan of "
+            "their own: they have one that was made for others, and there is no lower bound on the cost"
+        )
     if json:
         print_json(calendar_json(found))
     else:

@@ -11,7 +11,7 @@ from jellybean.cli.console import print_json, print_texts, progress, warn
 from jellybean.cli.exit_status import EXIT_INFEASIBLE
 from jellybean.cli.failures import failure
 from jellybean.cli.projects import open_any_project
-from jellybean.cli.times import seconds_within
+from jellybean.cli.times import command_limit, seconds_within
 from jellybean.errors import InfeasibleError
 from jellybean.planning.explain import Explained, explain_project
 from jellybean_solver import Part
@@ -62,9 +62,10 @@ def explain(
             if not json and (lines := part_text(found, part)):
                 advance.print(*lines)
 
-        explained = explain_project(
-            project, overrides or (), questions or (), time_limit_s=time_limit, progress=advance, publish=show
-        )
+        with command_limit(time_limit):
+            explained = explain_project(
+                project, overrides or (), questions or (), time_limit_s=time_limit, progress=advance, publish=show
+            )
     explanation = explained.explanation
     if json:
         failed = failure(InfeasibleError((explanation.conflict.reason,))) if explanation.conflict is not None else {}

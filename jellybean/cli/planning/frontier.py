@@ -14,7 +14,7 @@ from jellybean.cli.console import errors, out, print_json, progress, say
 from jellybean.cli.exit_status import EXIT_INFEASIBLE
 from jellybean.cli.failures import failure
 from jellybean.cli.projects import open_project
-from jellybean.cli.times import seconds_within
+from jellybean.cli.times import command_limit, seconds_within
 from jellybean.display.terminal import BAD
 from jellybean.errors import InfeasibleError
 from jellybean.folders import require_no_link
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 RANGE_POINTS = 8  # number of rates in FROM..TO
 MAX_RATES = 200
+PICTURE_S = 1.5  # that drawing the picture takes, with the start of matplotlib
 
 Scales = Callable[[Problem], Sequence[float]]
 
@@ -69,8 +70,8 @@ TimeLimit = Annotated[
     typer.Option(
         parser=seconds_within(0.01),
         metavar="TIME",
-        help="Seconds per plan, or a time such as 2min; the best plan found is kept, with its gap. With --of, and "
-        "for plans that mix variants: of the whole curve (1min).",
+        help="Seconds of the whole command, or a time such as 2min; points keep the best plans found by then, with "
+        "their gaps. With --of, and for plans that mix variants, by default 1min.",
     ),
 ]
 
@@ -121,10 +122,8 @@ def frontier(
         return
     from jellybean.frontier import find_frontier
 
-    with progress("frontier") as advance:
-        result = find_frontier(
-            project, rates=scales, step=step, points=points, time_limit_s=time_limit, progress=advance
-        )
+    with progress("frontier") as advance, command_limit(time_limit, most_finish_s=PICTURE_S):
+        result = find_frontier(project, rates=scales, step=step, points=points, progress=advance)
     _write(result, json=json, plans=plans, path=path, narrow=narrow)
 
 
@@ -162,8 +161,9 @@ def _pair(
     from jellybean.frontier.pairs import LIMIT_S, POINTS, pair_curve
     from jellybean.frontier.pairs_view import pairs_json, pairs_text, save_pairs, save_pairs_plot
 
-    with progress("frontier") as advance:
-        curve = pair_curve(project, *pair, limit_s=time_limit or LIMIT_S, points=points or POINTS, progress=advance)
+    limit_s = LIMIT_S if time_limit is None else time_limit
+    with progress("frontier") as advance, command_limit(limit_s, most_finish_s=PICTURE_S):
+        curve = pair_curve(project, *pair, limit_s=limit_s, points=points or POINTS, progress=advance)
     if json:
         print_json(pairs_json(curve))
     else:

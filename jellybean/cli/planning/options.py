@@ -17,7 +17,15 @@ TimeLimit = Annotated[
     typer.Option(
         parser=seconds_within(0.01),
         metavar="TIME",
-        help="Seconds, or a time such as 2min; the best plan found is kept.",
+        help="Seconds of the whole command, or a time such as 2min; the best found by then is kept.",
+    ),
+]
+SimulationLimit = Annotated[
+    float | None,
+    typer.Option(
+        parser=seconds_within(0.01),
+        metavar="TIME",
+        help="Seconds of the whole command, or a time such as 2min; then the figures are of what was simulated.",
     ),
 ]
 Gap = Annotated[

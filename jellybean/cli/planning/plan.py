@@ -26,6 +26,7 @@ from jellybean.cli.planning.options import (
     ReplayPlot,
     ReplaySeed,
     RunningPlan,
+    SimulationLimit,
     TimeLimit,
 )
 from jellybean.cli.planning.plan_json import plan_json
@@ -34,7 +35,7 @@ from jellybean.cli.planning.plan_output import PlanOutput, refuse
 from jellybean.cli.planning.rate_scale import with_scaled_rates
 from jellybean.cli.planning.replan import horizon_hours, run_replan
 from jellybean.cli.projects import open_any_project, planned_options
-from jellybean.cli.times import seconds_within
+from jellybean.cli.times import command_limit, seconds_within
 from jellybean.display import formats
 from jellybean.errors import OutOfTimeError
 from jellybean.planning.plan_file import current_hash, kept_plan, save_plan
@@ -77,11 +78,12 @@ def plan(
     """Choose variants and place operators at minimum cost; writes plan.json. With --check: replay a rate trace."""
     if check is not None:
         scale = None if rate_scale == 1.0 else rate_scale
-        given: dict[str, object] = {"--time-limit": time_limit, "--gap": gap, "--from": start, "--horizon": horizon}
+        given: dict[str, object] = {"--gap": gap, "--from": start, "--horizon": horizon}
         given |= {"--rate-scale": scale, "--add": add or None, "--dry-run": dry_run or None, "--out": output}
         for option in (name for name, value in given.items() if value is not None):
             raise typer.BadParameter(f"{option} cannot be combined with --check, which replays the current plan")
-        run_check(directory, check, overrides or (), seed=seed, json=json, plot=plot, stale=stale)
+        with command_limit(time_limit):
+            run_check(directory, check, overrides or (), seed=seed, json=json, plot=plot, stale=stale)
         return
     if plot is not None:
         raise typer.BadParameter("--plot needs --check TRACE")
@@ -94,13 +96,15 @@ def plan(
     try:
         if add:
             project = open_any_project(directory, written.overrides, stale=stale, shows_times=True)
-            run_add(project, start or str(directory), written, gap=gap, time_limit_s=time_limit, json=json)
+            with command_limit(time_limit):
+                run_add(project, start or str(directory), written, gap=gap, json=json)
         elif start is None:
             _plan(written, stale=stale, gap=gap, time_limit_s=time_limit, json=json)
         else:
             hours = horizon_hours(horizon or DEFAULT_HORIZON)
             project = open_any_project(directory, written.overrides, stale=stale, shows_times=True)
-            run_replan(project, start, written, horizon_h=hours, gap=gap, time_limit_s=time_limit, json=json)
+            with command_limit(time_limit):
+                run_replan(project, start, written, horizon_h=hours, gap=gap, json=json)
     except OutOfTimeError as error:
         raise OutOfTimeError("\n".join(filter(None, (str(error), kept_plan(directory, outdated=False))))) from error
 
@@ -108,8 +112,8 @@ def plan(
 def _plan(output: PlanOutput, *, stale: bool, gap: float | None, time_limit_s: float | None, json: bool) -> None:
     directory, served = output.directory, ""
     project = open_any_project(directory, output.overrides, stale=stale, shows_times=True)
-    with progress("plan") as advance:
-        planned = plan_project(project, gap=gap, time_limit_s=time_limit_s, progress=advance)
+    with progress("plan") as advance, command_limit(time_limit_s):
+        planned = plan_project(project, gap=gap, progress=advance)
     if planned.plan is not None:
         served = output.save(to_document(planned.plan), planned, lambda: save_plan(project, planned))
     if json:
@@ -140,22 +144,27 @@ def simulate(
             help="Simulated time of each simulation, in seconds or with a unit; chosen automatically by default.",
         ),
     ] = None,
+    time_limit: SimulationLimit = None,
 ) -> None:
     """Predict latency, throughput and the highest sustained rate of the plan by simulation."""
     with planned_options(directory, overrides) as options:
         project = open_any_project(directory, options, stale=stale, shows_times=True)
-    current = load_current_plan(project, what_if=bool(overrides))
+    with command_limit(time_limit):
+        current = load_current_plan(project, what_if=bool(overrides))
     if (warning := unproven(current)) is not None:
         warn(warning)
-    with progress("simulate") as advance:
+    with progress("simulate") as advance, command_limit(time_limit):
         record = predict(current, seed=seed, rate_scale=rate_scale, duration_s=duration, progress=advance)
-    is_shared = math.isclose(rate_scale, 1.0) and seed == 0 and duration is None  # the prediction of all commands
+    ended = record.get("ended_by_time_limit", "")
+    is_shared = math.isclose(rate_scale, 1.0) and seed == 0 and duration is None and not ended
     if is_shared and to_document(current)["hash"] == current_hash(directory):
         record_prediction(directory, current, record)
     if json:
         print_json(record)
     else:
         out.print(_simulation_table(current, record))
+    if ended:
+        warn(ended)
 
 
 def _simulation_table(plan: Plan, record: dict[str, Any]) -> Table:

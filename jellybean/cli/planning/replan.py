@@ -22,7 +22,6 @@ def run_replan(
     *,
     horizon_h: float,
     gap: float | None,
-    time_limit_s: float | None,
     json: bool,
 ) -> None:
     """Decide, print and write the plan; typer.Exit(3) if neither the running plan nor any other meets the targets."""
@@ -31,9 +30,7 @@ def run_replan(
 
     directory = project.directory
     with progress("plan") as advance:
-        change = replan_project(
-            project, named, horizon_h=horizon_h, gap=gap, time_limit_s=time_limit_s, progress=advance
-        )
+        change = replan_project(project, named, horizon_h=horizon_h, gap=gap, progress=advance)
     document, planned = change.result, change.planned
     is_new, served, before = change.decision.verdict is Verdict.REPLACE, "", current_hash(directory)
     if document is not None:

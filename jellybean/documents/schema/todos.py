@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from ruamel.yaml import YAML
@@ -28,14 +29,17 @@ def todo_comments(text: str) -> tuple[TodoComment, ...]:
     if PLACEHOLDER not in text:
         return ()
     scalars = _scalar_spans(text)
+    starts = [start for start, _ in scalars]
     lines = text.split("\n")
     comments: list[TodoComment] = []
+    line, counted = 1, 0  # the line of the character `counted`
     for match in _COMMENT.finditer(text):
-        if any(start <= match.start() < end for start, end in scalars):
+        before = bisect_right(starts, match.start()) - 1  # scalars are in order, and none is in another
+        if before >= 0 and match.start() < scalars[before][1]:
             continue
-        line = text.count("\n", 0, match.start()) + 1
+        line, counted = line + text.count("\n", counted, match.start()), match.start()
         parts = [match[1].strip()]
-        for below in lines[line:]:
+        for below in (lines[number] for number in range(line, len(lines))):
             continued = _CONTINUED.fullmatch(below)
             if continued is None or _COMMENT.search(below):
                 break

@@ -19,7 +19,7 @@ def simulate_until_missed(plan: Plan, seed: int, targets_s: Mapping[str, float])
     """
     observer = _LateRequests(plan, targets_s)
     result = simulate_plan(plan, seed=seed, observer=observer)
-    return result, not observer.stopped
+    return result, result.complete and not observer.stopped
 
 
 class _LateRequests:

@@ -5,13 +5,15 @@ The interval is from the least to the greatest of them: with probability 1 - 2 /
 all simulations of that length, whatever their distribution (order statistics: David & Nagaraja, sec. 7.1). With many
 sites one long simulation is made; then the interval is a 95 % interval from batch means (Law, sec. 9.5.3).
 Simulations are deterministic and cached in this process, so all commands show the same figure for the same plan.
+A time limit of the work (`limited_work`) ends them: then fewer count, the last of which is cut short, or without any
+the closed form with the range of its error; the prediction says which.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from statistics import median, stdev
 from typing import Any
 
@@ -25,7 +27,16 @@ from jellybean.planning.simulation import (
     unloaded_latency_s,
 )
 from jellybean_protos import plan_format
-from jellybean_solver import CLOSED_FORM_RATIO, Plan, RequestFigures, SimulationResult, json_values, p99_by_workflow
+from jellybean_solver import (
+    CLOSED_FORM_RATIO,
+    Plan,
+    RequestFigures,
+    SimulationResult,
+    Slo,
+    json_values,
+    p99_by_workflow,
+    work_limit,
+)
 
 FAR = 2.0  # p99 latencies of one plan with different seeds differ by less than this factor
 QUICK_FAR = 1.25  # a quick decision rejects a plan whose first p99 exceeds the target by this factor; may be wrong
@@ -33,14 +44,18 @@ STUDENT_T = 2.776  # 97.5 % quantile of Student's t for 5 batches (4 degrees of 
 
 MAX_CACHED = 4_096  # simulations whose p99 latencies are kept in this process
 
-_cached: dict[tuple[str, int], Mapping[str, RequestFigures]] = {}  # (content hash of the plan, seed) -> by workflow
+_Figures = Mapping[str, RequestFigures]  # by workflow
+_cached: dict[tuple[str, int], _Figures] = {}  # (content hash of the plan, seed) -> figures
+_cut_short: dict[tuple[str, int], _Figures] = {}  # the same of simulations that a time limit ended
 
 
 @dataclass(frozen=True, slots=True)
 class PredictedLatency:
     """Predicted latencies in seconds, p99 with its confidence interval, from `simulations` of `requests` each.
 
-    `complete`: made by the definition; otherwise simulations were left out because a decision needed no more.
+    `complete`: made by the definition; otherwise simulations were left out because a decision needed no more, or for
+    lack of time. Without any `simulations` the p99 is the closed form, its interval the range of the closed form's
+    error, and the others are nan.
     """
 
     p50_s: float
@@ -55,7 +70,9 @@ class PredictedLatency:
 
 def predicted_p99(plan: Plan) -> Mapping[str, PredictedLatency]:
     """Workflow -> predicted p99 latency; a single workflow has the empty name."""
-    return _predicted([figures for batch in _batches(seeds_of(plan)) for figures, _ in _figures(plan, batch, None)])
+    samples = [sample for batch in _batches(seeds_of(plan)) for sample in _figures(plan, batch, None)]
+    complete = len(samples) == len(seeds_of(plan)) and all(is_whole for _, is_whole in samples)
+    return _predicted([figures for figures, _ in samples] or [_estimated(plan)], complete=complete)
 
 
 def predictions(results: Sequence[SimulationResult]) -> Mapping[str, PredictedLatency]:
@@ -69,9 +86,12 @@ def predicted_of_all(results: Sequence[SimulationResult]) -> PredictedLatency:
 
 
 def simulated_figures(plan: Plan, seed: int) -> Mapping[str, RequestFigures]:
-    """Workflow -> figures of one of the simulations that a prediction is made of; cached."""
-    ((figures, _),) = _figures(plan, (seed,), None)
-    return figures
+    """Workflow -> figures of one of the simulations that a prediction is made of; cached.
+
+    Without time for it, those that a simulation was cut short at, or the closed form.
+    """
+    samples = _figures(plan, (seed,), None)
+    return samples[0][0] if samples else _estimated(plan)
 
 
 def accepted_p99_s(plan: Plan) -> Mapping[str, float]:
@@ -90,30 +110,60 @@ def _batches(seeds: Sequence[int]) -> Iterator[Sequence[int]]:
         yield batch
 
 
-def _figures(
-    plan: Plan, seeds: Sequence[int], targets_s: Mapping[str, float] | None
-) -> list[tuple[Mapping[str, RequestFigures], bool]]:
-    """As `simulated_figures`, and whether they are of all requests: with targets, a simulation may end at a miss."""
+def _figures(plan: Plan, seeds: Sequence[int], targets_s: Mapping[str, float] | None) -> list[tuple[_Figures, bool]]:
+    """As `simulated_figures`, and whether they are of all requests: with targets, a simulation may end at a miss.
+
+    Simulations for which there is no time are left out.
+    """
     content = _content(plan)
-    missing = [seed for seed in seeds if (content, seed) not in _cached]
+    missing = [seed for seed in seeds if (content, seed) not in _cached and work_limit().left() != 0.0]
     made = dict(zip(missing, SIMULATIONS.simulate(plan, missing, targets_s) if missing else (), strict=True))
-    found = []
+    samples: list[tuple[_Figures, bool]] = []
     for seed in seeds:
-        if seed not in made:
-            found.append((_cached[content, seed], True))
-            continue
-        result, is_whole = made[seed]
-        figures = _by_workflow(result)
-        if is_whole:
-            _remember((content, seed), figures)
-        found.append((figures, is_whole))
-    return found
+        key = content, seed
+        if seed in made:
+            result, is_whole = made[seed]
+            figures = _by_workflow(result)
+            if is_whole:
+                _remember(_cached, key, figures)
+            elif result.complete:
+                samples.append((figures, False))
+                continue
+            elif _answered(figures) > _answered(_cut_short.get(key, {})):
+                _remember(_cut_short, key, figures)
+        if key in _cached:
+            samples.append((_cached[key], True))
+        elif key in _cut_short:
+            samples.append((_cut_short[key], False))
+    return samples
 
 
-def _remember(key: tuple[str, int], figures: Mapping[str, RequestFigures]) -> None:
-    if len(_cached) >= MAX_CACHED:
-        _cached.pop(next(iter(_cached)))
-    _cached[key] = figures
+def _remember(cache: dict[tuple[str, int], _Figures], key: tuple[str, int], figures: _Figures) -> None:
+    if len(cache) >= MAX_CACHED:
+        cache.pop(next(iter(cache)))
+    cache[key] = figures
+
+
+def _answered(figures: _Figures) -> int:
+    """The requests that the figures of the workflow with the fewest are of."""
+    return min((one.completed for one in figures.values()), default=0)
+
+
+def _estimated(plan: Plan) -> _Figures:
+    """Figures of no request: p99 latencies in closed form, also of workflows without a target."""
+    targeted = replace(
+        plan,
+        slo=_with_target(plan.slo),
+        workflows=tuple(replace(one, slo=_with_target(one.slo)) for one in plan.workflows),
+    )
+    nan = math.nan
+    return {
+        name: RequestFigures(0, 0, nan, nan, nan, nan, p99_s, ()) for name, p99_s in p99_by_workflow(targeted).items()
+    }
+
+
+def _with_target(slo: Slo) -> Slo:
+    return slo if slo.latency_p99_s is not None else replace(slo, latency_p99_s=1.0, soft_latency_p99_s=None)
 
 
 def _by_workflow(result: SimulationResult) -> Mapping[str, RequestFigures]:
@@ -130,9 +180,7 @@ def _content(plan: Plan) -> str:
     return plan_format.content_hash({"parts": json_values(parts), "workflows": names})
 
 
-def _predicted(
-    samples: Sequence[Mapping[str, RequestFigures]], *, complete: bool = True
-) -> Mapping[str, PredictedLatency]:
+def _predicted(samples: Sequence[_Figures], *, complete: bool = True) -> Mapping[str, PredictedLatency]:
     """The prediction from one or more simulations, by workflow."""
     return {name: _of_workflow([sample[name] for sample in samples], complete) for name in samples[0]}
 
@@ -141,9 +189,14 @@ def _of_workflow(samples: Sequence[RequestFigures], complete: bool) -> Predicted
     p50_s, p90_s = (median(getattr(sample, f"latency_{share}_s") for sample in samples) for share in ("p50", "p90"))
     p99s = sorted(sample.latency_p99_s for sample in samples)
     p99_s, requests = median(p99s), samples[0].offered
+    if not requests:
+        lowest, highest = CLOSED_FORM_RATIO
+        return PredictedLatency(p50_s, p90_s, p99_s, p99_s / highest, p99_s / lowest, 0, 0, complete=False)
     if len(samples) > 1:
         return PredictedLatency(p50_s, p90_s, p99_s, p99s[0], p99s[-1], len(samples), requests, complete)
-    batches_s = samples[0].latency_p99_batches_s
+    batches_s = [batch_s for batch_s in samples[0].latency_p99_batches_s if math.isfinite(batch_s)]
+    if len(batches_s) < len(samples[0].latency_p99_batches_s):  # cut short: too few answers for an interval
+        return PredictedLatency(p50_s, p90_s, p99_s, p99_s, p99_s, 1, requests, complete)
     half_s = STUDENT_T * stdev(batches_s) / math.sqrt(len(batches_s))
     return PredictedLatency(p50_s, p90_s, p99_s, max(0.0, p99_s - half_s), p99_s + half_s, 1, requests, complete)
 
@@ -258,7 +311,7 @@ def quick_judgement(plan: Plan, *, far: float = QUICK_FAR, most: int = SEEDS, wh
     if not targets_s:
         return None
     seeds = seeds_of(plan, most=most)
-    samples: list[Mapping[str, RequestFigures]] = []
+    samples: list[_Figures] = []
     partial = 0
     for sample, is_whole in _one_by_one(plan, seeds, None if whole else targets_s):
         samples.append(sample)
@@ -269,7 +322,8 @@ def quick_judgement(plan: Plan, *, far: float = QUICK_FAR, most: int = SEEDS, wh
         clearly = math.inf if partial else far
         if any(_is_missed(p99s[name], target_s, len(seeds), clearly) for name, target_s in targets_s.items()):
             break
-    predicted = _predicted(samples, complete=not partial and len(samples) == len(seeds_of(plan)))
+    complete = not partial and len(samples) == len(seeds_of(plan))
+    predicted = _predicted(samples or [_estimated(plan)], complete=complete)
     return Judged(plan, {name: predicted[name] for name in targets_s}, targets_s)
 
 
@@ -300,12 +354,14 @@ def _breach_text(judged: Judged) -> str:
     prefix = f"{worst}: " if worst else ""
     whole = formats.interval(p99.p99_s, p99.low_s, p99.high_s)
     stated = whole if p99.complete else f"about {formats.duration(p99.p99_s)}"
-    made = formats.count(p99.simulations, "simulation")
+    made = f"{formats.count(p99.simulations, 'simulation')} of {p99.requests:,} requests"
+    if not p99.simulations:
+        made = "in closed form, as there was no time for a simulation"
+    unloaded_s = unloaded_latency_s(plan, workflow=worst)  # nan if there is no time for that
+    unloaded = f"mean latency with zero queueing delay {formats.duration(unloaded_s)}; "
     return (
         f"{prefix}p99 latency would be {stated}, above the SLO of {formats.duration(targets_s[worst])} "
-        f"({made} of {p99.requests:,} requests; "
-        f"mean latency with zero queueing delay {formats.duration(unloaded_latency_s(plan, workflow=worst))}; "
-        f"{_busiest(plan)})"
+        f"({made}; {unloaded if math.isfinite(unloaded_s) else ''}{_busiest(plan)})"
     )
 
 

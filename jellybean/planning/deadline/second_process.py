@@ -11,7 +11,6 @@ import math
 import os
 import pickle
 import select
-import signal
 import subprocess
 import sys
 import threading
@@ -22,7 +21,8 @@ from typing import IO
 
 from jellybean.planning.deadline.missed_target import simulate_until_missed
 from jellybean.planning.simulation import simulate_plan
-from jellybean_solver import Plan, SimulationResult
+from jellybean.termination import end_with_parent, interrupts_blocked
+from jellybean_solver import Plan, SimulationResult, limited_work, work_limit
 
 START_AFTER_S = 1.0  # of simulations in this process; a process takes a third of that to start
 IDLE_S = 30.0  # after which it ends
@@ -32,9 +32,10 @@ Targets = Mapping[str, float] | None  # workflow -> p99 target in seconds, at wh
 
 
 def simulated(plan: Plan, seed: int, targets_s: Targets) -> Simulated:
-    """One simulation of a plan."""
+    """One simulation of a plan, within the time limit of the work."""
     if targets_s is None:
-        return simulate_plan(plan, seed=seed), True
+        result = simulate_plan(plan, seed=seed)
+        return result, result.complete
     return simulate_until_missed(plan, seed, targets_s)
 
 
@@ -81,7 +82,7 @@ class SecondProcess:
         if process is None or process.stdin is None or process.stdout is None or not theirs:
             return [self._here(plan, seed, targets_s) for seed in seeds]
         try:
-            _send(process.stdin, (plan, theirs[0], targets_s))
+            _send(process.stdin, (plan, theirs[0], targets_s, _left_s()))
             found = self._here(plan, mine, targets_s)
             answer = pickle.load(process.stdout)
         except (OSError, EOFError, pickle.UnpicklingError):  # it has ended, or was killed
@@ -99,7 +100,8 @@ class SecondProcess:
         if self._owner == os.getpid() and processors() > 1:
             command = [sys.executable, "-P", "-m", __name__, str(self._idle_s)]
             with suppress(OSError):  # without it all is simulated here
-                self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                with interrupts_blocked():
+                    self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
                 atexit.register(self.close)
 
     def close(self) -> None:
@@ -121,6 +123,11 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _left_s() -> float | None:
+    """Seconds left of the work that is in progress here, as the other process has no limit of its own."""
+    return work_limit().left()
+
+
 def _send(pipe: IO[bytes], value: object) -> None:
     pickle.dump(value, pipe, pickle.HIGHEST_PROTOCOL)
     pipe.flush()
@@ -133,11 +140,12 @@ def _serve(requests: IO[bytes], answers: IO[bytes], idle_s: float) -> None:
     """
     while select.select([requests], [], [], idle_s)[0]:
         try:
-            plan, seed, targets_s = pickle.load(requests)
+            plan, seed, targets_s, left_s = pickle.load(requests)
         except EOFError:
             return
         try:
-            answer: Simulated | Exception = simulated(plan, seed, targets_s)
+            with limited_work(left_s, time.monotonic):
+                answer: Simulated | Exception = simulated(plan, seed, targets_s)
         except Exception as error:  # noqa: BLE001 - it is raised in the process that asked
             answer = error
         _send(answers, answer)
@@ -146,5 +154,5 @@ def _serve(requests: IO[bytes], answers: IO[bytes], idle_s: float) -> None:
 SIMULATIONS = SecondProcess()  # of all plans that this process asks about
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of Ctrl-C: the process that asked ends, and this one with it
+    end_with_parent(sys.stdin.fileno())
     _serve(sys.stdin.buffer, sys.stdout.buffer, float(sys.argv[1]))

@@ -23,6 +23,7 @@ from jellybean_solver import (
     DEFAULT_SETTINGS,
     QUICK_SETTINGS,
     Certificate,
+    Clock,
     Cuts,
     Deadline,
     Objective,
@@ -36,8 +37,13 @@ from jellybean_solver import (
     deadline_shares,
     has_many_workflows,
     least_latency_s,
-    limited,
+    limited_to,
+    limited_work,
 )
+
+# Of the time that is left: for the simulations of the cheapest plan, and for the search of another. What remains is for
+# the simulations of the plan that was found, without which its p99 would be stated in closed form.
+JUDGE_PART, SEARCH_PART = 0.4, 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +79,29 @@ def in_time(
     If none meets it, the least target that a plan meets is sought. `thorough=False` tries only a few plans, simulates
     each once and leaves the second search out, as `nearest=False` does. `time_limit_s` includes the simulations.
     """
+    with limited_work(time_limit_s, time.monotonic) as clock:
+        return _in_time(problem, cuts, solution, gap, clock, thorough, nearest, progress)
+
+
+def _in_time(
+    problem: Problem,
+    cuts: Cuts,
+    solution: Solution,
+    gap: float,
+    clock: Clock,
+    thorough: bool,
+    nearest: bool,
+    progress: Progress,
+) -> InTime:
     target_s = deadline_s(problem)
     reasons = solution.infeasibility.reasons if solution.infeasibility is not None else ()
     if solution.plan is None or target_s is None:
         return InTime(solution, reasons)
     judge_plan = judged_latency if thorough else partial(quick_judgement, most=1, whole=True)
-    quick = quick_judgement(solution.plan, far=FAR, whole=True) if thorough else judge_plan(solution.plan)
+    with limited_to(clock.share(JUDGE_PART)):
+        quick = quick_judgement(solution.plan, far=FAR, whole=True) if thorough else judge_plan(solution.plan)
     if quick is None or (quick.kept and breach_after_loss(problem, cuts, solution.plan) is None):
         return InTime(solution, reasons, judged=judge_plan(solution.plan))
-    clock = limited(time_limit_s, time.monotonic)
     judge = SimulationJudge(deadline_shares(problem), quick)
 
     def tried(done: float, most: float) -> None:
@@ -90,7 +110,8 @@ def in_time(
     deadline = Deadline(target_s, settings=DEFAULT_SETTINGS if thorough else QUICK_SETTINGS, advance=tried)
     try:
         start = solution if has_many_workflows(problem) and not cuts else None
-        options = SolveOptions(gap, time_limit_s, time.monotonic, deadline=deadline, start=start)
+        search_s = clock.share(SEARCH_PART).left()
+        options = SolveOptions(gap, search_s, time.monotonic, deadline=deadline, start=start)
         simulated = solve_in_time(problem, cuts, options, judge if thorough else partial(judge, most=1))
         if simulated.plan is not None:
             # What mixes may be far too late, and takes seconds to simulate: its p99 is told by what was simulated.
@@ -108,7 +129,7 @@ def in_time(
     def second_half(done: float, total: float, label: str) -> None:
         progress(total + done, 2 * total, label)
 
-    search = NearestLatency(problem, cuts, solution.plan, judge, gap, clock.left(), second_half)
+    search = NearestLatency(problem, cuts, solution.plan, judge, gap, clock.share(SEARCH_PART).left(), second_half)
     found = search.run()
     if found.targeted is problem:
         late, meeting = judged_latency(solution.plan) or quick, _certified(problem, solution, found)

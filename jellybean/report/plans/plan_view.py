@@ -98,7 +98,9 @@ def p99_lines(judged: Judged) -> Iterator[str]:
         p99 = judged.p99[name]
         of, target = f" of {name}" if name else "", _target_text(judged, name)
         made = formats.count(p99.simulations, "simulation")
-        made += "" if p99.complete else ", no more for lack of time"
+        made += "" if p99.complete else f" of {p99.requests:,} requests or fewer, no more for lack of time"
+        if not p99.simulations:
+            made = "the closed form, as there was no time for a simulation"
         estimate = (
             f"closed form {formats.duration(closed[name])}, {low:g} to {high:g} times the simulated in benchmarks"
         )

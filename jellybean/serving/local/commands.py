@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from urllib.parse import quote
 from jellybean.documents.layout import WORKFLOWS_FOLDER
 from jellybean.errors import InputError
 from jellybean.folders import LEDGER_FILE, state_folder
+from jellybean.process_end import child_process
 from jellybean.serving.errors import DeviceError, SettingsError
 from jellybean.serving.local.settings import NO_LEDGER
 from jellybean.serving.run_processes import AGENT_MODULE, GATEWAY_MODULE
@@ -92,7 +91,7 @@ def require_devices(view: PlanView) -> None:
     workers = {worker.device: worker.name for worker in reversed(view.serving) if not worker.device.is_cpu}
     if not workers:
         return
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with child_process() as pool:
         for device, name in workers.items():
             try:
                 pool.submit(try_device, device).result()

@@ -16,9 +16,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jellybean_solver.demand.demand import Demand, Network
+from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.model.problem import Operator, Pool, Problem, Sharing
 from jellybean_solver.outcome import ACCURACY_SLACK, Selection
 from jellybean_solver.small.assignment import Assignment, Group
+from jellybean_solver.time_limit import work_limit
 
 MET = 1e-9  # relative tolerance on a worker's capacity
 
@@ -46,14 +48,20 @@ def greedy(
 ) -> tuple[Network, Selection, Assignment] | str:
     """The cheapest greedy assignment over selections that reach the accuracy; if there is none, the reason.
 
-    Returned with the network, in which every pool is exclusive (one operator per worker), and the selection.
+    Returned with the network, in which every pool is exclusive (one operator per worker), and the selection. At the
+    time limit of the work the best so far is returned; OutOfTimeError if there is none.
     """
     pools = tuple(replace(pool, sharing=Sharing.EXCLUSIVE) for pool in problem.pools)
     network = Network(replace(problem, pools=pools))
     best: tuple[_Partial, Selection] | None = None
     unplaced = dict[str, None]()
     for selection in _selections(network, settings.selections):
-        found = _place(network, network.demand(selection), settings.kept)
+        try:
+            found = _place(network, network.demand(selection), settings.kept)
+        except OutOfTimeError:
+            if best is None:
+                raise
+            break
         if isinstance(found, str):
             unplaced[found] = None
         elif best is None or found.cost < best[0].cost:
@@ -99,9 +107,14 @@ def _reaches(problem: Problem, partial: Selection, target: float) -> bool:
 
 
 def _place(network: Network, demand: Demand, kept: int) -> _Partial | str:
-    """The cheapest assignment; if there is none, the first operator that no partial assignment can place."""
-    beam = [_Partial(0.0, {}, {}, {})]
+    """The cheapest assignment; if there is none, the first operator that no partial assignment can place.
+
+    OutOfTimeError at the time limit of the work.
+    """
+    beam, limit = [_Partial(0.0, {}, {}, {})], work_limit()
     for operator in network.problem.operators:
+        if limit.left() == 0.0:
+            raise OutOfTimeError("time ended before the greedy rule had placed all operators")
         grown = [child for partial in beam for child in _children(network, demand, partial, operator.name)]
         beam = heapq.nsmallest(kept, grown, key=lambda partial: partial.cost)
         if not beam:

@@ -78,8 +78,8 @@ def baselines(
     the workers that the earlier ones left. Workflows that begin in several tiers cannot all be in the lowest one. For
     many workflows there are none: each rule is one program, and that of many is too large.
 
-    `gap`, `time_limit_s` (for each baseline) and `clock` as for `solve`; SolverError for a limit without a clock. The
-    greedy rule has no time limit.
+    `gap`, `time_limit_s` (for each baseline) and `clock` as for `solve`; SolverError for a limit without a clock. What
+    is left when the time limit of the work ends says so.
     """
     effort = _Effort(gap, time_limit_s, clock)
     effort.clock()  # reports a limit without a clock before anything is solved
@@ -104,8 +104,10 @@ def _one_by_one(problem: Problem, name: str, effort: _Effort) -> Baseline:
     left, plans = problem, list[Plan]()
     for workflow in problem.workflows:
         one = replace(single_workflow(problem, workflow), pools=left.pools, links=left.links)
-        network = Network(one)
-        outcome = cheapest(Fleet(network), one.accuracy_target, gap=effort.gap, clock=effort.clock())
+        network, clock = Network(one), effort.clock()
+        if clock.left() == 0.0:
+            return Baseline(name, Termination.TIME_LIMIT, note=OUT_OF_TIME)
+        outcome = cheapest(Fleet(network), one.accuracy_target, gap=effort.gap, clock=clock)
         if outcome.found is None:
             if not outcome.is_conclusive:
                 return Baseline(name, outcome.termination, note=OUT_OF_TIME)
@@ -204,11 +206,14 @@ def _solved(
     infeasible: str,
     effort: _Effort,
 ) -> Baseline:
-    outcome = cheapest(fleet, target, fixed=fixed, gap=effort.gap, clock=effort.clock())
+    clock = effort.clock()
+    if clock.left() == 0.0:  # building the program takes time, too
+        return Baseline(name, Termination.TIME_LIMIT, None, None, fixed, OUT_OF_TIME)
+    outcome = cheapest(fleet, target, fixed=fixed, gap=effort.gap, clock=clock)
     if outcome.found is None:
         accuracy = None if fixed is None else fleet.network.problem.accuracy.value(fixed)
         if outcome.is_conclusive:
-            reason = "" if fixed is not None else first_reason(fleet.network, effort.clock())
+            reason = "" if fixed is not None or clock.left() == 0.0 else first_reason(fleet.network, clock)
             return Baseline(
                 name, "infeasible", None, accuracy, fixed, f"{infeasible}: {reason}" if reason else infeasible
             )
@@ -220,7 +225,10 @@ def _solved(
 
 
 def _greedy(problem: Problem, name: str) -> Baseline:
-    found = greedy(problem)
+    try:
+        found = greedy(problem)
+    except OutOfTimeError:
+        return Baseline(name, Termination.TIME_LIMIT, note=OUT_OF_TIME)
     if isinstance(found, str):
         return Baseline(name, NO_ASSIGNMENT, note=f"the rule finds no assignment: {found}")
     network, selection, assignment = found

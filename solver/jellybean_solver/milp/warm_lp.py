@@ -113,8 +113,13 @@ class Linear:
         while True:
             if self.clock.left() == 0.0:
                 raise OutOfTimeError("time ended in a relaxation; allow more time")
+            left_s = self.clock.left()
+            if left_s is not None:  # HiGHS counts the time of all runs of a model
+                self._highs.setOptionValue("time_limit", self._highs.getRunTime() + left_s)
             self._highs.run()
             status: highspy.HighsModelStatus = self._highs.getModelStatus()
+            if status == highspy.HighsModelStatus.kTimeLimit:
+                raise OutOfTimeError("time ended in a relaxation; allow more time")
             if status != highspy.HighsModelStatus.kIterationLimit:
                 return status
 

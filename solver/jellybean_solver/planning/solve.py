@@ -33,6 +33,7 @@ from jellybean_solver.planning.mixed import solve_mixed
 from jellybean_solver.planning.solver import Solution, cheapest, cheapest_solution, finish, limited
 from jellybean_solver.small.assignment import Assignment
 from jellybean_solver.small.objectives import Fleet
+from jellybean_solver.time_limit import work_limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def fastest_of_equal_cost(problem: Problem, plan: Plan) -> Plan:
     budget = plan.cost.total_usd_per_h * (1.0 + VALUE_TOLERANCE)
     limits = replace(problem.slo, accuracy=plan.accuracy, budget_usd_per_h=budget)
     limited_problem, deadline = replace(problem, slo=limits), Deadline(target_s, settings=EQUAL_COST_SETTINGS)
-    solver = _DeadlineSolver(limited_problem, deadline, 0.0, Clock())
+    solver = _DeadlineSolver(limited_problem, deadline, 0.0, work_limit())
     search = DeadlineSearch(limited_problem, deadline, plan, solver.limit, lambda cost: False)
     found = search.run(solver, most=deadline.settings.proposals, improvements=0).fastest
     if found is plan or latency(found).slowest_s > latency(plan).slowest_s * (1.0 - VALUE_TOLERANCE):

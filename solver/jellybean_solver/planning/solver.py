@@ -20,6 +20,7 @@ from jellybean_solver.small.assignment import Assignment
 from jellybean_solver.small.beam_search import BeamSearch
 from jellybean_solver.small.objectives import Cheapest, Fleet
 from jellybean_solver.small.routes import build_plan
+from jellybean_solver.time_limit import earlier, work_limit
 
 AGREEMENT = 1e-6  # relative: largest difference between the costs that assignment and evaluation compute
 
@@ -149,9 +150,9 @@ def _certificate(outcome: Outcome[Assignment], objective: float) -> Certificate:
 
 
 def limited(time_limit_s: float | None, clock: Callable[[], float] | None) -> Clock:
-    """A clock that runs from now on to the limit. SolverError for a limit without a clock."""
+    """A clock that runs from now on to the limit, or to that of the work. SolverError for a limit without a clock."""
     if time_limit_s is None:
-        return Clock()
+        return work_limit()
     if clock is None:
         raise SolverError("a time limit needs a clock: solve(problem, time_limit_s=5, clock=time.monotonic)")
-    return Clock(clock, clock() + time_limit_s)
+    return earlier(work_limit(), Clock(clock, clock() + time_limit_s))

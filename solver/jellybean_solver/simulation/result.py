@@ -32,10 +32,14 @@ class RequestFigures:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult(RequestFigures):
-    """Figures of all requests. `utilisation`: worker -> busy share of the window, as mean over its sites."""
+    """Figures of all requests. `utilisation`: worker -> busy share of the window, as mean over its sites.
+
+    Not `complete`: a time limit ended the window; requests that were not answered by then count in no latency.
+    """
 
     utilisation: Mapping[str, float]
     workflows: Mapping[str, RequestFigures]  # where there are several
+    complete: bool = True
 
 
 def nearest_rank(ascending: Sequence[float], probability: float) -> float:
@@ -79,7 +83,7 @@ class RequestSums:
         p50_s, p90_s, p99_s = (nearest_rank(latencies, share) for share in (0.50, 0.90, 0.99))
         mean_s = sum(latencies) / len(latencies) if latencies else math.nan
         batches_s = tuple(nearest_rank(sorted(batch), 0.99) for batch in self.batches())
-        per_s = self.answered / duration_s
+        per_s = self.answered / duration_s if duration_s else 0.0
         return RequestFigures(self.offered, len(latencies), per_s, mean_s, p50_s, p90_s, p99_s, batches_s)
 
     def batches(self) -> list[list[float]]:
@@ -89,7 +93,11 @@ class RequestSums:
 
 
 def result_of(
-    requests: Mapping[str, RequestSums], utilisation: Mapping[str, float], duration_s: float
+    requests: Mapping[str, RequestSums],
+    utilisation: Mapping[str, float],
+    duration_s: float,
+    *,
+    complete: bool = True,
 ) -> SimulationResult:
     """The result of a window. `requests` by workflow; a single workflow has the name ""."""
     offered, answered = sum(one.offered for one in requests.values()), sum(one.answered for one in requests.values())
@@ -97,4 +105,6 @@ def result_of(
     latencies = list(chain.from_iterable(chain.from_iterable(batches)))  # batch by batch, of all workflows
     total = RequestSums(offered, answered, latencies).figures(duration_s)
     workflows = {name: sums.figures(duration_s) for name, sums in requests.items() if name}
-    return SimulationResult(**dataclasses.asdict(total), utilisation=utilisation, workflows=workflows)
+    return SimulationResult(
+        **dataclasses.asdict(total), utilisation=utilisation, workflows=workflows, complete=complete
+    )

@@ -24,6 +24,7 @@ from jellybean_solver.model.sites import most_sites, site_of, worker_at
 from jellybean_solver.model.spreading import GOLDEN, child_worker, groups_by_worker, round_robin_offset
 from jellybean_solver.model.stream_assignment import StreamDrawer
 from jellybean_solver.model.streams import RequestStream, arrival_times, request_streams
+from jellybean_solver.outcome import Clock
 from jellybean_solver.simulation.answers import Answers, Path
 from jellybean_solver.simulation.interfaces import (
     GATEWAY,
@@ -37,6 +38,10 @@ from jellybean_solver.simulation.interfaces import (
 )
 from jellybean_solver.simulation.links import Links
 from jellybean_solver.simulation.result import RequestSums, SimulationResult, Window, result_of
+from jellybean_solver.time_limit import work_limit
+
+# Between two readings of the clock: some 5 ms. Fewer cost more than the events; more end later than the time limit.
+EVENTS_BETWEEN_CHECKS = 256
 
 _Burst = dict[tuple[float, str], list[Any]]  # (time of arrival, worker) -> messages, in the order sent
 # GOLDEN: also the phase step between streams, so that periodic streams of commensurable rates do not coincide.
@@ -70,7 +75,8 @@ class SimulationSettings:
     """The measured window is [warmup_s, warmup_s + duration_s), at `rate_scale` times the plan's rates.
 
     `arrivals` overrides the sources' own. After the window no request arrives any more and all are answered; with
-    `drain_s`, requests not answered that many seconds after the window stay unanswered.
+    `drain_s`, requests not answered that many seconds after the window stay unanswered. At the time
+    limit of the work the simulation ends, and the window with it: the result has the figures so far.
     """
 
     duration_s: float
@@ -108,7 +114,7 @@ def simulate(
         return arrival_times([(window.end_s, rate_per_s)], settings.arrivals or stream.arrivals, rng, phase)
 
     with contextlib.suppress(StopSimulationError):
-        simulation.run(times or steady, settings)
+        simulation.run(times or steady, settings, work_limit())
     return simulation.result()
 
 
@@ -124,6 +130,7 @@ class _Simulation:
         self._seed = seed
         self._now = 0.0
         self._last_s = float("inf")
+        self._complete = True
         self._number = count()
         self._arrived = count()  # requests, in their order
         self._events: list[tuple[float, int, Callable[..., None], Any, Any]] = []
@@ -169,8 +176,8 @@ class _Simulation:
             self._samplers[key] = service_sampler(operator.service[pool])
         return self._samplers[key]
 
-    def run(self, times: MakeTimes, settings: SimulationSettings) -> None:
-        """Process all events, or those until `drain_s` after the window."""
+    def run(self, times: MakeTimes, settings: SimulationSettings, limit: Clock) -> None:
+        """Process all events, or those until `drain_s` after the window or the time limit."""
         drain_s, drawer = settings.drain_s, partial(self._drawer, settings.rate_scale)
         for index, stream in enumerate(request_streams(self._plan)):
             rng = random.Random(f"{self._seed}/arrivals/{index}")
@@ -186,15 +193,26 @@ class _Simulation:
                 place = site * most_sites(self._plan.sites) // stream.sites
                 arrivals = times(own, rng, rng.random())
                 self._next_arrival(_Traffic(own, arrivals, routes, drawer(own, weights, rng), place))
-        events, pop = self._events, heapq.heappop
         if drain_s is not None:
             self._last_s = self._window.end_s + drain_s
-        while events:
+        while limit.left() != 0.0:
+            if not self._process(EVENTS_BETWEEN_CHECKS):
+                return
+        self._complete = False
+        self._window = replace(self._window, end_s=max(self._window.start_s, min(self._window.end_s, self._now)))
+
+    def _process(self, most: int) -> bool:
+        """Process some events; False if none is left."""
+        events, pop = self._events, heapq.heappop
+        for _ in range(most):
+            if not events:
+                return False
             now, _, handle, first, second = pop(events)
             if now > self._last_s:
-                return
+                return False
             self._now = now
             handle(first, second)
+        return True
 
     def _drawer(
         self, rate_scale: float, stream: RequestStream, weights: Sequence[float], phase: random.Random | None = None
@@ -331,9 +349,10 @@ class _Simulation:
         busy_s = dict.fromkeys(self._plan.worker_by_name, 0.0)
         for station in self._stations.values():
             busy_s[station.name] += station.busy_s
-        window_s = {w.name: self._window.length_s * self._plan.sites.get(w.tier, 1) for w in self._plan.workers}
-        utilisation = {name: seconds / window_s[name] for name, seconds in busy_s.items()}
-        return result_of(self._requests, utilisation, self._window.length_s)
+        length_s = self._window.length_s
+        window_s = {w.name: length_s * self._plan.sites.get(w.tier, 1) for w in self._plan.workers}
+        utilisation = {name: seconds / window_s[name] if length_s else 0.0 for name, seconds in busy_s.items()}
+        return result_of(self._requests, utilisation, length_s, complete=self._complete)
 
 
 @dataclass(slots=True)

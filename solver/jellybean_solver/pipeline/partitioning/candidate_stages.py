@@ -22,13 +22,13 @@ def cut_members(graph: LayerGraph, cuts: Sequence[int]) -> Bools:
 
 def crossing_bytes(graph: LayerGraph, members: Bools) -> Floats:
     """Bytes per micro-batch that cross each cut in the forward; an output read by several layers counts once."""
-    total = np.zeros(len(members))
+    total, inside = np.zeros(len(members)), np.ascontiguousarray(members.T)  # by layer, as they are read
     readers: list[list[int]] = [[] for _ in graph.layers]
     for up, down in graph.edges:
         readers[up].append(down)
     for index, downstream in enumerate(readers):
         if downstream:
-            total += graph.layers[index].activation_bytes * (members[:, index] & ~members[:, downstream].all(axis=1))
+            total += graph.layers[index].activation_bytes * (inside[index] & ~inside[downstream].all(axis=0))
     return total
 
 

@@ -195,10 +195,19 @@ def _dapple(request: _Request, microbatches: int) -> Partition:
 def _balanced(request: _Request) -> Partition:
     """Minimise the slowest stage over contiguous blocks of the topological order, transfers ignored (torchgpipe)."""
     prefixes, _ = enumerate_cuts(request.graph, 0)
-    candidates = CandidateStages(request.graph, prefixes)
+    cuts = _spread(request.graph, prefixes, request.settings)
+    candidates = CandidateStages(request.graph, cuts)
     workers = math.prod(level.count for level in request.levels)
     line = DeviceLine(candidates, [1.0] * workers, [math.inf] * (workers - 1), latency=False, transfers=False)
-    return request.result(line.solve(), candidates, len(prefixes), exact=True)
+    result = request.result(line.solve(), candidates, len(cuts), exact=len(cuts) == len(prefixes))
+    return result if len(cuts) == len(prefixes) else request.bounded(result, request.balanced_s)
+
+
+def _spread(graph: LayerGraph, cuts: Sequence[int], settings: PartitionSettings) -> Sequence[int]:
+    """The cuts, or evenly spread ones if they are too many for matrices of all pairs."""
+    if len(cuts) <= settings.max_line_cuts:
+        return cuts
+    return spread_cuts(CutCosts(graph, cuts), settings.max_line_cuts)
 
 
 def _placed(request: _Request) -> Partition:
@@ -227,8 +236,9 @@ def partition_line(
         raise SolverError("the model has no layers")
     if not all(0 < bandwidth < math.inf for bandwidth in bandwidths):
         raise SolverError("a bandwidth must be above 0 bytes per second")
-    cuts, exact = enumerate_cuts(graph, settings.max_cuts, free_idle=True)
-    latency = objective == "latency"
+    every, exact = enumerate_cuts(graph, settings.max_cuts, free_idle=True)
+    cuts = _spread(graph, every, settings)
+    exact, latency = exact and len(cuts) == len(every), objective == "latency"
     best, stages = DeviceLine(CandidateStages(graph, cuts), speeds, bandwidths, latency=latency).solve()
     work_s = sum(layer.forward_s if latency else layer.compute_s for layer in graph.layers)
     bound_s = best if exact else min(best, work_s / (max(speeds) if latency else sum(speeds)))

@@ -15,6 +15,7 @@ class PartitionSettings:
     `keep_all_cuts`: if at most so many cuts remain after pruning, the dynamic program runs on all of them.
     `max_paired_cuts`, `max_pairs`: with more cuts, or more pairs of cuts times the worker counts before and between
     them, only evenly spread cuts are kept, and the result is not proven optimal.
+    `max_line_cuts`: the same for lines of devices and balanced blocks, which have no bound that prunes cuts.
     `binary_search_workers`: single-level clusters of at least so many workers are solved by a search over the
     bottleneck time; below, the dynamic program over all worker counts is faster.
     `sharded_cuts`: number of cuts between which Alpa's intra-operator pass plans stages; with more, evenly spread ones.
@@ -28,6 +29,7 @@ class PartitionSettings:
     keep_all_cuts: int = 1_200
     max_paired_cuts: int = 1_800
     max_pairs: float = 1e9
+    max_line_cuts: int = 3_000
     binary_search_workers: int = 32
     sharded_cuts: int = 20
     dapple_coarse_cuts: tuple[int, ...] = (8, 15, 30, 60)
