@@ -52,7 +52,7 @@ def train(
     epoch after its checkpoint, so that one that is reported is not lost.
     """
     _check_updates(run, document)
-    lr = make_lr_schedule(document.lr_schedule, run.optimizer, run.sampler.updates, document.epochs)
+    lr = make_lr_schedule(document.lr_schedule, run.optimizer, run.sampler.updates, document.epochs, directory)
     progress = resume(run, document, directory, warn)
     _repeat(lr, progress)
 

@@ -249,7 +249,7 @@ def _export(module: nn.Module, run: RankRun, document: TrainingDocument, directo
         return None
     from jellybean.training.export import EXPORT_ROWS, export_variant, served_arguments
 
-    rows = served_arguments(run.data.test.example(EXPORT_ROWS).inputs, document.loss)
+    rows = served_arguments(run.data.test.example(EXPORT_ROWS).inputs, document.loss.function)
     exported = export_variant(module, document.export, directory, rows)
     say(
         f"wrote {exported.path} (differs from torch by at most {exported.max_difference:.1g}) and its variant in "

@@ -17,16 +17,19 @@ import torch
 from torch.utils.data import DataLoader
 
 from jellybean.training.data.batches import Batch, MapBatches, RowFormat, Stream, StreamBatches, kinds_of
+from jellybean.training.data.coverage import covering_rows
 from jellybean.training.data.digests import digest_of
 from jellybean.training.data.rows import MicrobatchIndex, Reading, ReadPlan, RowDigest
 from jellybean.training.data.rules import RowRules
 from jellybean.training.errors import TrainingError
+from jellybean.training.losses import SUM, valid_targets
 from jellybean.training.samples import Samples
 from jellybean.user_modules import RENAMED
 
 Order = Callable[[int], torch.Tensor | None]  # epoch -> row numbers in the order of the epoch; None: their own
 # Imported once by the fork server: otherwise each worker of each pass would import torch anew.
 _PRELOADED = ["torch.utils.data", "jellybean.training.data.batches"]
+_FURTHER_ROWS = 64  # that are read where the first ones have no valid target
 LoaderOptions = Mapping[str, Any]  # arguments of torch's DataLoader: workers and how they run
 
 
@@ -46,6 +49,9 @@ class BatchSource(Protocol):
 
     def example(self, size: int) -> Samples:
         """The first rows."""
+
+    def spread(self, size: int) -> Samples:
+        """Rows at even distances; the first ones of a stream."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,12 @@ class MapSource:
         numbers = range(size) if order is None else order.topk(size, largest=False, sorted=True).values.tolist()
         return MapBatches(self.dataset, self.form, self.seed).example(numbers)
 
+    def spread(self, size: int) -> Samples:
+        """Rows at even distances in the order of the first epoch."""
+        order, places = self.order(0), torch.linspace(0, self.rows - 1, size, dtype=torch.float64).long()
+        numbers = (places if order is None else order[places]).tolist()
+        return MapBatches(self.dataset, self.form, self.seed).example(numbers)
+
 
 @dataclass(frozen=True)
 class StreamSource:
@@ -106,6 +118,10 @@ class StreamSource:
         first = [range(min(size, self.rows))]
         return StreamBatches(self.stream, self.form, (self.seed, 0), first, self.rows).example()
 
+    def spread(self, size: int) -> Samples:
+        """The first rows."""
+        return self.example(size)
+
 
 @dataclass(frozen=True)
 class LoadedRows:
@@ -123,11 +139,21 @@ class LoadedRows:
         return self.source.rows
 
     def example(self, size: int) -> Samples:
-        """The first rows; read once."""
+        """The first rows, or others where none of these has a valid target; read once."""
         size = min(size, self.rows)
         if size not in self._examples:
-            self._examples[size] = self.source.example(size)
+            samples = self.source.example(size)
+            if not valid_targets(samples).any():
+                further = self.source.spread(min(_FURTHER_ROWS, self.rows))
+                samples = further.take(covering_rows(further, size))
+            self._examples[size] = samples
         return self._examples[size]
+
+    def sample(self, size: int) -> Samples:
+        """Rows that cover what occurs, as far as rows at even distances do."""
+        size = min(size, self.rows)
+        samples = self.source.spread(size)
+        return samples.take(covering_rows(samples, size))
 
     def digest(self) -> str:
         """Of the number of rows and the first ones."""
@@ -150,8 +176,9 @@ class LoadedReader:
 
     def __init__(self, rows: LoadedRows, plan: ReadPlan) -> None:
         self._rows, self._plan = rows, plan
-        self._by_targets = rows.rules is not None and rows.rules.by_targets
-        own_only = rows.source.skips and not self._by_targets and plan.division.replicas > 1
+        self._weighs = rows.rules is not None and rows.rules.weighs
+        self._sums = rows.rules is not None and rows.rules.counts == SUM
+        own_only = rows.source.skips and not self._weighs and plan.division.replicas > 1
         self._reading = Reading(plan, own_only)
         self._first = rows.example(2)
         self._kinds = kinds_of(self._first)
@@ -183,7 +210,9 @@ class LoadedReader:
 
     def update_weight(self, index: MicrobatchIndex) -> float:
         """How much all rows of the micro-batch's update count."""
-        if not self._by_targets:
+        if self._sums:
+            return self.weight(index)
+        if not self._weighs:
             return float(len(self._plan.update(index)))
         return sum(self._weight(index.iteration, number) for number in self._plan.division.update(index.microbatch))
 
@@ -202,7 +231,7 @@ class LoadedReader:
         self._kept.clear()
 
     def _weight(self, iteration: int, number: int) -> float:
-        if not self._by_targets:
+        if not self._weighs:
             return float(len(self._plan.division.part(iteration, number)))
         self._read_until((iteration, number), self._weights)
         return self._weights[iteration, number]
@@ -229,7 +258,7 @@ class LoadedReader:
         samples = self._checked(batch.samples(self._first), batch.kinds)
         self._last, self._next = key[0], next(self._keys, None)
         self._digest.update(batch.digest)
-        if self._by_targets:
+        if self._weighs:
             if key[1] == 0:  # a new iteration; a rank reads ahead by at most one
                 self._weights = {other: value for other, value in self._weights.items() if other[0] >= key[0] - 1}
             self._weights[key] = samples.weight(slice(None))

@@ -158,7 +158,7 @@ def test_padded_rows_count_by_their_tokens():
         for row in range(ROWS):
             yield torch.tensor([row, row]), torch.tensor([1, -100 if row % 3 else 2])
 
-    rules = RowRules("net", by_targets=True)
+    rules = RowRules("net", counts="targets")
     arrays = [torch.stack(part) for part in zip(*tokens(), strict=True)]
     in_memory = find_source(tuple(arrays), _settings("test")).ruled(rules)
     for replicas, period in ((1, None), (2, None), (2, 2)):
