@@ -72,7 +72,7 @@ class RowFormat:
             rows = fetch()
         except TrainingError:
             raise
-        except Exception as error:  # user code may raise anything
+        except (Exception, SystemExit) as error:  # user code may raise anything
             raise self.unreadable(numbers, error) from error
         try:
             given = self.collate(rows)
@@ -113,7 +113,7 @@ class MapBatches(Dataset):  # type: ignore[misc]  # mypy does not follow torch
         seed_generators(self._seed, epoch, number)
         try:
             return self._dataset[number]
-        except Exception as error:  # user code may raise anything
+        except (Exception, SystemExit) as error:  # user code may raise anything
             raise self._form.unreadable([number], error) from error
 
 

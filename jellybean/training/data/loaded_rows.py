@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
+import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,14 +22,17 @@ from jellybean.training.data.coverage import covering_rows
 from jellybean.training.data.digests import digest_of
 from jellybean.training.data.rows import MicrobatchIndex, Reading, ReadPlan, RowDigest
 from jellybean.training.data.rules import RowRules
-from jellybean.training.errors import TrainingError
+from jellybean.training.errors import RankCrashError, TrainingError
 from jellybean.training.losses import SUM, valid_targets
+from jellybean.training.processes.environment import end_with_parent
 from jellybean.training.samples import Samples
 from jellybean.user_modules import RENAMED
+from jellybean_agent import describe_error
 
 Order = Callable[[int], torch.Tensor | None]  # epoch -> row numbers in the order of the epoch; None: their own
 # Imported once by the fork server: otherwise each worker of each pass would import torch anew.
 _PRELOADED = ["torch.utils.data", "jellybean.training.data.batches"]
+_WORKER_ENDS_S = 1.0  # between the end of a worker's connection and that of its process
 _FURTHER_ROWS = 64  # that are read where the first ones have no valid target
 LoaderOptions = Mapping[str, Any]  # arguments of torch's DataLoader: workers and how they run
 
@@ -254,7 +258,7 @@ class LoadedReader:
             raise AssertionError("no micro-batch is left to read")
         if self._batches is None:
             self._batches = self._rows.source.batches(self._reading, self._rows.options)
-        batch = next(self._batches)
+        batch = self._next_batch(self._batches)
         samples = self._checked(batch.samples(self._first), batch.kinds)
         self._last, self._next = key[0], next(self._keys, None)
         self._digest.update(batch.digest)
@@ -266,6 +270,19 @@ class LoadedReader:
         uses = self._plan.uses(microbatch) if replica == self._plan.replica else 0
         if uses:
             self._kept[key] = samples, uses
+
+    def _next_batch(self, batches: Iterator[Batch]) -> Batch:
+        """What is read next. RankCrashError, the same each time, if a process of `workers` has ended."""
+        if not self._rows.options.get("num_workers"):
+            return next(batches)
+        try:
+            return next(batches)
+        except (RuntimeError, OSError, EOFError) as error:  # torch's message has the process' number
+            form, ended = self._rows.form, _endings(batches)
+            raise RankCrashError(
+                f"{form.name}, {form.part}: {ended or f'a process of `workers` failed: {describe_error(error)}'} while "
+                "it read rows: with workers: 0 the rank reads them itself, and an exception names its line"
+            ) from error
 
     def _checked(self, samples: Samples, kinds: str) -> Samples:
         form, rules = self._rows.form, self._rows.rules
@@ -287,12 +304,14 @@ def _load(rows: Any, code: Sequence[Any], options: LoaderOptions, sampler: Any =
     and a fork would copy the locks they hold. `code`: what of the rows is the user's. TrainingError for
     rows that cannot be sent to the workers.
     """
+    if options.get("num_workers"):
+        end_with_rank = _EndWithRank(os.getpid(), options.get("worker_init_fn"))
+        options = {**options, "worker_init_fn": end_with_rank}
     if options.get("num_workers") and options.get("multiprocessing_context") is None:
         _require_importable(code)
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(_PRELOADED)
-        end_with_rank = _EndWithRank(os.getpid(), options.get("worker_init_fn"))
-        options = {**options, "multiprocessing_context": context, "worker_init_fn": end_with_rank}
+        options = {**options, "multiprocessing_context": context}
     loader = DataLoader(rows, batch_size=None, sampler=sampler, generator=torch.Generator(), **options)
     try:
         with warnings.catch_warnings():
@@ -305,6 +324,17 @@ def _load(rows: Any, code: Sequence[Any], options: LoaderOptions, sampler: Any =
             f"rows cannot be sent to the processes of `workers` ({error}): define the data set, its functions and "
             "collate_fn at the top of a module, write workers: 0, or give a DataLoader with multiprocessing_context"
         ) from error
+
+
+def _endings(batches: Any) -> str:
+    """How the processes of a torch loader have ended; empty if all run."""
+    statuses: set[int] = set()
+    for process in getattr(batches, "_workers", ()):
+        process.join(0 if statuses else _WORKER_ENDS_S)
+        statuses |= {process.exitcode} if process.exitcode else set()
+    names = {status: signal.Signals(-status).name if status < 0 else "" for status in sorted(statuses)}
+    texts = [f"was killed by {name}" if name else f"ended with status {status}" for status, name in names.items()]
+    return f"a process of `workers` {' and another '.join(texts)}" if texts else ""
 
 
 def _is_about_pickling(error: Exception) -> bool:
@@ -326,7 +356,10 @@ def _require_importable(code: Sequence[Any]) -> None:
 
 @dataclass(frozen=True)
 class _EndWithRank:
-    """Has a worker end when its rank does, however that ends: torch watches the worker's parent, the fork server."""
+    """Has a worker end when its rank does, however that ends: torch watches the worker's parent, the fork server.
+
+    A worker that is stopped, or in code that lets no thread run, ends with its parent, by the kernel.
+    """
 
     rank_pid: int
     user_init: Callable[[int], None] | None
@@ -336,6 +369,7 @@ class _EndWithRank:
             rank = os.pidfd_open(self.rank_pid)
         except ProcessLookupError:
             os._exit(1)
+        end_with_parent()
         threading.Thread(target=_exit_after, args=(rank,), name="end-with-rank", daemon=True).start()
         if self.user_init is not None:
             self.user_init(worker)

@@ -43,8 +43,8 @@ def _check_group(make: MakeOptimizer, group: int, name: str) -> None:
         )
     if not all(torch.allclose(*pair) for pair in zip(together, apart, strict=True)):
         raise TrainingError(
-            f"{name} steps a parameter in another way where there are others beside it; stages have optimizers of their "
-            "own, so that a step must follow from a parameter, its gradient and its state"
+            f"{name} steps a parameter in another way where there are others beside it; stages have optimizers of "
+            "their own, so that a step must follow from a parameter, its gradient and its state"
         )
 
 

@@ -167,7 +167,7 @@ def test_one_that_cannot_train_is_refused(folder: Path, name: str, reason: str) 
 def test_mistakes_in_names(folder: Path) -> None:
     with pytest.raises(TrainingError, match="optimizer: Lion has no argument 'betta'; did you mean 'beta'"):
         _planned(folder, "rules.py:Lion", betta=0.5)
-    with pytest.raises(TrainingError, match="torch.optim has no lion: .*a class of your own is FILE.py:NAME"):
+    with pytest.raises(TrainingError, match=r"torch.optim has no lion: .*a class of your own is FILE.py:NAME"):
         _planned(folder, "lion")
     with pytest.raises(JellyBeanError, match="no_such_module_here cannot be imported"):
         _planned(folder, "no_such_module_here:Lion")
