@@ -25,7 +25,7 @@ from jellybean.documents.training.optimization import (
 from jellybean.documents.training.plan import PlanKeys, planned_devices
 from jellybean.documents.training.references import check_references
 from jellybean.documents.training.run import CheckpointSpec, ExportSpec, ParallelKeys, SyncSpec
-from jellybean.documents.training.schedule import ScheduleName, check_schedule
+from jellybean.documents.training.schedule import ScheduleName, check_saved_within_epochs, check_schedule
 from jellybean.documents.training.servers import check_servers
 from jellybean.documents.training.tensor import TensorSetting, TensorSpec
 from jellybean.errors import DocumentError, DocumentProblem
@@ -210,6 +210,8 @@ class TrainingDocument(PlanKeys, ParallelKeys):
     def _check_processes_of_replica(self) -> Self:
         check_schedule(self)
         check_servers(self)
+        if self.checkpoint.updates is not None:
+            check_saved_within_epochs(self.schedule)
         return self
 
     @model_validator(mode="after")

@@ -3,7 +3,8 @@
 Every rank writes to a shared store, periodically, that it is alive, how many actions it has done, what line of the
 user's code it is in, and whether it is busy with something that the others wait for (profiling, evaluation, a
 checkpoint). A rank that stops writing is dead or
-stalled. While all write, the run is given up only if no rank makes progress and none is busy for the whole timeout.
+stalled. While all write, the run is given up only if no rank makes progress and none is busy for the whole timeout, or
+if a rank reads one row for so long.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from typing import Protocol
 from urllib.parse import quote, unquote
 
 from jellybean.pipeline.user_errors import user_place
+from jellybean.training.data.batches import MapBatches
 from jellybean.training.errors import StalledError
 
 CHECKS_PER_TIMEOUT = 40  # at least; timeouts count checks, not clock time, so a suspended machine does not time out
 _MAX_INTERVAL_S = 5.0
 _ENDED = "ended"
 _NOWHERE = "-"  # in a heartbeat: the rank is at no line of the user
+_READS = "reads row"
 _LOADER = "torch/utils/data/dataloader.py"
 _POLL_S = 0.05  # between looks for the first heartbeat of a rank
 
@@ -76,6 +79,7 @@ class _RankState:
     done: int = -1
     silent_checks: int = 0
     idle_checks: int = 0
+    row_checks: int = 0  # since it began to read the row that it reads
     place: str = ""
     busy: str = ""
 
@@ -83,13 +87,15 @@ class _RankState:
 def place_of_rank() -> str:
     """What the main thread of this process is at, if that is the user's code, or waits for; otherwise empty."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    if place := user_place(frame):
-        return f"is at {place}"
+    place, row, waits = user_place(frame), "", False
     while frame is not None:
-        if frame.f_code.co_filename.endswith(_LOADER):
-            return "waits for its processes that read rows (`data.workers`)"
+        if frame.f_code is MapBatches.read_row.__code__:
+            row = str(frame.f_locals.get("number", ""))
+        waits = waits or frame.f_code.co_filename.endswith(_LOADER)
         frame = frame.f_back
-    return ""
+    if place:
+        return f"{_READS} {row} at {place}" if row else f"is at {place}"
+    return "waits for its processes that read rows (`data.workers`)" if waits else ""
 
 
 class Heartbeats:
@@ -131,7 +137,9 @@ class Heartbeats:
         checks = self._patience_s / self._every_s
         for state, text in zip(self._states, self._store.multi_get(self._keys), strict=True):
             beats, done, place, state.busy = text.decode().split(" ", 3)
-            state.place = "" if place == _NOWHERE else unquote(place)
+            place = "" if place == _NOWHERE else unquote(place)
+            state.row_checks = state.row_checks + 1 if place == state.place and place.startswith(_READS) else 0
+            state.place = place
             state.silent_checks = 0 if int(beats) != state.beats else state.silent_checks + 1
             state.idle_checks = 0 if int(done) != state.done else state.idle_checks + 1
             state.beats, state.done = int(beats), int(done)
@@ -142,6 +150,9 @@ class Heartbeats:
                     f"rank {number} has not responded for {self._patience_s:g} s; if its machine is only slow, raise "
                     "`timeout`"
                 )
+        for number, state in enumerate(self._states):
+            if state.busy != _ENDED and state.row_checks >= checks:
+                return f"rank {number} {state.place} for {self._patience_s:g} s; if a row takes longer, raise `timeout`"
         if len(running) > 1 and all(state.idle_checks >= checks and not state.busy for state in running):
             places = ", ".join(f"rank {n} {state.place}" for n, state in enumerate(self._states) if state.place)
             return (

@@ -63,12 +63,24 @@ def test_a_run_without_progress_names_where_ranks_are(pair, place, monkeypatch):
     )
 
 
+def test_a_rank_that_reads_one_row_ends_the_run_though_it_is_busy(pair, monkeypatch):
+    numbers = iter(range(10**6))
+    place = "jellybean.training.processes.heartbeats.place_of_rank"
+    with pair[1].busy("loading the data"):
+        monkeypatch.setattr(place, lambda: f"reads row {next(numbers)} at nets.py:24")
+        assert _looks(pair, times=3 * CHECKS_PER_TIMEOUT) == ""
+        monkeypatch.setattr(place, lambda: "reads row 40 at nets.py:24")
+        assert _looks(pair, times=CHECKS_PER_TIMEOUT + 1) == (
+            "rank 0 reads row 40 at nets.py:24 for 2 s; if a row takes longer, raise `timeout`"
+        )
+
+
 def test_the_place_of_a_rank_is_the_users_line():
     """Called by this package, at any depth; a caller of the package is none."""
     places = []
     rows = MapBatches(_Rows(places), RowFormat("nets.py:data", "train", targets=False, collate=default_collate), 0)
     rows.example([0])
-    assert places == [f"is at {__file__}:{_Rows.__getitem__.__code__.co_firstlineno + 1}"]
+    assert places == [f"reads row 0 at {__file__}:{_Rows.__getitem__.__code__.co_firstlineno + 1}"]
     assert place_of_rank() == ""
 
 
