@@ -110,7 +110,7 @@ class MapBatches(Dataset):  # type: ignore[misc]  # mypy does not follow torch
             return self._form.samples(numbers, lambda: [self.read_row(0, number) for number in numbers])
 
     def read_row(self, epoch: int, number: int) -> Any:
-        """A row of the data set, with generators seeded by the epoch and its number."""
+        """A row of the data set, with generators seeded by the epoch and its number. Heartbeats know it by its name."""
         seed_generators(self._seed, epoch, number)
         try:
             return self._dataset[number]

@@ -20,7 +20,6 @@ from typing import Protocol
 from urllib.parse import quote, unquote
 
 from jellybean.pipeline.user_errors import user_place
-from jellybean.training.data.batches import MapBatches
 from jellybean.training.errors import StalledError
 
 CHECKS_PER_TIMEOUT = 40  # at least; timeouts count checks, not clock time, so a suspended machine does not time out
@@ -28,6 +27,7 @@ _MAX_INTERVAL_S = 5.0
 _ENDED = "ended"
 _NOWHERE = "-"  # in a heartbeat: the rank is at no line of the user
 _READS = "reads row"
+_BATCHES, _ROW_READER = "jellybean/training/data/batches.py", "read_row"  # MapBatches.read_row, by its frame
 _LOADER = "torch/utils/data/dataloader.py"
 _POLL_S = 0.05  # between looks for the first heartbeat of a rank
 
@@ -89,7 +89,7 @@ def place_of_rank() -> str:
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     place, row, waits = user_place(frame), "", False
     while frame is not None:
-        if frame.f_code is MapBatches.read_row.__code__:
+        if frame.f_code.co_name == _ROW_READER and frame.f_code.co_filename.endswith(_BATCHES):
             row = str(frame.f_locals.get("number", ""))
         waits = waits or frame.f_code.co_filename.endswith(_LOADER)
         frame = frame.f_back
