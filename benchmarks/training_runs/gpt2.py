@@ -132,13 +132,13 @@ class InTurn:
 
 
 def _document() -> TrainingDocument:
-    from jellybean.documents.training import OptimizerSpec, TrainingDocument
+    from jellybean.documents.training import LossSpec, OptimizerSpec, TrainingDocument
 
     return TrainingDocument(
         kind="Training",
         model=f"{__name__}:model",
         data=f"{__name__}:data",
-        loss=f"{__name__}:loss",
+        loss=LossSpec(function=f"{__name__}:loss"),
         epochs=1,
         batch=ROWS,
         microbatches=MICROBATCHES,

@@ -124,14 +124,14 @@ class TrainAnEpoch:
         return MemoryUse(share, _peak_bytes() - before)
 
     def _document(self) -> TrainingDocument:
-        from jellybean.documents.training import OptimizerSpec, TrainingDocument
+        from jellybean.documents.training import LossSpec, OptimizerSpec, TrainingDocument
 
         return TrainingDocument(
             kind="Training",
             model=f"{__name__}:{'whole' if self.layers == LAYERS else 'small'}_model",
             weights="weights.safetensors" if self.weights else None,
             data=f"{__name__}:data",
-            loss="mse",
+            loss=LossSpec(function="mse"),
             epochs=1,
             batch=ROWS,
             microbatches=MICROBATCHES,

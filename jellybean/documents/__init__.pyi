@@ -112,6 +112,7 @@ from .training.document import load_training as load_training
 from .training.document import metric_name as metric_name
 from .training.lora import ALL_LINEAR as ALL_LINEAR
 from .training.lora import LoraSpec as LoraSpec
+from .training.loss import LossSpec as LossSpec
 from .training.optimization import EarlyStopSpec as EarlyStopSpec
 from .training.optimization import LrSpec as LrSpec
 from .training.optimization import OptimizerSpec as OptimizerSpec

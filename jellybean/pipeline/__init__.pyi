@@ -51,5 +51,6 @@ from .torch_trace import attribute as attribute
 from .torch_trace import trace as trace
 from .user_errors import place_and_reason as place_and_reason
 from .user_errors import user_frame as user_frame
+from .user_errors import user_place as user_place
 from .user_functions import load_function as load_function
 from .user_functions import load_object as load_object

@@ -7,6 +7,7 @@ parameter_size=bytes`. An indented line `a -- b` is an edge between the nodes wi
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jellybean.errors import DocumentError, DocumentProblem
@@ -14,6 +15,7 @@ from jellybean_solver import SolverError
 from jellybean_solver.pipeline import Layer, LayerGraph, layer_graph
 
 _FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
+_INPUT = re.compile(r"Input\d*")
 _NODE = re.compile(r"(\S+) -- (.*) -- (\w+=.*)")
 HOW_TO_MAKE = "; make one: jellybean pipeline profile MODEL --out FILE"
 _EDGE = re.compile(r"\s+(\S+) -- (\S+)\s*")
@@ -22,7 +24,7 @@ MAX_FIGURE = 1e30  # largest accepted time (ms) or size (bytes); sums of larger 
 
 
 def read_profile(path: Path) -> LayerGraph:
-    """The layers of a profile, without its `Input` nodes. DocumentError, with file and line, if it is malformed."""
+    """The layers of a profile, without PipeDream's input nodes. DocumentError, with file and line, if malformed."""
     lines = _lines(path)
     layers: dict[str, Layer] = {}
     edges: list[tuple[str, str]] = []
@@ -41,10 +43,10 @@ def read_profile(path: Path) -> LayerGraph:
         else:
             reason = "neither a layer (id -- name -- forward_compute_time=..., ...) nor an edge"
             raise _problem(path, number, reason)
-    inputs = {name for name, layer in layers.items() if layer.name.startswith("Input")}
-    kept = [(name, layer) for name, layer in layers.items() if name not in inputs]
+    inputs = _input_nodes(layers, edges)
+    computed = [(name, layer) for name, layer in layers.items() if name not in inputs]
     try:
-        graph = layer_graph(kept, [(up, down) for up, down in edges if up not in inputs and down not in inputs])
+        graph = layer_graph(computed, [(up, down) for up, down in edges if up not in inputs])
     except SolverError as error:
         raise _problem(path, None, str(error)) from error
     if not graph.layers:
@@ -52,11 +54,27 @@ def read_profile(path: Path) -> LayerGraph:
     return graph
 
 
+def _input_nodes(layers: Mapping[str, Layer], edges: Sequence[tuple[str, str]]) -> set[str]:
+    """The ids of PipeDream's input nodes, which stand for the model's arguments.
+
+    Such a node is called `Input`, costs nothing and reads nothing. A layer of a model may have that name, too: what
+    costs time or bytes, or reads another layer, is planned whatever it is called.
+    """
+    reading = {down for _, down in edges}
+    return {
+        name
+        for name, layer in layers.items()
+        if _INPUT.fullmatch(layer.name)
+        and name not in reading
+        and not (layer.compute_s or layer.activation_bytes or layer.parameter_bytes)
+    }
+
+
 def _lines(path: Path) -> list[str]:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise _problem(path, None, f"above {MAX_FILE_BYTES} bytes; a profile is smaller")
-        return path.read_text(encoding="utf-8").splitlines()
+        return path.read_text(encoding="utf-8").split("\n")  # a name may have other separators
     except (OSError, UnicodeDecodeError) as error:
         reason = (error.strerror or "cannot be read").lower() if isinstance(error, OSError) else "not text"
         reason = "there is no such file" if isinstance(error, FileNotFoundError) else reason

@@ -6,6 +6,7 @@ import re
 import sysconfig
 import traceback
 from pathlib import Path
+from types import FrameType
 
 from jellybean_agent import describe_error
 
@@ -24,6 +25,22 @@ def user_frame(error: BaseException, *, libraries: bool = False) -> traceback.Fr
     users = [frame for frame in frames if not _INSTALLED.search(frame.filename)]
     chosen = frames if libraries else users or frames
     return chosen[-1] if chosen else None
+
+
+def user_place(frame: FrameType | None) -> str:
+    """FILE:LINE of the user's code that a thread is in, called by this package; empty if it is in none.
+
+    `frame`: the thread's innermost one.
+    """
+    place = ""
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        if filename.startswith(_JELLYBEAN) and place:
+            return place
+        if not place and not _is_machinery(filename) and not _INSTALLED.search(filename):
+            place = f"{filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
 
 
 def place_and_reason(error: BaseException) -> str:

@@ -1,5 +1,6 @@
 from .checkpoints.checkpoint import MODEL_FILE as MODEL_FILE
 from .checkpoints.checkpoint import save_model as save_model
+from .checkpoints.position import Position as Position
 from .checkpoints.position import checkpoint_folder as checkpoint_folder
 from .checkpoints.position import newest_position as newest_position
 from .choice.candidates import Candidate as Candidate
@@ -44,8 +45,8 @@ from .parameter_server.process import joined_run as joined_run
 from .preparation import PreparedRank as PreparedRank
 from .preparation import prepare_rank as prepare_rank
 from .processes.environment import started_by_launcher as started_by_launcher
+from .processes.folder_lock import lock_folder as lock_folder
 from .processes.launch import die_with_launcher as die_with_launcher
-from .processes.launch import lock_folder as lock_folder
 from .processes.launch import run_processes as run_processes
 from .processes.link_speed import LinkSpeed as LinkSpeed
 from .processes.links import GroupCommunicator as GroupCommunicator

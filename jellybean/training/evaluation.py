@@ -13,7 +13,8 @@ from jellybean.training.data.agreement import check_same_rows
 from jellybean.training.data.feed import IterationFeed
 from jellybean.training.data.rows import MicrobatchIndex, ReadPlan
 from jellybean.training.data.sampler import TestSampler
-from jellybean.training.metrics import MeanLoss, Measure
+from jellybean.training.losses import SUM
+from jellybean.training.metrics import MeanLoss, Measure, SummedLoss
 from jellybean.training.setup import RankRun
 from jellybean.training.stages.evaluation_pass import WINDOW
 
@@ -36,7 +37,8 @@ def evaluate(run: RankRun) -> Evaluation:
     division = TestSampler(rows.rows, max(1, run.sampler.size), replicas)
     reader = rows.read(ReadPlan(division, replica=rank.replica, uses=lambda microbatch: run.evaluation.reads))
     feed = IterationFeed(reader, 0, rank.device, 0, rank.replica, 0)
-    loss, measures = MeanLoss(run.loss), {name: make() for name, make in run.metrics.items()}
+    loss = SummedLoss(run.loss) if run.data.counts == SUM else MeanLoss(run.loss)
+    measures = {name: make() for name, make in run.metrics.items()}
 
     def collect(microbatch: int, tensors: Any) -> None:
         if rank.tensor_index:  # another rank measures the same outputs

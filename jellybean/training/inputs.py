@@ -18,20 +18,26 @@ from jellybean.pipeline.torch_stages import StageChain
 from jellybean.pipeline.torch_trace import CallArguments
 from jellybean.pipeline.user_errors import place_and_reason
 from jellybean.training.data.loading import TrainingData, load_data
-from jellybean.training.data.rules import RowRules
+from jellybean.training.data.rules import CountFunction, RowRules
+from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.errors import TrainingError
+from jellybean.training.loss_counts import check_number
+from jellybean.training.loss_trial import LossTrial
 from jellybean.training.losses import (
+    ROWS,
+    TARGETS,
     class_dimension,
     class_scores,
     cross_entropy,
     find_label_targets,
+    load_count,
     load_loss,
-    unmatched_labels,
 )
 from jellybean.training.metrics import Measures, check_metrics, load_metrics
 from jellybean.training.models.building import load_model
 from jellybean.training.models.lora import trained_module, with_adapters
 from jellybean.training.models.pretrained import PretrainedWeights, open_weights
+from jellybean.training.optimization.lr_schedules import check_lr_schedule
 from jellybean.training.optimization.optimizers import OptimizerPlan, plan_optimizer
 from jellybean.training.samples import Samples
 from jellybean.training.stages.stage import LossFunction
@@ -43,7 +49,8 @@ TRIAL_ROWS = 3  # so that graphs are compared with batches of 3 and of 2 samples
 class TrainingInputs:
     """The model, data, loss and optimizer that the document names.
 
-    `pretrained`: the document's weights; the module then has no memory for its own until they are filled in.
+    `count`: the function that says what counts in the loss. `pretrained`: the document's weights; the module then has
+    no memory for its own until they are filled in.
     """
 
     module: nn.Module
@@ -51,13 +58,12 @@ class TrainingInputs:
     loss: LossFunction
     metrics: Measures
     optimizer: OptimizerPlan
+    count: CountFunction | None = None
     pretrained: PretrainedWeights | None = None
 
     def ruled(self, rules: RowRules) -> TrainingInputs:
         """The same with the rows' targets and weights, checked."""
-        return replace(
-            self, data=replace(self.data, train=self.data.train.ruled(rules), test=self.data.test.ruled(rules))
-        )
+        return replace(self, data=self.data.ruled(replace(rules, count=self.count)))
 
     def example(self, document: TrainingDocument, rows: int | None = None) -> Samples:
         """One micro-batch, or its first `rows`; of at least two samples, so that tracers do not specialise the size."""
@@ -84,18 +90,22 @@ def read_inputs(document: TrainingDocument, directory: Path) -> TrainingInputs:
     if document.weights is not None:
         pretrained = open_weights(directory / document.weights, module)
     module = trained_module(with_adapters(module, document))
-    optimizer = plan_optimizer(document.optimizer, module)
+    optimizer = plan_optimizer(document.optimizer, module, directory)
     data, loss = load_data(document, directory), load_loss(document, directory)
-    return TrainingInputs(module, data, loss, load_metrics(document, directory, loss), optimizer, pretrained)
+    metrics, count = load_metrics(document, directory, loss), load_count(document, directory)
+    return TrainingInputs(module, data, loss, metrics, optimizer, count, pretrained)
 
 
-def check_inputs(inputs: TrainingInputs, document: TrainingDocument) -> CheckedInputs:
+def check_inputs(inputs: TrainingInputs, document: TrainingDocument, directory: Path = Path()) -> CheckedInputs:
     """Try a few samples, forward and backward; returns what holds for all rows.
 
     Few, as the activations of the whole model are in this process's memory; a whole micro-batch if the model takes no
     smaller one. TrainingError if model, data and loss do not fit together. Pretrained weights are read first, all of
     them. The module's buffers are restored.
     """
+    sampler = MicrobatchSampler(inputs.data.train.rows, document.batch, document.microbatches, document.workers)
+    updates = max(1, sampler.updates)
+    check_lr_schedule(document.lr_schedule, inputs.optimizer, updates, document.epochs, directory)
     if inputs.pretrained is not None:
         inputs.pretrained.fill((*inputs.module.parameters(), *inputs.module.buffers()))
     rows: int | None = TRIAL_ROWS
@@ -105,8 +115,8 @@ def check_inputs(inputs: TrainingInputs, document: TrainingDocument) -> CheckedI
         rows = None
         rules = _tried(inputs, document, rows)
     _check_saved_tensors(inputs, document, rows)
-    warning = unmatched_labels(inputs.loss, inputs.example(document, rows).inputs, rules.labels)
-    return CheckedInputs(rules, rows, warning)
+    judged = LossTrial(inputs.module, inputs.data, inputs.loss, inputs.count).judge(document, rules)
+    return CheckedInputs(judged.rules, rows, judged.warning)
 
 
 def _check_saved_tensors(inputs: TrainingInputs, document: TrainingDocument, rows: int | None) -> None:
@@ -162,8 +172,10 @@ def _check_metrics(inputs: TrainingInputs, example: Samples) -> None:
 
 
 def _check_loss(loss: Any, document: TrainingDocument) -> None:
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        raise TrainingError(f"the loss {document.loss} gave no single number; it must be a mean over samples")
+    try:
+        check_number(loss)
+    except TypeError as error:
+        raise TrainingError(f"loss: {document.loss}: {error}") from error
     if not loss.requires_grad:
         raise TrainingError(
             f"there is nothing to train: the loss {document.loss} depends on no weights of {document.model_name} "
@@ -242,14 +254,14 @@ def _rules(inputs: TrainingInputs, document: TrainingDocument, outputs: Any, exa
     """What the loss demands of rows. TrainingError if a built-in one cannot take these outputs."""
     labels = find_label_targets(inputs.loss, example.inputs, outputs)
     by_targets = labels is not None or (inputs.loss is cross_entropy and example.classes is not None)
-    rules = RowRules(document.model_name, labels, by_targets)
-    if document.loss not in ("cross_entropy", "mse"):
+    rules = RowRules(document.model_name, labels, TARGETS if by_targets else ROWS)
+    if document.loss.function not in ("cross_entropy", "mse"):
         return rules
-    scores = outputs if document.loss == "mse" else class_scores(outputs)
-    if not isinstance(scores, torch.Tensor) or scores.dim() < 1 + (document.loss == "cross_entropy"):
+    scores = outputs if document.loss.function == "mse" else class_scores(outputs)
+    if not isinstance(scores, torch.Tensor) or scores.dim() < 1 + (document.loss.function == "cross_entropy"):
         shape = f"the shape {list(scores.shape)}" if isinstance(scores, torch.Tensor) else type(outputs).__name__
         raise TrainingError(f"{document.model_name} gives {shape}; {document.loss} takes a tensor of a row per sample")
-    if document.loss == "mse":
+    if document.loss.function == "mse":
         rules = replace(rules, sizes=tuple(scores.shape[1:]))
     elif example.classes is None:
         _check_probabilities(scores, example, document)

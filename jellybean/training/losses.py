@@ -6,7 +6,7 @@ of the whole batch on one device.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,25 @@ from jellybean.training.samples import IGNORED, Samples
 from jellybean.training.stages.stage import LossFunction
 
 MODEL = "model"
+ROWS, TARGETS, SUM = "rows", "targets", "sum"  # what a loss counts: it is a mean over these, or a sum
+FUNCTION = "function"  # what a function of the user counts
+BATCH = "batch"  # none of them: the rows of a batch are compared with each other
 _SAME = 1e-4  # relative difference of two losses that are the same
 
 
 def load_loss(document: TrainingDocument, directory: Path) -> LossFunction:
     """The loss function (outputs, target) -> mean over samples or valid tokens."""
     known: dict[str, LossFunction] = {"cross_entropy": cross_entropy, "mse": functional.mse_loss, MODEL: model_loss}
-    if document.loss in known:
-        return known[document.loss]
-    place, _, name = document.loss.rpartition(":")
+    if document.loss.function in known:
+        return known[document.loss.function]
+    place, _, name = document.loss.function.rpartition(":")
     return load_function(place, name, directory)
+
+
+def load_count(document: TrainingDocument, directory: Path) -> Callable[[Any], Any] | None:
+    """The document's function of what counts in a row; None if it names none."""
+    place, _, name = (document.loss.counts or "").rpartition(":")
+    return load_function(place, name, directory) if place else None
 
 
 def cross_entropy(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
@@ -120,26 +129,21 @@ def find_label_targets(loss: LossFunction, example: CallArguments, outputs: Any)
     return None
 
 
-def unmatched_labels(loss: LossFunction, example: CallArguments, targets: LabelTargets | None) -> str:
-    """Warning that the labels of a model that computes its loss are not used; empty if they are, or if it has none.
-
-    `targets`: what find_label_targets returned for the example.
-    """
-    labels = _labels(example)
-    if loss is not model_loss or targets is not None or labels is None or labels.is_floating_point():
-        return ""
-    return (
-        "loss: model: the model's loss is not the mean cross-entropy over its argument `labels`, as they are or "
-        "shifted by one, so metrics get no targets, and micro-batches count by samples, also where labels are -100"
-    )
-
-
 def valid_targets(samples: Samples) -> torch.Tensor:
-    """Number of targets of each row that count in a mean cross-entropy; 1 where targets are no classes."""
-    classes = samples.classes
+    """Number of targets of each row that count in a mean over them; 1 where targets are no classes.
+
+    Targets are those of the loss, or `labels` among the arguments of a model that computes its loss.
+    """
+    classes = samples.classes if samples.targets is not None else class_labels(samples.inputs)
     if classes is None:
         return torch.ones(len(samples))
     return (classes.reshape(len(classes), -1) != IGNORED).sum(1).double()
+
+
+def class_labels(inputs: CallArguments) -> torch.Tensor | None:
+    """The argument `labels`, if it is of classes."""
+    labels = _labels(inputs)
+    return None if labels is None or labels.is_floating_point() else labels
 
 
 def _labels(inputs: CallArguments) -> torch.Tensor | None:

@@ -86,7 +86,17 @@ class MeanLoss:
         return [self.total, self.weight]
 
     def value(self, totals: Sequence[float]) -> float:
-        return totals[0] / max(1.0, totals[1])
+        return totals[0] / totals[1] if totals[1] else 0.0
+
+
+class SummedLoss(MeanLoss):
+    """The loss over the test rows, where it is a sum over them."""
+
+    def add(self, outputs: Any, target: Any, weight: float) -> None:
+        super().add(outputs, target, 1.0)
+
+    def value(self, totals: Sequence[float]) -> float:
+        return totals[0]
 
 
 class Perplexity(MeanLoss):
@@ -131,12 +141,12 @@ class UserMean:
     weight: float = 0.0
 
     def add(self, outputs: Any, target: Any, weight: float) -> None:
+        if not weight:
+            return
         with _named_errors(self.name):
             value = self.function(outputs, target)
-        number = _number(value, self.name)
-        if weight:
-            self.total += number * weight
-            self.weight += weight
+        self.total += _number(value, self.name) * weight
+        self.weight += weight
 
     def totals(self) -> list[float]:
         return [self.total, self.weight]

@@ -19,7 +19,7 @@ def profile_training(directory: Path, *, seconds: float) -> ModelProfile:
     document = load_training(directory, references=True)
     torch.set_num_threads(1)  # as ONNX models are measured
     inputs = read_inputs(document, directory)
-    checked = check_inputs(inputs, document)
+    checked = check_inputs(inputs, document, directory)
     graphs = find_graphs(inputs.module, inputs.example(document, checked.trial_rows).inputs)
     target = ProfileTarget(precision=PRECISIONS[document.precision].computation)
     tensors = inputs.example(document).inputs.tensors

@@ -20,6 +20,7 @@ from jellybean.training.data.rows import RowDigest
 from jellybean.training.errors import TrainingError
 from jellybean.training.graphs import GraphRecipe, ModelGraphs, find_graphs, repeat_graphs
 from jellybean.training.inputs import CheckedInputs, TrainingInputs, check_inputs, read_inputs
+from jellybean.training.loss_trial import loss_named
 from jellybean.training.processes.link_speed import LinkSpeed, measure_links, with_conversion
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.stages.precision import PRECISIONS
@@ -81,13 +82,14 @@ def prepare_rank(document: TrainingDocument, directory: Path, rank: Rank, report
         decisions: list[_Decisions | None] = [None]
         predictor: Predictor | None = None
         if rank.is_first:
-            checked = check_inputs(inputs, document)
+            checked = check_inputs(inputs, document, directory)
             example = inputs.example(document, checked.trial_rows).inputs
             free = leaves_freedom(document, dist.get_world_size())
             candidates = enumerate_candidates(document, dist.get_world_size())[0] if free else []
             splits = rank.tensor > 1 or any(one.tensor > 1 for one in candidates)
             report("tracing the model")
-            graphs = find_graphs(inputs.module, example, split=splits)
+            with loss_named(checked.rules, document):
+                graphs = find_graphs(inputs.module, example, split=splits)
             facts = graphs.recipes[0].facts
             states = inputs.optimizer.states_per_weight(inputs.module) + (document.ema is not None)
             choice: ScheduleChoice | None = None

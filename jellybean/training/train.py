@@ -11,7 +11,7 @@ from jellybean.documents.training import TrainingDocument
 from jellybean.training.checkpoints.position import Position
 from jellybean.training.early_stop import Metrics, reason_to_stop, why_undefined
 from jellybean.training.epoch import EpochResult, EpochStart, SaveUpdates, run_epoch
-from jellybean.training.errors import TrainingError
+from jellybean.training.errors import TrainingError, UntrainableError
 from jellybean.training.optimization.lr_schedules import LrSchedule, make_lr_schedule
 from jellybean.training.saving import Progress, best_position, restore_best, resume, save_checkpoint
 from jellybean.training.setup import RankRun
@@ -52,7 +52,7 @@ def train(
     epoch after its checkpoint, so that one that is reported is not lost.
     """
     _check_updates(run, document)
-    lr = make_lr_schedule(document.lr_schedule, run.optimizer, run.sampler.updates, document.epochs)
+    lr = make_lr_schedule(document.lr_schedule, run.optimizer, run.sampler.updates, document.epochs, directory)
     progress = resume(run, document, directory, warn)
     _repeat(lr, progress)
 
@@ -118,7 +118,7 @@ def _end_with_best(
 def _check_updates(run: RankRun, document: TrainingDocument) -> None:
     """TrainingError if checkpoints within an epoch are asked of a schedule that does not stop there."""
     if document.checkpoint.updates is not None and not run.schedule.flushes:
-        raise TrainingError(
+        raise UntrainableError(
             f"checkpoint.updates: {run.choice.name} runs an epoch without interruption: remove it, or take a schedule "
             "with a flush"
         )

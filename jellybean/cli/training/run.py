@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from jellybean.documents.training import TrainingDocument
+    from jellybean.training.checkpoints.position import Position
     from jellybean.training.epoch import EpochResult
     from jellybean.training.export import ExportedModel
     from jellybean.training.setup import RankRun
@@ -54,7 +55,7 @@ def train_here(
         warn(note)
     with _stoppable(directory, json=json, fresh=fresh), chosen_threads(document.ranks, say):
         say("importing torch")
-        from jellybean.training.processes.launch import lock_folder
+        from jellybean.training.processes.folder_lock import lock_folder
 
         with lock_folder(directory):
             if fresh:
@@ -143,8 +144,12 @@ def _stoppable(directory: Path, *, json: bool, fresh: bool) -> Iterator[None]:
 
 def _launch(document: TrainingDocument, directory: Path, overrides: Sequence[str], *, json: bool) -> None:
     """Run this command in one process per rank; all are restarted if one dies, but for workers of a server."""
+    from jellybean.training.checkpoints.position import checkpoint_folder, newest_position
     from jellybean.training.parameter_server.launch import run_server_processes
     from jellybean.training.processes.launch import run_processes
+
+    def progress() -> Position | None:
+        return newest_position(checkpoint_folder(directory))
 
     arguments = [
         *("-u", "-m", "jellybean", "train", str(directory)),
@@ -152,9 +157,9 @@ def _launch(document: TrainingDocument, directory: Path, overrides: Sequence[str
         *(["--json"] if json else []),
     ]
     if document.sync.has_servers:
-        run_server_processes(arguments, document.replicas, document.sync.servers, warn)
+        run_server_processes(arguments, document.replicas, document.sync.servers, warn, progress)
     else:
-        run_processes(arguments, document.ranks, warn)
+        run_processes(arguments, document.ranks, warn, progress)
 
 
 def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
@@ -192,7 +197,7 @@ def _opened(document: TrainingDocument, directory: Path) -> Iterator[tuple[RankR
     """
     from jellybean.training.epoch import run_epoch
     from jellybean.training.parameter_server.process import joined_run
-    from jellybean.training.processes.launch import lock_folder
+    from jellybean.training.processes.folder_lock import lock_folder
     from jellybean.training.processes.ranks import process_group
     from jellybean.training.setup import set_up_rank
 
@@ -249,7 +254,7 @@ def _export(module: nn.Module, run: RankRun, document: TrainingDocument, directo
         return None
     from jellybean.training.export import EXPORT_ROWS, export_variant, served_arguments
 
-    rows = served_arguments(run.data.test.example(EXPORT_ROWS).inputs, document.loss)
+    rows = served_arguments(run.data.test.example(EXPORT_ROWS).inputs, document.loss.function)
     exported = export_variant(module, document.export, directory, rows)
     say(
         f"wrote {exported.path} (differs from torch by at most {exported.max_difference:.1g}) and its variant in "

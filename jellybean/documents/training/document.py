@@ -14,6 +14,7 @@ from jellybean.documents.schema.reader import read_file
 from jellybean.documents.schema.validation import validate_tree
 from jellybean.documents.training.data import FUNCTION, Count, DataSpec, Processes, TrainingFunction, data_name
 from jellybean.documents.training.lora import LoraSpec
+from jellybean.documents.training.loss import LossSetting, LossSpec
 from jellybean.documents.training.optimization import (
     METRICS,
     EarlyStopSpec,
@@ -24,7 +25,7 @@ from jellybean.documents.training.optimization import (
 from jellybean.documents.training.plan import PlanKeys, planned_devices
 from jellybean.documents.training.references import check_references
 from jellybean.documents.training.run import CheckpointSpec, ExportSpec, ParallelKeys, SyncSpec
-from jellybean.documents.training.schedule import ScheduleName, check_schedule
+from jellybean.documents.training.schedule import ScheduleName, check_saved_within_epochs, check_schedule
 from jellybean.documents.training.servers import check_servers
 from jellybean.documents.training.tensor import TensorSetting, TensorSpec
 from jellybean.errors import DocumentError, DocumentProblem
@@ -32,7 +33,6 @@ from jellybean.quantities import InvalidValueError, did_you_mean, quoted
 
 TRAINING_FILE = "training.yaml"
 AUTO = "auto"
-LOSSES = ("cross_entropy", "mse", "model")
 _TEMPLATE = (
     "write it; a few lines are enough: `kind: Training`, `model: nets.py:FUNCTION`, `data: nets.py:FUNCTION`, "
     "`epochs: 5`, `batch: 64`, `optimizer: {name: adam, lr: 0.001}` (docs/training.md)"
@@ -53,13 +53,8 @@ def _metric(text: str) -> str:
     return text
 
 
-def _loss(text: str) -> str:
-    if text not in LOSSES and not FUNCTION.fullmatch(text):
-        raise InvalidValueError(
-            f"unknown loss {quoted(text)}",
-            did_you_mean(text, LOSSES) or f"known losses: {', '.join(LOSSES)}, or write FILE.py:FUNCTION",
-        )
-    return text
+def _is_squared_error(loss: LossSpec | None) -> bool:
+    return loss is not None and loss.function == "mse"
 
 
 class TrainingDocument(PlanKeys, ParallelKeys):
@@ -87,10 +82,10 @@ class TrainingDocument(PlanKeys, ParallelKeys):
         "may be a dict of arguments, or data sets, DataLoaders or streams of such rows; or a CSV file; or a labelled "
         "folder."
     )
-    loss: Annotated[str, AfterValidator(_loss)] = Field(
-        default="cross_entropy",
-        description="cross_entropy, mse, a function of outputs and targets that returns the mean loss, or model: the "
-        "model returns its loss.",
+    loss: LossSetting = Field(
+        default=LossSpec(function="cross_entropy"),
+        description="cross_entropy, mse, a function of outputs and targets, or model: the model returns its loss; or "
+        "settings, with what counts in it.",
     )
     epochs: Count
     batch: Count = Field(description="Samples per update, over all replicas.")
@@ -174,7 +169,7 @@ class TrainingDocument(PlanKeys, ParallelKeys):
         twice = next((name for name in names if names.count(name) > 1 or name == "loss"), None)
         if twice is not None:
             raise InvalidValueError(f"two metrics have the name {twice!r}", "rename one; `loss` is always measured")
-        if "perplexity" in value and info.data.get("loss") == "mse":
+        if "perplexity" in value and _is_squared_error(info.data.get("loss")):
             raise InvalidValueError("perplexity is exp of a mean cross-entropy, and the loss is mse", "remove it")
         return value
 
@@ -215,6 +210,8 @@ class TrainingDocument(PlanKeys, ParallelKeys):
     def _check_processes_of_replica(self) -> Self:
         check_schedule(self)
         check_servers(self)
+        if self.checkpoint.updates is not None:
+            check_saved_within_epochs(self.schedule)
         return self
 
     @model_validator(mode="after")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from jellybean.documents.schema.fields import DocumentModel
-from jellybean.documents.training.data import Count
+from jellybean.documents.training.data import FUNCTION, Count
 from jellybean.quantities import InvalidValueError, did_you_mean, quoted
 
 METRICS = {"accuracy": "max", "perplexity": "min"}  # name -> what is better
@@ -15,8 +15,9 @@ LR_SCHEDULES = ("constant", "linear", "cosine")
 
 
 def _lr_schedule(text: str) -> str:
-    if text not in LR_SCHEDULES and not text[:1].isupper():
-        known = f"known: {', '.join(LR_SCHEDULES)}, or a class of torch.optim.lr_scheduler such as StepLR"
+    if text not in LR_SCHEDULES and not text[:1].isupper() and not FUNCTION.fullmatch(text):
+        classes = "a class of torch.optim.lr_scheduler such as StepLR, or FILE.py:NAME"
+        known = f"known: {', '.join(LR_SCHEDULES)}, or {classes}"
         raise InvalidValueError(
             f"unknown learning rate schedule {quoted(text)}", did_you_mean(text, LR_SCHEDULES) or known
         )
@@ -25,6 +26,13 @@ def _lr_schedule(text: str) -> str:
 
 Positive = Annotated[float, Field(strict=False, gt=0)]
 NotNegative = Annotated[float, Field(strict=False, ge=0)]
+
+
+def _optimizer(text: str) -> str:
+    if ":" in text and not FUNCTION.fullmatch(text):
+        hint = "write FILE.py:NAME or PACKAGE.MODULE:NAME, or a class of torch.optim such as AdamW"
+        raise InvalidValueError(f"{quoted(text)} does not name an optimizer", hint)
+    return text
 
 
 class OptimizerGroup(DocumentModel):
@@ -47,7 +55,9 @@ class OptimizerSpec(DocumentModel):
 
     model_config = ConfigDict(extra="allow")
 
-    name: Annotated[str, Field(min_length=1)] = Field(description="A class of torch.optim, in any case: sgd, AdamW.")
+    name: Annotated[str, Field(min_length=1), AfterValidator(_optimizer)] = Field(
+        description="A class of torch.optim, in any case (sgd, AdamW), or FILE.py:NAME or MODULE:NAME."
+    )
     lr: Positive
     weight_decay: NotNegative = Field(default=0.0, description="0 unless given, whatever the class' default.")
     groups: tuple[OptimizerGroup, ...] = Field(
@@ -55,6 +65,11 @@ class OptimizerSpec(DocumentModel):
         strict=False,
         description="Parameter groups; a parameter takes the arguments of all groups that match, later ones win.",
     )
+
+    @property
+    def of_user(self) -> bool:
+        """True if this is no class of torch.optim."""
+        return ":" in self.name
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -69,7 +84,8 @@ class LrSpec(DocumentModel):
     model_config = ConfigDict(extra="allow")
 
     name: Annotated[str, AfterValidator(_lr_schedule)] = Field(
-        description="constant, linear or cosine (linear and cosine end at 0), or a class of torch.optim.lr_scheduler."
+        description="constant, linear or cosine (linear and cosine end at 0), or a class of torch.optim.lr_scheduler, "
+        "or FILE.py:NAME."
     )
     warmup: NotNegative = Field(
         default=0.0, description="Epochs in which the rate rises from 0 to the optimizer's rate."
@@ -83,6 +99,11 @@ class LrSpec(DocumentModel):
     def arguments(self) -> dict[str, Any]:
         """Arguments of the scheduler's class."""
         return dict(self.model_extra or {})
+
+    @property
+    def of_user(self) -> bool:
+        """True if this is no class of torch."""
+        return ":" in self.name
 
     @property
     def built_in(self) -> bool:

@@ -21,6 +21,9 @@ def check_references(tree: Tree, directory: Path) -> None:
     settings = spec if isinstance(spec, dict) else {}
     functions: dict[DocPath, object] = {(key,): data.get(key) for key in ("model", "stages", "data", "loss")}
     functions["data", "function"] = settings.get("function")
+    for key, names in (("loss", ("function", "counts")), ("optimizer", ("name",)), ("lr_schedule", ("name",))):
+        part = data.get(key)
+        functions |= {(key, name): part.get(name) for name in names if isinstance(part, dict)}
     metrics = data.get("metrics")
     functions |= {("metrics", place): text for place, text in enumerate(metrics if isinstance(metrics, list) else ())}
     for path, value in functions.items():

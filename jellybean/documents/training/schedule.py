@@ -8,7 +8,7 @@ from pydantic import AfterValidator
 
 from jellybean.quantities import InvalidValueError, did_you_mean, quoted
 from jellybean_solver import SolverError
-from jellybean_solver.pipeline import SCHEDULES, check_schedule_sizes
+from jellybean_solver.pipeline import SCHEDULES, check_schedule_sizes, make_schedule
 
 
 class ScheduledRun(Protocol):
@@ -61,3 +61,13 @@ def check_schedule(document: ScheduledRun) -> None:
         check_schedule_sizes(document.schedule, document.devices, document.microbatches, chunks)
     except SolverError as error:
         raise InvalidValueError(str(error), keys=("schedule", "devices", "microbatches", "chunks")) from error
+
+
+def check_saved_within_epochs(schedule: str) -> None:
+    """InvalidValueError if a schedule does not stop within an epoch, where a checkpoint could be written."""
+    if schedule in SCHEDULES and not make_schedule(schedule, 2, 2).flushes:
+        raise InvalidValueError(
+            f"checkpoint.updates: {schedule} runs an epoch without interruption",
+            "remove it, or take a schedule with a flush",
+            keys=("checkpoint", "schedule"),
+        )

@@ -72,7 +72,7 @@ class RowFormat:
             rows = fetch()
         except TrainingError:
             raise
-        except Exception as error:  # user code may raise anything
+        except (Exception, SystemExit) as error:  # user code may raise anything
             raise self.unreadable(numbers, error) from error
         try:
             given = self.collate(rows)
@@ -88,7 +88,7 @@ class RowFormat:
             )
         return samples
 
-    def unreadable(self, numbers: Sequence[int], error: Exception) -> RankCrashError:
+    def unreadable(self, numbers: Sequence[int], error: BaseException) -> RankCrashError:
         """User code raised while it gave some rows."""
         return RankCrashError(f"{self.name}, {self.part}: reading {_span(numbers)} failed{place_and_reason(error)}")
 
@@ -102,18 +102,19 @@ class MapBatches(Dataset):  # type: ignore[misc]  # mypy does not follow torch
     def __getitem__(self, item: tuple[int, tuple[int, ...]]) -> Batch:
         epoch, numbers = item
         with Randomness().active():
-            return self._form.batch(numbers, lambda: [self._row(epoch, number) for number in numbers])
+            return self._form.batch(numbers, lambda: [self.read_row(epoch, number) for number in numbers])
 
     def example(self, numbers: Sequence[int]) -> Samples:
         """Some rows of the first epoch."""
         with Randomness().active():
-            return self._form.samples(numbers, lambda: [self._row(0, number) for number in numbers])
+            return self._form.samples(numbers, lambda: [self.read_row(0, number) for number in numbers])
 
-    def _row(self, epoch: int, number: int) -> Any:
+    def read_row(self, epoch: int, number: int) -> Any:
+        """A row of the data set, with generators seeded by the epoch and its number. Heartbeats know it by its name."""
         seed_generators(self._seed, epoch, number)
         try:
             return self._dataset[number]
-        except Exception as error:  # user code may raise anything
+        except (Exception, SystemExit) as error:  # user code may raise anything
             raise self._form.unreadable([number], error) from error
 
 

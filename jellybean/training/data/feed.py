@@ -35,7 +35,8 @@ class IterationFeed:
     def factor(self, microbatch: int) -> float:
         """Weight of the micro-batch's mean loss in the loss of its update: its share of what counts in it."""
         index = MicrobatchIndex(self.iteration, microbatch)
-        return self.reader.weight(index) / max(1.0, self.reader.update_weight(index))
+        weight = self.reader.weight(index)
+        return weight / self.reader.update_weight(index) if weight else 0.0
 
     def seed(self, microbatch: int, stage: int) -> int:
         """Random seed of a stage's forward; the same when the forward is recomputed."""

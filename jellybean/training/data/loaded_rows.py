@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
+import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,16 +18,22 @@ import torch
 from torch.utils.data import DataLoader
 
 from jellybean.training.data.batches import Batch, MapBatches, RowFormat, Stream, StreamBatches, kinds_of
+from jellybean.training.data.coverage import covering_rows
 from jellybean.training.data.digests import digest_of
 from jellybean.training.data.rows import MicrobatchIndex, Reading, ReadPlan, RowDigest
 from jellybean.training.data.rules import RowRules
-from jellybean.training.errors import TrainingError
+from jellybean.training.errors import RankCrashError, TrainingError
+from jellybean.training.losses import SUM, valid_targets
+from jellybean.training.processes.environment import end_with_parent
 from jellybean.training.samples import Samples
 from jellybean.user_modules import RENAMED
+from jellybean_agent import describe_error
 
 Order = Callable[[int], torch.Tensor | None]  # epoch -> row numbers in the order of the epoch; None: their own
 # Imported once by the fork server: otherwise each worker of each pass would import torch anew.
 _PRELOADED = ["torch.utils.data", "jellybean.training.data.batches"]
+_WORKER_ENDS_S = 1.0  # between the end of a worker's connection and that of its process
+_FURTHER_ROWS = 64  # that are read where the first ones have no valid target
 LoaderOptions = Mapping[str, Any]  # arguments of torch's DataLoader: workers and how they run
 
 
@@ -46,6 +53,9 @@ class BatchSource(Protocol):
 
     def example(self, size: int) -> Samples:
         """The first rows."""
+
+    def spread(self, size: int) -> Samples:
+        """Rows at even distances; the first ones of a stream."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,12 @@ class MapSource:
         numbers = range(size) if order is None else order.topk(size, largest=False, sorted=True).values.tolist()
         return MapBatches(self.dataset, self.form, self.seed).example(numbers)
 
+    def spread(self, size: int) -> Samples:
+        """Rows at even distances in the order of the first epoch."""
+        order, places = self.order(0), torch.linspace(0, self.rows - 1, size, dtype=torch.float64).long()
+        numbers = (places if order is None else order[places]).tolist()
+        return MapBatches(self.dataset, self.form, self.seed).example(numbers)
+
 
 @dataclass(frozen=True)
 class StreamSource:
@@ -106,6 +122,10 @@ class StreamSource:
         first = [range(min(size, self.rows))]
         return StreamBatches(self.stream, self.form, (self.seed, 0), first, self.rows).example()
 
+    def spread(self, size: int) -> Samples:
+        """The first rows."""
+        return self.example(size)
+
 
 @dataclass(frozen=True)
 class LoadedRows:
@@ -123,11 +143,21 @@ class LoadedRows:
         return self.source.rows
 
     def example(self, size: int) -> Samples:
-        """The first rows; read once."""
+        """The first rows, or others where none of these has a valid target; read once."""
         size = min(size, self.rows)
         if size not in self._examples:
-            self._examples[size] = self.source.example(size)
+            samples = self.source.example(size)
+            if not valid_targets(samples).any():
+                further = self.source.spread(min(_FURTHER_ROWS, self.rows))
+                samples = further.take(covering_rows(further, size))
+            self._examples[size] = samples
         return self._examples[size]
+
+    def sample(self, size: int) -> Samples:
+        """Rows that cover what occurs, as far as rows at even distances do."""
+        size = min(size, self.rows)
+        samples = self.source.spread(size)
+        return samples.take(covering_rows(samples, size))
 
     def digest(self) -> str:
         """Of the number of rows and the first ones."""
@@ -150,8 +180,9 @@ class LoadedReader:
 
     def __init__(self, rows: LoadedRows, plan: ReadPlan) -> None:
         self._rows, self._plan = rows, plan
-        self._by_targets = rows.rules is not None and rows.rules.by_targets
-        own_only = rows.source.skips and not self._by_targets and plan.division.replicas > 1
+        self._weighs = rows.rules is not None and rows.rules.weighs
+        self._sums = rows.rules is not None and rows.rules.counts == SUM
+        own_only = rows.source.skips and not self._weighs and plan.division.replicas > 1
         self._reading = Reading(plan, own_only)
         self._first = rows.example(2)
         self._kinds = kinds_of(self._first)
@@ -183,7 +214,9 @@ class LoadedReader:
 
     def update_weight(self, index: MicrobatchIndex) -> float:
         """How much all rows of the micro-batch's update count."""
-        if not self._by_targets:
+        if self._sums:
+            return self.weight(index)
+        if not self._weighs:
             return float(len(self._plan.update(index)))
         return sum(self._weight(index.iteration, number) for number in self._plan.division.update(index.microbatch))
 
@@ -202,7 +235,7 @@ class LoadedReader:
         self._kept.clear()
 
     def _weight(self, iteration: int, number: int) -> float:
-        if not self._by_targets:
+        if not self._weighs:
             return float(len(self._plan.division.part(iteration, number)))
         self._read_until((iteration, number), self._weights)
         return self._weights[iteration, number]
@@ -225,11 +258,11 @@ class LoadedReader:
             raise AssertionError("no micro-batch is left to read")
         if self._batches is None:
             self._batches = self._rows.source.batches(self._reading, self._rows.options)
-        batch = next(self._batches)
+        batch = self._next_batch(self._batches)
         samples = self._checked(batch.samples(self._first), batch.kinds)
         self._last, self._next = key[0], next(self._keys, None)
         self._digest.update(batch.digest)
-        if self._by_targets:
+        if self._weighs:
             if key[1] == 0:  # a new iteration; a rank reads ahead by at most one
                 self._weights = {other: value for other, value in self._weights.items() if other[0] >= key[0] - 1}
             self._weights[key] = samples.weight(slice(None))
@@ -237,6 +270,19 @@ class LoadedReader:
         uses = self._plan.uses(microbatch) if replica == self._plan.replica else 0
         if uses:
             self._kept[key] = samples, uses
+
+    def _next_batch(self, batches: Iterator[Batch]) -> Batch:
+        """What is read next. RankCrashError, the same each time, if a process of `workers` has ended."""
+        if not self._rows.options.get("num_workers"):
+            return next(batches)
+        try:
+            return next(batches)
+        except (RuntimeError, OSError, EOFError) as error:  # torch's message has the process' number
+            form, ended = self._rows.form, _endings(batches)
+            raise RankCrashError(
+                f"{form.name}, {form.part}: {ended or f'a process of `workers` failed: {describe_error(error)}'} while "
+                "it read rows: with workers: 0 the rank reads them itself, and an exception names its line"
+            ) from error
 
     def _checked(self, samples: Samples, kinds: str) -> Samples:
         form, rules = self._rows.form, self._rows.rules
@@ -258,12 +304,14 @@ def _load(rows: Any, code: Sequence[Any], options: LoaderOptions, sampler: Any =
     and a fork would copy the locks they hold. `code`: what of the rows is the user's. TrainingError for
     rows that cannot be sent to the workers.
     """
+    if options.get("num_workers"):
+        end_with_rank = _EndWithRank(os.getpid(), options.get("worker_init_fn"))
+        options = {**options, "worker_init_fn": end_with_rank}
     if options.get("num_workers") and options.get("multiprocessing_context") is None:
         _require_importable(code)
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(_PRELOADED)
-        end_with_rank = _EndWithRank(os.getpid(), options.get("worker_init_fn"))
-        options = {**options, "multiprocessing_context": context, "worker_init_fn": end_with_rank}
+        options = {**options, "multiprocessing_context": context}
     loader = DataLoader(rows, batch_size=None, sampler=sampler, generator=torch.Generator(), **options)
     try:
         with warnings.catch_warnings():
@@ -276,6 +324,17 @@ def _load(rows: Any, code: Sequence[Any], options: LoaderOptions, sampler: Any =
             f"rows cannot be sent to the processes of `workers` ({error}): define the data set, its functions and "
             "collate_fn at the top of a module, write workers: 0, or give a DataLoader with multiprocessing_context"
         ) from error
+
+
+def _endings(batches: Any) -> str:
+    """How the processes of a torch loader have ended; empty if all run."""
+    statuses: set[int] = set()
+    for process in getattr(batches, "_workers", ()):
+        process.join(0 if statuses else _WORKER_ENDS_S)
+        statuses |= {process.exitcode} if process.exitcode else set()
+    names = {status: signal.Signals(-status).name if status < 0 else "" for status in sorted(statuses)}
+    texts = [f"was killed by {name}" if name else f"ended with status {status}" for status, name in names.items()]
+    return f"a process of `workers` {' and another '.join(texts)}" if texts else ""
 
 
 def _is_about_pickling(error: Exception) -> bool:
@@ -297,7 +356,10 @@ def _require_importable(code: Sequence[Any]) -> None:
 
 @dataclass(frozen=True)
 class _EndWithRank:
-    """Has a worker end when its rank does, however that ends: torch watches the worker's parent, the fork server."""
+    """Has a worker end when its rank does, however that ends: torch watches the worker's parent, the fork server.
+
+    A worker that is stopped, or in code that lets no thread run, ends with its parent, by the kernel.
+    """
 
     rank_pid: int
     user_init: Callable[[int], None] | None
@@ -307,6 +369,7 @@ class _EndWithRank:
             rank = os.pidfd_open(self.rank_pid)
         except ProcessLookupError:
             os._exit(1)
+        end_with_parent()
         threading.Thread(target=_exit_after, args=(rank,), name="end-with-rank", daemon=True).start()
         if self.user_init is not None:
             self.user_init(worker)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -13,20 +13,30 @@ from jellybean.pipeline.torch_trace import CallArguments
 from jellybean.pipeline.user_functions import load_function
 from jellybean.training.data.pictures import read_pictures
 from jellybean.training.data.rows import MemoryRows, RowSource
+from jellybean.training.data.rules import RowRules
 from jellybean.training.data.sources import SourceSettings, find_source
 from jellybean.training.data.tables import read_csv
 from jellybean.training.errors import TrainingError
+from jellybean.training.losses import ROWS
 from jellybean.training.samples import SHAPE, Samples
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Training and test rows. `name`: of the source, for messages. `labels`: class names, where these are texts."""
+    """Training and test rows. `name`: of the source, for messages. `labels`: class names, where these are texts.
+
+    `counts`: what the loss counts, once that is known.
+    """
 
     train: RowSource
     test: RowSource
     name: str
     labels: tuple[str, ...] = ()
+    counts: str = ROWS
+
+    def ruled(self, rules: RowRules) -> TrainingData:
+        """The same with the rows' targets and weights, checked."""
+        return replace(self, train=self.train.ruled(rules), test=self.test.ruled(rules), counts=rules.counts)
 
 
 def load_data(document: TrainingDocument, directory: Path) -> TrainingData:
@@ -35,7 +45,7 @@ def load_data(document: TrainingDocument, directory: Path) -> TrainingData:
         samples, labels = read_pictures(document.data, directory)
         return _divided(samples, document, document.data.heldout, labels)
     if isinstance(document.data, CsvSpec):
-        table = read_csv(document.data, directory, classes=document.loss == "cross_entropy")
+        table = read_csv(document.data, directory, classes=document.loss.function == "cross_entropy")
         return _divided(table.samples, document, document.data.heldout, table.labels)
     spec = document.data if isinstance(document.data, FunctionSpec) else FunctionSpec(function=document.data)
     place, _, name = spec.function.rpartition(":")

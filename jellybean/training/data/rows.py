@@ -12,10 +12,12 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from jellybean.training.data.coverage import covering_rows, labelled_rows
 from jellybean.training.data.digests import digest_of
 from jellybean.training.data.randomness import epoch_order
 from jellybean.training.data.rules import RowRules
 from jellybean.training.data.sampler import Division
+from jellybean.training.losses import SUM
 from jellybean.training.samples import Samples
 
 
@@ -107,7 +109,7 @@ class MicrobatchReader(Protocol):
         """How much the rows of a micro-batch count in a mean loss."""
 
     def update_weight(self, index: MicrobatchIndex) -> float:
-        """How much all rows of the micro-batch's update count, over all replicas."""
+        """How much all rows of the micro-batch's update count, over all replicas; of a sum, how much its own do."""
 
     def digest(self) -> RowDigest | None:
         """Of the rows read so far; None if this rank reads none, or if its rows cannot change."""
@@ -124,7 +126,10 @@ class RowSource(Protocol):
         """Number of rows of an epoch."""
 
     def example(self, size: int) -> Samples:
-        """The first rows, at most `size`."""
+        """The first rows, at most `size`; where rows have different numbers of valid targets, some of each sort."""
+
+    def sample(self, size: int) -> Samples:
+        """At most `size` rows that cover what occurs; those with most valid targets come first."""
 
     def digest(self) -> str:
         """Digest of what can be known before training: equal on all ranks."""
@@ -138,11 +143,15 @@ class RowSource(Protocol):
 
 @dataclass(frozen=True)
 class MemoryRows:
-    """Rows in memory. `part`: train or test, for messages. `seed`: of the order of an epoch; None: as they are."""
+    """Rows in memory. `part`: train or test, for messages. `seed`: of the order of an epoch; None: as they are.
+
+    `sums`: the loss of an update is the sum of its micro-batches'.
+    """
 
     samples: Samples
     part: str = "train"
     seed: int | None = None
+    sums: bool = False
 
     @property
     def rows(self) -> int:
@@ -150,8 +159,12 @@ class MemoryRows:
         return len(self.samples)
 
     def example(self, size: int) -> Samples:
-        """The first rows."""
-        return self.samples.take(slice(0, size))
+        """The first rows, or some of each sort."""
+        return self.samples.take(labelled_rows(self.samples, size))
+
+    def sample(self, size: int) -> Samples:
+        """Rows that cover what occurs."""
+        return self.samples.take(covering_rows(self.samples, size))
 
     def digest(self) -> str:
         """Digest of all rows."""
@@ -160,7 +173,7 @@ class MemoryRows:
     def ruled(self, rules: RowRules) -> MemoryRows:
         """The same rows with targets and weights; all are checked."""
         rules.check(self.samples, self.part)
-        return replace(self, samples=rules.apply(self.samples))
+        return replace(self, samples=rules.apply(self.samples), sums=rules.counts == SUM)
 
     def read(self, plan: ReadPlan) -> MemoryReader:
         """Begin a pass."""
@@ -197,6 +210,8 @@ class MemoryReader:
 
     def update_weight(self, index: MicrobatchIndex) -> float:
         """How much all rows of the micro-batch's update count."""
+        if self.source.sums:
+            return self.weight(index)
         positions = self.plan.update(index)
         if positions not in self._weights:
             self._weights.clear()  # updates follow each other

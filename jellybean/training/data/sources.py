@@ -47,7 +47,7 @@ class SourceSettings:
     def of(document: TrainingDocument, spec: FunctionSpec, part: str) -> SourceSettings:
         """Those of the document for train or test."""
         stated = spec.rows_per_epoch if part == _TRAIN else spec.test_rows
-        targets = document.loss != MODEL
+        targets = document.loss.function != MODEL
         return SourceSettings(spec.function, part, document.seed, document.batch, targets, spec.workers, stated)
 
     @property

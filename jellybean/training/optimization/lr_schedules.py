@@ -1,4 +1,4 @@
-"""Learning rates by update: built in, or a scheduler of torch.optim.lr_scheduler.
+"""Learning rates by update: built in, or a scheduler of torch.optim.lr_scheduler or of the user.
 
 The settings of an update follow from the document, the update's number and the test losses of the epochs before, so
 they are the same on every rank, under every schedule, and after a run is resumed.
@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from torch.optim import lr_scheduler
 
 from jellybean.documents.training import LrSpec
+from jellybean.pipeline.user_errors import place_and_reason
 from jellybean.training.errors import TrainingError
 from jellybean.training.optimization.optimizers import OptimizerPlan
-from jellybean.training.optimization.torch_classes import check_arguments, find_class, without_lists
+from jellybean.training.optimization.torch_classes import (
+    check_arguments,
+    find_class,
+    load_class,
+    without_lists,
+)
 from jellybean.training.stages.updates import GroupSettings
 
 _PER_UPDATE = ("OneCycleLR", "CyclicLR")  # torch steps these after every batch
@@ -25,6 +32,7 @@ _REFUSED = {
     "SequentialLR": "it takes other schedulers",
     "ChainedScheduler": "it takes other schedulers",
 }
+_TRIED_STEPS = 10_000  # before training; about 0.2 s
 _RESERVED = ("optimizer", "last_epoch", "verbose", "scale_fn")
 
 
@@ -38,11 +46,23 @@ class LrSchedule(Protocol):
         """An epoch ended with this loss on the test rows."""
 
 
-def make_lr_schedule(spec: LrSpec, plan: OptimizerPlan, updates: int, epochs: int) -> LrSchedule:
+def make_lr_schedule(
+    spec: LrSpec, plan: OptimizerPlan, updates: int, epochs: int, directory: Path = Path()
+) -> LrSchedule:
     """The document's schedule. `updates`: per epoch. TrainingError if torch has no such class or argument."""
     if spec.built_in:
         return FactorSchedule(plan, lr_factor(spec, updates, epochs))
-    return SchedulerSteps(spec, plan, updates, epochs)
+    return SchedulerSteps(spec, plan, updates, epochs, directory)
+
+
+def check_lr_schedule(spec: LrSpec, plan: OptimizerPlan, updates: int, epochs: int, directory: Path) -> None:
+    """Make the document's schedule and step it to the end of the run. TrainingError if either fails.
+
+    Of very many steps the first and, where the class states their number, the last are tried.
+    """
+    schedule = make_lr_schedule(spec, plan, updates, epochs, directory)
+    if isinstance(schedule, SchedulerSteps):
+        schedule.check(updates * epochs)
 
 
 def lr_factor(spec: LrSpec, updates: int, epochs: int) -> Callable[[int], float]:
@@ -84,8 +104,11 @@ class SchedulerSteps:
     Per epoch, or per update. ReduceLROnPlateau steps at the end of an epoch, by the test loss.
     """
 
-    def __init__(self, spec: LrSpec, plan: OptimizerPlan, updates: int, epochs: int) -> None:
-        made = find_class(lr_scheduler, lr_scheduler.LRScheduler, spec.name, _REFUSED)
+    def __init__(self, spec: LrSpec, plan: OptimizerPlan, updates: int, epochs: int, directory: Path = Path()) -> None:
+        if spec.of_user:
+            made = load_class(spec.name, lr_scheduler.LRScheduler, directory, "lr_schedule")
+        else:
+            made = find_class(lr_scheduler, lr_scheduler.LRScheduler, spec.name, _REFUSED, "lr_schedule")
         check_arguments(made, spec.arguments, "lr_schedule", _RESERVED)
         self._name = made.__name__
         self._takes_loss = issubclass(made, lr_scheduler.ReduceLROnPlateau)
@@ -99,6 +122,7 @@ class SchedulerSteps:
         if self._name == "OneCycleLR" and not {"total_steps", "epochs"} & given.keys():
             given["total_steps"] = epochs * updates if by_update else epochs
         self._optimizer = plan.make_empty()
+        self._before, self._changed = self._values(), set[str]()
         try:
             self._scheduler = made(self._optimizer, **given)
             self._optimizer.step()  # without gradients; torch warns of schedulers that step before the optimizer
@@ -113,19 +137,51 @@ class SchedulerSteps:
     def end_epoch(self, test_loss: float) -> None:
         """Step by the loss, if the scheduler takes it."""
         if self._takes_loss:
-            self._scheduler.step(test_loss)
+            self._step(test_loss)
             self._current = self._read()
+
+    def check(self, updates: int) -> None:
+        """Step as in so many updates, after which this schedule is used up."""
+        steps = -(-updates // self._updates)
+        stated = getattr(self._scheduler, "total_steps", None)
+        if isinstance(stated, int) and stated < steps:
+            unit = "updates" if self._updates == 1 else "epochs"
+            raise TrainingError(
+                f"lr_schedule: {self._name} has {stated} steps, and the run {steps} {unit}: leave out total_steps and "
+                "epochs, which follow from the run"
+            )
+        for update in range(0, min(steps, _TRIED_STEPS) * self._updates, self._updates):
+            self._at(update // self._updates)
+        if self._takes_loss:
+            self.end_epoch(1.0)
 
     def _at(self, steps: int) -> GroupSettings:
         while self._done < steps and not self._takes_loss:
-            try:
-                self._scheduler.step()
-            except ValueError as error:  # OneCycleLR beyond its last step
-                raise TrainingError(f"lr_schedule: {self._name}: {error}") from error
+            self._step()
             self._done += 1
             self._current = self._read()
         return self._current
 
-    def _read(self) -> GroupSettings:
+    def _step(self, *loss: float) -> None:
+        try:
+            self._scheduler.step(*loss)
+        except Exception as error:  # OneCycleLR beyond its last step; a class of the user
+            raise TrainingError(
+                f"lr_schedule: {self._name} failed at step {self._done + 1}{place_and_reason(error)}"
+            ) from error
+
+    def _values(self) -> list[dict[str, Any]]:
         names = self._optimizer.defaults
         return [{name: group[name] for name in names} for group in self._optimizer.param_groups]
+
+    def _read(self) -> GroupSettings:
+        """What the scheduler has changed so far: other values of a group are the optimizer's.
+
+        TrainingError if a rate is not finite.
+        """
+        values = self._values()
+        for before, after in zip(self._before, values, strict=True):
+            self._changed |= {name for name, value in after.items() if value is not before[name]}
+            if not math.isfinite(after["lr"]):
+                raise TrainingError(f"lr_schedule: {self._name} gives the rate {after['lr']} at step {self._done}")
+        return [{name: group[name] for name in ("lr", *sorted(self._changed - {"lr"}))} for group in values]

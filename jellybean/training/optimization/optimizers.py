@@ -1,4 +1,4 @@
-"""Optimizers of torch.optim for a model: parameter groups by name, and the size of their state.
+"""Optimizers of torch.optim, or of the user, for a model: parameter groups by name, and the size of their state.
 
 A parameter's group follows from its names in the whole model, so it does not depend on the stage that holds it.
 """
@@ -7,18 +7,27 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from jellybean.documents.training import OptimizerSpec
+from jellybean.pipeline.user_errors import user_frame
 from jellybean.quantities import did_you_mean
 from jellybean.training.errors import TrainingError
-from jellybean.training.optimization.torch_classes import check_arguments, find_class, without_lists
+from jellybean.training.optimization.optimizer_state import check_state
+from jellybean.training.optimization.torch_classes import (
+    check_arguments,
+    check_names,
+    find_class,
+    load_class,
+    without_lists,
+)
 from jellybean.training.stages.updates import GROUP
 
 Arguments = Mapping[str, Any]
@@ -33,22 +42,31 @@ _SIZES = (2, 3, 5, 7, 11, 13, 17)  # sides of a tiny parameter, all different: t
 
 @dataclass(frozen=True)
 class OptimizerPlan:
-    """The optimizer of a model. `groups[g]`: all arguments of group g. `group_of`: parameter name -> g, all names."""
+    """The optimizer of a model. `groups[g]`: all arguments of group g. `group_of`: parameter name -> g, all names.
+
+    `arguments`: of the class, for what no group changes.
+    """
 
     made: type[torch.optim.Optimizer]
     groups: tuple[Arguments, ...]
     group_of: Mapping[str, int]
+    arguments: Arguments = field(default_factory=dict)
 
     def make(self, parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer of some of the model's parameters, by name."""
         members: dict[int, list[nn.Parameter]] = {}
         for name, value in parameters.items():
             members.setdefault(self.group_of[name], []).append(value)
-        return self.made([{"params": values, GROUP: group, **self.groups[group]} for group, values in members.items()])
+        return self.made_of(members)
 
     def make_empty(self) -> torch.optim.Optimizer:
         """The optimizer with all groups in order and nothing to train, on which a scheduler computes settings."""
-        return self.made([{"params": [nn.Parameter(torch.zeros(1, 1))], **group} for group in self.groups])
+        return self.made_of({group: [nn.Parameter(torch.zeros(1, 1))] for group in range(len(self.groups))})
+
+    def made_of(self, members: Mapping[int, Sequence[nn.Parameter]]) -> torch.optim.Optimizer:
+        """The optimizer of some parameters by group."""
+        groups = [{"params": [*values], GROUP: group, **self.groups[group]} for group, values in members.items()]
+        return self.made(groups, **self.arguments)
 
     def states_per_weight(self, module: nn.Module) -> float:
         """Bytes of optimizer state per byte of trained weights, on average over the model.
@@ -74,15 +92,18 @@ class OptimizerPlan:
         """For each state tensor of a parameter: the parameter's dimension that each of its sides has, None for 1."""
         tiny = nn.Parameter(torch.ones(_SIZES[:dimensions]))
         tiny.grad = torch.ones_like(tiny)
-        optimizer = self.made([tiny], **self.groups[group])
+        optimizer = self.made_of({group: [tiny]})
         optimizer.step()
         tensors = [value for value in optimizer.state[tiny].values() if isinstance(value, torch.Tensor) and value.dim()]
         return [tuple(_SIZES.index(side) if side in _SIZES else None for side in value.shape) for value in tensors]
 
 
-def plan_optimizer(spec: OptimizerSpec, module: nn.Module) -> OptimizerPlan:
+def plan_optimizer(spec: OptimizerSpec, module: nn.Module, directory: Path = Path()) -> OptimizerPlan:
     """The document's optimizer for a model. TrainingError if the class, an argument or a pattern does not fit."""
-    made = find_class(torch.optim, torch.optim.Optimizer, spec.name, _REFUSED)
+    if spec.of_user:
+        made = load_class(spec.name, torch.optim.Optimizer, directory, "optimizer")
+    else:
+        made = find_class(torch.optim, torch.optim.Optimizer, spec.name, _REFUSED, "optimizer")
     no_decay = {"weight_decay": 0.0} if "weight_decay" in inspect.signature(made).parameters else {}
     base = {**no_decay, **_checked(made, spec.arguments, "optimizer")}
     names = _names(module)
@@ -96,7 +117,8 @@ def plan_optimizer(spec: OptimizerSpec, module: nn.Module) -> OptimizerPlan:
         for key in members:
             matched.setdefault(key, []).append(number)
     overrides = [
-        _checked(made, group.arguments, f"optimizer.groups[{number}]") for number, group in enumerate(spec.groups)
+        _group_arguments(made, group.arguments, f"optimizer.groups[{number}]", any_key=spec.of_user)
+        for number, group in enumerate(spec.groups)
     ]
     combinations = sorted({tuple(matched.get(key, ())) for key in names})
     groups = tuple({**base, **{k: v for n in chosen for k, v in overrides[n].items()}} for chosen in combinations)
@@ -104,8 +126,11 @@ def plan_optimizer(spec: OptimizerSpec, module: nn.Module) -> OptimizerPlan:
         made,
         groups,
         {text: combinations.index(tuple(matched.get(key, ()))) for key, texts in names.items() for text in texts},
+        base,
     )
     _try(plan, module)
+    if spec.of_user:
+        check_state(plan)
     return plan
 
 
@@ -122,16 +147,39 @@ def _checked(made: type[torch.optim.Optimizer], given: Arguments, where: str) ->
     return {name: without_lists(value) for name, value in given.items()}
 
 
+def _group_arguments(
+    made: type[torch.optim.Optimizer], given: Arguments, where: str, *, any_key: bool
+) -> dict[str, Any]:
+    """`any_key`: the class may read keys of a group that are no arguments of its own."""
+    if not any_key:
+        check_names(made, given, where, _RESERVED)
+    return {name: without_lists(value) for name, value in given.items()}
+
+
 def _try(plan: OptimizerPlan, module: nn.Module) -> None:
     """Make the optimizer and step it on tiny parameters, so that wrong values are reported before training."""
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
     try:
-        for group in plan.groups:  # the class checks these, but not the arguments of groups
-            plan.made([nn.Parameter(torch.zeros(1, 1))], **group)
+        for number, group in enumerate(plan.groups):  # the class checks its arguments, but not those of groups
+            known = inspect.signature(plan.made).parameters
+            arguments = {name: value for name, value in group.items() if name in known or name in plan.arguments}
+            plan.made([nn.Parameter(torch.zeros(1, 1))], **arguments)
+            plan.made_of({number: [nn.Parameter(torch.zeros(1, 1))]})
         if trained:
             plan.make(trained)
-        plan.states_per_weight(module)
-    except TrainingError:
-        raise
     except Exception as error:  # torch raises ValueError, TypeError and others
-        raise TrainingError(f"optimizer: {plan.made.__name__} does not take these arguments: {error}") from error
+        raise TrainingError(
+            f"optimizer: {plan.made.__name__} does not take these arguments{_at_line(error)}"
+        ) from error
+    try:
+        plan.states_per_weight(module)
+    except Exception as error:  # user code may raise anything
+        raise TrainingError(
+            f"optimizer: {plan.made.__name__} cannot make a step, which gets no closure{_at_line(error)}"
+        ) from error
+
+
+def _at_line(error: Exception) -> str:
+    """Its place, if that is the user's, and what it says."""
+    frame = user_frame(error)
+    return f"{f' at {frame.filename}:{frame.lineno}' if frame is not None else ''}: {error}"

@@ -39,10 +39,19 @@ _POLL_S = 0.1
 _SERVER_ENDS_S = 2.0  # between the end of a server's connections and that of its process
 
 
-def run_server_processes(arguments: Sequence[str], workers: int, servers: int, say: Callable[[str], None]) -> None:
-    """Run `python ARGUMENTS` as workers and servers. TrainingError with a reason, or after RESTARTS restarts."""
+def run_server_processes(
+    arguments: Sequence[str],
+    workers: int,
+    servers: int,
+    say: Callable[[str], None],
+    progress: Callable[[], object] = lambda: None,
+) -> None:
+    """Run `python ARGUMENTS` as workers and servers. TrainingError with a reason, or after RESTARTS restarts.
+
+    `progress`: how far the run is by its checkpoints.
+    """
     check_count(workers + servers)
-    run_attempts(lambda folder: _attempt(_Processes(arguments, workers, servers, folder, say)), say)
+    run_attempts(lambda folder: _attempt(_Processes(arguments, workers, servers, folder, say)), say, progress)
 
 
 def _attempt(processes: _Processes) -> str | None:
@@ -97,6 +106,7 @@ class _Processes:
             for process in self.running.values():
                 if process.poll() is None:
                     process.send_signal(number)
+                    process.send_signal(signal.SIGCONT)  # one that is stopped takes no other signal
             self._wait(SHUTDOWN_S)
 
     def watch(self) -> str | None:

@@ -11,7 +11,9 @@ from jellybean.documents.training.run import SyncSpec
 from jellybean.training.data.loaded_rows import LoadedRows
 from jellybean.training.data.loading import TrainingData
 from jellybean.training.data.sampler import MicrobatchSampler
-from jellybean.training.errors import TrainingError
+from jellybean.training.errors import TrainingError, UntrainableError
+from jellybean.training.loss_trial import over_batch
+from jellybean.training.losses import BATCH
 from jellybean.training.parameter_server.rendezvous import key_from_environment
 from jellybean_solver.pipeline import ONE_DEVICE_SCHEDULE
 
@@ -62,6 +64,8 @@ def divide_epoch(document: TrainingDocument, data: TrainingData) -> MicrobatchSa
                 "arrays or a map-style data set, or take another `sync.way`"
             )
     workers, rows = document.replicas, data.train.rows
+    if data.counts == BATCH and document.sync.mode == "bsp" and workers > 1:
+        raise UntrainableError(over_batch(document, f"{workers} workers divide a batch"))
     if document.sync.mode == "bsp":
         sampler = MicrobatchSampler(rows, document.batch, document.microbatches, workers)
     else:

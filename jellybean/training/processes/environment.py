@@ -1,13 +1,25 @@
-"""The environment of a run's processes. Without torch, which takes seconds to import."""
+"""The environment of a run's processes, and their end with their parent. Without torch, which is slow to import."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 # Environment variable: path of the launcher's store, in a private folder.
 STORE = "JELLYBEAN_TRAINING_STORE"
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent() -> None:
+    """End this process when its parent does, even if that is killed (Linux only)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def started_by_launcher() -> bool:

@@ -1,12 +1,15 @@
 """Heartbeats between ranks: detect a rank that died or stalls, without limiting how long one may be busy.
 
-Every rank writes to a shared store, periodically, that it is alive, how many actions it has done, and whether it is
-busy with something that the others wait for (profiling, evaluation, a checkpoint). A rank that stops writing is dead or
-stalled. While all write, the run is given up only if no rank makes progress and none is busy for the whole timeout.
+Every rank writes to a shared store, periodically, that it is alive, how many actions it has done, what line of the
+user's code it is in, and whether it is busy with something that the others wait for (profiling, evaluation, a
+checkpoint). A rank that stops writing is dead or
+stalled. While all write, the run is given up only if no rank makes progress and none is busy for the whole timeout, or
+if a rank reads one row for so long.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,12 +17,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import quote, unquote
 
+from jellybean.pipeline.user_errors import user_place
 from jellybean.training.errors import StalledError
 
 CHECKS_PER_TIMEOUT = 40  # at least; timeouts count checks, not clock time, so a suspended machine does not time out
 _MAX_INTERVAL_S = 5.0
 _ENDED = "ended"
+_NOWHERE = "-"  # in a heartbeat: the rank is at no line of the user
+_READS = "reads row"
+_BATCHES, _ROW_READER = "jellybean/training/data/batches.py", "read_row"  # MapBatches.read_row, by its frame
+_LOADER = "torch/utils/data/dataloader.py"
 _POLL_S = 0.05  # between looks for the first heartbeat of a rank
 
 
@@ -70,7 +79,23 @@ class _RankState:
     done: int = -1
     silent_checks: int = 0
     idle_checks: int = 0
+    row_checks: int = 0  # since it began to read the row that it reads
+    place: str = ""
     busy: str = ""
+
+
+def place_of_rank() -> str:
+    """What the main thread of this process is at, if that is the user's code, or waits for; otherwise empty."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    place, row, waits = user_place(frame), "", False
+    while frame is not None:
+        if frame.f_code.co_name == _ROW_READER and frame.f_code.co_filename.endswith(_BATCHES):
+            row = str(frame.f_locals.get("number", ""))
+        waits = waits or frame.f_code.co_filename.endswith(_LOADER)
+        frame = frame.f_back
+    if place:
+        return f"{_READS} {row} at {place}" if row else f"is at {place}"
+    return "waits for its processes that read rows (`data.workers`)" if waits else ""
 
 
 class Heartbeats:
@@ -80,7 +105,7 @@ class Heartbeats:
         self._store, self._rank, self._patience_s = store, rank, patience_s
         self._keys = [f"beat-{other}" for other in range(world)]
         self._every_s = min(_MAX_INTERVAL_S, patience_s / CHECKS_PER_TIMEOUT)
-        self._beats = self._done = 0
+        self._beats = self._done = self._done_before = 0
         self._busy = ""
         self._states = [_RankState() for _ in range(world)]
         self._stop = threading.Event()
@@ -103,13 +128,18 @@ class Heartbeats:
     def beat(self) -> None:
         """Write this rank's heartbeat."""
         self._beats += 1
-        self._store.set(self._keys[self._rank], f"{self._beats} {self._done} {self._busy}")
+        place = quote(place_of_rank()) if self._done == self._done_before else ""
+        self._done_before = self._done
+        self._store.set(self._keys[self._rank], f"{self._beats} {self._done} {place or _NOWHERE} {self._busy}")
 
     def check(self) -> str:
         """Read the others' heartbeats. Returns why the run must be given up; empty if it need not."""
         checks = self._patience_s / self._every_s
         for state, text in zip(self._states, self._store.multi_get(self._keys), strict=True):
-            beats, done, state.busy = text.decode().split(" ", 2)
+            beats, done, place, state.busy = text.decode().split(" ", 3)
+            place = "" if place == _NOWHERE else unquote(place)
+            state.row_checks = state.row_checks + 1 if place == state.place and place.startswith(_READS) else 0
+            state.place = place
             state.silent_checks = 0 if int(beats) != state.beats else state.silent_checks + 1
             state.idle_checks = 0 if int(done) != state.done else state.idle_checks + 1
             state.beats, state.done = int(beats), int(done)
@@ -120,8 +150,15 @@ class Heartbeats:
                     f"rank {number} has not responded for {self._patience_s:g} s; if its machine is only slow, raise "
                     "`timeout`"
                 )
+        for number, state in enumerate(self._states):
+            if state.busy != _ENDED and state.row_checks >= checks:
+                return f"rank {number} {state.place} for {self._patience_s:g} s; if a row takes longer, raise `timeout`"
         if len(running) > 1 and all(state.idle_checks >= checks and not state.busy for state in running):
-            return f"no rank has made progress for {self._patience_s:g} s; if one action takes longer, raise `timeout`"
+            places = ", ".join(f"rank {n} {state.place}" for n, state in enumerate(self._states) if state.place)
+            return (
+                f"no rank has made progress for {self._patience_s:g} s{places and ': '}{places}; if one action takes "
+                "longer, raise `timeout`"
+            )
         return ""
 
     def start(self, end: Callable[[StalledError], None]) -> None:

@@ -9,8 +9,6 @@ first (a model that cannot be cut, a full disk) ends the run and is reported onc
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import logging
 import os
 import re
@@ -20,10 +18,10 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, start_processes
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, PContext, SignalException, start_processes
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from jellybean.errors import JellyBeanError
@@ -35,25 +33,30 @@ from jellybean.training.errors import (
     TrainingError,
     UntrainableError,
 )
-from jellybean.training.processes.environment import STORE, environment_with
+from jellybean.training.processes.environment import STORE, end_with_parent, environment_with
 from jellybean.training.processes.threads import THREADS
 
 REASONS_FOLDER = "JELLYBEAN_TRAINING_TOLD"  # environment variable: folder where processes write why they end
 RESTARTS = 3
-_PR_SET_PDEATHSIG = 1
 _MAX_PROCESSES = 64, 16  # at most 64 processes, or 16 per core if that is more
 _ERRORS: dict[str, type[Exception]] = {"still": StalledError, "crash": RankCrashError, "lost": RankLostError}
 FINAL: dict[str, type[JellyBeanError]] = {"input": UntrainableError, "final": TrainingError}  # no restart can help
 _KINDS = (*FINAL, *_ERRORS)  # of reasons
+_KILLED = "was killed by SIGKILL"  # in a reason: by the kernel for its memory, or by a person; it need not come back
 _POLL_S = 0.2  # between looks at the processes
 SHUTDOWN_S = 5  # grace period of processes that must end
 
 
-def run_processes(arguments: Sequence[str], count: int, say: Callable[[str], None]) -> None:
-    """Run `python ARGUMENTS` as `count` ranks. TrainingError with a rank's reason, or after RESTARTS restarts."""
+def run_processes(
+    arguments: Sequence[str], count: int, say: Callable[[str], None], progress: Callable[[], object] = lambda: None
+) -> None:
+    """Run `python ARGUMENTS` as `count` ranks. TrainingError with a rank's reason, or after RESTARTS restarts.
+
+    `progress`: how far the run is by its checkpoints.
+    """
     check_count(count)
     _silence("torch.distributed.elastic")
-    run_attempts(lambda folder: _attempt(arguments, count, folder), say)
+    run_attempts(lambda folder: _attempt(arguments, count, folder), say, progress)
 
 
 def check_count(count: int) -> None:
@@ -66,20 +69,27 @@ def check_count(count: int) -> None:
         )
 
 
-def run_attempts(attempt_in: Callable[[Path], str | None], say: Callable[[str], None]) -> None:
+def run_attempts(
+    attempt_in: Callable[[Path], str | None], say: Callable[[str], None], progress: Callable[[], object] = lambda: None
+) -> None:
     """Run all processes, again from the newest checkpoint if that may help. TrainingError after RESTARTS restarts.
 
-    `attempt_in(folder)`: runs them once; returns None on success, and otherwise the reason.
+    `attempt_in(folder)`: runs them once; returns None on success, and otherwise the reason. The same exception twice
+    is not tried again, nor is the same reason without a checkpoint in between, unless something kills processes.
     """
-    crash = ""
+    crash = why = ""
+    reached: object = None
     for attempt in range(RESTARTS + 1):
         with tempfile.TemporaryDirectory(prefix="jellybean-train-") as folder:
-            why = attempt_in(Path(folder))
-            before, crash = crash, reported_reason(Path(folder), "crash")
-        if why is None:
+            before, crash_before, reached_before = why, crash, reached
+            why = attempt_in(Path(folder)) or ""
+            crash, reached = reported_reason(Path(folder), "crash"), progress()
+        if not why:
             return
-        if crash and crash == before:
+        if crash and crash == crash_before:
             raise TrainingError(f"{crash} (twice)")
+        if why == before and reached == reached_before and _KILLED not in why:
+            raise TrainingError(f"{why} (twice)")
         if attempt < RESTARTS:
             say(f"{why}; restarting all ranks from the newest checkpoint ({attempt + 1} of {RESTARTS})")
     raise TrainingError(
@@ -102,21 +112,8 @@ def report_to_launcher(error: BaseException, rank: int) -> bool:
 
 def die_with_launcher() -> None:
     """End this process when its launcher dies, even if killed (Linux only)."""
-    if REASONS_FOLDER in os.environ and sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-@contextmanager
-def lock_folder(directory: Path) -> Iterator[None]:
-    """Lock the folder against other runs on this machine, which would overwrite each other's checkpoints."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as error:
-        raise TrainingError(f"another jellybean train is running in {directory}: wait for it, or stop it") from error
-    finally:
-        os.close(handle)
+    if REASONS_FOLDER in os.environ:
+        end_with_parent()
 
 
 def _attempt(arguments: Sequence[str], count: int, folder: Path) -> str | None:
@@ -140,11 +137,31 @@ def _attempt(arguments: Sequence[str], count: int, folder: Path) -> str | None:
             )
             while (result := processes.wait(0)) is None:
                 time.sleep(_POLL_S)
+                if any(map(_has_failed, processes.pids().values())):
+                    _end_all(processes)
         except SignalException as stopped:
             if processes is not None:
                 processes.close(stopped.sigval, SHUTDOWN_S)
             raise SignalledError(signals_received[0]) from stopped
     return _reason(folder, result.failures) if result.is_failed() else None
+
+
+def _has_failed(pid: int) -> bool:
+    """Whether a process has ended but with status 0; it is not waited for."""
+    try:
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # it was waited for
+        return False
+    return ended is not None and ended.si_status != 0
+
+
+def _end_all(processes: PContext) -> None:
+    """End all processes within SHUTDOWN_S, also those that are stopped, which take no signal before they go on."""
+    for pid in processes.pids().values():
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+    processes.close(signal.SIGTERM, SHUTDOWN_S)
 
 
 def _places(rank: int, count: int) -> dict[str, str]:
@@ -162,13 +179,15 @@ def _places(rank: int, count: int) -> dict[str, str]:
 
 def _reason(folder: Path, failures: Mapping[int, ProcessFailure]) -> str:
     """Why processes failed. When one ends, the launcher ends the others with SIGTERM, so that this is no cause."""
-    statuses = {rank: failure.exitcode for rank, failure in sorted(failures.items()) if failure.exitcode < 0}
-    killed = {rank: ending(f"rank {rank}", status) for rank, status in statuses.items()}
-    causes = [text for rank, text in killed.items() if statuses[rank] != -signal.SIGTERM]
-    first = min(failures, key=lambda rank: failures[rank].timestamp)
-    return first_cause(
-        folder, ", ".join(causes), ", ".join(killed.values()) or ending(f"rank {first}", failures[first].exitcode)
-    )
+    statuses = {rank: failure.exitcode for rank, failure in sorted(failures.items())}
+    endings = {rank: ending(f"rank {rank}", status) for rank, status in statuses.items()}
+    reported = {int(path.name.rpartition("-")[2]) for path in folder.glob("*-*") if path.name[-1].isdecimal()}
+    causes = [
+        endings[rank]
+        for rank, status in statuses.items()
+        if status != -signal.SIGTERM and (status < 0 or rank not in reported)
+    ]
+    return first_cause(folder, ", ".join(causes), ", ".join(endings.values()))
 
 
 def first_cause(folder: Path, killed: str, ended: str) -> str:

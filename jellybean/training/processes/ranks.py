@@ -131,6 +131,7 @@ def _stores(world: int, patience: timedelta) -> tuple[dist.Store, Store]:
     return dist.PrefixStore(f"attempt-{attempt}", store), dist.PrefixStore(f"attempt-{attempt}-beats", heartbeats)
 
 
+_PID = re.compile(r" \(pid\(?s?\)? [\d, ]+\)")
 _GONE = re.compile(r"connection (closed|reset|refused)|broken pipe|socket|peer", re.IGNORECASE)
 
 
@@ -161,16 +162,23 @@ def translated_errors(timeout_s: float) -> Iterator[None]:
         if isinstance(error, dist.DistError) or _GONE.search(reason):
             raise RankLostError(f"lost the connection to another rank: {reason}") from error
         raise RankCrashError(_crash(error)) from error
-    except (JellyBeanError, OSError):
+    except JellyBeanError:
         raise
-    except Exception as error:
+    except OSError as error:
+        if user_frame(error) is None:  # a full disk, a folder that is gone
+            raise
+        raise RankCrashError(_crash(error)) from error
+    except (Exception, SystemExit) as error:
         raise RankCrashError(_crash(error)) from error
 
 
-def _crash(error: Exception) -> str:
-    """Message with the exception and the user's line that raised it, or the last one if no code of the user ran."""
+def _crash(error: BaseException) -> str:
+    """Message with the exception and the user's line that raised it, or the last one if no code of the user ran.
+
+    Without numbers of processes, which differ each time.
+    """
     frame = user_frame(error) or traceback.extract_tb(error.__traceback__)[-1]
-    message = str(error).strip() or "no message"
+    message = _PID.sub("", str(error).strip()) or "no message"
     return f"{type(error).__name__} at {frame.filename}:{frame.lineno}: {message}"
 
 

@@ -181,8 +181,10 @@ class StageCopy:
                 found = self.module(*flight.leaves)
             if self.loss is None:
                 flight.outputs = found if isinstance(found, tuple) else (found,)
-            else:
+            elif flight.factor:
                 flight.loss = self.loss(found, flight.target)
+            else:  # a loss may fail on rows of which nothing counts
+                flight.loss = torch.zeros((), device=self.device)
 
     @contextmanager
     def _accumulating(self, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:

@@ -59,6 +59,29 @@ def test_layers_without_time_may_stand_anywhere(workers: int, seconds: float) ->
     assert found.gap == 0
 
 
+@pytest.mark.parametrize("idle_first", [True, False])
+def test_a_stage_of_a_layer_without_work_saves_an_all_reduce(idle_first: bool) -> None:
+    """Alpa gives every device a stage; on two replicas the weights of one layer would take 4 s an iteration to sum."""
+    heavy, idle = Layer("heavy", 1e-3, 0, 1, 2e9), Layer("idle", 0, 0, 1, 0)
+    graph = LayerGraph((idle, heavy) if idle_first else (heavy, idle), ((0, 1),))
+    plan = partition(graph, [TopologyLevel(2, 1e9)], objective="alpa-inter", microbatches=4)
+    assert (plan.objective_s, plan.gap) == (pytest.approx(4e-3), 0)
+    assert [stage.layers for stage in plan.stages] == [(0,), (1,)]
+
+
+def test_no_layer_is_dropped_for_its_name(tmp_path: Path) -> None:
+    line = "{} -- {} -- forward_compute_time={}, backward_compute_time=0, activation_size={}, parameter_size=0"
+    computed = ["Input", "InputEmbedding", "Input0", "Output", "input.1", "7", "日本", " a -- b=1 ", "x\u2028y"]
+    lines = [line.format(number, name, 1, 4) for number, name in enumerate(computed)]
+    lines += [line.format("read", "Input", 0, 0), line.format("shape", "Reshape", 0, 0)]
+    lines += [line.format("argument", "Input0", 0, 0), line.format("other", "Input", 0, 0)]
+    edges = [f"\t{number} -- {number + 1}" for number in range(len(computed) - 1)]
+    edges += ["\t8 -- read", "\tread -- shape", "\targument -- 0", "\tother -- shape"]
+    path = tmp_path / "layers.txt"
+    path.write_text("\n".join(lines + edges), encoding="utf-8")
+    assert [layer.name for layer in read_profile(path).layers] == [*computed, "Input", "Reshape"]
+
+
 def test_a_graph_of_too_many_cuts_has_a_gap() -> None:
     """Eight branches of four layers have 5^8 down-sets."""
     layers = tuple(Layer(f"l{i}", 1 + i % 3, 2, 1, 1) for i in range(32))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import sys
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -158,7 +161,7 @@ def test_padded_rows_count_by_their_tokens():
         for row in range(ROWS):
             yield torch.tensor([row, row]), torch.tensor([1, -100 if row % 3 else 2])
 
-    rules = RowRules("net", by_targets=True)
+    rules = RowRules("net", counts="targets")
     arrays = [torch.stack(part) for part in zip(*tokens(), strict=True)]
     in_memory = find_source(tuple(arrays), _settings("test")).ruled(rules)
     for replicas, period in ((1, None), (2, None), (2, 2)):
@@ -273,6 +276,12 @@ class Broken(Rows):
             return inputs, target
         if self.kind == "raises":
             raise ValueError("odd row")
+        if self.kind == "exits":
+            sys.exit(3)
+        if self.kind == "dies":
+            os._exit(9)
+        if self.kind == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
         if self.kind == "larger":
             return torch.zeros(3), target
         if self.kind == "nan":
@@ -289,6 +298,7 @@ class Broken(Rows):
             RankCrashError,
             r"reading row 17 failed at .*_sources.py:\d+: odd row",
         ),
+        ("exits", RankCrashError, r"reading row 17 failed at .*_sources.py:\d+: it exits with 3"),
         (
             "larger",
             TrainingError,
@@ -302,6 +312,21 @@ def test_a_broken_row_is_named(kind, error, told, workers):
     source = find_source(Broken(kind), _settings(workers=workers)).ruled(RowRules("net", classes=3))
     with pytest.raises(error, match=told):
         _read(source)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ending"), [("dies", "a process of `workers` ended with status 9"), ("killed", "was killed by SIGKILL")]
+)
+def test_the_end_of_a_process_that_reads_is_the_same_each_time(kind, ending):
+    """Without numbers of processes, so that it is known to come back."""
+    messages = set()
+    for _ in range(2):
+        with pytest.raises(RankCrashError) as caught:
+            _read(find_source(Broken(kind), _settings(workers=1)).ruled(RowRules("net", classes=10)))
+        messages.add(str(caught.value))
+    (message,) = messages
+    assert message.startswith("nets.py:data, train: a process of `workers` ")
+    assert f"{ending} while it read rows" in message
 
 
 def test_a_short_stream_is_told():

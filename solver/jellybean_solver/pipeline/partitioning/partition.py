@@ -159,10 +159,14 @@ def _stage_cuts(stages: Sequence[PartitionStage]) -> list[int]:
 def _alpa_inter(request: _Request, cost: StageCost, microbatches: int) -> Partition:
     """Alpa's inter-operator pass: the sum of the stages plus (B - 1) times the slowest, for B micro-batches.
 
-    The devices of a submesh are replicas. A preliminary solve over few cuts gives an upper bound.
+    The devices of a submesh are replicas. A preliminary solve over few cuts gives an upper bound. Every device has a
+    stage, so a stage of idle layers saves another stage's all-reduce: moving these layers across cuts (`free_idle`) is
+    not exact here; it is done only if there are too many cuts for an exact search.
     """
     graph, levels, limit, settings = request.graph, request.levels, request.limit, request.settings
-    cuts, exact = enumerate_cuts(graph, settings.max_cuts, free_idle=limit is None)
+    cuts, exact = enumerate_cuts(graph, settings.max_cuts)
+    if not exact and limit is None:
+        cuts, _ = enumerate_cuts(graph, settings.max_cuts, free_idle=True)
     bound_s, coarse = math.inf, settings.coarse_cuts[0]
     devices = math.prod(level.count for level in levels)
     if len(cuts) > coarse:

@@ -6,7 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.training.processes.heartbeats import CHECKS_PER_TIMEOUT, BeatFiles, Heartbeats
+from torch.utils.data import default_collate
+
+from jellybean.training.data.batches import MapBatches, RowFormat
+from jellybean.training.processes.heartbeats import CHECKS_PER_TIMEOUT, BeatFiles, Heartbeats, place_of_rank
 
 
 @pytest.fixture(params=["store", "files"])
@@ -50,6 +53,44 @@ def test_a_run_without_progress_ends(pair):
     assert _looks(pair, times=CHECKS_PER_TIMEOUT + 1) == (
         "no rank has made progress for 2 s; if one action takes longer, raise `timeout`"
     )
+
+
+@pytest.mark.parametrize("place", ["is at /a folder/nets.py:24", "waits for its processes that read rows"])
+def test_a_run_without_progress_names_where_ranks_are(pair, place, monkeypatch):
+    monkeypatch.setattr("jellybean.training.processes.heartbeats.place_of_rank", lambda: place)
+    assert f"no rank has made progress for 2 s: rank 0 {place}, rank 1 {place}; if" in _looks(
+        pair, times=CHECKS_PER_TIMEOUT + 1
+    )
+
+
+def test_a_rank_that_reads_one_row_ends_the_run_though_it_is_busy(pair, monkeypatch):
+    numbers = iter(range(10**6))
+    place = "jellybean.training.processes.heartbeats.place_of_rank"
+    with pair[1].busy("loading the data"):
+        monkeypatch.setattr(place, lambda: f"reads row {next(numbers)} at nets.py:24")
+        assert _looks(pair, times=3 * CHECKS_PER_TIMEOUT) == ""
+        monkeypatch.setattr(place, lambda: "reads row 40 at nets.py:24")
+        assert _looks(pair, times=CHECKS_PER_TIMEOUT + 1) == (
+            "rank 0 reads row 40 at nets.py:24 for 2 s; if a row takes longer, raise `timeout`"
+        )
+
+
+def test_the_place_of_a_rank_is_the_users_line():
+    """Called by this package, at any depth; a caller of the package is none."""
+    places = []
+    rows = MapBatches(_Rows(places), RowFormat("nets.py:data", "train", targets=False, collate=default_collate), 0)
+    rows.example([0])
+    assert places == [f"reads row 0 at {__file__}:{_Rows.__getitem__.__code__.co_firstlineno + 1}"]
+    assert place_of_rank() == ""
+
+
+class _Rows:
+    def __init__(self, places):
+        self.places = places
+
+    def __getitem__(self, number):
+        self.places.append(place_of_rank())
+        return torch.ones(2)
 
 
 def test_a_busy_rank_has_no_timeout_while_it_lives(pair):
