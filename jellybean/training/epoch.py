@@ -232,6 +232,6 @@ def average_statistics(run: RankRun) -> None:
     for (number, _), stage in sorted(run.held.items()):
         group = run.copies.get(number)
         for _, value in sorted(stage.buffers.items()) if group is not None else ():
-            if value.is_floating_point():
+            if value.is_floating_point() or value.is_complex():
                 dist.all_reduce(value, group=group)
                 value.div_(dist.get_world_size(group))

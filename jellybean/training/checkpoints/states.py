@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Mapping
 import torch
 
 from jellybean.training.errors import TrainingError
+from jellybean.training.stages.gradient_layouts import dense
 from jellybean.training.stages.stage import StageCopy
 from jellybean.training.stages.updates import WeightUpdates
 
@@ -31,7 +32,7 @@ def collect_state(held: HeldStages, updates: WeightUpdates) -> dict[str, torch.T
         optimizer = updates.optimizers.get(copy)
         for parameter, state in optimizer.state.items() if optimizer is not None else ():
             for key, value in state.items():
-                tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value)
+                tensor = dense(value) if isinstance(value, torch.Tensor) else torch.tensor(value)
                 tensors[f"{STATE}{names[id(parameter)]}/{key}"] = tensor
     return tensors
 
