@@ -37,11 +37,12 @@ def collect_state(held: HeldStages, updates: WeightUpdates) -> dict[str, torch.T
     return tensors
 
 
-def belongs_to(held: HeldStages) -> Callable[[str], bool]:
-    """Whether a checkpoint's tensor, by name, is of these stages."""
+def belongs_to(held: HeldStages, tied: Mapping[str, tuple[str, ...]]) -> Callable[[str], bool]:
+    """Whether a checkpoint's tensor, by name, is of these stages. `tied`: all names of tensors that have several."""
     names: set[str] = set()
     for stage in held.values():
         names |= set(stage.versions.parameters) | set(stage.buffers)
+    names |= {other for name in names for other in tied.get(name, ())}
 
     return lambda key: weight_of(key) in names
 
@@ -50,6 +51,12 @@ def weight_of(key: str) -> str:
     """The name of the weight or buffer that a tensor of a checkpoint belongs to, by its key."""
     kind, _, rest = key.partition("/")
     return rest.rpartition("/")[0] if kind + "/" == STATE else rest
+
+
+def renamed(key: str, weight: str) -> str:
+    """The name of a checkpoint's tensor if its weight or buffer had another name."""
+    kind, _, rest = key.partition("/")
+    return f"{kind}/{weight}" + (f"/{rest.rpartition('/')[2]}" if kind + "/" == STATE else "")
 
 
 def restore_state(
