@@ -255,7 +255,9 @@ def _served_scores(path: Path, rows: Mapping[str, torch.Tensor]) -> np.ndarray:
         return np.asarray(session.run(None, {name: value.numpy() for name, value in rows.items() if name in read})[0])
     except Exception as error:  # onnxruntime's errors have no common class
         size = max((len(value) for value in rows.values() if value.dim()), default=0)
-        raise TrainingError(f"onnxruntime cannot run the exported model on {size} rows: {_first_line(error)}") from error
+        raise TrainingError(
+            f"onnxruntime cannot run the exported model on {size} rows: {_first_line(error)}"
+        ) from error
 
 
 def _first_line(error: BaseException) -> str:

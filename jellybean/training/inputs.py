@@ -29,6 +29,7 @@ from jellybean.training.losses import (
     unmatched_labels,
 )
 from jellybean.training.metrics import Measures, check_metrics, load_metrics
+from jellybean.training.models.buffers import buffers_restored
 from jellybean.training.models.building import load_model
 from jellybean.training.models.lora import trained_module, with_adapters
 from jellybean.training.models.pretrained import PretrainedWeights, open_weights
@@ -124,10 +125,13 @@ def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None,
     example, module = inputs.example(document, rows), inputs.module
     arguments, target = example.inputs, example.target(slice(None))
     _check_arguments(module, arguments, document)
-    buffers = [(value, value.clone()) for value in module.buffers()]
     weights = list(module.parameters())
     try:
-        with activations_in_file((*weights, *module.buffers())) if in_file else nullcontext():
+        in_memory = (*weights, *module.buffers())
+        with (
+            buffers_restored(module, document.model_name),
+            activations_in_file(in_memory) if in_file else nullcontext(),
+        ):
             with torch.random.fork_rng(devices=[]):
                 outputs = arguments.form.call(module, arguments.tensors)
                 rules = _rules(inputs, document, outputs, example)
@@ -143,10 +147,6 @@ def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None,
             f"{place_and_reason(error)}{_types(module, arguments.tensors)} (inputs: {_sizes(arguments)}"
             f"{_unknown_names(module, arguments)})"
         ) from error
-    finally:
-        with torch.no_grad():
-            for value, before in buffers:
-                value.copy_(before)
     return rules
 
 

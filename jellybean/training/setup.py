@@ -138,6 +138,8 @@ def decide_on_ranks(prepared: PreparedRank) -> Decision:
 
 def run_of(prepared: PreparedRank, document: TrainingDocument, rank: Rank, choice: ScheduleChoice) -> RankRun:
     """This rank's run of a choice. A collective call of all ranks of the document."""
+    if prepared.trials is not None:
+        prepared.trials.check(document, choice)
     run = _RunBuilder(document, rank, prepared.inputs, choice, prepared.graphs).build()
     return replace(run, warning=prepared.warning, rebuilt_whole=prepared.rebuilt_whole)
 

@@ -98,6 +98,7 @@ def _restore_weights(tensors: Mapping[str, torch.Tensor], stage: StageCopy, froz
             stage.versions.restore(name, _like(weight, tensors, WEIGHT + name))
     for name, buffer in stage.buffers.items():
         buffer.copy_(_like(buffer, tensors, BUFFER + name))
+    stage.settle_buffers()
 
 
 def _like(place: torch.Tensor, tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:

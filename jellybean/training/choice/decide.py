@@ -41,7 +41,8 @@ class Decision:
 class Predictor:
     """Predicts candidates from profiles of the model. `states_per_weight`: size of the optimizer's state.
 
-    `parts`: of split layers; None where no candidate splits any.
+    `parts`: of split layers; None where no candidate splits any. `check`: raises TrainingError for a document that the
+    model cannot be trained by.
     """
 
     def __init__(
@@ -51,7 +52,9 @@ class Predictor:
         states_per_weight: float,
         link: LinkSpeed,
         parts: LayerParts | None = None,
+        check: Callable[[TrainingDocument, ScheduleChoice], None] = lambda document, choice: None,
     ) -> None:
+        self._check = check
         self._document, self._profiles, self._link, self._parts = document, profiles, link, parts
         self._states_per_weight = states_per_weight
 
@@ -72,7 +75,7 @@ class Predictor:
             if candidate.tensor in unsplit:
                 continue
             try:
-                self.choice(candidate, MeasuredCosts())
+                self._check(candidate.applied(self._document), self.choice(candidate, MeasuredCosts()))
             except (SolverError, TrainingError) as error:
                 rejected[candidate.schedule] = str(error)
             else:

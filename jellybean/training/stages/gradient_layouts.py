@@ -83,9 +83,7 @@ class LocalLayouts:
         return {name: _of_rows(value, touched[name].nonzero()[:, 0]) for name, value in sums.items()}
 
 
-def agree_on_layouts(
-    layouts: Sequence[Layout], group: dist.ProcessGroup | None, device: torch.device
-) -> list[Layout]:
+def agree_on_layouts(layouts: Sequence[Layout], group: dist.ProcessGroup | None, device: torch.device) -> list[Layout]:
     """The layouts of sums over a group. A collective call of the group. `device`: of its messages."""
     if group is None:
         return list(layouts)

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from jellybean.training.stages.all_reduce import NamedGradients, ProcessGroups
+from jellybean.training.stages.all_reduce import ProcessGroups
+from jellybean.training.stages.gradient_layouts import NamedGradients
 
 Watcher = Callable[[str, torch.Tensor], None]  # called with the name and value of a gradient that is complete
 

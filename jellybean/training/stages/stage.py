@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from jellybean.training.processes.tensor_messages import StageTensors
+from jellybean.training.stages.buffer_copies import counts
 from jellybean.training.stages.gradient_layouts import added, dense
 from jellybean.training.stages.master_weights import MasterWeights
 from jellybean.training.stages.parameter_slots import ParameterSlots
@@ -100,11 +101,16 @@ class StageCopy:
         self.versions = WeightVersions(self.module, self.settings.masters)
         self._in_flight: dict[int, _InFlight] = {}
         self._slots = ParameterSlots(self.module)
+        self.settle_buffers()
 
     @property
     def buffers(self) -> dict[str, torch.Tensor]:
         """The buffers that the stage updates (running means), by name; constants are left out."""
         return {n: b for n, b in self.module.named_buffers() if self.state is None or n in self.state}
+
+    def settle_buffers(self) -> None:
+        """Take the buffers as they are for equal in all copies of the stage: `settled` has those of whole numbers."""
+        self.settled = {name: value.clone() for name, value in self.buffers.items() if counts(value)}
 
     @property
     def live(self) -> int:
@@ -233,7 +239,7 @@ def _calls(watcher: Watcher | None, name: str) -> Callable[[torch.Tensor], None]
 
 
 def _takes_gradient(value: torch.Tensor) -> bool:
-    return value.is_floating_point() or value.is_complex()
+    return bool(value.is_floating_point() or value.is_complex())
 
 
 def _seed(device: torch.device, seed: int) -> None:

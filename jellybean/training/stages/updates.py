@@ -17,7 +17,6 @@ from torch import nn
 from jellybean.training.errors import TrainingError
 from jellybean.training.processes.host_memory import return_freed_memory
 from jellybean.training.stages.all_reduce import (
-    NamedGradients,
     ProcessGroups,
     TiedWeights,
     all_finite,
@@ -25,7 +24,7 @@ from jellybean.training.stages.all_reduce import (
     global_norm,
 )
 from jellybean.training.stages.averages import AveragedWeights
-from jellybean.training.stages.gradient_layouts import LocalLayouts, dense
+from jellybean.training.stages.gradient_layouts import LocalLayouts, NamedGradients, dense
 from jellybean.training.stages.gradient_sums import GradientSums, PendingSum, TorchSums
 from jellybean.training.stages.loss_scale import LossScale
 from jellybean.training.stages.stage import StageCopy

@@ -1,4 +1,4 @@
-"""Models whose gradients are absent, sparse or complex, whose weights have several names, and buffers made of weights."""
+"""Models with absent, sparse and complex gradients, weights of several names, and buffers made of weights."""
 
 from __future__ import annotations
 
