@@ -34,6 +34,7 @@ from jellybean.training.models.building import load_model
 from jellybean.training.models.lora import trained_module, with_adapters
 from jellybean.training.models.pretrained import PretrainedWeights, open_weights
 from jellybean.training.optimization.optimizers import OptimizerPlan, plan_optimizer
+from jellybean.training.optimization.sparse_steps import check_sparse_steps, sparse_weights
 from jellybean.training.samples import Samples
 from jellybean.training.stages.stage import LossFunction
 
@@ -138,7 +139,9 @@ def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None,
                 loss = inputs.loss(outputs, target)
                 _check_loss(loss, document)
                 _check_metrics(inputs, rules.apply(example))
-            gradient_digests([loss], [torch.ones_like(loss)], [own for own in weights if own.requires_grad])
+            with sparse_weights(module) as sparse:
+                gradient_digests([loss], [torch.ones_like(loss)], [own for own in weights if own.requires_grad])
+            check_sparse_steps(inputs.optimizer, sparse)
     except (TrainingError, TemporaryFileError):
         raise
     except Exception as error:  # user code may raise anything

@@ -70,16 +70,24 @@ class Predictor:
         unsplit = self._unsplit(sorted({one.tensor for one in candidates} - {1}))
         if unsplit and not self._document.leaves_open("tensor"):
             raise TrainingError(next(iter(unsplit.values())))
-        fit, rejected = [], {}
+        fit, rejected, refused = [], dict[str, str](), set[str]()
         for candidate in candidates:
             if candidate.tensor in unsplit:
                 continue
             try:
-                self._check(candidate.applied(self._document), self.choice(candidate, MeasuredCosts()))
+                choice = self.choice(candidate, MeasuredCosts())
             except (SolverError, TrainingError) as error:
+                rejected[candidate.schedule] = str(error)
+                continue
+            try:
+                self._check(candidate.applied(self._document), choice)
+            except TrainingError as error:
+                refused.add(str(error))
                 rejected[candidate.schedule] = str(error)
             else:
                 fit.append(candidate)
+        if not fit and len(refused) == 1:  # whatever the schedule, and so of the document
+            raise TrainingError(refused.pop())
         rejected = {name: why for name, why in rejected.items() if name not in {one.schedule for one in fit}}
         if unsplit and all(one.tensor == 1 for one in fit):
             rejected["tensor"] = next(iter(unsplit.values())).removeprefix("tensor: ")

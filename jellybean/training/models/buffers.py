@@ -35,7 +35,7 @@ def buffers_restored(module: nn.Module, name: str) -> Iterator[None]:
             part._buffers.update(buffers)
         with torch.no_grad():
             for value, copied in before.values():
-                value.set_(copied) if value.shape != copied.shape else value.copy_(copied)
+                (value.resize_(copied.shape) if value.shape != copied.shape else value).copy_(copied)
 
 
 def _check_kept(module: nn.Module, before: Mapping[str, torch.Tensor], name: str) -> None:
@@ -56,12 +56,17 @@ def carried_buffer(module: nn.Module, forward: Callable[[], Any]) -> str:
     between them; with a buffer that carries something from one micro-batch to the next they compute another model.
     """
     with buffers_restored(module, "the model"):
-        before = {name: value.detach().clone() for name, value in module.named_buffers()}
+        before = {name: (value, value._version, value.clone()) for name, value in module.named_buffers()}
         expected = _outputs(forward)
-        changed = [name for name, value in module.named_buffers() if not _equal(value, before[name])]
+        changed = [name for name, value in module.named_buffers() if _is_written(value, *before[name])]
     if not changed or _same(module, forward, expected, changed):
         return ""
     return next((str(name) for name in changed if not _same(module, forward, expected, [name])), str(changed[0]))
+
+
+def _is_written(value: torch.Tensor, before: torch.Tensor, version: int, copied: torch.Tensor) -> bool:
+    """Whether a buffer was written, also with the same numbers, or replaced. Batch norm writes without a new version."""
+    return value is not before or value._version != version or not _equal(value, copied)
 
 
 def _same(

@@ -263,7 +263,7 @@ class Coordinator:
                 current.buffers = buffers.views
                 segment.shares.append(header["loss"])
                 update = len(segment.losses)
-                if self._weights.add(item.number, gradient.without(header["absent"]), segment.settings[update]):
+                if self._weights.add(item.number, gradient.without(header.get("absent", ())), segment.settings[update]):
                     segment.losses.append(math.fsum(segment.shares))
                     segment.shares.clear()
                     if not math.isfinite(segment.losses[-1]):
