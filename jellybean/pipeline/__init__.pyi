@@ -27,6 +27,7 @@ from .tables import schedule_json as schedule_json
 from .timelines.chrome_trace import chrome_trace as chrome_trace
 from .timelines.plot import save_timeline as save_timeline
 from .timelines.text import draw_timeline as draw_timeline
+from .torch_devices import copy_modules as copy_modules
 from .torch_devices import move_module as move_module
 from .torch_gradients import gradient_digests as gradient_digests
 from .torch_graph import COMPUTE_OPS as COMPUTE_OPS

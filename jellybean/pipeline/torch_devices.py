@@ -7,11 +7,14 @@ only, so every device in it becomes that device.
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import fx, nn
 
+Key = TypeVar("Key")
 _MOVES = {"cpu", "cuda"}  # methods of a tensor that move it
 _FACTORIES = {  # make tensors on the default device if the graph names none
     getattr(torch, name)
@@ -20,6 +23,18 @@ _FACTORIES = {  # make tensors on the default device if the graph names none
         *("scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros", "hann_window", "hamming_window"),
     )
 }
+
+
+def copy_modules(modules: Mapping[Key, nn.Module]) -> dict[Key, nn.Module]:
+    """Deep copies that share what the modules share.
+
+    Tensors that a forward computed and kept in an attribute, as weight norm and pruning do, are copied by value: they
+    are computed anew, and torch copies no tensor that has a history.
+    """
+    kept = [value for module in modules.values() for part in module.modules() for value in vars(part).values()]
+    computed = [value for value in kept if isinstance(value, torch.Tensor) and value.grad_fn is not None]
+    copies = {id(value): value.detach().clone() for value in computed}
+    return copy.deepcopy(dict(modules), copies)
 
 
 def move_module(module: nn.Module, device: torch.device) -> nn.Module:

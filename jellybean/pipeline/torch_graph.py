@@ -361,7 +361,8 @@ def tensors_in(values: Any) -> list[torch.Tensor]:
 
 def _kind(value: Any) -> ValueKind:
     if isinstance(value, torch.Tensor):
-        return ValueKind.TENSOR
+        crosses = value.layout is torch.strided and not value.is_quantized and not value.is_nested
+        return ValueKind.TENSOR if crosses else ValueKind.OTHER
     if isinstance(value, torch.Size):
         return ValueKind.SHAPE
     return ValueKind.INTEGER if isinstance(value, int) and not isinstance(value, bool) else ValueKind.OTHER

@@ -7,7 +7,6 @@ operations without weight matrices join the layer before them, as in ONNX graphs
 
 from __future__ import annotations
 
-import copy
 import resource
 import sys
 import time
@@ -22,7 +21,7 @@ import torch
 from torch import fx, nn
 
 from jellybean.errors import JellyBeanError
-from jellybean.pipeline.torch_devices import move_module, operation_on
+from jellybean.pipeline.torch_devices import copy_modules, move_module, operation_on
 from jellybean.pipeline.torch_graph import (
     COMPUTE_OPS,
     DisjointSets,
@@ -173,7 +172,7 @@ class _NodeTimer(fx.Interpreter):  # type: ignore[misc]  # mypy does not follow 
         return _Operation(run, args, kwargs, parameters, [p for p in parameters.values() if p.requires_grad])
 
     def _moved_module(self, part: nn.Module) -> nn.Module:
-        return part if self._on_cpu else move_module(copy.deepcopy(part), self._target.device)
+        return part if self._on_cpu else move_module(copy_modules({0: part})[0], self._target.device)
 
     def _moved(self, value: nn.Parameter) -> torch.Tensor:
         if self._on_cpu:

@@ -64,6 +64,11 @@ def reason_of(error: BaseException) -> str:
     return f"{reason} (because of {describe_error(first, name=True)})"
 
 
+def is_users(filename: str) -> bool:
+    """Whether a file has code of the user: neither of this package nor installed."""
+    return not _is_machinery(filename) and not _INSTALLED.search(filename)
+
+
 def _is_machinery(filename: str) -> bool:
     """True for this package, torch, the standard library and generated code."""
     if filename.startswith(("<", _JELLYBEAN)) or _TORCH.search(filename):

@@ -24,6 +24,7 @@ from jellybean.training.evaluation import Evaluation, evaluate
 from jellybean.training.optimization.lr_schedules import LrSchedule
 from jellybean.training.processes.ranks import gather_from_ranks
 from jellybean.training.setup import RankRun
+from jellybean.training.stages.buffer_copies import merge_over
 from jellybean.training.stages.interpreter import ActionLog, MicrobatchFeed
 from jellybean_solver.pipeline import Timeline, bubble_fraction
 
@@ -228,10 +229,13 @@ def _bytes_by_rank(sent_bytes: float | None, before: float | None) -> list[int] 
 
 
 def average_statistics(run: RankRun) -> None:
-    """Average the buffers (running means) over the copies of each stage, which processed different micro-batches."""
+    """Average the buffers (running means) over the copies of each stage, which processed different micro-batches.
+
+    Buffers of whole numbers, such as counters of batches, have the changes of all copies.
+    """
     for (number, _), stage in sorted(run.held.items()):
         group = run.copies.get(number)
-        for _, value in sorted(stage.buffers.items()) if group is not None else ():
-            if value.is_floating_point():
-                dist.all_reduce(value, group=group)
-                value.div_(dist.get_world_size(group))
+        if group is not None:
+            for name, value in sorted(stage.buffers.items()):
+                merge_over(group, value, stage.settled.get(name))
+            stage.settle_buffers()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
 from jellybean.documents.training.run import ExportSpec
 from jellybean.folders import require_no_link, write_file
 from jellybean.pipeline.torch_trace import CallArguments, CallForm
+from jellybean.pipeline.user_errors import is_users, place_and_reason
 from jellybean.training.errors import TrainingError
 from jellybean.training.losses import MODEL, class_scores
 from jellybean.training.models.score_forms import (
@@ -80,9 +82,7 @@ def export_variant(module: nn.Module, spec: ExportSpec, directory: Path, inputs:
     The line is validated before an earlier model file is replaced, so the sha256 in the workflow always matches the
     file. If the line cannot be inserted, the model is stored beside the old file under a different name.
     """
-    variants = _variants(directory, spec)
-    siblings = [Sibling(name, *pair) for name, raw in variants.items() if (pair := _served(raw, directory))]
-    siblings = [one for one in siblings if one.variant != spec.variant]
+    siblings = _siblings(directory, spec)
     path = directory / spec.model
     require_no_link(path.parent, directory)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,6 +104,31 @@ def export_variant(module: nn.Module, spec: ExportSpec, directory: Path, inputs:
     finally:
         partial.unlink(missing_ok=True)
     return ExportedModel(path, digest, max_difference, notes)
+
+
+def try_export(module: nn.Module, spec: ExportSpec, directory: Path, inputs: CallArguments) -> None:
+    """Export the model as it is to a temporary file. TrainingError if it could not become a variant once trained.
+
+    Operators, ports and shapes do not depend on the weights. The module and the random state stay as they are.
+    """
+    with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
+        buffers = [(value, value.clone()) for value in module.buffers()]
+        try:
+            _export(module, spec, inputs, Path(folder) / "trial.onnx", _siblings(directory, spec))
+        except TrainingError as error:
+            raise TrainingError(f"the trained model could not be exported: {error}") from error
+        finally:
+            module.train()
+            with torch.no_grad():
+                for value, before in buffers:
+                    value.copy_(before)
+
+
+def _siblings(directory: Path, spec: ExportSpec) -> list[Sibling]:
+    """The operator's other variants that have a model file here."""
+    variants = _variants(directory, spec)
+    served = [Sibling(name, *pair) for name, raw in variants.items() if (pair := _served(raw, directory))]
+    return [sibling for sibling in served if sibling.variant != spec.variant]
 
 
 def _served(raw: object, directory: Path) -> tuple[Path, PortNames] | None:
@@ -178,27 +203,13 @@ def _export(
     scores = _Scores(module.cpu(), inputs.form).eval()
     tensors = [value[:EXPORT_ROWS].cpu() for value in inputs.tensors]
     notes = _match_form(scores, dict(zip(names, tensors, strict=True)), siblings)
-    with warnings.catch_warnings(), torch.no_grad(), _plain_attention(module):
-        warnings.simplefilter("ignore")  # the TorchScript exporter, which needs no further package, is deprecated
-        torch.onnx.export(
-            scores,
-            tuple(value[:2] for value in tensors),
-            str(path),
-            input_names=names,
-            output_names=[wanted.output.name],
-            dynamic_axes={name: {0: "n"} for name in (*names, wanted.output.name)},
-            opset_version=spec.opset,
-            dynamo=False,
-        )
+    _write_onnx(scores, tuple(value[:2] for value in tensors), path, wanted, names, spec.opset)
     with torch.no_grad():
         expected = scores(*tensors).numpy()
     module.train()
     if like is not None:
         _check_ports(wanted, _ports(path), like.path)
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    read = {port.name for port in session.get_inputs()}  # the exporter leaves out what the model does not read
-    given = {name: value.numpy() for name, value in zip(names, tensors, strict=True) if name in read}
-    found = session.run(None, given)[0]
+    found = _served_scores(path, dict(zip(names, tensors, strict=True)))
     if found.shape != expected.shape:
         raise TrainingError(f"the exported model gives {found.shape} in place of {expected.shape}")
     max_difference = float(np.max(np.abs(found - expected) / np.maximum(1.0, np.abs(expected))))
@@ -207,6 +218,82 @@ def _export(
             f"the exported model differs from torch by {max_difference:.2g}; {MAX_DIFFERENCE:g} is allowed"
         )
     return max_difference, notes
+
+
+def _write_onnx(
+    scores: _Scores,
+    example: tuple[torch.Tensor, ...],
+    path: Path,
+    ports: OnnxPorts,
+    names: Sequence[str],
+    opset: int,
+) -> None:
+    """Write the model's file. TrainingError, with the user's line, if an operator has no counterpart in ONNX."""
+    with warnings.catch_warnings(), torch.no_grad(), _plain_attention(scores.module), _no_graph_dumps():
+        warnings.simplefilter("ignore")  # the TorchScript exporter, which needs no further package, is deprecated
+        try:
+            torch.onnx.export(
+                scores,
+                example,
+                str(path),
+                input_names=names,
+                output_names=[ports.output.name],
+                dynamic_axes={name: {0: "n"} for name in (*names, ports.output.name)},
+                opset_version=opset,
+                dynamo=False,
+            )
+        except Exception as error:
+            place = _place_of(error, scores, example) or place_and_reason(error).partition(": ")[0]
+            raise TrainingError(f"to ONNX (opset {opset}){place}: {_first_line(error)}") from error
+
+
+def _served_scores(path: Path, rows: Mapping[str, torch.Tensor]) -> np.ndarray:
+    """What onnxruntime computes for these rows. TrainingError if it cannot run the file."""
+    try:
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        read = {port.name for port in session.get_inputs()}  # the exporter leaves out what the model does not read
+        return np.asarray(session.run(None, {name: value.numpy() for name, value in rows.items() if name in read})[0])
+    except Exception as error:  # onnxruntime's errors have no common class
+        size = max((len(value) for value in rows.values() if value.dim()), default=0)
+        raise TrainingError(
+            f"onnxruntime cannot run the exported model on {size} rows: {_first_line(error)}"
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def _place_of(error: Exception, scores: _Scores, example: tuple[torch.Tensor, ...]) -> str:
+    """` at FILE:LINE` of the operator that an exporter's error names; empty if it names none that can be traced."""
+    operator = re.search(r"'(aten::\w+)'", str(error))
+    if operator is None:
+        return ""
+    try:
+        graph, _ = torch.jit._get_trace_graph(scores, example)[:2]
+        ranges = [node.sourceRange() for node in graph.nodes() if node.kind() == operator[1]]
+    except Exception:  # noqa: BLE001  # only to name the line
+        return ""
+    frames = [line for text in ranges[:1] for line in text.splitlines()]
+    users = [match for line in frames if (match := re.match(r"(.+)\((\d+)\): ", line)) and is_users(match[1])]
+    return f" at {users[0][1]}:{users[0][2]}" if users else ""
+
+
+@contextmanager
+def _no_graph_dumps() -> Iterator[None]:
+    """Context in which the exporter prints no graph when it fails, and encoder layers take no path of their own.
+
+    The fused path of torch's encoder layers, in evaluation mode, has no counterpart in ONNX.
+    """
+    fused = torch.backends.mha.get_fastpath_enabled()
+    logged = torch._C._jit_is_onnx_log_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    torch._C._jit_set_onnx_log_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+        torch._C._jit_set_onnx_log_enabled(logged)
 
 
 def _match_form(scores: _Scores, rows: Mapping[str, torch.Tensor], siblings: Sequence[Sibling]) -> tuple[str, ...]:

@@ -36,7 +36,8 @@ def trained_model(run: RankRun, document: TrainingDocument, directory: Path) -> 
         tensors = _gather(run)
         if tensors is None:
             return None
-        module = with_adapters(_model(document, directory, has_frozen=bool(expected)), document)
+        model = _model(document, directory, whole=run.rebuilt_whole, has_frozen=bool(expected))
+        module = with_adapters(model, document)
         _check_frozen(trained_module(module), expected, document)
         fill(trained_module(module), {**run.untrained, **tensors})
         return module
@@ -50,17 +51,15 @@ def write_model(module: nn.Module, folder: Path) -> nn.Module:
     return module
 
 
-def _model(document: TrainingDocument, directory: Path, *, has_frozen: bool) -> nn.Module:
-    """The document's model; without memory for its weights if all of them are trained, and if it can be built so."""
-    if has_frozen:
-        module = load_model(document, directory)
-        if document.weights is not None:
-            open_weights(directory / document.weights, module).fill((*module.parameters(), *module.buffers()))
-        return module
-    try:
-        return load_skeleton(document, directory)
-    except Exception:  # noqa: BLE001  # a constructor that computes with its parameters; then with memory for them
-        return load_model(document, directory)
+def _model(document: TrainingDocument, directory: Path, *, whole: bool, has_frozen: bool) -> nn.Module:
+    """The document's model, with the frozen weights that its function or file gives.
+
+    `whole`: with memory for its weights, as something in it depends on them.
+    """
+    module = load_model(document, directory) if whole else load_skeleton(document, directory)
+    if document.weights is not None and has_frozen:
+        open_weights(directory / document.weights, module).fill((*module.parameters(), *module.buffers()))
+    return module
 
 
 def _check_frozen(module: nn.Module, expected: Mapping[str, str], document: TrainingDocument) -> None:

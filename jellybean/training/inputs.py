@@ -34,11 +34,13 @@ from jellybean.training.losses import (
     load_loss,
 )
 from jellybean.training.metrics import Measures, check_metrics, load_metrics
+from jellybean.training.models.buffers import buffers_restored
 from jellybean.training.models.building import load_model
 from jellybean.training.models.lora import trained_module, with_adapters
 from jellybean.training.models.pretrained import PretrainedWeights, open_weights
 from jellybean.training.optimization.lr_schedules import check_lr_schedule
 from jellybean.training.optimization.optimizers import OptimizerPlan, plan_optimizer
+from jellybean.training.optimization.sparse_steps import check_sparse_steps, sparse_weights
 from jellybean.training.samples import Samples
 from jellybean.training.stages.stage import LossFunction
 
@@ -134,17 +136,22 @@ def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None,
     example, module = inputs.example(document, rows), inputs.module
     arguments, target = example.inputs, example.target(slice(None))
     _check_arguments(module, arguments, document)
-    buffers = [(value, value.clone()) for value in module.buffers()]
     weights = list(module.parameters())
     try:
-        with activations_in_file((*weights, *module.buffers())) if in_file else nullcontext():
+        in_memory = (*weights, *module.buffers())
+        with (
+            buffers_restored(module, document.model_name),
+            activations_in_file(in_memory) if in_file else nullcontext(),
+        ):
             with torch.random.fork_rng(devices=[]):
                 outputs = arguments.form.call(module, arguments.tensors)
                 rules = _rules(inputs, document, outputs, example)
                 loss = inputs.loss(outputs, target)
                 _check_loss(loss, document)
                 _check_metrics(inputs, rules.apply(example))
-            gradient_digests([loss], [torch.ones_like(loss)], [own for own in weights if own.requires_grad])
+            with sparse_weights(module) as sparse:
+                gradient_digests([loss], [torch.ones_like(loss)], [own for own in weights if own.requires_grad])
+            check_sparse_steps(inputs.optimizer, sparse)
     except (TrainingError, TemporaryFileError):
         raise
     except Exception as error:  # user code may raise anything
@@ -153,10 +160,6 @@ def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None,
             f"{place_and_reason(error)}{_types(module, arguments.tensors)} (inputs: {_sizes(arguments)}"
             f"{_unknown_names(module, arguments)})"
         ) from error
-    finally:
-        with torch.no_grad():
-            for value, before in buffers:
-                value.copy_(before)
     return rules
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from jellybean.training.errors import TrainingError
 from jellybean.training.graphs import GraphRecipe, ModelGraphs, find_graphs, repeat_graphs
 from jellybean.training.inputs import CheckedInputs, TrainingInputs, check_inputs, read_inputs
 from jellybean.training.loss_trial import loss_named
+from jellybean.training.microbatch_trials import MicrobatchTrials
+from jellybean.training.models.rebuilding import check_own_memory, check_saved, constant_digests, needs_memory
 from jellybean.training.processes.link_speed import LinkSpeed, measure_links, with_conversion
 from jellybean.training.processes.ranks import Rank
 from jellybean.training.stages.precision import PRECISIONS
@@ -38,7 +40,7 @@ Report = Callable[[str], None]
 class PreparedRank:
     """A rank that has loaded, checked and traced its model. `choice`: None if candidates are to be searched.
 
-    `predictor`: on rank 0 of such a search.
+    `predictor`: on rank 0 of such a search. `rebuilt_whole`: as of RankRun. `trials`: on rank 0.
     """
 
     document: TrainingDocument
@@ -48,6 +50,8 @@ class PreparedRank:
     warning: str
     choice: ScheduleChoice | None
     predictor: Predictor | None
+    rebuilt_whole: bool = False
+    trials: MicrobatchTrials | None = None
 
 
 @dataclass(frozen=True)
@@ -81,8 +85,13 @@ def prepare_rank(document: TrainingDocument, directory: Path, rank: Rank, report
         graphs: ModelGraphs | None = None
         decisions: list[_Decisions | None] = [None]
         predictor: Predictor | None = None
+        rebuilt_whole, trials = False, None
         if rank.is_first:
+            constants = constant_digests(inputs.module)
             checked = check_inputs(inputs, document, directory)
+            report("trying what comes at the end")
+            rebuilt_whole = _try_end(inputs, constants, document, directory)
+            trials = MicrobatchTrials(inputs, document, checked.trial_rows)
             example = inputs.example(document, checked.trial_rows).inputs
             free = leaves_freedom(document, dist.get_world_size())
             candidates = enumerate_candidates(document, dist.get_world_size())[0] if free else []
@@ -98,7 +107,7 @@ def prepare_rank(document: TrainingDocument, directory: Path, rank: Rank, report
                 sizes = [document.batch // (one.microbatches * one.replicas) for one in candidates]
                 profiles = _profiles(sizes or [document.batch], document, inputs, graphs, rank)
                 layer_parts = LayerParts(graphs.training, facts, document) if splits else None
-                predictor = Predictor(document, profiles, states, link, layer_parts)
+                predictor = Predictor(document, profiles, states, link, layer_parts, trials.check)
             else:
                 tensors = inputs.example(document).inputs.tensors
                 choose = PlannedStages(directory) if document.plan or document.objective else choose_schedule
@@ -113,7 +122,24 @@ def prepare_rank(document: TrainingDocument, directory: Path, rank: Rank, report
         arguments = inputs.example(document, decided.checked.trial_rows).inputs
         graphs = graphs or repeat_graphs(inputs.module, arguments, decided.recipes)
     inputs = inputs.ruled(decided.checked.rules)
-    return PreparedRank(document, rank, inputs, graphs, decided.checked.warning, decided.choice, predictor)
+    return PreparedRank(
+        document, rank, inputs, graphs, decided.checked.warning, decided.choice, predictor, rebuilt_whole, trials
+    )
+
+
+def _try_end(inputs: TrainingInputs, constants: Mapping[str, str], document: TrainingDocument, directory: Path) -> bool:
+    """Try what comes after the last epoch, as far as it depends on no trained weight: to hand back, save and export.
+
+    `constants`: of the model before it ran. Returns whether the model is built with memory for its weights then.
+    """
+    check_own_memory(inputs.module)
+    check_saved(inputs.module)
+    if document.export is not None:
+        from jellybean.training.export import EXPORT_ROWS, served_arguments, try_export  # onnxruntime takes a second
+
+        rows = served_arguments(inputs.data.test.example(EXPORT_ROWS).inputs, document.loss)
+        try_export(inputs.module, document.export, directory, rows)
+    return needs_memory(constants, document, directory)
 
 
 def _profiles(

@@ -23,6 +23,7 @@ from jellybean.training.checkpoints.checkpoint import (
 )
 from jellybean.training.checkpoints.position import Position, checkpoint_folder, checkpoints_in
 from jellybean.training.checkpoints.states import belongs_to, collect_state, restore_state
+from jellybean.training.checkpoints.tied_names import TensorsByAnyName, by_all_names
 from jellybean.training.early_stop import Metrics, epoch_to_restore
 from jellybean.training.errors import TrainingError
 from jellybean.training.processes.ranks import Rank, gather_from_ranks
@@ -129,7 +130,7 @@ def _division(run: RankRun, document: TrainingDocument) -> dict[str, int]:
 
 def resume(run: RankRun, document: TrainingDocument, directory: Path, warn: Callable[[str], None]) -> Progress:
     """Restore the newest checkpoint, if any, and tell how far it is. A collective call."""
-    found = agree_on_checkpoint(run.rank, checkpoint_folder(directory), belongs_to(run.held))
+    found = agree_on_checkpoint(run.rank, checkpoint_folder(directory), belongs_to(run.held, run.tied_names))
     if found is None:
         return Progress()
     before, now = found.manifest["optimizer"], document.optimizer.name
@@ -188,7 +189,7 @@ def restore_best(run: RankRun, document: TrainingDocument, directory: Path, prog
     if best is None or best == progress.position:
         return None
     try:
-        found = agree_on_checkpoint(run.rank, checkpoint_folder(directory), belongs_to(run.held), best)
+        found = agree_on_checkpoint(run.rank, checkpoint_folder(directory), belongs_to(run.held, run.tied_names), best)
     except TrainingError as error:
         raise TrainingError(
             f"the weights of the best epoch cannot be restored: {error}\n--set early_stop.restore=last ends with those "
@@ -201,10 +202,11 @@ def restore_best(run: RankRun, document: TrainingDocument, directory: Path, prog
 
 
 def _restore(run: RankRun, found: LoadedCheckpoint) -> None:
-    frozen = found.manifest.get("frozen", {})
+    frozen = by_all_names(found.manifest.get("frozen", {}), run.tied_names)
+    tensors = TensorsByAnyName(found.tensors, run.tied_names)
     with run.rank.busy("reading a checkpoint"):
-        run.frozen.check(found.path, frozen, found.tensors)
-        restore_state(PartsOf(found.tensors, run.split.weights, run.held), run.held, run.updates, frozen)
+        run.frozen.check(found.path, frozen, tensors)
+        restore_state(PartsOf(tensors, run.split.weights, run.held), run.held, run.updates, frozen)
 
 
 def _check_division(found: LoadedCheckpoint, run: RankRun, document: TrainingDocument) -> None:

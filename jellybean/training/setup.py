@@ -16,6 +16,7 @@ from jellybean.documents.training.run import TORCH
 from jellybean.pipeline.torch_devices import move_module
 from jellybean.pipeline.torch_trace import CallForm
 from jellybean.training.checkpoints.frozen import FrozenWeights
+from jellybean.training.checkpoints.tied_names import TiedNames, tied_names
 from jellybean.training.choice.decide import Decision, decide
 from jellybean.training.choice.schedule_choice import ScheduleChoice
 from jellybean.training.choice.trial import TrialRun
@@ -62,6 +63,8 @@ class RankRun:
 
     `result`: how the tensors of the last stage nest in what the model returns in evaluation mode. `untrained`: on rank
     0, parameters and buffers by name that no stage has. `split`: its parts of layers. `document`: with what was chosen.
+    `tied_names`: all names of tensors that have several in the model.
+    `rebuilt_whole`: on rank 0, whether the model must be built with memory for its weights to be handed back.
     `warning`: about the model and its data, `note`: why these processes and this schedule; or empty.
     """
 
@@ -84,6 +87,8 @@ class RankRun:
     copies: dict[int, dist.ProcessGroup | None]
     frozen: FrozenWeights
     split: SplitLayers
+    tied_names: TiedNames
+    rebuilt_whole: bool = False
     warning: str = ""
     note: str = ""
 
@@ -133,8 +138,10 @@ def decide_on_ranks(prepared: PreparedRank) -> Decision:
 
 def run_of(prepared: PreparedRank, document: TrainingDocument, rank: Rank, choice: ScheduleChoice) -> RankRun:
     """This rank's run of a choice. A collective call of all ranks of the document."""
+    if prepared.trials is not None:
+        prepared.trials.check(document, choice)
     run = _RunBuilder(document, rank, prepared.inputs, choice, prepared.graphs).build()
-    return replace(run, warning=prepared.warning)
+    return replace(run, warning=prepared.warning, rebuilt_whole=prepared.rebuilt_whole)
 
 
 def trial_of(prepared: PreparedRank, document: TrainingDocument, choice: ScheduleChoice) -> TrialRun:
@@ -209,6 +216,7 @@ class _RunBuilder:
             copies=dict(parts.groups.copies),
             frozen=FrozenWeights(parts.held, split.weights.frozen),
             split=split,
+            tied_names=tied_names(self._inputs.module),
         )
 
     def trial(self) -> TrialRun:

@@ -136,7 +136,7 @@ def _separate(tensors: Mapping[str, torch.Tensor]) -> NamedTensors:
     separate: NamedTensors = {}
     storages: set[int] = set()
     for name, value in tensors.items():
-        tensor = value.detach().cpu().contiguous()
+        tensor = value.detach().cpu().resolve_neg().resolve_conj().contiguous()
         storage = tensor.untyped_storage().data_ptr()
         separate[name] = tensor.clone() if storage in storages else tensor
         storages.add(storage)

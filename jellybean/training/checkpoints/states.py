@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Mapping
 import torch
 
 from jellybean.training.errors import TrainingError
+from jellybean.training.stages.gradient_layouts import dense
 from jellybean.training.stages.stage import StageCopy
 from jellybean.training.stages.updates import WeightUpdates
 
@@ -31,16 +32,17 @@ def collect_state(held: HeldStages, updates: WeightUpdates) -> dict[str, torch.T
         optimizer = updates.optimizers.get(copy)
         for parameter, state in optimizer.state.items() if optimizer is not None else ():
             for key, value in state.items():
-                tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value)
+                tensor = dense(value) if isinstance(value, torch.Tensor) else torch.tensor(value)
                 tensors[f"{STATE}{names[id(parameter)]}/{key}"] = tensor
     return tensors
 
 
-def belongs_to(held: HeldStages) -> Callable[[str], bool]:
-    """Whether a checkpoint's tensor, by name, is of these stages."""
+def belongs_to(held: HeldStages, tied: Mapping[str, tuple[str, ...]]) -> Callable[[str], bool]:
+    """Whether a checkpoint's tensor, by name, is of these stages. `tied`: all names of tensors that have several."""
     names: set[str] = set()
     for stage in held.values():
         names |= set(stage.versions.parameters) | set(stage.buffers)
+    names |= {other for name in names for other in tied.get(name, ())}
 
     return lambda key: weight_of(key) in names
 
@@ -49,6 +51,12 @@ def weight_of(key: str) -> str:
     """The name of the weight or buffer that a tensor of a checkpoint belongs to, by its key."""
     kind, _, rest = key.partition("/")
     return rest.rpartition("/")[0] if kind + "/" == STATE else rest
+
+
+def renamed(key: str, weight: str) -> str:
+    """The name of a checkpoint's tensor if its weight or buffer had another name."""
+    kind, _, rest = key.partition("/")
+    return f"{kind}/{weight}" + (f"/{rest.rpartition('/')[2]}" if kind + "/" == STATE else "")
 
 
 def restore_state(
@@ -90,6 +98,7 @@ def _restore_weights(tensors: Mapping[str, torch.Tensor], stage: StageCopy, froz
             stage.versions.restore(name, _like(weight, tensors, WEIGHT + name))
     for name, buffer in stage.buffers.items():
         buffer.copy_(_like(buffer, tensors, BUFFER + name))
+    stage.settle_buffers()
 
 
 def _like(place: torch.Tensor, tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:

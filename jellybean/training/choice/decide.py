@@ -41,7 +41,8 @@ class Decision:
 class Predictor:
     """Predicts candidates from profiles of the model. `states_per_weight`: size of the optimizer's state.
 
-    `parts`: of split layers; None where no candidate splits any.
+    `parts`: of split layers; None where no candidate splits any. `check`: raises TrainingError for a document that the
+    model cannot be trained by.
     """
 
     def __init__(
@@ -51,7 +52,9 @@ class Predictor:
         states_per_weight: float,
         link: LinkSpeed,
         parts: LayerParts | None = None,
+        check: Callable[[TrainingDocument, ScheduleChoice], None] = lambda document, choice: None,
     ) -> None:
+        self._check = check
         self._document, self._profiles, self._link, self._parts = document, profiles, link, parts
         self._states_per_weight = states_per_weight
 
@@ -67,16 +70,24 @@ class Predictor:
         unsplit = self._unsplit(sorted({one.tensor for one in candidates} - {1}))
         if unsplit and not self._document.leaves_open("tensor"):
             raise TrainingError(next(iter(unsplit.values())))
-        fit, rejected = [], {}
+        fit, rejected, refused = [], dict[str, str](), set[str]()
         for candidate in candidates:
             if candidate.tensor in unsplit:
                 continue
             try:
-                self.choice(candidate, MeasuredCosts())
+                choice = self.choice(candidate, MeasuredCosts())
             except (SolverError, TrainingError) as error:
+                rejected[candidate.schedule] = str(error)
+                continue
+            try:
+                self._check(candidate.applied(self._document), choice)
+            except TrainingError as error:
+                refused.add(str(error))
                 rejected[candidate.schedule] = str(error)
             else:
                 fit.append(candidate)
+        if not fit and len(refused) == 1:  # whatever the schedule, and so of the document
+            raise TrainingError(refused.pop())
         rejected = {name: why for name, why in rejected.items() if name not in {one.schedule for one in fit}}
         if unsplit and all(one.tensor == 1 for one in fit):
             rejected["tensor"] = next(iter(unsplit.values())).removeprefix("tensor: ")

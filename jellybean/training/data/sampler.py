@@ -89,6 +89,10 @@ class MicrobatchSampler:
         begin = first + number * size + min(number, larger)
         return range(begin, begin + size + (number < larger))
 
+    def sizes(self, iteration: int) -> list[int]:
+        """Samples of each micro-batch of an iteration, over all replicas."""
+        return [len(self.part(iteration, number)) for number in range(self.parts)]
+
     def update(self, microbatch: int) -> range:
         """The parts of the update to which a micro-batch belongs, over all replicas."""
         period = self.period or self.run

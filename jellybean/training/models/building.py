@@ -73,10 +73,17 @@ def load_skeleton(document: TrainingDocument, directory: Path) -> nn.Module:
     """The module with real buffers, and with parameters that take no memory: one zero, repeated by strides of 0.
 
     Parameters pass through the `meta` device while the module is constructed, one at a time, so that its peak memory is
-    that of the largest one. Fails with what the constructor raises if it computes with its parameters.
+    that of the largest one. Fails with what the constructor raises if it computes with its parameters; TrainingError if
+    that leaves buffers without values.
     """
     with _parameters_on_meta():
         module = _construct(document, directory)
+    for name, value in module.named_buffers():
+        if value.is_meta:
+            raise TrainingError(
+                f"{document.model_name} computes {name} from weights that are read later: remove `weights`, and load "
+                "them in the function"
+            )
     made: dict[int, nn.Parameter] = {}
     for part in module.modules():
         for name, value in part._parameters.items():
@@ -84,6 +91,15 @@ def load_skeleton(document: TrainingDocument, directory: Path) -> nn.Module:
                 zero = torch.zeros((), dtype=value.dtype).expand(value.shape)
                 part._parameters[name] = made.setdefault(id(value), nn.Parameter(zero, value.requires_grad))
     return module
+
+
+def constants_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """A module's tensors that are no parameters, by name: buffers, and tensors in attributes."""
+    yield from module.named_buffers()
+    for path, part in module.named_modules():
+        for name, value in vars(part).items():
+            if isinstance(value, torch.Tensor):
+                yield f"{path}.{name}".lstrip("."), value
 
 
 @contextmanager

@@ -263,7 +263,7 @@ class Coordinator:
                 current.buffers = buffers.views
                 segment.shares.append(header["loss"])
                 update = len(segment.losses)
-                if self._weights.add(item.number, gradient.views, segment.settings[update]):
+                if self._weights.add(item.number, gradient.without(header.get("absent", ())), segment.settings[update]):
                     segment.losses.append(math.fsum(segment.shares))
                     segment.shares.clear()
                     if not math.isfinite(segment.losses[-1]):
@@ -289,5 +289,5 @@ class Coordinator:
         sent = [worker.buffers for _, worker in sorted(self._workers.items()) if worker.buffers]
         if sent:
             buffers = self._stage.buffers
-            for name, value in averaged(sent).items():
+            for name, value in averaged(sent, buffers).items():
                 buffers[name].copy_(value)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
+
+from jellybean.training.stages.gradient_layouts import dense
 
 
 class FlatTensors:
@@ -36,9 +38,13 @@ class FlatTensors:
         return memoryview(self.buffer.numpy())
 
     def put(self, values: Mapping[str, torch.Tensor]) -> None:
-        """Copy tensors into the buffer; one that is missing is all zeros, as the gradient of an unused weight is."""
+        """Copy tensors into the buffer; one that is missing is all zeros."""
         for name, view in self.views.items():
             if name in values:
-                view.copy_(values[name])
+                view.copy_(dense(values[name]))
             else:
                 view.zero_()
+
+    def without(self, names: Collection[str]) -> dict[str, torch.Tensor]:
+        """The tensors, without those of these names."""
+        return {name: view for name, view in self.views.items() if name not in names}

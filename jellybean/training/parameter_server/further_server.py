@@ -126,5 +126,5 @@ class FurtherServer:
         if header["epoch"] != self._epoch or item.iteration not in self._iterations or item in self._counted:
             return
         self._counted.add(item)
-        if self._weights.add(item.number, gradient.views, self._settings[self._updates]):
+        if self._weights.add(item.number, gradient.without(header.get("absent", ())), self._settings[self._updates]):
             self._updates += 1

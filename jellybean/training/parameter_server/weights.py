@@ -8,6 +8,7 @@ import torch
 
 from jellybean.training.parameter_server.flat_tensors import FlatTensors
 from jellybean.training.setup import RankRun
+from jellybean.training.stages.buffer_copies import merged
 from jellybean.training.stages.stage import StageCopy
 from jellybean.training.stages.updates import GroupSettings
 from jellybean_solver.pipeline import Action, ActionKind
@@ -26,6 +27,8 @@ class ServedWeights:
     def add(self, number: int, gradient: Tensors, settings: GroupSettings) -> bool:
         """Take the gradient of a work item; with the last one of an update, update the weights. Returns whether it did.
 
+        A weight that no work item has a gradient of stays as it is.
+
         The gradients are added in the order of the work items, whichever came first, so that runs are repeatable.
         """
         if self._gradients == 1:
@@ -34,12 +37,12 @@ class ServedWeights:
         self._pending[number] = {name: value.clone() for name, value in gradient.items()}
         if len(self._pending) < self._gradients:
             return False
-        first, *others = [self._pending[one] for one in sorted(self._pending)]
+        total: dict[str, torch.Tensor] = {}
+        for one in sorted(self._pending):
+            for name, value in self._pending[one].items():
+                total[name] = total[name].add_(value) if name in total else value
         self._pending = {}
-        for other in others:
-            for name, value in other.items():
-                first[name].add_(value)
-        self._update(first, settings)
+        self._update(total, settings)
         return True
 
     def _update(self, gradient: dict[str, torch.Tensor], settings: GroupSettings) -> None:
@@ -79,9 +82,6 @@ def replace_weights(stage: StageCopy, values: FlatTensors) -> None:
         pass  # its end rounds
 
 
-def averaged(buffers: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Means of the workers' running statistics; counters, which are no floats, are those of the first one."""
-    return {
-        name: torch.stack([worker[name] for worker in buffers]).mean(0) if value.is_floating_point() else value
-        for name, value in buffers[0].items()
-    }
+def averaged(buffers: list[dict[str, torch.Tensor]], before: Tensors) -> dict[str, torch.Tensor]:
+    """Means of the workers' running statistics; counters have counted what any of them has. `before`: the segment."""
+    return {name: merged(before[name], [worker[name] for worker in buffers]) for name in buffers[0]}

@@ -116,7 +116,9 @@ class Worker:
             gradient.put(self._stage.gradient)
         self._buffers.put(self._stage.buffers)
         seconds = time.perf_counter() - began
+        absent = [name for name in self._stage.versions.trained if name not in self._stage.gradient]
         place = {"kind": "push", "epoch": header["epoch"], "iteration": item.iteration, "number": item.number}
+        place["absent"] = absent
         for other, gradient in zip(others, self._gradient[1:], strict=True):
             other.send(place, gradient.memory)
         for other in others:

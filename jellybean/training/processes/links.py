@@ -41,19 +41,26 @@ class Communicator(Protocol):
 
 
 class GroupCommunicator:
-    """Transfers in a process group, by global rank, without the lookups of dist.isend on every call (0.1 ms)."""
+    """Transfers in a process group, by global rank, without the lookups of dist.isend on every call (0.1 ms).
+
+    Tensors travel as bytes: NCCL and gloo lack some types, such as complex ones.
+    """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self._group: Any = group if group is not None else dist.group.WORLD
         self._ranks = {rank: place for place, rank in enumerate(dist.get_process_group_ranks(self._group))}
 
     def send(self, tensor: torch.Tensor, peer: int, tag: int) -> Work:
-        work: Work = self._group.send([tensor], self._ranks[peer], tag)
+        work: Work = self._group.send([_bytes(tensor)], self._ranks[peer], tag)
         return work
 
     def receive(self, tensor: torch.Tensor, peer: int, tag: int) -> Work:
-        work: Work = self._group.recv([tensor], self._ranks[peer], tag)
+        work: Work = self._group.recv([_bytes(tensor)], self._ranks[peer], tag)
         return work
+
+
+def _bytes(contiguous: torch.Tensor) -> torch.Tensor:
+    return contiguous.view(-1).view(torch.uint8)
 
 
 @dataclass(frozen=True, slots=True)

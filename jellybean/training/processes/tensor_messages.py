@@ -20,7 +20,7 @@ import torch
 from jellybean.training.errors import TrainingError
 
 _WORD = 8  # bytes of an integer; tensors are aligned to it
-MAX_HEADER_BYTES = 256 * _WORD
+MAX_HEADER_BYTES = 2048 * _WORD  # announces 290 tensors of four dimensions; a rank posts two of these per peer
 MAX_INLINE_BYTES = 32 * 1024  # tensors up to this size in total travel with their header
 MAX_MESSAGE_BYTES = 2 * MAX_HEADER_BYTES + MAX_INLINE_BYTES  # including padding between aligned tensors
 _GOODBYE, _SEPARATE, _INLINE = 0, 1, 2  # forms of a message
@@ -36,6 +36,13 @@ _TORCH_TYPES = (
     torch.int8,
     torch.uint8,
     torch.bool,
+    torch.complex64,
+    torch.complex128,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
 )
 _SHORTER = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 COMPRESSIONS = ("none", *_SHORTER)

@@ -92,7 +92,7 @@ class StageTransport:
         self._raise_failure()
         layout = layout_of(tensors, self._compression(key))
         values = [
-            None if tensor is None or part is None else tensor.to(part.sent).contiguous()
+            None if tensor is None or part is None else _plain(tensor.to(part.sent))
             for tensor, part in zip(tensors, layout.parts, strict=True)
         ]
         if self._inline and layout.tensor_bytes <= MAX_INLINE_BYTES:
@@ -200,6 +200,11 @@ class StageTransport:
 
     def _post_receive(self, peer: int, memory: torch.Tensor) -> tuple[Work, torch.Tensor]:
         return self._headers.receive(memory, peer, _HEADER_TAG), memory
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with its numbers in memory as they are: not negated or conjugated when they are read."""
+    return tensor.resolve_neg().resolve_conj().contiguous()
 
 
 def _host_links(peers: Iterable[int]) -> dict[int, Link]:

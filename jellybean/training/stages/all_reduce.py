@@ -10,9 +10,9 @@ import torch.distributed as dist
 from torch.nn.utils import get_total_norm
 
 from jellybean.training.processes.ranks import NO_TIMEOUT
+from jellybean.training.stages.gradient_layouts import NamedGradients, numbers
 from jellybean_solver.pipeline import Schedule
 
-NamedGradients = dict[str, torch.Tensor]
 TiedWeights = dict[str, dict[int, str]]  # shared weight -> stage -> parameter name in that stage
 
 
@@ -53,7 +53,7 @@ def global_norm(
     by_share: dict[int, list[torch.Tensor]] = {}
     for own in gradients:
         for name, value in own.items():
-            by_share.setdefault(shares.get(name, 1), []).append(value.detach())
+            by_share.setdefault(shares.get(name, 1), []).append(numbers(value.detach()))
     total = torch.zeros((), dtype=torch.float64, device=device)
     for share, values in sorted(by_share.items()):
         total += get_total_norm(values).double().square() / share
@@ -69,7 +69,7 @@ def all_finite(
 
     `device`: of the all-reduced flag.
     """
-    largest = get_total_norm([value for own in tensors for value in own.values()], norm_type=float("inf"))
+    largest = get_total_norm([numbers(value) for own in tensors for value in own.values()], norm_type=float("inf"))
     wrong = (~torch.isfinite(largest)).to(device, torch.float32)
     if group is not None:
         dist.all_reduce(wrong, group=group)

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from jellybean.training.stages.all_reduce import NamedGradients, ProcessGroups
+from jellybean.training.stages.all_reduce import ProcessGroups
+from jellybean.training.stages.gradient_layouts import NamedGradients
 
 Watcher = Callable[[str, torch.Tensor], None]  # called with the name and value of a gradient that is complete
 
@@ -58,8 +59,12 @@ class TorchSums:
         group = self._groups.copies.get(number)
         if group is None or not gradients:
             return None
-        flat = torch.cat([value.reshape(-1) for value in gradients.values()])
-        return _PendingAllReduce(flat, dist.all_reduce(flat, group=group, async_op=True))
+        by_type: dict[torch.dtype, list[torch.Tensor]] = {}
+        for value in gradients.values():
+            by_type.setdefault(value.dtype, []).append(value.reshape(-1))
+        flat = {dtype: torch.cat(values) for dtype, values in by_type.items()}
+        works = [dist.all_reduce(values, group=group, async_op=True) for values in flat.values()]
+        return _PendingAllReduces(flat, works)
 
     def sum_tie(self, name: str, total: torch.Tensor) -> None:
         """All-reduce a shared weight's gradient."""
@@ -69,16 +74,18 @@ class TorchSums:
 
 
 @dataclass(frozen=True)
-class _PendingAllReduce:
-    """An all-reduce of flattened gradients."""
+class _PendingAllReduces:
+    """All-reduces of flattened gradients, one for each type: a common type would round, or drop imaginary parts."""
 
-    flat: torch.Tensor
-    work: Any
+    flat: dict[torch.dtype, torch.Tensor]
+    works: list[Any]
 
     def finish(self, gradients: NamedGradients) -> None:
         """Wait; write the sums into the gradients."""
-        self.work.wait()
-        place = 0
+        for work in self.works:
+            work.wait()
+        places = dict.fromkeys(self.flat, 0)
         for value in gradients.values():
-            value.copy_(self.flat[place : place + value.numel()].view_as(value))
-            place += value.numel()
+            begin = places[value.dtype]
+            places[value.dtype] = end = begin + value.numel()
+            value.copy_(self.flat[value.dtype][begin:end].view_as(value))

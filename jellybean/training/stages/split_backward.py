@@ -14,6 +14,7 @@ import torch
 from torch.autograd.graph import GradientEdge, Node
 
 from jellybean.training.processes.tensor_messages import StageTensors
+from jellybean.training.stages.gradient_layouts import added
 
 
 @dataclass
@@ -72,7 +73,7 @@ def _add(weights: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | Non
         if gradient is not None and weight.grad is None:
             weight.grad = gradient.detach().clone()
         elif gradient is not None and weight.grad is not None:
-            weight.grad += gradient
+            weight.grad = added(weight.grad, gradient)
 
 
 def _keeper(node: Node, received: dict[Node, tuple[torch.Tensor | None, ...]]) -> Any:

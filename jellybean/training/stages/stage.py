@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 from jellybean.training.processes.tensor_messages import StageTensors
+from jellybean.training.stages.buffer_copies import counts
+from jellybean.training.stages.gradient_layouts import added, dense
 from jellybean.training.stages.master_weights import MasterWeights
 from jellybean.training.stages.parameter_slots import ParameterSlots
 from jellybean.training.stages.split_backward import DeferredWeightGradients, input_gradients, weight_gradients
@@ -58,7 +60,7 @@ class StageInputs:
         """Received values; those that need a gradient require it."""
         wanted = self.differentiable if self.differentiable is not None else (True,) * len(values)
         return tuple(
-            value.requires_grad_() if value is not None and want and value.is_floating_point() else value
+            value.requires_grad_() if value is not None and want and _takes_gradient(value) else value
             for value, want in zip(values, wanted, strict=True)
         )
 
@@ -99,11 +101,16 @@ class StageCopy:
         self.versions = WeightVersions(self.module, self.settings.masters)
         self._in_flight: dict[int, _InFlight] = {}
         self._slots = ParameterSlots(self.module)
+        self.settle_buffers()
 
     @property
     def buffers(self) -> dict[str, torch.Tensor]:
         """The buffers that the stage updates (running means), by name; constants are left out."""
         return {n: b for n, b in self.module.named_buffers() if self.state is None or n in self.state}
+
+    def settle_buffers(self) -> None:
+        """Take the buffers as they are for equal in all copies of the stage: `settled` has those of whole numbers."""
+        self.settled = {name: value.clone() for name, value in self.buffers.items() if counts(value)}
 
     @property
     def live(self) -> int:
@@ -220,7 +227,7 @@ class StageCopy:
 
     def _sum(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
         total = self.gradient.get(name)
-        return gradient.float() if total is None else total.add_(gradient)
+        return gradient.float() if total is None else added(total, gradient.float())
 
 
 def _calls(watcher: Watcher | None, name: str) -> Callable[[torch.Tensor], None]:
@@ -228,9 +235,13 @@ def _calls(watcher: Watcher | None, name: str) -> Callable[[torch.Tensor], None]
 
     def call(weight: torch.Tensor) -> None:
         if watcher is not None and weight.grad is not None:
-            watcher(name, weight.grad)
+            watcher(name, dense(weight.grad))
 
     return call
+
+
+def _takes_gradient(value: torch.Tensor) -> bool:
+    return bool(value.is_floating_point() or value.is_complex())
 
 
 def _seed(device: torch.device, seed: int) -> None:

@@ -17,7 +17,6 @@ from torch import nn
 from jellybean.training.errors import TrainingError
 from jellybean.training.processes.host_memory import return_freed_memory
 from jellybean.training.stages.all_reduce import (
-    NamedGradients,
     ProcessGroups,
     TiedWeights,
     all_finite,
@@ -25,6 +24,7 @@ from jellybean.training.stages.all_reduce import (
     global_norm,
 )
 from jellybean.training.stages.averages import AveragedWeights
+from jellybean.training.stages.gradient_layouts import LocalLayouts, NamedGradients, dense
 from jellybean.training.stages.gradient_sums import GradientSums, PendingSum, TorchSums
 from jellybean.training.stages.loss_scale import LossScale
 from jellybean.training.stages.stage import StageCopy
@@ -80,6 +80,7 @@ class WeightUpdates:
         self.averages = averages
         self._settings: Sequence[GroupSettings] = ()
         self._pending: dict[int, PendingSum | None] = {}
+        self._layouts: dict[int, LocalLayouts] = {}  # of the stages whose sums are in flight
         self._prepared: set[int] = set()  # stages whose gradient is ready for an update without a flush
         self._ready = self._skipped = self._stepped = False
         self._owned: dict[tuple[int, int], dict[str, nn.Parameter]] = {}
@@ -105,7 +106,7 @@ class WeightUpdates:
 
     def begin_iteration(self, settings: Sequence[GroupSettings]) -> None:
         """Start an iteration. `settings[i]`: settings of its i-th update (learning rates); empty: unchanged."""
-        self._settings, self._pending = settings, {}
+        self._settings, self._pending, self._layouts = settings, {}, {}
         self._ready = self._skipped = False
 
     @property
@@ -129,7 +130,8 @@ class WeightUpdates:
     def reduce(self, number: int, stage: StageCopy) -> None:
         """Start the sum of a stage's gradient over its copies, unless it has started."""
         if number not in self._pending and self._groups.copies.get(number) is not None:
-            _fill_missing(stage)
+            self._layouts[number] = LocalLayouts(stage.gradient, stage.versions.trained)
+            stage.gradient = _filled(stage)
             self._pending[number] = self._sums.start(number, stage.gradient)
 
     def prepare(self, number: int, stage: StageCopy) -> None:
@@ -172,7 +174,7 @@ class WeightUpdates:
         """Finish all all-reduces, sum the gradients of tied weights, unscale them, clip by the global norm."""
         for (number, _), stage in self._held.items():
             self.reduce(number, stage)
-        for (number, _), stage in self._held.items():
+        for (number, _), stage in sorted(self._held.items()):  # ranks agree on layouts in one order
             self._finish_sum(number, stage)
         self._reduce_tied()
         if self._rules.loss_scale is not None:
@@ -202,6 +204,9 @@ class WeightUpdates:
         pending = self._pending.pop(number, None)
         if pending is not None:
             pending.finish(stage.gradient)
+        layouts = self._layouts.pop(number, None)
+        if layouts is not None:
+            stage.gradient = layouts.restore(stage.gradient, self._groups.copies.get(number), stage.device)
 
     def _reduce_tied(self) -> None:
         """Replace each tied weight's gradient by the sum over the stages that share the weight."""
@@ -211,21 +216,28 @@ class WeightUpdates:
             if not holders:
                 continue
             _, stage, name = holders[0]
-            total = torch.zeros_like(stage.versions.exact[name])
-            for pipe, stage, name in holders:
-                if pipe == 0 and self._rules.first_replica and name in stage.gradient:
-                    total += stage.gradient[name]
+            weight = stage.versions.exact[name]
+            gradients = [
+                held.gradient[name]
+                for pipe, held, name in holders
+                if pipe == 0 and self._rules.first_replica and name in held.gradient
+            ]
+            local: NamedGradients = {tie: sum(gradients[1:], gradients[0])} if gradients else {}
+            layouts = LocalLayouts(local, {tie: weight})
+            total = dense(local[tie]).clone() if local else torch.zeros_like(weight)
             self._sums.sum_tie(tie, total)
+            agreed = layouts.restore({tie: total}, self._groups.ties.get(tie), stage.device)
             for _, stage, name in holders:
-                stage.gradient[name] = total.clone()
+                stage.gradient.pop(name, None)
+                if tie in agreed:
+                    stage.gradient[name] = agreed[tie].clone()
 
 
-def _fill_missing(stage: StageCopy) -> None:
-    """Fill missing gradients with zeros, so that all ranks reduce the same tensors."""
-    stage.gradient = {
-        name: stage.gradient[name] if name in stage.gradient else torch.zeros_like(value)
-        for name, value in stage.versions.exact.items()
-        if stage.versions.parameters[name].requires_grad
+def _filled(stage: StageCopy) -> NamedGradients:
+    """A dense gradient of each trained weight, zeros where there is none: all ranks sum the same tensors."""
+    return {
+        name: dense(stage.gradient[name]) if name in stage.gradient else torch.zeros_like(value)
+        for name, value in stage.versions.trained.items()
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -10,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from jellybean.documents.training import TrainingDocument
+from jellybean.pipeline.torch_devices import copy_modules
 from jellybean.pipeline.torch_graph import GraphFacts
 from jellybean.training.graphs import ModelGraphs
 from jellybean.training.processes.ranks import Rank
@@ -58,7 +58,7 @@ class StageCopies:
     def of(cls, cut: CutModule, held: Iterable[int]) -> StageCopies:
         """Copy the modules of some stages, so that training them leaves the model as it is."""
         numbers = frozenset(held)
-        modules = copy.deepcopy({number: cut.stages[number].module for number in numbers})
+        modules = copy_modules({number: cut.stages[number].module for number in numbers})
         pairs = [
             pair
             for number, module in modules.items()

@@ -13,7 +13,8 @@ import torch
 
 from jellybean.documents.training.run import TORCH, SyncSpec
 from jellybean.training.collectives.message_sums import MessageSums
-from jellybean.training.stages.all_reduce import NamedGradients, ProcessGroups
+from jellybean.training.stages.all_reduce import ProcessGroups
+from jellybean.training.stages.gradient_layouts import NamedGradients
 from jellybean.training.stages.gradient_sums import GradientSums, PendingSum, TorchSums, Watcher
 
 
