@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline.torch_gradients import gradient_digests
 from jellybean.pipeline.torch_saved import TemporaryFileError, activations_in_file
+from jellybean.pipeline.torch_state import seed_generators, state_kept
 from jellybean.pipeline.user_errors import user_frame
 
 MAX_DIFFERENCE = 1e-4  # between the graph's and the module's outputs and gradients, relative to the largest value
@@ -52,6 +53,10 @@ class CallArguments:
         places = tuple(number for number, (_, value) in enumerate(leaves) if isinstance(value, torch.Tensor))
         names = tuple(_argument_name(path[1:]) for path, _ in tensors)
         return CallArguments(tuple(value for _, value in tensors), names, CallForm(spec, places, constants))
+
+    def call(self, module: Callable[..., Any]) -> Any:
+        """Call the module with copies of the tensors: its forward may write into them."""
+        return self.form.call(module, [value.clone() for value in self.tensors])
 
     def rows(self, size: int) -> tuple[torch.Tensor, ...]:
         """The first `size` rows of every tensor that has a row per sample."""
@@ -291,7 +296,7 @@ def _expected(module: nn.Module, arguments: CallArguments) -> dict[int, _Results
     for size in dict.fromkeys((whole, max(1, whole - 1))):
         try:
             found[size] = _results(
-                module, lambda given: _flat(arguments.form.call(module, given)), arguments.rows(size)
+                module, lambda given: flat_tensors(arguments.form.call(module, given)), arguments.rows(size)
             )
         except TemporaryFileError:
             raise
@@ -315,7 +320,8 @@ def _trace_difference(
     return ""
 
 
-def _flat(result: Any) -> list[torch.Tensor]:
+def flat_tensors(result: Any) -> list[torch.Tensor]:
+    """The tensors in a module's result, in order."""
     return [value for value in pytree.tree_leaves(result) if isinstance(value, torch.Tensor)]
 
 
@@ -326,24 +332,18 @@ def _results(
 
     Gradients are those of the trained parameters, of a module in training mode.
     """
-    kept = {name: value.clone() for name, value in module.named_buffers()}
     weights = [value for value in module.parameters() if value.requires_grad and module.training]
     saved = activations_in_file((*module.parameters(), *module.buffers())) if weights else nullcontext()
-    try:
-        with saved:
-            with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(bool(weights)):
-                torch.manual_seed(0)
-                outputs = _flat(run([value.clone() for value in tensors]))
-            roots = [value for value in outputs if value.requires_grad]
-            gradients: list[torch.Tensor | None] = []
-            if roots and weights:
-                coming = [torch.linspace(0.5, 1.5, one.numel(), dtype=one.dtype).reshape(one.shape) for one in roots]
-                gradients = gradient_digests(roots, coming, weights)
+    with state_kept(module), saved:
+        with torch.set_grad_enabled(bool(weights)):
+            seed_generators(0)
+            outputs = flat_tensors(run([value.clone() for value in tensors]))
+        roots = [value for value in outputs if value.requires_grad]
+        gradients: list[torch.Tensor | None] = []
+        if roots and weights:
+            coming = [torch.linspace(0.5, 1.5, one.numel(), dtype=one.dtype).reshape(one.shape) for one in roots]
+            gradients = gradient_digests(roots, coming, weights)
         return [value.detach() for value in outputs], gradients, [value.clone() for value in module.buffers()]
-    finally:
-        with torch.no_grad():
-            for name, value in module.named_buffers():
-                value.copy_(kept[name])
 
 
 def _difference(one: torch.Tensor | None, other: torch.Tensor | None) -> float:

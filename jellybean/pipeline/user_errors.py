@@ -47,6 +47,11 @@ def reason_of(error: BaseException) -> str:
     return f"{reason} (because of {describe_error(first, name=True)})"
 
 
+def is_users_file(filename: str | None) -> bool:
+    """True for a file of the user's own code, which is no library's."""
+    return filename is not None and not _is_machinery(filename) and not _INSTALLED.search(filename)
+
+
 def _is_machinery(filename: str) -> bool:
     """True for this package, torch, the standard library and generated code."""
     if filename.startswith(("<", _JELLYBEAN)) or _TORCH.search(filename):

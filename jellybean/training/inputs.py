@@ -15,6 +15,7 @@ from jellybean.documents.training import TrainingDocument
 from jellybean.pipeline.torch_gradients import gradient_digests
 from jellybean.pipeline.torch_saved import TemporaryFileError, activations_in_file
 from jellybean.pipeline.torch_stages import StageChain
+from jellybean.pipeline.torch_state import state_kept
 from jellybean.pipeline.torch_trace import CallArguments
 from jellybean.pipeline.user_errors import place_and_reason
 from jellybean.training.data.loading import TrainingData, load_data
@@ -124,16 +125,14 @@ def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None,
     example, module = inputs.example(document, rows), inputs.module
     arguments, target = example.inputs, example.target(slice(None))
     _check_arguments(module, arguments, document)
-    buffers = [(value, value.clone()) for value in module.buffers()]
     weights = list(module.parameters())
     try:
-        with activations_in_file((*weights, *module.buffers())) if in_file else nullcontext():
-            with torch.random.fork_rng(devices=[]):
-                outputs = arguments.form.call(module, arguments.tensors)
-                rules = _rules(inputs, document, outputs, example)
-                loss = inputs.loss(outputs, target)
-                _check_loss(loss, document)
-                _check_metrics(inputs, rules.apply(example))
+        with state_kept(module), activations_in_file((*weights, *module.buffers())) if in_file else nullcontext():
+            outputs = arguments.call(module)
+            rules = _rules(inputs, document, outputs, example)
+            loss = inputs.loss(outputs, target)
+            _check_loss(loss, document)
+            _check_metrics(inputs, rules.apply(example))
             gradient_digests([loss], [torch.ones_like(loss)], [own for own in weights if own.requires_grad])
     except (TrainingError, TemporaryFileError):
         raise
@@ -143,10 +142,6 @@ def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None,
             f"{place_and_reason(error)}{_types(module, arguments.tensors)} (inputs: {_sizes(arguments)}"
             f"{_unknown_names(module, arguments)})"
         ) from error
-    finally:
-        with torch.no_grad():
-            for value, before in buffers:
-                value.copy_(before)
     return rules
 
 
@@ -155,7 +150,7 @@ def _check_metrics(inputs: TrainingInputs, example: Samples) -> None:
     inputs.module.eval()
     try:
         with torch.no_grad():
-            outputs = example.inputs.form.call(inputs.module, example.inputs.tensors)
+            outputs = example.inputs.call(inputs.module)
             check_metrics(inputs.metrics, outputs, example.target(slice(None)))
     finally:
         inputs.module.train()

@@ -22,11 +22,19 @@ from jellybean.training.choice.trial import TrialRun
 from jellybean.training.data.feed import IterationFeed
 from jellybean.training.data.loading import TrainingData
 from jellybean.training.data.rows import MemoryRows, ReadPlan
-from jellybean.training.data.sampler import MicrobatchSampler
+from jellybean.training.data.sampler import MicrobatchSampler, TestSampler
 from jellybean.training.errors import TrainingError, refusals
 from jellybean.training.graphs import ModelGraphs
 from jellybean.training.inputs import TrainingInputs
 from jellybean.training.metrics import Measures
+from jellybean.training.model_comparison import (
+    LEAST_CALLS,
+    ComparedRows,
+    ComparedStages,
+    compare_update,
+    rows_of_sizes,
+    sizes_of,
+)
 from jellybean.training.optimization.optimizers import OptimizerPlan
 from jellybean.training.preparation import PreparedRank, Report, prepare_rank, unreported
 from jellybean.training.processes.host_memory import return_freed_memory
@@ -183,6 +191,8 @@ class _RunBuilder:
         evaluation = cut_for_evaluation(
             self._graphs.evaluation, self._graphs.recipes[1].facts, training, choice.stage_of
         )
+        if rank.rank == 0:
+            self._compare_update(training, evaluation)
         groups, untrained = self._process_groups(training), self._untrained(training)
         self._read_weights(training)
         own = [number for number, _ in schedule.copies_on(rank.device_index)]
@@ -278,8 +288,7 @@ class _RunBuilder:
 
     def _held(self, cut: CutModule) -> dict[tuple[int, int], StageCopy]:
         short = self._precision.weights
-        masters = MasterWeights(short) if short is not None else None
-        settings = StageSettings(self._precision.computation, self._document.recompute, masters)
+        settings = self._settings(MasterWeights(short) if short is not None else None)
         result, loss, last = self._graphs.training.result, self._inputs.loss, self._schedule.stages - 1
 
         def loss_of(tensors: Any, target: Any) -> torch.Tensor:
@@ -289,6 +298,24 @@ class _RunBuilder:
             (number, pipe): cut.stages[number].copy(settings, loss_of if number == last else None, self._rank.device)
             for number, pipe in self._schedule.copies_on(self._rank.device_index)
         }
+
+    def _settings(self, masters: MasterWeights | None = None) -> StageSettings:
+        precision, versions = self._precision.computation, not self._schedule.flushes
+        return StageSettings(precision, self._document.recompute, masters, versions)
+
+    def _compare_update(self, training: CutModule, evaluation: EvaluationCut) -> None:
+        """TrainingError if the stages compute something else than the module. On rank 0, which has all of it."""
+        train, test = self._inputs.data.train, self._inputs.data.test
+        test_sizes = sizes_of(TestSampler(test.rows, max(1, self._sampler.size), 1))
+        rows = ComparedRows(
+            rows_of_sizes(train.example, sizes_of(self._sampler), LEAST_CALLS),
+            rows_of_sizes(test.example, test_sizes),
+        )
+        results = self._graphs.training.result.nest, self._graphs.evaluation.result.nest
+        stages = ComparedStages(training, evaluation, results, self._inputs.loss, self._settings(), self._schedule)
+        difference = compare_update(self._inputs.module, stages, rows)
+        if difference is not None:
+            raise TrainingError(f"{self._document.model_name}: {difference}")
 
     def _read_weights(self, cut: CutModule) -> None:
         """Read the pretrained weights of this rank's stages. Rank 0 has read all of them to check the model."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -18,6 +18,7 @@ from jellybean.training.stages.stage_links import StageLinks
 from jellybean.training.stages.weight_versions import WeightVersions
 
 LossFunction = Callable[[Any, Any], torch.Tensor]  # outputs, targets -> mean over samples
+RandomSeed: TypeAlias = "int | torch.Tensor"  # of a forward; or the generator's state before it
 Watcher = Callable[[str, torch.Tensor], None]  # name and value of a gradient
 
 
@@ -26,12 +27,14 @@ class StageSettings:
     """`precision`: autocast type of the computation; None for the weights' own type.
 
     `recompute`: keep only the inputs of a forward and repeat it before the backward (activation checkpointing).
-    `masters`: for weights in a short type.
+    `masters`: for weights in a short type. `keeps_versions`: micro-batches in flight may use weights of before an
+    update; False for schedules with a flush.
     """
 
     precision: torch.dtype | None = None
     recompute: bool = False
     masters: MasterWeights | None = None
+    keeps_versions: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class _InFlight:
 
     inputs: StageTensors
     weights: dict[str, torch.Tensor]
-    seed: int
+    seed: RandomSeed
     target: Any = None
     factor: float = 1.0
     leaves: Sequence[torch.Tensor | None] = ()
@@ -96,7 +99,7 @@ class StageCopy:
     watcher: Watcher | None = None
 
     def __post_init__(self) -> None:
-        self.versions = WeightVersions(self.module, self.settings.masters)
+        self.versions = WeightVersions(self.module, self.settings.masters, keeps_older=self.settings.keeps_versions)
         self._in_flight: dict[int, _InFlight] = {}
         self._slots = ParameterSlots(self.module)
 
@@ -116,7 +119,14 @@ class StageCopy:
         self._in_flight.clear()
 
     def forward(
-        self, microbatch: int, inputs: StageTensors, version: int, *, seed: int, target: Any = None, factor: float = 1.0
+        self,
+        microbatch: int,
+        inputs: StageTensors,
+        version: int,
+        *,
+        seed: RandomSeed,
+        target: Any = None,
+        factor: float = 1.0,
     ) -> StageTensors | torch.Tensor:
         """Outputs for the next stage, or the loss at the last. `factor`: weight of the loss in the update's loss."""
         flight = _InFlight(inputs, self.versions.weights(version), seed, target, factor)
@@ -174,7 +184,8 @@ class StageCopy:
         return flight
 
     def _run(self, flight: _InFlight, buffers: Mapping[str, torch.Tensor] | None = None) -> None:
-        flight.leaves = tuple(map(_leaf, flight.inputs))
+        # A forward may write into the model's arguments, and a repeated one must find them as they were.
+        flight.leaves = tuple(_leaf(value, copied=self.settings.recompute) for value in flight.inputs)
         _seed(self.device, flight.seed)
         with torch.autocast(self.device.type, self.settings.precision) if self.settings.precision else nullcontext():
             with self._slots.replaced({**flight.weights, **buffers} if buffers else flight.weights):
@@ -231,16 +242,21 @@ def _calls(watcher: Watcher | None, name: str) -> Callable[[torch.Tensor], None]
     return call
 
 
-def _seed(device: torch.device, seed: int) -> None:
+def _seed(device: torch.device, seed: RandomSeed) -> None:
     """Set torch's seed; faster than torch.manual_seed, which without a GPU formats the call stack (0.3 ms)."""
+    if isinstance(seed, torch.Tensor):
+        torch.default_generator.set_state(seed)
+        return
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
 
 
-def _leaf(value: torch.Tensor | None) -> torch.Tensor | None:
+def _leaf(value: torch.Tensor | None, *, copied: bool) -> torch.Tensor | None:
     """The value, detached; requires a gradient if the value does, as activations from other stages do."""
-    return None if value is None else value.detach().requires_grad_(value.requires_grad)
+    if value is None:
+        return None
+    return (value.detach().clone() if copied else value.detach()).requires_grad_(value.requires_grad)
 
 
 def _wanted(leaves: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
