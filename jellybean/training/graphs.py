@@ -23,6 +23,7 @@ class GraphRecipe:
     facts: GraphFacts
 
 
+WHOLE = "whole"  # the tracer of a graph whose only operation is the model
 _ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 
@@ -35,12 +36,17 @@ class ModelGraphs:
     recipes: tuple[GraphRecipe, GraphRecipe]  # training, evaluation
 
 
-def find_graphs(module: nn.Module, arguments: CallArguments, *, split: bool = False) -> ModelGraphs:
+def find_graphs(
+    module: nn.Module, arguments: CallArguments, *, split: bool = False, whole: bool = False
+) -> ModelGraphs:
     """Trace the module in both modes and check the graphs. TrainingError if it cannot be traced.
 
     `split`: the layers are split over processes: trace into torch's layers of attention, which torch.fx takes for
-    single operations, and record shapes with fewer rows.
+    single operations, and record shapes with fewer rows. `whole`: the run has a single stage, which is the module
+    itself: its graph is one operation, and is not traced.
     """
+    if whole and not isinstance(module, StageChain):
+        return _whole_graphs(module, arguments)
     tracers = TRACERS[::-1] if split and any(isinstance(own, _ATTENTION) for own in module.modules()) else TRACERS
     training = _traced(module, arguments, "", tracers)
     facts = _facts(training, arguments, fewer=split)
@@ -49,6 +55,16 @@ def find_graphs(module: nn.Module, arguments: CallArguments, *, split: bool = Fa
         evaluation_facts = _facts(evaluation, arguments, fewer=split)
     recipes = GraphRecipe(training.tracer, facts), GraphRecipe(evaluation.tracer, evaluation_facts)
     return ModelGraphs(training, evaluation, recipes)
+
+
+def _whole_graphs(module: nn.Module, arguments: CallArguments) -> ModelGraphs:
+    chain = StageChain([module])
+    training = replace(stage_graph(chain, arguments), tracer=WHOLE)
+    facts = graph_facts(training, arguments.tensors)
+    facts = replace(facts, state=frozenset(name.removeprefix("0.") for name in facts.state))
+    with _evaluation_mode(module):
+        evaluation = replace(stage_graph(chain, arguments), tracer=WHOLE)
+    return ModelGraphs(training, evaluation, (GraphRecipe(WHOLE, facts), GraphRecipe(WHOLE, facts)))
 
 
 def repeat_graphs(module: nn.Module, arguments: CallArguments, recipes: tuple[GraphRecipe, GraphRecipe]) -> ModelGraphs:
@@ -83,6 +99,8 @@ def _facts(traced: TracedModule, arguments: CallArguments, *, fewer: bool) -> Gr
 def _repeated(module: nn.Module, arguments: CallArguments, tracer: str) -> TracedModule:
     if isinstance(module, StageChain):
         return stage_graph(module, arguments)
+    if tracer == WHOLE:
+        return replace(stage_graph(StageChain([module]), arguments), tracer=WHOLE)
     return trace(module, arguments, tracer=tracer)
 
 

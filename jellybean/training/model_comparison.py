@@ -238,8 +238,6 @@ class _Staged:
 
     def train(self, batch: Samples) -> _Outcome:
         """A micro-batch forward and backward, through all stages."""
-        for stage in self._stages.training.stages:
-            stage.module.train()
         with self._run("in training mode", batch):
             self._gradients.clear()
             log = self._interpreter.run(_Feed(batch))

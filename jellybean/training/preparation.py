@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from jellybean.documents.training import AUTO, TrainingDocument
 from jellybean.pipeline.torch_profile import ProfileTarget, TorchProfile, profile_traced
-from jellybean.training.choice.candidates import enumerate_candidates, leaves_freedom
+from jellybean.training.choice.candidates import enumerate_candidates, has_one_stage, leaves_freedom
 from jellybean.training.choice.decide import Predictor
 from jellybean.training.choice.planned import PlannedStages
 from jellybean.training.choice.profiles import SizedProfiles
@@ -87,7 +87,7 @@ def prepare_rank(document: TrainingDocument, directory: Path, rank: Rank, report
             candidates = enumerate_candidates(document, dist.get_world_size())[0] if free else []
             splits = rank.tensor > 1 or any(one.tensor > 1 for one in candidates)
             report("tracing the model")
-            graphs = find_graphs(inputs.module, example, split=splits)
+            graphs = find_graphs(inputs.module, example, split=splits, whole=has_one_stage(document))
             facts = graphs.recipes[0].facts
             states = inputs.optimizer.states_per_weight(inputs.module) + (document.ema is not None)
             choice: ScheduleChoice | None = None

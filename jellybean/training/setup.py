@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -14,7 +15,6 @@ import torch.distributed as dist
 from jellybean.documents.training import AUTO, TrainingDocument
 from jellybean.documents.training.run import TORCH
 from jellybean.pipeline.torch_devices import move_module
-from jellybean.pipeline.torch_trace import CallForm
 from jellybean.training.checkpoints.frozen import FrozenWeights
 from jellybean.training.choice.decide import Decision, decide
 from jellybean.training.choice.schedule_choice import ScheduleChoice
@@ -53,6 +53,7 @@ from jellybean.training.stages.precision import PRECISIONS
 from jellybean.training.stages.stage import LossFunction, StageCopy, StageSettings
 from jellybean.training.stages.stage_transport import start_transport
 from jellybean.training.stages.updates import UpdateSettings, WeightUpdates, check_tied_weights
+from jellybean.training.stages.whole import whole_stage
 from jellybean.training.tensor_parallel.stages import (
     SplitLayers,
     SplitStages,
@@ -62,6 +63,13 @@ from jellybean.training.tensor_parallel.stages import (
 )
 from jellybean.training.tensor_parallel.sums import make_sums
 from jellybean_solver.pipeline import STEADY_ROUNDS, Schedule
+
+
+class ResultForm(Protocol):
+    """How the tensors that a model returns nest in its result."""
+
+    def nest(self, tensors: Sequence[Any]) -> Any:
+        """The result with these tensors."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +95,7 @@ class RankRun:
     transport: StageTransport
     interpreter: Interpreter
     evaluation: EvaluationPass
-    result: CallForm
+    result: ResultForm
     untrained: dict[str, torch.Tensor]
     copies: dict[int, dist.ProcessGroup | None]
     frozen: FrozenWeights
@@ -187,12 +195,16 @@ class _RunBuilder:
         """A collective call: process groups are made."""
         document, rank, schedule, choice = self._document, self._rank, self._schedule, self._choice
         facts, direct = self._graphs.recipes[0].facts, schedule.edges is not None
-        training = cut_module(self._graphs.training, facts, choice.stage_of, direct=direct)
-        evaluation = cut_for_evaluation(
-            self._graphs.evaluation, self._graphs.recipes[1].facts, training, choice.stage_of
-        )
+        if self._is_whole:
+            training, evaluation = self._whole()
+        else:
+            training = cut_module(self._graphs.training, facts, choice.stage_of, direct=direct)
+            evaluation = cut_for_evaluation(
+                self._graphs.evaluation, self._graphs.recipes[1].facts, training, choice.stage_of
+            )
+        results = self._results(training, evaluation.stages)
         if rank.rank == 0:
-            self._compare_update(training, evaluation)
+            self._compare_update(training, evaluation, results)
         groups, untrained = self._process_groups(training), self._untrained(training)
         self._read_weights(training)
         own = [number for number, _ in schedule.copies_on(rank.device_index)]
@@ -214,7 +226,7 @@ class _RunBuilder:
             transport=parts.transport,
             interpreter=parts.interpreter,
             evaluation=self._evaluation(stages.evaluation, parts.transport),
-            result=self._graphs.evaluation.result,
+            result=results[1],
             untrained=untrained,
             copies=dict(parts.groups.copies),
             frozen=FrozenWeights(parts.held, split.weights.frozen),
@@ -224,7 +236,10 @@ class _RunBuilder:
     def trial(self) -> TrialRun:
         """Iterations on copies of this rank's stages. A collective call, also of ranks that are not used."""
         rank, schedule = self._rank, self._schedule
-        cut = cut_module(self._graphs.training, self._graphs.recipes[0].facts, self._choice.stage_of)
+        if self._is_whole:
+            cut = self._whole()[0]
+        else:
+            cut = cut_module(self._graphs.training, self._graphs.recipes[0].facts, self._choice.stage_of)
         groups = self._process_groups(cut)
         if rank.rank >= self._document.ranks:
             return TrialRun(schedule, 0, 0, None, groups.destroy)
@@ -289,7 +304,7 @@ class _RunBuilder:
     def _held(self, cut: CutModule) -> dict[tuple[int, int], StageCopy]:
         short = self._precision.weights
         settings = self._settings(MasterWeights(short) if short is not None else None)
-        result, loss, last = self._graphs.training.result, self._inputs.loss, self._schedule.stages - 1
+        result, loss, last = self._results(cut)[0], self._inputs.loss, self._schedule.stages - 1
 
         def loss_of(tensors: Any, target: Any) -> torch.Tensor:
             return loss(result.nest(tensors), target)
@@ -299,11 +314,28 @@ class _RunBuilder:
             for number, pipe in self._schedule.copies_on(self._rank.device_index)
         }
 
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the only stage is the module itself, and no layer is split."""
+        return self._schedule.stages == 1 and self._rank.tensor == 1
+
+    def _whole(self) -> tuple[CutModule, EvaluationCut]:
+        return whole_stage(self._inputs.module, self._graphs.training.arguments, self._graphs.recipes[0].facts.state)
+
+    def _results(self, training: CutModule, evaluation: CutModule | None = None) -> tuple[ResultForm, ResultForm]:
+        """How the tensors that the last stage returns nest in the model's result, in training and in evaluation."""
+        if not self._is_whole:
+            return self._graphs.training.result, self._graphs.evaluation.result
+        whole = [cut.stages[0].module for cut in (training, evaluation or training)]
+        return whole[0], whole[1]
+
     def _settings(self, masters: MasterWeights | None = None) -> StageSettings:
         precision, versions = self._precision.computation, not self._schedule.flushes
         return StageSettings(precision, self._document.recompute, masters, versions)
 
-    def _compare_update(self, training: CutModule, evaluation: EvaluationCut) -> None:
+    def _compare_update(
+        self, training: CutModule, evaluation: EvaluationCut, results: tuple[ResultForm, ResultForm]
+    ) -> None:
         """TrainingError if the stages compute something else than the module. On rank 0, which has all of it."""
         train, test = self._inputs.data.train, self._inputs.data.test
         test_sizes = sizes_of(TestSampler(test.rows, max(1, self._sampler.size), 1))
@@ -311,8 +343,8 @@ class _RunBuilder:
             rows_of_sizes(train.example, sizes_of(self._sampler), LEAST_CALLS),
             rows_of_sizes(test.example, test_sizes),
         )
-        results = self._graphs.training.result.nest, self._graphs.evaluation.result.nest
-        stages = ComparedStages(training, evaluation, results, self._inputs.loss, self._settings(), self._schedule)
+        nests = results[0].nest, results[1].nest
+        stages = ComparedStages(training, evaluation, nests, self._inputs.loss, self._settings(), self._schedule)
         difference = compare_update(self._inputs.module, stages, rows)
         if difference is not None:
             raise TrainingError(f"{self._document.model_name}: {difference}")
