@@ -1,3 +1,4 @@
+from .call_form import CallForm as CallForm
 from .collectives.comparison import compare_ways as compare_ways
 from .collectives.comparison import comparison_json as comparison_json
 from .collectives.plot import save_comparison as save_comparison
@@ -28,6 +29,7 @@ from .timelines.chrome_trace import chrome_trace as chrome_trace
 from .timelines.plot import save_timeline as save_timeline
 from .timelines.text import draw_timeline as draw_timeline
 from .torch_devices import move_module as move_module
+from .torch_fx import CalledModules as CalledModules
 from .torch_gradients import gradient_digests as gradient_digests
 from .torch_gradients import tensor_digest as tensor_digest
 from .torch_graph import COMPUTE_OPS as COMPUTE_OPS
@@ -50,7 +52,6 @@ from .torch_state import restore_random_states as restore_random_states
 from .torch_state import seed_generators as seed_generators
 from .torch_state import state_kept as state_kept
 from .torch_trace import CallArguments as CallArguments
-from .torch_trace import CallForm as CallForm
 from .torch_trace import TRACERS as TRACERS
 from .torch_trace import TracedModule as TracedModule
 from .torch_trace import attribute as attribute

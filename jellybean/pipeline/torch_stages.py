@@ -15,8 +15,9 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from jellybean.errors import JellyBeanError
+from jellybean.pipeline.call_form import CallForm
 from jellybean.pipeline.torch_state import state_kept
-from jellybean.pipeline.torch_trace import CallArguments, CallForm, TracedModule
+from jellybean.pipeline.torch_trace import CallArguments, TracedModule
 
 STAGES = "stages"  # the tracer of such a graph
 

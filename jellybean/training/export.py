@@ -23,7 +23,8 @@ from jellybean.documents.schema.validation import validate_tree
 from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
 from jellybean.documents.training.run import ExportSpec
 from jellybean.folders import require_no_link, write_file
-from jellybean.pipeline.torch_trace import CallArguments, CallForm
+from jellybean.pipeline.call_form import CallForm
+from jellybean.pipeline.torch_trace import CallArguments
 from jellybean.training.errors import TrainingError
 from jellybean.training.losses import MODEL, class_scores
 from jellybean.training.models.score_forms import (

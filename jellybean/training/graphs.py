@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+import torch
 from torch import nn
 
 from jellybean.errors import JellyBeanError
+from jellybean.pipeline.torch_fx import CalledModules
 from jellybean.pipeline.torch_graph import GraphFacts, graph_facts, graph_shapes
 from jellybean.pipeline.torch_stages import StageChain, stage_graph
 from jellybean.pipeline.torch_trace import TRACERS, CallArguments, TracedModule, trace
@@ -17,10 +19,11 @@ from jellybean.training.errors import TrainingError
 
 @dataclass(frozen=True)
 class GraphRecipe:
-    """What another rank needs to make the same graph: the tracer, and the facts about its operations."""
+    """What another rank needs to make the same graph: the tracer, the facts about its operations, what it calls."""
 
     tracer: str
     facts: GraphFacts
+    called: CalledModules = field(default_factory=CalledModules)
 
 
 WHOLE = "whole"  # the tracer of a graph whose only operation is the model
@@ -48,12 +51,18 @@ def find_graphs(
     if whole and not isinstance(module, StageChain):
         return _whole_graphs(module, arguments)
     tracers = TRACERS[::-1] if split and any(isinstance(own, _ATTENTION) for own in module.modules()) else TRACERS
-    training = _traced(module, arguments, "", tracers)
+    called = CalledModules() if split else None
+    training = _traced(module, arguments, "", tracers, called)
     facts = _facts(training, arguments, fewer=split)
     with _evaluation_mode(module):
-        evaluation = _traced(module, arguments, "in evaluation mode, ", tracers)
+        if training.tracer != tracers[0]:  # alike graphs are cut alike
+            tracers = tracers[::-1]
+        evaluation = _traced(module, arguments, "in evaluation mode, ", tracers, called)
         evaluation_facts = _facts(evaluation, arguments, fewer=split)
-    recipes = GraphRecipe(training.tracer, facts), GraphRecipe(evaluation.tracer, evaluation_facts)
+    recipes = (
+        GraphRecipe(training.tracer, facts, training.called),
+        GraphRecipe(evaluation.tracer, evaluation_facts, evaluation.called),
+    )
     return ModelGraphs(training, evaluation, recipes)
 
 
@@ -69,17 +78,19 @@ def _whole_graphs(module: nn.Module, arguments: CallArguments) -> ModelGraphs:
 
 def repeat_graphs(module: nn.Module, arguments: CallArguments, recipes: tuple[GraphRecipe, GraphRecipe]) -> ModelGraphs:
     """The graphs that rank 0 found, of this rank's module."""
-    training = _repeated(module, arguments, recipes[0].tracer)
+    training = _repeated(module, arguments, recipes[0])
     with _evaluation_mode(module):
-        evaluation = _repeated(module, arguments, recipes[1].tracer)
+        evaluation = _repeated(module, arguments, recipes[1])
     return ModelGraphs(training, evaluation, recipes)
 
 
-def _traced(module: nn.Module, arguments: CallArguments, where: str, tracers: Sequence[str]) -> TracedModule:
+def _traced(
+    module: nn.Module, arguments: CallArguments, where: str, tracers: Sequence[str], called: CalledModules | None
+) -> TracedModule:
     try:
         if isinstance(module, StageChain):
             return stage_graph(module, arguments)
-        return trace(module, arguments, tracers=tracers)
+        return trace(module, arguments, tracers=tracers, called=called)
     except JellyBeanError as error:
         hint = "" if isinstance(module, StageChain) else "\nA model that cannot be changed can be given as `stages`."
         raise TrainingError(f"{where}{error}{hint}") from error
@@ -96,18 +107,19 @@ def _facts(traced: TracedModule, arguments: CallArguments, *, fewer: bool) -> Gr
     return facts
 
 
-def _repeated(module: nn.Module, arguments: CallArguments, tracer: str) -> TracedModule:
+def _repeated(module: nn.Module, arguments: CallArguments, recipe: GraphRecipe) -> TracedModule:
     if isinstance(module, StageChain):
         return stage_graph(module, arguments)
-    if tracer == WHOLE:
+    if recipe.tracer == WHOLE:
         return replace(stage_graph(StageChain([module]), arguments), tracer=WHOLE)
-    return trace(module, arguments, tracer=tracer)
+    return trace(module, arguments, tracer=recipe.tracer, called=recipe.called)
 
 
 @contextmanager
 def _evaluation_mode(module: nn.Module) -> Iterator[None]:
     module.eval()
     try:
-        yield
+        with torch.no_grad():
+            yield
     finally:
         module.train()

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from jellybean.pipeline.torch_trace import CallForm
+from jellybean.pipeline.call_form import CallForm
 from jellybean.training.stages.cut import CutModule, CutStage
 from jellybean.training.stages.evaluation_cut import EvaluationCut
 from jellybean.training.stages.stage import StageInputs
