@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline.call_form import CallForm
-from jellybean.pipeline.torch_fx import CalledModules, trace_graph
+from jellybean.pipeline.torch_fx import CalledModules, called_modules, trace_graph
 from jellybean.pipeline.torch_gradients import gradient_digests
 from jellybean.pipeline.torch_saved import TemporaryFileError, activations_in_file
 from jellybean.pipeline.torch_state import seed_generators, state_kept
@@ -144,30 +144,49 @@ def trace(
     )
 
 
+def trace_calling(module: nn.Module, arguments: CallArguments, names: frozenset[str]) -> TracedModule:
+    """The graph by torch.fx that calls the submodules of these names as they are, and others that it cannot follow.
+
+    JellyBeanError if the model's own forward cannot be followed.
+    """
+    call = _FlatCall(module, arguments.form)
+    run = _runs(call, arguments)
+    try:
+        called = called_modules(call, module, names, run)
+        return _trace_fx(module, arguments, called, run)
+    except Exception as error:  # user code may raise anything when it is traced
+        raise JellyBeanError(_reason(error)) from error
+
+
+def submodule(module: nn.Module, name: str) -> nn.Module:
+    """The submodule that `CalledModules` names."""
+    return module.get_submodule(name.removeprefix(_INNER))
+
+
+def _runs(call: _FlatCall, arguments: CallArguments) -> Callable[[], Any]:
+    return lambda: call(*(value.clone() for value in arguments.tensors))
+
+
 def _traced_by(tracer: str, module: nn.Module, arguments: CallArguments, called: CalledModules | None) -> TracedModule:
     if tracer == "torch.fx":
-        return _trace_fx(module, arguments, called)
+        run = _runs(_FlatCall(module, arguments.form), arguments) if called is None else None
+        return _trace_fx(module, arguments, called or CalledModules(), run)
     return _trace_export(module, arguments)
 
 
 def _is_fine(traced: TracedModule, module: nn.Module) -> bool:
     """Whether no submodule that is called as it is has so many of the weights that a cut should lie inside it."""
-    root = _INNER.rstrip(".")
-    parts = [module.get_submodule(name.removeprefix(_INNER)) for name in traced.called.names if name != root]
+    parts = [submodule(module, name) for name in traced.called.names]
     most = max((sum(value.numel() for value in part.parameters()) for part in parts), default=0)
     return bool(most <= MOST_WEIGHTS * sum(value.numel() for value in module.parameters()))
 
 
-def _trace_fx(module: nn.Module, arguments: CallArguments, called: CalledModules | None) -> TracedModule:
-    """`called`: submodules that are called as they are; None: those that torch.fx cannot follow."""
+def _trace_fx(
+    module: nn.Module, arguments: CallArguments, called: CalledModules, run: Callable[[], Any] | None
+) -> TracedModule:
+    """`called`: submodules that are called as they are; with `run` (see trace_graph), others too."""
     call = _FlatCall(module, arguments.form)
-
-    def run() -> None:
-        call(*(value.clone() for value in arguments.tensors))
-
-    root = _INNER.rstrip(".")
-    retry = run if called is None else None
-    graph, called = trace_graph(call, arguments.names, called or CalledModules(), root=root, run=retry)
+    graph, called = trace_graph(call, arguments.names, called, root=_INNER.rstrip("."), run=run)
     return replace(_traced(call, graph, call, "torch.fx"), called=called)
 
 

@@ -32,11 +32,12 @@ _ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerD
 
 @dataclass(frozen=True)
 class ModelGraphs:
-    """The graphs of one module, over the same parameters and buffers."""
+    """The graphs of one module, over the same parameters and buffers. `example`: with which they were made."""
 
     training: TracedModule
     evaluation: TracedModule
     recipes: tuple[GraphRecipe, GraphRecipe]  # training, evaluation
+    example: CallArguments
 
 
 def find_graphs(
@@ -54,7 +55,7 @@ def find_graphs(
     called = CalledModules() if split else None
     training = _traced(module, arguments, "", tracers, called)
     facts = _facts(training, arguments, fewer=split)
-    with _evaluation_mode(module):
+    with evaluation_mode(module):
         if training.tracer != tracers[0]:  # alike graphs are cut alike
             tracers = tracers[::-1]
         evaluation = _traced(module, arguments, "in evaluation mode, ", tracers, called)
@@ -63,7 +64,7 @@ def find_graphs(
         GraphRecipe(training.tracer, facts, training.called),
         GraphRecipe(evaluation.tracer, evaluation_facts, evaluation.called),
     )
-    return ModelGraphs(training, evaluation, recipes)
+    return ModelGraphs(training, evaluation, recipes, arguments)
 
 
 def _whole_graphs(module: nn.Module, arguments: CallArguments) -> ModelGraphs:
@@ -71,17 +72,17 @@ def _whole_graphs(module: nn.Module, arguments: CallArguments) -> ModelGraphs:
     training = replace(stage_graph(chain, arguments), tracer=WHOLE)
     facts = graph_facts(training, arguments.tensors)
     facts = replace(facts, state=frozenset(name.removeprefix("0.") for name in facts.state))
-    with _evaluation_mode(module):
+    with evaluation_mode(module):
         evaluation = replace(stage_graph(chain, arguments), tracer=WHOLE)
-    return ModelGraphs(training, evaluation, (GraphRecipe(WHOLE, facts), GraphRecipe(WHOLE, facts)))
+    return ModelGraphs(training, evaluation, (GraphRecipe(WHOLE, facts), GraphRecipe(WHOLE, facts)), arguments)
 
 
 def repeat_graphs(module: nn.Module, arguments: CallArguments, recipes: tuple[GraphRecipe, GraphRecipe]) -> ModelGraphs:
     """The graphs that rank 0 found, of this rank's module."""
     training = _repeated(module, arguments, recipes[0])
-    with _evaluation_mode(module):
+    with evaluation_mode(module):
         evaluation = _repeated(module, arguments, recipes[1])
-    return ModelGraphs(training, evaluation, recipes)
+    return ModelGraphs(training, evaluation, recipes, arguments)
 
 
 def _traced(
@@ -116,7 +117,8 @@ def _repeated(module: nn.Module, arguments: CallArguments, recipe: GraphRecipe) 
 
 
 @contextmanager
-def _evaluation_mode(module: nn.Module) -> Iterator[None]:
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Context in which a module is traced as it evaluates."""
     module.eval()
     try:
         with torch.no_grad():

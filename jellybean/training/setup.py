@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ import torch.distributed as dist
 from jellybean.documents.training import AUTO, TrainingDocument
 from jellybean.documents.training.run import TORCH
 from jellybean.pipeline.torch_devices import move_module
+from jellybean.training.called_modules import CutGraphs, calling_modules
 from jellybean.training.checkpoints.frozen import FrozenWeights
 from jellybean.training.choice.decide import Decision, decide
 from jellybean.training.choice.schedule_choice import ScheduleChoice
@@ -24,7 +25,7 @@ from jellybean.training.data.loading import TrainingData
 from jellybean.training.data.rows import MemoryRows, ReadPlan
 from jellybean.training.data.sampler import MicrobatchSampler, TestSampler
 from jellybean.training.errors import TrainingError, refusals
-from jellybean.training.graphs import ModelGraphs
+from jellybean.training.graphs import GraphRecipe, ModelGraphs, repeat_graphs
 from jellybean.training.inputs import TrainingInputs
 from jellybean.training.metrics import Measures
 from jellybean.training.model_comparison import (
@@ -44,7 +45,7 @@ from jellybean.training.processes.transport import StageTransport
 from jellybean.training.stages.all_reduce import ProcessGroups, TiedWeights, make_process_groups
 from jellybean.training.stages.averages import AveragedWeights
 from jellybean.training.stages.cut import CutModule, cut_module
-from jellybean.training.stages.evaluation_cut import EvaluationCut, cut_for_evaluation
+from jellybean.training.stages.evaluation_cut import EvaluationCut
 from jellybean.training.stages.evaluation_pass import EvaluationPass, EvaluationStage
 from jellybean.training.stages.gradient_sums import GradientSums
 from jellybean.training.stages.interpreter import ActionLog, Interpreter, Place
@@ -194,14 +195,13 @@ class _RunBuilder:
     def build(self) -> RankRun:
         """A collective call: process groups are made."""
         document, rank, schedule, choice = self._document, self._rank, self._schedule, self._choice
-        facts, direct = self._graphs.recipes[0].facts, schedule.edges is not None
+        direct = schedule.edges is not None
         if self._is_whole:
             training, evaluation = self._whole()
         else:
-            training = cut_module(self._graphs.training, facts, choice.stage_of, direct=direct)
-            evaluation = cut_for_evaluation(
-                self._graphs.evaluation, self._graphs.recipes[1].facts, training, choice.stage_of
-            )
+            cut = self._cut_graphs(direct=direct)
+            self._graphs = cut.graphs
+            training, evaluation = cut.cut(direct=direct)
         results = self._results(training, evaluation.stages)
         if rank.rank == 0:
             self._compare_update(training, evaluation, results)
@@ -232,6 +232,22 @@ class _RunBuilder:
             frozen=FrozenWeights(parts.held, split.weights.frozen),
             split=split,
         )
+
+    def _cut_graphs(self, *, direct: bool) -> CutGraphs:
+        """The graphs that the stages are cut from, in which modules within a stage are called. A collective call."""
+        cut, module = CutGraphs(self._graphs, self._choice.stage_of), self._inputs.module
+        if self._rank.tensor > 1:
+            return cut
+        called: CutGraphs | None = None
+        decided: list[tuple[tuple[GraphRecipe, GraphRecipe], Mapping[str, int]] | None] = [None]
+        if self._rank.rank == 0:
+            called = calling_modules(module, cut, direct=direct)
+            decided = [(called.graphs.recipes, called.stage_of) if called is not None else None]
+        dist.broadcast_object_list(decided, src=0)
+        if decided[0] is None or called is not None:
+            return called or cut
+        recipes, stage_of = decided[0]
+        return CutGraphs(repeat_graphs(module, self._graphs.example, recipes), stage_of)
 
     def trial(self) -> TrialRun:
         """Iterations on copies of this rank's stages. A collective call, also of ranks that are not used."""

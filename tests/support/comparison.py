@@ -10,6 +10,7 @@ from torch import nn
 
 from jellybean.pipeline.torch_trace import CallArguments
 from jellybean.training import find_graphs
+from jellybean.training.called_modules import CutGraphs, calling_modules
 from jellybean.training.model_comparison import (
     ComparedRows,
     ComparedStages,
@@ -18,8 +19,6 @@ from jellybean.training.model_comparison import (
     rows_of_sizes,
 )
 from jellybean.training.samples import Samples
-from jellybean.training.stages.cut import cut_module
-from jellybean.training.stages.evaluation_cut import cut_for_evaluation
 from jellybean.training.stages.stage import StageSettings
 from jellybean_solver.pipeline import make_schedule
 
@@ -46,13 +45,16 @@ def compare(
     graphs = find_graphs(module, rows.take(slice(0, TRACED_ROWS)).inputs)
     units = graphs.recipes[0].facts.units
     stage_of = {name: min(n * stages // len(units), stages - 1) for n, unit in enumerate(units) for name in unit}
-    training = cut_module(graphs.training, graphs.recipes[0].facts, stage_of, stages)
-    evaluation = cut_for_evaluation(graphs.evaluation, graphs.recipes[1].facts, training, stage_of)
+    cut = CutGraphs(graphs, stage_of)
+    cut = calling_modules(module, cut, direct=False) or cut
+    training, evaluation = cut.cut(direct=False)
     results = graphs.training.result.nest, graphs.evaluation.result.nest
     order = make_schedule(schedule, stages, max(stages, 2))
-    cut = ComparedStages(training, evaluation, results, loss, settings, order)
+    compared = ComparedStages(training, evaluation, results, loss, settings, order)
 
     def example(size: int) -> Samples:
         return rows.take(slice(0, size))
 
-    return compare_update(module, cut, ComparedRows(rows_of_sizes(example, sizes), rows_of_sizes(example, sizes[-2:])))
+    return compare_update(
+        module, compared, ComparedRows(rows_of_sizes(example, sizes), rows_of_sizes(example, sizes[-2:]))
+    )
