@@ -8,157 +8,173 @@ training and in evaluation mode, in the run's precision, and once more with othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
-from torch import nn
+from torch import fx, nn
 
-from jellybean.pipeline.torch_gradients import gradient_digests, tensor_digest
-from jellybean.pipeline.torch_saved import TemporaryFileError, activations_in_file
-from jellybean.pipeline.torch_state import ModuleState, seed_generators
+from jellybean.pipeline.torch_gradients import tensor_digest
+from jellybean.pipeline.torch_state import ModuleState, seed_generators, state_kept
 from jellybean.pipeline.torch_trace import flat_tensors
-from jellybean.pipeline.user_errors import place_and_reason
-from jellybean.training.data.sampler import Division
-from jellybean.training.errors import TrainingError
+from jellybean.training.compared_runs import (
+    GRADIENT,
+    ComparedRows,
+    ComparedStages,
+    Digest,
+    Outcome,
+    PlainRun,
+    StagedRun,
+    autocast_of,
+    outcomes,
+)
 from jellybean.training.samples import Samples
-from jellybean.training.stages.cut import CutModule
-from jellybean.training.stages.evaluation_cut import EvaluationCut
-from jellybean.training.stages.evaluation_pass import EvaluationStage
-from jellybean.training.stages.interpreter import Interpreter, Place
-from jellybean.training.stages.stage import LossFunction, StageCopy, StageSettings
-from jellybean_solver.pipeline import Action, ActionKind, Schedule
 
-_GRADIENT = "the gradient of "
-Digest: TypeAlias = torch.Tensor | None  # of a tensor; None where there is none
-LEAST_CALLS = 3  # in training: Python that counts shows after the second
-# Largest difference of digests, relative to the norm. The same operations on the same numbers in the same order differ
-# by nothing; sums of gradients in another order by rounding. What a graph drops differs by far more.
-_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
-_TOLERANCE_16_BIT = 2e-2  # of gradients
+_NOT_SAVED = (
+    "forward changes {} in Python, which no checkpoint has: a run that resumes begins with the value of the start; "
+    "a buffer would be saved"
+)
 
 
 @dataclass(frozen=True)
-class ComparedRows:
-    """Micro-batches of each size that occurs, in training and in the test."""
+class Comparison:
+    """`difference`: why the stages are another model; empty if they are not. `note`: what the user must know."""
 
-    training: tuple[Samples, ...]
-    test: tuple[Samples, ...]
-
-
-@dataclass(frozen=True)
-class ComparedStages:
-    """The stages of a run, and what they compute with. `results`: (training, evaluation) nest what the last returns."""
-
-    training: CutModule
-    evaluation: EvaluationCut
-    results: tuple[Callable[[Sequence[Any]], Any], Callable[[Sequence[Any]], Any]]
-    loss: LossFunction
-    settings: StageSettings
-    schedule: Schedule
+    difference: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first value that the stages compute otherwise. `what`: for messages; `by`: relative to its norm."""
+    """The first value that the stages compute otherwise, in call number `call`.
+
+    `what`: for messages. `by`: relative to the norm.
+    """
 
     mode: str
     rows: int
     what: str
     by: float
+    call: int = 0
+
+    @property
+    def in_gradients(self) -> bool:
+        """Whether the forward pass was the same."""
+        return self.what.startswith(GRADIENT)
 
     def __str__(self) -> str:
         amount = f"differs by {self.by:.2g}" if self.by < float("inf") else "is there only once"
         return f"{self.mode}, with a micro-batch of {self.rows} rows, {self.what} {amount}"
 
 
-@dataclass
-class _Outcome:
-    """What one call computed: digests by name, in the order of comparison."""
-
-    mode: str
-    rows: int
-    values: dict[str, Digest] = field(default_factory=dict)
-    dtype: torch.dtype = torch.float32
-
-    def tolerance(self, what: str) -> float:
-        """How far a value may be apart."""
-        is_short = self.dtype not in _TOLERANCE
-        if what.startswith(_GRADIENT) and is_short:
-            return _TOLERANCE_16_BIT
-        return _TOLERANCE[torch.float32 if is_short else self.dtype]
-
-
-def sizes_of(division: Division) -> tuple[int, ...]:
-    """The sizes of the micro-batches of a pass, each once, those of the first iteration before those of the last."""
-    iterations = dict.fromkeys((0, max(0, division.iterations - 1)))
-    ends = (0, *range(1, division.parts))
-    sizes = (len(division.part(iteration, number)) for iteration in iterations for number in ends)
-    return tuple(size for size in dict.fromkeys(sizes) if size)
-
-
-def rows_of_sizes(example: Callable[[int], Samples], sizes: Sequence[int], calls: int = 1) -> tuple[Samples, ...]:
-    """Micro-batches of these sizes, at least `calls` of them, of rows that follow each other while there are any."""
-    wanted = [*sizes, *(sizes[0] for _ in range(calls - len(sizes)))] if sizes else []
-    every = example(sum(wanted))
-    found, first = [], 0
-    for size in wanted:
-        first = first if first + size <= len(every) else 0
-        found.append(every.take(slice(first, first + size)))
-        first += size
-    return tuple(found)
-
-
-def compare_update(module: nn.Module, stages: ComparedStages, rows: ComparedRows) -> Difference | None:
-    """The first difference between the module and its stages; None if they compute the same.
+def compare_update(module: nn.Module, stages: ComparedStages, rows: ComparedRows) -> Comparison:
+    """Compare the module with its stages, and say what differs first.
 
     The module is afterwards as it was. TrainingError if the module cannot be run on these rows.
     """
     state = ModuleState(module)
     try:
-        expected = list(_outcomes(_Plain(module, stages), module, rows))
+        expected, changes = _expected(module, stages, rows)
         state.restore()
-        return _first_difference(expected, _outcomes(_Staged(module, stages), module, rows))
+        if refused := _why_refused(changes, stages):
+            return Comparison(refused)
+        difference = _first_difference(expected, outcomes(StagedRun(module, stages), module, rows))
+        state.restore()
+        if difference is not None and (
+            other := _first_difference(expected, outcomes(PlainRun(module, stages), module, rows))
+        ):
+            return Comparison(note=f"the model computes something else each time: {other}")
+        state.restore()
+        if difference is not None:
+            return Comparison(f"{difference}{_place(module, stages, rows, difference)}")
     finally:
         state.restore()
         module.train()
+    return Comparison(note=_NOT_SAVED.format(changes[0][1]) if changes else "")
 
 
-def _outcomes(run: _Plain | _Staged, module: nn.Module, rows: ComparedRows) -> Iterator[_Outcome]:
-    """All calls of one update, with what each computed; then the first ones with the weights of another update."""
-    for number, batch in enumerate(rows.training):
-        seed_generators(number)
-        yield run.train(batch)
-    for batch in rows.test:
-        yield run.evaluate(batch)
-    with _negated(module):
-        seed_generators(0)
-        yield run.train(rows.training[0])
-        for batch in rows.test[:1]:
-            yield run.evaluate(batch)
+Change: TypeAlias = tuple[nn.Module | None, str]
 
 
-@contextmanager
-def _negated(module: nn.Module) -> Iterator[None]:
-    """Context in which the trained weights are others: a change that no rounding keeps from being undone."""
-    trained = [value for value in module.parameters() if value.requires_grad]
-    with torch.no_grad():
-        torch._foreach_neg_(trained)
+def _expected(module: nn.Module, stages: ComparedStages, rows: ComparedRows) -> tuple[list[Outcome], list[Change]]:
+    """(what the module computes, the Python values that it changes again after its first call)."""
+    calls = outcomes(PlainRun(module, stages), module, rows)
+    expected = [next(calls)]
+    later = ModuleState(module)
+    expected += calls
+    return expected, later.changes()
+
+
+def _why_refused(changes: Sequence[Change], stages: ComparedStages) -> str:
+    """Why Python values that forward changes make the stages another model; empty if they do not."""
+    called = stages.called
+    for owner, name in changes:
+        place = f"forward changes {name}{f' of {type(owner).__name__}' if owner is not None else ''} in Python"
+        if owner is None and len(stages.training.stages) > 1:
+            return f"{place}, and each of the {len(stages.training.stages)} stages would have a value of its own"
+        if owner is not None and id(owner) not in called:
+            return f"{place}, which no stage follows, as a cut lies inside this module"
+        if stages.copies > 1:
+            return f"{place}, and each of {stages.copies} copies would count its own micro-batches"
+        if stages.settings.recompute:
+            return f"{place}, and `recompute` runs forward twice"
+    return ""
+
+
+def _place(module: nn.Module, stages: ComparedStages, rows: ComparedRows, difference: Difference) -> str:
+    """The first module whose result no operation of the graph computes, for messages; empty if there is none."""
+    if difference.in_gradients or difference.call >= len(rows.training):
+        return ""
+    batch = rows.training[difference.call]
+    values: list[torch.Tensor] = []
+    with state_kept(module), torch.no_grad(), autocast_of(stages.settings):
+        seed_generators(difference.call)
+        _Values(stages.graph, values).run(*(value.clone() for value in batch.inputs.tensors))
+    with state_kept(module), torch.no_grad(), autocast_of(stages.settings):
+        seed_generators(difference.call)
+        for name, part, digests in _module_results(module, batch):
+            missing = [one for one in digests if not any(_apart(one, other) <= 1e-6 for other in values)]
+            if missing:
+                return f"; the first module that differs is {name or 'the model'} ({type(part).__name__})"
+    return ""
+
+
+class _Values(fx.Interpreter):  # type: ignore[misc]  # mypy does not follow torch
+    """Runs a graph and digests every value."""
+
+    def __init__(self, graph: fx.GraphModule, values: list[torch.Tensor]) -> None:
+        super().__init__(graph)
+        self._values = values
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        self._values += map(tensor_digest, flat_tensors(value))
+        return value
+
+
+def _module_results(module: nn.Module, batch: Samples) -> list[tuple[str, nn.Module, list[torch.Tensor]]]:
+    """Digests of what each submodule returns, in the order in which they do."""
+    results: list[tuple[str, nn.Module, list[torch.Tensor]]] = []
+
+    def keep(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        return lambda part, _, result: results.append((name, part, list(map(tensor_digest, flat_tensors(result)))))
+
+    hooks = [part.register_forward_hook(keep(name)) for name, part in module.named_modules()]
     try:
-        yield
+        batch.inputs.call(module)
     finally:
-        with torch.no_grad():
-            torch._foreach_neg_(trained)
+        for hook in hooks:
+            hook.remove()
+    return results
 
 
-def _first_difference(expected: Sequence[_Outcome], outcomes: Iterator[_Outcome]) -> Difference | None:
-    for one, other in zip(expected, outcomes, strict=True):
+def _first_difference(expected: Sequence[Outcome], calls: Iterator[Outcome]) -> Difference | None:
+    for call, (one, other) in enumerate(zip(expected, calls, strict=True)):
         for what in one.values | other.values:
             by = _apart(one.values.get(what), other.values.get(what))
             if not by <= one.tolerance(what):
-                return Difference(one.mode, one.rows, what, by)
+                return Difference(one.mode, one.rows, what, by, call)
     return None
 
 
@@ -172,218 +188,3 @@ def _apart(one: Digest, other: Digest) -> float:
     apart = torch.where(undefined, 0.0, (one - other).abs()).max()
     scale = torch.where(torch.isfinite(one), one.abs(), 0.0).max()
     return float(apart / scale.clamp(min=1e-30)) if apart else 0.0
-
-
-class _Plain:
-    """The module itself, on this process."""
-
-    def __init__(self, module: nn.Module, stages: ComparedStages) -> None:
-        self._module, self._stages = module, stages
-        self._names = {id(value): name for name, value in module.named_parameters()}
-
-    def train(self, batch: Samples) -> _Outcome:
-        """A micro-batch forward and backward."""
-        module = self._module.train()
-        weights = [value for value in module.parameters() if value.requires_grad]
-        with self._run("in training mode", batch), activations_in_file((*weights, *module.buffers())):
-            with _autocast(self._stages.settings):
-                outputs = batch.inputs.call(module)
-                loss = self._stages.loss(outputs, batch.target(slice(None)))
-            digests: list[Digest] = [None] * len(weights)
-            if loss.requires_grad:
-                digests = gradient_digests([loss], [torch.ones_like(loss)], weights)
-        named = {id(value): digest for value, digest in zip(weights, digests, strict=True)}
-        return _trained(self._module, self._stages.settings, batch, loss, named)
-
-    def evaluate(self, batch: Samples) -> _Outcome:
-        """A micro-batch forward in evaluation mode."""
-        module = self._module.eval()
-        with self._run("in evaluation mode", batch), torch.no_grad(), _autocast(self._stages.settings):
-            outputs = batch.inputs.call(module)
-        module.train()
-        return _evaluated(self._module, self._stages.settings, batch, outputs)
-
-    @contextmanager
-    def _run(self, mode: str, batch: Samples) -> Iterator[None]:
-        try:
-            yield
-        except TemporaryFileError:
-            raise
-        except Exception as error:  # user code may raise anything
-            raise TrainingError(
-                f"{mode}, the model fails on a micro-batch of {len(batch)} rows, which this run has"
-                f"{place_and_reason(error)}"
-            ) from error
-
-
-class _Staged:
-    """The run's stages, one after the other on this process."""
-
-    def __init__(self, module: nn.Module, stages: ComparedStages) -> None:
-        self._module, self._stages = module, stages
-        cpu, last = torch.device("cpu"), len(stages.training.stages) - 1
-        self._held = {
-            (number, 0): stage.copy(stages.settings, self._loss if number == last else None, cpu)
-            for number, stage in enumerate(stages.training.stages)
-        }
-        schedule = _in_order(stages.schedule)
-        self._gradients = _GradientDigests(self._held, stages.training)
-        transport: Any = None  # all stages are here, and nothing is sent
-        updates: Any = _NoUpdates()
-        self._interpreter = Interpreter(schedule, self._held, transport, updates, Place(0), self._gradients.collect)
-        self._evaluation = [
-            EvaluationStage(stage.module, stage.inputs.arguments, names, stages.settings.precision)
-            for stage, names in zip(stages.evaluation.stages.stages, stages.evaluation.names, strict=True)
-        ]
-
-    def train(self, batch: Samples) -> _Outcome:
-        """A micro-batch forward and backward, through all stages."""
-        with self._run("in training mode", batch):
-            self._gradients.clear()
-            log = self._interpreter.run(_Feed(batch))
-        return _trained(self._module, self._stages.settings, batch, log.losses[0], self._gradients.digests())
-
-    def evaluate(self, batch: Samples) -> _Outcome:
-        """A micro-batch forward in evaluation mode, through all stages."""
-        values: tuple[Any, ...] = ()
-        with self._run("in evaluation mode", batch):
-            for number, stage in enumerate(self._evaluation):
-                arguments = [batch.inputs.tensors[index].clone() for index in stage.arguments]
-                values = stage.run((*values, *arguments), _tensors(self._held[number, 0]))
-        return _evaluated(self._module, self._stages.settings, batch, self._stages.results[1](values))
-
-    def _loss(self, tensors: Any, target: Any) -> torch.Tensor:
-        return self._stages.loss(self._stages.results[0](tensors), target)
-
-    @contextmanager
-    def _run(self, mode: str, batch: Samples) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # operations of the graph may raise anything
-            raise TrainingError(
-                f"{mode}, the model runs on a micro-batch of {len(batch)} rows, and its stages fail"
-                f"{place_and_reason(error)}"
-            ) from error
-
-
-@dataclass(frozen=True)
-class _Feed:
-    """One micro-batch, for an interpreter. Random numbers go on from stage to stage, as in the module."""
-
-    batch: Samples
-
-    def inputs(self, microbatch: int, arguments: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
-        return tuple(self.batch.inputs.tensors[argument].clone() for argument in arguments)
-
-    def target(self, microbatch: int) -> Any:
-        return self.batch.target(slice(None))
-
-    def factor(self, microbatch: int) -> float:
-        return 1.0
-
-    def seed(self, microbatch: int, stage: int) -> torch.Tensor:
-        return torch.default_generator.get_state()
-
-
-class _NoUpdates:
-    """The updates of an iteration that has none."""
-
-    loss_factor = 1.0
-
-    def begin_iteration(self, settings: Sequence[Any]) -> None:
-        """Nothing is pending."""
-
-
-class _GradientDigests:
-    """Takes the gradients of each backward pass from the stages, so that they are never in memory all at once.
-
-    Those of weights in several stages are added up first.
-    """
-
-    def __init__(self, held: Mapping[tuple[int, int], StageCopy], cut: CutModule) -> None:
-        self._held = held
-        tied = {name for names in cut.tied.values() for name in names.items()}
-        self._tied = {id(held[number, 0].versions.parameters[name]) for number, name in tied}
-        self._digests: dict[int, Digest] = {}
-        self._sums: dict[int, torch.Tensor] = {}
-
-    def clear(self) -> None:
-        """Begin with none."""
-        self._digests, self._sums = {}, {}
-
-    def collect(self) -> None:
-        """Digest what the stages have, and take it from them."""
-        for stage in self._held.values():
-            for name, gradient in stage.gradient.items():
-                key = id(stage.versions.parameters[name])
-                if key in self._tied:
-                    self._sums[key] = self._sums[key] + gradient if key in self._sums else gradient
-                else:
-                    self._digests[key] = tensor_digest(gradient)
-            stage.gradient.clear()
-
-    def digests(self) -> dict[int, Digest]:
-        """By the id of the weight."""
-        return self._digests | {key: tensor_digest(total) for key, total in self._sums.items()}
-
-
-def _in_order(schedule: Schedule) -> Schedule:
-    """One micro-batch through all stages of a schedule on one device, in actions of the schedule's kinds."""
-    stages = range(schedule.stages)
-    kinds = {action.kind for _, action in schedule}
-    backwards = [ActionKind.BACKWARD]
-    if ActionKind.WEIGHT_GRADIENT in kinds:
-        backwards = [ActionKind.INPUT_GRADIENT, ActionKind.WEIGHT_GRADIENT]
-    forwards = [Action(ActionKind.FORWARD, stage, 0) for stage in stages]
-    actions = (*forwards, *(Action(kind, stage, 0) for stage in reversed(stages) for kind in backwards))
-    return replace(
-        schedule, microbatches=1, period=1, device_of=((0,) * schedule.stages,), pipes=(0,), actions=(actions,)
-    )
-
-
-def _trained(
-    module: nn.Module, settings: StageSettings, batch: Samples, loss: torch.Tensor, gradients: Mapping[int, Digest]
-) -> _Outcome:
-    dtype = _dtype(settings, module, loss)
-    outcome = _Outcome("in training mode", len(batch), {"the loss": tensor_digest(loss)}, dtype)
-    for name, value in module.named_parameters():
-        if value.requires_grad:
-            outcome.values[f"{_GRADIENT}{name} ({_kind(module, name)})"] = gradients.get(id(value))
-    return _with_buffers(module, outcome)
-
-
-def _evaluated(module: nn.Module, settings: StageSettings, batch: Samples, outputs: Any) -> _Outcome:
-    tensors = flat_tensors(outputs)
-    outcome = _Outcome("in evaluation mode", len(batch), {}, _dtype(settings, module, *tensors))
-    for number, value in enumerate(tensors):
-        outcome.values[f"output {number + 1}"] = tensor_digest(value)
-    return _with_buffers(module, outcome)
-
-
-def _with_buffers(module: nn.Module, outcome: _Outcome) -> _Outcome:
-    """With the buffers after the call."""
-    for name, value in module.named_buffers():
-        outcome.values[f"the buffer {name} ({_kind(module, name)})"] = tensor_digest(value)
-    return outcome
-
-
-def _kind(module: nn.Module, name: str) -> str:
-    """The class of the module that has a parameter or a buffer."""
-    return type(module.get_submodule(name.rpartition(".")[0])).__name__
-
-
-def _dtype(settings: StageSettings, module: nn.Module, *tensors: torch.Tensor) -> torch.dtype:
-    """The shortest floating type of the computation, which decides how far results may be apart."""
-    if settings.precision is not None:
-        return settings.precision
-    values = [value for value in (*tensors, *module.parameters()) if value.is_floating_point()]
-    return min((value.dtype for value in values), key=lambda dtype: dtype.itemsize, default=torch.float32)
-
-
-def _tensors(stage: StageCopy) -> dict[str, torch.Tensor]:
-    """The weights and buffers that a stage's evaluation computes with."""
-    return {**stage.versions.parameters, **dict(stage.module.named_buffers())}
-
-
-def _autocast(settings: StageSettings) -> Any:
-    return torch.autocast("cpu", settings.precision) if settings.precision is not None else nullcontext()

@@ -20,6 +20,7 @@ from jellybean.training.checkpoints.frozen import FrozenWeights
 from jellybean.training.choice.decide import Decision, decide
 from jellybean.training.choice.schedule_choice import ScheduleChoice
 from jellybean.training.choice.trial import TrialRun
+from jellybean.training.compared_runs import LEAST_CALLS, ComparedRows, ComparedStages, rows_of_sizes, sizes_of
 from jellybean.training.data.feed import IterationFeed
 from jellybean.training.data.loading import TrainingData
 from jellybean.training.data.rows import MemoryRows, ReadPlan
@@ -28,14 +29,7 @@ from jellybean.training.errors import TrainingError, refusals
 from jellybean.training.graphs import GraphRecipe, ModelGraphs, repeat_graphs
 from jellybean.training.inputs import TrainingInputs
 from jellybean.training.metrics import Measures
-from jellybean.training.model_comparison import (
-    LEAST_CALLS,
-    ComparedRows,
-    ComparedStages,
-    compare_update,
-    rows_of_sizes,
-    sizes_of,
-)
+from jellybean.training.model_comparison import compare_update
 from jellybean.training.optimization.optimizers import OptimizerPlan
 from jellybean.training.preparation import PreparedRank, Report, prepare_rank, unreported
 from jellybean.training.processes.host_memory import return_freed_memory
@@ -64,6 +58,12 @@ from jellybean.training.tensor_parallel.stages import (
 )
 from jellybean.training.tensor_parallel.sums import make_sums
 from jellybean_solver.pipeline import STEADY_ROUNDS, Schedule
+
+_OTHER_MODEL = (
+    ". The stages would train another model: a graph drops hooks, branches on sizes and values, regions of autocast "
+    "and no_grad, and what Python counts. Set devices: 1, which trains the model itself, move this into a submodule "
+    "that fits into one stage, or give the model as `stages`"
+)
 
 
 class ResultForm(Protocol):
@@ -151,7 +151,7 @@ def decide_on_ranks(prepared: PreparedRank) -> Decision:
 def run_of(prepared: PreparedRank, document: TrainingDocument, rank: Rank, choice: ScheduleChoice) -> RankRun:
     """This rank's run of a choice. A collective call of all ranks of the document."""
     run = _RunBuilder(document, rank, prepared.inputs, choice, prepared.graphs).build()
-    return replace(run, warning=prepared.warning)
+    return replace(run, warning="; ".join(filter(None, (prepared.warning, run.warning))))
 
 
 def trial_of(prepared: PreparedRank, document: TrainingDocument, choice: ScheduleChoice) -> TrialRun:
@@ -203,8 +203,7 @@ class _RunBuilder:
             self._graphs = cut.graphs
             training, evaluation = cut.cut(direct=direct)
         results = self._results(training, evaluation.stages)
-        if rank.rank == 0:
-            self._compare_update(training, evaluation, results)
+        warning = self._compare_update(training, evaluation, results) if rank.rank == 0 else ""
         groups, untrained = self._process_groups(training), self._untrained(training)
         self._read_weights(training)
         own = [number for number, _ in schedule.copies_on(rank.device_index)]
@@ -231,6 +230,7 @@ class _RunBuilder:
             copies=dict(parts.groups.copies),
             frozen=FrozenWeights(parts.held, split.weights.frozen),
             split=split,
+            warning=warning,
         )
 
     def _cut_graphs(self, *, direct: bool) -> CutGraphs:
@@ -351,8 +351,11 @@ class _RunBuilder:
 
     def _compare_update(
         self, training: CutModule, evaluation: EvaluationCut, results: tuple[ResultForm, ResultForm]
-    ) -> None:
-        """TrainingError if the stages compute something else than the module. On rank 0, which has all of it."""
+    ) -> str:
+        """What the user must know of the model, or empty. On rank 0, which has all of it.
+
+        TrainingError if the stages compute something else than the module.
+        """
         train, test = self._inputs.data.train, self._inputs.data.test
         test_sizes = sizes_of(TestSampler(test.rows, max(1, self._sampler.size), 1))
         rows = ComparedRows(
@@ -360,10 +363,20 @@ class _RunBuilder:
             rows_of_sizes(test.example, test_sizes),
         )
         nests = results[0].nest, results[1].nest
-        stages = ComparedStages(training, evaluation, nests, self._inputs.loss, self._settings(), self._schedule)
-        difference = compare_update(self._inputs.module, stages, rows)
-        if difference is not None:
-            raise TrainingError(f"{self._document.model_name}: {difference}")
+        stages = ComparedStages(
+            training,
+            evaluation,
+            nests,
+            self._inputs.loss,
+            self._settings(),
+            self._schedule,
+            self._graphs.training.graph,
+            self._document.replicas * len(self._schedule.device_of),
+        )
+        compared = compare_update(self._inputs.module, stages, rows)
+        if compared.difference:
+            raise TrainingError(f"{self._document.model_name}: {compared.difference}{_OTHER_MODEL}")
+        return compared.note
 
     def _read_weights(self, cut: CutModule) -> None:
         """Read the pretrained weights of this rank's stages. Rank 0 has read all of them to check the model."""

@@ -11,13 +11,8 @@ from torch import nn
 from jellybean.pipeline.torch_trace import CallArguments
 from jellybean.training import find_graphs
 from jellybean.training.called_modules import CutGraphs, calling_modules
-from jellybean.training.model_comparison import (
-    ComparedRows,
-    ComparedStages,
-    Difference,
-    compare_update,
-    rows_of_sizes,
-)
+from jellybean.training.compared_runs import ComparedRows, ComparedStages, rows_of_sizes
+from jellybean.training.model_comparison import Comparison, compare_update
 from jellybean.training.samples import Samples
 from jellybean.training.stages.stage import StageSettings
 from jellybean_solver.pipeline import make_schedule
@@ -35,8 +30,9 @@ def compare(
     schedule: str = "1f1b",
     loss: Callable[[Any, Any], torch.Tensor] = nn.functional.mse_loss,
     settings: StageSettings = StageSettings(keeps_versions=False),
-) -> Difference | None:
-    """The first difference of a model that is cut into stages of about as many operations each.
+    copies: int = 1,
+) -> Comparison:
+    """The comparison of a model that is cut into stages of about as many operations each.
 
     JellyBeanError if it cannot be traced, cut or run.
     """
@@ -50,7 +46,8 @@ def compare(
     training, evaluation = cut.cut(direct=False)
     results = graphs.training.result.nest, graphs.evaluation.result.nest
     order = make_schedule(schedule, stages, max(stages, 2))
-    compared = ComparedStages(training, evaluation, results, loss, settings, order)
+    graph = cut.graphs.training.graph
+    compared = ComparedStages(training, evaluation, results, loss, settings, order, graph, copies)
 
     def example(size: int) -> Samples:
         return rows.take(slice(0, size))
