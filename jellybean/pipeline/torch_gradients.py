@@ -29,7 +29,7 @@ def gradient_digests(
 
     hooks = [weight.register_post_accumulate_grad_hook(digest) for weight in weights]
     try:
-        torch.autograd.backward(roots, coming, inputs=list(weights))
+        torch.autograd.backward(roots, coming)
     finally:
         for hook in hooks:
             hook.remove()
@@ -38,6 +38,11 @@ def gradient_digests(
 
 def tensor_digest(tensor: torch.Tensor) -> torch.Tensor:
     """The norm of a tensor and its projections on two random vectors, in double precision."""
+    with torch.autocast(tensor.device.type, enabled=False):
+        return _digest(tensor)
+
+
+def _digest(tensor: torch.Tensor) -> torch.Tensor:
     values = (tensor.to_dense() if tensor.is_sparse else tensor).detach().reshape(-1)
     if values.is_complex():
         values = torch.view_as_real(values.resolve_conj()).reshape(-1)

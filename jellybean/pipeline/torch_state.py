@@ -23,9 +23,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from jellybean.errors import JellyBeanError
 from jellybean.pipeline.user_errors import is_users_file
 
 _MAX_ELEMENTS = 2**22  # of a tensor that is no buffer: a larger one is data, and no model's memory
+_MAX_WEIGHTS_BYTES = 2**26  # weights that are copied at each trial, so that forward may write into them
 _MAX_VALUES = 200_000  # Python values that are looked at; beyond lie data sets
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _UNCHANGEABLE = (*_PLAIN, type, types.ModuleType)
@@ -72,17 +74,25 @@ class ModuleState:
     _holders: list[_Holder] = field(default_factory=list)
     _tensors: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     _generators: list[tuple[Callable[[Any], Any], Any]] = field(default_factory=list)
+    _norms: list[tuple[torch.Tensor, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._random = random_states()
         walk = _Walk(self)
-        weights = {id(value) for value in self.module.parameters()}
-        walk.seen |= weights
+        weights = list(self.module.parameters())
+        walk.seen |= {id(value) for value in weights}
+        if sum(value.nbytes for value in weights) <= _MAX_WEIGHTS_BYTES:
+            self._tensors += [(value, value.detach().clone()) for value in weights if _is_dense(value)]
+        else:
+            self._norms = [(value, _norm(value)) for value in weights if _is_dense(value)]
         for name, part in self.module.named_modules():
             walk.add_module(part, name)
 
     def restore(self) -> None:
-        """Give the module back what it remembered."""
+        """Give the module back what it remembered.
+
+        JellyBeanError if a call wrote into weights that are too large to be copied.
+        """
         for holder in self._holders:
             _refill(holder.target, holder.values)
         with torch.no_grad():
@@ -94,6 +104,13 @@ class ModuleState:
         for set_state, state in self._generators:
             set_state(state)
         restore_random_states(self._random)
+        written = {id(value) for value, before in self._norms if _norm(value) != before}
+        for name, value in self.module.named_parameters():
+            if id(value) in written:
+                raise JellyBeanError(
+                    f"forward writes into the weight {name}, of a model with more than {_MAX_WEIGHTS_BYTES >> 20} MiB "
+                    "of weights, which trials of it do not restore: write into a buffer, or before training"
+                )
 
     def changes(self) -> list[tuple[nn.Module | None, str]]:
         """(module, name) of the Python numbers, texts and sizes of containers that are others now.
@@ -101,7 +118,7 @@ class ModuleState:
         The module is None for values outside of modules: of a class or a Python module.
         """
         return [
-            (holder.owner, f"{holder.where}{name}")
+            (holder.owner, f"{holder.where}{name}" if holder.where.endswith(".") else holder.where)
             for holder in self._holders
             for name in _differences(holder.target, holder.values)
         ]
@@ -128,20 +145,26 @@ class _Walk:
         if id(module) in self.seen:
             return
         self.seen.add(id(module))
-        kind = type(module).__name__
-        for value in module._buffers.values():
-            if value is not None and id(value) not in self.seen:
+        for _, value in module.named_buffers(recurse=False):
+            if id(value) not in self.seen:
                 self.seen.add(id(value))
                 self._state._tensors.append((value, value.detach().clone()))
+        if not isinstance(module, torch.jit.ScriptModule):  # its attributes are not Python's
+            self._add_attributes(module, name)
+
+    def _add_attributes(self, module: nn.Module, name: str) -> None:
+        kind = type(module).__name__
         for own in _OF_MODULES:
             values = module.__dict__.get(own)
             if values is not None:
-                self._hold(values, None, f"{own} of {kind} {name}: ")
-        attributes = {key: value for key, value in module.__dict__.items() if key not in _OF_MODULES}
+                self._hold(values, None, f"{own} of {kind} {name}")
         self._hold(module.__dict__, module, "self.")
-        hooks = [value._backward_hooks for value in module._parameters.values() if value is not None]
-        for value in (*attributes.values(), *hooks):
-            self._add(value, module, f"an attribute of {kind}: ")
+        for key, value in list(module.__dict__.items()):
+            if key not in _OF_MODULES:
+                self._add(value, module, f"self.{key}")
+        for value in module._parameters.values():
+            if value is not None:
+                self._add(value._backward_hooks, module, "a hook's memory")
         for cls in type(module).__mro__:
             self._add_class(cls)
 
@@ -152,14 +175,16 @@ class _Walk:
             return
         self.seen.add(id(cls))
         self._hold_names(cls, cls.__name__)
-        for value in list(vars(cls).values()):
-            self._add(value, None, f"{cls.__name__}: ")
+        for name, value in list(vars(cls).items()):
+            self._add(value, None, f"{cls.__name__}.{name}")
         if python is not None and id(python) not in self.seen:
             self.seen.add(id(python))
             self._hold_names(python, python.__name__)
-            for value in list(vars(python).values()):
-                if isinstance(value, dict | list | set | deque | torch.Tensor | torch.Generator | random.Random):
-                    self._add(value, None, f"{python.__name__}: ")
+            for name, value in list(vars(python).items()):
+                if isinstance(value, type):
+                    self._add_class(value)
+                elif not name.startswith("__"):
+                    self._add(value, None, f"{python.__name__}.{name}")
 
     def _hold_names(self, target: type | types.ModuleType, name: str) -> None:
         """The plain values among the attributes of a class or a Python module."""
@@ -208,7 +233,7 @@ def _held(value: Any, where: str) -> list[tuple[Any, str]]:
     if isinstance(value, _CONTAINERS):
         return [(value, where)]
     if isinstance(value, types.FunctionType):
-        return [(cell, f"a variable of {value.__qualname__}: ") for cell in value.__closure__ or ()]
+        return [(cell, f"a variable of {value.__qualname__}") for cell in value.__closure__ or ()]
     return [(value.__dict__, f"{type(value).__name__}.")] if _is_users_object(value) else []
 
 
@@ -233,6 +258,10 @@ def _parts_of_callable(value: Any) -> list[Any]:
     if isinstance(value, staticmethod | classmethod | property):
         return [value.fget if isinstance(value, property) else value.__func__]
     return []
+
+
+def _norm(value: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(value.detach()))
 
 
 def _is_dense(value: torch.Tensor) -> bool:

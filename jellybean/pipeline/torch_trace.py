@@ -202,15 +202,21 @@ def _trace_export(module: nn.Module, arguments: CallArguments) -> TracedModule:
     finally:
         logging.disable(logging.NOTSET)
     graph = exported.graph
-    for node in reversed(list(graph.nodes)):
-        # The guards on the example's sizes and types: the check against the module replaces them.
-        if not node.users and (node.target == "_guards_fn" or "_assert" in str(node.target)):
-            graph.erase_node(node)
+    for part in [exported, *(own for own in exported.modules() if isinstance(own, fx.GraphModule))]:
+        _erase_guards(part)
     names = iter(arguments.names)
     for node in graph.nodes:
         if node.op == "placeholder":
             node.target = next(names)
     return _traced(call, graph, exported, "torch.export")
+
+
+def _erase_guards(exported: fx.GraphModule) -> None:
+    """Without the guards on the example's sizes and types: the check against the module replaces them."""
+    for node in reversed(list(exported.graph.nodes)):
+        if not node.users and (node.target == "_guards_fn" or "_assert" in str(node.target)):
+            exported.graph.erase_node(node)
+    exported.recompile()
 
 
 def _traced(call: _FlatCall, graph: fx.Graph, root: nn.Module, tracer: str) -> TracedModule:

@@ -9,6 +9,7 @@ training and in evaluation mode, in the run's precision, and once more with othe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -126,7 +127,12 @@ def _place(module: nn.Module, stages: ComparedStages, rows: ComparedRows, differ
     """The first module whose result no operation of the graph computes, for messages; empty if there is none."""
     if difference.in_gradients or difference.call >= len(rows.training):
         return ""
-    batch = rows.training[difference.call]
+    with suppress(Exception):  # whatever the graph or the module raises, the difference is known
+        return _first_module(module, stages, rows.training[difference.call], difference)
+    return ""
+
+
+def _first_module(module: nn.Module, stages: ComparedStages, batch: Samples, difference: Difference) -> str:
     values: list[torch.Tensor] = []
     with state_kept(module), torch.no_grad(), autocast_of(stages.settings):
         seed_generators(difference.call)

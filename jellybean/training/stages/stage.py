@@ -151,7 +151,10 @@ class StageCopy:
         if not roots or not (leaves or weights):
             return (None,) * self._received(flight)
         with self._accumulating(weights), self._watched(weights):
-            torch.autograd.backward(roots, coming, inputs=[*leaves, *weights.values()])
+            if self.settings.keeps_versions:
+                torch.autograd.backward(roots, coming, inputs=[*leaves, *weights.values()])
+            else:  # as plain torch does, which checkpoints of torch.utils may need
+                torch.autograd.backward(roots, coming)
         return _by_leaf(flight.leaves, [leaf.grad for leaf in leaves])[: self._received(flight)]
 
     def input_gradient(self, microbatch: int, gradients: StageTensors) -> StageTensors:

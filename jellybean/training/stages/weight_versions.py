@@ -108,4 +108,6 @@ def _alias(parameter: nn.Parameter) -> torch.Tensor:
     alias = parameter.data.requires_grad_(parameter.requires_grad)
     if parameter._backward_hooks:
         alias._backward_hooks = parameter._backward_hooks
+    if parameter._post_accumulate_grad_hooks:
+        alias._post_accumulate_grad_hooks = parameter._post_accumulate_grad_hooks
     return alias
