@@ -76,7 +76,9 @@ def called_modules(call: nn.Module, model: nn.Module, names: frozenset[str], run
         return hook
 
     with state_kept(model):
-        hooks = [call.get_submodule(name).register_forward_hook(keep(name)) for name in names]
+        parts = {name: call.get_submodule(name) for name in names}
+        hookable = {name: part for name, part in parts.items() if not isinstance(part, torch.jit.ScriptModule)}
+        hooks = [part.register_forward_hook(keep(name)) for name, part in hookable.items()]
         try:
             run()
         finally:
@@ -223,7 +225,8 @@ def _attributes_restored(module: nn.Module) -> Iterator[None]:
 
     torch.fx records no assignments, so such a graph would not update the module's state.
     """
-    places = [own for part in module.modules() for own in (part.__dict__, part._buffers, part._parameters)]
+    parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
+    places = [own for part in parts for own in (part.__dict__, part._buffers, part._parameters)]
     kept = [dict(own) for own in places]
     try:
         yield
