@@ -1,3 +1,4 @@
+from .call_form import CallForm as CallForm
 from .collectives.comparison import compare_ways as compare_ways
 from .collectives.comparison import comparison_json as comparison_json
 from .collectives.plot import save_comparison as save_comparison
@@ -29,7 +30,10 @@ from .timelines.plot import save_timeline as save_timeline
 from .timelines.text import draw_timeline as draw_timeline
 from .torch_devices import copy_modules as copy_modules
 from .torch_devices import move_module as move_module
+from .torch_fx import CalledModules as CalledModules
+from .torch_fx import PLACE as PLACE
 from .torch_gradients import gradient_digests as gradient_digests
+from .torch_gradients import tensor_digest as tensor_digest
 from .torch_graph import COMPUTE_OPS as COMPUTE_OPS
 from .torch_graph import GraphFacts as GraphFacts
 from .torch_graph import Shapes as Shapes
@@ -44,12 +48,20 @@ from .torch_saved import TemporaryFileError as TemporaryFileError
 from .torch_saved import activations_in_file as activations_in_file
 from .torch_stages import StageChain as StageChain
 from .torch_stages import stage_graph as stage_graph
+from .torch_state import ModuleState as ModuleState
+from .torch_state import random_states as random_states
+from .torch_state import restore_random_states as restore_random_states
+from .torch_state import seed_generators as seed_generators
+from .torch_state import state_kept as state_kept
 from .torch_trace import CallArguments as CallArguments
-from .torch_trace import CallForm as CallForm
 from .torch_trace import TRACERS as TRACERS
 from .torch_trace import TracedModule as TracedModule
 from .torch_trace import attribute as attribute
+from .torch_trace import flat_tensors as flat_tensors
+from .torch_trace import submodule as submodule
 from .torch_trace import trace as trace
+from .torch_trace import trace_calling as trace_calling
+from .user_errors import is_users_file as is_users_file
 from .user_errors import place_and_reason as place_and_reason
 from .user_errors import user_frame as user_frame
 from .user_errors import user_place as user_place

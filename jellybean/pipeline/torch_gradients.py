@@ -24,20 +24,30 @@ def gradient_digests(
 
     def digest(weight: torch.Tensor) -> None:
         if weight.grad is not None:
-            digests[id(weight)] = _digest(weight.grad)
+            digests[id(weight)] = tensor_digest(weight.grad)
             weight.grad = None
 
     hooks = [weight.register_post_accumulate_grad_hook(digest) for weight in weights]
     try:
-        torch.autograd.backward(roots, coming, inputs=list(weights))
+        torch.autograd.backward(roots, coming)
     finally:
         for hook in hooks:
             hook.remove()
     return [digests.get(id(weight)) for weight in weights]
 
 
-def _digest(gradient: torch.Tensor) -> torch.Tensor:
-    values = (gradient.to_dense() if gradient.is_sparse else gradient).detach().reshape(-1)
+def tensor_digest(tensor: torch.Tensor) -> torch.Tensor:
+    """The norm of a tensor and its projections on two random vectors, in double precision."""
+    with torch.autocast(tensor.device.type, enabled=False):
+        return _digest(tensor)
+
+
+def _digest(tensor: torch.Tensor) -> torch.Tensor:
+    values = (tensor.to_dense() if tensor.is_sparse else tensor).detach().reshape(-1)
+    if values.is_complex():
+        values = torch.view_as_real(values.resolve_conj()).reshape(-1)
+    if values.dtype not in (torch.float32, torch.float64):
+        values = values.float() if values.is_floating_point() else values.double()
     rows = len(values) // _TILE
     generator = torch.Generator().manual_seed(len(values))
     found = [values.norm().double().cpu()]

@@ -16,6 +16,7 @@ import torch
 from torch import fx, nn
 
 from jellybean.errors import JellyBeanError
+from jellybean.pipeline.torch_state import state_kept
 from jellybean.pipeline.torch_trace import TracedModule, attribute
 
 Shapes: TypeAlias = "tuple[int, ...] | list[tuple[int, ...]]"  # of a tensor, of several
@@ -125,17 +126,12 @@ def graph_shapes(traced: TracedModule, tensors: Iterable[torch.Tensor]) -> dict[
 
 def _run(observer: fx.Interpreter, tensors: Iterable[torch.Tensor]) -> None:
     """Run a graph, in which nothing is changed. JellyBeanError if it cannot be run."""
-    kept = {name: value.clone() for name, value in observer.module.named_buffers()}
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with state_kept(observer.module), torch.no_grad():
             observer.run(*(value.clone() for value in tensors))
     except Exception as error:  # the module's operations may raise anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise JellyBeanError(f"the module cannot be run on these inputs: {reason}") from error
-    finally:
-        with torch.no_grad():
-            for name, value in observer.module.named_buffers():
-                value.copy_(kept[name])
 
 
 @dataclass

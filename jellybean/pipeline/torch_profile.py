@@ -32,6 +32,7 @@ from jellybean.pipeline.torch_graph import (
     tensors_in,
 )
 from jellybean.pipeline.torch_stages import STAGES
+from jellybean.pipeline.torch_state import state_kept
 from jellybean.pipeline.torch_trace import CallArguments, TracedModule, trace
 from jellybean_solver.pipeline import Layer, LayerGraph, layer_graph
 
@@ -99,16 +100,12 @@ def profile_traced(
     `target`: another device than the module's is used by one operation at a time, so that the module need not fit.
     """
     target = target or ProfileTarget()
-    kept = {name: value.clone() for name, value in traced.graph.named_buffers()}
     try:
-        costs = _NodeTimer(traced.graph, facts, runs, target).costs(*tensors)
+        with state_kept(traced.graph):
+            costs = _NodeTimer(traced.graph, facts, runs, target).costs(*tensors)
     except Exception as error:  # the module's operators may raise anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise JellyBeanError(f"the module cannot be run on these inputs: {reason}") from error
-    finally:
-        with torch.no_grad():
-            for name, value in traced.graph.named_buffers():
-                value.copy_(kept[name])
     return _Layers(traced, facts, costs).profile(target.device)
 
 

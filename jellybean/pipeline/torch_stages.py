@@ -15,7 +15,9 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from jellybean.errors import JellyBeanError
-from jellybean.pipeline.torch_trace import CallArguments, CallForm, TracedModule
+from jellybean.pipeline.call_form import CallForm
+from jellybean.pipeline.torch_state import state_kept
+from jellybean.pipeline.torch_trace import CallArguments, TracedModule
 
 STAGES = "stages"  # the tracer of such a graph
 
@@ -62,22 +64,16 @@ def stage_graph(chain: StageChain, arguments: CallArguments) -> TracedModule:
 
 def _results(chain: StageChain, arguments: CallArguments) -> list[tuple[str, Any]]:
     """(name, result) of every module."""
-    kept = [(value, value.clone()) for value in chain.buffers()]
     found: list[tuple[str, Any]] = []
     args, kwargs = arguments.form.nest([value.clone() for value in arguments.tensors])
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            for name, module in chain.named_children():
-                if found:
-                    args, kwargs = _passed_on(*found[-1]), {}
-                try:
-                    found.append((name, module(*args, **kwargs)))
-                except Exception as error:  # user code may raise anything
-                    raise JellyBeanError(f"stage {name} ({type(module).__name__}) cannot be run: {error}") from error
-    finally:
-        with torch.no_grad():
-            for value, before in kept:
-                value.copy_(before)
+    with state_kept(chain), torch.no_grad():
+        for name, module in chain.named_children():
+            if found:
+                args, kwargs = _passed_on(*found[-1]), {}
+            try:
+                found.append((name, module(*args, **kwargs)))
+            except Exception as error:  # user code may raise anything
+                raise JellyBeanError(f"stage {name} ({type(module).__name__}) cannot be run: {error}") from error
     return found
 
 

@@ -8,12 +8,11 @@ if its outputs are the module's, and, in training mode, its gradients.
 
 from __future__ import annotations
 
-import inspect
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from typing import Any, TypeAlias
 
@@ -22,11 +21,15 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from jellybean.errors import JellyBeanError
+from jellybean.pipeline.call_form import CallForm
+from jellybean.pipeline.torch_fx import CalledModules, called_modules, trace_graph
 from jellybean.pipeline.torch_gradients import gradient_digests
 from jellybean.pipeline.torch_saved import TemporaryFileError, activations_in_file
+from jellybean.pipeline.torch_state import seed_generators, state_kept
 from jellybean.pipeline.user_errors import user_frame
 
 MAX_DIFFERENCE = 1e-4  # between the graph's and the module's outputs and gradients, relative to the largest value
+MOST_WEIGHTS = 1 / 3  # share in one submodule that is called as it is; where one has more, a cut must lie inside it
 TRACERS = ("torch.fx", "torch.export")
 _INNER = "module."  # prefix of the user's module in the traced call
 _Results: TypeAlias = tuple[list[torch.Tensor], list[torch.Tensor | None], list[torch.Tensor]]  # `_results`
@@ -53,30 +56,13 @@ class CallArguments:
         names = tuple(_argument_name(path[1:]) for path, _ in tensors)
         return CallArguments(tuple(value for _, value in tensors), names, CallForm(spec, places, constants))
 
+    def call(self, module: Callable[..., Any]) -> Any:
+        """Call the module with copies of the tensors: its forward may write into them."""
+        return self.form.call(module, [value.clone() for value in self.tensors])
+
     def rows(self, size: int) -> tuple[torch.Tensor, ...]:
         """The first `size` rows of every tensor that has a row per sample."""
         return tuple(value[:size] if value.dim() else value for value in self.tensors)
-
-
-@dataclass(frozen=True)
-class CallForm:
-    """How a flat list of tensors nests in a structure. `places`: their positions among its leaves."""
-
-    spec: Any
-    places: tuple[int, ...]
-    constants: tuple[Any, ...]
-
-    def nest(self, tensors: Sequence[Any]) -> Any:
-        """The structure with these tensors in it."""
-        leaves = list(self.constants)
-        for place, value in zip(self.places, tensors, strict=True):
-            leaves[place] = value
-        return pytree.tree_unflatten(leaves, self.spec)
-
-    def call(self, module: Callable[..., Any], tensors: Sequence[Any]) -> Any:
-        """Call the module with arguments that nest like this."""
-        args, kwargs = self.nest(tensors)
-        return module(*args, **kwargs)
 
 
 @dataclass(frozen=True)
@@ -85,13 +71,15 @@ class TracedModule:
 
     `graph`: takes the arguments' tensors one by one and returns a tuple of tensors; it shares its parameters and
     buffers, by name, with the module. `result`: how these tensors nest in what the module returns; parts that are
-    no tensors (caches) are left out as None. `tracer`: which of TRACERS made it.
+    no tensors (caches) are left out as None. `tracer`: which of TRACERS made it. `called`: submodules of the user's
+    that are one operation.
     """
 
     graph: fx.GraphModule
     arguments: CallForm
     result: CallForm
     tracer: str
+    called: CalledModules = field(default_factory=CalledModules)
 
 
 class _FlatCall(nn.Module):  # type: ignore[misc]  # mypy does not follow torch
@@ -122,107 +110,84 @@ def trace(
     tracer: str | None = None,
     check: bool = True,
     tracers: Sequence[str] = TRACERS,
+    called: CalledModules | None = None,
 ) -> TracedModule:
     """The module's graph, for any batch size of at least 1: of the first tracer whose graph computes what it computes.
 
     `arguments`: an example of at least two samples. `tracers`: in the order in which they are tried. `tracer`: trust
-    this one, unchecked. `check`: False for the first tracer that does not fail. JellyBeanError, with the line that
+    this one, unchecked. `check`: False for the first tracer that does not fail. `called`: the only submodules of the
+    user's that the graph may call as they are; None: all that cannot be followed. JellyBeanError, with the line that
     cannot be followed, if there is none.
     """
     if tracer is not None:
-        return _TRACE[tracer](module, arguments)
+        return _traced_by(tracer, module, arguments, called or CalledModules())
     expected = _expected(module, arguments) if check else {}
-    reasons = []
+    reasons, coarse = [], None
     for name in tracers:
         try:
-            traced = _TRACE[name](module, arguments)
+            traced = _traced_by(name, module, arguments, called)
             difference = _trace_difference(module, traced, arguments, expected)
         except TemporaryFileError:
             raise
         except Exception as error:  # noqa: BLE001  # user code may raise anything when it is traced
             reasons.append(f"{name}: {_reason(error)}")
             continue
-        if not difference:
+        if not difference and _is_fine(traced, module):
             return traced
+        coarse = coarse or (traced if not difference else None)
         reasons.append(f"{name}: {difference}")
+    if coarse is not None:
+        return coarse
     raise JellyBeanError(
         f"neither torch.fx nor torch.export can follow {type(module).__name__}; change what they name\n"
         + "\n".join(f"  - {reason}" for reason in reasons)
     )
 
 
-class _Tracer(fx.Tracer):  # type: ignore[misc]  # mypy does not follow torch
-    """Symbolic tracing of a call with a fixed number of tensors."""
+def trace_calling(module: nn.Module, arguments: CallArguments, names: frozenset[str]) -> TracedModule:
+    """The graph by torch.fx that calls the submodules of these names as they are, and others that it cannot follow.
 
-    proxy_buffer_attributes = True  # else a module that updates a buffer does so once, while it is traced
-
-    def __init__(self, names: Sequence[str]) -> None:
-        super().__init__()
-        self._names = names
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """True for layers of torch, but for a model that is one itself: parameters keep their names in the model."""
-        return module_qualified_name != _INNER.rstrip(".") and bool(super().is_leaf_module(m, module_qualified_name))
-
-    def create_args_for_root(
-        self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
-    ) -> tuple[Callable[..., Any], list[Any]]:
-        inputs = [self.create_proxy("placeholder", name, (), {}) for name in self._names]
-        return inspect.unwrap(root_fn), [self.root, *inputs]
-
-
-def _trace_fx(module: nn.Module, arguments: CallArguments) -> TracedModule:
-    call, tracer = _FlatCall(module, arguments.form), _Tracer(arguments.names)
-    with _attributes_restored(module), _functions_recorded(tracer):
-        graph = tracer.trace(call)
-    return _traced(call, graph, call, "torch.fx")
-
-
-@contextmanager
-def _attributes_restored(module: nn.Module) -> Iterator[None]:
-    """Restore attributes of all submodules. JellyBeanError if a value computed in the trace was assigned to one.
-
-    torch.fx records no assignments, so such a graph would not update the module's state.
+    JellyBeanError if the model's own forward cannot be followed.
     """
-    places = [own for part in module.modules() for own in (part.__dict__, part._buffers, part._parameters)]
-    kept = [dict(own) for own in places]
+    call = _FlatCall(module, arguments.form)
+    run = _runs(call, arguments)
     try:
-        yield
-    finally:
-        assigned = {
-            name
-            for own, before in zip(places, kept, strict=True)
-            for name, value in own.items()
-            if isinstance(value, fx.Proxy | torch.Tensor) and value is not before.get(name)
-        }
-        for own, before in zip(places, kept, strict=True):
-            own.clear()
-            own.update(before)
-    if assigned:
-        raise JellyBeanError(f"the module assigns a computed value to self.{', self.'.join(sorted(assigned))}")
+        called = called_modules(call, module, names, run)
+        return _trace_fx(module, arguments, called, run)
+    except Exception as error:  # user code may raise anything when it is traced
+        raise JellyBeanError(_reason(error)) from error
 
 
-@contextmanager
-def _functions_recorded(tracer: fx.Tracer) -> Iterator[None]:
-    """Record a torch.autograd.Function as one operation, with its own gradient, and do not trace into it."""
-    original = torch.autograd.Function.__dict__["apply"]
+def submodule(module: nn.Module, name: str) -> nn.Module:
+    """The submodule that `CalledModules` names."""
+    return module.get_submodule(name.removeprefix(_INNER))
 
-    def apply(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
-        function = original.__get__(None, cls)
-        if not any(isinstance(value, fx.Proxy) for value in pytree.tree_leaves((args, kwargs))):
-            return function(*args, **kwargs)
 
-        def run(*given: Any, **more: Any) -> Any:  # torch.fx writes functions of torch by name, and this one has none
-            return function(*given, **more)
+def _runs(call: _FlatCall, arguments: CallArguments) -> Callable[[], Any]:
+    return lambda: call(*(value.clone() for value in arguments.tensors))
 
-        run.__name__ = cls.__name__
-        return tracer.create_proxy("call_function", run, args, kwargs)
 
-    torch.autograd.Function.apply = classmethod(apply)
-    try:
-        yield
-    finally:
-        torch.autograd.Function.apply = original
+def _traced_by(tracer: str, module: nn.Module, arguments: CallArguments, called: CalledModules | None) -> TracedModule:
+    if tracer == "torch.fx":
+        run = _runs(_FlatCall(module, arguments.form), arguments) if called is None else None
+        return _trace_fx(module, arguments, called or CalledModules(), run)
+    return _trace_export(module, arguments)
+
+
+def _is_fine(traced: TracedModule, module: nn.Module) -> bool:
+    """Whether no submodule that is called as it is has so many of the weights that a cut should lie inside it."""
+    parts = [submodule(module, name) for name in traced.called.names]
+    most = max((sum(value.numel() for value in part.parameters()) for part in parts), default=0)
+    return bool(most <= MOST_WEIGHTS * sum(value.numel() for value in module.parameters()))
+
+
+def _trace_fx(
+    module: nn.Module, arguments: CallArguments, called: CalledModules, run: Callable[[], Any] | None
+) -> TracedModule:
+    """`called`: submodules that are called as they are; with `run` (see trace_graph), others too."""
+    call = _FlatCall(module, arguments.form)
+    graph, called = trace_graph(call, arguments.names, called, root=_INNER.rstrip("."), run=run)
+    return replace(_traced(call, graph, call, "torch.fx"), called=called)
 
 
 def _trace_export(module: nn.Module, arguments: CallArguments) -> TracedModule:
@@ -237,10 +202,8 @@ def _trace_export(module: nn.Module, arguments: CallArguments) -> TracedModule:
     finally:
         logging.disable(logging.NOTSET)
     graph = exported.graph
-    for node in reversed(list(graph.nodes)):
-        # The guards on the example's sizes and types: the check against the module replaces them.
-        if not node.users and (node.target == "_guards_fn" or "_assert" in str(node.target)):
-            graph.erase_node(node)
+    for part in [exported, *(own for own in exported.modules() if isinstance(own, fx.GraphModule))]:
+        _erase_guards(part)
     names = iter(arguments.names)
     for node in graph.nodes:
         if node.op == "placeholder":
@@ -248,7 +211,12 @@ def _trace_export(module: nn.Module, arguments: CallArguments) -> TracedModule:
     return _traced(call, graph, exported, "torch.export")
 
 
-_TRACE = {"torch.fx": _trace_fx, "torch.export": _trace_export}
+def _erase_guards(exported: fx.GraphModule) -> None:
+    """Without the guards on the example's sizes and types: the check against the module replaces them."""
+    for node in reversed(list(exported.graph.nodes)):
+        if not node.users and (node.target == "_guards_fn" or "_assert" in str(node.target)):
+            exported.graph.erase_node(node)
+    exported.recompile()
 
 
 def _traced(call: _FlatCall, graph: fx.Graph, root: nn.Module, tracer: str) -> TracedModule:
@@ -270,9 +238,14 @@ def _traced(call: _FlatCall, graph: fx.Graph, root: nn.Module, tracer: str) -> T
 
 
 def _has_effects(node: fx.Node) -> bool:
-    """True if an operation must stay even if nothing reads its value: torch.fx takes `x.add_(1)` for a pure one."""
+    """True if an operation must stay even if nothing reads its value: modules have a state, and `x.add_(1)` writes."""
     in_place = str(node.target).endswith("_") and not str(node.target).endswith("__")
-    return bool(node.is_impure() or (node.op == "call_method" and in_place) or {"inplace", "out"} & node.kwargs.keys())
+    return bool(
+        node.op == "call_module"
+        or node.is_impure()
+        or (node.op == "call_method" and in_place)
+        or {"inplace", "out"} & node.kwargs.keys()
+    )
 
 
 def check_trace(module: nn.Module, traced: TracedModule, arguments: CallArguments) -> str:
@@ -291,7 +264,7 @@ def _expected(module: nn.Module, arguments: CallArguments) -> dict[int, _Results
     for size in dict.fromkeys((whole, max(1, whole - 1))):
         try:
             found[size] = _results(
-                module, lambda given: _flat(arguments.form.call(module, given)), arguments.rows(size)
+                module, lambda given: flat_tensors(arguments.form.call(module, given)), arguments.rows(size)
             )
         except TemporaryFileError:
             raise
@@ -315,7 +288,8 @@ def _trace_difference(
     return ""
 
 
-def _flat(result: Any) -> list[torch.Tensor]:
+def flat_tensors(result: Any) -> list[torch.Tensor]:
+    """The tensors in a module's result, in order."""
     return [value for value in pytree.tree_leaves(result) if isinstance(value, torch.Tensor)]
 
 
@@ -326,24 +300,18 @@ def _results(
 
     Gradients are those of the trained parameters, of a module in training mode.
     """
-    kept = {name: value.clone() for name, value in module.named_buffers()}
     weights = [value for value in module.parameters() if value.requires_grad and module.training]
     saved = activations_in_file((*module.parameters(), *module.buffers())) if weights else nullcontext()
-    try:
-        with saved:
-            with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(bool(weights)):
-                torch.manual_seed(0)
-                outputs = _flat(run([value.clone() for value in tensors]))
-            roots = [value for value in outputs if value.requires_grad]
-            gradients: list[torch.Tensor | None] = []
-            if roots and weights:
-                coming = [torch.linspace(0.5, 1.5, one.numel(), dtype=one.dtype).reshape(one.shape) for one in roots]
-                gradients = gradient_digests(roots, coming, weights)
+    with state_kept(module), saved:
+        with torch.set_grad_enabled(bool(weights)):
+            seed_generators(0)
+            outputs = flat_tensors(run([value.clone() for value in tensors]))
+        roots = [value for value in outputs if value.requires_grad]
+        gradients: list[torch.Tensor | None] = []
+        if roots and weights:
+            coming = [torch.linspace(0.5, 1.5, one.numel(), dtype=one.dtype).reshape(one.shape) for one in roots]
+            gradients = gradient_digests(roots, coming, weights)
         return [value.detach() for value in outputs], gradients, [value.clone() for value in module.buffers()]
-    finally:
-        with torch.no_grad():
-            for name, value in module.named_buffers():
-                value.copy_(kept[name])
 
 
 def _difference(one: torch.Tensor | None, other: torch.Tensor | None) -> float:

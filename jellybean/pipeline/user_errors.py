@@ -64,9 +64,9 @@ def reason_of(error: BaseException) -> str:
     return f"{reason} (because of {describe_error(first, name=True)})"
 
 
-def is_users(filename: str) -> bool:
-    """Whether a file has code of the user: neither of this package nor installed."""
-    return not _is_machinery(filename) and not _INSTALLED.search(filename)
+def is_users_file(filename: str | None) -> bool:
+    """True for a file of the user's own code, which is no library's."""
+    return filename is not None and not _is_machinery(filename) and not _INSTALLED.search(filename)
 
 
 def _is_machinery(filename: str) -> bool:

@@ -23,6 +23,8 @@ from .errors import SettingsError as SettingsError
 from .gateway.plans.input_advice import InputAdvice as InputAdvice
 from .gateway.plans.input_advice import ONE_ROW as ONE_ROW
 from .gateway.plans.input_advice import read_advice as read_advice
+from .http.number_lists import DECODER as DECODER
+from .http.number_lists import read_list as read_list
 from .local.launcher import serve_joined as serve_joined
 from .local.running import Running as Running
 from .local.running import stopped_on_failure as stopped_on_failure
@@ -38,6 +40,7 @@ from .run_processes import GATEWAY_NAME as GATEWAY_NAME
 from .run_state import RunState as RunState
 from .run_state import is_serving_joined as is_serving_joined
 from .run_state import read_state as read_state
+from .run_state import run_of as run_of
 from .run_state import running_state as running_state
 from .top.alerts import alert_groups as alert_groups
 from .top.alerts import alert_rules as alert_rules

@@ -24,8 +24,9 @@ from jellybean.documents.schema.validation import validate_tree
 from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
 from jellybean.documents.training.run import ExportSpec
 from jellybean.folders import require_no_link, write_file
-from jellybean.pipeline.torch_trace import CallArguments, CallForm
-from jellybean.pipeline.user_errors import is_users, place_and_reason
+from jellybean.pipeline.call_form import CallForm
+from jellybean.pipeline.torch_trace import CallArguments
+from jellybean.pipeline.user_errors import is_users_file, place_and_reason
 from jellybean.training.errors import TrainingError
 from jellybean.training.losses import MODEL, class_scores
 from jellybean.training.models.score_forms import (
@@ -275,7 +276,7 @@ def _place_of(error: Exception, scores: _Scores, example: tuple[torch.Tensor, ..
     except Exception:  # noqa: BLE001  # only to name the line
         return ""
     frames = [line for text in ranges[:1] for line in text.splitlines()]
-    users = [match for line in frames if (match := re.match(r"(.+)\((\d+)\): ", line)) and is_users(match[1])]
+    users = [match for line in frames if (match := re.match(r"(.+)\((\d+)\): ", line)) and is_users_file(match[1])]
     return f" at {users[0][1]}:{users[0][2]}" if users else ""
 
 

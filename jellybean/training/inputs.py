@@ -15,6 +15,7 @@ from jellybean.documents.training import TrainingDocument
 from jellybean.pipeline.torch_gradients import gradient_digests
 from jellybean.pipeline.torch_saved import TemporaryFileError, activations_in_file
 from jellybean.pipeline.torch_stages import StageChain
+from jellybean.pipeline.torch_state import state_kept
 from jellybean.pipeline.torch_trace import CallArguments
 from jellybean.pipeline.user_errors import place_and_reason
 from jellybean.training.data.loading import TrainingData, load_data
@@ -140,15 +141,15 @@ def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None,
     try:
         in_memory = (*weights, *module.buffers())
         with (
+            state_kept(module),
             buffers_restored(module, document.model_name),
             activations_in_file(in_memory) if in_file else nullcontext(),
         ):
-            with torch.random.fork_rng(devices=[]):
-                outputs = arguments.form.call(module, arguments.tensors)
-                rules = _rules(inputs, document, outputs, example)
-                loss = inputs.loss(outputs, target)
-                _check_loss(loss, document)
-                _check_metrics(inputs, rules.apply(example))
+            outputs = arguments.call(module)
+            rules = _rules(inputs, document, outputs, example)
+            loss = inputs.loss(outputs, target)
+            _check_loss(loss, document)
+            _check_metrics(inputs, rules.apply(example))
             with sparse_weights(module) as sparse:
                 gradient_digests([loss], [torch.ones_like(loss)], [own for own in weights if own.requires_grad])
             check_sparse_steps(inputs.optimizer, sparse)
@@ -168,7 +169,7 @@ def _check_metrics(inputs: TrainingInputs, example: Samples) -> None:
     inputs.module.eval()
     try:
         with torch.no_grad():
-            outputs = example.inputs.form.call(inputs.module, example.inputs.tensors)
+            outputs = example.inputs.call(inputs.module)
             check_metrics(inputs.metrics, outputs, example.target(slice(None)))
     finally:
         inputs.module.train()

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from jellybean.documents.training import AUTO, TrainingDocument
 from jellybean.pipeline.torch_profile import ProfileTarget, TorchProfile, profile_traced
-from jellybean.training.choice.candidates import enumerate_candidates, leaves_freedom
+from jellybean.training.choice.candidates import enumerate_candidates, has_one_stage, leaves_freedom
 from jellybean.training.choice.decide import Predictor
 from jellybean.training.choice.planned import PlannedStages
 from jellybean.training.choice.profiles import SizedProfiles
@@ -87,10 +87,7 @@ def prepare_rank(document: TrainingDocument, directory: Path, rank: Rank, report
         predictor: Predictor | None = None
         rebuilt_whole, trials = False, None
         if rank.is_first:
-            constants = constant_digests(inputs.module)
-            checked = check_inputs(inputs, document, directory)
-            report("trying what comes at the end")
-            rebuilt_whole = _try_end(inputs, constants, document, directory)
+            checked, rebuilt_whole = _try_model(inputs, document, directory, report)
             trials = MicrobatchTrials(inputs, document, checked.trial_rows)
             example = inputs.example(document, checked.trial_rows).inputs
             free = leaves_freedom(document, dist.get_world_size())
@@ -98,7 +95,7 @@ def prepare_rank(document: TrainingDocument, directory: Path, rank: Rank, report
             splits = rank.tensor > 1 or any(one.tensor > 1 for one in candidates)
             report("tracing the model")
             with loss_named(checked.rules, document):
-                graphs = find_graphs(inputs.module, example, split=splits)
+                graphs = find_graphs(inputs.module, example, split=splits, whole=has_one_stage(document))
             facts = graphs.recipes[0].facts
             states = inputs.optimizer.states_per_weight(inputs.module) + (document.ema is not None)
             choice: ScheduleChoice | None = None
@@ -127,6 +124,16 @@ def prepare_rank(document: TrainingDocument, directory: Path, rank: Rank, report
     )
 
 
+def _try_model(
+    inputs: TrainingInputs, document: TrainingDocument, directory: Path, report: Report
+) -> tuple[CheckedInputs, bool]:
+    """Try an update, and the end of the run: what was checked, and whether models are built with memory for weights."""
+    constants = constant_digests(inputs.module)
+    checked = check_inputs(inputs, document, directory)
+    report("trying what comes at the end")
+    return checked, _try_end(inputs, constants, document, directory)
+
+
 def _try_end(inputs: TrainingInputs, constants: Mapping[str, str], document: TrainingDocument, directory: Path) -> bool:
     """Try what comes after the last epoch, as far as it depends on no trained weight: to hand back, save and export.
 
@@ -137,7 +144,7 @@ def _try_end(inputs: TrainingInputs, constants: Mapping[str, str], document: Tra
     if document.export is not None:
         from jellybean.training.export import EXPORT_ROWS, served_arguments, try_export  # onnxruntime takes a second
 
-        rows = served_arguments(inputs.data.test.example(EXPORT_ROWS).inputs, document.loss)
+        rows = served_arguments(inputs.data.test.example(EXPORT_ROWS).inputs, document.loss.function)
         try_export(inputs.module, document.export, directory, rows)
     return needs_memory(constants, document, directory)
 

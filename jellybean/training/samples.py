@@ -49,10 +49,11 @@ class Samples:
         return CallArguments(tuple(value[rows] for value in self.inputs.tensors), self.inputs.names, self.inputs.form)
 
     def target(self, rows: Rows, device: torch.device | None = None) -> Any:
-        """The loss' second argument of some rows, on a device."""
+        """The loss' second argument of some rows, on a device: a copy, which the loss may overwrite."""
         if self.targets is None:
             return None
-        args, _ = self.targets.form.nest([value[rows].to(device) for value in self.targets.tensors])
+        copies = [torch.as_tensor(value[rows], device=device).clone() for value in self.targets.tensors]
+        args, _ = self.targets.form.nest(copies)
         return args[0]
 
     def weight(self, rows: Rows) -> float:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -14,20 +15,22 @@ import torch.distributed as dist
 from jellybean.documents.training import AUTO, TrainingDocument
 from jellybean.documents.training.run import TORCH
 from jellybean.pipeline.torch_devices import move_module
-from jellybean.pipeline.torch_trace import CallForm
+from jellybean.training.called_modules import CutGraphs, calling_modules
 from jellybean.training.checkpoints.frozen import FrozenWeights
 from jellybean.training.checkpoints.tied_names import TiedNames, tied_names
 from jellybean.training.choice.decide import Decision, decide
 from jellybean.training.choice.schedule_choice import ScheduleChoice
 from jellybean.training.choice.trial import TrialRun
+from jellybean.training.compared_runs import LEAST_CALLS, ComparedRows, ComparedStages, rows_of_sizes, sizes_of
 from jellybean.training.data.feed import IterationFeed
 from jellybean.training.data.loading import TrainingData
 from jellybean.training.data.rows import MemoryRows, ReadPlan
-from jellybean.training.data.sampler import MicrobatchSampler
+from jellybean.training.data.sampler import MicrobatchSampler, TestSampler
 from jellybean.training.errors import TrainingError, refusals
-from jellybean.training.graphs import ModelGraphs
+from jellybean.training.graphs import GraphRecipe, ModelGraphs, repeat_graphs
 from jellybean.training.inputs import TrainingInputs
 from jellybean.training.metrics import Measures
+from jellybean.training.model_comparison import compare_update
 from jellybean.training.optimization.optimizers import OptimizerPlan
 from jellybean.training.preparation import PreparedRank, Report, prepare_rank, unreported
 from jellybean.training.processes.host_memory import return_freed_memory
@@ -37,7 +40,7 @@ from jellybean.training.processes.transport import StageTransport
 from jellybean.training.stages.all_reduce import ProcessGroups, TiedWeights, make_process_groups
 from jellybean.training.stages.averages import AveragedWeights
 from jellybean.training.stages.cut import CutModule, cut_module
-from jellybean.training.stages.evaluation_cut import EvaluationCut, cut_for_evaluation
+from jellybean.training.stages.evaluation_cut import EvaluationCut
 from jellybean.training.stages.evaluation_pass import EvaluationPass, EvaluationStage
 from jellybean.training.stages.gradient_sums import GradientSums
 from jellybean.training.stages.interpreter import ActionLog, Interpreter, Place
@@ -46,6 +49,7 @@ from jellybean.training.stages.precision import PRECISIONS
 from jellybean.training.stages.stage import LossFunction, StageCopy, StageSettings
 from jellybean.training.stages.stage_transport import start_transport
 from jellybean.training.stages.updates import UpdateSettings, WeightUpdates, check_tied_weights
+from jellybean.training.stages.whole import whole_stage
 from jellybean.training.tensor_parallel.stages import (
     SplitLayers,
     SplitStages,
@@ -55,6 +59,19 @@ from jellybean.training.tensor_parallel.stages import (
 )
 from jellybean.training.tensor_parallel.sums import make_sums
 from jellybean_solver.pipeline import STEADY_ROUNDS, Schedule
+
+_OTHER_MODEL = (
+    ". The stages would train another model: a graph drops hooks, branches on sizes and values, regions of autocast "
+    "and no_grad, and what Python counts. Set devices: 1, which trains the model itself, move this into a submodule "
+    "that fits into one stage, or give the model as `stages`"
+)
+
+
+class ResultForm(Protocol):
+    """How the tensors that a model returns nest in its result."""
+
+    def nest(self, tensors: Sequence[Any]) -> Any:
+        """The result with these tensors."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +99,7 @@ class RankRun:
     transport: StageTransport
     interpreter: Interpreter
     evaluation: EvaluationPass
-    result: CallForm
+    result: ResultForm
     untrained: dict[str, torch.Tensor]
     copies: dict[int, dist.ProcessGroup | None]
     frozen: FrozenWeights
@@ -141,7 +158,8 @@ def run_of(prepared: PreparedRank, document: TrainingDocument, rank: Rank, choic
     if prepared.trials is not None:
         prepared.trials.check(document, choice)
     run = _RunBuilder(document, rank, prepared.inputs, choice, prepared.graphs).build()
-    return replace(run, warning=prepared.warning, rebuilt_whole=prepared.rebuilt_whole)
+    warning = "; ".join(filter(None, (prepared.warning, run.warning)))
+    return replace(run, warning=warning, rebuilt_whole=prepared.rebuilt_whole)
 
 
 def trial_of(prepared: PreparedRank, document: TrainingDocument, choice: ScheduleChoice) -> TrialRun:
@@ -185,11 +203,15 @@ class _RunBuilder:
     def build(self) -> RankRun:
         """A collective call: process groups are made."""
         document, rank, schedule, choice = self._document, self._rank, self._schedule, self._choice
-        facts, direct = self._graphs.recipes[0].facts, schedule.edges is not None
-        training = cut_module(self._graphs.training, facts, choice.stage_of, direct=direct)
-        evaluation = cut_for_evaluation(
-            self._graphs.evaluation, self._graphs.recipes[1].facts, training, choice.stage_of
-        )
+        direct = schedule.edges is not None
+        if self._is_whole:
+            training, evaluation = self._whole()
+        else:
+            cut = self._cut_graphs(direct=direct)
+            self._graphs = cut.graphs
+            training, evaluation = cut.cut(direct=direct)
+        results = self._results(training, evaluation.stages)
+        warning = self._compare_update(training, evaluation, results) if rank.rank == 0 else ""
         groups, untrained = self._process_groups(training), self._untrained(training)
         self._read_weights(training)
         own = [number for number, _ in schedule.copies_on(rank.device_index)]
@@ -211,18 +233,38 @@ class _RunBuilder:
             transport=parts.transport,
             interpreter=parts.interpreter,
             evaluation=self._evaluation(stages.evaluation, parts.transport),
-            result=self._graphs.evaluation.result,
+            result=results[1],
             untrained=untrained,
             copies=dict(parts.groups.copies),
             frozen=FrozenWeights(parts.held, split.weights.frozen),
             split=split,
             tied_names=tied_names(self._inputs.module),
+            warning=warning,
         )
+
+    def _cut_graphs(self, *, direct: bool) -> CutGraphs:
+        """The graphs that the stages are cut from, in which modules within a stage are called. A collective call."""
+        cut, module = CutGraphs(self._graphs, self._choice.stage_of), self._inputs.module
+        if self._rank.tensor > 1:
+            return cut
+        called: CutGraphs | None = None
+        decided: list[tuple[tuple[GraphRecipe, GraphRecipe], Mapping[str, int]] | None] = [None]
+        if self._rank.rank == 0:
+            called = calling_modules(module, cut, direct=direct)
+            decided = [(called.graphs.recipes, called.stage_of) if called is not None else None]
+        dist.broadcast_object_list(decided, src=0)
+        if decided[0] is None or called is not None:
+            return called or cut
+        recipes, stage_of = decided[0]
+        return CutGraphs(repeat_graphs(module, self._graphs.example, recipes), stage_of)
 
     def trial(self) -> TrialRun:
         """Iterations on copies of this rank's stages. A collective call, also of ranks that are not used."""
         rank, schedule = self._rank, self._schedule
-        cut = cut_module(self._graphs.training, self._graphs.recipes[0].facts, self._choice.stage_of)
+        if self._is_whole:
+            cut = self._whole()[0]
+        else:
+            cut = cut_module(self._graphs.training, self._graphs.recipes[0].facts, self._choice.stage_of)
         groups = self._process_groups(cut)
         if rank.rank >= self._document.ranks:
             return TrialRun(schedule, 0, 0, None, groups.destroy)
@@ -286,9 +328,8 @@ class _RunBuilder:
 
     def _held(self, cut: CutModule) -> dict[tuple[int, int], StageCopy]:
         short = self._precision.weights
-        masters = MasterWeights(short) if short is not None else None
-        settings = StageSettings(self._precision.computation, self._document.recompute, masters)
-        result, loss, last = self._graphs.training.result, self._inputs.loss, self._schedule.stages - 1
+        settings = self._settings(MasterWeights(short) if short is not None else None)
+        result, loss, last = self._results(cut)[0], self._inputs.loss, self._schedule.stages - 1
 
         def loss_of(tensors: Any, target: Any) -> torch.Tensor:
             return loss(result.nest(tensors), target)
@@ -297,6 +338,54 @@ class _RunBuilder:
             (number, pipe): cut.stages[number].copy(settings, loss_of if number == last else None, self._rank.device)
             for number, pipe in self._schedule.copies_on(self._rank.device_index)
         }
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the only stage is the module itself, and no layer is split."""
+        return self._schedule.stages == 1 and self._rank.tensor == 1
+
+    def _whole(self) -> tuple[CutModule, EvaluationCut]:
+        return whole_stage(self._inputs.module, self._graphs.training.arguments, self._graphs.recipes[0].facts.state)
+
+    def _results(self, training: CutModule, evaluation: CutModule | None = None) -> tuple[ResultForm, ResultForm]:
+        """How the tensors that the last stage returns nest in the model's result, in training and in evaluation."""
+        if not self._is_whole:
+            return self._graphs.training.result, self._graphs.evaluation.result
+        whole = [cut.stages[0].module for cut in (training, evaluation or training)]
+        return whole[0], whole[1]
+
+    def _settings(self, masters: MasterWeights | None = None) -> StageSettings:
+        precision, versions = self._precision.computation, not self._schedule.flushes
+        return StageSettings(precision, self._document.recompute, masters, versions)
+
+    def _compare_update(
+        self, training: CutModule, evaluation: EvaluationCut, results: tuple[ResultForm, ResultForm]
+    ) -> str:
+        """What the user must know of the model, or empty. On rank 0, which has all of it.
+
+        TrainingError if the stages compute something else than the module.
+        """
+        train, test = self._inputs.data.train, self._inputs.data.test
+        test_sizes = sizes_of(TestSampler(test.rows, max(1, self._sampler.size), 1))
+        rows = ComparedRows(
+            rows_of_sizes(train.example, sizes_of(self._sampler), LEAST_CALLS),
+            rows_of_sizes(test.example, test_sizes),
+        )
+        nests = results[0].nest, results[1].nest
+        stages = ComparedStages(
+            training,
+            evaluation,
+            nests,
+            self._inputs.loss,
+            self._settings(),
+            self._schedule,
+            self._graphs.training.graph,
+            self._document.replicas * len(self._schedule.device_of),
+        )
+        compared = compare_update(self._inputs.module, stages, rows)
+        if compared.difference:
+            raise TrainingError(f"{self._document.model_name}: {compared.difference}{_OTHER_MODEL}")
+        return compared.note
 
     def _read_weights(self, cut: CutModule) -> None:
         """Read the pretrained weights of this rank's stages. Rank 0 has read all of them to check the model."""

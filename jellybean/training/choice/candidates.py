@@ -98,6 +98,15 @@ def leaves_freedom(document: TrainingDocument, processes: int) -> bool:
     return processes > 1 and AUTO in (document.schedule, document.parallel)
 
 
+def has_one_stage(document: TrainingDocument) -> bool:
+    """Whether every candidate has a single stage, of whole layers, so that the model need not be cut."""
+    if document.plan is not None or document.objective is not None or document.tensor.ways > 1:
+        return False
+    if document.devices > 1 or document.leaves_open("devices") or document.leaves_open("tensor"):
+        return False
+    return document.schedule == AUTO or make_schedule(document.schedule, 1, 1, document.chunks).stages == 1
+
+
 def _schedules(document: TrainingDocument) -> tuple[list[str], dict[str, str]]:
     if document.schedule != AUTO:
         return [document.schedule], {}

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from jellybean.pipeline.user_errors import place_and_reason
 from jellybean.training.data.digests import digest_of
-from jellybean.training.data.randomness import Randomness, seed_generators
+from jellybean.training.data.randomness import Randomness, seed_by
 from jellybean.training.errors import RankCrashError, TrainingError
 from jellybean.training.samples import Samples, read_samples
 
@@ -111,7 +111,7 @@ class MapBatches(Dataset):  # type: ignore[misc]  # mypy does not follow torch
 
     def read_row(self, epoch: int, number: int) -> Any:
         """A row of the data set, with generators seeded by the epoch and its number. Heartbeats know it by its name."""
-        seed_generators(self._seed, epoch, number)
+        seed_by(self._seed, epoch, number)
         try:
             return self._dataset[number]
         except (Exception, SystemExit) as error:  # user code may raise anything

@@ -200,9 +200,9 @@ class LoadedReader:
             self._read()
 
     def inputs(self, index: MicrobatchIndex, arguments: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
-        """The model's tensors with these indices."""
+        """The model's tensors with these indices: copies, which its forward may overwrite."""
         tensors = self._use(index).inputs.tensors
-        return tuple(tensors[argument] for argument in arguments)
+        return tuple(tensors[argument].clone() for argument in arguments)
 
     def target(self, index: MicrobatchIndex, device: torch.device) -> Any:
         """Second argument of the loss."""

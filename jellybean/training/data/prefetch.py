@@ -13,6 +13,7 @@ import torch.utils._pytree as pytree
 from jellybean.training.processes.streams import Event, Streams
 from jellybean.training.processes.tensor_messages import StageTensors
 from jellybean.training.stages.interpreter import HeldStages, MicrobatchFeed
+from jellybean.training.stages.stage import RandomSeed
 from jellybean_solver.pipeline import ActionKind, Schedule
 
 _AHEAD = 2  # reads under way: usually the inputs and the targets of the next micro-batch
@@ -71,7 +72,7 @@ class PrefetchedFeed:
         """Weight of a micro-batch's mean loss."""
         return self._feed.factor(microbatch)
 
-    def seed(self, microbatch: int, stage: int) -> int:
+    def seed(self, microbatch: int, stage: int) -> RandomSeed:
         """Random seed of a forward."""
         return self._feed.seed(microbatch, stage)
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-import numpy as np
 import torch
 
+from jellybean.pipeline.torch_state import random_states, restore_random_states, seed_generators
 
-def seed_generators(*parts: int) -> None:
+
+def seed_by(*parts: int) -> None:
     """Seed the generators of torch, numpy and Python by some numbers."""
-    seed = int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=4).digest(), "little")
-    torch.default_generator.manual_seed(seed)
-    np.random.seed(seed)  # the generator that data sets use
-    random.seed(seed)
+    seed_generators(int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=4).digest(), "little"))
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
@@ -34,28 +30,18 @@ class Randomness:
     """A state of the generators of torch, numpy and Python, used while it is `active`."""
 
     def __init__(self, *parts: int) -> None:
-        before = _states()
-        seed_generators(*parts)
-        self._own = _states()
-        _restore(before)
+        before = random_states()
+        seed_by(*parts)
+        self._own = random_states()
+        restore_random_states(before)
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Context in which the generators go on from this state; afterwards they have that of before."""
-        before = _states()
-        _restore(self._own)
+        before = random_states()
+        restore_random_states(self._own)
         try:
             yield
         finally:
-            self._own = _states()
-            _restore(before)
-
-
-def _states() -> tuple[Any, ...]:
-    return torch.default_generator.get_state(), np.random.get_state(), random.getstate()
-
-
-def _restore(states: tuple[Any, ...]) -> None:
-    torch.default_generator.set_state(states[0])
-    np.random.set_state(states[1])
-    random.setstate(states[2])
+            self._own = random_states()
+            restore_random_states(before)

@@ -196,9 +196,10 @@ class MemoryReader:
         """All rows are there."""
 
     def inputs(self, index: MicrobatchIndex, arguments: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
-        """The model's tensors with these indices."""
+        """The model's tensors with these indices: copies, which its forward may overwrite."""
         rows = self._rows(self.plan.part(index))
-        return tuple(self.source.samples.inputs.tensors[argument][rows] for argument in arguments)
+        parts = [self.source.samples.inputs.tensors[argument][rows] for argument in arguments]
+        return tuple(part.clone() for part in parts) if isinstance(rows, slice) else tuple(parts)
 
     def target(self, index: MicrobatchIndex, device: torch.device) -> Any:
         """Second argument of the loss."""

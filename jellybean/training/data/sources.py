@@ -22,7 +22,7 @@ from jellybean.documents.training import TrainingDocument
 from jellybean.documents.training.data import FunctionSpec
 from jellybean.training.data.batches import RowFormat, Stream
 from jellybean.training.data.loaded_rows import LoadedRows, MapSource, Order, StreamSource
-from jellybean.training.data.randomness import Randomness, epoch_order, epoch_seed, seed_generators
+from jellybean.training.data.randomness import Randomness, epoch_order, epoch_seed, seed_by
 from jellybean.training.data.rows import MemoryRows, RowSource
 from jellybean.training.errors import TrainingError
 from jellybean.training.losses import MODEL
@@ -176,7 +176,7 @@ class _SamplerOrder:
                 self.sampler.set_epoch(epoch)
             if isinstance(getattr(self.sampler, "generator", None), torch.Generator):
                 self.sampler.generator.manual_seed(epoch_seed(self.seed, epoch))
-            seed_generators(self.seed, epoch)
+            seed_by(self.seed, epoch)
             order = torch.tensor(list(self.sampler), dtype=torch.long)
         if len(order) != len(self.sampler):
             raise TrainingError(

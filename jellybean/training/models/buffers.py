@@ -65,7 +65,7 @@ def carried_buffer(module: nn.Module, forward: Callable[[], Any]) -> str:
 
 
 def _is_written(value: torch.Tensor, before: torch.Tensor, version: int, copied: torch.Tensor) -> bool:
-    """Whether a buffer was written, also with the same numbers, or replaced. Batch norm writes without a new version."""
+    """True if a buffer was written, also with the same numbers, or replaced; batch norm writes without a version."""
     return value is not before or value._version != version or not _equal(value, copied)
 
 

@@ -88,8 +88,7 @@ def load_skeleton(document: TrainingDocument, directory: Path) -> nn.Module:
     for part in module.modules():
         for name, value in part._parameters.items():
             if value is not None:
-                zero = torch.zeros((), dtype=value.dtype).expand(value.shape)
-                part._parameters[name] = made.setdefault(id(value), nn.Parameter(zero, value.requires_grad))
+                part._parameters[name] = made.setdefault(id(value), _without_memory(value))
     return module
 
 
@@ -100,6 +99,15 @@ def constants_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         for name, value in vars(part).items():
             if isinstance(value, torch.Tensor):
                 yield f"{path}.{name}".lstrip("."), value
+
+
+def _without_memory(parameter: nn.Parameter) -> nn.Parameter:
+    """A parameter of the same type, sizes and hooks: one zero, repeated by strides of 0."""
+    zero = torch.zeros((), dtype=parameter.dtype).expand(parameter.shape)
+    made = nn.Parameter(zero, parameter.requires_grad)
+    if parameter._backward_hooks:
+        made._backward_hooks = parameter._backward_hooks
+    return made
 
 
 @contextmanager

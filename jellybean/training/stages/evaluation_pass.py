@@ -60,12 +60,16 @@ class EvaluationStage:
 
 @contextmanager
 def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Context in which a module is in evaluation mode; submodules may be shared with a module in training."""
+    """Context in which a module is in evaluation mode; submodules may be shared with a module in training.
+
+    Modules change their modes by their own methods, which may forget what holds in one mode only.
+    """
     before = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
         yield
     finally:
+        module.train()
         for part, training in before:
             part.training = training
 

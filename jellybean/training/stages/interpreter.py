@@ -16,7 +16,7 @@ import torch
 from jellybean.training.processes.streams import HostStreams, Streams, Timestamp
 from jellybean.training.processes.tensor_messages import ACTIVATIONS, GRADIENTS, MessageKey, StageTensors
 from jellybean.training.processes.transport import StageTransport
-from jellybean.training.stages.stage import StageCopy
+from jellybean.training.stages.stage import RandomSeed, StageCopy
 from jellybean.training.stages.updates import GroupSettings, WeightUpdates
 from jellybean_solver.pipeline import Action, ActionKind, Schedule
 
@@ -35,7 +35,7 @@ class MicrobatchFeed(Protocol):
     def factor(self, microbatch: int) -> float:
         """Weight of a micro-batch's mean loss: its samples divided by the update's samples over all replicas."""
 
-    def seed(self, microbatch: int, stage: int) -> int:
+    def seed(self, microbatch: int, stage: int) -> RandomSeed:
         """Random seed of a forward."""
 
 

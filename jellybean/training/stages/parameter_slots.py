@@ -26,9 +26,10 @@ class ParameterSlots:
     @contextmanager
     def replaced(self, values: Mapping[str, torch.Tensor]) -> Iterator[None]:
         """Context with tensors replaced, by names of `named_parameters`, `named_buffers`; others are unchanged."""
-        kept = [(entries, short, entries[short]) for entries, short, name in self._slots if name in values]
+        kept = []
         for entries, short, name in self._slots:
-            if name in values:
+            if name in values and values[name] is not entries[short]:
+                kept.append((entries, short, entries[short]))
                 entries[short] = values[name]
         try:
             yield

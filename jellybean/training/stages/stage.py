@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -20,6 +20,7 @@ from jellybean.training.stages.stage_links import StageLinks
 from jellybean.training.stages.weight_versions import WeightVersions
 
 LossFunction = Callable[[Any, Any], torch.Tensor]  # outputs, targets -> mean over samples
+RandomSeed: TypeAlias = "int | torch.Tensor"  # of a forward; or the generator's state before it
 Watcher = Callable[[str, torch.Tensor], None]  # name and value of a gradient
 
 
@@ -28,12 +29,14 @@ class StageSettings:
     """`precision`: autocast type of the computation; None for the weights' own type.
 
     `recompute`: keep only the inputs of a forward and repeat it before the backward (activation checkpointing).
-    `masters`: for weights in a short type.
+    `masters`: for weights in a short type. `keeps_versions`: micro-batches in flight may use weights of before an
+    update; False for schedules with a flush.
     """
 
     precision: torch.dtype | None = None
     recompute: bool = False
     masters: MasterWeights | None = None
+    keeps_versions: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class _InFlight:
 
     inputs: StageTensors
     weights: dict[str, torch.Tensor]
-    seed: int
+    seed: RandomSeed
     target: Any = None
     factor: float = 1.0
     leaves: Sequence[torch.Tensor | None] = ()
@@ -98,7 +101,7 @@ class StageCopy:
     watcher: Watcher | None = None
 
     def __post_init__(self) -> None:
-        self.versions = WeightVersions(self.module, self.settings.masters)
+        self.versions = WeightVersions(self.module, self.settings.masters, keeps_older=self.settings.keeps_versions)
         self._in_flight: dict[int, _InFlight] = {}
         self._slots = ParameterSlots(self.module)
         self.settle_buffers()
@@ -123,7 +126,14 @@ class StageCopy:
         self._in_flight.clear()
 
     def forward(
-        self, microbatch: int, inputs: StageTensors, version: int, *, seed: int, target: Any = None, factor: float = 1.0
+        self,
+        microbatch: int,
+        inputs: StageTensors,
+        version: int,
+        *,
+        seed: RandomSeed,
+        target: Any = None,
+        factor: float = 1.0,
     ) -> StageTensors | torch.Tensor:
         """Outputs for the next stage, or the loss at the last. `factor`: weight of the loss in the update's loss."""
         flight = _InFlight(inputs, self.versions.weights(version), seed, target, factor)
@@ -148,7 +158,10 @@ class StageCopy:
         if not roots or not (leaves or weights):
             return (None,) * self._received(flight)
         with self._accumulating(weights), self._watched(weights):
-            torch.autograd.backward(roots, coming, inputs=[*leaves, *weights.values()])
+            if self.settings.keeps_versions:
+                torch.autograd.backward(roots, coming, inputs=[*leaves, *weights.values()])
+            else:  # as plain torch does, which checkpoints of torch.utils may need
+                torch.autograd.backward(roots, coming)
         return _by_leaf(flight.leaves, [leaf.grad for leaf in leaves])[: self._received(flight)]
 
     def input_gradient(self, microbatch: int, gradients: StageTensors) -> StageTensors:
@@ -181,7 +194,8 @@ class StageCopy:
         return flight
 
     def _run(self, flight: _InFlight, buffers: Mapping[str, torch.Tensor] | None = None) -> None:
-        flight.leaves = tuple(map(_leaf, flight.inputs))
+        # A forward may write into the model's arguments, and a repeated one must find them as they were.
+        flight.leaves = tuple(_leaf(value, copied=self.settings.recompute) for value in flight.inputs)
         _seed(self.device, flight.seed)
         with torch.autocast(self.device.type, self.settings.precision) if self.settings.precision else nullcontext():
             with self._slots.replaced({**flight.weights, **buffers} if buffers else flight.weights):
@@ -244,16 +258,21 @@ def _takes_gradient(value: torch.Tensor) -> bool:
     return bool(value.is_floating_point() or value.is_complex())
 
 
-def _seed(device: torch.device, seed: int) -> None:
+def _seed(device: torch.device, seed: RandomSeed) -> None:
     """Set torch's seed; faster than torch.manual_seed, which without a GPU formats the call stack (0.3 ms)."""
+    if isinstance(seed, torch.Tensor):
+        torch.default_generator.set_state(seed)
+        return
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
 
 
-def _leaf(value: torch.Tensor | None) -> torch.Tensor | None:
+def _leaf(value: torch.Tensor | None, *, copied: bool) -> torch.Tensor | None:
     """The value, detached; requires a gradient if the value does, as activations from other stages do."""
-    return None if value is None else value.detach().requires_grad_(value.requires_grad)
+    if value is None:
+        return None
+    return (value.detach().clone() if copied else value.detach()).requires_grad_(value.requires_grad)
 
 
 def _wanted(leaves: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:

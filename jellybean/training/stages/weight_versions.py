@@ -19,10 +19,12 @@ from jellybean.training.stages.master_weights import MasterWeights
 class WeightVersions:
     """`last_use`: version -> index, in the device's order, of the last action that uses it.
 
-    `masters`: rounds the weights; None: they stay as they are.
+    `masters`: rounds the weights; None: they stay as they are. `keeps_older`: False if no action uses weights of before
+    an update. Then all use the parameters themselves, whose hooks and other references the model may have.
     """
 
-    def __init__(self, module: nn.Module, masters: MasterWeights | None = None) -> None:
+    def __init__(self, module: nn.Module, masters: MasterWeights | None = None, *, keeps_older: bool = True) -> None:
+        self._keeps_older = keeps_older
         self.parameters: dict[str, nn.Parameter] = dict(module.named_parameters())
         copies = {n: masters.shorten(p) for n, p in self.parameters.items()} if masters is not None else {}
         self._masters = {name: copy for name, copy in copies.items() if copy is not None}
@@ -81,12 +83,12 @@ class WeightVersions:
 
     def weights(self, version: int) -> dict[str, torch.Tensor]:
         """The weights of a version as autograd leaves, by parameter name."""
+        if not self._keeps_older:
+            return dict(self.parameters)
         if version not in self._aliases:
             if version != self._latest:
                 raise AssertionError(f"version {version} is gone; the latest is {self._latest}")
-            self._aliases[version] = {
-                name: value.data.requires_grad_(value.requires_grad) for name, value in self.parameters.items()
-            }
+            self._aliases[version] = {name: _alias(value) for name, value in self.parameters.items()}
         return self._aliases[version]
 
     def before_update(self, place: int) -> None:
@@ -99,3 +101,13 @@ class WeightVersions:
                     value.data = value.data.clone()
         self._latest += 1
         self.peak = max(self.peak, len(self._aliases) + 1)
+
+
+def _alias(parameter: nn.Parameter) -> torch.Tensor:
+    """Another leaf with the parameter's memory and its hooks."""
+    alias = parameter.data.requires_grad_(parameter.requires_grad)
+    if parameter._backward_hooks:
+        alias._backward_hooks = parameter._backward_hooks
+    if parameter._post_accumulate_grad_hooks:
+        alias._post_accumulate_grad_hooks = parameter._post_accumulate_grad_hooks
+    return alias

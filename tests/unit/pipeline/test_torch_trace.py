@@ -177,7 +177,7 @@ def test_another_batch_size():
 @pytest.mark.parametrize(
     ("module", "told"),
     [
-        (Assigning(), r"assigns a computed value to self.calls[^$]*buffers differ"),
+        (Assigning(), r"forward of Assigning changes self.calls[^$]*buffers differ"),
         (DataDependent(), r"test_torch_trace.py:\d+: if x.sum\(\) > 0"),
         (OnlyThisSize(), "with a batch of 2"),
     ],

@@ -39,7 +39,12 @@ def test_one_update_equals_one_process():
 
 def test_a_module_that_no_tracer_follows_is_refused_without_stages():
     with pytest.raises(JellyBeanError, match=r"neither torch\.fx nor torch\.export can follow"):
-        find_graphs(_Whole(StageChain(stages())), CallArguments.of((), data()["train"][0]))
+        find_graphs(_Deciding(StageChain(stages())), CallArguments.of((), data()["train"][0]))
+
+
+def test_submodules_that_no_tracer_follows_are_called_as_they_are():
+    graphs = find_graphs(_Whole(StageChain(stages())), CallArguments.of((), data()["train"][0]))
+    assert graphs.training.called.names == {f"module.chain.{number}" for number in range(4)}
 
 
 @pytest.mark.parametrize(
@@ -61,6 +66,16 @@ class _Whole(torch.nn.Module):
 
     def forward(self, tokens, mask):
         return self.chain(tokens, mask)
+
+
+class _Deciding(_Whole):
+    """Asks its weights what to do, where it must be cut."""
+
+    def forward(self, tokens, mask):
+        hidden, mask = self.chain.get_submodule("0")(tokens, mask)
+        for number in (1, 2, 3) if self.chain.get_submodule("1").up.weight.detach().mean() < 1 else (1, 2):
+            hidden, mask = self.chain.get_submodule(f"{number}")(hidden, mask)
+        return self.chain.get_submodule("4")(hidden, mask)
 
 
 def _one_process():
