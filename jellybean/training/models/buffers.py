@@ -65,7 +65,7 @@ def carried_buffer(module: nn.Module, forward: Callable[[], Any]) -> str:
 
 
 def _is_written(value: torch.Tensor, before: torch.Tensor, version: int, copied: torch.Tensor) -> bool:
-    """Whether a buffer was written, also with the same numbers, or replaced. Batch norm writes without a new version."""
+    """Whether a buffer was replaced or written, also with the same numbers. Batch norm makes no new version."""
     return value is not before or value._version != version or not _equal(value, copied)
 
 
