@@ -50,6 +50,7 @@ from .torch_trace import TRACERS as TRACERS
 from .torch_trace import TracedModule as TracedModule
 from .torch_trace import attribute as attribute
 from .torch_trace import trace as trace
+from .user_errors import is_users as is_users
 from .user_errors import place_and_reason as place_and_reason
 from .user_errors import user_frame as user_frame
 from .user_functions import load_function as load_function
