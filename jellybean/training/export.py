@@ -287,14 +287,14 @@ def _no_graph_dumps() -> Iterator[None]:
     The fused path of torch's encoder layers, in evaluation mode, has no counterpart in ONNX.
     """
     fused = torch.backends.mha.get_fastpath_enabled()
-    logged = torch._C._jit_is_onnx_log_enabled()
+    log = torch._C._jit_onnx_log  # the exporter turns it on itself, whatever it was
     torch.backends.mha.set_fastpath_enabled(False)
-    torch._C._jit_set_onnx_log_enabled(False)
+    torch._C._jit_onnx_log = lambda *_: None
     try:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)
-        torch._C._jit_set_onnx_log_enabled(logged)
+        torch._C._jit_onnx_log = log
 
 
 def _match_form(scores: _Scores, rows: Mapping[str, torch.Tensor], siblings: Sequence[Sibling]) -> tuple[str, ...]:

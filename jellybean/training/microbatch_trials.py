@@ -15,6 +15,7 @@ from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.errors import TrainingError
 from jellybean.training.inputs import TrainingInputs
 from jellybean.training.models.buffers import buffers_restored, carried_buffer
+from jellybean_solver.pipeline import STEADY_ROUNDS
 
 
 @dataclass
@@ -33,7 +34,9 @@ class MicrobatchTrials:
         sampler = MicrobatchSampler(rows, document.batch, document.microbatches, document.workers, choice.period)
         if sampler.updates:
             self._check_sizes(document, sampler)
-            places = choice.schedule(document.devices, sampler.run).device_of
+            # An epoch of a schedule without a flush may have very many micro-batches, and a few rounds have its places.
+            few = (choice.period or sampler.run) * STEADY_ROUNDS * document.devices
+            places = choice.schedule(document.devices, min(sampler.run, few)).device_of
             several = document.workers > 1 or any(len(set(devices)) > 1 for devices in zip(*places, strict=True))
             self._check_copies(document, several=several)
 

@@ -146,7 +146,8 @@ def _try_end(inputs: TrainingInputs, constants: Mapping[str, str], document: Tra
 
         rows = served_arguments(inputs.data.test.example(EXPORT_ROWS).inputs, document.loss.function)
         try_export(inputs.module, document.export, directory, rows)
-    return needs_memory(constants, document, directory)
+    weight_bytes = sum(value.nbytes for value in inputs.module.parameters())
+    return needs_memory(constants, document, directory, weight_bytes)
 
 
 def _profiles(

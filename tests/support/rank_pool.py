@@ -44,7 +44,7 @@ class Crashed:
 class RankPool:
     """Up to `size` ranks. `seconds`: for which a case may run."""
 
-    def __init__(self, size: int, seconds: float = 120.0) -> None:
+    def __init__(self, size: int, seconds: float = 600.0) -> None:
         self._size, self._seconds = size, seconds
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["torch._dynamo", "jellybean.training.train"])
@@ -60,7 +60,12 @@ class RankPool:
         self.close()
 
     def close(self) -> None:
-        """End all processes."""
+        """End all processes, and delete what they have written."""
+        self._end()
+        self._folder.cleanup()
+
+    def _end(self) -> None:
+        """End all processes; the next case starts others."""
         for process in self._processes:
             process.kill()
             process.join()
@@ -79,25 +84,26 @@ class RankPool:
             pipe.send((case, ranks, str(store)))
         results: dict[int, Any] = {}
         while len(results) < ranks:
-            failed = any(isinstance(result, Refused | Crashed) for result in results.values())
+            failed = any(map(_is_cause, results.values()))
             others = [pipe for number, pipe in enumerate(pipes) if number not in results]
             ready = wait(others, _AFTER_FAILURE_S if failed else self._seconds)
             if not ready:
-                self.close()  # they wait for the rank that failed, as they would until the launcher ends them
+                self._end()  # they wait for the rank that failed, as they would until the launcher ends them
                 if not failed:
                     return Crashed(f"no result within {self._seconds:g} s; ranks {sorted(results)} have ended")
                 break
             for pipe in ready:
                 results[pipes.index(pipe)] = self._received(pipe)
-        failures = [results[rank] for rank in results if isinstance(results[rank], Refused | Crashed)]
-        causes = [one for one in failures if not (isinstance(one, Refused) and one.kind == RankLostError.__name__)]
-        return (causes or failures or [results[0]])[0]
+            if not self._processes:
+                break  # one died
+        failures = [result for result in results.values() if isinstance(result, Refused | Crashed)]
+        return ([*filter(_is_cause, failures), *failures] or [results[0]])[0]
 
     def _received(self, pipe: Connection) -> Any:
         try:
             return torch.load(io.BytesIO(pipe.recv_bytes()), weights_only=False)
         except EOFError:
-            self.close()
+            self._end()
             return Crashed("a process died")
 
     def _start(self) -> None:
@@ -108,6 +114,11 @@ class RankPool:
             there.close()
             self._processes.append(process)
             self._pipes.append(here)
+
+
+def _is_cause(result: Any) -> bool:
+    """Whether a rank failed for a reason of its own, and not because another one was gone."""
+    return isinstance(result, Crashed) or (isinstance(result, Refused) and result.kind != RankLostError.__name__)
 
 
 def _serve(rank: int, pipe: Connection) -> None:

@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,7 +128,12 @@ def save_model(module: torch.nn.Module, folder: Path) -> Path:
         _sync(partial)
         partial.replace(path)
     except (OSError, SafetensorError) as error:
-        raise TrainingError(f"the model cannot be written to {path}: {describe_error(error)}") from error
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise TrainingError(
+            f"the model cannot be written to {path}: {describe_error(error)}; free space or mend the folder, and "
+            "the same command writes it from the newest checkpoint"
+        ) from error
     return path
 
 

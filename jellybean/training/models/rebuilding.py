@@ -21,6 +21,9 @@ from jellybean.training.models.building import constants_of, load_model, load_sk
 from jellybean.training.models.lora import trained_module, with_adapters
 
 _DIGEST_BYTES = 16
+# Bytes of weights above which no second model is built beside the first one, only to compare the two: a process may not
+# have the memory. Then a function that gives other frozen weights each time is refused at the end.
+_MOST_BYTES = 2**30
 _FROZEN = "the frozen weight "  # before the names of frozen parameters
 
 
@@ -34,14 +37,19 @@ def constant_digests(module: nn.Module) -> dict[str, str]:
     return constants | {_FROZEN + name: fingerprint(value) for name, value in frozen.items()}
 
 
-def needs_memory(expected: Mapping[str, str], document: TrainingDocument, directory: Path) -> bool:
+def needs_memory(
+    expected: Mapping[str, str], document: TrainingDocument, directory: Path, weight_bytes: int = 0
+) -> bool:
     """Whether the model must be built with memory for its weights to have these constants once more.
 
-    `expected`: `constant_digests` of the model that is trained. TrainingError if the function gives another model.
+    `expected`: `constant_digests` of the model that is trained, which has so many bytes of weights. TrainingError if
+    the function gives another model.
     """
     has_frozen = any(name.startswith(_FROZEN) for name in expected)
     if document.weights is not None or (not has_frozen and _skeleton_digests(document, directory) == expected):
         return False
+    if weight_bytes > _MOST_BYTES:
+        return True  # frozen weights are compared at the end
     again = constant_digests(trained_module(with_adapters(load_model(document, directory), document)))
     changed = sorted(name for name in expected.keys() | again.keys() if expected.get(name) != again.get(name))
     if changed:

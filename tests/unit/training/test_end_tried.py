@@ -183,7 +183,7 @@ class _Counter(nn.Module):
     [
         (nn.BatchNorm1d(3), ""),
         (nn.BatchNorm1d(3, momentum=None), ""),
-        (parametrizations.spectral_norm(nn.Linear(3, 3)), "parametrizations.weight.0._u"),
+        (parametrizations.spectral_norm(nn.Linear(3, 3)), "parametrizations.weight.0._v"),
         (spectral_norm(nn.Linear(3, 3)), "weight_u"),
         (_Counter(reads=False), ""),
         (_Counter(reads=True), "steps"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from pathlib import Path
 
 import onnx
 import onnxruntime
@@ -14,6 +15,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 from jellybean.documents import ExportSpec, read_file
 from jellybean.pipeline import CallArguments
 from jellybean.training import TrainingError, export_variant
+from jellybean.training.export import try_export
 from jellybean.training.models.score_forms import Form, form_of
 from tests.support.exported_models import sklearn_classifier
 
@@ -77,6 +79,79 @@ def test_one_more_variant(project):
     assert variants["tuned"]["sha256"] == again.sha256
     assert list(variants) == ["small", "tuned"]
     assert not list(project.rglob(".*"))
+
+
+class _Pooled(torch.nn.Module):
+    """Four numbers as four steps, through a layer, to scores."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.stem, self.layer, self.head = torch.nn.Linear(1, 8), layer, torch.nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.layer(self.stem(x.unsqueeze(-1)))
+        return self.head((hidden[0] if isinstance(hidden, tuple) else hidden).mean(1))
+
+
+class _Attends(torch.nn.MultiheadAttention):
+    def forward(self, x):
+        return super().forward(x, x, x)
+
+
+class _Fourier(torch.nn.Module):
+    def forward(self, x):
+        return torch.fft.fft(x).abs()  # no counterpart in ONNX 17
+
+
+class _FixedRows(torch.nn.Module):
+    def forward(self, x):
+        return x.reshape(2, -1, 8) if len(x) == 2 else x
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        torch.nn.TransformerEncoderLayer(8, 2, 12, 0.1, batch_first=True),
+        torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2, 12, batch_first=True), 2),
+        _Attends(8, 2, batch_first=True),
+        torch.nn.LSTM(8, 8, batch_first=True),
+        torch.nn.utils.spectral_norm(torch.nn.Linear(8, 8)),
+    ],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_layers_with_a_path_of_their_own_in_evaluation_are_exported(project, layer):
+    assert export_variant(_Pooled(layer), SPEC, project, _rows()).max_difference <= 1e-4
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_what_cannot_be_exported_is_refused_before_training(project, capfd):
+    module = _Pooled(_Fourier())
+    buffers = {name: value.clone() for name, value in module.named_buffers()}
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    line = next(number for number, text in enumerate(lines, 1) if "no counterpart in ONNX" in text)
+    with pytest.raises(
+        TrainingError, match=rf"could not be exported: to ONNX \(opset 17\) at .*test_export.py:{line}: "
+    ):
+        try_export(module, SPEC, project, _rows())
+    assert "graph(" not in "".join(capfd.readouterr())
+    assert module.training
+    assert all(torch.equal(value, buffers[name]) for name, value in module.named_buffers())
+    with pytest.raises(TrainingError, match=r"gives \(2, 3\) in place of \(9, 3\)"):
+        try_export(_Pooled(_FixedRows()), SPEC, project, _rows())
+    with pytest.raises(TrainingError, match="takes double"):
+        try_export(_net().double(), SPEC, project, _rows(torch.float64))
+    assert (project / "workflow.yaml").read_text(encoding="utf-8") == WORKFLOW
+    assert not (project / "models/tuned.onnx").exists()
+
+
+def test_an_export_that_works_changes_nothing(project):
+    module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    rows, state = _rows(), torch.random.get_rng_state()
+    try_export(module, SPEC, project, rows)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert sorted(path.name for path in (project / "models").iterdir()) == ["small.onnx"]
 
 
 def test_another_shape_is_refused(project):

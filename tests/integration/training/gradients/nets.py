@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -219,7 +221,9 @@ def spectral_parametrized() -> nn.Module:
 
 def weight_normed() -> nn.Module:
     layers = _layers()
-    layers[2] = weight_norm(layers[2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # it is deprecated, and many models have it
+        layers[2] = weight_norm(layers[2])
     return layers
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from random import Random
 
@@ -195,7 +196,9 @@ def _weights_computed(random: Random) -> nn.Module:
     if way == "weight":
         return parametrizations.weight_norm(layer)
     if way == "weight old":
-        return weight_norm(layer)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # it is deprecated, and many models have it
+            return weight_norm(layer)
     if way == "orthogonal":
         return parametrizations.orthogonal(layer)
     return prune.random_unstructured(layer, "bias" if way == "pruned bias" else "weight", amount=0.4)

@@ -27,6 +27,7 @@ _LAYOUTS: tuple[Mapping[str, Any], ...] = (
     {"devices": 1, "replicas": 2, "sync": {"way": "ring"}},
     {"devices": 1, "replicas": 3},
 )
+_IN_PLACE = ("plain", "attention", "frozen", "anchored")  # they end with what needs its result for no gradient
 _EPS = 1e-3  # a gradient that is 0 but for rounding must not become a step, as of a bias before batch norm
 _OPTIMIZERS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("sgd", {"lr": 0.05}),
@@ -115,7 +116,8 @@ def made(number: int) -> nn.Module:
     blocks = []
     for name in _blocks(number):
         block = BLOCKS[name](random)
-        blocks.append(Residual(block, in_place=random.random() < 0.3) if random.random() < 0.6 else block)
+        in_place = name in _IN_PLACE and random.random() < 0.3
+        blocks.append(Residual(block, in_place=in_place) if random.random() < 0.6 else block)
     head = nn.Linear(WIDTH, WORDS if by_words else CLASSES)
     if by_words and tied:
         head.weight = stem.words.weight

@@ -11,7 +11,7 @@ from tests.integration.training.random_models.models import made, random_trainin
 from tests.support.rank_pool import RankPool
 
 torch.set_num_threads(1)
-FEW, SLOW, NIGHTLY = range(4), range(4, 204), range(204, 2204)
+FEW, SLOW, NIGHTLY = range(3), range(3, 203), range(203, 2203)
 AT_ONCE = 20  # models of a test: one line of a report for each
 MOST_REFUSED = 0.5  # of a test's models: a runtime that refuses more than that trains too little
 
