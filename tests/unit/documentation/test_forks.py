@@ -19,6 +19,7 @@ ALLOWED = {
     "edge_agent/jellybean_agent/execution/process_pool.py": 1,
     "edge_agent/jellybean_agent/execution/process_main.py": 1,  # the fork server, which starts no thread
     "tests/support/at_once.py": 1,
+    "tests/unit/training/processes/test_launch.py": 1,
 }
 
 
