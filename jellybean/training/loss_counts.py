@@ -27,6 +27,7 @@ from jellybean.training.stages.stage import LossFunction
 _SINGLE = 1e-4  # relative difference of sums over many elements, in single precision
 _TOLERANCE = {torch.float64: 1e-9}
 _MOST_ROWS = 64  # that are tried: enough for pairs of each of 30 classes; a loss over pairs takes their square
+_WEIGHT_BYTES = 2**28  # of copies of the weights in double precision; of larger ones single precision must do
 _OUTPUT_BYTES = 2**28  # of all outputs that are tried together
 
 Weights = Mapping[str, torch.Tensor]  # what a loss may count -> how much each row counts
@@ -213,10 +214,10 @@ def _of_model(module: nn.Module, loss: LossFunction, samples: Samples, dtype: to
 
     The weights are not touched: those of the type are others.
     """
-    state = {
-        name: _as_type(value.detach(), dtype, copy=True)
-        for name, value in (*module.named_parameters(), *module.named_buffers())
-    }
+    if dtype == torch.float64 and sum(value.numel() for value in module.parameters()) * 8 > _WEIGHT_BYTES:
+        raise MemoryError("copies of the weights in double precision are too large")
+    state = {name: _as_type(value.detach(), dtype) for name, value in module.named_parameters()}
+    state |= {name: _as_type(value.clone(), dtype) for name, value in module.named_buffers()}
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return torch.func.functional_call(module, state, args, kwargs)
@@ -252,11 +253,9 @@ def _target(samples: Samples, rows: torch.Tensor, dtype: torch.dtype) -> Any:
     return pytree.tree_map(lambda value: _as_type(value, dtype), samples.target(rows))
 
 
-def _as_type(value: Any, dtype: torch.dtype, *, copy: bool = False) -> Any:
+def _as_type(value: Any, dtype: torch.dtype) -> Any:
     """A floating tensor of this type; anything else as it is."""
-    if isinstance(value, torch.Tensor) and value.is_floating_point():
-        return value.to(dtype, copy=copy)
-    return value.clone() if copy and isinstance(value, torch.Tensor) else value
+    return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
 @contextmanager

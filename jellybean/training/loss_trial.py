@@ -69,10 +69,14 @@ class LossTrial:
                 f"loss: {document.loss} failed on a batch of {len(samples)} rows{place_and_reason(error)}"
             ) from error
         if document.loss.counts is not None:
-            return _declared(document.loss, rules, split, samples)
-        if split.undecided:
-            return _undecided(document, rules, split, samples)
-        return self._chosen(document, rules, split, samples)
+            judged = _declared(document.loss, rules, split, samples)
+        elif split.undecided:
+            judged = _undecided(document, rules, split, samples)
+        else:
+            judged = self._chosen(document, rules, split, samples)
+        if judged.rules.counts == SUM and "perplexity" in document.metrics:
+            raise TrainingError(f"metrics: perplexity is exp of a mean, and {document.loss} is a sum: remove it")
+        return judged
 
     def _rows(self, document: TrainingDocument) -> Samples:
         """Rows of a batch that cover what occurs, as many as memory allows."""

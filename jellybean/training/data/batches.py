@@ -171,7 +171,7 @@ class _Cursor:
             pass
 
     def take(self, count: int) -> list[Any]:
-        """The next rows; fewer at the end."""
+        """The next rows; fewer at the end. Heartbeats know it by its name."""
         if self._rows is None:
             self._rows = iter(self._open())
         rows = list(islice(self._rows, count))

@@ -94,6 +94,7 @@ class OptimizerPlan:
         tiny.grad = torch.ones_like(tiny)
         optimizer = self.made_of({group: [tiny]})
         optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         tensors = [value for value in optimizer.state[tiny].values() if isinstance(value, torch.Tensor) and value.dim()]
         return [tuple(_SIZES.index(side) if side in _SIZES else None for side in value.shape) for value in tensors]
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
 from jellybean.pipeline.user_errors import user_place
@@ -27,7 +27,12 @@ _MAX_INTERVAL_S = 5.0
 _ENDED = "ended"
 _NOWHERE = "-"  # in a heartbeat: the rank is at no line of the user
 _READS = "reads row"
-_BATCHES, _ROW_READER = "jellybean/training/data/batches.py", "read_row"  # MapBatches.read_row, by its frame
+_BATCHES = "jellybean/training/data/batches.py"
+# By the name of a method there: the row that it reads, or the first one of those that it takes from a stream.
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "read_row": lambda variables: variables["number"],
+    "take": lambda variables: variables["self"].position,
+}
 _LOADER = "torch/utils/data/dataloader.py"
 _POLL_S = 0.05  # between looks for the first heartbeat of a rank
 
@@ -89,8 +94,8 @@ def place_of_rank() -> str:
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     place, row, waits = user_place(frame), "", False
     while frame is not None:
-        if frame.f_code.co_name == _ROW_READER and frame.f_code.co_filename.endswith(_BATCHES):
-            row = str(frame.f_locals.get("number", ""))
+        if frame.f_code.co_filename.endswith(_BATCHES) and (reads := _READERS.get(frame.f_code.co_name)):
+            row = str(reads(frame.f_locals))
         waits = waits or frame.f_code.co_filename.endswith(_LOADER)
         frame = frame.f_back
     if place:

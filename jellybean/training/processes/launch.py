@@ -43,6 +43,7 @@ _ERRORS: dict[str, type[Exception]] = {"still": StalledError, "crash": RankCrash
 FINAL: dict[str, type[JellyBeanError]] = {"input": UntrainableError, "final": TrainingError}  # no restart can help
 _KINDS = (*FINAL, *_ERRORS)  # of reasons
 _KILLED = "was killed by SIGKILL"  # in a reason: by the kernel for its memory, or by a person; it need not come back
+_OF_ABORTED = "ignore:resource_tracker:UserWarning"  # of the semaphores of a rank's data workers, where it is aborted
 _POLL_S = 0.2  # between looks at the processes
 SHUTDOWN_S = 5  # grace period of processes that must end
 
@@ -124,6 +125,7 @@ def _attempt(arguments: Sequence[str], count: int, folder: Path) -> str | None:
         REASONS_FOLDER: str(folder),
         STORE: str(folder / "store"),
         "TORCHELASTIC_SIGNALS_TO_HANDLE": "",  # `signals_end_launcher` handles them
+        "PYTHONWARNINGS": ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), _OF_ABORTED))),
     }
     with environment_with(for_all), signals_end_launcher(signals_received):
         processes = None

@@ -12,9 +12,11 @@ from torch.nn import functional
 
 from jellybean.documents.training import TrainingDocument
 from jellybean.pipeline.torch_trace import CallArguments
+from jellybean.training.data.feed import IterationFeed
 from jellybean.training.data.loading import TrainingData
-from jellybean.training.data.rows import MemoryRows
+from jellybean.training.data.rows import MemoryRows, MicrobatchIndex, ReadPlan
 from jellybean.training.data.rules import RowRules
+from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.errors import TrainingError
 from jellybean.training.loss_trial import JudgedLoss, LossTrial
 from jellybean.training.losses import model_loss
@@ -263,3 +265,44 @@ def test_a_models_loss_is_judged_by_its_labels(own: Callable[[Any, Any], Any], c
 def test_a_models_loss_over_the_batch_is_refused() -> None:
     with pytest.raises(TrainingError, match="loss: model is over the batch"):
         judged(model_loss, tokens(as_labels=True), Words(balanced), spec="model")
+
+
+def weighted(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(outputs.flatten(0, 1), targets.flatten(), weight=WEIGHTS.double())
+
+
+def class_weights(targets: torch.Tensor) -> torch.Tensor:
+    return (WEIGHTS.double()[targets.clamp(min=0)] * (targets != -100)).sum(1)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize(
+    ("loss", "rules"),
+    [
+        (over_rows, RowRules("net")),
+        (over_tokens, RowRules("net", counts="targets")),
+        (lambda o, y: over_tokens(o, y, reduction="sum"), RowRules("net", counts="sum")),
+        (weighted, RowRules("net", counts="function", count=class_weights)),
+    ],
+)
+def test_micro_batches_make_the_loss_of_their_batch(
+    loss: Callable[[Any, Any], Any], rules: RowRules, replicas: int
+) -> None:
+    """Also of the last batch, which is smaller, and where a micro-batch has no valid target."""
+    samples = tokens()
+    scores = torch.randn(ROWS, 6, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    sampler = MicrobatchSampler(ROWS, 5, 2 // replicas, replicas)
+    plans = [ReadPlan(sampler, replica=replica) for replica in range(replicas)]
+    feeds = [
+        IterationFeed(MemoryRows(samples).ruled(rules).read(plan), iteration, torch.device("cpu"), 0, plan.replica, 0)
+        for plan in plans
+        for iteration in range(2)
+    ]
+    sums = [0.0, 0.0]
+    for feed in feeds:
+        for microbatch in range(sampler.run):
+            own = feed.reader.plan.part(MicrobatchIndex(feed.iteration, microbatch))  # type: ignore[attr-defined]
+            if factor := feed.factor(microbatch):
+                sums[feed.iteration] += factor * float(loss(scores[list(own)], samples.target(list(own))))
+    batches = [range(5), range(5, ROWS)]
+    assert sums == pytest.approx([float(loss(scores[list(own)], samples.target(list(own)))) for own in batches])

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 
 from torch.utils.data import default_collate
 
-from jellybean.training.data.batches import MapBatches, RowFormat
+from jellybean.training.data.batches import MapBatches, RowFormat, StreamBatches
 from jellybean.training.processes.heartbeats import CHECKS_PER_TIMEOUT, BeatFiles, Heartbeats, place_of_rank
 
 
@@ -82,6 +82,9 @@ def test_the_place_of_a_rank_is_the_users_line():
     rows.example([0])
     assert places == [f"reads row 0 at {__file__}:{_Rows.__getitem__.__code__.co_firstlineno + 1}"]
     assert place_of_rank() == ""
+    stream = StreamBatches(lambda epoch: map(_Rows(places).__getitem__, range(3)), rows._form, (0, 0), [range(2, 3)], 3)
+    stream.example()
+    assert [place.split(" at ")[0] for place in places[1:]] == ["reads row 0", "reads row 1", "reads row 2"]
 
 
 class _Rows:

@@ -118,6 +118,7 @@ folder = Path(sys.argv[1])
 waits, goes_on = os.pipe()
 ready, says = os.pipe()
 with lock_folder(folder):
+    assert len(os.listdir("/proc/self/task")) == 1
     child = os.fork()
     if not child:
         os.close(goes_on)
