@@ -31,7 +31,7 @@ def read(folder: Path, content: bytes) -> np.ndarray:
     return read_picture(folder / "picture", MOST).pixels
 
 
-@pytest.mark.parametrize("kind", ["PNG", "TIFF", "JPEG2000"])
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "JPEG2000", "PPM"])
 def test_grey_values_of_16_bits_stay(tmp_path: Path, kind: str) -> None:
     options = {"irreversible": False} if kind == "JPEG2000" else {}
     wide = np.tile(WIDE, (8, 8))
@@ -45,6 +45,8 @@ def test_grey_values_of_16_bits_stay(tmp_path: Path, kind: str) -> None:
         (png_bytes(np.stack([WIDE] * 3, -1), 2), "16 bits a channel, of which Pillow reads 8"),
         (b"P6 1 1 65535\n" + bytes(6), "16 bits a channel"),
         (b"P3 1 1 4095\n1 300 4095\n", "12 bits a channel"),
+        (b"P5 2 1 4095\n" + bytes(4), "has 4095 for white, which Pillow stretches to 65535"),
+        (b"P2 2 1 100\n1 100\n", "has 100 for white, which Pillow stretches to 255"),
         (tiff_bytes(np.stack([WIDE] * 3, -1), ">"), "16 bits a channel"),
         (tiff_bytes(WIDE[..., None], "<", white_is_zero=True), "has 0 for white"),
         (saved(Image.fromarray(COLOURS), "PNG")[:45], "cannot be read as a picture"),
