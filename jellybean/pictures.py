@@ -69,12 +69,13 @@ def read_picture(path: Path, most_bytes: int) -> Picture:
         return Picture(_pixels(image, upright), note)
 
 
-def conversion_code(path: Path) -> str:
+def conversion_code(path: Path, most_bytes: int) -> str:
     """The Python expression of the pixels that `read_picture` reads, for Pillow's `Image` and `ImageOps`."""
+    dtype = read_picture(path, most_bytes).pixels.dtype
     opened = f"ImageOps.exif_transpose(Image.open({str(path)!r}))"
     with _readable(path), Image.open(path, formats=_FORMATS) as image:
-        mode = None if image.mode in _MOST_BITS else _mode(image)
-    return f"np.asarray({opened})" if mode is None else f"np.asarray({opened}.convert({mode!r}))"
+        converted = opened if image.mode in _MOST_BITS else f"{opened}.convert({_mode(image)!r})"
+    return f"np.asarray({converted})" if dtype == np.uint8 else f"np.asarray({converted}).astype(np.{dtype})"
 
 
 def _mode(image: Image.Image) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from jellybean.errors import InputError
 from jellybean.pictures import conversion_code, read_picture
@@ -54,6 +54,19 @@ def test_grey_values_of_16_bits_stay(tmp_path: Path, kind: str) -> None:
         (b"", "is no picture"),
         (b"\x89PNG\r\n\x1a\n", "is no picture"),
     ],
+    ids=[
+        "PNG",
+        "PPM",
+        "plain PPM",
+        "grey PPM",
+        "plain grey PPM",
+        "TIFF",
+        "white",
+        "cut PNG",
+        "cut JPEG",
+        "empty",
+        "begin",
+    ],
 )
 def test_what_would_enter_otherwise_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
     with pytest.raises(InputError, match=reason):
@@ -89,10 +102,8 @@ def test_a_picture_is_read_upright_and_that_is_said(tmp_path: Path) -> None:
         picture = read_picture(tmp_path / "turned", MOST)
         assert picture.pixels.tolist() == np.rot90(COLOURS, -1).tolist()
         assert picture.note == "turned upright, as its orientation 6 says"
-    code = conversion_code(tmp_path / "turned")
-    assert eval(code, {"np": np, "Image": Image, "ImageOps": pytest.importorskip("PIL.ImageOps")}).tolist() == (
-        np.rot90(COLOURS, -1).tolist()
-    )
+    code = conversion_code(tmp_path / "turned", MOST)
+    assert eval(code, {"np": np, "Image": Image, "ImageOps": ImageOps}).tolist() == (np.rot90(COLOURS, -1).tolist())
 
 
 def test_a_picture_that_does_not_fit_into_memory_is_not_decoded(tmp_path: Path) -> None:
@@ -110,3 +121,22 @@ def test_numbers_of_32_bits_and_signs_stay(tmp_path: Path) -> None:
         pixels = np.array([values], dtype)
         found = read(tmp_path, tiff_bytes(pixels[..., None], "<"))
         assert (found.dtype, found.tolist()) == (pixels.dtype, pixels.tolist())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        saved(Image.fromarray(WIDE), "PPM"),
+        saved(Image.fromarray(WIDE), "PNG"),
+        tiff_bytes(WIDE[..., None], ">"),
+        tiff_bytes(np.array([[[2**32 - 1], [7]]], np.uint32), "<"),
+        tiff_bytes(np.array([[[-3], [7]]], np.int8), "<"),
+        saved(Image.fromarray(COLOURS), "BMP"),
+    ],
+    ids=["PPM", "PNG", "TIFF of 16 bits", "TIFF of 32 bits", "TIFF with signs", "BMP"],
+)
+def test_the_code_that_a_refusal_advises_reads_the_same_pixels(tmp_path: Path, content: bytes) -> None:
+    found = read(tmp_path, content)
+    code = conversion_code(tmp_path / "picture", MOST)
+    made = eval(code, {"np": np, "Image": Image, "ImageOps": ImageOps})
+    assert (made.dtype, made.tolist()) == (found.dtype, found.tolist())
