@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shlex
 import stat
 from collections.abc import Iterator
 from functools import lru_cache
@@ -20,6 +21,11 @@ from jellybean.errors import InputError
 STATE_FOLDER = ".jellybean"
 LEDGER_FILE = "ledger.db"  # in it
 MAX_DEPTH = 64  # of folders in each other; JellyBean makes less than ten
+
+
+def shell_text(path: Path | str) -> str:
+    """A folder or file as it is typed in a shell, for the commands that messages name."""
+    return shlex.quote(str(path))
 
 
 def state_folder(directory: Path) -> Path:

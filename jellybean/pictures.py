@@ -64,16 +64,18 @@ def read_picture(path: Path, most_bytes: int) -> Picture:
         image.load()  # which turns a TIFF and removes its orientation
         _check_opaque(path, image)
         upright = ImageOps.exif_transpose(image)
-        note = f"turned upright, as its orientation {orientation} says" if orientation != 1 else ""
+        is_turned = orientation in range(2, 9)
+        note = f"turned upright, as its orientation {orientation} says" if is_turned else ""
         return Picture(_pixels(image, upright), note)
 
 
-def conversion_code(path: Path) -> str:
+def conversion_code(path: Path, most_bytes: int) -> str:
     """The Python expression of the pixels that `read_picture` reads, for Pillow's `Image` and `ImageOps`."""
+    dtype = read_picture(path, most_bytes).pixels.dtype
     opened = f"ImageOps.exif_transpose(Image.open({str(path)!r}))"
     with _readable(path), Image.open(path, formats=_FORMATS) as image:
-        mode = None if image.mode in _MOST_BITS else _mode(image)
-    return f"np.asarray({opened})" if mode is None else f"np.asarray({opened}.convert({mode!r}))"
+        converted = opened if image.mode in _MOST_BITS else f"{opened}.convert({_mode(image)!r})"
+    return f"np.asarray({converted})" if dtype == np.uint8 else f"np.asarray({converted}).astype(np.{dtype})"
 
 
 def _mode(image: Image.Image) -> str:
@@ -84,6 +86,8 @@ def _pixels(image: Image.Image, upright: Image.Image) -> Array:
     values = np.asarray(upright if image.mode in _MOST_BITS else upright.convert(_mode(image)))
     if image.format == "TIFF" and (dtype := _TIFF_DTYPES.get((image.mode, *_bits_and_format(image)))) is not None:
         return values.view(dtype)
+    if image.format == "PPM" and image.mode == "I":
+        return values.astype(np.uint16)  # what the file has: Pillow gives 16 bits of it as 32
     return plain_array(values)
 
 
@@ -95,8 +99,8 @@ def _bits_and_format(image: Any) -> tuple[int, int]:
 
 def _check_size(path: Path, image: Image.Image, most_bytes: int) -> None:
     """Before it is decoded: a small file can hold a picture that does not fit into memory."""
-    values = 1 if image.mode in (*_GREY, *_MOST_BITS) else 3
-    size = image.width * image.height * values
+    pixel_bytes = 1 if image.mode in _GREY else _MOST_BITS.get(image.mode, 24) // 8
+    size = image.width * image.height * pixel_bytes
     if size > most_bytes:
         raise InputError(
             f"{path}: {image.width} x {image.height} pixels take {size:,} bytes, more than the {most_bytes:,} that an "
@@ -114,7 +118,12 @@ def _check_depth(path: Path, image: Image.Image) -> None:
 
 
 def _check_white(path: Path, image: Any) -> None:
-    """Pillow inverts values of 8 bits of a TIFF whose white is 0, and no others."""
+    """Pillow inverts values of 8 bits of a TIFF whose white is 0, and no others; it stretches those of a PPM."""
+    if image.format == "PPM" and (white := max(_whole_arguments(image), default=255)) not in (*range(2), 255, 65535):
+        raise InputError(
+            f"{path} has {white} for white, which Pillow stretches to {255 if white < 255 else 65535}: save its pixels "
+            "with numpy.save"
+        )
     if image.format == "TIFF" and image.mode in _MOST_BITS and image.tag_v2.get(_PHOTOMETRIC) == 0:
         raise InputError(f"{path} has 0 for white, of more than 8 bits: save its pixels with numpy.save")
 
@@ -126,11 +135,19 @@ def _bits(path: Path, image: Any) -> int:
     if image.format in ("AVIF", "JPEG2000"):
         with path.open("rb") as file:
             return _bits_of_boxes(image.format, file.read(_BOX_BYTES))
-    arguments = image.tile[0].args if image.tile else ()
-    values = arguments if isinstance(arguments, tuple) else (arguments,)
     if image.format == "PPM":
-        return max((8, *(value.bit_length() for value in values if isinstance(value, int))))
-    return 16 if image.format == "PNG" and any(";16" in str(value) for value in values) else 8
+        return max((8, *(value.bit_length() for value in _whole_arguments(image))))
+    return 16 if image.format == "PNG" and any(";16" in str(value) for value in _decoder_arguments(image)) else 8
+
+
+def _decoder_arguments(image: Any) -> tuple[Any, ...]:
+    """What Pillow gives its decoder: the form of the file's values, and the white of a PPM."""
+    arguments = image.tile[0].args if image.tile else ()
+    return arguments if isinstance(arguments, tuple) else (arguments,)
+
+
+def _whole_arguments(image: Any) -> list[int]:
+    return [value for value in _decoder_arguments(image) if isinstance(value, int)]
 
 
 def _bits_of_boxes(kind: str, begin: bytes) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jellybean.errors import InputError
+from jellybean.folders import shell_text
 from jellybean.ledger.answers import LabelledBy, ServedAccuracy, served_accuracy
 from jellybean.ledger.columns import ENDS
 from jellybean.ledger.interval_rows import IntervalRow, interval_rows
@@ -112,7 +113,7 @@ def drift(directory: str | Path, span: Span = Span(), ledger: str | None = None)
     with opened_ledger(Path(directory), ledger) as opened:
         found = project_drift(Store.of(Path(directory)), OpenedLedger(opened), span, Path(directory))
     if found is None:
-        raise InputError(f"nothing was served yet: jellybean up {directory}")
+        raise InputError(f"nothing was served yet: jellybean up {shell_text(directory)}")
     columns = ("name", "since_s", "ratio", "standard_deviations", "by_chance_once_in_s")
     return _table([one.to_json() for one in found.drifted], columns)
 
@@ -129,7 +130,7 @@ def _workflows(directory: str | Path) -> tuple[str, ...]:
     """The workflows of the newest plan. InputError if there is none."""
     snapshot = Store.of(Path(directory)).latest()
     if snapshot is None:
-        raise InputError(f"no plan was made yet: jellybean plan {directory}")
+        raise InputError(f"no plan was made yet: jellybean plan {shell_text(directory)}")
     plan = from_document(snapshot.document)
     return tuple(workflow.name for workflow in plan.workflows) or (plan.name,)
 

@@ -34,6 +34,7 @@ from jellybean.documents import (
 from jellybean.documents.layout import WORKFLOW_FILE, workflow_folders
 from jellybean.documents.todos import Todo, read_todos, remove_todos
 from jellybean.errors import DocumentError, DocumentProblem
+from jellybean.folders import shell_text
 
 if TYPE_CHECKING:
     from jellybean.documents.draft.port_comments import OutdatedComment
@@ -117,7 +118,7 @@ def validate(
     )
     out.print(f"valid: {between.join([*workflows, *sites, workers])}")
     for folder in unprofiled:
-        warn(f"{folder / 'profiles.yaml'} does not exist yet; run: jellybean profile {directory}")
+        warn(f"{folder / 'profiles.yaml'} does not exist yet; run: jellybean profile {shell_text(directory)}")
     _print_todos(todos)
 
 

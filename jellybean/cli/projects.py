@@ -26,6 +26,7 @@ from jellybean.documents.overrides import option_text
 from jellybean.documents.provenance.noise import hop_noise
 from jellybean.documents.provenance.own_device import never_measured
 from jellybean.errors import DocumentError, JellyBeanError
+from jellybean.folders import shell_text
 from jellybean.planning.plan_file import PLAN_FILE, planned_overrides
 from jellybean_solver import independent_streams_text
 
@@ -114,7 +115,7 @@ def warn_about_times(project: AnyProject) -> None:
     warn_about_hop(project)
     for part in written_projects(project).values():
         if notes := machine_notes(part):
-            file, command = part.directory / "profiles.yaml", f"jellybean profile {project.directory}"
+            file, command = part.directory / "profiles.yaml", f"jellybean profile {shell_text(project.directory)}"
             warn(f"{file}: {'; '.join(notes)}; to measure them here: {command}")
 
 
@@ -130,7 +131,7 @@ def warn_about_hop(project: AnyProject) -> None:
     for part in written_projects(project).values():
         profiles = part.profiles
         if profiles is not None and profiles.hop is not None and (why := hop_noise(profiles)):
-            file, command = part.directory / "profiles.yaml", f"jellybean profile {project.directory}"
+            file, command = part.directory / "profiles.yaml", f"jellybean profile {shell_text(project.directory)}"
             warn(
                 f"{file}: hop {formats.duration(profiles.hop.time_s)}: {why}; predicted latencies contain it for "
                 f"every message between processes; to measure it again on a quiet machine: {command}"
@@ -142,7 +143,8 @@ def tell_never_measured(project: AnyProject) -> None:
     for part in written_projects(project).values():
         names = never_measured(part.workflow, part.infrastructure, part.profiles) if part.profiles is not None else ()
         if names:
-            file, command = part.directory / "profiles.yaml", f"jellybean profile {project.directory} --fresh"
+            file = part.directory / "profiles.yaml"
+            command = f"jellybean profile {shell_text(project.directory)} --fresh"
             say(
                 f"{file}: never measured, but by hand or imported: {', '.join(names)}. To measure a type: `{command} "
                 "--on WORKER`, a worker of it that has joined, or on such a machine `--type NAME --merge`, without --on"

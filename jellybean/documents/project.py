@@ -48,6 +48,7 @@ from jellybean.documents.schema.validation import CheckedDocument, validate_tree
 from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean.documents.site_table import SiteTable
 from jellybean.errors import DocumentError, DocumentProblem
+from jellybean.folders import shell_text
 from jellybean.quantities import nearest_name
 from jellybean_agent import this_machine
 
@@ -153,7 +154,7 @@ def _no_documents(directory: Path) -> DocumentProblem:
     """The problem of a folder that has no documents; its hint names projects in the subfolders."""
     candidates = [str(path) for path in _near_projects(directory)][:_MAX_SUGGESTIONS]
     has_models = any(any(directory.glob(pattern)) for pattern in ("*.onnx", "models/*.onnx"))
-    start = f"jellybean init {directory} --from {directory}" if has_models else _INIT
+    start = f"jellybean init {shell_text(directory)} --from {shell_text(directory)}" if has_models else _INIT
     named = f"did you mean {' or '.join(candidates)}?" if candidates else start
     message = f"is not a project: it has no {WORKFLOW_FILE}"
     return DocumentProblem(str(directory), None, None, "", message, named)

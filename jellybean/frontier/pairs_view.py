@@ -18,6 +18,7 @@ from jellybean.display.pictures import INK, SERIES, STYLE, SURFACE, bare, requir
 from jellybean.display.terminal import BAD
 from jellybean.documents import override_options
 from jellybean.errors import JellyBeanError
+from jellybean.folders import shell_text
 from jellybean.frontier.changes import changes
 from jellybean.frontier.pairs import Figure, PairCurve, PairPoint
 from jellybean_solver import Plan, to_document
@@ -58,7 +59,8 @@ def pairs_text(curve: PairCurve) -> RenderableType:
     parts: list[RenderableType] = [_headline(curve), Padding(table, (0, 0, 0, 2), expand=False)]
     last = next((point for point in reversed(curve.points) if point.plan is not None), None)
     if last is not None:
-        again = f"the last plan again: jellybean plan {curve.project.directory}{override_options(last.options)}"
+        command = f"jellybean plan {shell_text(curve.project.directory)}{override_options(last.options)}"
+        again = f"the last plan again: {command}"
         parts.append(Padding(Text(again, "dim"), (0, 0, 0, 2), expand=False))
     return Group(*parts)
 

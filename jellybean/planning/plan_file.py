@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from jellybean.documents import AnyProject, Project, build_cuts, build_problem, override_options
 from jellybean.errors import InputError, JellyBeanError
-from jellybean.folders import STATE_FOLDER, state_folder, write_file
+from jellybean.folders import STATE_FOLDER, shell_text, state_folder, write_file
 from jellybean.planning.cascades import as_planned
 from jellybean.serving.errors import NotRunningError, RequestError
 from jellybean.serving.run_state import running_state
@@ -204,9 +204,10 @@ def replaces_served_plan(directory: Path, document: Mapping[str, Any]) -> str:
         return ""
     if current_hash(directory) != served or document["hash"] == served:
         return ""
+    folder = shell_text(directory)
     return (
         f"{directory / PLAN_FILE} had the plan that is served, {served[:12]}, which stays served until "
-        f"`jellybean apply {directory}` has switched; `jellybean diff {directory} {RUNNING}` compares the two"
+        f"`jellybean apply {folder}` has switched; `jellybean diff {folder} {RUNNING}` compares the two"
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jellybean.documents import AnyProject, build_cuts, build_problem, require_folder
+from jellybean.folders import shell_text
 from jellybean.planning.cascades import as_planned
 from jellybean.planning.deadline.after_losses import breach_after_loss
 from jellybean.planning.deadline.predicted_latency import Judged, judged_latency, latency_breach
@@ -130,7 +131,7 @@ def named_plan(directory: Path, named: str) -> tuple[dict[str, Any], Plan]:
     if path.suffix == ".json":
         return read_document(path)
     require_folder(path)
-    return read_document(path / PLAN_FILE, f"; run: jellybean plan {path}")
+    return read_document(path / PLAN_FILE, f"; run: jellybean plan {shell_text(path)}")
 
 
 def replan_project(

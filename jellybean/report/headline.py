@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from jellybean.display import formats
+from jellybean.folders import shell_text
 from jellybean.report.comparison import (
     ACCURACY_MARGIN,
     METRIC_BY_KEY,
@@ -94,7 +95,7 @@ def _unsure(judgement: Judgement) -> Iterator[str]:
     """Targets that lie within the sampling error of what was measured: not every held-out input was sent."""
     remedy = ""
     if duration_s := max((figure(bench, "duration_s") or 0.0 for bench in judgement.benches.values()), default=0.0):
-        command = f"jellybean bench {judgement.project} --duration {LONGER_BENCH * duration_s:.0f}"
+        command = f"jellybean bench {shell_text(judgement.project)} --duration {LONGER_BENCH * duration_s:.0f}"
         remedy = f" (measure longer: `{command}`)"
     for workflow, slo in judgement.targets:
         if slo.measured_state is SloState.UNSURE:
@@ -153,9 +154,8 @@ def _gaps(judgement: Judgement) -> Iterator[str]:
     unpredicted = [(name, c.metric) for name, c in comparisons if c.measured is not None and c.predicted is None]
     unmeasured = [(name, c.metric) for name, c in comparisons if c.measured is None and c.predicted is not None]
     if unpredicted:
-        command = (
-            "" if judgement.is_simulated else f" (run `jellybean simulate {judgement.project}{judgement.options}`)"
-        )
+        simulate = f"jellybean simulate {shell_text(judgement.project)}{judgement.options}"
+        command = "" if judgement.is_simulated else f" (run `{simulate}`)"
         yield f"{_labels(unpredicted)}: not predicted{command}"
     if unmeasured:
         yield f"{_labels(unmeasured)}: not measured"

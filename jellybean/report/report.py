@@ -17,6 +17,7 @@ from jellybean.bench.caveats import recorded_caveats
 from jellybean.bench.shown_answers import ShownAnswer
 from jellybean.documents import load_project
 from jellybean.errors import InputError
+from jellybean.folders import shell_text
 from jellybean.planning.altered_models import altered_models_text
 from jellybean.planning.plan_file import plan_options
 from jellybean.planning.stale_accuracy import stale_accuracy_text
@@ -172,7 +173,8 @@ def build_report(store: Store, plan_hash: str | None = None, elsewhere: str = ""
     if snapshot is None:
         if plan_hash is not None:
             raise InputError(f"no plan {plan_hash} in {store.path}{known_plans(store)}")
-        raise JellyBeanError(f"{store.project} has no plan to report yet; run: jellybean plan {store.project}")
+        command = f"jellybean plan {shell_text(store.project)}"
+        raise JellyBeanError(f"{store.project} has no plan to report yet; run: {command}")
     plan = from_document(snapshot.document)
     predicted = _predicted(plan, snapshot)
     rows = store.history(snapshot.plan_hash)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from jellybean.folders import STATE_FOLDER, require_plain, state_folder
+from jellybean.folders import STATE_FOLDER, require_plain, shell_text, state_folder
 from jellybean.write_ahead_log import use_write_ahead_log
 from jellybean_agent import describe_error, planned_rate_per_s
 from jellybean_protos import plan_format
@@ -250,7 +250,8 @@ class Store:
     def _require_plan(self, connection: sqlite3.Connection, plan_hash: str) -> Record:
         found = connection.execute("SELECT document FROM plans WHERE hash = ?", (plan_hash,)).fetchone()
         if found is None:
-            raise StoreError(f"plan {plan_hash[:12]} is not in {self.path}: run `jellybean plan {self.project}` first")
+            command = f"jellybean plan {shell_text(self.project)}"
+            raise StoreError(f"plan {plan_hash[:12]} is not in {self.path}: run `{command}` first")
         document: Record = json.loads(found[0])
         return document
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from jellybean.errors import InputError
 from jellybean.pictures import conversion_code, read_picture
@@ -31,7 +31,7 @@ def read(folder: Path, content: bytes) -> np.ndarray:
     return read_picture(folder / "picture", MOST).pixels
 
 
-@pytest.mark.parametrize("kind", ["PNG", "TIFF", "JPEG2000"])
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "JPEG2000", "PPM"])
 def test_grey_values_of_16_bits_stay(tmp_path: Path, kind: str) -> None:
     options = {"irreversible": False} if kind == "JPEG2000" else {}
     wide = np.tile(WIDE, (8, 8))
@@ -45,12 +45,27 @@ def test_grey_values_of_16_bits_stay(tmp_path: Path, kind: str) -> None:
         (png_bytes(np.stack([WIDE] * 3, -1), 2), "16 bits a channel, of which Pillow reads 8"),
         (b"P6 1 1 65535\n" + bytes(6), "16 bits a channel"),
         (b"P3 1 1 4095\n1 300 4095\n", "12 bits a channel"),
+        (b"P5 2 1 4095\n" + bytes(4), "has 4095 for white, which Pillow stretches to 65535"),
+        (b"P2 2 1 100\n1 100\n", "has 100 for white, which Pillow stretches to 255"),
         (tiff_bytes(np.stack([WIDE] * 3, -1), ">"), "16 bits a channel"),
         (tiff_bytes(WIDE[..., None], "<", white_is_zero=True), "has 0 for white"),
         (saved(Image.fromarray(COLOURS), "PNG")[:45], "cannot be read as a picture"),
         (saved(Image.fromarray(COLOURS), "JPEG")[:-200], "cannot be read as a picture"),
         (b"", "is no picture"),
         (b"\x89PNG\r\n\x1a\n", "is no picture"),
+    ],
+    ids=[
+        "PNG",
+        "PPM",
+        "plain PPM",
+        "grey PPM",
+        "plain grey PPM",
+        "TIFF",
+        "white",
+        "cut PNG",
+        "cut JPEG",
+        "empty",
+        "begin",
     ],
 )
 def test_what_would_enter_otherwise_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
@@ -87,10 +102,8 @@ def test_a_picture_is_read_upright_and_that_is_said(tmp_path: Path) -> None:
         picture = read_picture(tmp_path / "turned", MOST)
         assert picture.pixels.tolist() == np.rot90(COLOURS, -1).tolist()
         assert picture.note == "turned upright, as its orientation 6 says"
-    code = conversion_code(tmp_path / "turned")
-    assert eval(code, {"np": np, "Image": Image, "ImageOps": pytest.importorskip("PIL.ImageOps")}).tolist() == (
-        np.rot90(COLOURS, -1).tolist()
-    )
+    code = conversion_code(tmp_path / "turned", MOST)
+    assert eval(code, {"np": np, "Image": Image, "ImageOps": ImageOps}).tolist() == (np.rot90(COLOURS, -1).tolist())
 
 
 def test_a_picture_that_does_not_fit_into_memory_is_not_decoded(tmp_path: Path) -> None:
@@ -108,3 +121,22 @@ def test_numbers_of_32_bits_and_signs_stay(tmp_path: Path) -> None:
         pixels = np.array([values], dtype)
         found = read(tmp_path, tiff_bytes(pixels[..., None], "<"))
         assert (found.dtype, found.tolist()) == (pixels.dtype, pixels.tolist())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        saved(Image.fromarray(WIDE), "PPM"),
+        saved(Image.fromarray(WIDE), "PNG"),
+        tiff_bytes(WIDE[..., None], ">"),
+        tiff_bytes(np.array([[[2**32 - 1], [7]]], np.uint32), "<"),
+        tiff_bytes(np.array([[[-3], [7]]], np.int8), "<"),
+        saved(Image.fromarray(COLOURS), "BMP"),
+    ],
+    ids=["PPM", "PNG", "TIFF of 16 bits", "TIFF of 32 bits", "TIFF with signs", "BMP"],
+)
+def test_the_code_that_a_refusal_advises_reads_the_same_pixels(tmp_path: Path, content: bytes) -> None:
+    found = read(tmp_path, content)
+    code = conversion_code(tmp_path / "picture", MOST)
+    made = eval(code, {"np": np, "Image": Image, "ImageOps": ImageOps})
+    assert (made.dtype, made.tolist()) == (found.dtype, found.tolist())

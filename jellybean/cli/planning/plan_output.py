@@ -16,6 +16,7 @@ from jellybean.cli.exit_status import EXIT_INFEASIBLE
 from jellybean.cli.failures import text_of
 from jellybean.display.terminal import BAD
 from jellybean.errors import InfeasibleError
+from jellybean.folders import shell_text
 from jellybean.planning.plan_file import PLAN_FILE, kept_plan, replaces_served_plan, write_plan_file
 from jellybean.planning.planned import Planned
 from jellybean.report.records import record_plan
@@ -77,7 +78,8 @@ class PlanOutput:
         if self.dry_run:
             say("dry run: nothing was written")
         elif self.file is not None:
-            say(f"wrote {self.file}; {path} is unchanged; compare: jellybean diff {self.directory} {self.file}")
+            compare = f"jellybean diff {shell_text(self.directory)} {shell_text(self.file)}"
+            say(f"wrote {self.file}; {path} is unchanged; compare: {compare}")
         else:
             say(f"wrote {path}; next: {next_commands(self.directory, plan)}")
             for reason in independent_streams_text(plan).splitlines():

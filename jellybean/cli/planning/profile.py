@@ -12,6 +12,7 @@ import typer
 from jellybean.cli.app import AllowPython, Directory, Json, Overrides, app, example, parse_allowed_python
 from jellybean.cli.console import out, print_json, progress, say, warn
 from jellybean.documents import MultiWorkflowProject, Project, load_any_project, written_projects
+from jellybean.folders import shell_text
 
 if TYPE_CHECKING:
     from jellybean.profiler import WorkerAgent
@@ -107,9 +108,9 @@ def profile(
 def _say_next(directory: Path, files: Sequence[dict[str, Any]] | None) -> None:
     """Print the next command; as JSON with the `files` that were written, unless they are None."""
     if files is not None:
-        print_json({"profiles": files, "next": f"jellybean plan {directory}"})
+        print_json({"profiles": files, "next": f"jellybean plan {shell_text(directory)}"})
     else:
-        out.print(f"next: jellybean plan {directory}", style="bold")
+        out.print(f"next: jellybean plan {shell_text(directory)}", style="bold")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import typer
 from jellybean.cli.console import errors, out, print_json, say
 from jellybean.cli.exit_status import EXIT_FAILURE
 from jellybean.display.terminal import BAD, GOOD
-from jellybean.folders import STATE_FOLDER
+from jellybean.folders import STATE_FOLDER, shell_text
 from jellybean_agent import join_address
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def watch(running: Running, serving: Sequence[str], *, detach: bool, as_json: Ma
         _show(serving, as_json)
         if detach:
             if as_json is None:
-                out.print(f"stop it with: jellybean down {running.directory}", style="bold")
+                out.print(f"stop it with: jellybean down {shell_text(running.directory)}", style="bold")
             return
         say("Ctrl-C drains and stops")
         died = running.wait(lambda text: errors.print(text, style=f"bold {BAD}"))

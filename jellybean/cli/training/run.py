@@ -19,7 +19,7 @@ from jellybean.cli.exit_status import EXIT_FAILURE
 from jellybean.cli.failures import error_json, interrupt_behind
 from jellybean.documents.training.references import RUN_FOLDER
 from jellybean.errors import JellyBeanError
-from jellybean.folders import require_plain
+from jellybean.folders import require_plain, shell_text
 from jellybean_protos.extras import install_command
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _train(document: TrainingDocument, directory: Path, *, json: bool) -> None:
     else:
         out.print(summary(trained, run_folder(directory) / MODEL_FILE), soft_wrap=True)
     if exported is not None:
-        say(f"next: jellybean profile {directory}; jellybean plan {directory}")
+        say(f"next: jellybean profile {shell_text(directory)}; jellybean plan {shell_text(directory)}")
 
 
 @contextmanager

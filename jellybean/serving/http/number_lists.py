@@ -32,7 +32,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-DECODER = json.JSONDecoder(parse_constant=_INFINITE.__getitem__, object_pairs_hook=_unique_keys)
+JSON_DECODER = json.JSONDecoder(parse_constant=_INFINITE.__getitem__, object_pairs_hook=_unique_keys)
 _TYPES: dict[str, frozenset[type[Any]]] = {  # kind of a dtype -> types of the elements that it accepts
     "b": frozenset({bool}),
     "i": frozenset({int}),
@@ -243,7 +243,7 @@ class _Nesting:
 def _parse(text: str, where: str, first: int) -> list[Any]:
     """The elements of a piece whose first one has the index `first`; there is at least one."""
     try:
-        values: list[Any] = DECODER.decode(f"[{text}]")
+        values: list[Any] = JSON_DECODER.decode(f"[{text}]")
     except json.JSONDecodeError as error:
         index = first + text.count(",", 0, max(error.pos - 1, 0))
         raise InvalidInputError(f"{where.format(index)} is no number") from error

@@ -24,6 +24,7 @@ from jellybean.cli.serving.gateway_options import (
     takes_gateway,
 )
 from jellybean.errors import InputError
+from jellybean.folders import shell_text
 from jellybean.ledger.answers import LabelledBy, ServedAccuracy
 from jellybean.ledger.queries.source import LedgerSource
 from jellybean.ledger.span import Span
@@ -131,7 +132,7 @@ def _newest_plan(directory: Path, endpoint: Endpoint | None) -> Mapping[str, Any
         return served_document(endpoint)
     snapshot = Store.of(directory).latest()
     if snapshot is None:
-        raise InputError(f"no plan was made yet: jellybean plan {directory}")
+        raise InputError(f"no plan was made yet: jellybean plan {shell_text(directory)}")
     return {**snapshot.document, "hash": snapshot.plan_hash}
 
 

@@ -19,6 +19,7 @@ from jellybean.cli.serving.gateway_options import (
     takes_gateway,
 )
 from jellybean.cli.serving.remote_store import shown_store
+from jellybean.folders import shell_text
 from jellybean.ledger.span import Span
 from jellybean.report.advice import HASH_DIGITS
 from jellybean.report.history import HistoryEntry
@@ -51,7 +52,7 @@ def history(
         print_json([entry.to_json() for entry in entries])
     elif not entries:
         first = (
-            f"nothing happened yet: jellybean plan {directory}"
+            f"nothing happened yet: jellybean plan {shell_text(directory)}"
             if endpoint is None
             else nothing_served(directory, endpoint)
         )

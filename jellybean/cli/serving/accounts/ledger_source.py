@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from jellybean.folders import shell_text
 from jellybean.ledger.labels import LabelRule
 from jellybean.ledger.ledger import opened_ledger
 from jellybean.ledger.queries.source import LedgerSource, OpenedLedger
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 def nothing_served(directory: Path, endpoint: Endpoint | None) -> str:
     """What is said of a ledger in which nothing is."""
-    return f"nothing was served yet: jellybean up {directory}" if endpoint is None else "nothing was served there yet"
+    if endpoint is not None:
+        return "nothing was served there yet"
+    return f"nothing was served yet: jellybean up {shell_text(directory)}"
 
 
 @contextmanager
