@@ -44,9 +44,7 @@ def test_help_shows_an_example() -> None:
     [
         ({"listen": "0.0.0.0:7000"}, "TCP needs a certificate (--tls FOLDER"),
         pytest.param({"listen": "127.0.0.1:7000"}, "TCP needs a certificate (--tls FOLDER", marks=pytest.mark.slow),
-        pytest.param(
-            {"listen": "127.0.0.1:99999"}, "is no address: write HOST:PORT", marks=pytest.mark.slow
-        ),
+        pytest.param({"listen": "127.0.0.1:99999"}, "is no address: write HOST:PORT", marks=pytest.mark.slow),
         pytest.param({"listen": "unix:/" + "x" * 120}, "shorter than 100", marks=pytest.mark.slow),
         ({"worker": "moon-1"}, "gives worker 'moon-1' nothing to do; its workers: edge-1, cloud-1"),
         pytest.param(
