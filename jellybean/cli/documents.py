@@ -125,8 +125,8 @@ def validate(
 def _require_loaded_models(project: AnyProject) -> None:
     """DocumentError for models that onnxruntime here does not load, which nothing in their signatures shows.
 
-    Those that its CPU provider has no kernels for may run on another device, and are warned of. Nothing is loaded
-    without onnxruntime, which planning does not need.
+    Those that its CPU provider has no kernels for may run on another device, and are warned of where a pool has such
+    a device. Nothing is loaded without onnxruntime, which planning does not need.
     """
     if importlib.util.find_spec("onnxruntime") is None:
         return
@@ -134,6 +134,7 @@ def _require_loaded_models(project: AnyProject) -> None:
 
     problems: list[DocumentProblem] = []
     for part in written_projects(project).values():
+        has_devices = not all(pool.worker_device.is_cpu for pool in part.infrastructure.workers.values())
         variants = ((name, spec.variants) for name, spec in part.workflow.operators.items())
         models = ((name, variant, files) for name, of in variants for variant, files in of.items() if files.model)
         for operator, variant, files in models:
@@ -143,7 +144,7 @@ def _require_loaded_models(project: AnyProject) -> None:
                 where = f"operators.{operator}.variants.{variant}.model"
                 file = str(part.directory / WORKFLOW_FILE)
                 found = DocumentProblem(file, None, None, where, problem.reason, problem.hint)
-                if problem.on_cpu_only:
+                if problem.on_cpu_only and has_devices:
                     warn(str(found))
                 else:
                     problems.append(found)

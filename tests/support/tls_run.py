@@ -29,13 +29,14 @@ class TlsRun:
     document: Document
     workers: tuple[str, ...]
     renew_s: float = 300.0
+    host: str = "127.0.0.1"  # of all addresses, as they are written
     has_http: bool = False
     agent_options: tuple[str, ...] = ()
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.authority: Authority = open_authority(self.root / "ca")
-        self.addresses = {name: f"127.0.0.1:{free_port()}" for name in ("", *self.workers)}
+        self.addresses = {name: f"{self.host}:{free_port()}" for name in ("", *self.workers)}
         self.http_port = free_port() if self.has_http else 0
         (self.root / "plan.json").write_text(json.dumps(self.document), encoding="utf-8")
         (self.root / "peers.json").write_text(json.dumps(self.addresses), encoding="utf-8")

@@ -368,9 +368,9 @@ class OperatorSpec(DocumentModel):
     )
 
     def cuts_of(self, variant: str) -> int:
-        """Number of cuts offered for a variant's model; none where it takes numbers of rows, which both parts need."""
+        """Number of cuts offered for a variant's model; none where no edge feeds an input that both parts may need."""
         own = self.variants[variant]
-        if own.gathered_rows is not None:
+        if own.gathered_rows is not None or own.constants:
             return 0
         return self.cuts if own.cuts is None else own.cuts
 

@@ -274,7 +274,7 @@ def test_the_step_and_the_array_that_a_message_offers_are_right_as_they_stand(
 @pytest.mark.parametrize("name", ["495", "a: b", "x, y"])
 def test_the_step_that_a_message_offers_quotes_the_name_of_an_output(name: str, tmp_path: Path) -> None:
     outputs = [tensor(port, TensorProto.FLOAT, ["n", 4]) for port in ("z", name)]
-    write(tmp_path / "one.onnx", [helper.make_node("Split", ["x"], ["z", name], axis=0)], {"x": ["n", 4]}, outputs)
+    write(tmp_path / "one.onnx", [helper.make_node("Split", ["x"], ["z", name], axis=1)], {"x": ["n", 8]}, outputs)
     pairs = [tensor("y", TensorProto.FLOAT, ["n", 2, 2])]
     write(tmp_path / "two.onnx", [helper.make_node("Identity", ["x"], ["y"])], {"x": ["n", 2, 2]}, pairs)
     folder = tmp_path / "p"

@@ -18,6 +18,7 @@ from jellybean.serving import RequestError, make_token
 from jellybean.serving.enrolment.enrolment import take_token
 from jellybean_agent import Identity, PlanViewError, Role, StatusError, file_sha256, protocol_mismatch, read_credentials
 from jellybean_agent.enrolment.join_token import parse_token
+from jellybean_agent.system.addresses import parse_address
 from jellybean_agent.system.protocol_version import PROTOCOL_VERSION, stated_protocol
 from jellybean_protos.plan_format import READABLE_VERSIONS
 from tests.support.exported_models import keep_weights_outside
@@ -34,7 +35,7 @@ class JoinRun(TlsRun):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.enrol = f"127.0.0.1:{free_port()}"
+        self.enrol = f"{self.host}:{free_port()}"
         self.hours = 1.0
 
     def start_gateway(self, protocol: int = PROTOCOL_VERSION) -> None:
@@ -44,10 +45,10 @@ class JoinRun(TlsRun):
         process = self.spawn(
             "", "jellybean.serving.gateway_main", [*own, f"--certificate-hours={self.hours}"], protocol
         )
-        host, port = self.enrol.split(":")
+        address = parse_address(self.enrol)
         until = time.monotonic() + 90
         while process.poll() is None and time.monotonic() < until:
-            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1.0):
+            with contextlib.suppress(OSError), socket.create_connection(address, 1.0):
                 return
             time.sleep(0.05)
 
@@ -93,13 +94,15 @@ class JoinRun(TlsRun):
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[JoinRun]:
+def run(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[JoinRun]:
+    """A gateway and its boxes; on another host than 127.0.0.1 where the test is given one."""
     chain(tmp_path)
     double = file_sha256(tmp_path / "models/double.onnx")
     triple = keep_weights_outside(tmp_path / "models/triple.onnx")
     operators = {"double": (["x"], double), "triple": (["double"], triple)}
     route = dict(zip(operators, WORKERS, strict=True))
-    found = JoinRun(tmp_path, make_plan(tmp_path, operators, [(1.0, route)], sources={"x": "edge"}), WORKERS)
+    plan = make_plan(tmp_path, operators, [(1.0, route)], sources={"x": "edge"})
+    found = JoinRun(tmp_path, plan, WORKERS, host=getattr(request, "param", "127.0.0.1"))
     try:
         yield found
     finally:
@@ -122,6 +125,27 @@ def test_boxes_join_serve_and_come_back_without_a_token(run: JoinRun) -> None:
         part_of(run, "edge-1", "double.onnx", 100)
         run.box("edge-1")
         run.await_ready()
+        assert client.infer(ONES)["triple"].tolist() == [[6, 6, 6, 6]]
+
+
+def has_ipv6() -> bool:
+    """True if this machine has an IPv6 address to listen on."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize("run", ["[::1]", "[0:0:0:0:0:0:0:1]"], indirect=True)
+def test_boxes_with_ipv6_addresses_join_and_serve(run: JoinRun) -> None:
+    run.start_gateway()
+    for worker in WORKERS:
+        run.box(worker, f"--token={run.token(worker)}")
+    run.await_ready()
+    with run.client() as client:
         assert client.infer(ONES)["triple"].tolist() == [[6, 6, 6, 6]]
 
 
