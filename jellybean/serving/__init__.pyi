@@ -38,6 +38,7 @@ from .run_processes import GATEWAY_NAME as GATEWAY_NAME
 from .run_state import RunState as RunState
 from .run_state import is_serving_joined as is_serving_joined
 from .run_state import read_state as read_state
+from .run_state import run_of as run_of
 from .run_state import running_state as running_state
 from .top.alerts import alert_groups as alert_groups
 from .top.alerts import alert_rules as alert_rules
