@@ -462,6 +462,18 @@ def require_visible(directory: Path, state: RunState) -> None:
         )
 
 
+def require_mine(directory: Path, state: RunState) -> None:
+    """NoAccessError for a run of another user, whose processes this one may not stop."""
+    with contextlib.suppress(OSError):
+        owners = {Path(f"/proc/{process.pid}").stat().st_uid for _, process in state.alive()}
+        if os.geteuid() and owners - {os.geteuid()}:
+            names = ", ".join(user_name(number) for number in sorted(owners))
+            raise NoAccessError(
+                f"{directory} is up, by {names}, and {user_name(os.geteuid())} is not allowed to stop it: "
+                "run this command as that user, or as root"
+            )
+
+
 def await_socket(process: ProcessState) -> None:
     """Wait for the socket of a live process, which makes it again where it was removed."""
     until_s = time.monotonic() + _REPAIR_S

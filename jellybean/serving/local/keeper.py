@@ -99,6 +99,8 @@ class Keeper:
         self._died_unix_s: dict[str, float] = {}  # when it was seen that a process is dead, by name
         self._due_s: dict[str, float] = {}  # name of a dead process -> CLOCK_MONOTONIC second of its restart
         self._state: RunState | None = None
+        with contextlib.suppress(OtherVersionError, InputError, OSError):
+            self._state = read_state(directory)
         self._version: tuple[int, int] | None = None  # of the state file that was read last: inode, time of change
         self._is_unsaved = False  # the state file could not be written, and lags behind
         self._files = RunFiles(Path(folder))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -54,6 +55,7 @@ from jellybean_agent import GATEWAY, AgentError, PlanView, Role, make_transport,
 
 _STATUS_S = 5.0
 _POLL_S = 0.05
+_KEEPER_S = 20.0  # longest wait for the keeper to hold the run's folder, which not all file systems can show
 
 
 def up(
@@ -223,6 +225,10 @@ class _Launch:
             except psutil.Error as error:
                 raise LaunchError(describe_end(KEEPER_NAME, child.poll(), log)) from error
             self._update(keeper=keeper)
+        until_s = time.monotonic() + _KEEPER_S
+        while not is_held(self._folder) and time.monotonic() < until_s:  # else it has not read the run's files yet
+            self._check(math.inf, KEEPER_NAME)
+            time.sleep(_POLL_S)
 
     def await_ready(self, progress: Progress, until_s: float) -> None:
         """Return when the gateway and all workers here are ready; LaunchError at CLOCK_MONOTONIC second `until_s`."""

@@ -21,8 +21,10 @@ class RunFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._contents: dict[Path, bytes] = {}
+        for path in (folder / PROJECT_FILE, folder / ADDRESS_FILE, *folder.glob("*/*.json")):
+            self._read(path)
         self._lock = -1
-        self._hold()
+        self._hold()  # last: the launcher waits for it
 
     def restore(self, state: RunState) -> list[Path]:
         """Write what is missing of the run's files; returns which those were.
@@ -35,8 +37,7 @@ class RunFiles:
         self._contents = {path: content for path, content in self._contents.items() if path in wanted}
         for path in wanted:
             if path not in self._contents:
-                with contextlib.suppress(OSError):
-                    self._contents[path] = path.read_bytes()
+                self._read(path)
         missing = [path for path in self._contents if not path.exists()]
         for folder in (self._folder, Path(state.plan_folder)):  # the sockets' too
             if not folder.is_dir():
@@ -45,6 +46,10 @@ class RunFiles:
         for path in missing:
             _write(path, self._contents[path])
         return missing
+
+    def _read(self, path: Path) -> None:
+        with contextlib.suppress(OSError):
+            self._contents[path] = path.read_bytes()
 
     def _hold(self) -> None:
         with contextlib.suppress(OSError):

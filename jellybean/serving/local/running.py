@@ -24,6 +24,7 @@ from jellybean.serving.run_state import (
     clear_state,
     locked,
     read_state,
+    require_mine,
     require_visible,
     run_of,
     with_unlisted,
@@ -159,6 +160,7 @@ def down(directory: Path, *, timeout_s: float = DRAIN_S, limits: StopLimits = St
     if state is None:
         raise NotRunningError(f"nothing is up for {directory}")
     require_visible(directory, state)
+    require_mine(directory, state)
     left: int | None = 0
     with locked(directory):  # the keeper starts nothing now, and has ended after it
         state = read_state(directory) or state

@@ -64,7 +64,7 @@ def test_a_state_file_is_written_again(tmp_path: Path, damage: str) -> None:
         watching = Keeper(project, "folder")
         thread = threading.Thread(target=watching.run)
         thread.start()
-        wait_until(lambda: watching._state is not None)  # it has begun
+        wait_until(lambda: watching._version is not None)  # it has begun
         original = state_path(project).read_text(encoding="utf-8")
         match damage:
             case "removed":

@@ -330,7 +330,7 @@ def open_recorder(url: str, live: Path, run: str, plans: CurrentPlan, deployment
     `deployment`: name of the gateways that use the same workers; empty: this is the only one.
     """
     shared = Deployment(deployment, plans.served.view.served_name) if deployment else None
-    gateway = hashlib.sha256(f"{socket.gethostname()} {live.resolve()}".encode()).hexdigest()
+    gateway = hashlib.sha256(f"{socket.gethostname()} {live.resolve()}".encode(errors="surrogateescape")).hexdigest()
     ledger = Ledger(url, gateway, shared)
     log = ServingLog(LiveCounters(live, COLUMNS), plans.served.view.served_name)
     recorder = Recorder(ledger, log, run, plans)

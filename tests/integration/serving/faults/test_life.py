@@ -261,10 +261,10 @@ def test_deadlines_and_too_many_requests(tmp_path: Path, start) -> None:
 def test_a_stale_state_file_is_recognised(tmp_path: Path, start) -> None:
     """Its process id may have been given to somebody else since: here to this test."""
     state_path(tmp_path).parent.mkdir()
-    gateway = ProcessState("gateway", os.getpid(), 1.0, "unix:x", "x", idle_command(tmp_path))
+    gateway = ProcessState("gateway", os.getpid(), 1, "unix:x", "x", idle_command(tmp_path))
     gone = str(tmp_path / "gone")
     write_state(tmp_path, RunState("p", "w", gone, gone, gateway_address="127.0.0.1:1", processes=(gateway,)))
-    with pytest.raises(NotRunningError, match="died"):
+    with pytest.raises(NotRunningError, match="nothing is up"):
         Client.of(tmp_path)
     running = start(tmp_path, chain(tmp_path))
     state = read_state(tmp_path)
