@@ -60,7 +60,7 @@ CHEAPEST_PERCENT, BASELINES_PERCENT = 10.0, 90.0  # of the progress: the search 
 
 SEARCH_SHARE = 0.6  # of the time limit, for the highest rates or least latency: more leaves their plan no time
 
-GREEDY_S = 0.7  # beyond the time limit, for a plan by a simple rule where the search found none
+GREEDY_S = 1.0  # beyond the time limit, for a plan by a simple rule where the search found none
 
 SEARCHED = (Objective.RATE, Objective.LATENCY)  # objectives that are found by asking for many plans
 
