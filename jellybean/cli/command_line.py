@@ -8,6 +8,7 @@ from jellybean.cli.app import app
 from jellybean.cli.command_resources import command_resources
 from jellybean.cli.command_table import PROGRAM
 from jellybean.cli.exit_status import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_TERMINATED
+from jellybean.cli.times import note_start
 from jellybean.display.terminal import BAD, WARN
 from jellybean.termination import TerminatedError, terminated_as_interrupted
 
@@ -18,6 +19,7 @@ _UsageError: type[Exception] = next(base for base in typer.BadParameter.__mro__ 
 def run_command_line(arguments: list[str]) -> int:
     """Run one command line and return its exit status (docs/cli.md lists them)."""
     as_json = "--json" in arguments
+    note_start()
     try:
         with command_resources(), terminated_as_interrupted():
             return _run(arguments, as_json=as_json)

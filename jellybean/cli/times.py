@@ -6,14 +6,20 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import typer
 
-_STARTED_S = time.monotonic()  # of the command, but for the start of Python
+_started_s: ContextVar[float] = ContextVar("start of the command")
 
 # Of a time limit: what is kept for the result to be written and printed, at most so many seconds; and what is left for
 # the work however long the documents take to read.
 FINISH_PART, MOST_FINISH_S, LEAST_PART = 0.1, 0.4, 0.3
+
+
+def note_start() -> None:
+    """Note that a command line begins, from which on its time limit counts."""
+    _started_s.set(time.monotonic())
 
 
 @contextmanager
@@ -28,7 +34,8 @@ def command_limit(seconds: float | None, *, most_finish_s: float = MOST_FINISH_S
     if seconds is None:
         yield
         return
-    spent_s = time.monotonic() - _STARTED_S
+    now_s = time.monotonic()
+    spent_s = now_s - _started_s.get(now_s)
     left_s = max(seconds - min(most_finish_s, FINISH_PART * seconds) - spent_s, LEAST_PART * seconds)
     with limited_work(left_s, time.monotonic):
         yield

@@ -43,6 +43,7 @@ from jellybean_solver import (
     baselines,
     deadline_s,
     fastest_of_equal_cost,
+    greedy_solution,
     is_large,
     limited,
     limited_work,
@@ -58,6 +59,8 @@ SEARCH_PART, SEARCH_PART_IN_TIME = 0.8, 0.5
 CHEAPEST_PERCENT, BASELINES_PERCENT = 10.0, 90.0  # of the progress: the search in between takes longest
 
 SEARCH_SHARE = 0.6  # of the time limit, for the highest rates or least latency: more leaves their plan no time
+
+GREEDY_S = 1.0  # beyond the time limit, for a plan by a simple rule where the search found none
 
 SEARCHED = (Objective.RATE, Objective.LATENCY)  # objectives that are found by asking for many plans
 
@@ -99,7 +102,13 @@ def _plan_at_least_cost(
 
     part = SEARCH_PART if deadline_s(problem) is None else SEARCH_PART_IN_TIME
     search_s = limit.share(part).left()
-    solution = solve_cut(problem, cuts, SolveOptions(gap, search_s, time.monotonic, tell=found))
+    try:
+        solution = solve_cut(problem, cuts, SolveOptions(gap, search_s, time.monotonic, tell=found))
+    except OutOfTimeError:
+        rule = None if problem.is_for_ways or problem.slo.is_soft else greedy_solution(problem, _greedy_clock())
+        if rule is None:
+            raise
+        solution = rule
     solve_s = time.perf_counter() - started
     report(cheapest_percent, 100, "p99 latency")
     left_s = limit.share(part).left() if compare else limit.left()
@@ -138,6 +147,10 @@ def _plan_at_least_cost(
         settled.judged,
         settled.cheapest if not reasons else None,
     )
+
+
+def _greedy_clock() -> Clock:
+    return Clock(time.monotonic, time.monotonic() + GREEDY_S)
 
 
 def _planner_of(project: Project) -> _Planner | None:

@@ -43,7 +43,7 @@ MANY_SITES = 100  # from this number of sites on, one seed is enough
 MAX_REQUESTS = 50_000  # simulated requests of all streams together
 # Runs of operators that one request brings, from which on fewer requests are simulated: a run takes some 20 us, so that
 # a simulation takes seconds whatever the fan-outs are. Requests with many children differ little from each other.
-MAX_RUNS_PER_REQUEST = 20.0
+MAX_RUNS_PER_REQUEST = 15.0
 LEAST_REQUESTS = 100  # of the slowest stream, whatever runs they bring: one of them is slower than p99
 PROBE_REQUESTS = 20_000  # requests of all streams in one probe of the search for the highest sustained rate
 # Requests of all streams per second above which no rate is sought: tens of times what the gateway's and an agent's

@@ -2,6 +2,7 @@ from .baseline.most_accurate import most_accurate_selection as most_accurate_sel
 from .baseline.rules import Baseline as Baseline
 from .baseline.rules import NO_ASSIGNMENT as NO_ASSIGNMENT
 from .baseline.rules import baselines as baselines
+from .baseline.rules import greedy_solution as greedy_solution
 from .deadline.lower_bound import least_latency_s as least_latency_s
 from .deadline.restriction import with_margin as with_margin
 from .deadline.restriction import without_margin as without_margin

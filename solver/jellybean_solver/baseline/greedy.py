@@ -18,9 +18,8 @@ from dataclasses import dataclass, replace
 from jellybean_solver.demand.demand import Demand, Network
 from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.model.problem import Operator, Pool, Problem, Sharing
-from jellybean_solver.outcome import ACCURACY_SLACK, Selection
+from jellybean_solver.outcome import ACCURACY_SLACK, Clock, Selection
 from jellybean_solver.small.assignment import Assignment, Group
-from jellybean_solver.time_limit import work_limit
 
 MET = 1e-9  # relative tolerance on a worker's capacity
 
@@ -44,12 +43,12 @@ class _Partial:
 
 
 def greedy(
-    problem: Problem, settings: GreedySettings = GreedySettings()
+    problem: Problem, clock: Clock, settings: GreedySettings = GreedySettings()
 ) -> tuple[Network, Selection, Assignment] | str:
     """The cheapest greedy assignment over selections that reach the accuracy; if there is none, the reason.
 
     Returned with the network, in which every pool is exclusive (one operator per worker), and the selection. At the
-    time limit of the work the best so far is returned; OutOfTimeError if there is none.
+    end of the `clock` the best so far is returned; OutOfTimeError if there is none.
     """
     pools = tuple(replace(pool, sharing=Sharing.EXCLUSIVE) for pool in problem.pools)
     network = Network(replace(problem, pools=pools))
@@ -57,7 +56,7 @@ def greedy(
     unplaced = dict[str, None]()
     for selection in _selections(network, settings.selections):
         try:
-            found = _place(network, network.demand(selection), settings.kept)
+            found = _place(network, network.demand(selection), settings.kept, clock)
         except OutOfTimeError:
             if best is None:
                 raise
@@ -106,14 +105,14 @@ def _reaches(problem: Problem, partial: Selection, target: float) -> bool:
     return accuracy is not None and accuracy >= target - ACCURACY_SLACK
 
 
-def _place(network: Network, demand: Demand, kept: int) -> _Partial | str:
+def _place(network: Network, demand: Demand, kept: int, clock: Clock) -> _Partial | str:
     """The cheapest assignment; if there is none, the first operator that no partial assignment can place.
 
-    OutOfTimeError at the time limit of the work.
+    OutOfTimeError at the end of the clock.
     """
-    beam, limit = [_Partial(0.0, {}, {}, {})], work_limit()
+    beam = [_Partial(0.0, {}, {}, {})]
     for operator in network.problem.operators:
-        if limit.left() == 0.0:
+        if clock.left() == 0.0:
             raise OutOfTimeError("time ended before the greedy rule had placed all operators")
         grown = [child for partial in beam for child in _children(network, demand, partial, operator.name)]
         beam = heapq.nsmallest(kept, grown, key=lambda partial: partial.cost)

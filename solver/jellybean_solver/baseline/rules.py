@@ -20,9 +20,10 @@ from jellybean_solver.model.problem import Link, Problem
 from jellybean_solver.outcome import Clock, Termination
 from jellybean_solver.planning.infeasibility import first_reason
 from jellybean_solver.planning.many_workflows import has_many_workflows
-from jellybean_solver.planning.solver import cheapest, finish, limited
+from jellybean_solver.planning.solver import Solution, cheapest, finish, limited
 from jellybean_solver.small.objectives import Fleet
 from jellybean_solver.small.routes import build_plan
+from jellybean_solver.time_limit import work_limit
 
 NO_ASSIGNMENT = "no_assignment"  # status of a rule that finds no plan where there may be one
 OUT_OF_TIME = "time ended before a plan was found"
@@ -226,7 +227,7 @@ def _solved(
 
 def _greedy(problem: Problem, name: str) -> Baseline:
     try:
-        found = greedy(problem)
+        found = greedy(problem, work_limit())
     except OutOfTimeError:
         return Baseline(name, Termination.TIME_LIMIT, note=OUT_OF_TIME)
     if isinstance(found, str):
@@ -235,6 +236,30 @@ def _greedy(problem: Problem, name: str) -> Baseline:
     unproven = Certificate.of(assignment.cost, 0.0, Termination.GAP)
     plan = build_plan(network, selection, assignment, unproven)
     return _scored(network.problem, name, "found", plan, evaluate(network.problem, plan))
+
+
+def greedy_solution(problem: Problem, clock: Clock) -> Solution | None:
+    """The plan of the greedy rule, without a lower bound, for a search that found none in its time.
+
+    None if the rule finds none until the `clock` ends, if its plan misses a target, or for several workflows.
+    """
+    if problem.workflows:
+        return None
+    try:
+        found = greedy(problem, clock)
+    except OutOfTimeError:
+        return None
+    if isinstance(found, str):
+        return None
+    network, selection, assignment = found
+    unproven = Certificate.of(assignment.cost, 0.0, Termination.TIME_LIMIT)
+    draft = build_plan(network, selection, assignment, unproven)
+    evaluation = evaluate(problem, draft)
+    if evaluation.complaints:
+        return None
+    proof = Certificate.of(evaluation.cost.total_usd_per_h, 0.0, Termination.TIME_LIMIT)
+    plan = replace(evaluation.stated(draft), certificate=proof)
+    return Solution(proof.termination, plan, None, 0, proof)
 
 
 def _scored(problem: Problem, name: str, status: str, plan: Plan, evaluation: Evaluation) -> Baseline:

@@ -109,7 +109,6 @@ def test_a_broken_trace_is_exit_2_with_both_lines(vqa: Path) -> None:
 def test_options_that_do_not_fit_are_bad_input(digits: Path) -> None:
     path = trace(digits, 1)
     jellybean("plan", str(digits), "--plot", "x.svg", status=2)
-    jellybean("plan", str(digits), "--check", path, "--time-limit", "1", status=2)
     jellybean("plan", str(digits), "--check", path, "--gap", "0.1", status=2)
     assert ".svg" in jellybean("plan", str(digits), "--check", path, "--plot", "x.txt", status=2).stderr
     nowhere = jellybean("plan", str(digits), "--check", path, "--plot", str(digits / "no" / "x.svg"), status=2)

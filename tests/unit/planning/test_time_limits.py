@@ -195,13 +195,24 @@ def test_a_plan_at_the_limit_has_a_valid_bound(setting: str, pages: Path) -> Non
 
 
 def test_rules_that_plans_are_compared_with_end_with_the_plan(pages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = steps(0.0)
-    with limited_work(0.0, clock), pytest.raises(OutOfTimeError):
-        plan_project(load_project(pages, ("slo.latency_p99=null",)))
     with limited_work(50.0, Alarm(monkeypatch, project_plan, "solve_cut")):
         planned = plan_project(load_project(pages, ("slo.latency_p99=null",)))
     assert planned.plan is not None
     assert "time_limit" in {baseline.status for baseline in planned.baselines}
+
+
+def test_a_plan_without_time_for_a_search_is_that_of_a_simple_rule(pages: Path) -> None:
+    project = load_project(pages, ("slo.latency_p99=null", "sources.camera.rate=20/s"))
+    best = plan_project(project, compare=False).plan
+    with limited_work(0.0, steps(0.0)):
+        plan = plan_project(project).plan
+    assert best is not None
+    assert plan is not None
+    assert (plan.certificate.termination, plan.certificate.bound) == ("time_limit", 0.0)
+    assert plan.cost.total_usd_per_h >= best.cost.total_usd_per_h - 1e-9
+    out_of_reach = load_project(pages, ("slo.latency_p99=null", "slo.accuracy=99.9"))
+    with limited_work(0.0, steps(0.0)):
+        assert plan_project(out_of_reach).plan is None
 
 
 def test_a_curve_at_the_limit_keeps_its_points(pages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
