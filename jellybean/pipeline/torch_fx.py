@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -50,11 +51,13 @@ def trace_graph(
         tracer = _Tracer(names, called, root)
         try:
             with (
+                warnings.catch_warnings(),
                 state_kept(call.get_submodule(root)),
                 _attributes_restored(call),
                 _functions_recorded(tracer),
                 _autocast_counted(tracer),
             ):
+                warnings.simplefilter("ignore")  # of symbols in the place of tensors
                 return tracer.trace(call), called
         except Exception:
             added = tracer.modules_like_failed(called.names) if run is not None else frozenset()
