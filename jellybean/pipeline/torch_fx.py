@@ -53,7 +53,7 @@ def trace_graph(
             with (
                 warnings.catch_warnings(),
                 state_kept(call.get_submodule(root)),
-                _attributes_restored(call),
+                _attributes_restored(call.get_submodule(root)),
                 _functions_recorded(tracer),
                 _autocast_counted(tracer),
             ):
