@@ -80,7 +80,8 @@ class _Observer(fx.Interpreter):  # type: ignore[misc]  # mypy does not follow t
         value = super().run_node(n)
         # Batch norm writes its statistics without a new version.
         written = {_storage(one) for one, version in versions if one._version != version}
-        written |= {_storage(one) for one, before in state if not torch.equal(one, before)}
+        now = {id(one) for one in self._state(n)}
+        written |= {_storage(one) for one, before in state if id(one) not in now or not torch.equal(one, before)}
         self.observed[n] = _Observed(
             _kind(value), _shapes(value), frozenset(map(_storage, tensors_in(value))), frozenset(written)
         )
