@@ -30,6 +30,7 @@ from .timelines.plot import save_timeline as save_timeline
 from .timelines.text import draw_timeline as draw_timeline
 from .torch_devices import move_module as move_module
 from .torch_fx import CalledModules as CalledModules
+from .torch_fx import PLACE as PLACE
 from .torch_gradients import gradient_digests as gradient_digests
 from .torch_gradients import tensor_digest as tensor_digest
 from .torch_graph import COMPUTE_OPS as COMPUTE_OPS
@@ -56,7 +57,9 @@ from .torch_trace import TRACERS as TRACERS
 from .torch_trace import TracedModule as TracedModule
 from .torch_trace import attribute as attribute
 from .torch_trace import flat_tensors as flat_tensors
+from .torch_trace import submodule as submodule
 from .torch_trace import trace as trace
+from .torch_trace import trace_calling as trace_calling
 from .user_errors import place_and_reason as place_and_reason
 from .user_errors import user_frame as user_frame
 from .user_functions import load_function as load_function
