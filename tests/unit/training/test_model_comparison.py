@@ -331,3 +331,25 @@ def test_the_order_of_random_numbers_is_no_difference():
     torch.manual_seed(0)
     result = _compared(Towers(), stage_named=lambda name: int("early" not in name))
     assert (result.difference, result.note) == ("", "")
+
+
+class Attending(nn.Module):
+    """Counts in a buffer, so that its training is exported, and has a layer that evaluation need not export."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, WIDTH), nn.Linear(WIDTH, 1)
+        self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        if self.training:
+            self.calls += 1
+        x = self.first(x)[:, None].repeat(1, 3, 1)
+        return self.last(self.attention(x, x, x, need_weights=False)[0].mean(1))
+
+
+@pytest.mark.slow
+def test_evaluation_is_cut_where_training_is():
+    torch.manual_seed(0)
+    assert _compared(Attending()).difference == ""
