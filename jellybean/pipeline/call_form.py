@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch.utils import _pytree as pytree
+
+# torch warns of its own code when a structure is copied or pickled.
+warnings.filterwarnings("ignore", message=r".*LeafSpec", category=FutureWarning)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,7 +33,10 @@ Place: TypeAlias = tuple[tuple[str, ...], str, str, int]  # modules that are cal
 
 @dataclass(frozen=True)
 class CalledModules:
-    """Submodules that a graph calls as they are: their names, and how the tensors of each result nest, by call."""
+    """Submodules that a graph calls as they are.
+
+    `results`: how the tensors of a result nest, by name and number of the call; of those that are no single tensor.
+    """
 
     names: frozenset[str] = frozenset()
     results: Mapping[tuple[str, int], CallForm] = field(default_factory=dict)
@@ -50,11 +54,13 @@ def trace_graph(
         tracer = _Tracer(names, called, root)
         try:
             with (
+                warnings.catch_warnings(),
                 state_kept(call.get_submodule(root)),
-                _attributes_restored(call),
+                _attributes_restored(call.get_submodule(root)),
                 _functions_recorded(tracer),
                 _autocast_counted(tracer),
             ):
+                warnings.simplefilter("ignore")  # of symbols in the place of tensors
                 return tracer.trace(call), called
         except Exception:
             added = tracer.modules_like_failed(called.names) if run is not None else frozenset()
@@ -70,7 +76,8 @@ def called_modules(call: nn.Module, model: nn.Module, names: frozenset[str], run
 
     def keep(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(_module: nn.Module, _args: Any, result: Any) -> None:
-            results[name, calls[name]] = _form(result)
+            if not isinstance(result, torch.Tensor):
+                results[name, calls[name]] = _form(result)
             calls[name] += 1
 
         return hook
@@ -161,7 +168,7 @@ class _Tracer(fx.Tracer):  # type: ignore[misc]  # mypy does not follow torch
         """The result of a called module, of the structure that it had when it ran."""
         form = self._called.results.get((name, self._calls[name]))
         self._calls[name] += 1
-        if form is None or (form.spec.is_leaf() and form.places):
+        if form is None:
             return result
         numbered = pytree.tree_unflatten(range(len(form.constants)), form.spec)
         paths = [path for path, _ in pytree.tree_leaves_with_path(numbered)]

@@ -6,6 +6,7 @@ units are legal by construction, on every machine and in every run.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -79,7 +80,8 @@ class _Observer(fx.Interpreter):  # type: ignore[misc]  # mypy does not follow t
         value = super().run_node(n)
         # Batch norm writes its statistics without a new version.
         written = {_storage(one) for one, version in versions if one._version != version}
-        written |= {_storage(one) for one, before in state if not torch.equal(one, before)}
+        now = {id(one) for one in self._state(n)}
+        written |= {_storage(one) for one, before in state if id(one) not in now or not torch.equal(one, before)}
         self.observed[n] = _Observed(
             _kind(value), _shapes(value), frozenset(map(_storage, tensors_in(value))), frozenset(written)
         )
@@ -127,7 +129,8 @@ def graph_shapes(traced: TracedModule, tensors: Iterable[torch.Tensor]) -> dict[
 def _run(observer: fx.Interpreter, tensors: Iterable[torch.Tensor]) -> None:
     """Run a graph, in which nothing is changed. JellyBeanError if it cannot be run."""
     try:
-        with state_kept(observer.module), torch.no_grad():
+        with state_kept(observer.module), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of modules that miss a gradient
             observer.run(*(value.clone() for value in tensors))
     except Exception as error:  # the module's operations may raise anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

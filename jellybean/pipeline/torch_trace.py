@@ -29,7 +29,7 @@ from jellybean.pipeline.torch_state import seed_generators, state_kept
 from jellybean.pipeline.user_errors import user_frame
 
 MAX_DIFFERENCE = 1e-4  # between the graph's and the module's outputs and gradients, relative to the largest value
-MOST_WEIGHTS = 1 / 3  # share in one submodule that is called as it is; where one has more, a cut must lie inside it
+MOST_WEIGHTS = 1 / 2  # share in one submodule that is called as it is; where one has more, a cut must lie inside it
 TRACERS = ("torch.fx", "torch.export")
 _INNER = "module."  # prefix of the user's module in the traced call
 _Results: TypeAlias = tuple[list[torch.Tensor], list[torch.Tensor | None], list[torch.Tensor]]  # `_results`

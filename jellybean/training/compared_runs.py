@@ -196,7 +196,8 @@ class StagedRun:
 
     def train(self, batch: Samples) -> Outcome:
         """A micro-batch forward and backward, through all stages."""
-        with self._run("in training mode", batch):
+        module = self._module
+        with self._run("in training mode", batch), activations_in_file((*module.parameters(), *module.buffers())):
             self._gradients.clear()
             log = self._interpreter.run(_Feed(batch))
         return _trained(self._module, self._stages.settings, batch, log.losses[0], self._gradients.digests())
@@ -217,6 +218,8 @@ class StagedRun:
     def _run(self, mode: str, batch: Samples) -> Iterator[None]:
         try:
             yield
+        except TemporaryFileError:
+            raise
         except Exception as error:  # operations of the graph may raise anything
             raise TrainingError(
                 f"{mode}, the model runs on a micro-batch of {len(batch)} rows, and its stages fail"

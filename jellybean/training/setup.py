@@ -372,12 +372,15 @@ class _RunBuilder:
             rows_of_sizes(test.example, test_sizes),
         )
         nests = results[0].nest, results[1].nest
+        settings = self._settings()
+        if self._rank.device.type != "cpu" and settings.precision is torch.float16:
+            settings = replace(settings, precision=torch.bfloat16)  # few operations of the CPU have float16
         stages = ComparedStages(
             training,
             evaluation,
             nests,
             self._inputs.loss,
-            self._settings(),
+            settings,
             self._schedule,
             self._graphs.training.graph,
             self._document.replicas * len(self._schedule.device_of),

@@ -31,8 +31,9 @@ def compare(
     loss: Callable[[Any, Any], torch.Tensor] = nn.functional.mse_loss,
     settings: StageSettings = StageSettings(keeps_versions=False),
     copies: int = 1,
+    stage_named: Callable[[str], int] | None = None,
 ) -> Comparison:
-    """The comparison of a model that is cut into stages of about as many operations each.
+    """The comparison of a model that is cut into stages of about as many operations each, or by their names.
 
     JellyBeanError if it cannot be traced, cut or run.
     """
@@ -40,7 +41,8 @@ def compare(
     rows = Samples(arguments, CallArguments.of([targets]))
     graphs = find_graphs(module, rows.take(slice(0, TRACED_ROWS)).inputs)
     units = graphs.recipes[0].facts.units
-    stage_of = {name: min(n * stages // len(units), stages - 1) for n, unit in enumerate(units) for name in unit}
+    spread = {name: min(n * stages // len(units), stages - 1) for n, unit in enumerate(units) for name in unit}
+    stage_of = {name: stage_named(name) for name in spread} if stage_named is not None else spread
     cut = CutGraphs(graphs, stage_of)
     cut = calling_modules(module, cut, direct=False) or cut
     training, evaluation = cut.cut(direct=False)
