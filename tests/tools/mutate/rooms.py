@@ -23,7 +23,15 @@ _GATEWAY = (
     "gateway_arguments.py",
     "gateway_main.py",
 )
-_GATEWAY_STATE = ("ledger_messages.py", "outcomes.py", "remote_ledger.py", "replacement.py", "run_state.py")
+_GATEWAY_STATE = (
+    "ledger_messages.py",
+    "outcomes.py",
+    "remote_ledger.py",
+    "replacement.py",
+    "run_folder.py",
+    "run_processes.py",
+    "run_state.py",
+)
 _ROOMS = {
     "agent": ("edge_agent/jellybean_agent",),
     "gateway": tuple(f"{_SERVING}/{name}" for name in (*_GATEWAY, *_GATEWAY_STATE)),
