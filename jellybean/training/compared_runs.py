@@ -12,7 +12,7 @@ from torch import fx, nn
 
 from jellybean.pipeline.torch_gradients import gradient_digests, tensor_digest
 from jellybean.pipeline.torch_saved import TemporaryFileError, activations_in_file
-from jellybean.pipeline.torch_state import seed_generators
+from jellybean.pipeline.torch_state import random_states, seed_generators
 from jellybean.pipeline.torch_trace import flat_tensors
 from jellybean.pipeline.user_errors import place_and_reason
 from jellybean.training.data.sampler import Division
@@ -242,8 +242,8 @@ class _Feed:
     def factor(self, microbatch: int) -> float:
         return 1.0
 
-    def seed(self, microbatch: int, stage: int) -> torch.Tensor:
-        return torch.default_generator.get_state()
+    def seed(self, microbatch: int, stage: int) -> tuple[Any, ...]:
+        return random_states()
 
 
 class _NoUpdates:
