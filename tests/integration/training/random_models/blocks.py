@@ -225,7 +225,7 @@ def _frozen(random: Random) -> nn.Module:
     return layers
 
 
-HOOKS = ("input", "output")  # a traced graph drops those on gradients, "weight" and "gradient"
+HOOKS = ("input", "output", "weight", "gradient")
 
 BLOCKS: dict[str, Callable[[Random], nn.Module]] = {
     "plain": _plain,
