@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
 
 from jellybean_agent import PORT_LIMITS, Admission, ListeningPort, OpenPolicy, RpcServer, make_server
+from jellybean_agent.admission.turns import PeerTurns
 from jellybean_agent.rpc.frames import (
     ACK,
     CANCEL,
@@ -113,9 +114,11 @@ async def settle(turns: int = 10) -> None:
 
 
 class CallServer:
-    """A server with a method of each kind, and what its handlers have noted."""
+    """A server with a method of each kind, and what its handlers have noted. `clock`: of the peers' turns."""
 
-    def __init__(self, admission: Admission | None = None, **limits: Any) -> None:
+    def __init__(
+        self, admission: Admission | None = None, clock: Callable[[], float] = lambda: 0.0, **limits: Any
+    ) -> None:
         self.contexts: list[Any] = []
         self.cancelled: list[int] = []
         self.got: list[bytes] = []
@@ -123,6 +126,7 @@ class CallServer:
             OpenPolicy(), self.contexts.append, admission, replace(PORT_LIMITS[ListeningPort.CLIENTS], **limits)
         )
         self.port = self.server.open_port()
+        self.port.turns = PeerTurns(clock)
         handlers = {
             "Echo": grpc.unary_unary_rpc_method_handler(self._echo),
             "Slow": grpc.unary_unary_rpc_method_handler(self._slow),
@@ -163,6 +167,7 @@ class Http2Client:
         self.connection = Http2Connection(port)
         self.transport = MemoryTransport(self.connection)
         self.transport.peer = address, 40_000
+        self.transport.holds_back = True
         self.transport.connect()
         self._decoder: Decoder[dict[bytes, bytes]] = Decoder(HEADER_BYTES, dict)
 

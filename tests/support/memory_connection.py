@@ -12,7 +12,8 @@ PEER = ("127.0.0.1", 40_000)
 class MemoryTransport(asyncio.Transport):
     """The transport of one connection. `unix`: the connected socket of a Unix-socket connection, if it is one.
 
-    `has_ended`: the protocol has half-closed the connection. `is_blocked`: what is written stays in the buffer, and the
+    `has_ended`: the protocol has half-closed the connection. `holds_back`: what comes while the protocol does not read
+    is given to it later, as by a socket; else at once. `is_blocked`: what is written stays in the buffer, and the
     protocol is told to pause above its limit.
     """
 
@@ -23,7 +24,7 @@ class MemoryTransport(asyncio.Transport):
         self.sent = bytearray()
         self.writes = 0
         self.is_reading = True
-        self.is_blocked = False
+        self.is_blocked = self.holds_back = False
         self.is_aborted = self.has_ended = False
         self._unsent = bytearray()
         self._received = b""  # of a protocol that does not read
@@ -41,7 +42,7 @@ class MemoryTransport(asyncio.Transport):
     @property
     def is_delivering(self) -> bool:
         """True if there is something to read, and the protocol reads."""
-        return bool(self._received) and self.is_reading and not self._is_closing
+        return bool(self._received) and (self.is_reading or not self.holds_back) and not self._is_closing
 
     def _deliver(self, pieces: int = 0) -> None:
         """Give what was received to the protocol, while it reads."""
@@ -125,7 +126,8 @@ class MemoryTransport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self.is_reading = True
-        asyncio.get_running_loop().call_soon(self._deliver)
+        if self._received:
+            asyncio.get_running_loop().call_soon(self._deliver)
 
     def is_closing(self) -> bool:
         return self._is_closing

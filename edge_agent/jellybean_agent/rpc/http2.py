@@ -10,6 +10,7 @@ the server with cheap frames or resets, is closed (`BrokenError`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import struct
 from collections.abc import Callable
@@ -62,6 +63,7 @@ from jellybean_agent.rpc.write_buffer import WriteBuffer
 from jellybean_agent.system.addresses import peer_name
 
 _READ_BYTES = 2**16
+_DISCARDED_READS = 64  # so that a client that goes on sending is not read for ever
 _WAITING_BYTES = 2**17  # read, of TLS too, and not parsed yet: the most that a connection keeps until its peer's turn
 _NOTHING = memoryview(b"")
 _GOAWAY_BYTES = 8  # without the text behind
@@ -425,7 +427,18 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._out.write(frame(GOAWAY, 0, 0, last + reason.encode()[:200]))
         self._out.flush()
         if self._out.transport is not None:
+            _discard_received(self._out.transport)
             self._closing, self._out.transport = self._out.transport, None  # nothing more is read or written
             self._close_transport(self._closing)
         for stream in self._streams.take_all():
             self.responses.drop(stream)
+
+
+def _discard_received(transport: asyncio.Transport) -> None:
+    """Discard what waits in the socket: closed with bytes unread, it would be reset, and the client lose the GOAWAY."""
+    connected = transport.get_extra_info("socket")
+    if connected is not None:
+        with contextlib.suppress(OSError):  # nothing is left
+            for _ in range(_DISCARDED_READS):
+                if not os.read(connected.fileno(), _READ_BYTES):
+                    return

@@ -80,7 +80,7 @@ def test_bad_input_is_exit_2(arguments: tuple[str, ...], told: str) -> None:
 
 
 PROFILE = """\
-n0 -- Input -- forward_compute_time=9.0, backward_compute_time=0.0, activation_size=8.0, parameter_size=0.0
+n0 -- Input -- forward_compute_time=0.0, backward_compute_time=0.0, activation_size=0.0, parameter_size=0.0
 n1 -- Conv -- forward_compute_time=1000.0, backward_compute_time=2000.0, activation_size=4.0, parameter_size=1.0
 n2 -- Linear -- forward_compute_time=500.0, backward_compute_time=500.0, activation_size=1.0, parameter_size=9000.0
 \tn0 -- n1

@@ -189,8 +189,9 @@ def test_a_wait_that_is_none_disturbs_no_timer(tmp_path: Path, wait_s: float) ->
         assert not (await rollout.answer("edge-1", request)).plan
         fired: list[int] = []
         loop = asyncio.get_running_loop()
+        now_s = loop.time()
         for number in (3, 1, 2):
-            loop.call_later(0.001 * number, fired.append, number)
+            loop.call_at(now_s + 0.001 * number, fired.append, number)
         await asyncio.sleep(0.02)
         assert fired == [1, 2, 3]
 

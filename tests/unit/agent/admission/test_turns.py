@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 
 from jellybean_agent.admission.turns import TURN_S, PeerTurn, PeerTurns
@@ -25,6 +26,12 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now_s
+
+
+def ticking() -> Callable[[], float]:
+    """A clock of which each look takes a twentieth of a turn."""
+    ticks = itertools.count()
+    return lambda: next(ticks) * TURN_S / 20
 
 
 def run(test: Callable[[Clock, PeerTurn], Awaitable[None]]) -> None:
@@ -109,7 +116,7 @@ def test_a_flood_of_one_peer_does_not_hold_up_the_call_of_another() -> None:
     """Many calls in one read are answered in several turns of the loop, between which others are served."""
 
     async def test() -> None:
-        server = CallServer()
+        server = CallServer(clock=ticking())
         flood = await greeted_client(server, address="10.0.0.1")
         other = await greeted_client(server, address="10.0.0.2")
         count = 400
@@ -132,7 +139,7 @@ def test_a_flood_of_one_peer_does_not_hold_up_the_call_of_another() -> None:
 
 def test_a_connection_that_waits_counts_for_its_peer_and_no_more_once_it_is_lost() -> None:
     async def test() -> None:
-        server = CallServer()
+        server = CallServer(clock=ticking())
         clients = [Http2Client(server.port) for _ in range(3)]
         for client in clients:
             await client.greet()

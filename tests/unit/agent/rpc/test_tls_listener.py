@@ -59,7 +59,6 @@ class Listener:
         self.calls = CallServer()
         self.client_files = folders[1].current()
         context = ReloadingTlsContext.of(folders[0], TlsSettings(minimum=ssl.TLSVersion.TLSv1_2, alpn=SERVER_ALPN))
-        self.calls.port.turns = PeerTurns(lambda: 0.0)  # handshakes take no time
         self.tls = TlsListener(self.calls.port, context, limits)
 
     def accept(self, address: str = "127.0.0.1") -> MemoryTransport:

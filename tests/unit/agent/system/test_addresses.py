@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import socket
@@ -202,3 +203,26 @@ def test_a_name_is_listened_on_at_all_its_addresses(monkeypatch: pytest.MonkeyPa
 def test_a_port_that_is_taken_leaves_no_socket_open() -> None:
     with listening("127.0.0.1") as [taken], pytest.raises(OSError, match="in use"):
         listening_sockets("127.0.0.1", taken.getsockname()[1])
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_small_answers_do_not_wait_for_the_acknowledgement_of_others(host: str) -> None:
+    """asyncio sets TCP_NODELAY on the connections of a socket that says its protocol."""
+
+    async def test() -> int:
+        accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+        (listening, *others) = listening_sockets(host, 0)
+        for other in others:
+            other.close()
+        server = await asyncio.start_server(lambda _, writer: accepted.put_nowait(writer), sock=listening)
+        _, client = await asyncio.open_connection(*listening.getsockname()[:2])
+        writer = await accepted.get()
+        delay = writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        for end in (client, writer):
+            end.close()
+            await end.wait_closed()
+        server.close()
+        await server.wait_closed()
+        return int(delay)
+
+    assert asyncio.run(test())

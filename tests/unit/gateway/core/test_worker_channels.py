@@ -64,7 +64,7 @@ def test_a_worker_has_another_channel_once_the_certificate_is_replaced(tmp_path:
 def test_an_address_that_is_not_allowed_is_refused() -> None:
     async def test() -> None:
         channels = WorkerChannels(Transport("w", insecure=True), {"a": "10.0.0.7:1"})
-        with pytest.raises(PlanViewError, match=r"127\.0\.0\.1 only"):
+        with pytest.raises(PlanViewError, match=r"127\.0\.0\.1 and \[::1\] only"):
             channels.of("a")
         await channels.close()
 
