@@ -33,7 +33,8 @@ from jellybean.serving.errors import (
     RequestError,
     ServingError,
 )
-from jellybean.serving.run_folder import is_held, project_of
+from jellybean.serving.field_types import has_types
+from jellybean.serving.run_folder import TEMPORARY_PREFIX, is_held, is_named_for, project_of
 from jellybean.serving.run_processes import (
     GATEWAY_NAME,
     KEEPER_NAME,
@@ -243,10 +244,13 @@ def read_state(directory: Path) -> RunState | None:
     try:
         found: dict[str, Any] = json.loads(state_path(directory).read_text(encoding="utf-8"))
         version = found.pop("version")
+        is_known = version in (_DATED_VERSION, STATE_VERSION)
+        if is_known and not {"directory", "boot"} <= found.keys():
+            return None
         stated, boot = found.pop("directory", str(directory)), found.pop("boot", _boot())
         if not _is_of(directory, stated, boot):
             return None
-        if version not in (_DATED_VERSION, STATE_VERSION):
+        if not is_known:
             _require_ended(directory, version, found)
             return None
         process_of = _process if version == STATE_VERSION else _dated_process
@@ -257,7 +261,8 @@ def read_state(directory: Path) -> RunState | None:
         listed = (*processes, *others, *([keeper] if keeper else ()))
         if not all(entry.program and _is_of(directory, entry.program.project, boot) for entry in listed):
             return None
-        return RunState(**found, processes=processes, others=others, keeper=keeper, version=version)
+        state = RunState(**found, processes=processes, others=others, keeper=keeper, version=version)
+        return state if all(map(has_types, (state, *listed))) else None
     except PermissionError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -345,9 +350,14 @@ def remove_run_folder(directory: Path, state: RunState, folder: str | Path) -> N
 
 
 def _is_run_folder(directory: Path, root: Path) -> bool:
-    """True for a private folder of this user that names the project."""
+    """True for a private folder of this user that names the project, and is named as runs' folders are.
+
+    A file that names a project may be in any folder, and a state file may name any folder. The name of a run's folder
+    says which project it is for, but for those that an earlier version made.
+    """
     stated = project_of(root)
-    return bool(stated) and _is_of(directory, stated, _boot())
+    is_named = bool(stated) and (is_named_for(root, Path(stated)) or root.name.startswith(TEMPORARY_PREFIX))
+    return is_named and _is_of(directory, stated, _boot())
 
 
 def is_serving_joined(directory: Path) -> bool:
