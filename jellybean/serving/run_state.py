@@ -245,9 +245,8 @@ def read_state(directory: Path) -> RunState | None:
         found: dict[str, Any] = json.loads(state_path(directory).read_text(encoding="utf-8"))
         version = found.pop("version")
         is_known = version in (_DATED_VERSION, STATE_VERSION)
-        if is_known and not {"directory", "boot"} <= found.keys():
-            return None
-        stated, boot = found.pop("directory", str(directory)), found.pop("boot", _boot())
+        found = found if is_known else {"directory": str(directory), "boot": _boot(), **found}
+        stated, boot = found.pop("directory"), found.pop("boot")
         if not _is_of(directory, stated, boot):
             return None
         if not is_known:
@@ -256,8 +255,7 @@ def read_state(directory: Path) -> RunState | None:
         process_of = _process if version == STATE_VERSION else _dated_process
         processes = tuple(process_of(item) for item in found.pop("processes"))
         others = tuple(process_of(item) for item in found.pop("others"))
-        keeper = found.pop("keeper")
-        keeper = keeper and process_of(keeper)
+        keeper = process_of(item) if (item := found.pop("keeper")) else None
         listed = (*processes, *others, *([keeper] if keeper else ()))
         if not all(entry.program and _is_of(directory, entry.program.project, boot) for entry in listed):
             return None
@@ -335,7 +333,9 @@ def write_state(directory: Path, state: RunState) -> None:
 def clear_state(directory: Path, state: RunState) -> None:
     """Remove the state file and the folder of a run whose processes have all ended."""
     remove_run_folder(directory, state, state.folder)
-    state_path(directory).unlink(missing_ok=True)
+    with locked(directory):
+        if (current := read_state(directory)) is None or current.folder == state.folder:  # else of a later run
+            state_path(directory).unlink(missing_ok=True)
 
 
 def remove_run_folder(directory: Path, state: RunState, folder: str | Path) -> None:

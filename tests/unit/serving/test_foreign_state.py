@@ -179,6 +179,16 @@ def test_a_runs_own_folder_is_removed_and_nothing_beside_it(project: Path, docum
     assert not documents.exists()
 
 
+def test_the_end_of_a_run_leaves_the_state_of_a_later_one(project: Path, documents: Path) -> None:
+    with idle_process(project) as later:
+        ended = state_of(documents)
+        write_state(project, state_of(documents.with_name("later"), later))
+        clear_state(project, ended)
+        assert running_state(project).processes[0].pid == later.pid
+    clear_state(project, state_of(documents.with_name("later")))
+    assert not state_path(project).exists()
+
+
 def test_a_state_that_is_a_link_is_refused(project: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere.json").write_text("{}")
     state_path(project).symlink_to(tmp_path / "elsewhere.json")
