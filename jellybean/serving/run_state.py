@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jellybean.folders import STATE_FOLDER, require_plain, state_folder, write_file
+from jellybean.folders import STATE_FOLDER, require_plain, shell_text, state_folder, write_file
 from jellybean.serving.errors import (
     AlreadyRunningError,
     NoAccessError,
@@ -184,7 +184,7 @@ def launch_lock(directory: Path) -> Iterator[None]:
     try:
         lock = _flock(launch_lock_path(directory), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise AlreadyRunningError(f"another `jellybean up {directory}` is starting right now") from error
+        raise AlreadyRunningError(f"another `jellybean up {shell_text(directory)}` is starting right now") from error
     try:
         yield
     finally:
@@ -277,7 +277,7 @@ def _require_ended(directory: Path, version: object, found: Mapping[str, Any]) -
     raise OtherVersionError(
         f"{directory} is up{f' (processes {numbers})' * bool(numbers)}, but another version of JellyBean started it, "
         f"whose state file has format {version} (this version reads {_DATED_VERSION} and {STATE_VERSION}): use "
-        f"that version's commands; its `jellybean down {directory}` stops it"
+        f"that version's commands; its `jellybean down {shell_text(directory)}` stops it"
     )
 
 
@@ -446,16 +446,15 @@ def running_state(directory: Path) -> RunState:
     state = run_of(directory)
     alive = [] if state is None else [process.name for process, _ in state.alive()]
     if state is None or (not alive and not is_held(Path(state.folder))):
-        raise NotRunningError(f"nothing is up for {directory}; start it with `jellybean up {directory}`")
+        raise NotRunningError(f"nothing is up for {directory}; start it with `jellybean up {shell_text(directory)}`")
     require_visible(directory, state)
     if state.stopping or state.drained:
-        raise NotRunningError(
-            f"{directory} is being stopped ({', '.join(alive)} still there): `jellybean down {directory}` ends it"
-        )
+        still, ends = f"({', '.join(alive)} still there)", f"`jellybean down {shell_text(directory)}` ends it"
+        raise NotRunningError(f"{directory} is being stopped {still}: {ends}")
     if not state.gateway_address:
         raise NotRunningError(f"{directory} is starting: try again when `jellybean up` says that it serves")
     if GATEWAY_NAME not in alive:
-        then = f"`jellybean down {directory}` clears what is left"
+        then = f"`jellybean down {shell_text(directory)}` clears what is left"
         if KEEPER_NAME in alive:
             then = f"the run's keeper starts it again: try again, or see {directory / STATE_FOLDER / 'logs'}"
         raise NotRunningError(f"the gateway of {directory} has died; {then}")
