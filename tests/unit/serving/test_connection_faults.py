@@ -239,7 +239,7 @@ def test_a_server_that_says_nothing(
 def test_what_is_no_address(address: str) -> None:
     fault = connection_fault(address, None, None)
     assert fault is not None
-    assert fault.reason == f"{address!r} is no address: write HOST:PORT"
+    assert fault.reason == f"{address!r} is no address: write HOST:PORT, or [IPV6]:PORT, with a port from 1 to 65535"
 
 
 def test_the_calls_of_an_outage_share_one_diagnosis() -> None:
