@@ -61,7 +61,9 @@ def test_an_address_that_gateway_cannot_use(project: Path, option: str) -> None:
     peers = {name: f"127.0.0.1:{7000 + number}" for number, name in enumerate(("", "box-1", "server-1"))}
     (project / "peers.json").write_text(json.dumps(peers), encoding="utf-8")
     done = jellybean("gateway", str(project), "--peers", str(project / "peers.json"), option, "nowhere", status=2)
-    assert "nowhere: not an address; write unix:/path or HOST:PORT" in said(done.stderr)
+    assert "'nowhere' is no address: write HOST:PORT, or [IPV6]:PORT, with a port from 0 to 65535; or unix:/path" in (
+        said(done.stderr)
+    )
 
 
 def test_ports_of_gateway_that_are_the_same(project: Path) -> None:
