@@ -27,6 +27,7 @@ class MemoryTransport(asyncio.Transport):
         self.is_aborted = self.has_ended = False
         self._unsent = bytearray()
         self._received = b""  # of a protocol that does not read
+        self.heeds_pauses = True  # False: what was read already reaches a protocol that pauses meanwhile
         self._high, self._is_paused, self._is_closing = 2**16, False, False
 
     def connect(self) -> None:
@@ -41,7 +42,8 @@ class MemoryTransport(asyncio.Transport):
     @property
     def is_delivering(self) -> bool:
         """True if there is something to read, and the protocol reads."""
-        return bool(self._received) and self.is_reading and not self._is_closing
+        is_read = self.is_reading or not self.heeds_pauses
+        return bool(self._received) and is_read and not self._is_closing
 
     def _deliver(self, pieces: int = 0) -> None:
         """Give what was received to the protocol, while it reads."""

@@ -25,6 +25,7 @@ class MemoryEndpoint:
         self.endpoint = Endpoint(sink or Sink(), BUFFER)
         no_socket: socket.socket = _NoSocket()  # type: ignore[assignment]
         self.transport = MemoryTransport(self.endpoint, connected or no_socket)
+        self.transport.heeds_pauses = False
         self.transport.connect()
 
     def take(self) -> bytes:
