@@ -19,6 +19,7 @@ import grpc.aio
 import psutil
 
 from jellybean.display import formats
+from jellybean.folders import shell_text
 from jellybean.serving.endpoint import Endpoint
 from jellybean.serving.errors import ServingError
 from jellybean.serving.run_processes import GATEWAY_NAME
@@ -124,7 +125,7 @@ class RunMeters:
         if counts_elsewhere or not path.exists():
             raise ServingError(
                 f"{path} was removed while the plan was served: what its links carry cannot be measured until "
-                f"`jellybean down {self.directory}` and `jellybean up {self.directory}`"
+                f"`jellybean down {shell_text(self.directory)}` and `jellybean up {shell_text(self.directory)}`"
             )
 
     async def _busy(self) -> dict[str, Busy]:

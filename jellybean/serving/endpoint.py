@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jellybean.errors import InputError
-from jellybean.folders import STATE_FOLDER
+from jellybean.folders import STATE_FOLDER, shell_text
 from jellybean.serving.errors import CertificateError, ServingError
 from jellybean.serving.run_processes import GATEWAY_NAME
 from jellybean.serving.run_state import running_state
@@ -97,7 +97,7 @@ def usable_certificates(directory: Path, *, elsewhere: bool = False) -> Iterator
     except ExpiredCertificateError as error:
         raise CertificateError(f"{error.what}; {renewal_advice(error.folder, error.identity, directory)}") from error
     except (AgentError, ServingError) as error:
-        advice = f"run `jellybean certs {directory}`"
+        advice = f"run `jellybean certs {shell_text(directory)}`"
         if elsewhere:
             advice = (
                 "copy the folder .jellybean/certs/admin/admin from the gateway's project, where `jellybean certs` "

@@ -16,6 +16,7 @@ import shutil
 import socket
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,9 +26,10 @@ from jellybean_agent import describe_error
 
 MAX_SOCKET_PATH_BYTES = 100  # Linux has room for 107, macOS for 103
 _LONGEST_SOCKET = "/99/9999.sock"  # of the 99th plan's 10,000th worker
-_NAME, _TEMPORARY_PREFIX = "jellybean", "jellybean-"
+_NAME, TEMPORARY_PREFIX = "jellybean", "jellybean-"
 PROJECT_FILE = "project"  # in a run's folder: the project's
 _DIGEST_LETTERS = 8  # of the project's path: enough to tell the projects of a user apart
+_LOOKS_S = (0.001, 0.01, 0.05)  # pauses between looks at a lock: others look for microseconds
 _MACHINE_ID = Path("/etc/machine-id")
 
 
@@ -63,13 +65,13 @@ def remove_left_behind(directory: Path) -> None:
     for base, prefix in _places(directory):
         with contextlib.suppress(OSError):
             for folder in base.glob(f"{prefix}{_digest(directory)}-*"):
-                if _is_private(folder) and not is_held(folder):
+                if is_private(folder) and not is_held(folder):
                     shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_named_for(folder: Path, directory: Path) -> bool:
     """True if the name of a run's folder says that it was made for the project."""
-    return folder.name.removeprefix(_TEMPORARY_PREFIX).startswith(f"{_digest(directory)}-")
+    return folder.name.removeprefix(TEMPORARY_PREFIX).startswith(f"{_digest(directory)}-")
 
 
 def hold(folder: Path) -> int:
@@ -84,7 +86,18 @@ def hold(folder: Path) -> int:
 
 
 def is_held(folder: Path) -> bool:
-    """True if a process of the run lives that holds its folder, here or in another container."""
+    """True if a process of the run lives that holds its folder, here or in another container.
+
+    Another command that looks at the same time locks the folder too, for a moment: that is not taken for the run.
+    """
+    for pause_s in _LOOKS_S:
+        if not _is_locked(folder):
+            return False
+        time.sleep(pause_s)
+    return _is_locked(folder)
+
+
+def _is_locked(folder: Path) -> bool:
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -107,7 +120,7 @@ def claim_run_folder(directory: Path, folder: Path) -> None:
 
 def project_of(folder: Path) -> str:
     """The project that a run's folder was made for; empty if it says none, or others could have written it."""
-    if not _is_private(folder):
+    if not is_private(folder):
         return ""
     try:
         return (folder / PROJECT_FILE).read_text("utf-8", "surrogateescape")
@@ -130,8 +143,8 @@ def _places(directory: Path) -> Iterator[tuple[Path, str]]:
     if Path(runtime := os.environ.get("XDG_RUNTIME_DIR", "")).is_absolute():  # not before: it ends with the session
         yield Path(runtime) / _NAME, ""
     with contextlib.suppress(FileNotFoundError):  # there is no folder for temporary files
-        yield Path(tempfile.gettempdir()), _TEMPORARY_PREFIX
-    yield Path("/tmp"), _TEMPORARY_PREFIX
+        yield Path(tempfile.gettempdir()), TEMPORARY_PREFIX
+    yield Path("/tmp"), TEMPORARY_PREFIX
 
 
 def _make(base: Path, prefix: str) -> Path:
@@ -152,13 +165,13 @@ def _require_sockets(folder: Path) -> None:
     trial.unlink()
 
 
-def _is_private(folder: Path) -> bool:
-    """True for a folder, no link, that only this user may enter."""
+def is_private(folder: Path, forbidden: int = stat.S_IRWXG | stat.S_IRWXO) -> bool:
+    """True for a folder, no link, of this user in which others have none of the `forbidden` rights: that may enter."""
     try:
         status = folder.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & forbidden
 
 
 def _digest(directory: Path) -> str:

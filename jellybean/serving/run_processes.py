@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ KEEPER_MODULE = "jellybean.serving.local.keeper"
 GATEWAY_NAME, KEEPER_NAME = "gateway", "keeper"
 _PROJECT_OPTIONS = {AGENT_MODULE: "--root", GATEWAY_MODULE: "--run"}
 _START_S, _START_POLL_S = 1.0, 0.001  # longest wait for the command line of a process that was started just now
+_PYTHON = re.compile(r"python|pypy|" + re.escape(Path(sys.executable).name))
 _START_TICKS = 19  # field of /proc/PID/stat after the command: starttime, the 22nd of all (proc_pid_stat(5))
 
 
@@ -128,6 +130,8 @@ def processes_of_project(directory: Path) -> Iterator[LiveProcess]:
             command = process.cmdline()
             program = program_of(command)
             if program is None or program.project != str(directory) or process.uids().real not in users:
+                continue
+            if not _PYTHON.match(Path(command[0]).name):  # a tool that was given the command line: watch, strace
                 continue
             is_of_run = is_named_for(Path(program.run_folder), directory)
             if is_of_run and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:

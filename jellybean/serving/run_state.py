@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jellybean.folders import STATE_FOLDER, require_plain, state_folder, write_file
+from jellybean.folders import STATE_FOLDER, require_plain, shell_text, state_folder, write_file
 from jellybean.serving.errors import (
     AlreadyRunningError,
     NoAccessError,
@@ -33,7 +33,8 @@ from jellybean.serving.errors import (
     RequestError,
     ServingError,
 )
-from jellybean.serving.run_folder import is_held, project_of
+from jellybean.serving.field_types import has_types
+from jellybean.serving.run_folder import TEMPORARY_PREFIX, is_held, is_named_for, project_of
 from jellybean.serving.run_processes import (
     GATEWAY_NAME,
     KEEPER_NAME,
@@ -183,7 +184,7 @@ def launch_lock(directory: Path) -> Iterator[None]:
     try:
         lock = _flock(launch_lock_path(directory), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise AlreadyRunningError(f"another `jellybean up {directory}` is starting right now") from error
+        raise AlreadyRunningError(f"another `jellybean up {shell_text(directory)}` is starting right now") from error
     try:
         yield
     finally:
@@ -243,21 +244,23 @@ def read_state(directory: Path) -> RunState | None:
     try:
         found: dict[str, Any] = json.loads(state_path(directory).read_text(encoding="utf-8"))
         version = found.pop("version")
-        stated, boot = found.pop("directory", str(directory)), found.pop("boot", _boot())
+        is_known = version in (_DATED_VERSION, STATE_VERSION)
+        found = found if is_known else {"directory": str(directory), "boot": _boot(), **found}
+        stated, boot = found.pop("directory"), found.pop("boot")
         if not _is_of(directory, stated, boot):
             return None
-        if version not in (_DATED_VERSION, STATE_VERSION):
+        if not is_known:
             _require_ended(directory, version, found)
             return None
         process_of = _process if version == STATE_VERSION else _dated_process
         processes = tuple(process_of(item) for item in found.pop("processes"))
         others = tuple(process_of(item) for item in found.pop("others"))
-        keeper = found.pop("keeper")
-        keeper = keeper and process_of(keeper)
+        keeper = process_of(item) if (item := found.pop("keeper")) else None
         listed = (*processes, *others, *([keeper] if keeper else ()))
         if not all(entry.program and _is_of(directory, entry.program.project, boot) for entry in listed):
             return None
-        return RunState(**found, processes=processes, others=others, keeper=keeper, version=version)
+        state = RunState(**found, processes=processes, others=others, keeper=keeper, version=version)
+        return state if all(map(has_types, (state, *listed))) else None
     except PermissionError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -274,7 +277,7 @@ def _require_ended(directory: Path, version: object, found: Mapping[str, Any]) -
     raise OtherVersionError(
         f"{directory} is up{f' (processes {numbers})' * bool(numbers)}, but another version of JellyBean started it, "
         f"whose state file has format {version} (this version reads {_DATED_VERSION} and {STATE_VERSION}): use "
-        f"that version's commands; its `jellybean down {directory}` stops it"
+        f"that version's commands; its `jellybean down {shell_text(directory)}` stops it"
     )
 
 
@@ -330,7 +333,9 @@ def write_state(directory: Path, state: RunState) -> None:
 def clear_state(directory: Path, state: RunState) -> None:
     """Remove the state file and the folder of a run whose processes have all ended."""
     remove_run_folder(directory, state, state.folder)
-    state_path(directory).unlink(missing_ok=True)
+    with locked(directory):
+        if (current := read_state(directory)) is None or current.folder == state.folder:  # else of a later run
+            state_path(directory).unlink(missing_ok=True)
 
 
 def remove_run_folder(directory: Path, state: RunState, folder: str | Path) -> None:
@@ -345,9 +350,14 @@ def remove_run_folder(directory: Path, state: RunState, folder: str | Path) -> N
 
 
 def _is_run_folder(directory: Path, root: Path) -> bool:
-    """True for a private folder of this user that names the project."""
+    """True for a private folder of this user that names the project, and is named as runs' folders are.
+
+    A file that names a project may be in any folder, and a state file may name any folder. The name of a run's folder
+    says which project it is for, but for those that an earlier version made.
+    """
     stated = project_of(root)
-    return bool(stated) and _is_of(directory, stated, _boot())
+    is_named = bool(stated) and (is_named_for(root, Path(stated)) or root.name.startswith(TEMPORARY_PREFIX))
+    return is_named and _is_of(directory, stated, _boot())
 
 
 def is_serving_joined(directory: Path) -> bool:
@@ -436,16 +446,15 @@ def running_state(directory: Path) -> RunState:
     state = run_of(directory)
     alive = [] if state is None else [process.name for process, _ in state.alive()]
     if state is None or (not alive and not is_held(Path(state.folder))):
-        raise NotRunningError(f"nothing is up for {directory}; start it with `jellybean up {directory}`")
+        raise NotRunningError(f"nothing is up for {directory}; start it with `jellybean up {shell_text(directory)}`")
     require_visible(directory, state)
     if state.stopping or state.drained:
-        raise NotRunningError(
-            f"{directory} is being stopped ({', '.join(alive)} still there): `jellybean down {directory}` ends it"
-        )
+        still, ends = f"({', '.join(alive)} still there)", f"`jellybean down {shell_text(directory)}` ends it"
+        raise NotRunningError(f"{directory} is being stopped {still}: {ends}")
     if not state.gateway_address:
         raise NotRunningError(f"{directory} is starting: try again when `jellybean up` says that it serves")
     if GATEWAY_NAME not in alive:
-        then = f"`jellybean down {directory}` clears what is left"
+        then = f"`jellybean down {shell_text(directory)}` clears what is left"
         if KEEPER_NAME in alive:
             then = f"the run's keeper starts it again: try again, or see {directory / STATE_FOLDER / 'logs'}"
         raise NotRunningError(f"the gateway of {directory} has died; {then}")

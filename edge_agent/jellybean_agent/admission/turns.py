@@ -60,26 +60,34 @@ class PeerTurn:
     def charge(self, used_s: float) -> None:
         """Count time that was used, or will be in this turn."""
         self._used_s += used_s
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._loop.call_soon(self._next)
+        self._schedule()
 
     @property
     def is_used_up(self) -> bool:
         return self._used_s >= TURN_S
 
     def wait(self, resume: Callable[[], None]) -> None:
-        """Call `resume` in one of the next turns, behind what waits already; only while work is begun or used up."""
+        """Call `resume` in one of the next turns, behind what waits already."""
         self._waiting.append(resume)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._next)
 
     def _next(self) -> None:
-        """The next turn of the event loop: what waits is the first."""
+        """The next turn of the event loop: what waits is the first. What fails keeps nothing else waiting."""
         self._is_scheduled = False
         self._used_s = 0.0
-        for _ in range(len(self._waiting)):
-            self._waiting.popleft()()
-            if self.is_used_up:
-                return
+        try:
+            for _ in range(len(self._waiting)):
+                self._waiting.popleft()()
+                if self.is_used_up:
+                    return
+        finally:
+            if self._waiting:
+                self._schedule()
 
 
 class PeerTurns:

@@ -27,6 +27,7 @@ from jellybean_agent.rpc.http2 import Http2Connection
 from jellybean_agent.rpc.port import RpcPort
 from jellybean_agent.rpc.tls.listener import TlsLimits, TlsListener
 from jellybean_agent.system.addresses import listening_sockets, parse_address
+from jellybean_agent.system.private_files import is_in_private_folder
 
 LOG = logging.getLogger("jellybean.rpc")
 _BACKLOG = 1024
@@ -130,12 +131,15 @@ class RpcServer:
             self._paths_task = asyncio.create_task(self._keep_paths())
 
     async def _keep_paths(self) -> None:
-        """Bind Unix sockets again whose files are removed: connections last, but nobody could open another one."""
+        """Bind Unix sockets again whose files are removed: connections last, but nobody could open another one.
+
+        Not where other users could reach them: they may have made the folder where a private one was.
+        """
         while True:
             await asyncio.sleep(_PATHS_S)
             for index, (bound, port, secure) in enumerate(self._sockets):
                 path = bound.getsockname() if bound.family == socket.AF_UNIX else ""
-                if not path or os.path.lexists(path):
+                if not path or os.path.lexists(path) or not is_in_private_folder(Path(path)):
                     continue
                 with contextlib.suppress(OSError):  # its folder is gone too, or its disk full: tried again
                     again = _unix_socket(path)

@@ -27,19 +27,27 @@ def parse_address(text: str, *, least_port: int = 1) -> tuple[str, int]:
     `least_port`: 0 where any free port may be meant.
     """
     host, _, port = text.rpartition(":")
+    number = _port_number(port)
     if host and not host.startswith("[") and ":" in host:
         ip = _ip_address(host)
-        example = join_address(host, int(port)) if ip and port.isascii() and port.isdigit() else "[2001:db8::1]:7001"
+        example = join_address(host, number) if ip and number is not None else "[2001:db8::1]:7001"
         raise PlanViewError(f"{text!r} is no address: an IPv6 address stands in brackets, as in {example}")
     name = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     is_host = bool(name) and not any(c.isspace() or c in _NOT_IN_HOSTS for c in name)
     if host != name:
         is_host = ":" in name and _ip_address(name) is not None
-    if not is_host or not (port.isascii() and port.isdigit()) or not least_port <= int(port) <= _MAX_PORT:
+    if not is_host or number is None or not least_port <= number <= _MAX_PORT:
         raise PlanViewError(
             f"{text!r} is no address: write HOST:PORT, or [IPV6]:PORT, with a port from {least_port} to {_MAX_PORT}"
         )
-    return plain_host(name), int(port)
+    return plain_host(name), number
+
+
+def _port_number(text: str) -> int | None:
+    """The number of a port; None for what is none, such as one of more digits than Python converts."""
+    digits = text.lstrip("0") or "0"
+    is_number = bool(text) and text.isascii() and text.isdigit() and len(digits) <= len(str(_MAX_PORT))
+    return int(digits) if is_number else None
 
 
 def join_address(host: str, port: int | str) -> str:

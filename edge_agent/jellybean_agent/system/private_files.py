@@ -21,3 +21,15 @@ def stays_inside_folder(path: str) -> bool:
     """True if a relative path, appended to a folder, stays inside that folder (no `..` out of it)."""
     found = PurePosixPath(path)
     return not found.is_absolute() and ".." not in found.parts
+
+
+def is_in_private_folder(path: Path) -> bool:
+    """True if some parent folder of a path is inaccessible to other users."""
+    for folder in path.absolute().parents:
+        try:
+            status = folder.stat()
+        except OSError:
+            continue
+        if status.st_uid == os.geteuid() and not status.st_mode & 0o077:
+            return True
+    return False

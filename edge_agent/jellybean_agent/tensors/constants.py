@@ -1,8 +1,12 @@
-"""The value that an input of a model takes in each run, converted exactly to the input's type."""
+"""The value that an input of a model takes in each run, converted exactly to the input's type.
+
+But fractions, which no type of numbers has exactly, are rounded to it.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -14,16 +18,17 @@ from jellybean_agent.tensors.tensors import Array
 
 def constant_tensor(text: str, port: TensorPort) -> Array:
     """The tensor of a constant, as JSON: a number, true, false, or lists. ModelError if it does not fit the input."""
-    where, dtype, value = f"constant {port.name}", np.dtype(port.dtype), json.loads(text)
+    where, dtype = f"constant {port.name}", np.dtype(port.dtype)
     try:
-        given = np.array(value, dtype=object if _holds_integers(value) else None)
+        value = json.loads(text)
+        given = np.array(value, dtype=object)  # whose integers keep all digits beside fractions
         with np.errstate(all="ignore"):  # `_is_exact` compares
             tensor = given.astype(dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise ModelError(f"{where}: {text} is no {port.dtype}: {error}") from error
     if dtype.kind == "b" and not _holds(value, bool):
         raise ModelError(f"{where}: {text} is no {port.dtype}: write true or false")
-    if dtype.kind != "b" and (_holds(value, bool) or not _holds(value, int, float)):
+    if dtype.kind != "b" and ((given.size and _holds(value, bool)) or not _holds(value, int, float)):
         raise ModelError(f"{where}: {text} is no {port.dtype}: write a number")
     if not _is_exact(given, tensor):
         raise ModelError(f"{where}: {text} is no {port.dtype}, which would have {tensor.tolist()!r}")
@@ -34,21 +39,20 @@ def constant_tensor(text: str, port: TensorPort) -> Array:
     return tensor
 
 
-def _holds_integers(value: Any) -> bool:
-    return all(_holds_integers(item) for item in value) if isinstance(value, list) else type(value) is int
-
-
 def _holds(value: Any, *kinds: type) -> bool:
     """True if all numbers of nested lists are of one of these types."""
     return all(_holds(item, *kinds) for item in value) if isinstance(value, list) else type(value) in kinds
 
 
 def _is_exact(given: Array, tensor: Array) -> bool:
-    """True if no integer was changed, and no finite number became infinite; fractions are rounded to the type."""
-    if tensor.dtype.kind in "iu":
-        return bool(np.all(given == tensor))
-    wide = given.astype(np.float64)
-    return bool(np.all(np.isfinite(tensor.astype(np.float64)) | ~np.isfinite(wide)))
+    """True if no integer was changed, no finite number became infinite, and none became zero."""
+    return all(_is_kept(value, kept) for value, kept in zip(given.flat, tensor.ravel().tolist(), strict=True))
+
+
+def _is_kept(value: float, kept: float) -> bool:
+    if isinstance(value, int) or isinstance(kept, int):
+        return value == kept
+    return math.isfinite(kept) >= math.isfinite(value) and (kept != 0.0 or value == 0.0)
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -39,6 +39,7 @@ from jellybean_agent.security.tls_context import (
     tls_error_text,
 )
 from jellybean_agent.system.addresses import is_loopback, join_address, parse_address
+from jellybean_agent.system.private_files import is_in_private_folder
 from jellybean_agent.telemetry.logs import about, log_fields
 from jellybean_agent.tensors.tensors import MAX_MESSAGE_BYTES
 
@@ -212,15 +213,9 @@ def caller_identity(context: Any) -> Identity | None:
 
 
 def _check_private(socket: Path) -> None:
-    """PlanViewError unless some parent folder of the socket is inaccessible to other users."""
-    for folder in socket.absolute().parents:
-        try:
-            stat = folder.stat()
-        except OSError:
-            continue
-        if stat.st_uid == os.geteuid() and not stat.st_mode & 0o077:
-            return
-    raise PlanViewError(f"unix:{socket}: other users could reach it; put it into a private folder (chmod 700)")
+    """PlanViewError if other users could reach the socket."""
+    if not is_in_private_folder(socket):
+        raise PlanViewError(f"unix:{socket}: other users could reach it; put it into a private folder (chmod 700)")
 
 
 def make_server(

@@ -41,7 +41,7 @@ from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, WARN
 from jellybean.documents import Project, load_project
 from jellybean.documents.layout import holds_several_workflows
-from jellybean.folders import write_file
+from jellybean.folders import shell_text, write_file
 from jellybean.ledger.queries.source import LedgerSource
 from jellybean.ledger.span import Span
 from jellybean.planning.plan_file import RUNNING
@@ -142,7 +142,8 @@ def bench(
     newest = Store.of(directory).latest()
     if newest is not None and newest.plan_hash != results[0].plan:
         named = f"--plan {results[0].plan[:HASH_DIGITS]}"
-        say(f"the plan that is served is not the newest one; its report: jellybean report {directory} {named}")
+        report = f"jellybean report {shell_text(directory)} {named}"
+        say(f"the plan that is served is not the newest one; its report: {report}")
     if not all(result.sustained for result in results):
         raise typer.Exit(EXIT_OVERLOAD)
     if any(result.breaches for result in results):

@@ -244,6 +244,7 @@ class Keeper:
             if dead is None or dead.process() is not None:  # the plan was replaced
                 return
             self._restore_files(state, at_once=True)
+            self._files.require_safe()
             child = self._children.pop(name, None)
             own_code = None if child is None or child.pid != dead.pid else child.poll()
             code = self._watch.exit_code(dead) if own_code is None else own_code

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from jellybean.folders import state_folder
+from jellybean.folders import shell_text, state_folder
 from jellybean.serving.client import Client
 from jellybean.serving.endpoint import usable_certificates
 from jellybean.serving.errors import AlreadyRunningError, LaunchError, RequestError, SettingsError
@@ -297,11 +297,12 @@ def _require_down(directory: Path) -> None:
     if not alive and is_held(Path(state.folder)):
         raise AlreadyRunningError(
             f"{directory} is up already, in another container (PID namespace): "
-            f"`jellybean down {directory}` there stops it"
+            f"`jellybean down {shell_text(directory)}` there stops it"
         )
     if alive:
         names = ", ".join(process.name for process, _ in alive)
         where = f" on {state.gateway_address}" if state.gateway_address else ""
-        how = f"`jellybean apply {directory}` has it serve another plan, `jellybean down {directory}` stops it"
+        project = shell_text(directory)
+        how = f"`jellybean apply {project}` has it serve another plan, `jellybean down {project}` stops it"
         raise AlreadyRunningError(f"{directory} is up already{where} ({names}); {how}")
     clear_state(directory, state)

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from jellybean.errors import InputError
-from jellybean.folders import state_folder
+from jellybean.folders import shell_text, state_folder
 from jellybean.serving.client import Client, served_document
 from jellybean.serving.endpoint import Endpoint, usable_certificates
 from jellybean.serving.errors import LaunchError, NotRunningError, RequestError
@@ -142,12 +142,12 @@ def _require_same_version(directory: Path, state: RunState) -> None:
     if not state.version:
         raise LaunchError(
             f"the state file of this run ({state_path(directory)}) is gone, and so is the keeper that would write it "
-            f"again: `jellybean down {directory}` stops it, then start it again"
+            f"again: `jellybean down {shell_text(directory)}` stops it, then start it again"
         )
     if state.version != STATE_VERSION:
         raise LaunchError(
             f"an earlier version of JellyBean started this run, and cannot be switched by this one: "
-            f"`jellybean down {directory}` stops it, then start it again"
+            f"`jellybean down {shell_text(directory)}` stops it, then start it again"
         )
 
 

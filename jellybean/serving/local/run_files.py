@@ -6,13 +6,16 @@ They are removed by hand, or by a cleaner of old files; the processes that have 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 from pathlib import Path
 
-from jellybean.serving.run_folder import PROJECT_FILE, hold
+from jellybean.serving.run_folder import PROJECT_FILE, hold, is_private
 from jellybean.serving.run_state import ADDRESS_FILE, RunState
 
 _PLAN_FILES = ("plan.json", "peers.json")
+_NOT_SAFE = "others can write in the run's folder, or made it where that was: remove it, and it is made again"
 
 
 class RunFiles:
@@ -31,6 +34,10 @@ class RunFiles:
 
         Reads those that are new, such as the plan of an `apply`. OSError if they cannot be written.
         """
+        if not os.path.lexists(self._folder):
+            self._folder.mkdir(mode=0o700, parents=True)
+            self._hold()
+        self.require_safe()
         folders = [Path(text) for text in (state.plan_folder, state.arriving_folder) if text]
         wanted = [self._folder / PROJECT_FILE, self._folder / ADDRESS_FILE]
         wanted += [folder / name for folder in folders for name in _PLAN_FILES]
@@ -39,13 +46,18 @@ class RunFiles:
             if path not in self._contents:
                 self._read(path)
         missing = [path for path in self._contents if not path.exists()]
-        for folder in (self._folder, Path(state.plan_folder)):  # the sockets' too
-            if not folder.is_dir():
-                folder.mkdir(mode=0o700, parents=True)
-                self._hold()
+        Path(state.plan_folder).mkdir(mode=0o700, parents=True, exist_ok=True)  # the sockets' too
         for path in missing:
             _write(path, self._contents[path])
         return missing
+
+    def require_safe(self) -> None:
+        """PermissionError if others may write in the run's folder: no process must start from it.
+
+        Anybody can make a folder of that name where a cleaner of temporary files has removed it.
+        """
+        if not is_private(self._folder, forbidden=stat.S_IWGRP | stat.S_IWOTH):
+            raise PermissionError(errno.EACCES, _NOT_SAFE, str(self._folder))
 
     def _read(self, path: Path) -> None:
         with contextlib.suppress(OSError):

@@ -20,7 +20,7 @@ from jellybean.errors import InputError
 from jellybean.serving import GATEWAY_NAME, NotRunningError, RunState, read_state, running_state
 from jellybean.serving.local.processes import process_state, spawn
 from jellybean.serving.local.running import down
-from jellybean.serving.run_folder import claim_run_folder
+from jellybean.serving.run_folder import _digest, claim_run_folder
 from jellybean.serving.run_processes import program_of
 from jellybean.serving.run_state import (
     ProcessState,
@@ -128,7 +128,40 @@ def test_no_folder_is_removed_that_was_not_made_for_a_run_of_the_project(project
     assert (documents / "1").is_dir()
 
 
+@pytest.mark.parametrize("stated", ["notes", "/nowhere", "the project"])
+def test_a_file_that_names_a_project_makes_no_folder_one_of_a_run(project: Path, documents: Path, stated: str) -> None:
+    text = str(project) if stated == "the project" else stated
+    (documents / "project").write_text(text, encoding="utf-8")
+    forge(project, state_of(documents))
+    down(project)
+    assert (documents / "1").is_dir() and not state_path(project).exists()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"folder": 5},
+        {"folder": None},
+        {"folder": "\0"},
+        {"gateway_address": ["unix:x"]},
+        {"peers": "a\0b"},
+        {"stopping": "yes"},
+        {"directory": None},
+        {"boot": None},
+    ],
+)
+def test_a_state_with_other_types_or_of_no_folder_is_none(project: Path, documents: Path, fields: Any) -> None:
+    forge(project, state_of(documents))
+    found = json.loads(state_path(project).read_text()) | fields
+    missing = [name for name in ("directory", "boot") if found[name] is None]
+    state_path(project).write_text(json.dumps({name: value for name, value in found.items() if name not in missing}))
+    assert read_state(project) is None
+    with pytest.raises(NotRunningError):
+        down(project)
+
+
 def test_a_runs_own_folder_is_removed_and_nothing_beside_it(project: Path, documents: Path) -> None:
+    documents = documents.rename(documents.with_name(f"{_digest(project)}-run"))
     claim_run_folder(project, documents)
     state = state_of(documents)
     beside = project.with_name("beside")
@@ -144,6 +177,16 @@ def test_a_runs_own_folder_is_removed_and_nothing_beside_it(project: Path, docum
     documents.chmod(0o700)
     clear_state(project, state)
     assert not documents.exists()
+
+
+def test_the_end_of_a_run_leaves_the_state_of_a_later_one(project: Path, documents: Path) -> None:
+    with idle_process(project) as later:
+        ended = state_of(documents)
+        write_state(project, state_of(documents.with_name("later"), later))
+        clear_state(project, ended)
+        assert running_state(project).processes[0].pid == later.pid
+    clear_state(project, state_of(documents.with_name("later")))
+    assert not state_path(project).exists()
 
 
 def test_a_state_that_is_a_link_is_refused(project: Path, tmp_path: Path) -> None:
@@ -188,6 +231,7 @@ def deep_folder(place: Path) -> Iterator[None]:
 
 @pytest.mark.slow
 def test_down_of_a_project_of_any_depth_ends_with_a_message(project: Path, documents: Path) -> None:
+    documents = documents.rename(documents.with_name(f"{_digest(project)}-run"))
     claim_run_folder(project, documents)
     with deep_folder(documents / "1"):
         clear_state(project, state_of(documents))  # what no run has made may stay, and the state goes

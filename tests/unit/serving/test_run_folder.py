@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from jellybean.serving.errors import LaunchError
-from jellybean.serving.run_folder import hold, is_named_for, make_run_folder, project_of, remove_left_behind
+from jellybean.serving.local.run_files import RunFiles
+from jellybean.serving.run_folder import (
+    hold,
+    is_held,
+    is_named_for,
+    make_run_folder,
+    project_of,
+    remove_left_behind,
+)
+from jellybean.serving.run_state import RunState
 
 VARIABLES = ("RUNTIME_DIRECTORY", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "HOME")
 
@@ -78,3 +90,43 @@ def test_a_folder_left_behind_goes_unless_it_is_held(place: Path, monkeypatch: p
     os.close(lock)
     remove_left_behind(project)
     assert not held.exists()
+
+
+def test_who_looks_whether_a_run_lives_is_not_taken_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lookers = [os.open(tmp_path, os.O_RDONLY)]
+    fcntl.flock(lookers[0], fcntl.LOCK_EX)
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "sleep", lambda _: os.close(lookers.pop()))
+        assert not is_held(tmp_path)
+    lock = hold(tmp_path)
+    assert is_held(tmp_path)
+    os.close(lock)
+    assert not is_held(tmp_path)
+
+
+@pytest.mark.parametrize("made", ["a link", "writable by all", "a file"])
+def test_nothing_is_written_where_others_may_have_made_the_runs_folder(tmp_path: Path, made: str) -> None:
+    folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    plan = folder / "1"
+    plan.mkdir(parents=True)
+    folder.chmod(0o700)
+    (plan / "plan.json").write_text("{}", encoding="utf-8")
+    files, state = RunFiles(folder), RunState("hash", "flow", str(folder), str(plan))
+    shutil.rmtree(folder)
+    elsewhere.mkdir()
+    match made:
+        case "a link":
+            folder.symlink_to(elsewhere)
+        case "a file":
+            folder.touch()
+        case _:
+            folder.mkdir()
+            folder.chmod(0o777)
+    with pytest.raises(PermissionError, match="others can write in the run's folder"):
+        files.restore(state)
+    with pytest.raises(PermissionError):
+        files.require_safe()
+    assert not plan.exists() and not list(elsewhere.iterdir())
+    folder.rmdir() if made == "writable by all" else folder.unlink()
+    assert files.restore(state) == [plan / "plan.json"]
+    assert (plan / "plan.json").read_text(encoding="utf-8") == "{}" and is_held(folder)

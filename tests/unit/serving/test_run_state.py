@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,6 +128,22 @@ def test_the_client_of_a_project_names_the_worker_that_cannot_restart(
     )
     with Client("unix:none") as client, pytest.raises(RequestError, match=r"^worker rack-1 is gone \(UNAVAILABLE\)$"):
         client.infer({})
+
+
+def test_the_commands_of_messages_can_be_typed(project: Path) -> None:
+    spaced = project.rename(project.with_name("the project's"))
+    typed = shlex.quote(str(spaced))
+    with pytest.raises(AlreadyRunningError) as refusal:
+        _require_down(spaced)
+    assert f"`jellybean apply {typed}`" in str(refusal.value) and f"`jellybean down {typed}`" in str(refusal.value)
+    write_state(spaced, dataclasses.replace(running_state(spaced), stopping=True))
+    with pytest.raises(NotRunningError) as stopped:
+        running_state(spaced)
+    assert f"`jellybean down {typed}` ends it" in str(stopped.value)
+    state_path(spaced).unlink()
+    with pytest.raises(NotRunningError) as refused:
+        running_state(spaced)
+    assert f"`jellybean up {typed}`" in str(refused.value)
 
 
 def test_one_folder_may_have_several_paths(project: Path) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import fcntl
 import os
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -24,11 +25,11 @@ from jellybean.serving.local import running
 from jellybean.serving.local.launcher import _require_down
 from jellybean.serving.local.running import StopLimits, down
 from jellybean.serving.run_folder import _digest, hold
-from jellybean.serving.run_processes import KEEPER_NAME, age_s, start_ticks
+from jellybean.serving.run_processes import KEEPER_NAME, age_s, processes_of_project, start_ticks
 from jellybean.serving.run_state import read_state, run_of, state_path, write_state
 from jellybean.serving.spool.spool import Spool
 from jellybean_agent import Identity, Role, StatusError
-from tests.support.run_processes import idle_process
+from tests.support.run_processes import idle_command, idle_process
 from tests.support.scripted_workers import scale_view, tensor
 
 QUICKLY = StopLimits(status_s=0.1, terminate_s=10.0)
@@ -126,6 +127,15 @@ def test_down_ends_processes_that_the_state_file_does_not_list(idle: Idle) -> No
     write_state(idle.project, dataclasses.replace(idle.state, processes=(gateway,), gateway_address=""))
     assert down(idle.project, limits=QUICKLY) == 0
     assert agent.process() is None and not idle.living
+
+
+def test_a_tool_that_was_given_the_command_line_of_a_run_is_not_stopped(idle: Idle) -> None:
+    words = idle_command(idle.project, KEEPER_NAME, idle.folder)
+    with subprocess.Popen(("watch", *words[1:]), executable=words[0]) as tool:
+        assert {live.pid for live in processes_of_project(idle.project)} == {
+            entry.pid for entry, _ in idle.state.alive()
+        }
+        tool.kill()
 
 
 def test_who_may_not_read_the_state_is_told_whose_it_is(idle: Idle, monkeypatch: pytest.MonkeyPatch) -> None:

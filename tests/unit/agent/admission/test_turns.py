@@ -98,6 +98,36 @@ def test_a_connection_that_is_gone_holds_up_nobody_behind_it() -> None:
     run(test)
 
 
+def test_what_fails_keeps_nobody_behind_it_waiting() -> None:
+    async def test(clock: Clock, turn: PeerTurn) -> None:
+        called: list[str] = []
+        failed: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context["exception"]))
+
+        def fail() -> None:
+            raise ValueError("a handler's fault")
+
+        turn.charge(TURN_S)
+        turn.wait(fail)
+        turn.wait(lambda: called.append("next"))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert called == ["next"] and isinstance(failed[0], ValueError)
+
+    run(test)
+
+
+def test_who_waits_without_work_that_was_counted_goes_on_too() -> None:
+    async def test(clock: Clock, turn: PeerTurn) -> None:
+        called: list[str] = []
+        turn.wait(lambda: called.append("waited"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert called == ["waited"]
+
+    run(test)
+
+
 def test_each_peer_and_each_event_loop_has_a_turn_of_its_own() -> None:
     turns, kept = PeerTurns(), []
 

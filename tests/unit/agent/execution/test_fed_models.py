@@ -90,6 +90,10 @@ def test_a_shape_with_its_rows_first() -> None:
         ("[640,480]", ("int64", (2,)), np.array([640, 480])),
         ("[[1.5],[2]]", ("float32", (2, -1)), np.array([[1.5], [2]], np.float32)),
         ("-0.0", ("float32", ()), np.array(-0.0, np.float32)),
+        ("[1.0,9007199254740993]", ("int64", (2,)), np.array([1, 2**53 + 1])),  # beside a fraction
+        ("16777216", ("float32", ()), np.array(2.0**24, np.float32)),
+        ("[]", ("float32", (0,)), np.zeros(0, np.float32)),
+        ("[[],[]]", ("int64", (2, -1)), np.zeros((2, 0), np.int64)),
     ],
 )
 def test_a_constant_is_converted_exactly(text: str, port: tuple[str, tuple[int, ...]], expected: np.ndarray) -> None:
@@ -107,6 +111,10 @@ def test_a_constant_is_converted_exactly(text: str, port: tuple[str, tuple[int, 
         ("9223372036854775808", ("int64", ()), "is no int64"),
         ("1e39", ("float32", ()), "is no float32, which would have inf"),
         ("70000", ("float16", ()), "is no float16"),
+        ("16777217", ("float32", ()), "is no float32, which would have 16777216.0"),
+        ("[9007199254740993,0.5]", ("float64", (2,)), "is no float64"),
+        ("1e-50", ("float32", ()), "is no float32, which would have 0.0"),
+        ("1" * 5000, ("int64", ()), "is no int64: Exceeds the limit"),
         ("1", ("bool", ()), "write true or false"),
         ("true", ("int64", ()), "write a number"),
         ("[1]", ("int64", ()), r"has shape \[1\], the model takes \[\]"),

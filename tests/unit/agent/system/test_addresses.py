@@ -36,6 +36,7 @@ from jellybean_agent.system.addresses import (
         ("[::ffff:10.0.0.7]:7001", "10.0.0.7", 7001),
         ("[fe80::1%eth0]:7001", "fe80::1%eth0", 7001),
         ("[::]:7001", "::", 7001),
+        ("gateway.example:0007001", "gateway.example", 7001),
     ],
 )
 def test_an_address_is_read_and_written_in_its_shortest_form(text: str, host: str, port: int) -> None:
@@ -59,6 +60,9 @@ def test_an_address_is_read_and_written_in_its_shortest_form(text: str, host: st
         ("a b:7001", "write HOST:PORT"),
         ("gateway.example:0", "a port from 1 to 65535"),
         ("gateway.example:65536", "a port from 1 to 65535"),
+        (f"gateway.example:{'9' * 5000}", "a port from 1 to 65535"),  # more digits than Python converts
+        (f"1:2:{'9' * 5000}", "stands in brackets"),
+        (f"::1:{'9' * 5000}", r"stands in brackets, as in \[2001:db8::1\]:7001"),
         ("gateway.example:٧٠", "write HOST:PORT"),
     ],
 )

@@ -118,10 +118,13 @@ def test_a_gateway_that_has_drained_says_so_in_its_own_run_only(tmp_path: Path, 
     state = read_state(tmp_path)
     assert state is not None
     assert state.drained
-    (tmp_path / "run").mkdir(mode=0o700)
-    claim_run_folder(tmp_path, tmp_path / "run")
+    folder = tmp_path / "jellybean-run"
+    folder.mkdir(mode=0o700)
+    claim_run_folder(tmp_path, folder)
+    state = replace(state, folder=str(folder))
+    write_state(tmp_path, state)
     clear_state(tmp_path, state)
-    assert not (tmp_path / "run").exists()
+    assert not folder.exists()
     assert not state_path(tmp_path).exists()
     clear_state(tmp_path, state)
 
