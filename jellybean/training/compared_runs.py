@@ -146,7 +146,9 @@ class PlainRun:
         with self._run("in training mode", batch), activations_in_file((*weights, *module.buffers())):
             with autocast_of(self._stages.settings):
                 outputs = batch.inputs.call(module)
-                loss = self._stages.loss(outputs, batch.target(slice(None)))
+                loss = torch.zeros(())
+                if batch.weight(slice(None)):  # a loss may fail on rows of which nothing counts
+                    loss = self._stages.loss(outputs, batch.target(slice(None)))
             digests: list[Digest] = [None] * len(weights)
             if loss.requires_grad:
                 digests = gradient_digests([loss], [torch.ones_like(loss)], weights)
@@ -240,7 +242,7 @@ class _Feed:
         return self.batch.target(slice(None))
 
     def factor(self, microbatch: int) -> float:
-        return 1.0
+        return 1.0 if self.batch.weight(slice(None)) else 0.0
 
     def seed(self, microbatch: int, stage: int) -> tuple[Any, ...]:
         return random_states()

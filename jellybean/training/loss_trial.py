@@ -11,6 +11,7 @@ from torch import nn
 
 from jellybean.documents.training import TrainingDocument
 from jellybean.documents.training.loss import LossSpec
+from jellybean.pipeline.torch_state import state_kept
 from jellybean.pipeline.user_errors import place_and_reason
 from jellybean.training.data.loading import TrainingData
 from jellybean.training.data.rules import CountFunction, RowRules, row_counts
@@ -58,10 +59,11 @@ class LossTrial:
         """
         if document.loss.function in ("cross_entropy", "mse"):
             return JudgedLoss(rules)
-        samples = self._rows(document)
-        weights = self._weights(samples)
         try:
-            split = split_loss(self.module, self.loss, samples, weights)
+            with state_kept(self.module):
+                samples = self._rows(document)
+                weights = self._weights(samples)
+                split = split_loss(self.module, self.loss, samples, weights)
         except TrainingError as error:
             raise TrainingError(f"loss: {document.loss}: {error}") from error
         except Exception as error:  # user code may raise anything; the trial of the model names the line

@@ -88,7 +88,7 @@ def prepare_rank(document: TrainingDocument, directory: Path, rank: Rank, report
         rebuilt_whole, trials = False, None
         if rank.is_first:
             checked, rebuilt_whole = _try_model(inputs, document, directory, report)
-            trials = MicrobatchTrials(inputs, document, checked.trial_rows)
+            trials = MicrobatchTrials(inputs, document, checked)
             example = inputs.example(document, checked.trial_rows).inputs
             free = leaves_freedom(document, dist.get_world_size())
             candidates = enumerate_candidates(document, dist.get_world_size())[0] if free else []

@@ -89,7 +89,7 @@ class PlainTorch:
         module = _called(document.model).train()
         start = {name: value.detach().clone() for name, value in module.state_dict().items()}
         inputs, targets = _called(document.data)["train"]
-        loss = {"mse": nn.functional.mse_loss, "cross_entropy": nn.functional.cross_entropy}[document.loss]
+        loss = {"mse": nn.functional.mse_loss, "cross_entropy": nn.functional.cross_entropy}[document.loss.function]
         weights = [value for value in module.parameters() if value.requires_grad]
         optimizer = self.optimizer(weights, **self.options)
         parts = document.microbatches * document.replicas

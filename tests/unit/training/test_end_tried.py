@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations, spectral_norm
 from jellybean.training import TrainingError, check_inputs, read_inputs
 from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.microbatch_trials import MicrobatchTrials
-from jellybean.training.models.buffers import buffers_restored, carried_buffer
+from jellybean.training.models.buffers import buffer_shapes_kept, carried_buffer
 from jellybean.training.models.rebuilding import check_own_memory, check_saved, constant_digests, needs_memory
 from tests.support.trained_models import document_of
 
@@ -150,7 +150,7 @@ class _Growing(nn.Module):
 )
 def test_buffers_that_do_not_stay_are_refused_by_name(grows, said):
     module = _Growing(grows)
-    with pytest.raises(TrainingError, match=said), buffers_restored(module, "nets.py:net"):
+    with pytest.raises(TrainingError, match=said), buffer_shapes_kept(module, "nets.py:net"):
         module(torch.ones(3, 2))
     assert [(name, list(value.shape)) for name, value in module.named_buffers()] == [("seen", [0])]
 
@@ -158,7 +158,7 @@ def test_buffers_that_do_not_stay_are_refused_by_name(grows, said):
 def test_a_buffer_that_forward_replaces_is_as_before():
     module = nn.Module()
     module.register_buffer("mean", torch.zeros(2))
-    with buffers_restored(module, "the model"):
+    with buffer_shapes_kept(module, "the model"):
         module.mean = module.mean + 1
     assert torch.equal(module.mean, torch.zeros(2))
 
@@ -225,7 +225,7 @@ def test_sizes_of_micro_batches_that_the_model_does_not_take_are_named(tmp_path,
     (tmp_path / "normed.py").write_text(NORMED)
     document = document_of({"model": f"normed.py:{model}", "data": "normed.py:data", "loss": "mse", **settings})
     inputs = read_inputs(document, tmp_path)
-    trials = MicrobatchTrials(inputs, document, check_inputs(inputs, document).trial_rows)
+    trials = MicrobatchTrials(inputs, document, check_inputs(inputs, document))
     sampler = MicrobatchSampler(29, document.batch, document.microbatches, document.replicas)
     if not said:
         trials._check_sizes(document, sampler)
