@@ -300,6 +300,19 @@ def test_copies_that_count_by_themselves_are_refused():
     assert "no checkpoint has" in _compared(counting).note
 
 
+def test_a_loss_is_not_called_on_rows_of_which_nothing_counts():
+    inputs, targets, counts = torch.randn(16, 4), torch.ones(16, 1), torch.ones(16)
+    targets[:8], counts[:8] = -1.0, 0.0
+
+    def strict(outputs, wanted):
+        assert (wanted > 0).any()
+        return nn.functional.mse_loss(outputs, wanted)
+
+    assert not compare(_chain(Block()), [inputs], targets, loss=strict, weights=counts).difference
+    with pytest.raises(JellyBeanError, match="the model fails on a micro-batch of 8 rows"):
+        compare(_chain(Block()), [inputs], targets, loss=strict)
+
+
 def test_the_module_is_as_it_was():
     torch.manual_seed(0)
     module = _chain(Block(_counter, _with_counter), Block(_assigned, _with_mean), nn.BatchNorm1d(WIDTH)).double()

@@ -108,3 +108,37 @@ def test_a_version_stays_as_long_as_it_is_needed():
     assert stage.versions.peak == 2
     stage.versions.before_update(9)
     assert stage.module.weight.data_ptr() != memory
+
+
+class Scaled(nn.Module):
+    """Its forward computes with a buffer that it has changed, in place or by another."""
+
+    def __init__(self, *, replaces: bool) -> None:
+        super().__init__()
+        self.replaces, self.layer = replaces, nn.Linear(4, 4)
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, x):
+        if self.replaces:
+            self.scale = self.scale * 1.5
+        else:
+            self.scale.mul_(1.5)
+        return torch.tanh(self.layer(x)) * self.scale.clone()
+
+
+@pytest.mark.parametrize("replaces", [False, True], ids=["in-place", "replaced"])
+def test_a_repeated_forward_computes_with_the_buffers_of_the_first_one(replaces):
+    torch.manual_seed(0)
+    rows, gradients, state = torch.randn(2, 3, 4), [], torch.get_rng_state()
+    for recompute in (False, True):
+        torch.set_rng_state(state)
+        module = Scaled(replaces=replaces)
+        stage = StageCopy(module, StageSettings(recompute=recompute))
+        stage.begin_iteration({0: 4})
+        for number, x in enumerate(rows):  # both are in flight before the first backward
+            stage.forward(number, (x,), 0, seed=number)
+        for number in range(2):
+            stage.backward(number, (torch.ones(3, 4),))
+        gradients.append(stage.gradient["layer.weight"])
+        assert float(module.scale) == 2.25
+    assert torch.equal(*gradients)
