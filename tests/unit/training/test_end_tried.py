@@ -134,15 +134,15 @@ class _Growing(nn.Module):
     def __init__(self, grows: str) -> None:
         super().__init__()
         self.grows, self.layer, self.calls = grows, nn.Linear(2, 2), 0
-        # As of torch's observers: memory that cannot be resized.
-        self.register_buffer(
-            "seen", torch.from_numpy(np.zeros(0, "float32")) if grows == "replaced" else torch.zeros(0)
-        )
+        self.register_buffer("seen", torch.zeros(0))
+        self.register_buffer("scale", torch.ones(1))  # as of torch's observers of channels
 
     def forward(self, x):
         self.calls += 1
         if self.grows == "in place":
             self.seen.resize_(2).copy_(x.detach().mean(0))
+        elif self.grows == "with a value":
+            self.scale.resize_(2).fill_(2.0)
         elif self.grows == "replaced":
             self.seen = torch.cat([self.seen, x.detach().mean(0)])
         elif self.grows == "type":
@@ -156,6 +156,7 @@ class _Growing(nn.Module):
     ("grows", "said"),
     [
         ("in place", r"changes the buffer seen from float32 \[0\] to float32 \[2\]: run the model once"),
+        ("with a value", r"changes the buffer scale from float32 \[1\] to float32 \[2\]"),
         ("replaced", r"changes the buffer seen from float32 \[0\] to float32 \[2\]"),
         ("type", r"changes the buffer seen from float32 \[0\] to int64 \[0\]"),
         ("made", "makes the buffer cache in forward"),
@@ -163,9 +164,11 @@ class _Growing(nn.Module):
 )
 def test_buffers_that_do_not_stay_are_refused_by_name(grows, said):
     module = _Growing(grows)
+    constant_digests(module)
     with pytest.raises(TrainingError, match=said), buffer_shapes_kept(module, "nets.py:net"):
         module(torch.ones(3, 2))
-    assert [(name, list(value.shape)) for name, value in module.named_buffers()] == [("seen", [0])]
+    assert [(name, list(value.shape)) for name, value in module.named_buffers()] == [("seen", [0]), ("scale", [1])]
+    assert float(module.scale) == 1.0
     assert module.calls == 0
 
 
