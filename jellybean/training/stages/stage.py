@@ -110,11 +110,30 @@ class StageCopy:
         self._in_flight: dict[int, _InFlight] = {}
         self._slots = ParameterSlots(self.module)
         self.settle_buffers()
+        self._unwritten = {name: (value, value._version) for name, value in self.other_buffers.items()}
 
     @property
     def buffers(self) -> dict[str, torch.Tensor]:
         """The buffers that the stage updates (running means), by name; constants are left out."""
         return {n: b for n, b in self.module.named_buffers() if self.state is None or n in self.state}
+
+    @property
+    def other_buffers(self) -> dict[str, torch.Tensor]:
+        """The buffers that no trial of the model has changed."""
+        return {n: b for n, b in self.module.named_buffers() if self.state is not None and n not in self.state}
+
+    @property
+    def saved_buffers(self) -> dict[str, torch.Tensor]:
+        """Buffers of a checkpoint: those that the stage updates, and others that were written after all.
+
+        A module that is called as it is may begin to write into one after some steps.
+        """
+        late = {
+            name: value
+            for name, value in self.other_buffers.items()
+            if value is not self._unwritten[name][0] or value._version != self._unwritten[name][1]
+        }
+        return self.buffers | late
 
     def settle_buffers(self) -> None:
         """Take the buffers as they are for equal in all copies of the stage: `settled` has those of whole numbers."""
