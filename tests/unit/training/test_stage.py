@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 from jellybean.training import StageCopy
 from jellybean.training.checkpoints.states import BUFFER, belongs_to, collect_state, restore_state
 from jellybean.training.stages.all_reduce import ProcessGroups
+from jellybean.training.stages.evaluation_pass import EvaluationStage
 from jellybean.training.stages.split_backward import input_gradients, weight_gradients
 from jellybean.training.stages.stage import StageSettings
 from jellybean.training.stages.updates import UpdateSettings, WeightUpdates
@@ -188,3 +189,17 @@ def test_a_buffer_that_is_written_late_is_in_checkpoints(replaces):
     restore_state({name: value for name, value in tensors.items() if mine(name)}, {(0, 0): other}, again)
     assert torch.equal(other.module.mean, torch.ones(4))
     assert set(other.saved_buffers) == {"steps", "mean"}
+
+
+@pytest.mark.parametrize("replaces", [False, True], ids=["in-place", "replaced"])
+def test_an_evaluation_goes_on_with_buffers_that_it_changes(replaces):
+    module, plain = Later(replaces=replaces), Later(replaces=replaces)
+    names = {name: name for name, _ in (*module.named_parameters(), *module.named_buffers())}
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    stage = EvaluationStage(module, (0,), names)
+    for number in range(5):
+        x = torch.full((3, 4), float(number))
+        stage.run((x,), tensors)
+        plain.eval()(x)
+    assert torch.equal(module.mean, plain.mean)
+    assert torch.equal(tensors["mean"], plain.mean)
