@@ -98,12 +98,14 @@ def read_inputs(document: TrainingDocument, directory: Path) -> TrainingInputs:
     return TrainingInputs(module, data, loss, metrics, optimizer, count, pretrained)
 
 
-def check_inputs(inputs: TrainingInputs, document: TrainingDocument, directory: Path = Path()) -> CheckedInputs:
+def check_inputs(
+    inputs: TrainingInputs, document: TrainingDocument, directory: Path = Path(), servers_workers: int = 1
+) -> CheckedInputs:
     """Try a few samples, forward and backward; returns what holds for all rows.
 
     Few, as the activations of the whole model are in this process's memory; a whole micro-batch if the model takes no
     smaller one. TrainingError if model, data and loss do not fit together. Pretrained weights are read first, all of
-    them. The module is afterwards as before.
+    them. The module is afterwards as before. `servers_workers`: of a run with parameter servers, which divide updates.
     """
     sampler = MicrobatchSampler(inputs.data.train.rows, document.batch, document.microbatches, document.workers)
     updates = max(1, sampler.updates)
@@ -117,7 +119,7 @@ def check_inputs(inputs: TrainingInputs, document: TrainingDocument, directory: 
         rows = None
         rules = _tried(inputs, document, rows)
     _check_saved_tensors(inputs, document, rows)
-    judged = LossTrial(inputs.module, inputs.data, inputs.loss, inputs.count).judge(document, rules)
+    judged = LossTrial(inputs.module, inputs.data, inputs.loss, inputs.count, servers_workers).judge(document, rules)
     return CheckedInputs(judged.rules, rows, judged.warning)
 
 

@@ -22,11 +22,15 @@ from jellybean_solver.pipeline import STEADY_ROUNDS, ActionKind, Schedule
 
 @dataclass
 class MicrobatchTrials:
-    """What a model shows on micro-batches. `checked`: what its trial showed."""
+    """What a model shows on micro-batches.
+
+    `checked`: what its trial showed. `servers_workers`: of a run with parameter servers.
+    """
 
     inputs: TrainingInputs
     document: TrainingDocument
     checked: CheckedInputs
+    servers_workers: int = 1
     _reasons: dict[int, str] = field(default_factory=dict)  # by size
     _carried: str | None = None
 
@@ -40,7 +44,7 @@ class MicrobatchTrials:
             few = (choice.period or sampler.run) * STEADY_ROUNDS * document.devices
             schedule = choice.schedule(document.devices, min(sampler.run, few))
             places = zip(*schedule.device_of, strict=True)
-            several = document.workers > 1 or any(len(set(devices)) > 1 for devices in places)
+            several = document.workers * self.servers_workers > 1 or any(len(set(devices)) > 1 for devices in places)
             self._check_copies(document, several=several)
             if not document.recompute and _overlaps(schedule):
                 self._check_overlap(document)

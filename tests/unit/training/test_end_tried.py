@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -350,3 +351,34 @@ def test_a_loss_is_not_called_on_rows_of_which_nothing_counts(tmp_path, monkeypa
     assert not trials.checked.rules.apply(rows).weight(slice(None))
     monkeypatch.setattr(MemoryRows, "example", lambda *_: rows)
     assert trials._tried(3) == ""
+
+
+@pytest.mark.parametrize(("workers", "refused"), [(1, False), (2, True)])
+def test_workers_of_parameter_servers_are_copies(tmp_path, workers, refused):
+    document, trials = _trials(tmp_path, "copied")  # as a worker's document says: one device, one replica
+    trials = replace(trials, servers_workers=workers)
+    choice = ScheduleChoice("1f1b", None, None, (), "torch.fx", {}, ScheduleCosts(), 0.0, 0.0, 0.0)
+    if not refused:
+        trials.check(document, choice)
+        return
+    with pytest.raises(TrainingError, match=r"changes the buffer 0\.scale in each forward and computes with it"):
+        trials.check(document, choice)
+
+
+OVER_BATCH = """\
+import torch
+def net():
+    return torch.nn.Linear(3, 1)
+def root(outputs, targets):
+    return ((outputs - targets) ** 2).mean().sqrt()
+def data():
+    return {"train": (torch.randn(16, 3), torch.ones(16, 1)), "test": (torch.ones(2, 3), torch.ones(2, 1))}
+"""
+
+
+def test_a_loss_over_the_batch_is_refused_with_workers_of_parameter_servers(tmp_path):
+    (tmp_path / "roots.py").write_text(OVER_BATCH)
+    document = document_of({"model": "roots.py:net", "data": "roots.py:data", "loss": "roots.py:root"})
+    check_inputs(read_inputs(document, tmp_path), document)
+    with pytest.raises(TrainingError, match="is over the batch, no mean over its rows"):
+        check_inputs(read_inputs(document, tmp_path), document, servers_workers=2)
