@@ -116,10 +116,6 @@ class LossTrial:
             return JudgedLoss(replace(rules, counts=TARGETS, labels=_LABELS[counts]))
         warning = _unmatched(document, samples)
         uniform = float(valid_targets(samples)[0]) if counts == ROWS and len(split.counts) > 1 else None
-        if counts == SUM and "perplexity" in document.metrics:
-            raise TrainingError(
-                f"metrics: perplexity is exp of a mean, and the loss {document.loss} is a sum: remove it"
-            )
         return JudgedLoss(replace(rules, counts=counts, uniform=uniform), warning)
 
     def _over_batch(self, document: TrainingDocument, rules: RowRules, split: LossSplit) -> JudgedLoss:
