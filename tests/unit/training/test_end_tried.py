@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 from torch import nn
 from torch.nn.utils import parametrizations, spectral_norm
 
+from jellybean.pipeline.torch_devices import copy_modules
 from jellybean.pipeline.torch_trace import CallArguments
 from jellybean.training import TrainingError, check_inputs, read_inputs
 from jellybean.training.choice.schedule_choice import ScheduleChoice
@@ -382,3 +383,14 @@ def test_a_loss_over_the_batch_is_refused_with_workers_of_parameter_servers(tmp_
     check_inputs(read_inputs(document, tmp_path), document)
     with pytest.raises(TrainingError, match="is over the batch, no mean over its rows"):
         check_inputs(read_inputs(document, tmp_path), document, servers_workers=2)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_copy_of_a_compiled_module_can_be_trained():
+    module = nn.Sequential(torch.jit.script(nn.Linear(3, 3)), nn.Linear(3, 1))
+    copied = copy_modules({0: module})[0]
+    optimizer = torch.optim.SGD(copied.parameters(), 0.1)
+    copied(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    pairs = list(zip(copied.parameters(), module.parameters(), strict=True))
+    assert all(one.grad is not None and not torch.equal(one, other) for one, other in pairs)
