@@ -34,7 +34,12 @@ def copy_modules(modules: Mapping[Key, nn.Module]) -> dict[Key, nn.Module]:
     kept = [value for module in modules.values() for part in module.modules() for value in vars(part).values()]
     computed = [value for value in kept if isinstance(value, torch.Tensor) and value.grad_fn is not None]
     copies = {id(value): value.detach().clone() for value in computed}
-    return copy.deepcopy(dict(modules), copies)
+    made = copy.deepcopy(dict(modules), copies)
+    for module in made.values():
+        for value in module.parameters():
+            if not value.is_leaf:  # torch copies those of compiled modules (torch.jit) by an operation of autograd
+                value.detach_().requires_grad_()
+    return made
 
 
 def move_module(module: nn.Module, device: torch.device) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Digests of gradients: enough to compare two backward passes without holding two sets of gradients.
+"""Digests of gradients: enough to compare two backward passes without holding two sets of gradients; their hooks.
 
 The gradients of all weights take as much memory as the weights; a digest takes three numbers.
 """
@@ -34,6 +34,14 @@ def gradient_digests(
         for hook in hooks:
             hook.remove()
     return [digests.get(id(weight)) for weight in weights]
+
+
+def share_gradient_hooks(value: torch.Tensor, weight: torch.Tensor) -> None:
+    """Have a tensor that stands for a weight call the hooks that the weight has."""
+    if weight._backward_hooks:
+        value._backward_hooks = weight._backward_hooks
+    if weight._post_accumulate_grad_hooks:
+        value._post_accumulate_grad_hooks = weight._post_accumulate_grad_hooks
 
 
 def tensor_digest(tensor: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -146,7 +146,9 @@ class PlainRun:
         with self._run("in training mode", batch), activations_in_file((*weights, *module.buffers())):
             with autocast_of(self._stages.settings):
                 outputs = batch.inputs.call(module)
-                loss = self._stages.loss(outputs, batch.target(slice(None)))
+                loss = torch.zeros(())
+                if batch.weight(slice(None)):  # a loss may fail on rows of which nothing counts
+                    loss = self._stages.loss(outputs, batch.target(slice(None)))
             digests: list[Digest] = [None] * len(weights)
             if loss.requires_grad:
                 digests = gradient_digests([loss], [torch.ones_like(loss)], weights)
@@ -240,7 +242,7 @@ class _Feed:
         return self.batch.target(slice(None))
 
     def factor(self, microbatch: int) -> float:
-        return 1.0
+        return 1.0 if self.batch.weight(slice(None)) else 0.0
 
     def seed(self, microbatch: int, stage: int) -> tuple[Any, ...]:
         return random_states()
@@ -307,9 +309,9 @@ def _trained(
 ) -> Outcome:
     dtype = _dtype(settings, module, loss)
     outcome = Outcome("in training mode", len(batch), {"the loss": tensor_digest(loss)}, dtype)
-    for name, value in module.named_parameters():
+    for name, value in _named_with_kind(module, module.named_parameters()):
         if value.requires_grad:
-            outcome.values[f"{GRADIENT}{name} ({_kind(module, name)})"] = gradients.get(id(value))
+            outcome.values[f"{GRADIENT}{name}"] = gradients.get(id(value))
     return _with_buffers(module, outcome)
 
 
@@ -323,14 +325,18 @@ def _evaluated(module: nn.Module, settings: StageSettings, batch: Samples, outpu
 
 def _with_buffers(module: nn.Module, outcome: Outcome) -> Outcome:
     """With the buffers after the call."""
-    for name, value in module.named_buffers():
-        outcome.values[f"the buffer {name} ({_kind(module, name)})"] = tensor_digest(value)
+    for name, value in _named_with_kind(module, module.named_buffers()):
+        outcome.values[f"the buffer {name}"] = tensor_digest(value)
     return outcome
 
 
-def _kind(module: nn.Module, name: str) -> str:
-    """The class of the module that has a parameter or a buffer."""
-    return type(module.get_submodule(name.rpartition(".")[0])).__name__
+def _named_with_kind(
+    module: nn.Module, named: Iterable[tuple[str, torch.Tensor]]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Names of parameters or buffers with the classes of the modules that have them, for messages."""
+    kinds = {path: type(part).__name__ for path, part in module.named_modules()}
+    for name, value in named:
+        yield f"{name} ({kinds.get(name.rpartition('.')[0], 'Module')})", value
 
 
 def _dtype(settings: StageSettings, module: nn.Module, *tensors: torch.Tensor) -> torch.dtype:

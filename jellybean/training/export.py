@@ -25,6 +25,7 @@ from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
 from jellybean.documents.training.run import ExportSpec
 from jellybean.folders import require_no_link, write_file
 from jellybean.pipeline.call_form import CallForm
+from jellybean.pipeline.torch_state import state_kept
 from jellybean.pipeline.torch_trace import CallArguments
 from jellybean.pipeline.user_errors import is_users_file, place_and_reason
 from jellybean.training.errors import TrainingError
@@ -112,17 +113,13 @@ def try_export(module: nn.Module, spec: ExportSpec, directory: Path, inputs: Cal
 
     Operators, ports and shapes do not depend on the weights. The module and the random state stay as they are.
     """
-    with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
-        buffers = [(value, value.clone()) for value in module.buffers()]
+    with tempfile.TemporaryDirectory() as folder, state_kept(module):
         try:
             _export(module, spec, inputs, Path(folder) / "trial.onnx", _siblings(directory, spec))
         except TrainingError as error:
             raise TrainingError(f"the trained model could not be exported: {error}") from error
         finally:
             module.train()
-            with torch.no_grad():
-                for value, before in buffers:
-                    value.copy_(before)
 
 
 def _siblings(directory: Path, spec: ExportSpec) -> list[Sibling]:

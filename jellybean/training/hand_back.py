@@ -104,5 +104,5 @@ def _own_tensors(run: RankRun) -> dict[str, torch.Tensor]:
                 weights[name] = average.to(weights[name].dtype)
             whole = run.split.weights.whole_weights(weights)
             found |= {name: value.detach().cpu() for name, value in whole.items()}
-            found |= {name: value.detach().cpu() for name, value in stage.buffers.items()}
+            found |= {name: value.detach().cpu() for name, value in stage.saved_buffers.items()}
     return found

@@ -15,7 +15,6 @@ from jellybean.documents.training import TrainingDocument
 from jellybean.pipeline.torch_gradients import gradient_digests
 from jellybean.pipeline.torch_saved import TemporaryFileError, activations_in_file
 from jellybean.pipeline.torch_stages import StageChain
-from jellybean.pipeline.torch_state import state_kept
 from jellybean.pipeline.torch_trace import CallArguments
 from jellybean.pipeline.user_errors import place_and_reason
 from jellybean.training.data.loading import TrainingData, load_data
@@ -35,7 +34,7 @@ from jellybean.training.losses import (
     load_loss,
 )
 from jellybean.training.metrics import Measures, check_metrics, load_metrics
-from jellybean.training.models.buffers import buffers_restored
+from jellybean.training.models.buffers import buffer_shapes_kept
 from jellybean.training.models.building import load_model
 from jellybean.training.models.lora import trained_module, with_adapters
 from jellybean.training.models.pretrained import PretrainedWeights, open_weights
@@ -99,12 +98,14 @@ def read_inputs(document: TrainingDocument, directory: Path) -> TrainingInputs:
     return TrainingInputs(module, data, loss, metrics, optimizer, count, pretrained)
 
 
-def check_inputs(inputs: TrainingInputs, document: TrainingDocument, directory: Path = Path()) -> CheckedInputs:
+def check_inputs(
+    inputs: TrainingInputs, document: TrainingDocument, directory: Path = Path(), servers_workers: int = 1
+) -> CheckedInputs:
     """Try a few samples, forward and backward; returns what holds for all rows.
 
     Few, as the activations of the whole model are in this process's memory; a whole micro-batch if the model takes no
     smaller one. TrainingError if model, data and loss do not fit together. Pretrained weights are read first, all of
-    them. The module's buffers are restored.
+    them. The module is afterwards as before. `servers_workers`: of a run with parameter servers, which divide updates.
     """
     sampler = MicrobatchSampler(inputs.data.train.rows, document.batch, document.microbatches, document.workers)
     updates = max(1, sampler.updates)
@@ -118,7 +119,7 @@ def check_inputs(inputs: TrainingInputs, document: TrainingDocument, directory: 
         rows = None
         rules = _tried(inputs, document, rows)
     _check_saved_tensors(inputs, document, rows)
-    judged = LossTrial(inputs.module, inputs.data, inputs.loss, inputs.count).judge(document, rules)
+    judged = LossTrial(inputs.module, inputs.data, inputs.loss, inputs.count, servers_workers).judge(document, rules)
     return CheckedInputs(judged.rules, rows, judged.warning)
 
 
@@ -141,18 +142,17 @@ def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None,
     try:
         in_memory = (*weights, *module.buffers())
         with (
-            state_kept(module),
-            buffers_restored(module, document.model_name),
+            buffer_shapes_kept(module, document.model_name),
             activations_in_file(in_memory) if in_file else nullcontext(),
         ):
             outputs = arguments.call(module)
             rules = _rules(inputs, document, outputs, example)
             loss = inputs.loss(outputs, target)
             _check_loss(loss, document)
-            _check_metrics(inputs, rules.apply(example))
             with sparse_weights(module) as sparse:
                 gradient_digests([loss], [torch.ones_like(loss)], [own for own in weights if own.requires_grad])
             check_sparse_steps(inputs.optimizer, sparse)
+            _check_metrics(inputs, rules.apply(example))  # after the backward pass: it may write into buffers
     except (TrainingError, TemporaryFileError):
         raise
     except Exception as error:  # user code may raise anything

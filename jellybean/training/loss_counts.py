@@ -18,6 +18,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import nn
 
+from jellybean.pipeline.torch_state import random_states, restore_random_states, seed_generators
 from jellybean.pipeline.user_errors import place_and_reason
 from jellybean.training.errors import TrainingError
 from jellybean.training.losses import ROWS, SUM
@@ -261,9 +262,12 @@ def _as_type(value: Any, dtype: torch.dtype) -> Any:
 @contextmanager
 def _repeatable() -> Iterator[None]:
     """Context in which random numbers are the same each time."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    before = random_states()
+    try:
+        seed_generators(0)
         yield
+    finally:
+        restore_random_states(before)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from torch import nn
 
 from jellybean.documents.training import TrainingDocument
 from jellybean.documents.training.loss import LossSpec
+from jellybean.pipeline.torch_state import state_kept
 from jellybean.pipeline.user_errors import place_and_reason
 from jellybean.training.data.loading import TrainingData
 from jellybean.training.data.rules import CountFunction, RowRules, row_counts
@@ -44,12 +45,16 @@ class JudgedLoss:
 
 @dataclass(frozen=True)
 class LossTrial:
-    """What is tried: a loss of the user, or of the model. `count`: the function that the document declares."""
+    """What is tried: a loss of the user, or of the model. `count`: the function that the document declares.
+
+    `servers_workers`: of a run with parameter servers, each of which has a part of an update's rows.
+    """
 
     module: nn.Module
     data: TrainingData
     loss: LossFunction
     count: CountFunction | None
+    servers_workers: int = 1
 
     def judge(self, document: TrainingDocument, rules: RowRules) -> JudgedLoss:
         """Split a batch once. TrainingError if micro-batches or replicas would change the loss.
@@ -58,25 +63,28 @@ class LossTrial:
         """
         if document.loss.function in ("cross_entropy", "mse"):
             return JudgedLoss(rules)
-        samples = self._rows(document)
-        weights = self._weights(samples)
+        with state_kept(self.module):
+            samples = self._rows(document)
+            split = self._split(document, samples, self._weights(samples))
+        if document.loss.counts is not None:
+            judged = _declared(document.loss, rules, split, samples)
+        elif split.undecided:
+            judged = self._undecided(document, rules, split, samples)
+        else:
+            judged = self._chosen(document, rules, split, samples)
+        if judged.rules.counts == SUM and "perplexity" in document.metrics:
+            raise TrainingError(f"metrics: perplexity is exp of a mean, and {document.loss} is a sum: remove it")
+        return judged
+
+    def _split(self, document: TrainingDocument, samples: Samples, weights: Mapping[str, torch.Tensor]) -> LossSplit:
         try:
-            split = split_loss(self.module, self.loss, samples, weights)
+            return split_loss(self.module, self.loss, samples, weights)
         except TrainingError as error:
             raise TrainingError(f"loss: {document.loss}: {error}") from error
         except Exception as error:  # user code may raise anything; the trial of the model names the line
             raise TrainingError(
                 f"loss: {document.loss} failed on a batch of {len(samples)} rows{place_and_reason(error)}"
             ) from error
-        if document.loss.counts is not None:
-            judged = _declared(document.loss, rules, split, samples)
-        elif split.undecided:
-            judged = _undecided(document, rules, split, samples)
-        else:
-            judged = self._chosen(document, rules, split, samples)
-        if judged.rules.counts == SUM and "perplexity" in document.metrics:
-            raise TrainingError(f"metrics: perplexity is exp of a mean, and {document.loss} is a sum: remove it")
-        return judged
 
     def _rows(self, document: TrainingDocument) -> Samples:
         """Rows of a batch that cover what occurs, as many as memory allows."""
@@ -108,15 +116,11 @@ class LossTrial:
             return JudgedLoss(replace(rules, counts=TARGETS, labels=_LABELS[counts]))
         warning = _unmatched(document, samples)
         uniform = float(valid_targets(samples)[0]) if counts == ROWS and len(split.counts) > 1 else None
-        if counts == SUM and "perplexity" in document.metrics:
-            raise TrainingError(
-                f"metrics: perplexity is exp of a mean, and the loss {document.loss} is a sum: remove it"
-            )
         return JudgedLoss(replace(rules, counts=counts, uniform=uniform), warning)
 
     def _over_batch(self, document: TrainingDocument, rules: RowRules, split: LossSplit) -> JudgedLoss:
         """A loss over the rows of a batch trains where a batch is not divided."""
-        parts = document.microbatches * document.workers
+        parts = document.microbatches * document.workers * self.servers_workers
         if parts > 1 or document.leaves_open("microbatches") or document.leaves_open("replicas"):
             raise TrainingError(over_batch(document, str(split)))
         rules = replace(rules, counts=BATCH, labels=None)
@@ -126,6 +130,17 @@ class LossTrial:
             rules,
             f"loss: {document.loss} is over the batch, no mean over rows: the test loss is the mean over batches of "
             f"{document.batch} of the {self.data.test.rows} test rows",
+        )
+
+    def _undecided(self, document: TrainingDocument, rules: RowRules, split: LossSplit, samples: Samples) -> JudgedLoss:
+        """Rows that show nothing: each row counts the same, unless the labels are targets of the model's scores."""
+        if rules.labels is not None or document.microbatches * document.workers * self.servers_workers == 1:
+            return JudgedLoss(rules)
+        return JudgedLoss(
+            replace(rules, counts=ROWS),
+            f"loss: {document.loss} is {split.loss:.6g} over the {len(samples)} rows that were tried, with "
+            f"{_span(samples)}, which does not show what it is a mean over: micro-batches count by rows; otherwise "
+            f"write loss: {{function: {document.loss}, counts: targets}}, or sum",
         )
 
 
@@ -175,18 +190,6 @@ def _declared(loss: LossSpec, rules: RowRules, split: LossSplit, samples: Sample
     return JudgedLoss(
         rules,
         f"loss: {loss} is another loss in micro-batches, which count as declared (counts: {loss.counts}): {split}",
-    )
-
-
-def _undecided(document: TrainingDocument, rules: RowRules, split: LossSplit, samples: Samples) -> JudgedLoss:
-    """Rows that show nothing: each row counts the same, unless the labels are targets of the model's scores."""
-    if rules.labels is not None or document.microbatches * document.workers == 1:
-        return JudgedLoss(rules)
-    return JudgedLoss(
-        replace(rules, counts=ROWS),
-        f"loss: {document.loss} is {split.loss:.6g} over the {len(samples)} rows that were tried, with "
-        f"{_span(samples)}, which does not show what it is a mean over: micro-batches count by rows; otherwise write "
-        f"loss: {{function: {document.loss}, counts: targets}}, or sum",
     )
 
 

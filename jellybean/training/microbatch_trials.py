@@ -4,27 +4,33 @@ next.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import torch
 
 from jellybean.documents.training import TrainingDocument
+from jellybean.pipeline.torch_gradients import gradient_digests
 from jellybean.pipeline.user_errors import place_and_reason
 from jellybean.training.choice.schedule_choice import ScheduleChoice
 from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.errors import TrainingError
-from jellybean.training.inputs import TrainingInputs
-from jellybean.training.models.buffers import buffers_restored, carried_buffer
-from jellybean_solver.pipeline import STEADY_ROUNDS
+from jellybean.training.inputs import CheckedInputs, TrainingInputs
+from jellybean.training.models.buffers import buffer_shapes_kept, carried_buffer
+from jellybean_solver.pipeline import STEADY_ROUNDS, ActionKind, Schedule
 
 
 @dataclass
 class MicrobatchTrials:
-    """What a model shows on micro-batches. `rows`: samples on which it can be run; None: a whole micro-batch."""
+    """What a model shows on micro-batches.
+
+    `checked`: what its trial showed. `servers_workers`: of a run with parameter servers.
+    """
 
     inputs: TrainingInputs
     document: TrainingDocument
-    rows: int | None = None
+    checked: CheckedInputs
+    servers_workers: int = 1
     _reasons: dict[int, str] = field(default_factory=dict)  # by size
     _carried: str | None = None
 
@@ -36,9 +42,12 @@ class MicrobatchTrials:
             self._check_sizes(document, sampler)
             # An epoch of a schedule without a flush may have very many micro-batches, and a few rounds have its places.
             few = (choice.period or sampler.run) * STEADY_ROUNDS * document.devices
-            places = choice.schedule(document.devices, min(sampler.run, few)).device_of
-            several = document.workers > 1 or any(len(set(devices)) > 1 for devices in zip(*places, strict=True))
+            schedule = choice.schedule(document.devices, min(sampler.run, few))
+            places = zip(*schedule.device_of, strict=True)
+            several = document.workers * self.servers_workers > 1 or any(len(set(devices)) > 1 for devices in places)
             self._check_copies(document, several=several)
+            if not document.recompute and _overlaps(schedule):
+                self._check_overlap(document)
 
     def _check_sizes(self, document: TrainingDocument, sampler: MicrobatchSampler) -> None:
         first, last = (set(sampler.sizes(number)) for number in (0, sampler.iterations - 1))
@@ -59,13 +68,34 @@ class MicrobatchTrials:
                 "with one copy of each stage"
             )
 
+    def _check_overlap(self, document: TrainingDocument) -> None:
+        if self.carried and self._needs_written():
+            raise TrainingError(
+                f"{document.model_name} writes into the buffer {self.carried} in place, and its gradient needs the "
+                "value from before, which the next micro-batch overwrites when several are in flight: compute with "
+                "a copy of it (.clone()), or take devices: 1"
+            )
+
+    def _needs_written(self) -> bool:
+        """Whether a backward pass fails after the forward pass of another micro-batch, as its tensors are others."""
+        module, example = self.inputs.module, self.inputs.example(self.document, self.checked.trial_rows)
+        weights = [value for value in module.parameters() if value.requires_grad]
+        with buffer_shapes_kept(module, self.document.model_name):
+            outputs = [example.inputs.call(module) for _ in range(2)]
+            loss = self.inputs.loss(outputs[0], example.target(slice(None)))
+            try:
+                gradient_digests([loss], [torch.ones_like(loss)], weights)
+            except RuntimeError:  # what autograd raises has no class of its own; it did not fail with one micro-batch
+                return True
+        return False
+
     @property
     def carried(self) -> str:
         """The buffer that carries something from one micro-batch to the next; empty if there is none."""
         if self._carried is None:
-            example = self.inputs.example(self.document, self.rows).inputs
+            example = self.inputs.example(self.document, self.checked.trial_rows).inputs
             module = self.inputs.module
-            self._carried = carried_buffer(module, lambda: example.form.call(module, example.tensors))
+            self._carried = carried_buffer(module, lambda: example.call(module))
         return self._carried
 
     def _reason(self, size: int) -> str:
@@ -76,13 +106,26 @@ class MicrobatchTrials:
 
     def _tried(self, size: int) -> str:
         example, module = self.inputs.data.train.example(size), self.inputs.module
-        with buffers_restored(module, self.document.model_name), torch.random.fork_rng(devices=[]), torch.no_grad():
+        with buffer_shapes_kept(module, self.document.model_name), torch.no_grad():
             try:
-                outputs = example.inputs.form.call(module, example.inputs.tensors)
-                self.inputs.loss(outputs, example.target(slice(None)))
+                outputs = example.inputs.call(module)
+                if self.checked.rules.apply(example).weight(slice(None)):
+                    self.inputs.loss(outputs, example.target(slice(None)))
             except Exception as error:  # noqa: BLE001  # user code may raise anything
                 return f"it failed{place_and_reason(error)}"
         return ""
+
+
+def _overlaps(schedule: Schedule) -> bool:
+    """Whether a stage runs a forward pass between that of another micro-batch and the end of its backward pass."""
+    live: Counter[tuple[int, int]] = Counter()
+    for device, action in schedule:
+        key = device, action.stage
+        live[key] += action.kind is ActionKind.FORWARD
+        if live[key] > 1:
+            return True
+        live[key] -= action.kind in (ActionKind.BACKWARD, ActionKind.WEIGHT_GRADIENT)
+    return False
 
 
 def _rows(size: int) -> str:

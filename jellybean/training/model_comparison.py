@@ -147,9 +147,12 @@ def _why_refused(changes: Sequence[Change], stages: ComparedStages) -> str:
         if owner is not None and id(owner) not in called:
             return f"{place}, which no stage follows, as a cut lies inside this module"
         if stages.copies > 1:
-            return f"{place}, and each of {stages.copies} copies would count its own micro-batches"
+            return (
+                f"{place}, and each of {stages.copies} copies would count its own micro-batches: take `replicas: 1`, "
+                "and a schedule with one copy of each stage"
+            )
         if stages.settings.recompute:
-            return f"{place}, and `recompute` runs forward twice"
+            return f"{place}, and `recompute` runs forward twice: leave it out"
     return ""
 
 

@@ -87,8 +87,8 @@ def prepare_rank(document: TrainingDocument, directory: Path, rank: Rank, report
         predictor: Predictor | None = None
         rebuilt_whole, trials = False, None
         if rank.is_first:
-            checked, rebuilt_whole = _try_model(inputs, document, directory, report)
-            trials = MicrobatchTrials(inputs, document, checked.trial_rows)
+            checked, rebuilt_whole = _try_model(inputs, document, directory, rank, report)
+            trials = MicrobatchTrials(inputs, document, checked, rank.workers)
             example = inputs.example(document, checked.trial_rows).inputs
             free = leaves_freedom(document, dist.get_world_size())
             candidates = enumerate_candidates(document, dist.get_world_size())[0] if free else []
@@ -125,11 +125,11 @@ def prepare_rank(document: TrainingDocument, directory: Path, rank: Rank, report
 
 
 def _try_model(
-    inputs: TrainingInputs, document: TrainingDocument, directory: Path, report: Report
+    inputs: TrainingInputs, document: TrainingDocument, directory: Path, rank: Rank, report: Report
 ) -> tuple[CheckedInputs, bool]:
     """Try an update, and the end of the run: what was checked, and whether models are built with memory for weights."""
     constants = constant_digests(inputs.module)
-    checked = check_inputs(inputs, document, directory)
+    checked = check_inputs(inputs, document, directory, rank.workers)
     report("trying what comes at the end")
     return checked, _try_end(inputs, constants, document, directory)
 

@@ -383,11 +383,12 @@ class _RunBuilder:
             settings,
             self._schedule,
             self._graphs.training.graph,
-            self._document.replicas * len(self._schedule.device_of),
+            self._document.replicas * self._rank.workers * len(self._schedule.device_of),
         )
         compared = compare_update(self._inputs.module, stages, rows)
         if compared.difference:
-            raise TrainingError(f"{self._document.model_name}: {compared.difference}{_OTHER_MODEL}")
+            advice = "" if self._is_whole else _OTHER_MODEL
+            raise TrainingError(f"{self._document.model_name}: {compared.difference}{advice}")
         return compared.note
 
     def _read_weights(self, cut: CutModule) -> None:

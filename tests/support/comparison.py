@@ -32,13 +32,14 @@ def compare(
     settings: StageSettings = StageSettings(keeps_versions=False),
     copies: int = 1,
     stage_named: Callable[[str], int] | None = None,
+    weights: torch.Tensor | None = None,
 ) -> Comparison:
     """The comparison of a model that is cut into stages of about as many operations each, or by their names.
 
-    JellyBeanError if it cannot be traced, cut or run.
+    `weights`: how much each row counts. JellyBeanError if it cannot be traced, cut or run.
     """
     arguments = CallArguments.of((), inputs) if isinstance(inputs, dict) else CallArguments.of(inputs)
-    rows = Samples(arguments, CallArguments.of([targets]))
+    rows = Samples(arguments, CallArguments.of([targets]), weights)
     graphs = find_graphs(module, rows.take(slice(0, TRACED_ROWS)).inputs)
     units = graphs.recipes[0].facts.units
     spread = {name: min(n * stages // len(units), stages - 1) for n, unit in enumerate(units) for name in unit}

@@ -26,7 +26,7 @@ def collect_state(held: HeldStages, updates: WeightUpdates) -> dict[str, torch.T
             continue
         names = {id(value): name for name, value in stage.versions.parameters.items()}
         tensors |= {WEIGHT + name: value for name, value in stage.versions.learned.items()}
-        tensors |= {BUFFER + name: value for name, value in stage.buffers.items()}
+        tensors |= {BUFFER + name: value for name, value in stage.saved_buffers.items()}
         if updates.averages is not None:
             tensors |= {AVERAGE + name: value for name, value in updates.averages.of(copy).items()}
         optimizer = updates.optimizers.get(copy)
@@ -41,7 +41,7 @@ def belongs_to(held: HeldStages, tied: Mapping[str, tuple[str, ...]]) -> Callabl
     """Whether a checkpoint's tensor, by name, is of these stages. `tied`: all names of tensors that have several."""
     names: set[str] = set()
     for stage in held.values():
-        names |= set(stage.versions.parameters) | set(stage.buffers)
+        names |= set(stage.versions.parameters) | set(stage.buffers) | set(stage.other_buffers)
     names |= {other for name in names for other in tied.get(name, ())}
 
     return lambda key: weight_of(key) in names
@@ -98,6 +98,9 @@ def _restore_weights(tensors: Mapping[str, torch.Tensor], stage: StageCopy, froz
             stage.versions.restore(name, _like(weight, tensors, WEIGHT + name))
     for name, buffer in stage.buffers.items():
         buffer.copy_(_like(buffer, tensors, BUFFER + name))
+    for name, buffer in stage.other_buffers.items():
+        if BUFFER + name in tensors:
+            buffer.copy_(_like(buffer, tensors, BUFFER + name))
     stage.settle_buffers()
 
 

@@ -13,40 +13,37 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from jellybean.pipeline.torch_state import seed_generators, state_kept
 from jellybean.training.errors import TrainingError
 
+_FAR = 10**6  # calls after which a counter in a buffer still may change what the model computes
 _HINT = "run the model once in the function, before it returns it, or make the buffer with its shape in the constructor"
 
 
 @contextmanager
-def buffers_restored(module: nn.Module, name: str) -> Iterator[None]:
-    """Context after which the buffers are as before. `name`: of the model in messages.
+def buffer_shapes_kept(module: nn.Module, name: str) -> Iterator[None]:
+    """Context of a trial: the module is afterwards as before (`state_kept`). `name`: of the model in messages.
 
     TrainingError if a forward has made a buffer, or changed the shape or type of one.
     """
-    registered = [(part, dict(part._buffers)) for part in module.modules()]
-    before = {key: (value, value.detach().clone()) for key, value in module.named_buffers()}
-    try:
+    before = {key: _kind(value) for key, value in module.named_buffers()}
+    with state_kept(module):
         yield
-        _check_kept(module, {key: copied for key, (_, copied) in before.items()}, name)
-    finally:
-        for part, buffers in registered:
-            part._buffers.clear()
-            part._buffers.update(buffers)
-        with torch.no_grad():
-            for value, copied in before.values():
-                (value.resize_(copied.shape) if value.shape != copied.shape else value).copy_(copied)
+        _check_kinds(module, before, name)
 
 
-def _check_kept(module: nn.Module, before: Mapping[str, torch.Tensor], name: str) -> None:
-    after = dict(module.named_buffers())
-    for key, value in after.items():
+def _check_kinds(module: nn.Module, before: Mapping[str, str], name: str) -> None:
+    for key, value in module.named_buffers():
         if key not in before:
             raise TrainingError(f"{name} makes the buffer {key} in forward: {_HINT}")
-        was = before[key]
-        if value.shape != was.shape or value.dtype != was.dtype:
-            kinds = [f"{str(one.dtype).removeprefix('torch.')} {list(one.shape)}" for one in (was, value)]
-            raise TrainingError(f"forward of {name} changes the buffer {key} from {kinds[0]} to {kinds[1]}: {_HINT}")
+        if _kind(value) != before[key]:
+            raise TrainingError(
+                f"forward of {name} changes the buffer {key} from {before[key]} to {_kind(value)}: {_HINT}"
+            )
+
+
+def _kind(value: torch.Tensor) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
 
 
 def carried_buffer(module: nn.Module, forward: Callable[[], Any]) -> str:
@@ -55,7 +52,9 @@ def carried_buffer(module: nn.Module, forward: Callable[[], Any]) -> str:
     Copies of a stage run different micro-batches. Statistics that training only collects, as of batch norm, may differ
     between them; with a buffer that carries something from one micro-batch to the next they compute another model.
     """
-    with buffers_restored(module, "the model"):
+    if next(module.buffers(), None) is None:
+        return ""
+    with buffer_shapes_kept(module, "the model"):
         before = {name: (value, value._version, value.clone()) for name, value in module.named_buffers()}
         expected = _outputs(forward)
         changed = [name for name, value in module.named_buffers() if _is_written(value, *before[name])]
@@ -72,26 +71,32 @@ def _is_written(value: torch.Tensor, before: torch.Tensor, version: int, copied:
 def _same(
     module: nn.Module, forward: Callable[[], Any], expected: Sequence[torch.Tensor], names: Sequence[str]
 ) -> bool:
-    """Whether a forward gives the same with other values of these buffers."""
-    outputs: list[torch.Tensor] = []
-    with buffers_restored(module, "the model"):
-        buffers = dict(module.named_buffers())
-        for name in names:
-            buffers[name].copy_(_other(buffers[name]))
-        with suppress(Exception):  # an index that is out of range now depends on the buffer, too
-            outputs = _outputs(forward)
-    return len(outputs) == len(expected) and all(map(_equal, outputs, expected))
+    """Whether a forward gives the same with other values of these buffers, close ones and far ones."""
+    for far in (False, True):
+        outputs: list[torch.Tensor] = []
+        with state_kept(module):
+            buffers = dict(module.named_buffers())
+            for name in names:
+                buffers[name].copy_(_other(buffers[name], far=far))
+            with suppress(Exception):  # an index that is out of range now depends on the buffer, too
+                outputs = _outputs(forward)
+        if len(outputs) != len(expected) or not all(map(_equal, outputs, expected)):
+            return False
+    return True
 
 
-def _other(value: torch.Tensor) -> torch.Tensor:
+def _other(value: torch.Tensor, *, far: bool) -> torch.Tensor:
+    """Other values; far ones are beyond the thresholds of counters, as of a warm-up."""
     if value.dtype is torch.bool:
         return ~value
-    return value * 1.25 + 0.125 if value.is_floating_point() or value.is_complex() else value + 1
+    if value.is_floating_point() or value.is_complex():
+        return value * 1.25 + (_FAR if far else 0.125)
+    return value + (min(_FAR, torch.iinfo(value.dtype).max // 2) if far else 1)
 
 
 def _outputs(forward: Callable[[], Any]) -> list[torch.Tensor]:
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    seed_generators(0)
+    with torch.no_grad():
         leaves = pytree.tree_leaves(forward())
     return [value.detach().clone() for value in leaves if isinstance(value, torch.Tensor)]
 

@@ -13,6 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from jellybean.documents.training import TrainingDocument
 from jellybean.errors import JellyBeanError
+from jellybean.pipeline.torch_gradients import share_gradient_hooks
 from jellybean.pipeline.torch_stages import StageChain
 from jellybean.pipeline.user_functions import load_function
 from jellybean.training.errors import TrainingError
@@ -105,8 +106,7 @@ def _without_memory(parameter: nn.Parameter) -> nn.Parameter:
     """A parameter of the same type, sizes and hooks: one zero, repeated by strides of 0."""
     zero = torch.zeros((), dtype=parameter.dtype).expand(parameter.shape)
     made = nn.Parameter(zero, parameter.requires_grad)
-    if parameter._backward_hooks:
-        made._backward_hooks = parameter._backward_hooks
+    share_gradient_hooks(made, parameter)
     return made
 
 
@@ -118,7 +118,9 @@ def _parameters_on_meta() -> Iterator[None]:
 
     def register_on_meta(module: nn.Module, name: str, value: nn.Parameter | None) -> None:
         if value is not None and not value.is_meta:
-            value = moved.setdefault(value, nn.Parameter(value.detach().to("meta"), value.requires_grad))
+            on_meta = nn.Parameter(value.detach().to("meta"), value.requires_grad)
+            share_gradient_hooks(on_meta, value)
+            value = moved.setdefault(value, on_meta)
         register(module, name, value)
 
     nn.Module.register_parameter = register_on_meta

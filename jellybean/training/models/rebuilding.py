@@ -114,5 +114,6 @@ def _digest(value: torch.Tensor) -> str:
     plain = (plain.to_dense() if plain.layout is not torch.strided else plain).resolve_neg().resolve_conj()
     digest = hashlib.blake2b(repr((tuple(value.shape), value.dtype)).encode(), digest_size=_DIGEST_BYTES)
     if plain.numel():
-        digest.update(memoryview(plain.contiguous().view(-1).view(torch.uint8).numpy()))
+        # A copy: memory that numpy has read cannot be resized, and a forward may resize a buffer.
+        digest.update(memoryview(plain.reshape(-1).clone().view(torch.uint8).numpy()))
     return digest.hexdigest()

@@ -42,6 +42,7 @@ class Rank:
     """The place of this process among all ranks: by replica, then device of the pipeline, then tensor index.
 
     `tensor`: ranks that share a device's part of the model. `by_rows`: these have different rows (CNN hybrid).
+    `workers`: of parameter servers, which each train a copy of the model on their part of the rows.
     """
 
     rank: int
@@ -53,6 +54,7 @@ class Rank:
     store: dist.Store | None = None  # where its process groups meet
     tensor: int = 1
     by_rows: bool = False
+    workers: int = 1
 
     def busy(self, what: str) -> AbstractContextManager[None]:
         """Context in which the other ranks wait for this one without a timeout."""
@@ -238,7 +240,7 @@ def process_group(document: TrainingDocument, *, workers: int | None = None) -> 
                 device_id=choice.device if choice.backend != "gloo" else None,  # NCCL's communicators are made now
             )
             streams = streams_of(choice.device)
-            unplaced = Rank(rank, 1, choice.device, heartbeats, choice.shared, streams, store)
+            unplaced = Rank(rank, 1, choice.device, heartbeats, choice.shared, streams, store, workers=workers or 1)
             yield unplaced.placed(document)
     except (JellyBeanError, OSError) as error:
         if dist.is_initialized() and dist.group.WORLD.bound_device_id is not None and world > 1:

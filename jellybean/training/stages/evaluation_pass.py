@@ -20,7 +20,7 @@ from jellybean.training.stages.parameter_slots import ParameterSlots
 
 WINDOW = 8  # micro-batches between two barriers
 ModelInputs = Callable[[int, tuple[int, ...]], StageTensors]  # micro-batch, indices of the model's tensors
-StageWeights = Mapping[int, Mapping[str, torch.Tensor]]  # weights and buffers, by stage and name
+StageWeights = Mapping[int, dict[str, torch.Tensor]]  # weights and buffers, by stage and name
 Collect = Callable[[int, StageTensors], None]  # micro-batch, what the last stage returned
 
 
@@ -45,8 +45,8 @@ class EvaluationStage:
         device = next((value.device for value in values if value is not None), torch.device("cpu"))
         return torch.autocast(device.type, self._precision) if self._precision else nullcontext()
 
-    def run(self, values: StageTensors, tensors: Mapping[str, torch.Tensor]) -> StageTensors:
-        """What the stage returns for these inputs, with weights and buffers `tensors`."""
+    def run(self, values: StageTensors, tensors: dict[str, torch.Tensor]) -> StageTensors:
+        """What the stage returns for these inputs, with weights and buffers `tensors`, in which it replaces buffers."""
         used = {own: tensors[name] for own, name in self._names.items() if name in tensors}
         with (
             torch.no_grad(),
@@ -55,6 +55,7 @@ class EvaluationStage:
             _evaluating(self._module),
         ):
             found = self._module(*values)
+            tensors.update((self._names[own], value) for own, value in self._slots.assigned(used).items())
         return found if isinstance(found, tuple) else (found,)
 
 

@@ -23,6 +23,14 @@ class ParameterSlots:
             if value is not None
         ]
 
+    def assigned(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What a forward has put in the place of these tensors, by their names."""
+        return {
+            name: entries[short]
+            for entries, short, name in self._slots
+            if name in values and entries[short] is not values[name]
+        }
+
     @contextmanager
     def replaced(self, values: Mapping[str, torch.Tensor]) -> Iterator[None]:
         """Context with tensors replaced, by names of `named_parameters`, `named_buffers`; others are unchanged."""

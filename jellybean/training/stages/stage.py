@@ -71,13 +71,17 @@ class StageInputs:
 
 @dataclass
 class _InFlight:
-    """A micro-batch in flight, between forward and backward. `leaves`: detached inputs that receive the gradients."""
+    """A micro-batch in flight, between forward and backward.
+
+    `buffers`: as they were before a forward that is repeated. `leaves`: detached inputs that receive the gradients.
+    """
 
     inputs: StageTensors
     weights: dict[str, torch.Tensor]
     seed: RandomSeed
     target: Any = None
     factor: float = 1.0
+    buffers: Mapping[str, torch.Tensor] | None = None
     leaves: Sequence[torch.Tensor | None] = ()
     outputs: StageTensors = ()
     loss: torch.Tensor | None = None
@@ -106,11 +110,30 @@ class StageCopy:
         self._in_flight: dict[int, _InFlight] = {}
         self._slots = ParameterSlots(self.module)
         self.settle_buffers()
+        self._unwritten = {name: (value, value._version) for name, value in self.other_buffers.items()}
 
     @property
     def buffers(self) -> dict[str, torch.Tensor]:
         """The buffers that the stage updates (running means), by name; constants are left out."""
         return {n: b for n, b in self.module.named_buffers() if self.state is None or n in self.state}
+
+    @property
+    def other_buffers(self) -> dict[str, torch.Tensor]:
+        """The buffers that no trial of the model has changed."""
+        return {n: b for n, b in self.module.named_buffers() if self.state is not None and n not in self.state}
+
+    @property
+    def saved_buffers(self) -> dict[str, torch.Tensor]:
+        """Buffers of a checkpoint: those that the stage updates, and others that were written after all.
+
+        A module that is called as it is may begin to write into one after some steps.
+        """
+        late = {
+            name: value
+            for name, value in self.other_buffers.items()
+            if value is not self._unwritten[name][0] or value._version != self._unwritten[name][1]
+        }
+        return self.buffers | late
 
     def settle_buffers(self) -> None:
         """Take the buffers as they are for equal in all copies of the stage: `settled` has those of whole numbers."""
@@ -142,6 +165,7 @@ class StageCopy:
         if not self.settings.recompute:
             self._run(flight)
             return flight.outputs if flight.loss is None else _counted_loss(flight)
+        flight.buffers = {name: value.clone() for name, value in self.buffers.items()}
         with torch.no_grad():
             self._run(flight)
         result = flight.outputs if flight.loss is None else _counted_loss(flight)
@@ -190,8 +214,11 @@ class StageCopy:
     def _recomputed(self, microbatch: int) -> _InFlight:
         flight = self._in_flight[microbatch]
         if self.settings.recompute:
-            # Buffers (running means) have counted this micro-batch already: the second forward updates copies of them.
-            self._run(flight, {name: value.clone() for name, value in self.module.named_buffers()})
+            # Buffers (running means) have counted this micro-batch already, and maybe later ones: the second forward
+            # computes with copies from before the first one, and updates those.
+            others = {name: value.clone() for name, value in self.module.named_buffers()}
+            self._run(flight, {**others, **(flight.buffers or {})})
+            flight.buffers = None
         return flight
 
     def _run(self, flight: _InFlight, buffers: Mapping[str, torch.Tensor] | None = None) -> None:

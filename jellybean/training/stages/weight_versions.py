@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from jellybean.pipeline.torch_gradients import share_gradient_hooks
 from jellybean.training.stages.master_weights import MasterWeights
 
 
@@ -106,8 +107,5 @@ class WeightVersions:
 def _alias(parameter: nn.Parameter) -> torch.Tensor:
     """Another leaf with the parameter's memory and its hooks."""
     alias = parameter.data.requires_grad_(parameter.requires_grad)
-    if parameter._backward_hooks:
-        alias._backward_hooks = parameter._backward_hooks
-    if parameter._post_accumulate_grad_hooks:
-        alias._post_accumulate_grad_hooks = parameter._post_accumulate_grad_hooks
+    share_gradient_hooks(alias, parameter)
     return alias

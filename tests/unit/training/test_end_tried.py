@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
@@ -9,11 +15,16 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 from torch import nn
 from torch.nn.utils import parametrizations, spectral_norm
 
+from jellybean.pipeline.torch_devices import copy_modules
+from jellybean.pipeline.torch_trace import CallArguments
 from jellybean.training import TrainingError, check_inputs, read_inputs
+from jellybean.training.choice.schedule_choice import ScheduleChoice
+from jellybean.training.data.rows import MemoryRows
 from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.microbatch_trials import MicrobatchTrials
-from jellybean.training.models.buffers import buffers_restored, carried_buffer
+from jellybean.training.models.buffers import buffer_shapes_kept, carried_buffer
 from jellybean.training.models.rebuilding import check_own_memory, check_saved, constant_digests, needs_memory
+from jellybean_solver.pipeline import ScheduleCosts
 from tests.support.trained_models import document_of
 
 NETS = "tests.integration.training.gradients.nets"
@@ -124,12 +135,16 @@ class _Growing(nn.Module):
 
     def __init__(self, grows: str) -> None:
         super().__init__()
-        self.grows, self.layer = grows, nn.Linear(2, 2)
+        self.grows, self.layer, self.calls = grows, nn.Linear(2, 2), 0
         self.register_buffer("seen", torch.zeros(0))
+        self.register_buffer("scale", torch.ones(1))  # as of torch's observers of channels
 
     def forward(self, x):
+        self.calls += 1
         if self.grows == "in place":
             self.seen.resize_(2).copy_(x.detach().mean(0))
+        elif self.grows == "with a value":
+            self.scale.resize_(2).fill_(2.0)
         elif self.grows == "replaced":
             self.seen = torch.cat([self.seen, x.detach().mean(0)])
         elif self.grows == "type":
@@ -143,6 +158,7 @@ class _Growing(nn.Module):
     ("grows", "said"),
     [
         ("in place", r"changes the buffer seen from float32 \[0\] to float32 \[2\]: run the model once"),
+        ("with a value", r"changes the buffer scale from float32 \[1\] to float32 \[2\]"),
         ("replaced", r"changes the buffer seen from float32 \[0\] to float32 \[2\]"),
         ("type", r"changes the buffer seen from float32 \[0\] to int64 \[0\]"),
         ("made", "makes the buffer cache in forward"),
@@ -150,17 +166,57 @@ class _Growing(nn.Module):
 )
 def test_buffers_that_do_not_stay_are_refused_by_name(grows, said):
     module = _Growing(grows)
-    with pytest.raises(TrainingError, match=said), buffers_restored(module, "nets.py:net"):
+    constant_digests(module)
+    with pytest.raises(TrainingError, match=said), buffer_shapes_kept(module, "nets.py:net"):
         module(torch.ones(3, 2))
-    assert [(name, list(value.shape)) for name, value in module.named_buffers()] == [("seen", [0])]
+    assert [(name, list(value.shape)) for name, value in module.named_buffers()] == [("seen", [0]), ("scale", [1])]
+    assert float(module.scale) == 1.0
+    assert module.calls == 0
 
 
 def test_a_buffer_that_forward_replaces_is_as_before():
     module = nn.Module()
     module.register_buffer("mean", torch.zeros(2))
-    with buffers_restored(module, "the model"):
+    with buffer_shapes_kept(module, "the model"):
         module.mean = module.mean + 1
     assert torch.equal(module.mean, torch.zeros(2))
+
+
+class _Step(nn.Module):
+    """Batch norm, after what `compute(module, inputs)` gives. `steps` counts forwards."""
+
+    def __init__(self, compute: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.compute, self.norm, self.calls = compute, nn.BatchNorm1d(3), 0
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        self.steps += 1
+        self.calls += 1
+        return self.norm(self.compute(self, x))
+
+
+@pytest.mark.parametrize(
+    ("compute", "buffer"),
+    [
+        (lambda _, x: x.mul_(2.0), ""),
+        (lambda _, x: x * (1 + random.random()), ""),
+        (lambda _, x: x + float(np.random.rand()) * x.roll(1, 0), ""),
+        (lambda part, x: x.roll(part.calls, 1), ""),
+        (lambda part, x: torch.where(part.steps > 1000, x.roll(1, 1), x), "steps"),
+        (lambda part, x: x.roll(1, 1) if part.steps == 2 else x, "steps"),
+    ],
+    ids=["writes", "python", "numpy", "counts", "after a warm-up", "at once"],
+)
+def test_only_buffers_carry_and_a_trial_leaves_no_trace(compute, buffer):
+    module, rows = _Step(compute), torch.randn(5, 3)
+    inputs = CallArguments.of([rows])
+    expected, states = rows.clone(), (random.getstate(), np.random.get_state()[1].copy())
+    assert carried_buffer(module, lambda: inputs.call(module)) == buffer
+    assert torch.equal(rows, expected)
+    assert (module.calls, int(module.steps)) == (0, 0)
+    assert random.getstate() == states[0]
+    assert np.array_equal(np.random.get_state()[1], states[1])
 
 
 class _Counter(nn.Module):
@@ -225,10 +281,116 @@ def test_sizes_of_micro_batches_that_the_model_does_not_take_are_named(tmp_path,
     (tmp_path / "normed.py").write_text(NORMED)
     document = document_of({"model": f"normed.py:{model}", "data": "normed.py:data", "loss": "mse", **settings})
     inputs = read_inputs(document, tmp_path)
-    trials = MicrobatchTrials(inputs, document, check_inputs(inputs, document).trial_rows)
+    trials = MicrobatchTrials(inputs, document, check_inputs(inputs, document))
     sampler = MicrobatchSampler(29, document.batch, document.microbatches, document.replicas)
     if not said:
         trials._check_sizes(document, sampler)
         return
     with pytest.raises(TrainingError, match=said):
         trials._check_sizes(document, sampler)
+
+
+WRITTEN = """\
+import torch
+class Scale(torch.nn.Linear):
+    def __init__(self, copied):
+        super().__init__(3, 3)
+        self.copied = copied
+        self.register_buffer("scale", torch.ones(()))
+    def forward(self, x):
+        self.scale += 0.1
+        return super().forward(x) * (self.scale.clone() if self.copied else self.scale)
+def net():
+    return torch.nn.Sequential(Scale(False), torch.nn.Linear(3, 3))
+def copied():
+    return torch.nn.Sequential(Scale(True), torch.nn.Linear(3, 3))
+def strict(outputs, targets):
+    valid = targets >= 0
+    if not valid.any():
+        raise ValueError("nothing counts")
+    return torch.nn.functional.cross_entropy(outputs[valid], targets[valid])
+def data():
+    targets = torch.arange(12) % 3
+    targets[:9] = -100
+    return {"train": (torch.randn(12, 3), targets), "test": (torch.ones(2, 3), torch.zeros(2).long())}
+"""
+
+
+def _trials(tmp_path, model: str, **settings: object):
+    (tmp_path / "written.py").write_text(WRITTEN)
+    loss = {"function": "written.py:strict", "counts": "targets"}
+    document = document_of(
+        {"model": f"written.py:{model}", "data": "written.py:data", "loss": loss, "batch": 8, **settings}
+    )
+    inputs = read_inputs(document, tmp_path)
+    return document, MicrobatchTrials(inputs, document, check_inputs(inputs, document))
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "refused"),
+    [
+        ("net", {"schedule": "1f1b"}, True),
+        ("net", {"schedule": "zb-h1"}, True),
+        ("net", {"schedule": "naive"}, False),
+        ("net", {"schedule": "1f1b", "recompute": True}, False),
+        ("copied", {"schedule": "1f1b"}, False),
+    ],
+)
+def test_a_buffer_written_between_forward_and_backward_is_refused(tmp_path, model, settings, refused):
+    document, trials = _trials(tmp_path, model, devices=2, microbatches=4, metrics=["accuracy"], **settings)
+    choice = ScheduleChoice(document.schedule, None, None, (), "torch.fx", {}, ScheduleCosts(), 0.0, 0.0, 0.0)
+    if not refused:
+        trials.check(document, choice)
+        return
+    with pytest.raises(TrainingError, match=r"writes into the buffer 0\.scale in place"):
+        trials.check(document, choice)
+
+
+def test_a_loss_is_not_called_on_rows_of_which_nothing_counts(tmp_path, monkeypatch):
+    _, trials = _trials(tmp_path, "copied", microbatches=4)
+    rows = trials.inputs.data.train.samples.take(slice(0, 3))
+    assert not trials.checked.rules.apply(rows).weight(slice(None))
+    monkeypatch.setattr(MemoryRows, "example", lambda *_: rows)
+    assert trials._tried(3) == ""
+
+
+@pytest.mark.parametrize(("workers", "refused"), [(1, False), (2, True)])
+def test_workers_of_parameter_servers_are_copies(tmp_path, workers, refused):
+    document, trials = _trials(tmp_path, "copied")  # as a worker's document says: one device, one replica
+    trials = replace(trials, servers_workers=workers)
+    choice = ScheduleChoice("1f1b", None, None, (), "torch.fx", {}, ScheduleCosts(), 0.0, 0.0, 0.0)
+    if not refused:
+        trials.check(document, choice)
+        return
+    with pytest.raises(TrainingError, match=r"changes the buffer 0\.scale in each forward and computes with it"):
+        trials.check(document, choice)
+
+
+OVER_BATCH = """\
+import torch
+def net():
+    return torch.nn.Linear(3, 1)
+def root(outputs, targets):
+    return ((outputs - targets) ** 2).mean().sqrt()
+def data():
+    return {"train": (torch.randn(16, 3), torch.ones(16, 1)), "test": (torch.ones(2, 3), torch.ones(2, 1))}
+"""
+
+
+def test_a_loss_over_the_batch_is_refused_with_workers_of_parameter_servers(tmp_path):
+    (tmp_path / "roots.py").write_text(OVER_BATCH)
+    document = document_of({"model": "roots.py:net", "data": "roots.py:data", "loss": "roots.py:root"})
+    check_inputs(read_inputs(document, tmp_path), document)
+    with pytest.raises(TrainingError, match="is over the batch, no mean over its rows"):
+        check_inputs(read_inputs(document, tmp_path), document, servers_workers=2)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_copy_of_a_compiled_module_can_be_trained():
+    module = nn.Sequential(torch.jit.script(nn.Linear(3, 3)), nn.Linear(3, 1))
+    copied = copy_modules({0: module})[0]
+    optimizer = torch.optim.SGD(copied.parameters(), 0.1)
+    copied(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    pairs = list(zip(copied.parameters(), module.parameters(), strict=True))
+    assert all(one.grad is not None and not torch.equal(one, other) for one, other in pairs)

@@ -18,7 +18,13 @@ from torch.nn.utils import parametrizations, spectral_norm
 from torch.utils.checkpoint import checkpoint
 
 from jellybean.errors import JellyBeanError
+from jellybean.pipeline.torch_trace import CallArguments
+from jellybean.training.compared_runs import ComparedRows, ComparedStages
+from jellybean.training.model_comparison import Comparison, compare_update
+from jellybean.training.samples import Samples
 from jellybean.training.stages.stage import StageSettings
+from jellybean.training.stages.whole import whole_stage
+from jellybean_solver.pipeline import make_schedule
 from tests.support.comparison import compare
 
 FLUSHED = StageSettings(keeps_versions=False)
@@ -298,6 +304,31 @@ def test_copies_that_count_by_themselves_are_refused():
     counting = _chain(Block(_counter, _with_counter), Block(), Block())
     assert "would count its own micro-batches" in _compared(counting, copies=2).difference
     assert "no checkpoint has" in _compared(counting).note
+
+
+def test_a_loss_is_not_called_on_rows_of_which_nothing_counts():
+    inputs, targets, counts = torch.randn(16, 4), torch.ones(16, 1), torch.ones(16)
+    targets[:8], counts[:8] = -1.0, 0.0
+
+    def strict(outputs, wanted):
+        assert (wanted > 0).any()
+        return nn.functional.mse_loss(outputs, wanted)
+
+    assert not compare(_chain(Block()), [inputs], targets, loss=strict, weights=counts).difference
+    with pytest.raises(JellyBeanError, match="the model fails on a micro-batch of 8 rows"):
+        compare(_chain(Block()), [inputs], targets, loss=strict)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_compiled_module_is_compared():
+    module = torch.jit.script(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)).double())
+    arguments = CallArguments.of([torch.randn(8, 4, dtype=torch.float64)])
+    rows = Samples(arguments, CallArguments.of([torch.randn(8, 1, dtype=torch.float64)]))
+    training, evaluation = whole_stage(module, arguments.form, frozenset(dict(module.named_buffers())))
+    nests = [cut.stages[0].module.nest for cut in (training, evaluation.stages)]
+    order = make_schedule("1f1b", 1, 2)
+    stages = ComparedStages(training, evaluation, tuple(nests), nn.functional.mse_loss, FLUSHED, order, None)
+    assert compare_update(module, stages, ComparedRows((rows, rows), (rows,))) == Comparison()
 
 
 def test_the_module_is_as_it_was():

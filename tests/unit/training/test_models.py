@@ -39,3 +39,43 @@ def test_a_skeleton_is_filled(tmp_path):
 
     for name, value in whole.state_dict().items():
         assert torch.equal(skeleton.state_dict()[name], value)
+
+
+HOOKED = """\
+import torch
+class Hooked(torch.nn.Module):
+    def __init__(self, before, way):
+        super().__init__()
+        weight = torch.nn.Parameter(torch.ones(3))
+        if before:
+            hook(weight, way)
+        self.weight = weight
+        if not before:
+            hook(self.weight, way)
+    def forward(self, x):
+        return x * self.weight
+def hook(weight, way):
+    if way == "gradient":
+        weight.register_hook(lambda gradient: gradient * 2)
+    else:
+        weight.register_post_accumulate_grad_hook(doubled)
+def doubled(weight):
+    weight.grad.mul_(2)
+def before_gradient():
+    return Hooked(True, "gradient")
+def after_gradient():
+    return Hooked(False, "gradient")
+def before_accumulated():
+    return Hooked(True, "accumulated")
+def after_accumulated():
+    return Hooked(False, "accumulated")
+"""
+
+
+@pytest.mark.parametrize("name", ["before_gradient", "after_gradient", "before_accumulated", "after_accumulated"])
+def test_a_skeleton_has_the_hooks_of_its_weights(tmp_path, name):
+    (tmp_path / "hooked.py").write_text(HOOKED)
+    module = load_skeleton(_document().model_copy(update={"model": f"hooked.py:{name}"}), tmp_path)
+    fill(module, {"weight": torch.ones(3)})
+    module(torch.ones(3)).sum().backward()
+    assert torch.equal(module.weight.grad, torch.full((3,), 2.0))

@@ -7,10 +7,15 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
 from jellybean.training import StageCopy
+from jellybean.training.checkpoints.states import BUFFER, belongs_to, collect_state, restore_state
+from jellybean.training.stages.all_reduce import ProcessGroups
+from jellybean.training.stages.evaluation_pass import EvaluationStage
 from jellybean.training.stages.split_backward import input_gradients, weight_gradients
 from jellybean.training.stages.stage import StageSettings
+from jellybean.training.stages.updates import UpdateSettings, WeightUpdates
 
 nn = torch.nn
+FLUSHES = UpdateSettings(flushes=True)
 
 
 class Twice(nn.Module):
@@ -108,3 +113,93 @@ def test_a_version_stays_as_long_as_it_is_needed():
     assert stage.versions.peak == 2
     stage.versions.before_update(9)
     assert stage.module.weight.data_ptr() != memory
+
+
+class Scaled(nn.Module):
+    """Its forward computes with a buffer that it has changed, in place or by another."""
+
+    def __init__(self, *, replaces: bool) -> None:
+        super().__init__()
+        self.replaces, self.layer = replaces, nn.Linear(4, 4)
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, x):
+        if self.replaces:
+            self.scale = self.scale * 1.5
+        else:
+            self.scale.mul_(1.5)
+        return torch.tanh(self.layer(x)) * self.scale.clone()
+
+
+@pytest.mark.parametrize("replaces", [False, True], ids=["in-place", "replaced"])
+def test_a_repeated_forward_computes_with_the_buffers_of_the_first_one(replaces):
+    torch.manual_seed(0)
+    rows, gradients, state = torch.randn(2, 3, 4), [], torch.get_rng_state()
+    for recompute in (False, True):
+        torch.set_rng_state(state)
+        module = Scaled(replaces=replaces)
+        stage = StageCopy(module, StageSettings(recompute=recompute))
+        stage.begin_iteration({0: 4})
+        for number, x in enumerate(rows):  # both are in flight before the first backward
+            stage.forward(number, (x,), 0, seed=number)
+        for number in range(2):
+            stage.backward(number, (torch.ones(3, 4),))
+        gradients.append(stage.gradient["layer.weight"])
+        assert float(module.scale) == 2.25
+    assert torch.equal(*gradients)
+
+
+class Later(nn.Module):
+    """Writes into a buffer from its third forward on; another one stays."""
+
+    def __init__(self, *, replaces: bool) -> None:
+        super().__init__()
+        self.replaces, self.layer = replaces, nn.Linear(4, 4)
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("mask", torch.ones(4))
+
+    def forward(self, x):
+        self.steps += 1
+        if self.steps > 2:
+            value = self.mean * 0.5 + x.detach().mean(0)
+            if self.replaces:
+                self.mean = value
+            else:
+                self.mean.copy_(value)
+        return self.layer(x) * self.mask
+
+
+@pytest.mark.parametrize("replaces", [False, True], ids=["in-place", "replaced"])
+def test_a_buffer_that_is_written_late_is_in_checkpoints(replaces):
+    stage, other = (StageCopy(Later(replaces=replaces), state=frozenset({"steps"})) for _ in range(2))
+    updates = WeightUpdates(
+        {(0, 0): stage}, lambda own: torch.optim.SGD(own.values(), 0.1), ProcessGroups({}, {}), FLUSHES
+    )
+    for number in range(3):
+        stage.begin_iteration({0: 4})
+        stage.forward(0, (torch.ones(3, 4),), 0, seed=number)
+        buffers = {name for name in collect_state({(0, 0): stage}, updates) if name.startswith(BUFFER)}
+        assert buffers == {"buffer/steps"} | ({"buffer/mean"} if number == 2 else set())
+    tensors = {name: value.clone() for name, value in collect_state({(0, 0): stage}, updates).items()}
+    mine = belongs_to({(0, 0): other}, {})
+    again = WeightUpdates(
+        {(0, 0): other}, lambda own: torch.optim.SGD(own.values(), 0.1), ProcessGroups({}, {}), FLUSHES
+    )
+    restore_state({name: value for name, value in tensors.items() if mine(name)}, {(0, 0): other}, again)
+    assert torch.equal(other.module.mean, torch.ones(4))
+    assert set(other.saved_buffers) == {"steps", "mean"}
+
+
+@pytest.mark.parametrize("replaces", [False, True], ids=["in-place", "replaced"])
+def test_an_evaluation_goes_on_with_buffers_that_it_changes(replaces):
+    module, plain = Later(replaces=replaces), Later(replaces=replaces)
+    names = {name: name for name, _ in (*module.named_parameters(), *module.named_buffers())}
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    stage = EvaluationStage(module, (0,), names)
+    for number in range(5):
+        x = torch.full((3, 4), float(number))
+        stage.run((x,), tensors)
+        plain.eval()(x)
+    assert torch.equal(module.mean, plain.mean)
+    assert torch.equal(tensors["mean"], plain.mean)
