@@ -33,6 +33,7 @@ from .torch_devices import move_module as move_module
 from .torch_fx import CalledModules as CalledModules
 from .torch_fx import PLACE as PLACE
 from .torch_gradients import gradient_digests as gradient_digests
+from .torch_gradients import share_gradient_hooks as share_gradient_hooks
 from .torch_gradients import tensor_digest as tensor_digest
 from .torch_graph import COMPUTE_OPS as COMPUTE_OPS
 from .torch_graph import GraphFacts as GraphFacts
