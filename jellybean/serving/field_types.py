@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+from typing import Any
 
 _PLAIN = {"str": str, "int": int, "bool": bool}  # by their annotations
 
 
-def has_types(entry: DataclassInstance) -> bool:
+def has_types(entry: Any) -> bool:
     """True if the plain fields of an entry have their types, and no text has a NUL, which no path may have."""
     for field in dataclasses.fields(entry):
         value, kind = getattr(entry, field.name), _PLAIN.get(str(field.type))

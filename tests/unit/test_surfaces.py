@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,13 @@ def test_everything_offered_is_what_its_module_defines(surface: str) -> None:
     names = listed_names(surface)
     assert sorted(names) == sorted(package.__all__)
     for name, module in names.items():
-        assert getattr(package, name) is getattr(import_module(f"{surface}.{module}"), name)
+        offered, defined = getattr(package, name), getattr(import_module(f"{surface}.{module}"), name)
+        # A test may have loaded a module of steps anew from its source.
+        assert offered is defined or (module == "steps" and _place(offered) == _place(defined))
+
+
+def _place(function: Any) -> tuple[str, str]:
+    return function.__module__, function.__qualname__
 
 
 @pytest.mark.slow

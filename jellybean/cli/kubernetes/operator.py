@@ -45,14 +45,14 @@ def run(
     """Run the operator: plan, deploy, re-plan and undeploy Workflow resources. Replicas elect a leader."""
     if everywhere and watch:
         raise typer.BadParameter("--watch and --all-namespaces exclude each other")
+    import kopf  # noqa: F401  # before a cluster is looked for, as it may not be installed
+
     from jellybean.operator.permissions import parse_permissions
 
     try:
         permissions = parse_permissions(allow_patch or ())
     except ValueError as error:
         raise typer.BadParameter(f"--allow-patch: {error}") from error
-    import kopf  # noqa: F401  # before a cluster is looked for, as it may not be installed
-
     cluster = connect_to(kubeconfig, context, namespace)
     from jellybean.operator.run import run_operator
     from jellybean_agent import configure_logging
