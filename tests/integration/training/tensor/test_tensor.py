@@ -105,7 +105,7 @@ def found(tmp_path_factory):
 @pytest.mark.parametrize(
     ("world", "name"),
     [
-        pytest.param(world, name, marks=[pytest.mark.nightly] if world > 2 else [])
+        pytest.param(world, name, marks=pytest.mark.nightly if world > 2 else pytest.mark.slow)
         for world, named in CASES.items()
         for name in named
     ],
@@ -124,6 +124,7 @@ def test_training_with_split_layers_equals_one_device(found, world, name):
         assert float((weights[key] - value).norm() / value.norm()) < tolerance, key
 
 
+@pytest.mark.slow
 def test_candidates_with_split_layers_are_tried(found):
     """The choice is a number of micro-batches, whose time was measured on both processes."""
     _, ranks = found(2)["chosen after trials"]
@@ -146,6 +147,7 @@ def test_each_process_has_its_part_of_split_weights(found):
         assert own["shapes"]["norm.weight"] == (WIDTH,)
 
 
+@pytest.mark.slow
 def test_layers_by_name_are_split_as_named_and_no_others(found):
     _, ranks = found(2)["named layers"]
     assert ranks[0]["layers"] == {
@@ -156,7 +158,7 @@ def test_layers_by_name_are_split_as_named_and_no_others(found):
     }
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def counted(request):
     """A number of ranks, a counted layer and the borders' passes on them."""
     return request.param, *run_ranks(request.param, [CountedLayer(), BorderPasses()])
@@ -193,10 +195,12 @@ def test_the_backward_of_a_border_is_conjugate_to_its_forward(counted, name):
     assert outputs == values
 
 
+@pytest.mark.slow
 def test_groups_of_split_layers_are_destroyed_with_the_others():
     assert run_ranks(4, [DestroyedGroups()])[0] == [[[True] * 3, [False] * 3]] * 4
 
 
+@pytest.mark.slow
 def test_torchs_attention_layer_is_split_by_heads(found):
     _, ranks = found(2)["torch's encoder layer"]
     assert ranks[0]["layers"] == {
@@ -208,6 +212,7 @@ def test_torchs_attention_layer_is_split_by_heads(found):
     }
 
 
+@pytest.mark.slow
 def test_heads_that_are_folded_into_the_rows_are_split(found):
     _, ranks = found(2)["folded heads"]
     heads = {"query": "columns", "key": "columns", "value": "columns", "back": "rows"}
@@ -216,7 +221,7 @@ def test_heads_that_are_folded_into_the_rows_are_split(found):
     assert ranks[0]["shapes"]["1.query.weight"] == (WIDTH // 2, WIDTH)
 
 
-@pytest.mark.parametrize("model", [words_with_dropout, folded_heads_with_dropout])
+@pytest.mark.parametrize("model", [pytest.param(words_with_dropout, marks=pytest.mark.slow), folded_heads_with_dropout])
 def test_dropout_is_that_of_one_device(tmp_path, model):
     """Micro-batches have 8, 7 and 7 rows, and the model is traced with 3."""
     cases = [Split(str(tmp_path / str(ways)), TensorSpec(ways=ways), model) for ways in (1, 2)]
