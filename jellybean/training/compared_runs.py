@@ -143,7 +143,10 @@ class PlainRun:
         """A micro-batch forward and backward."""
         module = self._module.train()
         weights = [value for value in module.parameters() if value.requires_grad]
-        with self._run("in training mode", batch), activations_in_file((*weights, *module.buffers())):
+        with (
+            _failures_named(_plain_failure("in training mode", batch)),
+            activations_in_file((*weights, *module.buffers())),
+        ):
             with autocast_of(self._stages.settings):
                 outputs = batch.inputs.call(module)
                 loss = torch.zeros(())
@@ -158,22 +161,14 @@ class PlainRun:
     def evaluate(self, batch: Samples) -> Outcome:
         """A micro-batch forward in evaluation mode."""
         module = self._module.eval()
-        with self._run("in evaluation mode", batch), torch.no_grad(), autocast_of(self._stages.settings):
+        with (
+            _failures_named(_plain_failure("in evaluation mode", batch)),
+            torch.no_grad(),
+            autocast_of(self._stages.settings),
+        ):
             outputs = batch.inputs.call(module)
         module.train()
         return _evaluated(self._module, self._stages.settings, batch, outputs)
-
-    @contextmanager
-    def _run(self, mode: str, batch: Samples) -> Iterator[None]:
-        try:
-            yield
-        except TemporaryFileError:
-            raise
-        except Exception as error:  # user code may raise anything
-            raise TrainingError(
-                f"{mode}, the model fails on a micro-batch of {len(batch)} rows, which this run has"
-                f"{place_and_reason(error)}"
-            ) from error
 
 
 class StagedRun:
@@ -199,7 +194,10 @@ class StagedRun:
     def train(self, batch: Samples) -> Outcome:
         """A micro-batch forward and backward, through all stages."""
         module = self._module
-        with self._run("in training mode", batch), activations_in_file((*module.parameters(), *module.buffers())):
+        with (
+            _failures_named(_staged_failure("in training mode", batch)),
+            activations_in_file((*module.parameters(), *module.buffers())),
+        ):
             self._gradients.clear()
             log = self._interpreter.run(_Feed(batch))
         return _trained(self._module, self._stages.settings, batch, log.losses[0], self._gradients.digests())
@@ -207,7 +205,7 @@ class StagedRun:
     def evaluate(self, batch: Samples) -> Outcome:
         """A micro-batch forward in evaluation mode, through all stages."""
         values: tuple[Any, ...] = ()
-        with self._run("in evaluation mode", batch):
+        with _failures_named(_staged_failure("in evaluation mode", batch)):
             for number, stage in enumerate(self._evaluation):
                 arguments = [batch.inputs.tensors[index].clone() for index in stage.arguments]
                 values = stage.run((*values, *arguments), _tensors(self._held[number, 0]))
@@ -215,18 +213,6 @@ class StagedRun:
 
     def _loss(self, tensors: Any, target: Any) -> torch.Tensor:
         return self._stages.loss(self._stages.results[0](tensors), target)
-
-    @contextmanager
-    def _run(self, mode: str, batch: Samples) -> Iterator[None]:
-        try:
-            yield
-        except TemporaryFileError:
-            raise
-        except Exception as error:  # operations of the graph may raise anything
-            raise TrainingError(
-                f"{mode}, the model runs on a micro-batch of {len(batch)} rows, and its stages fail"
-                f"{place_and_reason(error)}"
-            ) from error
 
 
 @dataclass(frozen=True)
@@ -354,3 +340,22 @@ def _tensors(stage: StageCopy) -> dict[str, torch.Tensor]:
 
 def autocast_of(settings: StageSettings) -> Any:
     return torch.autocast("cpu", settings.precision) if settings.precision is not None else nullcontext()
+
+
+@contextmanager
+def _failures_named(what: str) -> Iterator[None]:
+    """Context that names what has failed: user code and operations of a graph may raise anything."""
+    try:
+        yield
+    except TemporaryFileError:
+        raise
+    except Exception as error:
+        raise TrainingError(f"{what}{place_and_reason(error)}") from error
+
+
+def _plain_failure(mode: str, batch: Samples) -> str:
+    return f"{mode}, the model fails on a micro-batch of {len(batch)} rows, which this run has"
+
+
+def _staged_failure(mode: str, batch: Samples) -> str:
+    return f"{mode}, the model runs on a micro-batch of {len(batch)} rows, and its stages fail"
