@@ -12,9 +12,9 @@ from jellybean.documents.overrides import apply_override
 from jellybean.documents.schema.fields import Bandwidth, Duration, Size
 from jellybean.documents.schema.reader import read_file
 from jellybean.documents.schema.validation import validate_tree
-from jellybean.documents.training.data import FUNCTION, Count, DataSpec, Processes, TrainingFunction, data_name
+from jellybean.documents.training.data import Count, DataSpec, Processes, TrainingFunction, data_name
 from jellybean.documents.training.lora import LoraSpec
-from jellybean.documents.training.loss import LossSetting, LossSpec
+from jellybean.documents.training.loss import LossSetting, LossSpec, known_or_function
 from jellybean.documents.training.optimization import (
     METRICS,
     EarlyStopSpec,
@@ -29,7 +29,7 @@ from jellybean.documents.training.schedule import ScheduleName, check_saved_with
 from jellybean.documents.training.servers import check_servers
 from jellybean.documents.training.tensor import TensorSetting, TensorSpec
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean.quantities import InvalidValueError, did_you_mean, quoted
+from jellybean.quantities import InvalidValueError, did_you_mean
 
 TRAINING_FILE = "training.yaml"
 AUTO = "auto"
@@ -45,12 +45,8 @@ def metric_name(text: str) -> str:
 
 
 def _metric(text: str) -> str:
-    if text not in METRICS and not FUNCTION.fullmatch(text):
-        raise InvalidValueError(
-            f"unknown metric {quoted(text)}",
-            did_you_mean(text, METRICS) or f"known metrics: {', '.join(METRICS)}, or write FILE.py:FUNCTION",
-        )
-    return text
+    advice = f"known metrics: {', '.join(METRICS)}, or write FILE.py:FUNCTION"
+    return known_or_function(text, METRICS, "metric", advice)
 
 
 def _is_squared_error(loss: LossSpec | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -15,20 +16,17 @@ COUNTS = ("rows", "targets", "sum")
 
 
 def _loss(text: str) -> str:
-    if text not in LOSSES and not FUNCTION.fullmatch(text):
-        raise InvalidValueError(
-            f"unknown loss {quoted(text)}",
-            did_you_mean(text, LOSSES) or f"known losses: {', '.join(LOSSES)}, or write FILE.py:FUNCTION",
-        )
-    return text
+    return known_or_function(text, LOSSES, "loss", f"known losses: {', '.join(LOSSES)}, or write FILE.py:FUNCTION")
 
 
 def _counts(text: str) -> str:
-    if text not in COUNTS and not FUNCTION.fullmatch(text):
-        raise InvalidValueError(
-            f"unknown way to count {quoted(text)}",
-            did_you_mean(text, COUNTS) or f"write {', '.join(COUNTS)}, or FILE.py:FUNCTION",
-        )
+    return known_or_function(text, COUNTS, "way to count", f"write {', '.join(COUNTS)}, or FILE.py:FUNCTION")
+
+
+def known_or_function(text: str, known: Collection[str], kind: str, advice: str) -> str:
+    """A known name, or FILE.py:FUNCTION. InvalidValueError else, with the nearest known name or the advice."""
+    if text not in known and not FUNCTION.fullmatch(text):
+        raise InvalidValueError(f"unknown {kind} {quoted(text)}", did_you_mean(text, known) or advice)
     return text
 
 
