@@ -24,7 +24,7 @@ from tests.support.ports import free_port
 
 _PROGRAMS = {"python": [sys.executable], "jellybean-agent": [sys.executable, "-P", "-m", "jellybean_agent"]}
 _OWN_PLACES = {"--listen", "--host", "--reply-address", "--metrics-host", "--bind", "--agent"}
-_OWN_HOSTS = {"[::]", "127.0.0.1", "localhost"}
+_OWN_HOSTS = {"[::]", "0.0.0.0", "127.0.0.1", "localhost"}
 _PROBE_S = 20.0
 
 
