@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 import resource
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,10 @@ from jellybean.errors import JellyBeanError
 from jellybean_protos.extras import install_command
 from tests.support.paths import EXAMPLES
 
-MODELS = [str(path) for path in sorted((EXAMPLES / "digits" / "models").glob("*.onnx"))]
+DIGITS = EXAMPLES / "digits" / "models"
+# Without the large ones: `init` answers with each, on many rows.
+SMALL = ("find", "number", "read", "shape-cnn-small", "shape-mlp", "strokes-cnn-int8", "strokes-linear")
+MODELS = [str(DIGITS / f"{name}.onnx") for name in SMALL]
 
 
 def words(text: str) -> str:
@@ -27,15 +31,18 @@ def words(text: str) -> str:
 def test_a_shells_list_of_files_is_taken_in_any_order(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    project = str(tmp_path / "mine")
+    project, models = str(tmp_path / "mine"), tmp_path / "models"
+    models.mkdir()
+    for path in MODELS:
+        shutil.copy(path, models)
     forms = {
         "folder first": [project, "--from", *MODELS],
         "folder last": ["--from", *MODELS, project],
-        "a folder of models": [project, "--from", str(EXAMPLES / "digits" / "models")],
+        "a folder of models": [project, "--from", str(models)],
     }
     assert run(["init", *forms[form]]) == 0
     told = capsys.readouterr().out
-    assert "10 models, operators find, shape (cnn-large, cnn-large-int8, cnn-small, mlp), strokes (" in told
+    assert "7 models, operators find, shape (cnn-small, mlp), strokes (cnn-int8, linear), " in told
     assert f"jellybean infer {project} --input 'strip={project}/data/heldout.npz#strip[0]'" in told
 
 
@@ -76,7 +83,7 @@ def test_a_draft_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     answer = json.loads(capsys.readouterr().out)
     assert answer["directory"] == str(tmp_path / "mine")
     assert sorted(answer["operators"]) == ["find", "number", "read", "shape", "strokes"]
-    assert answer["operators"]["strokes"] == ["cnn", "cnn-int8", "linear"]
+    assert answer["operators"]["strokes"] == ["cnn-int8", "linear"]
     assert answer["sources"] == {"strip": "strip"}
     assert [one["command"].split()[1] for one in answer["next"]] == ["validate", "profile", "plan", "up", "infer"]
 

@@ -165,10 +165,11 @@ def test_an_output_that_variants_name_unlike(tmp_path: Path) -> None:
 
 
 def test_a_project_that_is_valid_with_a_todo_for_each_guess(tmp_path: Path) -> None:
-    written = write_draft(tmp_path / "my digits!", DIGITS)
+    models = [path for path in DIGITS if path.stem not in ("shape-cnn-large", "shape-cnn-large-int8", "strokes-cnn")]
+    written = write_draft(tmp_path / "my digits!", models)
     project = load_project(tmp_path / "my digits!", profiles=False)
     assert project.workflow.name == "my-digits"
-    assert sum(len(spec.variants) for spec in project.workflow.operators.values()) == len(DIGITS)
+    assert sum(len(spec.variants) for spec in project.workflow.operators.values()) == len(models)
     assert written.array_of == {"strip": "strip"}
     texts = [todo.text for todo in read_todos(project.directory)]
     assert [text.split(":")[0] for text in texts] == [
@@ -183,7 +184,7 @@ def test_a_project_that_is_valid_with_a_todo_for_each_guess(tmp_path: Path) -> N
         "the network between the tiers",
     ]
     with pytest.raises(InputError, match="is a project already: it has workflow"):
-        write_draft(project.directory, DIGITS)
+        write_draft(project.directory, models)
 
 
 def test_models_in_the_folder_stay_where_they_are_and_odd_names_are_quoted(tmp_path: Path) -> None:
