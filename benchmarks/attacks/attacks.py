@@ -53,7 +53,7 @@ def attacks(smoke: bool) -> Result:
         topic=Topic.SERVING,
         method=f"A gateway and an agent with mutual TLS. A client sends {RATE_PER_S} requests a second for "
         f"{seconds:g} s, alone and then beside an attacker, {rounds} times. The attacker is a process of its own with "
-        "another client's certificate. Percentiles are of all requests of a kind. Memory is the gateway's resident "
+        "another client's certificate and the lowest priority. Percentiles are of all requests of a kind. Memory is the gateway's resident "
         "memory before, and the most during the attack. All processes share the cores.",
         reference=f"{SPREAD} times the memory before, and the {BUDGET_MIB} MiB that a process may keep of requests.",
         tables=(
@@ -101,8 +101,11 @@ def _percentile(times: list[float], share: float) -> float:
 
 @contextlib.contextmanager
 def _attacker(served: Served, name: str, port: str, seconds: float) -> Iterator[None]:
-    """An attack that has begun and goes on meanwhile."""
-    command = [sys.executable, "-m", "benchmarks.attacks.attackers", name, str(served.ports[port])]
+    """An attack that has begun and goes on meanwhile.
+
+    It is made from another machine: here it has the lowest priority, so that little of its own work is in the figures.
+    """
+    command = ["nice", "-n", "19", sys.executable, "-m", "benchmarks.attacks.attackers", name, str(served.ports[port])]
     with subprocess.Popen([*command, str(served.attacker), str(seconds + 2.0)]) as attacker:
         time.sleep(min(1.0, seconds))
         yield
