@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 
 from jellybean_agent.admission.shares import PeerShare
 from jellybean_agent.rpc.calls import RpcCall
@@ -118,7 +118,7 @@ class StreamTable:
 
     def __init__(self) -> None:
         self.by_number: dict[int, Stream] = {}
-        self._unfinished: deque[int] = deque(maxlen=_REMEMBERED)  # closed before the client's end
+        self._unfinished: OrderedDict[int, None] = OrderedDict()  # closed before the client's end
         self._skipped: deque[range] = deque(maxlen=_REMEMBERED_GAPS)  # numbers that were never opened
         self.last = 0  # highest number that was opened
         self.initial_window = 2**16 - 1  # send window of a new stream, by the client's settings
@@ -135,7 +135,9 @@ class StreamTable:
 
     def closed_early(self, number: int) -> None:
         """The server has closed a stream whose client may not know of it yet."""
-        self._unfinished.append(number)
+        self._unfinished[number] = None
+        if len(self._unfinished) > _REMEMBERED:
+            self._unfinished.popitem(last=False)
 
     def may_get_frames(self, number: int) -> bool:
         """True for a closed stream whose client did not know when it sent a frame. BrokenError if it was never open."""
