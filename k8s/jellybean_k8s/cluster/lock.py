@@ -21,6 +21,9 @@ _RENEW_S = 10.0
 _POLL_S = 1.0
 _RENEWALS = 2  # attempts: a write whose answer was lost is repeated by the client, and is a conflict with itself
 _CONFLICT = 409
+# Leases that others hold -> version, and when this process first saw it: kept from one lock to the next, as some wait
+# for no other holder at all.
+_seen: dict[tuple[str, str, str], tuple[str, float]] = {}
 
 
 class LockedError(DeployError):
@@ -30,6 +33,7 @@ class LockedError(DeployError):
 class DeployLock:
     """Context manager that holds the lease; call `renew` regularly, an unrenewed lease is free after `HOLD_S`.
 
+    The time is counted from when this process first saw the last renewal, as the clocks of others may be wrong.
     `wait_s`: longest seconds to wait for the current holder. `lease`: name of the Lease; default: from the deployment.
     """
 
@@ -64,7 +68,10 @@ class DeployLock:
                     f"{holder} deploys {self._app} in {self._cluster.namespace} right now: wait for it and run it again"
                 )
             if not reported:
-                self._say(f"waiting for {holder}, which deploys {self._app} right now")
+                self._say(
+                    f"waiting for {holder}, which deploys {self._app} right now, or has ended without giving its "
+                    f"lock back ({HOLD_S} s)"
+                )
                 reported = True
             self._cluster.sleep(_POLL_S)
 
@@ -118,7 +125,7 @@ class DeployLock:
             return True
         self._lease = found
         holder = found["spec"].get("holderIdentity")
-        if holder and holder != self.holder and not self._expired(found):
+        if holder and holder != self.holder and not self._is_expired(found):
             return False
         return self._write(found)
 
@@ -132,12 +139,16 @@ class DeployLock:
         self._renewed_s = self._cluster.clock()
         return True
 
-    def _expired(self, lease: dict[str, Any]) -> bool:
-        renewed = lease["spec"].get("renewTime")
-        if not renewed:
+    def _is_expired(self, lease: dict[str, Any]) -> bool:
+        if not lease["spec"].get("renewTime"):
             return True
-        age = self._now() - datetime.datetime.fromisoformat(renewed)
-        return age.total_seconds() > float(lease["spec"].get("leaseDurationSeconds") or HOLD_S)
+        where = self._cluster.api.configuration.host, self._cluster.namespace, self.name
+        now_s = self._cluster.clock()
+        version, since_s = _seen.get(where, ("", 0.0))
+        if version != lease["metadata"]["resourceVersion"]:
+            _seen[where] = lease["metadata"]["resourceVersion"], now_s
+            return False
+        return now_s - since_s > float(lease["spec"].get("leaseDurationSeconds") or HOLD_S)
 
     def _new(self) -> dict[str, Any]:
         own = {

@@ -96,13 +96,41 @@ def test_a_lock_is_refused_renewed_lost_and_inherited(target: Target) -> None:
             DeployLock(cluster, "digits", wait_s=0.0),
         ):
             pass
-        later = _shifted(HOLD_S + 5)
-        with DeployLock(cluster, "digits", now=later):
+        with DeployLock(_faster(cluster, HOLD_S / 4), "digits"):
             first._renewed_s = -1e9
             with pytest.raises(LockedError, match="took over the deployment"):
                 first.renew()
     with DeployLock(cluster, "digits", wait_s=0.0) as third:  # given back by those before
         third.renew()
+
+
+@pytest.mark.parametrize("wrong_s", [3600.0, -3600.0])
+def test_a_wrong_clock_takes_no_lock_that_is_renewed(target: Target, wrong_s: float) -> None:
+    """Of the holder, or of whoever wants the lock: its age is not in what they write."""
+    cluster = target.cluster
+    with DeployLock(cluster, "digits", now=_shifted(wrong_s)) as first:
+
+        def renew(_: float) -> None:
+            first._renewed_s = -1e9
+            first.renew()
+
+        renewed = _faster(cluster, HOLD_S / 4, renew)
+        with (
+            pytest.raises(LockedError, match=f"{first.holder} deploys digits"),
+            DeployLock(renewed, "digits", wait_s=3 * HOLD_S, now=_shifted(-wrong_s)),
+        ):
+            pass
+
+
+def test_a_lock_that_is_not_waited_for_is_inherited_once_it_was_seen_unrenewed(target: Target) -> None:
+    cluster = target.cluster
+    DeployLock(cluster, "digits").acquire()
+    for _ in range(2):
+        with pytest.raises(LockedError), DeployLock(cluster, "digits", wait_s=0.0):
+            pass
+    later = dataclasses.replace(cluster, clock=lambda: cluster.clock() + HOLD_S + 1.0)
+    with DeployLock(later, "digits", wait_s=0.0):
+        pass
 
 
 def test_a_renewal_whose_answer_was_lost_is_not_a_lost_lock(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +148,17 @@ def test_a_renewal_whose_answer_was_lost_is_not_a_lost_lock(target: Target, monk
         lock._renewed_s = -1e9
         lock.renew()
     assert next(answers, None) is None
+
+
+def _faster(cluster: Cluster, pause_s: float, pause: Callable[[float], None] = lambda _: None) -> Cluster:
+    """The cluster with a clock that goes on by so much in each pause, which takes no time."""
+    now_s = [cluster.clock()]
+
+    def sleep(seconds: float) -> None:
+        now_s[0] += pause_s
+        pause(seconds)
+
+    return dataclasses.replace(cluster, clock=lambda: now_s[0], sleep=sleep)
 
 
 def _shifted(seconds: float) -> Callable[[], Any]:
