@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+
+torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
 from torch import nn
 
 from jellybean.documents.training import LrSpec, OptimizerSpec
