@@ -53,7 +53,7 @@ SELECT kind, plan_hash, record, created_s FROM (
     SELECT 'plan' AS kind, plan_hash, record, created_s, id FROM plannings
     UNION ALL SELECT 'prediction', plan_hash, record, created_s, id FROM predictions
     UNION ALL SELECT kind, plan_hash, record, created_s, id FROM measurements)
-WHERE ?1 IS NULL OR plan_hash = ?1 ORDER BY {order}
+WHERE :plan IS NULL OR plan_hash = :plan ORDER BY {order}
 """
 _PLANS = """
 SELECT plan_hash, MAX(created_s), (SELECT COUNT(*) FROM measurements AS m WHERE m.plan_hash = p.plan_hash),
@@ -194,7 +194,7 @@ class Store:
         if not self._exists():
             return ()
         with self._reading() as connection:
-            rows = connection.execute(_BY_TIME, (plan_hash,)).fetchall()
+            rows = connection.execute(_BY_TIME, {"plan": plan_hash}).fetchall()
         return tuple(_row(values) for values in rows)
 
     def add_stores(self, others: Iterable[Store]) -> None:
@@ -209,7 +209,7 @@ class Store:
                 continue
             with other._reading() as connection:
                 plans |= {values[0]: values for values in connection.execute("SELECT * FROM plans")}
-                rows |= dict.fromkeys(tuple(values) for values in connection.execute(_BY_TIME, (None,)))
+                rows |= dict.fromkeys(tuple(values) for values in connection.execute(_BY_TIME, {"plan": None}))
         planned = {plan_hash for kind, plan_hash, record, _ in rows if kind == "plan" and record != _NO_RECORD}
         with self._writing() as connection:
             for plan in plans.values():
@@ -226,7 +226,7 @@ class Store:
     def _snapshot(self, connection: sqlite3.Connection, plan_hash: str) -> Snapshot:
         document = connection.execute("SELECT document FROM plans WHERE hash = ?", (plan_hash,)).fetchone()[0]
         newest: dict[RowKind, StoreRow] = {}
-        for values in connection.execute(_BY_ADDITION, (plan_hash,)):
+        for values in connection.execute(_BY_ADDITION, {"plan": plan_hash}):
             row = _row(values)
             if row.kind == "plan" and not row.record and (known := newest.get("plan")) is not None:
                 row = replace(row, record=known.record)  # keep earlier planning info if the new row has none

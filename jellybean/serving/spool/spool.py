@@ -134,8 +134,8 @@ class Spool:
         return await self._run(self._put, request_id, inputs)
 
     def _put(self, request_id: str, inputs: bytes) -> bool:
-        known = "SELECT digest FROM requests WHERE id = ?1 UNION ALL SELECT digest FROM answers WHERE id = ?1"
-        row = self._database.execute(known, (request_id,)).fetchone()
+        known = "SELECT digest FROM requests WHERE id = :id UNION ALL SELECT digest FROM answers WHERE id = :id"
+        row = self._database.execute(known, {"id": request_id}).fetchone()
         digest = hashlib.sha256(inputs).digest()
         if row:
             if row[0] not in (None, digest):
@@ -274,11 +274,11 @@ class Spool:
             raise
         insert = (
             "INSERT OR IGNORE INTO answers (id, outputs, status, reason, answered_s, digest)"
-            " VALUES (?, ?, ?, ?, ?, (SELECT digest FROM requests WHERE id = ?1))"
+            " VALUES (?, ?, ?, ?, ?, (SELECT digest FROM requests WHERE id = ?))"
         )
         database.execute("BEGIN IMMEDIATE")
         try:
-            values = (kept.id, answer.outputs, answer.status, answer.reason, self._now_unix_s())
+            values = (kept.id, answer.outputs, answer.status, answer.reason, self._now_unix_s(), kept.id)
             added = database.execute(insert, values).rowcount
             removed = database.execute("DELETE FROM requests WHERE number = ?", (kept.number,)).rowcount
             database.execute("COMMIT")
