@@ -174,7 +174,7 @@ def test_channels_that_are_no_grey_or_colours_are_refused(
 
 @pytest.mark.parametrize("kind", ["JPEG", "TIFF", "JPEG2000"])
 def test_colours_for_print_are_refused(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(InputError, match="has colours as CMYK, and programs turn them .* in different ways"):
+    with pytest.raises(InputError, match=r"has colours as CMYK, and programs turn them .* in different ways"):
         read(tmp_path, saved(Image.fromarray(np.tile(COLOURS, (8, 8, 1))).convert("CMYK"), kind))
 
 

@@ -26,6 +26,9 @@ SINGLE_ANSWER = (
 )
 
 
+BATCH_ADVICE = "export it with its rows first (torch: batch_first=True), their number dynamic, or 1"
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """NumPy dtype name and shape of a tensor; None stands for an unknown shape or dimension."""

@@ -1,5 +1,7 @@
 """Random inputs that the models of a draft really take: sizes and ranges of integers are tried with onnxruntime.
 
+The models run in a process of their own, which a file from elsewhere may bring down, or keep busy for ever.
+
 Models refuse many sizes (a detector wants multiples of 32) and indices (a table has so many rows), and nothing in the
 file says which. So inputs are drawn in one way after another until all operators that they reach run.
 """
@@ -36,6 +38,7 @@ from jellybean_agent import (
     initial_state,
     load_problem_of,
     state_inputs,
+    trial_process,
     unserved_reason,
 )
 from jellybean_protos.plan_format import canonical_json
@@ -95,7 +98,8 @@ def _executors(operator: DraftOperator, edges: Sequence[DraftEdge]) -> list[Exec
         if any(unserved_reason(port.tensor.dtype) for port in model.signature.inputs):
             continue  # `validate` says so
         try:
-            found.append(Executor(model.path, hash_model(model.path)[0], _fed(model, edges)))
+            sha256 = hash_model(model.path)[0]
+            found.append(Executor(model.path, sha256, _fed(model, edges), open_session=trial_process().open))
         except ModelError as error:
             problem = load_problem_of(error)
             if not problem.on_cpu_only:
