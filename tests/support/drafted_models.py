@@ -13,6 +13,7 @@ import onnxruntime as ort
 
 from jellybean.documents import build_problem, load_project, read_file
 from jellybean.serving.http.inference_json import write_response
+from jellybean.tensor_files import write_archive
 from jellybean_agent import (
     DTYPE_BY_DATATYPE,
     WIRE_DTYPES,
@@ -53,7 +54,11 @@ class DraftedModel:
 
 def drafted_model(made: MadeModel, folder: Path) -> DraftedModel | Refused:
     """The project that `init` drafts and `validate` finds valid, with profiles by hand; or why there is none."""
-    done = jellybean("init", str(folder), "--from", str(made.path), status=(0, 2))
+    data = made.path.with_suffix(".npz")
+    if made.has_data:
+        write_archive(data, made.requests[0])
+    given = ["--data", str(data)] if made.has_data else []
+    done = jellybean("init", str(folder), "--from", str(made.path), *given, status=(0, 2))
     if done.returncode:
         return Refused(done.stderr)
     done = jellybean("validate", str(folder), status=(0, 2))

@@ -30,6 +30,7 @@ class MadeModel:
 
     `constants`: what `init` guesses for inputs that are single numbers. `states`: input -> output of a recurrent
     model, whose requests are the chunks of one stream. `is_random`: two runs differ, so only shapes are compared.
+    `has_data`: the first request is given to `init`, as the model does not take random numbers.
     """
 
     what: str
@@ -39,6 +40,7 @@ class MadeModel:
     constants: Mapping[str, Any] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)
     is_random: bool = False
+    has_data: bool = False
 
 
 def made_models(folder: Path, seed: int, count: int) -> Iterator[MadeModel]:

@@ -51,7 +51,10 @@ def load_problem_of(error: ModelError) -> LoadProblem:
         return LoadProblem(text.removesuffix(f": {_EXPORT}"), _EXPORT)
     reason = f"onnxruntime {ort.__version__} does not load the model: {text[code.end() :]}"
     if code[1] == _NO_KERNEL:
-        hint = "export it with types that the CPU computes with (float32), or plan it for a device that has them"
+        hint = (
+            "export it for opset 13 or newer, with types that the CPU computes with (float32), or plan it for a device "
+            "that has them"
+        )
         return LoadProblem(reason, hint, on_cpu_only=True)
     if _NEW_VERSIONS.search(reason):
         hint = "export it for an older opset or IR version, or install a newer onnxruntime"
