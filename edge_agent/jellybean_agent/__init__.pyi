@@ -78,7 +78,9 @@ from .execution.python_code import python_refusal as python_refusal
 from .execution.python_code import split_function_name as split_function_name
 from .execution.python_code import step_folders as step_folders
 from .execution.python_code import step_signature as step_signature
+from .execution.session import OpenSession as OpenSession
 from .execution.session import OperatorCode as OperatorCode
+from .execution.session import open_in_process as open_in_process
 from .execution.tried_models import trial_process as trial_process
 from .inference.envelopes import RequestEnvelope as RequestEnvelope
 from .inference.envelopes import shortest_timeout_s as shortest_timeout_s

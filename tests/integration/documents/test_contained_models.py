@@ -15,12 +15,16 @@ import psutil
 import pytest
 from onnx import TensorProto, helper
 
-from jellybean_agent import CPU, Executor, ModelError, hash_model, load_problem, load_problem_of
+from jellybean.documents import load_project, write_draft
+from jellybean.profiler.errors import ProfileError
+from jellybean.profiler.flow import Flow
+from jellybean.profiler.project import workload_of
+from jellybean_agent import CPU, Executor, ModelError, hash_model, load_problem, load_problem_of, trial_process
 from jellybean_agent.execution.model_process import ModelProcess
 from jellybean_agent.execution.tried_models import SpawnedProcesses
 from tests.support.command_line import jellybean, jellybean_process
 from tests.support.exported_forms import FLOAT, INT64, save_graph
-from tests.support.tiny_models import scale
+from tests.support.tiny_models import scale, spin
 from tests.support.waiting import wait_until
 
 LIMIT_S = 3.0  # of a run
@@ -130,6 +134,20 @@ def test_init_refuses_a_model_that_takes_all_memory_with_its_reason(tmp_path: Pa
     told = " ".join(jellybean("validate", str(tmp_path / "p"), status=2).stderr.split())
     assert "Init has no random inputs that are taken" in told
     assert "while running Expand node" in told
+
+
+def test_profile_names_a_model_that_crashes_on_its_data(tmp_path: Path) -> None:
+    """One that runs as often as its input says: zeros are answered, so that it loads and is tried."""
+    spin(tmp_path / "m.onnx")
+    np.savez(tmp_path / "data.npz", x=np.full((8, 4), 1e18, np.float32))
+    write_draft(tmp_path / "p", [tmp_path / "m.onnx"], tmp_path / "data.npz")
+    flow = Flow(workload_of(load_project(tmp_path / "p", profiles=False)))
+    crash = threading.Timer(0.3, lambda: os.kill(trial_process().pid, signal.SIGSEGV))
+    trial_process().ensure_started()
+    crash.start()
+    with pytest.raises(ProfileError, match=r"operator m, variant m: .*crashed: its process was killed by SIGSEGV"):
+        flow.answer(0, {"m": "m"})
+    crash.join()
 
 
 @pytest.mark.nightly
