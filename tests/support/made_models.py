@@ -550,26 +550,34 @@ def _broken(path: Path, generator: Generator) -> MadeModel:
         {"w": _floats(generator, 64)},
     ).SerializeToString()  # fmt: skip
     other = onnx.TensorProto(dims=[2], data_type=1, float_data=[1.0, 2.0]).SerializeToString()
-    forms: dict[str, bytes] = {
-        "empty": b"",
-        "cut off": whole[: int(generator.integers(1, len(whole)))],
-        "text": b"this is no model\n",
-        "html": b"<!DOCTYPE html><html><body>404</body></html>",
-        "git lfs": b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n",
-        "zip": b"PK\x03\x04" + bytes(60),
-        "pickle": b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x05torch\x94.",
-        "tensor": other,
-        "tflite": b"\x1c\x00\x00\x00TFL3" + bytes(40),
-        "safetensors": b'\x38\x00\x00\x00\x00\x00\x00\x00{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}  '
-        + bytes(4),
-        "gzip": b"\x1f\x8b\x08\x00" + bytes(20),
-        "zeros": bytes(1000),
-        "more behind": whole + b"garbage behind the model",
+    forms: dict[str, tuple[bytes, str]] = {  # content, and words of the reason
+        "empty": (b"", "it is empty: copy or export it again"),
+        "cut off": (whole[: int(generator.integers(1, len(whole)))], "not an ONNX model"),
+        "text": (b"this is no model\n", "it is text"),
+        "JSON": (b'{"graph": {}}', "it is text"),
+        "html": (b"\n<!DOCTYPE html><html><body>404</body></html>", "download the file itself"),
+        "git lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "run git lfs pull"),
+        "zip": (b"PK\x03\x04" + bytes(60), "as torch.save writes: export the model with torch.onnx.export"),
+        "pickle": (b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00\x8c\x05torch\x94.", "a pickle: export the model"),
+        "tensor": (other, "not an ONNX model"),
+        "tflite": (b"\x1c\x00\x00\x00TFL3" + bytes(40), "convert it with tf2onnx"),
+        "ort": (b"\x1c\x00\x00\x00ORTM" + bytes(40), "give the ONNX file that it was made from"),
+        "hdf": (b"\x89HDF\r\n\x1a\n" + bytes(40), "convert the model with tf2onnx"),
+        "gguf": (b"GGUF\x03\x00\x00\x00" + bytes(40), "export the model that it was made from"),
+        "safetensors": (
+            b"\x38" + bytes(7) + b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}  ' + bytes(4),
+            "no model",
+        ),
+        "gzip": (b"\x1f\x8b\x08\x00" + bytes(20), "compressed with gzip: unpack it"),
+        "zeros": (bytes(1000), "damaged"),
+        "more behind": (whole + b"garbage behind the model", "damaged or cut off: copy or export it again"),
     }
     names = sorted(forms)
     name = names[generator.integers(len(names))]
-    path.write_bytes(forms[name])
-    return MadeModel(f"broken: {name}", path, (), "m.onnx")
+    content, refusal = forms[name]
+    path = path.with_suffix(str(generator.choice([".onnx", ".onnx", ".json", ".onnxtxt", ".textproto"])))
+    path.write_bytes(content)
+    return MadeModel(f"broken: {name} {path.suffix}", path, (), refusal)
 
 
 def _quantised(path: Path, generator: Generator) -> MadeModel:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jellybean.documents.checks.foreign_files import foreign_format
 from jellybean_agent import PortNames, unserved_reason
 from jellybean_solver import EdgeKind, JellyBeanError
 
@@ -73,16 +74,16 @@ def read_model(path: Path) -> ModelSignature:
     from google.protobuf.message import DecodeError
 
     try:
-        proto = onnx.load(str(path), load_external_data=False)
+        proto = onnx.load(str(path), format="protobuf", load_external_data=False)
     except (DecodeError, ValueError, RuntimeError) as error:
-        raise ModelFileError(
-            f"{path.name} is not an ONNX model ({str(error).splitlines()[0] if str(error) else 'empty'})"
-        ) from error
+        reason = foreign_format(path) or "it is damaged or cut off: copy or export it again"
+        raise ModelFileError(f"{path.name} is not an ONNX model: {reason}") from error
     weights = {tensor.name for tensor in proto.graph.initializer}
     inputs = tuple(_port(path, value) for value in proto.graph.input if value.name not in weights)
     outputs = tuple(_port(path, value) for value in proto.graph.output)
     if not proto.graph.node and not outputs:
-        raise ModelFileError(f"{path.name} is not an ONNX model with inputs and outputs")
+        reason = foreign_format(path) or "it is damaged, or of another format: export it again"
+        raise ModelFileError(f"{path.name} is not an ONNX model with inputs and outputs: {reason}")
     if not inputs:
         raise ModelFileError(f"{path.name} has no inputs: there is nothing that a request would bring")
     if not outputs:
