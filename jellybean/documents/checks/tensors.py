@@ -78,6 +78,9 @@ def read_model(path: Path) -> ModelSignature:
     except (DecodeError, ValueError, RuntimeError) as error:
         reason = foreign_format(path) or "it is damaged or cut off: copy or export it again"
         raise ModelFileError(f"{path.name} is not an ONNX model: {reason}") from error
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.initializer):
+        if not isinstance(value.name, str):  # protobuf gives the bytes of text that is no UTF-8
+            raise ModelFileError(f"{path.name}: the name {value.name!r:.80} is no UTF-8: export it with another one")
     weights = {tensor.name for tensor in proto.graph.initializer}
     inputs = tuple(_port(path, value) for value in proto.graph.input if value.name not in weights)
     outputs = tuple(_port(path, value) for value in proto.graph.output)

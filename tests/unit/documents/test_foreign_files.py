@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import helper
 
 from jellybean.documents.checks.tensors import ModelFileError, read_model
+from tests.support.exported_forms import FLOAT, save_graph
 
 
 @pytest.mark.parametrize(
@@ -27,3 +30,15 @@ def test_a_file_of_another_format_is_named(tmp_path: Path, content: bytes, reaso
     (tmp_path / f"m.{ending}").write_bytes(content)
     with pytest.raises(ModelFileError, match=f"m.{ending} is not an ONNX model.*{reason}"):
         read_model(tmp_path / f"m.{ending}")
+
+
+@pytest.mark.parametrize("place", ["input", "output", "weight"])
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path, place: str) -> None:
+    names = {"input": "x", "output": "y", "weight": "w"} | {place: "NAME"}
+    node = helper.make_node("Add", [names["input"], names["weight"]], [names["output"]])
+    inputs, outputs = ({names[side]: (FLOAT, ["N", 4])} for side in ("input", "output"))
+    save_graph(tmp_path / "m.onnx", [node], inputs, outputs, {names["weight"]: np.ones(4, np.float32)})
+    content = (tmp_path / "m.onnx").read_bytes()
+    (tmp_path / "m.onnx").write_bytes(content.replace(b"NAME", b"NA\xffE"))
+    with pytest.raises(ModelFileError, match=r"the name b'NA.xffE' is no UTF-8: export it with another one"):
+        read_model(tmp_path / "m.onnx")
