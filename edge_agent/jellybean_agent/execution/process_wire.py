@@ -88,7 +88,9 @@ class SharedMemory:
 
     def _array(self, place: _TensorPlace, min_bytes: int) -> Array:
         (name, shape, at), dtype = place, WIRE_DTYPES[place[0]]
-        if len(shape) > MAX_TENSOR_RANK or any(size < 0 for size in shape) or at < 0 or at % _ALIGNMENT:
+        if len(shape) > MAX_TENSOR_RANK:
+            raise ValueError(f"a tensor of {len(shape)} dimensions; {MAX_TENSOR_RANK} are the limit")
+        if any(size < 0 for size in shape) or at < 0 or at % _ALIGNMENT:
             raise ValueError(f"{name} {shape[:MAX_TENSOR_RANK]} at {at}")
         size = math.prod(shape) * dtype.itemsize
         view = self._mapped(max(at + size, min_bytes))
