@@ -134,6 +134,9 @@ class ModelProcess:
             return process.conversation.receive()
         except _BROKEN as error:
             raise self._end_broken(error, limit_s) from error
+        except BaseException:  # an interrupt: its answer, which comes later, must not be taken for the next one
+            self.close()
+            raise
 
     def unload(self, model: str) -> None:
         """Have the process forget a model, and the memory that it takes."""
@@ -150,6 +153,9 @@ class ModelProcess:
             return process.conversation.receive()
         except _BROKEN as error:
             raise self._end_broken(error, limit_s) from error
+        except BaseException:
+            self.close()
+            raise
 
     def run_async(
         self,

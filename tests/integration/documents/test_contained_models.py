@@ -116,6 +116,28 @@ def test_a_crash_is_told_with_its_signal(tmp_path: Path, process: ModelProcess) 
     assert load_problem(tmp_path / "m.onnx", sha256) is None  # which only loads it
 
 
+def test_a_run_that_is_interrupted_leaves_no_answer_behind(tmp_path: Path, process: ModelProcess) -> None:
+    """Which the next run would take for its own."""
+    endless(tmp_path / "m.onnx")
+    scale(tmp_path / "next.onnx", 2.0)
+    session, after = (
+        process.open(path, hash_model(path)[0], CPU) for path in (tmp_path / "m.onnx", tmp_path / "next.onnx")
+    )
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, interrupted)
+    try:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(KeyboardInterrupt):
+            session.run({"x": np.ones((1, 3), np.float32)})
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not process.is_alive
+    assert after.run({"x": np.ones((1, 4), np.float32)})[0].tolist() == [[2.0] * 4]
+
+
 def test_a_command_that_is_killed_takes_its_process_with_it(tmp_path: Path) -> None:
     """Also from a run that never ends, which reads no connection."""
     endless(tmp_path / "m.onnx")
