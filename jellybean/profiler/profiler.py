@@ -358,8 +358,8 @@ def mixed_note(model: Model, found: BatchDifference) -> str:
     return (
         f"{model.operator} {model.variant} is measured, planned and served one request at a time, as it mixes the "
         f"requests of a batch: of {found.batch} requests, outputs differ by up to {found.difference:.3g} (largest "
-        f"value: {found.largest_value:.3g}) from those of the same requests alone; if the first dimension is time, export it "
-        "with the batch first (torch: batch_first=True)"
+        f"value: {found.largest_value:.3g}) from those of the same requests alone; if the first dimension is time, "
+        "export it with the batch first (torch: batch_first=True)"
     )
 
 
