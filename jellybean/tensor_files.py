@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from jellybean.errors import InputError
-from jellybean_agent import InvalidInputError, describe_error, plain_array
+from jellybean_agent import InvalidInputError, available_memory_bytes, describe_error, plain_array
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -116,10 +116,16 @@ def _named(path: Path, archive: Any, name: str) -> Array:
 
 
 def _member(what: object, archive: Any, name: str) -> Array:
-    values = _plain(what, archive[name])
+    """An array of an archive. InputError if it does not fit into memory: a small file can hold a large one."""
     member = f"{name}.npy" if f"{name}.npy" in archive.zip.namelist() else name
+    size, free_bytes = archive.zip.getinfo(member).file_size, available_memory_bytes()
+    if size > free_bytes:
+        raise InputError(
+            f"{what} has {size:,} bytes unpacked, more than the {free_bytes:,} of memory that are free: save fewer rows"
+        )
+    values = _plain(what, archive[name])
     with archive.zip.open(member) as stream:
-        _check_end(what, stream, archive.zip.getinfo(member).file_size, values)
+        _check_end(what, stream, size, values)
     return values
 
 

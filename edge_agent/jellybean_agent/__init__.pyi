@@ -180,6 +180,7 @@ from .system.machine import Machine as Machine
 from .system.machine import installed_version as installed_version
 from .system.machine import this_machine as this_machine
 from .system.malloc import keep_freed_memory as keep_freed_memory
+from .system.memory import available_memory_bytes as available_memory_bytes
 from .system.open_files import raise_open_file_limit as raise_open_file_limit
 from .system.private_files import stays_inside_folder as stays_inside_folder
 from .system.private_files import write_private_file as write_private_file

@@ -91,3 +91,14 @@ def test_what_stands_behind_an_array_is_not_left_out_without_a_word(tmp_path: Pa
         for read in (lambda path: read_npz(path, "x"), lambda path: read_archived(path, "x"), read_archive):
             with pytest.raises(JellyBeanError, match=reason):
                 read(tmp_path / "x.npz")
+
+
+def test_an_array_that_does_not_fit_into_memory_is_not_unpacked(tmp_path: Path) -> None:
+    """A file of a few bytes may state any size."""
+    np.save(tmp_path / "x.npy", np.zeros(4))
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.write(tmp_path / "x.npy", "x.npy")
+        archive.getinfo("x.npy").file_size = 2**50  # which is written when the archive is closed
+    for read in (lambda path: read_npz(path, "x"), lambda path: read_npz(path, "x[0]"), read_archive):
+        with pytest.raises(JellyBeanError, match=r"x has 1,125,899,906,842,624 bytes unpacked, more than the .* free"):
+            read(tmp_path / "x.npz")
