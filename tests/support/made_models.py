@@ -190,7 +190,14 @@ def _sizes(path: Path, generator: Generator) -> MadeModel:
 
 
 def _several_inputs(path: Path, generator: Generator) -> MadeModel:
-    """Two inputs whose first dimensions are named alike or not, fixed in one, both or none of them."""
+    """Two inputs whose first dimensions are named alike or not, fixed in one, both or none of them; or many inputs."""
+    if generator.random() < 0.3:
+        names = [
+            f"{generator.choice(['x', 'input.', 'onnx::Add_'])}{number}" for number in range(generator.integers(2, 40))
+        ]
+        node = helper.make_node("Sum", names, ["y"])
+        _saved(path, _model([node], [_value(name, ["n", 3]) for name in names], [_value("y", ["n", 3])]))
+        return MadeModel(f"{len(names)} inputs", path, [{name: _floats(generator, 1, 3) for name in names}])
     axes: list[tuple[int | str, int | str]] = [("n", "n"), ("n", "m"), (1, "n"), (1, 1), ("n", 2), (3, "n")]
     first, second = axes[generator.integers(len(axes))]
     names = [
