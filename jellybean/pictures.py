@@ -27,9 +27,11 @@ _SEVERAL_ARE_ONE = ("MPO",)  # what Pillow calls a JPEG with a preview behind it
 _MOST_BITS = {"I": 32, "F": 32, "I;16": 16, "I;16L": 16, "I;16B": 16, "I;16N": 16}
 _GREY = ("1", "L", "LA", "La")
 _ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
-_BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339  # tags of TIFF
+_READ_MODES = frozenset({*_MOST_BITS, *_GREY, *_ALPHA, "P", "RGB"})  # of which each channel is kept, or checked
+_BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLES, _SAMPLE_FORMAT = 258, 262, 277, 339  # tags of TIFF
 # Mode, bits and number format of a TIFF whose bits Pillow gives as numbers of another sign -> their dtype.
 _TIFF_DTYPES = {("I", 32, 1): np.uint32, ("L", 8, 2): np.int8}
+_PPM_NEXT = 64  # bytes behind a PPM in which the next one begins
 _BOX_BYTES = 2**16  # begin of a file in which AVIF and JPEG 2000 say how many bits a channel has
 # What Pillow's decoders raise for damaged files.
 _DAMAGED = (
@@ -57,16 +59,18 @@ def read_picture(path: Path, most_bytes: int) -> Picture:
     """
     with _readable(path), Image.open(path, formats=_FORMATS) as image:
         _check_size(path, image, most_bytes)
+        _check_channels(path, image)
         _check_depth(path, image)
         _check_white(path, image)
-        _check_single(path, image)
-        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+        frames = _check_single(path, image)
+        clear = _clear_grey(image)
+        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)  # which may load the pixels
         image.load()  # which turns a TIFF and removes its orientation
-        _check_opaque(path, image)
+        _check_opaque(path, image, clear)
         upright = ImageOps.exif_transpose(image)
-        is_turned = orientation in range(2, 9)
-        note = f"turned upright, as its orientation {orientation} says" if is_turned else ""
-        return Picture(_pixels(image, upright), note)
+        notes = [f"the first of its {frames} pictures"] if frames > 1 else []
+        notes += [f"turned upright, as its orientation {orientation} says"] if orientation in range(2, 9) else []
+        return Picture(_pixels(image, upright), "; ".join(notes))
 
 
 def conversion_code(path: Path, most_bytes: int) -> str:
@@ -105,6 +109,23 @@ def _check_size(path: Path, image: Image.Image, most_bytes: int) -> None:
         raise InputError(
             f"{path}: {image.width} x {image.height} pixels take {size:,} bytes, more than the {most_bytes:,} that an "
             "input may have: scale it down"
+        )
+
+
+def _check_channels(path: Path, image: Any) -> None:
+    """Colours of another kind are no exact red, green and blue, and Pillow leaves out what it has no channel for."""
+    channels = image.getbands()
+    samples = int(image.tag_v2.get(_SAMPLES, 1)) if image.format == "TIFF" else len(channels)
+    read = sum(channel != "X" for channel in channels)
+    if samples > read:
+        raise InputError(
+            f"{path} has {samples} channels, of which Pillow reads {read}: save it without the others, or its pixels "
+            "with numpy.save"
+        )
+    if image.mode not in _READ_MODES:
+        raise InputError(
+            f"{path} has colours as {image.mode}, and programs turn them into red, green and blue in different ways: "
+            "save it as RGB, with the program that knows its colours"
         )
 
 
@@ -161,20 +182,51 @@ def _bits_of_boxes(kind: str, begin: bytes) -> int:
     return max((8, *((size & 0x7F) + 1 for size in begin[at + 42 : at + 42 + 3 * count : 3])))
 
 
-def _check_single(path: Path, image: Image.Image) -> None:
-    frames = getattr(image, "n_frames", 1)
-    if frames > 1 and image.format not in _SEVERAL_ARE_ONE:
-        raise InputError(f"{path} has {frames} pictures, and a request takes one: save the one that is meant as a PNG")
+def _check_single(path: Path, image: Any) -> int:
+    """The number of pictures in a file, of which the first is read: more than 1 for a picture with a preview."""
+    frames = int(getattr(image, "n_frames", 1))
+    if (frames > 1 and image.format not in _SEVERAL_ARE_ONE) or _has_next_ppm(path, image):
+        count = frames if frames > 1 else "several"
+        raise InputError(f"{path} has {count} pictures, and a request takes one: save the one that is meant as a PNG")
+    return frames
 
 
-def _check_opaque(path: Path, image: Image.Image) -> None:
-    if image.mode not in _ALPHA and not image.has_transparency_data:
+def _has_next_ppm(path: Path, image: Any) -> bool:
+    """True if another picture follows the first of a binary PPM file, as its format allows; Pillow reads one."""
+    if image.format != "PPM" or len(image.tile) != 1 or image.tile[0].codec_name != "raw":
+        return False
+    row_bits = image.width * {"1": 1, "I": 16, "I;16B": 16, "F": 32, "RGB": 24}.get(image.mode, 8)
+    with path.open("rb") as file:
+        file.seek(image.tile[0].offset + image.height * -(-row_bits // 8))
+        return file.read(_PPM_NEXT).lstrip()[:1] == b"P"
+
+
+def _clear_grey(image: Any) -> int | None:
+    """The grey value of a PNG that is transparent, among its pixels' values; None without one.
+
+    Pillow compares it with values that it has stretched to 8 bits, and with none of 16.
+    """
+    value = image.info.get("transparency") if image.format == "PNG" else None
+    if not isinstance(value, int) or image.mode not in ("L", "I;16"):
+        return None
+    if image.mode == "I;16":
+        return value
+    form = str(_decoder_arguments(image)[0]).partition(";")[2]
+    white: int = 2 ** int(form or 8) - 1
+    return (value & white) * (255 // white)
+
+
+def _check_opaque(path: Path, image: Image.Image, clear: int | None) -> None:
+    if clear is not None:
+        is_clear = np.asarray(image) == clear
+    elif image.mode in _ALPHA or image.has_transparency_data:
+        is_clear = np.asarray(image.convert("RGBA").getchannel("A")) != 255
+    else:
         return
-    alpha = np.asarray(image.convert("RGBA").getchannel("A"))
-    if (count := int(np.count_nonzero(alpha != 255))) > 0:
+    if (count := int(np.count_nonzero(is_clear))) > 0:
         raise InputError(
-            f"{path}: {count} of {alpha.size} pixels are transparent, which a tensor of colours cannot say: put it on "
-            "a background and save it without transparency"
+            f"{path}: {count} of {is_clear.size} pixels are transparent, which a tensor of colours cannot say: put it "
+            "on a background and save it without transparency"
         )
 
 

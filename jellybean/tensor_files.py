@@ -6,18 +6,19 @@ All arrays that enter a command are read here, so that each has the values of it
 from __future__ import annotations
 
 import contextlib
+import os
 import tokenize
 import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from jellybean.errors import InputError
-from jellybean_agent import InvalidInputError, describe_error, plain_array
+from jellybean_agent import InvalidInputError, available_memory_bytes, describe_error, plain_array
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -38,6 +39,7 @@ def read_npy(path: Path, row: int | None = None) -> Array:
         if isinstance(loaded, np.lib.npyio.NpzFile):
             with loaded:
                 raise InputError(f"{path} is an archive of arrays; name one: {path}#{_first(loaded.files)}")
+        _check_end(path, stream, os.fstat(stream.fileno()).st_size, loaded)
         return _row_of(path, _with_rows(path, _plain(path, loaded)), row)
 
 
@@ -67,7 +69,7 @@ def read_archive(path: Path) -> dict[str, Array]:
         arrays: dict[str, Array] = {}
         for name in archive.files:
             with _explained(f"{path}#{name}"):
-                arrays[name] = _plain(f"{path}#{name}", archive[name])
+                arrays[name] = _member(f"{path}#{name}", archive, name)
         return arrays
 
 
@@ -110,7 +112,34 @@ def _named(path: Path, archive: Any, name: str) -> Array:
         raise InputError(f"{path} has no array {name!r}; arrays: {', '.join(archive.files)}")
     what = f"{path}#{name}"
     with _explained(what):
-        return _with_rows(what, _plain(what, archive[name]))
+        return _with_rows(what, _member(what, archive, name))
+
+
+def _member(what: object, archive: Any, name: str) -> Array:
+    """An array of an archive. InputError if it does not fit into memory: a small file can hold a large one."""
+    member = f"{name}.npy" if f"{name}.npy" in archive.zip.namelist() else name
+    size, free_bytes = archive.zip.getinfo(member).file_size, available_memory_bytes()
+    if size > free_bytes:
+        raise InputError(
+            f"{what} has {size:,} bytes unpacked, more than the {free_bytes:,} of memory that are free: save fewer rows"
+        )
+    values = _plain(what, archive[name])
+    with archive.zip.open(member) as stream:
+        _check_end(what, stream, size, values)
+    return values
+
+
+def _check_end(what: object, stream: BinaryIO, size: int, values: Array) -> None:
+    """InputError if the bytes of a file go on behind its array: numpy reads the first of several without a word."""
+    stream.seek(0)
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    read(stream)
+    if (left := size - stream.tell() - values.nbytes) > 0:
+        raise InputError(
+            f"{what} has {left:,} bytes behind its first array, which numpy would leave out: save several arrays with "
+            "numpy.savez, a name for each"
+        )
 
 
 def _plain(what: object, values: Any) -> Array:

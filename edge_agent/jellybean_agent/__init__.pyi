@@ -78,7 +78,10 @@ from .execution.python_code import python_refusal as python_refusal
 from .execution.python_code import split_function_name as split_function_name
 from .execution.python_code import step_folders as step_folders
 from .execution.python_code import step_signature as step_signature
+from .execution.session import OpenSession as OpenSession
 from .execution.session import OperatorCode as OperatorCode
+from .execution.session import open_in_process as open_in_process
+from .execution.tried_models import trial_process as trial_process
 from .inference.envelopes import RequestEnvelope as RequestEnvelope
 from .inference.envelopes import shortest_timeout_s as shortest_timeout_s
 from .inference.fast import FastInfer as FastInfer
@@ -177,6 +180,7 @@ from .system.machine import Machine as Machine
 from .system.machine import installed_version as installed_version
 from .system.machine import this_machine as this_machine
 from .system.malloc import keep_freed_memory as keep_freed_memory
+from .system.memory import available_memory_bytes as available_memory_bytes
 from .system.open_files import raise_open_file_limit as raise_open_file_limit
 from .system.private_files import stays_inside_folder as stays_inside_folder
 from .system.private_files import write_private_file as write_private_file

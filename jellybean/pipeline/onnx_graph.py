@@ -81,7 +81,7 @@ class OnnxGraph:
         if not path.is_file():
             raise DocumentError([DocumentProblem(str(path), None, None, "", "there is no such file")])
         try:
-            proto = onnx.load(str(path))
+            proto = onnx.load(str(path), format="protobuf")  # whatever its name ends in
             if proto.ByteSize() > MAX_GRAPH_BYTES:
                 raise GraphError(f"{path} has above 2 GiB of weights: such models are served, but not split (cuts: 0)")
             return cls(proto)

@@ -27,10 +27,13 @@ from jellybean_agent import (
     Executor,
     FanOutPath,
     Instruction,
+    OpenSession,
     RequestFailed,
     RunOperator,
     SendMessage,
     initial_state,
+    open_in_process,
+    trial_process,
 )
 from jellybean_solver import Edge, EdgeKind
 
@@ -196,17 +199,20 @@ class Flow:
             self.input_rows[operator][place] = self._request
 
     def executor(self, model: Model) -> Executor:
-        """The executor of a model, loaded once."""
+        """The executor of a model, loaded once: in a process of its own, which the model may crash on these inputs."""
         key = (model.operator, model.variant)
         if key not in self._executors:
-            self._executors[key] = load(self._workload, model)
+            open_session = open_in_process if model.step is not None else trial_process().open
+            self._executors[key] = load(self._workload, model, open_session=open_session)
         return self._executors[key]
 
 
-def load(workload: Workload, model: Model, device: Device = CPU) -> Executor:
+def load(
+    workload: Workload, model: Model, device: Device = CPU, *, open_session: OpenSession = open_in_process
+) -> Executor:
     """The executor of a model on a device. ProfileError when it cannot be loaded."""
     try:
-        return Executor(*model.code, workload.input_names(model), device=device)
+        return Executor(*model.code, workload.input_names(model), device=device, open_session=open_session)
     except AgentError as error:
         raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error
 

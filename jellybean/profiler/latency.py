@@ -51,6 +51,9 @@ COMPUTE_INPUTS = 3  # inputs whose CPU time is measured for emulated devices
 VARIED_INPUTS = 8  # the same if the sample's inputs differ in shape, as then the time does too
 COMPUTE_RUNS = 5  # minimum number of runs per input and block, back to back and after pauses; slow models: 1
 SAME_OUTPUT = 1e-3  # difference of two outputs that is rounding, as a share of the largest absolute value
+# Difference, as a share of the largest value, above which a model mixes its requests: no batches. Dynamic quantization,
+# whose batches stay with a note, was at most 0.02; a softmax, sum or mean over the rows at least 0.9.
+MIXED_OUTPUT = 0.1
 ROUNDING_STEPS = 8  # the same in steps of the outputs' type, which is more for float16
 COLD_SHARE = 0.5  # time spent on runs after pauses, as a share of the time of an emulated point
 
@@ -87,12 +90,21 @@ class Latency:
 class BatchDifference:
     """Largest difference between an output in a batch of `batch` requests and the same output alone.
 
-    `largest_value`: the largest absolute value of the outputs that were compared.
+    `largest_value`: the largest absolute value of the outputs that were compared; `is_float`: of what type they are.
     """
 
     batch: int
     difference: float
     largest_value: float
+    is_float: bool = True
+
+    @property
+    def is_mixed(self) -> bool:
+        """True if the model computes over its rows, which then are no requests of their own: they may be steps in time.
+
+        Integers may be class labels, of which a little rounding makes others.
+        """
+        return self.is_float and self.difference > MIXED_OUTPUT * self.largest_value
 
 
 class LatencyMeter:
@@ -103,6 +115,7 @@ class LatencyMeter:
         self._block_s = seconds_per_point / BLOCKS
         self._executors: dict[tuple[Model, Device], Executor] = {}
         self._took_s: dict[Point, float] = {}
+        self.mixed: dict[Model, BatchDifference] = {}  # models that no batch is measured of, and why
 
     def expected_s(self, point: Point) -> float:
         """Expected duration in seconds of one more block of a point."""
@@ -184,10 +197,22 @@ class LatencyMeter:
         return self._executors[model, device]
 
     def accepts_batches(self, model: Model) -> bool:
-        """True if a trial run on two stacked requests gives outputs that can be split again."""
-        executor, sample = self._executor(model), self._inputs[model.operator]
-        pair = stack_requests([sample[0], sample[-1]]) if stack_requests(sample) is not None else None
-        if pair is None or any(port.shape[:1] != (-1,) for port in executor.inputs):
+        """True if a trial run on two stacked requests gives outputs that can be split again, and mixes no requests."""
+        sample = self._inputs[model.operator]
+        rows = [sample[0], sample[-1]]
+        pair = stack_requests(rows) if stack_requests(sample) is not None else None
+        if pair is None or not self._splits(model, pair):
+            return False
+        difference = self._compare(Point(model, 1.0, 2), pair, rows)
+        if difference is not None and difference.is_mixed:
+            self.mixed[model] = difference
+            return False
+        return True
+
+    def _splits(self, model: Model, pair: RunInputs) -> bool:
+        """True if the outputs of two stacked requests can be split again."""
+        executor = self._executor(model)
+        if any(port.shape[:1] != (-1,) for port in executor.inputs):
             return False
         try:
             outputs = executor.run(pair).outputs
@@ -243,7 +268,7 @@ class LatencyMeter:
             if expected.dtype.kind == "f":
                 tolerance = max(SAME_OUTPUT, ROUNDING_STEPS * float(np.finfo(expected.dtype).eps)) * largest
             if difference > tolerance and (worst is None or difference > worst.difference):
-                worst = BatchDifference(point.batch, difference, largest)
+                worst = BatchDifference(point.batch, difference, largest, expected.dtype.kind == "f")
         return worst
 
     def result(self, point: Point) -> Latency:

@@ -318,6 +318,7 @@ class _Run:
             self.clock.now("batches", 0.0, f"answers of {model.operator} {model.variant} in batches")
             if (found := meter.batch_difference(point)) is not None:
                 self.batch_notes.append(batch_note(model, found))
+        self.batch_notes += [mixed_note(model, found) for model, found in meter.mixed.items()]
 
     def _expected_s(self, parts: Collection[Part]) -> dict[str, float]:
         models = {(e.operator, e.variant) for e in self.todo_here.measure if e.part in {Part.LATENCY, Part.CUTS}}
@@ -349,6 +350,16 @@ def batch_note(model: Model, found: BatchDifference) -> str:
         f"outputs differ by up to {found.difference:.3g} (largest value: {found.largest_value:.3g}) from those "
         f"of the same requests alone, so answers depend on the load; write `operators.{model.operator}.batch: 1` into "
         "workflow.yaml, or export a model whose rows do not depend on each other (for example static quantization)"
+    )
+
+
+def mixed_note(model: Model, found: BatchDifference) -> str:
+    """A warning about a variant that computes over the rows of a batch, of which none was measured."""
+    return (
+        f"{model.operator} {model.variant} is measured, planned and served one request at a time, as it mixes the "
+        f"requests of a batch: of {found.batch} requests, outputs differ by up to {found.difference:.3g} (largest "
+        f"value: {found.largest_value:.3g}) from those of the same requests alone; if the first dimension is time, "
+        "export it with the batch first (torch: batch_first=True)"
     )
 
 

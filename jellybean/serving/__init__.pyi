@@ -23,7 +23,7 @@ from .errors import SettingsError as SettingsError
 from .gateway.plans.input_advice import InputAdvice as InputAdvice
 from .gateway.plans.input_advice import ONE_ROW as ONE_ROW
 from .gateway.plans.input_advice import read_advice as read_advice
-from .http.number_lists import JSON_DECODER as JSON_DECODER
+from .http.number_lists import decode_json as decode_json
 from .http.number_lists import read_list as read_list
 from .local.launcher import serve_joined as serve_joined
 from .local.running import Running as Running

@@ -35,7 +35,7 @@ class NoAccessError(ServingError):
 
 
 class OtherVersionError(NotRunningError):
-    """Another version of JellyBean started this project's run: this version can neither call nor stop it."""
+    """Another version of JellyBean started this project's run, or another program wrote its state file."""
 
 
 class AlreadyRunningError(ServingError):

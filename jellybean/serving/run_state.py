@@ -47,6 +47,7 @@ from jellybean.serving.run_processes import (
     program_of,
     user_name,
 )
+from jellybean_agent import printable
 
 if TYPE_CHECKING:
     import psutil
@@ -268,8 +269,17 @@ def read_state(directory: Path) -> RunState | None:
 
 
 def _require_ended(directory: Path, version: object, found: Mapping[str, Any]) -> None:
-    """OtherVersionError for the state of another version unless all its processes have ended."""
-    known = [*found.get("processes", ()), *found.get("others", ()), *filter(None, [found.get("keeper")])]
+    """OtherVersionError for the state of another version unless all its processes have ended, and for a foreign file.
+
+    Nothing of a file of an unknown format is used: a file without processes says nothing about a run.
+    """
+    known = [item for name in ("processes", "others", "keeper") for item in _entries(found.get(name))]
+    if not known or not all(isinstance(item, dict) and type(item.get("pid")) is int for item in known):
+        raise OtherVersionError(
+            f"{state_path(directory)} is no state file of JellyBean: it has format {printable(str(version)[:40])}, and "
+            f"no processes of a run (this version reads {_DATED_VERSION} and {STATE_VERSION}). Nothing of it is used: "
+            "move it away, then run the command again"
+        )
     alive = [item for item in known if _may_live(item)]
     if known and not alive:
         return
@@ -279,6 +289,11 @@ def _require_ended(directory: Path, version: object, found: Mapping[str, Any]) -
         f"whose state file has format {version} (this version reads {_DATED_VERSION} and {STATE_VERSION}): use "
         f"that version's commands; its `jellybean down {shell_text(directory)}` stops it"
     )
+
+
+def _entries(items: object) -> list[Any]:
+    """The entries of a list; what else stands there is one."""
+    return items if isinstance(items, list) else [] if items is None else [items]
 
 
 def _may_live(item: object) -> bool:

@@ -6,10 +6,12 @@ refusing everything is no way to pass.
 
 from __future__ import annotations
 
+import io
 import json
 import struct
+import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,9 @@ def made_inputs(folder: Path, seed: int, count: int) -> Iterator[MadeInput]:
         _wide_tiff,
         _literal,
         _png,
+        _small_grey_png,
+        _many_channels,
+        _several_in_one,
     )
     for number in range(count):
         generator = np.random.default_rng([seed, number])
@@ -172,12 +177,19 @@ def _wide_tiff(path: Path, generator: Generator) -> MadeInput:
     return MadeInput(f"tiff {order}{dtype.name} {pixels.shape}", f"{path}.tif".replace(path.name, path.stem), expected)
 
 
-def tiff_bytes(pixels: Array, order: str, *, white_is_zero: bool = False) -> bytes:
-    """A TIFF of [height, width, channels] in one strip. `order`: `<` or `>`."""
+def tiff_bytes(
+    pixels: Array, order: str, *, white_is_zero: bool = False, photometric: int | None = None, extra: Sequence[int] = ()
+) -> bytes:
+    """A TIFF of [height, width, channels] in one strip. `order`: `<` or `>`.
+
+    `photometric`: what the channels are; by their number unless given. `extra`: what each further one is: 0
+    unspecified, 1 and 2 alpha.
+    """
     height, width, channels = pixels.shape
     number_format = {"u": 1, "i": 2, "f": 3}[pixels.dtype.kind]
     data = pixels.astype(pixels.dtype.newbyteorder(order)).tobytes()
-    photometric = 2 if channels == 3 else 0 if white_is_zero else 1
+    if photometric is None:
+        photometric = 2 if channels == 3 else 0 if white_is_zero else 1
     fields: dict[int, tuple[int, list[int]]] = {  # tag -> type (3: 16 bits, 4: 32 bits) and values
         256: (4, [width]),
         257: (4, [height]),
@@ -188,6 +200,7 @@ def tiff_bytes(pixels: Array, order: str, *, white_is_zero: bool = False) -> byt
         277: (3, [channels]),
         278: (4, [height]),
         279: (4, [len(data)]),
+        **({338: (3, [*extra])} if extra else {}),
         339: (3, [number_format] * channels),
     }
     begin = 8 + 2 + 12 * len(fields) + 4
@@ -221,16 +234,84 @@ def _png(path: Path, generator: Generator) -> MadeInput:
     )
 
 
-def png_bytes(pixels: Array, colour_type: int) -> bytes:
-    """A PNG of [height, width, channels] with 8 or 16 bits a channel."""
+def _small_grey_png(path: Path, generator: Generator) -> MadeInput:
+    """A grey PNG of 1 to 16 bits, one value of which may be transparent, which may occur or not."""
+    bits = int(generator.choice([1, 2, 4, 8, 16]))
+    dtype, white = np.dtype("u2" if bits == 16 else "u1"), 2**bits - 1
+    pixels = generator.integers(0, white + 1, (*generator.integers(1, 6, 2), 1)).astype(dtype)
+    clear = int(generator.integers(0, white + 1)) if generator.random() < 0.6 else None
+    path.with_suffix(".png").write_bytes(png_bytes(pixels, 0, bits=bits, clear=clear))
+    is_opaque = clear is None or not (pixels == clear).any()
+    shown = pixels[None, ..., 0] if bits > 4 else pixels[None, ..., 0] * (255 // white)
+    what = f"png of {bits} bits, {clear} transparent, {pixels.ravel().tolist()}"
+    return MadeInput(what, str(path.with_suffix(".png")), shown if is_opaque else None)
+
+
+def _many_channels(path: Path, generator: Generator) -> MadeInput:
+    """A TIFF with channels beyond its grey or colours, or with colours of another kind; Pillow gives some of them."""
+    kinds = {1: 1, 2: 3, 5: 4, 6: 3, 8: 3}  # photometric interpretation -> its channels: grey, RGB, CMYK, YCbCr, LAB
+    photometric = int(generator.choice([1, 2, 1, 2, 5, 6, 8]))
+    extra = int(generator.integers(0, 4)) if photometric < 5 else 0
+    height, width = (int(size) for size in generator.integers(1, 5, 2))
+    pixels = _values(generator, np.dtype("u1"), (height, width, kinds[photometric] + extra))
+    order = str(generator.choice(["<", ">"]))
+    content = tiff_bytes(pixels, order, photometric=photometric, extra=[0] * extra)
+    path.with_suffix(".tif").write_bytes(content)
+    expected = {1: pixels[None, ..., 0], 2: pixels[None]}.get(photometric) if not extra else None
+    what = f"tiff of {pixels.shape[-1]} channels, photometric {photometric} {order}"
+    return MadeInput(what, str(path.with_suffix(".tif")), expected)
+
+
+def _several_in_one(path: Path, generator: Generator) -> MadeInput:
+    """One or two arrays or pictures in one file, as formats allow that are written one after the other."""
+    count, form = int(generator.integers(1, 3)), str(generator.choice(["npy", "npz", "pgm", "ppm", "pfm", "jpeg"]))
+    pixels = generator.integers(0, 256, (3, 4, 3) if form in ("ppm", "jpeg") else (3, 4)).astype(np.uint8)
+    if form in ("npy", "npz"):
+        stream = io.BytesIO()
+        for _ in range(count):
+            np.save(stream, pixels)
+        content, expected = stream.getvalue(), pixels
+        if form == "npz":
+            path = path.with_suffix(".npz")
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.writestr("x.npy", content)
+            return MadeInput(f"npz {count}", f"{path}#x", expected if count == 1 else None)
+    elif form == "jpeg":
+        stream = io.BytesIO()
+        mode = str(generator.choice(["RGB", "CMYK"]))
+        Image.fromarray(pixels).convert(mode).save(stream, "JPEG")
+        content, expected = stream.getvalue(), np.asarray(Image.open(stream))[None]
+        count = 1 if mode == "RGB" else 2
+    else:
+        head = {"pgm": b"P5 4 3 255\n", "ppm": b"P6 4 3 255\n", "pfm": b"Pf\n4 3\n-1.0\n"}[form]
+        floats = pixels.astype("<f4")
+        data = floats[::-1].tobytes() if form == "pfm" else pixels.tobytes()
+        content, expected = (head + data) * count, (floats if form == "pfm" else pixels)[None]
+    path = path.with_suffix(f".{form}")
+    path.write_bytes(content)
+    return MadeInput(f"{form} {count}", str(path), expected if count == 1 else None)
+
+
+def png_bytes(pixels: Array, colour_type: int, *, bits: int | None = None, clear: int | None = None) -> bytes:
+    """A PNG of [height, width, channels] with 8 or 16 bits a channel, or fewer `bits` of one.
+
+    `clear`: the grey value that is transparent.
+    """
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
+    def packed(row: Array) -> bytes:
+        if bits is None or bits >= 8:
+            return row.astype(row.dtype.newbyteorder(">")).tobytes()
+        return np.packbits(np.unpackbits(row.reshape(-1, 1), axis=1)[:, 8 - bits :].ravel()).tobytes()
+
     height, width, _ = pixels.shape
-    head = struct.pack(">IIBBBBB", width, height, 8 * pixels.dtype.itemsize, colour_type, 0, 0, 0)
-    rows = b"".join(b"\0" + row.astype(row.dtype.newbyteorder(">")).tobytes() for row in pixels)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    head = struct.pack(">IIBBBBB", width, height, bits or 8 * pixels.dtype.itemsize, colour_type, 0, 0, 0)
+    rows = b"".join(b"\0" + packed(row) for row in pixels)
+    transparent = b"" if clear is None else chunk(b"tRNS", struct.pack(">H", clear))
+    parts = (chunk(b"IHDR", head), transparent, chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
 def _literal(path: Path, generator: Generator) -> MadeInput:

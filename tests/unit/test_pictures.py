@@ -140,3 +140,55 @@ def test_the_code_that_a_refusal_advises_reads_the_same_pixels(tmp_path: Path, c
     code = conversion_code(tmp_path / "picture", MOST)
     made = eval(code, {"np": np, "Image": Image, "ImageOps": ImageOps})
     assert (made.dtype, made.tolist()) == (found.dtype, found.tolist())
+
+
+@pytest.mark.parametrize(("bits", "clear"), [(1, 1), (2, 2), (4, 9), (8, 200), (16, 60000)])
+def test_the_grey_value_that_is_transparent_is_told_at_each_depth(tmp_path: Path, bits: int, clear: int) -> None:
+    """Pillow compares it with stretched values, and with none of 16 bits."""
+    pixels = np.array([[[0], [clear], [clear]]], np.uint16 if bits == 16 else np.uint8)
+    with pytest.raises(InputError, match="2 of 3 pixels are transparent"):
+        read(tmp_path, png_bytes(pixels, 0, bits=bits, clear=clear))
+    opaque = read(tmp_path, png_bytes(pixels[:, :1], 0, bits=bits, clear=clear))
+    assert opaque.tolist() == [[0]]
+
+
+@pytest.mark.parametrize(
+    ("channels", "photometric", "reason"),
+    [
+        (2, 1, "has 2 channels, of which Pillow reads 1"),
+        (4, 2, "has 4 channels, of which Pillow reads 3"),
+        (5, 2, "has 5 channels, of which Pillow reads 3"),
+        (4, 5, "has colours as CMYK"),
+        (3, 6, "has colours as YCbCr"),
+        (3, 8, "has colours as LAB"),
+    ],
+)
+def test_channels_that_are_no_grey_or_colours_are_refused(
+    tmp_path: Path, channels: int, photometric: int, reason: str
+) -> None:
+    pixels = np.arange(6 * channels, dtype=np.uint8).reshape(2, 3, channels)
+    extra = [0] * (channels - (3 if photometric == 2 else 1)) if photometric < 5 else []
+    with pytest.raises(InputError, match=reason):
+        read(tmp_path, tiff_bytes(pixels, "<", photometric=photometric, extra=extra))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "TIFF", "JPEG2000"])
+def test_colours_for_print_are_refused(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(InputError, match=r"has colours as CMYK, and programs turn them .* in different ways"):
+        read(tmp_path, saved(Image.fromarray(np.tile(COLOURS, (8, 8, 1))).convert("CMYK"), kind))
+
+
+@pytest.mark.parametrize(
+    "content", [b"P4 8 1\n\x55", b"P5 2 1 255\n\1\2", b"P6 1 1 255\n\1\2\3", b"Pf\n1 1\n-1\n" + bytes(4)]
+)
+def test_of_pictures_one_after_the_other_none_is_taken(tmp_path: Path, content: bytes) -> None:
+    assert read(tmp_path, content).size
+    assert read(tmp_path, content + b"\n").size
+    with pytest.raises(InputError, match="has several pictures, and a request takes one"):
+        read(tmp_path, content + content)
+
+
+def test_a_preview_behind_a_picture_is_left_out_and_that_is_said(tmp_path: Path) -> None:
+    image = Image.fromarray(COLOURS)
+    (tmp_path / "x").write_bytes(saved(image, "MPO", save_all=True, append_images=[image.rotate(180)]))
+    assert read_picture(tmp_path / "x", MOST).note == "the first of its 2 pictures"

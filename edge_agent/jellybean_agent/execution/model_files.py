@@ -23,6 +23,7 @@ from jellybean_agent.system.private_files import stays_inside_folder
 
 MAX_MODEL_BYTES = 2**31  # size limit of a protobuf message
 MAX_DATA_BYTES = 2**36  # of one data file that is downloaded; what is loaded is limited by the process's memory
+_ONE_PROCESSOR = "com.microsoft.nchwc."  # operators whose weights are laid out for the registers of a processor
 _SETTLED_NS = 2 * 10**9  # age above which two contents of a file have two times: above the clock tick of file systems
 
 
@@ -132,7 +133,12 @@ def read_model(path: Path, sha256: str) -> ModelContent:
     scan = scan_model(onnx)
     if scan.unknown_operator:
         known = ", ".join(name or "ai.onnx" for name in OPERATOR_DOMAINS)
-        raise ModelError(f"model {path}: operator {scan.unknown_operator} is not of {known}: others are not run")
+        advice = "others are not run"
+        if scan.unknown_operator.startswith(_ONE_PROCESSOR):
+            advice = (
+                "it is of one kind of processor, for which onnxruntime optimised the model: give the model before that"
+            )
+        raise ModelError(f"model {path}: operator {scan.unknown_operator} is not of {known}: {advice}")
     return content
 
 

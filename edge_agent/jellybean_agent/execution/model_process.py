@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from jellybean_agent.errors import (
     AgentError,
@@ -21,7 +21,6 @@ from jellybean_agent.errors import (
     RefusedValuesError,
 )
 from jellybean_agent.execution.emulation import EmulatedFinish
-from jellybean_agent.execution.process_pool import ModelProcessPool
 from jellybean_agent.execution.process_wire import Conversation, ProcessMessage
 from jellybean_agent.execution.python_code import PythonStep
 from jellybean_agent.execution.session import OperatorCode
@@ -39,6 +38,7 @@ _FAULTS: Mapping[str, type[AgentError]] = {
     "values": RefusedValuesError,
 }
 _BROKEN = (OSError, ValueError, KeyError, TypeError, MemoryError)
+_UNLOADED = -1  # no generation of processes
 Feed = Mapping[str, Array]  # a model's inputs by name
 
 
@@ -74,6 +74,18 @@ class _RunningProcess:
         self.conversation.close()
 
 
+class ProcessStarter(Protocol):
+    """Starts and ends model processes: an agent's pool, or one by one for a command."""
+
+    def new_process(self) -> tuple[Conversation, int]:
+        """Start a process: (connection to it, its process id). TransientError if that is impossible."""
+        ...
+
+    def end_process(self, pid: int) -> int:
+        """Kill a process; returns its exit code, as `os.waitstatus_to_exitcode` has it."""
+        ...
+
+
 class ModelProcess:
     """The process that runs a worker's models; started when needed, and again after it has died.
 
@@ -81,7 +93,7 @@ class ModelProcess:
     """
 
     def __init__(
-        self, pool: ModelProcessPool, *, load_limit_s: float = LOAD_LIMIT_S, run_limit_s: float = RUN_LIMIT_S
+        self, pool: ProcessStarter, *, load_limit_s: float = LOAD_LIMIT_S, run_limit_s: float = RUN_LIMIT_S
     ) -> None:
         """A process that takes longer than the limits (seconds) to load or run a model is killed."""
         self._pool, self._limits_s = pool, {"load": load_limit_s, "run": run_limit_s}
@@ -122,6 +134,14 @@ class ModelProcess:
             return process.conversation.receive()
         except _BROKEN as error:
             raise self._end_broken(error, limit_s) from error
+        except BaseException:  # an interrupt: its answer, which comes later, must not be taken for the next one
+            self.close()
+            raise
+
+    def unload(self, model: str) -> None:
+        """Have the process forget a model, and the memory that it takes."""
+        if self._process is not None:
+            self.load({"do": "unload", "path": model})
 
     def run(self, model: str, feeds: Sequence[Feed]) -> ProcessMessage:
         """Run a loaded model once per feed; returns the answer. ModelProcessDiedError if there is no valid answer."""
@@ -133,6 +153,9 @@ class ModelProcess:
             return process.conversation.receive()
         except _BROKEN as error:
             raise self._end_broken(error, limit_s) from error
+        except BaseException:
+            self.close()
+            raise
 
     def run_async(
         self,
@@ -265,6 +288,16 @@ class ProcessSession:
         except ModelProcessDiedError as error:
             raise _crash(error) from error
         return self._outputs(answer, 1)[0]
+
+    def close(self) -> None:
+        """Unload the model until the next run. ModelError if that crashes."""
+        if not self.is_loaded:
+            return
+        self._generation = _UNLOADED
+        try:
+            self._process.unload(self._model)
+        except ModelProcessDiedError as error:
+            raise ModelError(f"model {self._code}: unloading it crashed: its process {error}") from error
 
     @property
     def is_loaded(self) -> bool:

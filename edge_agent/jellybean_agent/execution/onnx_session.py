@@ -20,7 +20,7 @@ from jellybean_agent.execution.value_faults import ValueFaults
 from jellybean_agent.system.device import Device
 from jellybean_agent.tensors.dtypes import is_served, no_served_output, unserved_reason
 from jellybean_agent.tensors.ports import TensorPort
-from jellybean_agent.tensors.tensors import Array
+from jellybean_agent.tensors.tensors import MAX_TENSOR_RANK, Array
 
 _DTYPE_BY_ONNX_TYPE = {
     "tensor(float)": "float32",
@@ -41,6 +41,11 @@ class OnnxSession:
         for port in self.inputs:
             if reason := unserved_reason(port.dtype):
                 raise ModelError(f"model {path}: input {port.name} {reason}")
+            if len(port.shape) > MAX_TENSOR_RANK:
+                count = len(port.shape)
+                raise ModelError(
+                    f"model {path}: input {port.name} has {count} dimensions, and a tensor at most {MAX_TENSOR_RANK}"
+                )
         self._value_faults = ValueFaults(self._run)
         self._names = [port.name for port in self.outputs if is_served(port)]
         if not self._names:

@@ -1,6 +1,7 @@
 """Code of the forked processes: the fork server, and the loop of a model process.
 
-A model process gets its commands (load, run) over a socket; tensors lie in memory that it shares with the agent.
+A model process gets its commands (load, unload, run) over a socket; tensors lie in memory that it shares with the
+agent. As a module it is a model process of a command: `python -m` with the files of both, and its limit of memory.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import gc
 import json
 import os
 import resource
+import select
 import signal
 import socket
 import struct
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -106,6 +109,8 @@ def _serve_models(conversation: Conversation, memory_bytes: int) -> None:
                 sessions[header["path"]] = session
                 answer = {"inputs": _port_list(session.inputs), "outputs": _port_list(session.outputs)}
                 gc.freeze()  # exclude current objects from garbage collection: they live as long as the process
+            elif header["do"] == "unload":
+                sessions.pop(header["path"], None)
             else:
                 outputs = _run_each(sessions[header["path"]], header, request.arrays)
         except Exception as error:  # noqa: BLE001  (the process' boundary: the agent reports it)
@@ -156,3 +161,24 @@ def limit_memory(memory_bytes: int) -> None:
 
 def _port_list(ports: Sequence[TensorPort]) -> list[list[Any]]:
     return [[port.name, port.dtype, list(port.shape)] for port in ports]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve a command as its model process, until it closes the connection or ends."""
+    connection_file, memory_file, memory_bytes = map(int, arguments)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal, for the command, which then closes the connection
+    connection = socket.socket(fileno=connection_file)
+    threading.Thread(target=_end_with_peer, args=(connection,), daemon=True).start()
+    _serve_models(Conversation(connection, SharedMemory(memory_file)), memory_bytes)
+
+
+def _end_with_peer(connection: socket.socket) -> None:
+    """End this process once the other end is gone, also during a run that never ends."""
+    closed = select.poll()
+    closed.register(connection, 0)
+    closed.poll()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -12,7 +12,6 @@ OpenBLAS, which has threads from its import on, ends them before a fork by a han
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import socket
@@ -60,13 +59,11 @@ class ModelProcessPool:
     def new_process(self) -> tuple[Conversation, int]:
         """Start a model process: (connection to it, its process id). TransientError if the fork server has died."""
         mine, other = socket.socketpair()
-        memory = SharedMemory(os.memfd_create("jellybean-tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
-        fcntl.fcntl(memory.file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)  # a model process must not truncate it
-        conversation = Conversation(mine, memory)
+        conversation = Conversation(mine, SharedMemory.create())
         try:
             with self._lock:
                 control = self._open_control()
-                socket.send_fds(control, [NEW_PROCESS], [other.fileno(), memory.file])
+                socket.send_fds(control, [NEW_PROCESS], [other.fileno(), conversation.memory.file])
                 pid, _ = PID_AND_CODE.unpack(receive_exactly(control, PID_AND_CODE.size))
         except OSError as error:
             conversation.close()

@@ -6,6 +6,7 @@ are cached in encoded and in parsed form. Incoming data is checked like data fro
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import mmap
@@ -15,7 +16,7 @@ import struct
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -63,6 +64,13 @@ class SharedMemory:
         self._map: mmap.mmap | None = None
         self._size = 0
 
+    @classmethod
+    def create(cls) -> Self:
+        """New memory, which a model process that gets its file cannot truncate."""
+        file = os.memfd_create("jellybean-tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        return cls(file)
+
     def lay_out(self, arrays: Sequence[Array]) -> tuple[list[_TensorPlace], list[Array]]:
         """(places, views) for arrays like these. ValueError for too many bytes or a dtype that cannot be sent."""
         places: list[_TensorPlace] = []
@@ -80,7 +88,9 @@ class SharedMemory:
 
     def _array(self, place: _TensorPlace, min_bytes: int) -> Array:
         (name, shape, at), dtype = place, WIRE_DTYPES[place[0]]
-        if len(shape) > MAX_TENSOR_RANK or any(size < 0 for size in shape) or at < 0 or at % _ALIGNMENT:
+        if len(shape) > MAX_TENSOR_RANK:
+            raise ValueError(f"a tensor of {len(shape)} dimensions; {MAX_TENSOR_RANK} are the limit")
+        if any(size < 0 for size in shape) or at < 0 or at % _ALIGNMENT:
             raise ValueError(f"{name} {shape[:MAX_TENSOR_RANK]} at {at}")
         size = math.prod(shape) * dtype.itemsize
         view = self._mapped(max(at + size, min_bytes))

@@ -18,7 +18,7 @@ from jellybean.errors import InputError
 from jellybean.pictures import conversion_code, read_picture
 from jellybean.quantities import did_you_mean, quoted
 from jellybean.serving.gateway.plans.input_advice import ONE_ROW, InputAdvice, read_advice
-from jellybean.serving.http.number_lists import JSON_DECODER, read_list
+from jellybean.serving.http.number_lists import decode_json, read_list
 from jellybean.tensor_files import Array, name_and_row, read_npy, read_npz
 from jellybean_agent import WIRE_DTYPES, InvalidInputError, checked_shape, describe_error
 
@@ -198,7 +198,7 @@ def _literal(text: str) -> Array | None:
     """The tensor of a literal; None if the text is none."""
     dtype, numbers = _typed(text)
     try:
-        value: Any = JSON_DECODER.decode(numbers.strip())
+        value: Any = decode_json(numbers.strip())
     except (ValueError, RecursionError, InvalidInputError):
         if text.startswith("[") or (dtype in WIRE_DTYPES and numbers.lstrip()[:1] == "["):
             raise InputError(

@@ -10,6 +10,7 @@ from jellybean.documents.checks.checked import CheckedWorkflow, certain_answers
 from jellybean.documents.checks.conversions import Conversion, on_array, steps_between
 from jellybean.documents.checks.step_shapes import with_given_shapes
 from jellybean.documents.checks.tensors import (
+    BATCH_ADVICE,
     SINGLE_ANSWER,
     ModelSignature,
     Port,
@@ -218,8 +219,9 @@ def _check_fit(
         found = _edge_problems(workflow, (*base, index), edge, port, models.get(edge.upstream, {}))
         if edge.upstream in arrays:
             found.compare(_row_of(arrays[edge.upstream]), port, edge.kind, HELD_OUT)
-        if why := batch_problem(port, edge.kind):
-            found.by_reason.setdefault(why, [])
+        wrong_rows = batch_problem(port, edge.kind)
+        if wrong_rows:
+            found.by_reason.setdefault(wrong_rows, [])
         for message, upstreams in found.by_reason.items():
             origin = f"{edge.upstream} ({', '.join(upstreams)})" if upstreams else edge.upstream
             text = f"{origin} does not fit input {port.name!r} of {operator} {variant}: {message}"
@@ -227,6 +229,7 @@ def _check_fit(
             senders = models.get(edge.upstream, {})
             other_output = _other_output(written, edge, port, senders) or _own_outputs(edge, port, upstreams, senders)
             change = "change the model" if upstreams == [HELD_OUT] else "change one of the models"
+            change = BATCH_ADVICE if message == wrong_rows else change
             conversions = _conversions(workflow, written, edge, found, message)
             workflow.tree.add((*base, index), text, ", or ".join([*other_output, change, *conversions]))
 

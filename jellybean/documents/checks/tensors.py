@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jellybean.documents.checks.foreign_files import foreign_format
 from jellybean_agent import PortNames, unserved_reason
 from jellybean_solver import EdgeKind, JellyBeanError
 
@@ -24,6 +25,9 @@ SINGLE_ANSWER = (
     "a single number (shape []), and an answer has a row for each request: export the model with shape [1], or write "
     "another output of it as output: NAME in its variant"
 )
+
+
+BATCH_ADVICE = "export it with its rows first (torch: batch_first=True), their number dynamic, or 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +74,19 @@ def read_model(path: Path) -> ModelSignature:
     from google.protobuf.message import DecodeError
 
     try:
-        proto = onnx.load(str(path), load_external_data=False)
+        proto = onnx.load(str(path), format="protobuf", load_external_data=False)
     except (DecodeError, ValueError, RuntimeError) as error:
-        raise ModelFileError(
-            f"{path.name} is not an ONNX model ({str(error).splitlines()[0] if str(error) else 'empty'})"
-        ) from error
+        reason = foreign_format(path) or "it is damaged or cut off: copy or export it again"
+        raise ModelFileError(f"{path.name} is not an ONNX model: {reason}") from error
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.initializer):
+        if not isinstance(value.name, str):  # protobuf gives the bytes of text that is no UTF-8
+            raise ModelFileError(f"{path.name}: the name {value.name!r:.80} is no UTF-8: export it with another one")
     weights = {tensor.name for tensor in proto.graph.initializer}
     inputs = tuple(_port(path, value) for value in proto.graph.input if value.name not in weights)
     outputs = tuple(_port(path, value) for value in proto.graph.output)
     if not proto.graph.node and not outputs:
-        raise ModelFileError(f"{path.name} is not an ONNX model with inputs and outputs")
+        reason = foreign_format(path) or "it is damaged, or of another format: export it again"
+        raise ModelFileError(f"{path.name} is not an ONNX model with inputs and outputs: {reason}")
     if not inputs:
         raise ModelFileError(f"{path.name} has no inputs: there is nothing that a request would bring")
     if not outputs:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from jellybean.documents.checks.tensors import Port, Tensor, misfits
+from jellybean.documents.checks.tensors import BATCH_ADVICE, Port, Tensor, misfits
 from jellybean.documents.draft.wiring import DraftSource
 from jellybean.errors import InputError
 from jellybean.quantities import SIZE, format_quantity
@@ -79,7 +79,7 @@ def random_inputs(sources: Sequence[DraftSource], drawing: Drawing = Drawing()) 
 def draw(source: DraftSource, drawing: Drawing) -> Array | None:
     """Random requests of a source, which depend on its name and the drawing only."""
     tensor = source.tensor
-    if not tensor.shape or unserved_reason(tensor.dtype):
+    if not tensor.shape or unserved_reason(tensor.dtype) or takes_other_rows(tensor):
         return None
     dtype, sizes = np.dtype(tensor.dtype), [drawing.size if size is None else size for size in tensor.shape[1:]]
     row_bytes = max(1, math.prod(sizes) * dtype.itemsize)
@@ -109,12 +109,19 @@ def drawn_by_init(name: str, array: Array) -> bool:
     return any(rows is not None and np.array_equal(rows[: len(array)], array[: len(rows)]) for rows in drawn)
 
 
+def takes_other_rows(tensor: Tensor) -> bool:
+    """True if a model takes another number of rows than the 1 of a request, so that no request fits."""
+    return tensor.shape is not None and tensor.shape[:1] not in ((), (None,), (1,))
+
+
 def undrawn_reason(tensor: Tensor) -> str:
     """Why there are no random requests of a tensor of numbers; empty for text, of which checks tell."""
     if unserved_reason(tensor.dtype):
         return ""
     if tensor.shape is None:
         return "the model does not state its number of dimensions"
+    if takes_other_rows(tensor):
+        return f"a request has 1 row, and the model takes exactly {tensor.shape[0]}: {BATCH_ADVICE}"
     row_bytes = math.prod(OPEN_SIZE if size is None else size for size in tensor.shape[1:])
     row_bytes *= np.dtype(tensor.dtype).itemsize
     if row_bytes > MAX_TENSOR_BYTES:

@@ -176,7 +176,7 @@ def valid_name(text: str) -> str:
 def _rows(file: Path) -> Mapping[str, Rows]:
     import onnx
 
-    graph = onnx.load(str(file), load_external_data=False).graph
+    graph = onnx.load(str(file), format="protobuf", load_external_data=False).graph
     sizes: dict[str, Rows] = {}
     for value in (*graph.input, *graph.output):
         shape = value.type.tensor_type.shape.dim

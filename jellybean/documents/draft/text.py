@@ -11,7 +11,7 @@ from jellybean.documents.checks.conversions import on_array, steps_between
 from jellybean.documents.checks.files import sha256_of
 from jellybean.documents.checks.tensors import Port, Tensor, misfits
 from jellybean.documents.draft.blank import DRAFT_INFRASTRUCTURE
-from jellybean.documents.draft.heldout import LABELS, Array, HeldOutDraft, request_bytes
+from jellybean.documents.draft.heldout import LABELS, Array, HeldOutDraft, request_bytes, takes_other_rows
 from jellybean.documents.draft.models import DraftModel, DraftOperator
 from jellybean.documents.draft.port_comments import port_text, ports_text
 from jellybean.documents.draft.wiring import Draft, DraftEdge, DraftSource
@@ -133,7 +133,8 @@ def _missing_inputs(source: DraftSource, draft: Draft, data: HeldOutDraft) -> st
     else:
         fits = f", and no array of the data fits {wanted}" if candidates is not None else ""
         if refusal := data.refusals.get(source.name):
-            fits = f". Init has no random inputs that are taken for {wanted}: {refusal}. Give real ones, or --data"
+            advice = "" if takes_other_rows(source.tensor) else ". Give real ones, or --data"
+            fits = f". Init has no random inputs that are taken for {wanted}: {refusal}{advice}"
         text += f", saved with numpy.savez: {HELD_OUT_FILE}#{source.name}{fits}"
     doubtful = [
         name for name, edges in draft.edges.items() if any(e.upstream == source.name and e.guess for e in edges)

@@ -1,5 +1,7 @@
 """Random inputs that the models of a draft really take: sizes and ranges of integers are tried with onnxruntime.
 
+The models run in a process of their own, which a file from elsewhere may bring down, or keep busy for ever.
+
 Models refuse many sizes (a detector wants multiples of 32) and indices (a table has so many rows), and nothing in the
 file says which. So inputs are drawn in one way after another until all operators that they reach run.
 """
@@ -14,6 +16,7 @@ from itertools import product
 
 import numpy as np
 
+from jellybean.documents.checks.tensors import SINGLE_ANSWER
 from jellybean.documents.draft.heldout import (
     INTEGERS,
     STREAMS,
@@ -27,7 +30,9 @@ from jellybean.documents.draft.heldout import (
 from jellybean.documents.draft.models import DraftModel, DraftOperator
 from jellybean.documents.draft.wiring import Draft, DraftEdge, DraftSource
 from jellybean.errors import InputError
+from jellybean.quantities import SIZE, format_quantity
 from jellybean_agent import (
+    MAX_TENSOR_BYTES,
     AgentError,
     Executor,
     ModelError,
@@ -36,6 +41,7 @@ from jellybean_agent import (
     initial_state,
     load_problem_of,
     state_inputs,
+    trial_process,
     unserved_reason,
 )
 from jellybean_protos.plan_format import canonical_json
@@ -88,14 +94,19 @@ def _tried(draft: Draft, drawn: HeldOutDraft) -> HeldOutDraft:
     return HeldOutDraft({name: arrays[name] for name in array_of}, array_of, is_random=True, refusals=refusals)
 
 
-def _executors(operator: DraftOperator, edges: Sequence[DraftEdge]) -> list[Executor]:
-    """The models of an operator; without those that only another device than the CPU loads, or that take text."""
-    found: list[Executor] = []
+def _executors(operator: DraftOperator, edges: Sequence[DraftEdge]) -> list[tuple[Executor, str]]:
+    """The models of an operator, each with the output that is its answer.
+
+    Without those that only another device than the CPU loads, or that take text.
+    """
+    found: list[tuple[Executor, str]] = []
     for model in operator.variants.values():
         if any(unserved_reason(port.tensor.dtype) for port in model.signature.inputs):
             continue  # `validate` says so
         try:
-            found.append(Executor(model.path, hash_model(model.path)[0], _fed(model, edges)))
+            sha256 = hash_model(model.path)[0]
+            executor = Executor(model.path, sha256, _fed(model, edges), open_session=trial_process().open)
+            found.append((executor, model.signature.outputs[0].name))
         except ModelError as error:
             problem = load_problem_of(error)
             if not problem.on_cpu_only:
@@ -175,7 +186,7 @@ class _Trial:
     """The operators of a connected part of a draft, in the order of the data, with their models."""
 
     edges: Mapping[str, tuple[DraftEdge, ...]]
-    models: Sequence[tuple[str, Sequence[Executor]]]
+    models: Sequence[tuple[str, Sequence[tuple[Executor, str]]]]
 
     def refusal(self, arrays: Mapping[str, Array]) -> tuple[str, str] | None:
         """An operator that does not take a row, and why; None if all that is tried are taken."""
@@ -194,21 +205,42 @@ class _Trial:
             if not all(edge.upstream in tensors for edge in edges):
                 continue  # below a model that did not run here, or that has no rows to go on with
             inputs = [_sent(tensors[edge.upstream], edge) for edge in edges]
-            for executor in executors:
+            for number, (executor, answer) in enumerate(executors):
                 state = initial_state(executor.inputs[len(edges) :])
                 try:
                     outputs = executor.run((*inputs, *state)).outputs
                 except AgentError as error:
                     return name, " ".join(str(error).split())[:_MAX_REASON]
-                if executor is executors[0]:
+                if reason := self._unsent_reason(name, answer, outputs):
+                    return name, reason
+                if number == 0:
                     self._pass_on(name, outputs, tensors)
         return None
+
+    def _unsent_reason(self, name: str, answer: str, outputs: Mapping[str, Array]) -> str:
+        """Why what an operator gives cannot be sent, which shapes in the file did not show; empty if it can.
+
+        `answer`: the model's output that is sent where no edge names another one.
+        """
+        read = {edge.output or answer for edges in self.edges.values() for edge in edges if edge.upstream == name}
+        sent = ((output, outputs[output]) for output in read or {answer} if output in outputs)
+        return next((reason for output, array in sent if (reason := _unsent_reason(output, array))), "")
 
     def _pass_on(self, name: str, outputs: Mapping[str, Array], tensors: dict[str, Array]) -> None:
         sent = {edge.output for edges in self.edges.values() for edge in edges if edge.upstream == name}
         answer = outputs.get(next(iter(sent), None) or next(iter(outputs)))
         if len(sent) == 1 and answer is not None and answer.ndim and len(answer):
             tensors[name] = answer
+
+
+def _unsent_reason(name: str, answer: Array) -> str:
+    """Why an answer cannot be sent, which its shape in the file did not show; empty if it can."""
+    if answer.ndim == 0:
+        return f"output {name} is {SINGLE_ANSWER}"
+    if answer.nbytes > MAX_TENSOR_BYTES:
+        sizes = [format_quantity(SIZE, size, 3) for size in (answer.nbytes, MAX_TENSOR_BYTES)]
+        return f"output {name} has {sizes[0]}, and a tensor at most {sizes[1]}: answer with less of it"
+    return ""
 
 
 def _sent(tensor: Array, edge: DraftEdge) -> Array | tuple[Array, ...]:

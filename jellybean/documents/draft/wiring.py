@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from itertools import chain, count
 
 from jellybean.documents.checks.tensors import Port, Tensor, misfits
 from jellybean.documents.draft.models import DraftOperator, valid_name
@@ -322,9 +323,8 @@ def _same_source(left: Port, right: Port) -> bool:
 def _source_name(ports: Sequence[Port], operator: str, *, alone: bool, taken: set[str]) -> str:
     given = next((valid_name(port.name) for port in ports if not _is_exporters(port.name)), "")
     name = given or (_SOURCE if alone else f"{operator}_{_SOURCE}")
-    while name in taken:
-        name = f"{name}_{_SOURCE}"
-    return name
+    names = chain([name, f"{name}_{_SOURCE}"], (f"{name}_{_SOURCE}_{number}" for number in count(2)))
+    return next(name for name in names if name not in taken)
 
 
 def _is_exporters(name: str) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import Message
 
-from jellybean.serving.http.number_lists import JSON_DECODER, NumberList, find_end, read_list, read_numbers
+from jellybean.serving.http.number_lists import NumberList, decode_json, find_end, read_list, read_numbers
 from jellybean.serving.http.turns import Steps, at_once
 from jellybean_agent import (
     DTYPE_BY_DATATYPE,
@@ -223,7 +223,7 @@ def _document(body: bytes, json_bytes: int) -> Steps[tuple[dict[str, Any], list[
 
 def _loads(text: bytes) -> dict[str, Any]:
     try:
-        document = JSON_DECODER.decode(text.decode("utf-8-sig"))
+        document = decode_json(text.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"not JSON: {str(error)[:200]}") from error
     if not isinstance(document, dict):

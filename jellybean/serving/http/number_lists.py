@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -32,16 +33,27 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-JSON_DECODER = json.JSONDecoder(parse_constant=_INFINITE.__getitem__, object_pairs_hook=_unique_keys)
+class NegativeZero(int):
+    """The number -0 of JSON: zero among integers, and the zero with a sign among floats."""
+
+
+def _integer(digits: str) -> int:
+    return NegativeZero() if digits == "-0" else int(digits)
+
+
+_DECODING: dict[str, Any] = {"parse_constant": _INFINITE.__getitem__, "object_pairs_hook": _unique_keys}
+_DECODER, _SIGNED_DECODER = json.JSONDecoder(**_DECODING), json.JSONDecoder(parse_int=_integer, **_DECODING)
+_NEGATIVE_ZERO = re.compile(r"-0(?![\d.eE])")  # what C's %g and Go write for -0.0
 _TYPES: dict[str, frozenset[type[Any]]] = {  # kind of a dtype -> types of the elements that it accepts
     "b": frozenset({bool}),
-    "i": frozenset({int}),
-    "u": frozenset({int}),
-    "f": frozenset({int, float}),
+    "i": frozenset({int, NegativeZero}),
+    "u": frozenset({int, NegativeZero}),
+    "f": frozenset({int, float, NegativeZero}),
 }
 _TYPE_WORDS: dict[type[Any], str] = {
     bool: "true or false",
     int: "a whole number",
+    NegativeZero: "a whole number",
     float: "a fraction",
     type(None): "null",
     str: f"text, but {TEXT_NOT_SERVED}",
@@ -57,6 +69,14 @@ _MAY_FOLLOW = np.zeros((4, 4), np.bool_)  # [kind of a character, kind of the ne
 for _before, _after in ((_OPEN, (_OPEN, _VALUE)), (_CLOSE, (_CLOSE, _COMMA)), (_COMMA, (_OPEN, _VALUE))):
     _MAY_FOLLOW[_before, _after] = True
 _MAY_FOLLOW[_VALUE, (_CLOSE, _COMMA, _VALUE)] = True
+
+
+def decode_json(text: str) -> Any:
+    """The value of a JSON text: integers have all their digits, and -0 its sign. ValueError if it is none.
+
+    InvalidInputError for a key that comes twice in one object.
+    """
+    return (_SIGNED_DECODER if _NEGATIVE_ZERO.search(text) else _DECODER).decode(text)
 
 
 class NumberList(NamedTuple):
@@ -243,7 +263,7 @@ class _Nesting:
 def _parse(text: str, where: str, first: int) -> list[Any]:
     """The elements of a piece whose first one has the index `first`; there is at least one."""
     try:
-        values: list[Any] = JSON_DECODER.decode(f"[{text}]")
+        values: list[Any] = decode_json(f"[{text}]")
     except json.JSONDecodeError as error:
         index = first + text.count(",", 0, max(error.pos - 1, 0))
         raise InvalidInputError(f"{where.format(index)} is no number") from error
@@ -256,8 +276,8 @@ def _parse(text: str, where: str, first: int) -> list[Any]:
 
 def _converted(values: list[Any], wanted: np.dtype[Any], dtype: str, where: str, first: int) -> Array:
     """Elements as an array of their dtype. InvalidInputError names the first one of another type, or too large."""
-    types = _TYPES[wanted.kind]
-    if not types.issuperset(map(type, values)):
+    types, given = _TYPES[wanted.kind], set(map(type, values))
+    if not types.issuperset(given):
         index, value = next((index, value) for index, value in enumerate(values) if type(value) not in types)
         wrong_type = "" if type(value) is str else f", not {dtype}"
         raise InvalidInputError(f"{where.format(first + index)} is {_TYPE_WORDS[type(value)]}{wrong_type}")
@@ -269,6 +289,8 @@ def _converted(values: list[Any], wanted: np.dtype[Any], dtype: str, where: str,
             index = next(at for at, value in enumerate(values) if not limits.min <= value <= limits.max)
             raise InvalidInputError(f"{where.format(first + index)}: {str(values[index])[:40]} is no {dtype}")
         return np.array(values, wanted)
+    if NegativeZero in given:
+        values = [-0.0 if type(value) is NegativeZero else value for value in values]
     try:
         with np.errstate(over="ignore"):
             rounded = np.array(values, wanted)

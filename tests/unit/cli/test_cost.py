@@ -1,13 +1,23 @@
-"""Times of the command cost, and its amounts."""
+"""Times of the command cost, its amounts, and what it says of a ledger in which nothing is."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import typer
 
 from jellybean.cli.serving.accounts.cost import parse_time
+from jellybean.documents import write_blank
+from jellybean.serving import RunState
+from jellybean.serving.run_state import write_state
+from tests.support.command_line import jellybean
+from tests.support.run_processes import idle_process
+from tests.support.skips import Absent
 
 
 @pytest.mark.parametrize(
@@ -28,3 +38,45 @@ def test_ages_count_back_from_now(text: str, age_s: float) -> None:
 def test_what_is_no_time_is_refused_with_what_to_write(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="write an age"):
         parse_time(text)
+
+
+def told(directory: Path, *options: str) -> str:
+    return " ".join(jellybean("cost", str(directory), *options).stderr.split())
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Path]:
+    """A project on a disk without a free byte."""
+    mount = tmp_path / "small"
+    mount.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(mount)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip(Absent.MOUNT)
+    try:
+        write_blank(mount / "p")
+        (mount / "p/.jellybean").mkdir()
+        with (mount / "fill").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+            while True:
+                file.write(bytes(4096))
+        yield mount / "p"
+    finally:
+        subprocess.run(["umount", str(mount)], check=True)
+
+
+@pytest.mark.parametrize("options", [(), ("--since", "1d"), ("--by", "operator")])
+def test_a_full_disk_is_no_proof_that_nothing_was_served(full: Path, options: tuple[str, ...]) -> None:
+    said = told(full, *options)
+    assert said.startswith("nothing is in the ledger: the disk of ")
+    assert "has 0 bytes free, too few to write what was served; make room" in said
+
+
+def test_a_run_that_has_written_nothing_yet_is_said_to_be_up(tmp_path: Path) -> None:
+    write_blank(tmp_path / "p")
+    assert told(tmp_path / "p") == f"nothing was served yet: jellybean up {tmp_path / 'p'}"
+    assert told(tmp_path / "p", "--since", "1d") == "nothing was served in this time"
+    (tmp_path / "p/.jellybean").mkdir(exist_ok=True)
+    with idle_process(tmp_path / "p") as gateway:
+        write_state(tmp_path / "p", RunState("hash", "flow", "folder", "folder/1", "unix:none", processes=(gateway,)))
+        said = told(tmp_path / "p")
+    assert said.startswith(f"{tmp_path / 'p'} is up, and nothing is in its ledger yet")
+    assert said.endswith("the gateway's log says why: log")

@@ -138,6 +138,16 @@ def test_inputs_of_one_model_never_share_a_source_or_an_upstream(tmp_path: Path)
     assert edges(both)["join"] == ["tag each?", "vote each?"]
 
 
+@pytest.mark.parametrize("names", ["x{}", "input.{}", "onnx::Add_{}", "a" * 60 + "{}", "/"])
+def test_many_inputs_have_names_of_their_own_that_documents_accept(tmp_path: Path, names: str) -> None:
+    """Names of exporters, alike in their first forty letters, or of no letters."""
+    sizes: dict[str, Shape] = {names.format(number) + "/" * (names == "/") * number: ["n", 3] for number in range(30)}
+    path = model(tmp_path / "m.onnx", sizes, {"y": ["n", 3]})
+    write_draft(tmp_path / "p", [path])
+    sources = load_project(tmp_path / "p", profiles=False).workflow.sources
+    assert len(sources) == len(sizes) == 30
+
+
 def test_rows_of_their_own_are_children(tmp_path: Path) -> None:
     frame: Shape = [1, 3, 8, 8]
     four = model(tmp_path / "tile.onnx", {"x": frame}, {"tiles": [4, 3, 4, 4]})

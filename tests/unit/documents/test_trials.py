@@ -174,6 +174,49 @@ def test_inputs_that_cannot_be_drawn_are_named(tmp_path: Path, kind: int, shape:
         load_project(tmp_path / "p", profiles=False)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "constants", "reason"),
+    [
+        ([helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0)], {}, r"output y is a single number \(shape \[\]\)"),
+        (
+            [helper.make_node("Expand", ["x", "size"], ["y"])],
+            {"size": np.array([1, 2**22 + 2**16, 4])},
+            r"output y has 65 MiB, and a tensor at most 64 MiB",
+        ),
+        (
+            [helper.make_node("Reshape", ["x", "size"], ["y"])],
+            {"size": np.array([0, *[1] * 15, 4])},
+            "a tensor of 17 dimensions; 16 are the limit",
+        ),
+    ],
+)
+def test_answers_that_cannot_be_sent_are_found_though_the_file_states_no_shape(
+    tmp_path: Path, nodes: list[onnx.NodeProto], constants: dict, reason: str
+) -> None:
+    save_graph(tmp_path / "m.onnx", nodes, X, {"y": (FLOAT, None)}, constants)
+    write_draft(tmp_path / "p", [tmp_path / "m.onnx"])
+    with pytest.raises(DocumentError, match=reason):
+        load_project(tmp_path / "p", profiles=False)
+
+
+def test_a_single_number_that_nobody_reads_is_no_fault(tmp_path: Path) -> None:
+    """As a loss beside the scores, of which the edge names the scores."""
+    nodes = [helper.make_node("ReduceSum", ["x"], ["loss"], keepdims=0), helper.make_node("Relu", ["x"], ["scores"])]
+    save_graph(tmp_path / "a.onnx", nodes, X, {"loss": (FLOAT, None), "scores": (FLOAT, ["N", 4])})
+    nodes = [helper.make_node("Relu", ["scores"], ["y"])]
+    save_graph(tmp_path / "b.onnx", nodes, {"scores": (FLOAT, ["N", 4])}, Y)
+    drafted = write_draft(tmp_path / "p", [tmp_path / "a.onnx", tmp_path / "b.onnx"])
+    assert drafted.draft.edges["b"][0].output == "scores"
+    assert not drafted.refusals
+
+
+def test_an_input_of_too_many_dimensions_is_refused(tmp_path: Path) -> None:
+    sizes = {"x": (FLOAT, ["N", *[1] * 16])}
+    save_graph(tmp_path / "m.onnx", RELU, sizes, {"y": sizes["x"]})
+    with pytest.raises(InputError, match="input x has 17 dimensions, and a tensor at most 16"):
+        write_draft(tmp_path / "p", [tmp_path / "m.onnx"])
+
+
 @pytest.mark.parametrize("opset", [7, 9, 11, 13, 15, 18, 21, 23])
 @pytest.mark.parametrize("kind", [FLOAT, HALF])
 def test_models_of_each_opset_are_drafted(tmp_path: Path, opset: int, kind: int) -> None:

@@ -10,8 +10,8 @@ import pytest
 from onnx import helper
 
 from jellybean.profiler.cache import Cache
-from jellybean.profiler.latency import LatencyMeter, Point
-from jellybean.profiler.profiler import batch_note
+from jellybean.profiler.latency import BatchDifference, LatencyMeter, Point
+from jellybean.profiler.profiler import batch_note, mixed_note
 from jellybean.profiler.survey import Survey
 from jellybean.profiler.workload import Inputs, Model, Step, Workload
 from jellybean_agent import InvalidInputError, batched
@@ -81,6 +81,37 @@ def test_outputs_that_depend_on_the_batch_are_found(tmp_path: Path) -> None:
     note = batch_note(model, found)
     assert note.startswith("look m answers a request differently in a batch: of 4 requests")
     assert "`operators.look.batch: 1`" in note
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [helper.make_node("Softmax", ["x"], ["y"], axis=0)],
+        [helper.make_node("CumSum", ["x", "first"], ["y"])],
+        [helper.make_node("ReduceMean", ["x"], ["m"], axes=[0]), helper.make_node("Sub", ["x", "m"], ["y"])],
+    ],
+)
+def test_a_model_that_computes_over_its_rows_gets_no_batches(tmp_path: Path, nodes: list[onnx.NodeProto]) -> None:
+    """Its rows are no requests of their own: they may be steps in time."""
+    sample: list[Inputs] = [(np.array([[1.0 + row, 2.0 - row]], np.float32),) for row in range(3)]
+    meter, model = meter_of(tmp_path, nodes, ["n", 2], sample, first=np.array(0, np.int64))
+    assert not meter.accepts_batches(model)
+    note = mixed_note(model, meter.mixed[model])
+    assert note.startswith("look m is measured, planned and served one request at a time, as it mixes the requests")
+
+
+def test_a_little_of_another_request_is_no_reason_against_batches(tmp_path: Path) -> None:
+    """As of dynamic quantization; and labels of a class may be others by a little rounding."""
+    sample: list[Inputs] = [(np.array([[1.0 + row, 2.0 - row]], np.float32),) for row in range(3)]
+    share = [
+        helper.make_node("ReduceMax", ["x"], ["most"]),
+        helper.make_node("Mul", ["most", "little"], ["some"]),
+        helper.make_node("Add", ["x", "some"], ["y"]),
+    ]
+    meter, model = meter_of(tmp_path, share, ["n", 2], sample, little=np.float32(0.01))
+    assert meter.accepts_batches(model)
+    assert not BatchDifference(2, 5.0, 9.0, is_float=False).is_mixed
+    assert BatchDifference(2, 5.0, 9.0).is_mixed
 
 
 def test_outputs_of_independent_rows_are_the_same_in_a_batch(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from jellybean.cli.serving.request_inputs import load_tensor
 from jellybean.serving.http.inference_json import SMALL_BYTES, read_request, write_json, write_response
 from jellybean_agent import WIRE_DTYPES, Array, InvalidInputError, encode_tensor
-from jellybean_agent.inference.tensors import DATATYPE_BY_DTYPE, inputs_of, outputs_of
+from jellybean_agent.inference.tensors import DATATYPE_BY_DTYPE, DTYPE_BY_DATATYPE, inputs_of, outputs_of
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 finite = st.sampled_from(sorted(WIRE_DTYPES)).flatmap(
@@ -193,3 +194,25 @@ def test_a_key_that_comes_twice_is_refused(key: str, size: int) -> None:
     text = '{"inputs": [' + item + "]" + again * (key == "inputs") + "}"
     with pytest.raises(InvalidInputError, match=f"the key '{key}' comes twice"):
         read_request(text.encode().ljust(size), None)
+
+
+@pytest.mark.parametrize("datatype", ["FP16", "FP32", "FP64"])
+@pytest.mark.parametrize("count", [1, 4, 5000])
+def test_a_zero_with_a_sign_keeps_it_though_it_is_written_as_an_integer(datatype: str, count: int) -> None:
+    """C's %g and Go write -0 for -0.0, which Python reads as the integer 0."""
+    numbers = ", ".join(["-0", *["0"] * (count - 1)])
+    rows = f"[{numbers}]" if count == 4 else numbers  # nested
+    body = f'{{"inputs": [{{"name": "x", "datatype": "{datatype}", "shape": [1, {count}], "data": [{rows}]}}]}}'
+    request, _ = read_request(body.encode(), None)
+    found = np.frombuffer(request.raw_input_contents[0], WIRE_DTYPES[DTYPE_BY_DATATYPE[datatype]])
+    assert np.signbit(found).tolist() == [True, *[False] * (count - 1)]
+    assert not found.any()
+
+
+def test_a_zero_with_a_sign_is_zero_among_integers() -> None:
+    for data, values in (("-0", [0]), ("-0, -1", [0, -1]), ("-10, -0", [-10, 0])):
+        body = f'{{"inputs": [{{"name": "a-0", "datatype": "INT8", "shape": [{len(values)}], "data": [{data}]}}]}}'
+        request, _ = read_request(body.encode(), None)
+        assert np.frombuffer(request.raw_input_contents[0], np.int8).tolist() == values
+    assert np.signbit(load_tensor("float32:[-0, 0]")).tolist() == [[True, False]]
+    assert load_tensor("[-0, 1]").dtype == np.int64

@@ -98,6 +98,27 @@ def test_a_run_of_a_version_that_cannot_be_read_is_said_to_be_up(project: Path, 
     assert read_state(project) is None
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"version": 99},
+        {"version": "2.1.0\x1b[31m", "processes": []},
+        {"version": 7, "processes": [{"name": "a"}]},
+        {"version": 7, "processes": {"1": "a"}, "keeper": "a"},
+        {"version": 7, "processes": [{"pid": True}]},
+    ],
+)
+def test_a_state_file_of_another_program_is_no_run_and_is_left_alone(project: Path, content: dict[str, Any]) -> None:
+    state_path(project).write_text(json.dumps(content), encoding="utf-8")
+    for call in (running_state, _require_down, down):
+        with pytest.raises(OtherVersionError, match="is no state file of JellyBean") as refusal:
+            call(project)
+        assert "move it away, then run the command again" in str(refusal.value)
+        assert "another version" not in str(refusal.value)
+        assert "\x1b" not in str(refusal.value)
+    assert json.loads(state_path(project).read_text(encoding="utf-8")) == content
+
+
 def test_the_client_of_a_project_names_the_worker_that_cannot_restart(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

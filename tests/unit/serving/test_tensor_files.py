@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from jellybean.errors import JellyBeanError
-from jellybean.tensor_files import read_npy, read_npz
+from jellybean.tensor_files import read_archive, read_archived, read_npy, read_npz
 
 
 @pytest.fixture
@@ -70,3 +71,34 @@ def test_damaged_files(archive: Path, tmp_path: Path) -> None:
         read_npz(tmp_path / "none.npz", "x")
     with pytest.raises(JellyBeanError, match="cannot be read"):
         read_npy(tmp_path)
+
+
+@pytest.mark.parametrize("behind", ["another array", "a byte", "in an archive"])
+def test_what_stands_behind_an_array_is_not_left_out_without_a_word(tmp_path: Path, behind: str) -> None:
+    values = np.arange(6).reshape(3, 2)
+    np.save(tmp_path / "x.npy", values)
+    one = (tmp_path / "x.npy").read_bytes()
+    content = one + (b"\n" if behind == "a byte" else one)
+    (tmp_path / "x.npy").write_bytes(content)
+    reason = f"has {len(content) - len(one)} bytes behind its first array"
+    if behind != "in an archive":
+        with pytest.raises(JellyBeanError, match=reason):
+            read_npy(tmp_path / "x.npy")
+        return
+    for name in ("x.npy", "x"):
+        with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+            archive.writestr(name, content)
+        for read in (lambda path: read_npz(path, "x"), lambda path: read_archived(path, "x"), read_archive):
+            with pytest.raises(JellyBeanError, match=reason):
+                read(tmp_path / "x.npz")
+
+
+def test_an_array_that_does_not_fit_into_memory_is_not_unpacked(tmp_path: Path) -> None:
+    """A file of a few bytes may state any size."""
+    np.save(tmp_path / "x.npy", np.zeros(4))
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.write(tmp_path / "x.npy", "x.npy")
+        archive.getinfo("x.npy").file_size = 2**50  # which is written when the archive is closed
+    for read in (lambda path: read_npz(path, "x"), lambda path: read_npz(path, "x[0]"), read_archive):
+        with pytest.raises(JellyBeanError, match=r"x has 1,125,899,906,842,624 bytes unpacked, more than the .* free"):
+            read(tmp_path / "x.npz")

@@ -15,8 +15,8 @@ import typer
 from rich.table import Table
 
 from jellybean.cli.app import Directory, Json, app, example
-from jellybean.cli.console import out, print_json, say
-from jellybean.cli.serving.accounts.ledger_source import nothing_served, open_ledger_source
+from jellybean.cli.console import out, print_json, say, warn
+from jellybean.cli.serving.accounts.ledger_source import full_disk, nothing_served, open_ledger_source
 from jellybean.cli.serving.gateway_options import (
     GatewayOptions,
     takes_gateway,
@@ -94,13 +94,15 @@ def cost(
     endpoint = at.endpoint(directory)
     with open_ledger_source(directory, ledger, endpoint) as source:
         lines = source.cost(by, span)
+    if lines and endpoint is None and ledger is None and (full := full_disk(directory)):
+        warn(full)
     if json:
         items = [_item(line, by) for line in lines]
         print_json({"by": by.value, "usd": math.fsum(line.usd for line in lines), "lines": items})
     elif as_csv:
         _print_csv(lines, by)
     elif not lines:
-        say("nothing was served in this time" if since or until else nothing_served(directory, endpoint))
+        say(nothing_served(directory, endpoint, ledger, in_span=bool(since or until)))
     else:
         out.print(_table(lines, by))
 
