@@ -26,8 +26,6 @@ from jellybean.cli.planning.options import (
     ReplayPlot,
     ReplaySeed,
     RunningPlan,
-    SimulationLimit,
-    TimeLimit,
 )
 from jellybean.cli.planning.plan_json import plan_json
 from jellybean.cli.planning.plan_latency import latency_lines
@@ -35,7 +33,7 @@ from jellybean.cli.planning.plan_output import PlanOutput, refuse
 from jellybean.cli.planning.rate_scale import with_scaled_rates
 from jellybean.cli.planning.replan import horizon_hours, run_replan
 from jellybean.cli.projects import open_any_project, planned_options
-from jellybean.cli.times import command_limit, seconds_within
+from jellybean.cli.times import SimulationLimit, TimeLimit, command_limit, seconds_within
 from jellybean.display import formats
 from jellybean.errors import OutOfTimeError
 from jellybean.planning.plan_file import current_hash, kept_plan, save_plan

@@ -173,22 +173,37 @@ def _workers(
 
     `free`: pools with their number of free workers. `busy`: pool -> workers that all requests would keep busy.
     """
+    left = {pool.name: count for pool, count in free if count > 0}
     taken: dict[str, tuple[int, float]] = {}
+    by_throughput = sorted(left, key=lambda name: usd_per_h[name] * busy[name])  # used up one after the other
+    fastest = list(itertools.accumulate((busy[name] for name in reversed(by_throughput)), min, initial=math.inf))[::-1]
     rest = 1.0
-    while rest > 0:
-        left = [pool for pool, count in free if count > taken.get(pool.name, (0, 0.0))[0]]
-        if not left:
-            return None
-        finishing = [pool for pool in left if rest * busy[pool.name] <= 1 + MET]
-        if finishing:
-            chosen, share = min(finishing, key=lambda pool: usd_per_h[pool.name]), rest
-        else:
-            chosen = min(left, key=lambda pool: usd_per_h[pool.name] * busy[pool.name])
-            share = 1.0 / busy[chosen.name]
-        count, before = taken.get(chosen.name, (0, 0.0))
-        taken[chosen.name] = count + 1, before + share
-        rest = 0.0 if finishing else rest - share
-    return taken
+    for chosen, (least, least_after) in zip(by_throughput, itertools.pairwise(fastest), strict=True):
+        while left[chosen]:
+            if rest * least <= 1.0 + MET:
+                return _finished(taken, rest, left, busy, usd_per_h)
+            wanted = math.ceil((rest - (1.0 + MET) / least) * busy[chosen])  # until the fastest one left can finish
+            count = min(left[chosen], max(1, wanted))
+            before, share = taken.get(chosen, (0, 0.0))
+            taken[chosen] = before + count, share + count / busy[chosen]
+            left[chosen] -= count
+            rest -= count / busy[chosen]
+        if rest * least_after <= 1.0 + MET:
+            return _finished(taken, rest, left, busy, usd_per_h)
+    return None
+
+
+def _finished(
+    taken: Mapping[str, tuple[int, float]],
+    rest: float,
+    left: Mapping[str, int],
+    busy: Mapping[str, float],
+    usd_per_h: Mapping[str, float],
+) -> dict[str, tuple[int, float]]:
+    """`taken` with the cheapest of the workers `left` that sustain the remaining fraction `rest` alone."""
+    last = min((name for name in left if left[name] and rest * busy[name] <= 1.0 + MET), key=usd_per_h.__getitem__)
+    count, share = taken.get(last, (0, 0.0))
+    return {**taken, last: (count + 1, share + rest)}
 
 
 def _assignment(network: Network, partial: _Partial) -> Assignment:
