@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 
 from jellybean.cli.command_table import PROGRAM, command_in
 from jellybean.cli.exit_status import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_TERMINATED
@@ -26,9 +27,12 @@ def main() -> None:
 
 
 def _run_until_signalled(arguments: list[str]) -> int:
-    """As `run`; after Ctrl-C or SIGTERM the process ends here, within a second if the command serves nothing."""
+    """As `run`; after Ctrl-C or SIGTERM the process ends here, within a second if the command serves nothing.
+
+    The interpreter's own end, which takes half a second once torch is imported, is left out.
+    """
     row = command_in(arguments)
-    if _COMPLETES in os.environ or row is None or row.name in UNHURRIED:
+    if _COMPLETES in os.environ or row is None:
         return run(arguments)
     from jellybean.process_end import end_interrupted, ended_soon_after_signals
 
@@ -37,7 +41,7 @@ def _run_until_signalled(arguments: list[str]) -> int:
             print('{"error": {"kind": "interrupted", "message": "interrupted", "problems": []}}')
         print("interrupted", file=sys.stderr)
 
-    with ended_soon_after_signals(last_words):
+    with nullcontext() if row.name in UNHURRIED else ended_soon_after_signals(last_words):
         status = run(arguments)
     if status in (EXIT_INTERRUPTED, EXIT_TERMINATED):
         end_interrupted(status)

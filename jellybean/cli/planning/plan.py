@@ -113,7 +113,7 @@ def _plan(output: PlanOutput, *, stale: bool, gap: float | None, time_limit_s: f
     with progress("plan") as advance, command_limit(time_limit_s):
         planned = plan_project(project, gap=gap, progress=advance)
     if planned.plan is not None:
-        served = output.save(to_document(planned.plan), planned, lambda: save_plan(project, planned))
+        served = output.save(project, to_document(planned.plan), planned, lambda: save_plan(project, planned))
     if json:
         print_json(plan_json(planned, kept_plan(directory, outdated=True)))
     elif planned.plan is not None:

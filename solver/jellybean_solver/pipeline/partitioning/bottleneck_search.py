@@ -103,7 +103,7 @@ class BottleneckSearch:
         needed[last] = 0.0
         chosen: dict[int, _Span] = {}
         for start in reversed(range(last)):
-            check_time()
+            check_time(last)
             available = self.level.count - workers_before[start]
             replicas = np.maximum(np.ceil(self.seconds[start, start + 1 :] / bound_s - 1e-9), receivers[start])
             total = replicas + needed[start + 1 :]

@@ -39,7 +39,7 @@ class CandidateStages:
     Attributes are size x size matrices over all pairs; entries where `invalid` (i is no proper subset of j) have no
     meaning. `forward_s`, `backward_s`: seconds of one micro-batch. `parameters`, `activations`: bytes of its weights,
     and of the outputs that its forward keeps for the backward. `crossing[i]`: bytes over cut i, one way. CutShortError
-    at the time limit of the work: thousands of cuts take seconds.
+    at the time limit of the work.
     """
 
     def __init__(self, graph: LayerGraph, cuts: Sequence[int]) -> None:
@@ -50,7 +50,7 @@ class CandidateStages:
         self.invalid = (as_floats @ as_floats.T != sizes[:, None]) | (sizes[:, None] >= sizes[None, :])
 
         def difference(per_layer: Sequence[float]) -> Floats:
-            check_time()
+            check_time(self.size)
             sums = members @ np.array(per_layer)
             matrix: Floats = sums[None, :] - sums[:, None]
             return matrix

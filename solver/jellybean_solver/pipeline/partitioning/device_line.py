@@ -53,7 +53,7 @@ class DeviceLine:
         best[0] = 0.0
         starts = []
         for device, speed in enumerate(self.speeds):
-            check_time()
+            check_time(self.candidates.size)
             totals = self._combined(best[:, None], self.seconds / speed)
             starts.append(totals.argmin(axis=0))
             best = totals.min(axis=0)
