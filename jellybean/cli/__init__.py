@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from contextlib import nullcontext
@@ -34,17 +35,27 @@ def _run_until_signalled(arguments: list[str]) -> int:
     row = command_in(arguments)
     if _COMPLETES in os.environ or row is None:
         return run(arguments)
-    from jellybean.process_end import end_interrupted, ended_soon_after_signals
+    from jellybean.process_end import (
+        end_at_once_after_signals,
+        end_interrupted,
+        ended_soon_after_signals,
+        ignore_signals,
+    )
+
+    atexit.register(ignore_signals)  # the first one that is registered runs last
+    is_unhurried = row.name in UNHURRIED
 
     def last_words() -> None:
         if "--json" in arguments:
             print('{"error": {"kind": "interrupted", "message": "interrupted", "problems": []}}')
         print("interrupted", file=sys.stderr)
 
-    with nullcontext() if row.name in UNHURRIED else ended_soon_after_signals(last_words):
+    with nullcontext() if is_unhurried else ended_soon_after_signals(last_words):
         status = run(arguments)
     if status in (EXIT_INTERRUPTED, EXIT_TERMINATED):
         end_interrupted(status)
+    if not is_unhurried:  # the others may still stop what they serve
+        end_at_once_after_signals(status)
     return status
 
 
