@@ -61,6 +61,21 @@ def ended_soon_after_signals(last_words: Callable[[], None], ending_s: float = E
         read.close()
 
 
+def end_at_once_after_signals(status: int) -> None:
+    """Call once a command has ended: a signal can only end its process sooner from now on, with the command's status.
+
+    While Python waits for threads, Ctrl-C would print a traceback of them.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: end_process(status))
+
+
+def ignore_signals() -> None:
+    """The last step of a process: Python then puts the signals' defaults back, which would kill it without a word."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def end_process(status: int) -> NoReturn:
     """End this process at once, with the child processes that it started: no thread is waited for."""
     for stream in (sys.stdout, sys.stderr):
@@ -74,8 +89,7 @@ def end_process(status: int) -> NoReturn:
 
 def end_interrupted(status: int) -> NoReturn:
     """End an interrupted command: what it registered for its end runs, other threads are not waited for."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    ignore_signals()
     for child in multiprocessing.active_children():
         child.kill()
     atexit._run_exitfuncs()

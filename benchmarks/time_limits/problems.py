@@ -2,12 +2,20 @@
 
 The kinds are those on which a search takes long: many variants and pools, exclusive workers, p99 targets, fan-outs,
 sites, means of the accuracy, losses, several workflows and soft targets.
+
+A project has a plan by construction. It is made around a witness (`_Witness`): a selection of variants, and the workers
+of the cloud divided among the operators. The accuracy target is that of the selection, the rate a part of what these
+workers serve, the link carries the source's messages, and a p99 target is a multiple of the witness's latency. Only
+losses may leave no plan, as no witness of them is known: the benchmark says how many problems had none.
 """
 
 from __future__ import annotations
 
+import heapq
+import math
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +23,8 @@ import yaml
 
 TIERS = ("edge", "hub", "cloud")
 SPEEDS = {"edge": 1.0, "hub": 4.0, "cloud": 12.0}  # medium work per second
+UTILISATION = 0.8  # limit of the workers' load
+MOST_LINK_S = 0.06  # latency of two links
 PROBLEMS = 60
 
 Documents = dict[str, Any]
@@ -58,7 +68,7 @@ def _infrastructure(rng: random.Random, pools: int, count: int, sharing: str = "
         }
         for low, high in (("edge", "hub"), ("edge", "cloud"), ("hub", "cloud"))
     ]
-    limits = {"utilisation": 0.8}
+    limits = {"utilisation": UTILISATION}
     document = {"kind": "Infrastructure", "tiers": list(TIERS), "workers": workers, "links": links, "limits": limits}
     return document if sites == 1 else {**document, "sites": {"edge": sites}}
 
@@ -81,7 +91,7 @@ def _operators(rng: random.Random, count: int, variants: int, fan_out: int = 0) 
 
 
 def _profiles(
-    rng: random.Random, operators: Mapping[str, Documents], infrastructure: Documents, work_ms: float, jobs: int = 1
+    rng: random.Random, operators: Mapping[str, Documents], infrastructure: Documents, work_ms: float
 ) -> Documents:
     """Latencies by pool from the operator's work and the pool's speed; accuracies that multiply."""
     entries: Documents = {}
@@ -106,13 +116,49 @@ def _profiles(
     return {"kind": "Profiles", "operators": entries, "accuracy": {"independent": accuracy}}
 
 
-def _target(rng: random.Random, profiles: Documents) -> float:
-    """An accuracy between those of the worst and the best variants."""
-    worst = best = 1.0
-    for levels in profiles["accuracy"]["independent"].values():
-        worst *= min(levels.values()) / 100.0
-        best *= max(levels.values()) / 100.0
-    return round(100.0 * (worst + rng.uniform(0.3, 0.7) * (best - worst)), 3)
+@dataclass(frozen=True, slots=True)
+class _Witness:
+    """A plan that the project has: variants, and each worker of the cloud for one operator.
+
+    `rate_per_s`: most requests that it serves. `latency_s`: of a request that does not queue, transfers left out.
+    """
+
+    accuracy: float
+    rate_per_s: float
+    latency_s: float
+
+
+def _witness(
+    rng: random.Random,
+    nodes: Mapping[str, Documents],
+    profiles: Documents,
+    infrastructure: Documents,
+    runs: Mapping[str, int],
+) -> _Witness:
+    """A random selection, with workers added one by one to the operator that serves the fewest requests.
+
+    `runs`: of each operator, per request.
+    """
+    accuracy, seconds = 1.0, dict[str, dict[str, float]]()
+    for name, node in nodes.items():
+        variant = rng.choice(node["variants"])
+        accuracy *= profiles["accuracy"]["independent"][name][variant] / 100.0
+        times = profiles["operators"][name][variant]["latency"]
+        seconds[name] = {pool: float(by_batch[1]["mean"].split()[0]) / 1000.0 for pool, by_batch in times.items()}
+    workers = [
+        pool
+        for pool, worker in infrastructure["workers"].items()
+        for _ in range(worker["count"] if worker["tier"] == TIERS[-1] else 0)
+    ]
+    served = [(0.0, name) for name in nodes]
+    own: dict[str, list[float]] = {name: [] for name in nodes}
+    for pool in workers:
+        per_s, name = heapq.heappop(served)
+        each_s = runs[name] * seconds[name][pool]
+        own[name].append(each_s)
+        heapq.heappush(served, (per_s + UTILISATION / each_s, name))
+    latency_s = sum(max(times) / min(runs[name], len(times)) for name, times in own.items() if times)
+    return _Witness(100.0 * accuracy, served[0][0], latency_s)
 
 
 def _strip(infrastructure: Documents) -> Documents:
@@ -122,12 +168,6 @@ def _strip(infrastructure: Documents) -> Documents:
         for name, worker in infrastructure["workers"].items()
     }
     return {**infrastructure, "workers": workers}
-
-
-def _rate(infrastructure: Documents, operators: int, work_ms: float, load: float, jobs: float = 1.0) -> float:
-    """Requests per second at which operators of medium variants load the fleet so much."""
-    power: float = sum(worker["count"] * worker["speed"] for worker in infrastructure["workers"].values())
-    return load * 0.8 * power / (2.2 * operators * work_ms / 1000.0 * jobs)
 
 
 def _project(
@@ -141,32 +181,35 @@ def _project(
     sharing: str = "shared",
     fan_out: int = 0,
     sites: int = 1,
-    load: float = 0.35,
-    slo: Callable[[float], Documents] = lambda accuracy: {"accuracy": accuracy},
+    load: float = 0.6,
+    slack: float | None = None,
+    slo: Callable[[Documents], Documents] = dict,
     more: Documents | None = None,
-    rate: float | None = None,
 ) -> None:
+    """Write a project. `load`: part of the rate that the witness serves. `slack`: the p99 target over its latency."""
     infrastructure = _infrastructure(rng, pools, count, sharing, sites)
     work_ms = rng.choice((5.0, 15.0, 30.0))
     nodes = _operators(rng, operators, variants, fan_out)
     profiles = _profiles(rng, nodes, infrastructure, work_ms)
-    jobs = 1.0 if not fan_out else (2 + fan_out) / 3.0
-    per_s = _rate(infrastructure, operators, work_ms, load, jobs) if rate is None else rate
+    inner = range(operators // 3, 2 * operators // 3) if fan_out else range(0)
+    runs = {name: fan_out if number in inner else 1 for number, name in enumerate(nodes)}
+    witness = _witness(rng, nodes, profiles, infrastructure, runs)
+    per_s, message_kib = load * witness.rate_per_s, rng.randint(100, 900)
+    uplink = next(one for one in infrastructure["links"] if (one["from"], one["to"]) == (TIERS[0], TIERS[-1]))
+    needed_gbit_per_s = 2.0 * per_s / sites * message_kib * 8192 / UTILISATION / 1e9
+    uplink["bandwidth"] = f"{max(needed_gbit_per_s, float(uplink['bandwidth'].split()[0])):.3f} Gbit/s"
+    targets: Documents = {"accuracy": math.floor(1000.0 * witness.accuracy - 1.0) / 1000.0}
+    if slack is not None:
+        targets["latency_p99"] = f"{slack * (witness.latency_s + MOST_LINK_S):.4g} s"
     workflow = {
         "kind": "Workflow",
         "name": "large",
-        "sources": {
-            "camera": {"tier": "edge", "rate": f"{per_s / sites:.4f}/s", "message": f"{rng.randint(100, 900)} KiB"}
-        },
+        "sources": {"camera": {"tier": "edge", "rate": f"{per_s / sites:.4f}/s", "message": f"{message_kib} KiB"}},
         "operators": nodes,
-        "slo": slo(_target(rng, profiles)),
+        "slo": slo(targets),
         **(more or {}),
     }
     _write(folder, _strip(infrastructure), workflow, profiles)
-
-
-def _p99(seconds: float) -> Callable[[float], Documents]:
-    return lambda accuracy: {"accuracy": accuracy, "latency_p99": f"{seconds:g} s"}
 
 
 def _fleet(rng: random.Random, folder: Path) -> None:
@@ -177,8 +220,12 @@ def _exclusive(rng: random.Random, folder: Path) -> None:
     _project(rng, folder, operators=30, variants=5, pools=60, count=15, sharing="exclusive")
 
 
+def _many_exclusive(rng: random.Random, folder: Path) -> None:
+    _project(rng, folder, operators=20, variants=4, pools=300, count=12, sharing="exclusive")
+
+
 def _fleet_in_time(rng: random.Random, folder: Path) -> None:
-    _project(rng, folder, operators=20, variants=4, pools=45, count=60, slo=_p99(rng.choice((0.6, 1.0, 2.0))))
+    _project(rng, folder, operators=20, variants=4, pools=45, count=60, slack=rng.choice((4.0, 10.0)))
 
 
 def _middle(rng: random.Random, folder: Path) -> None:
@@ -186,43 +233,43 @@ def _middle(rng: random.Random, folder: Path) -> None:
 
 
 def _in_time(rng: random.Random, folder: Path) -> None:
-    _project(rng, folder, operators=8, variants=4, pools=6, count=8, slo=_p99(rng.choice((0.15, 0.3, 0.6))))
+    _project(rng, folder, operators=8, variants=4, pools=6, count=8, slack=rng.choice((4.0, 10.0)))
 
 
 def _fan_out(rng: random.Random, folder: Path) -> None:
-    _project(
-        rng, folder, operators=6, variants=3, pools=6, count=40, fan_out=rng.choice((100, 300, 1000)),
-        slo=_p99(rng.choice((5.0, 20.0))),
-    )  # fmt: skip
+    fan_out = rng.choice((100, 300, 1000))
+    _project(rng, folder, operators=6, variants=3, pools=6, count=40, fan_out=fan_out, slack=rng.choice((4.0, 10.0)))
+
+
+def _mean(targets: Documents) -> Documents:
+    return {**targets, "accuracy": {"mean": targets["accuracy"]}}
 
 
 def _mixed(rng: random.Random, folder: Path) -> None:
-    _project(rng, folder, operators=4, variants=4, pools=9, count=12, slo=lambda a: {"accuracy": {"mean": a}})
+    _project(rng, folder, operators=4, variants=4, pools=9, count=12, slo=_mean)
 
 
 def _mixed_in_time(rng: random.Random, folder: Path) -> None:
-    _project(
-        rng, folder, operators=4, variants=3, pools=6, count=10,
-        slo=lambda a: {"accuracy": {"mean": a}, "latency_p99": "400 ms"},
-    )  # fmt: skip
+    _project(rng, folder, operators=4, variants=3, pools=6, count=10, slack=8.0, slo=_mean)
 
 
 def _losses(rng: random.Random, folder: Path) -> None:
     _project(
-        rng, folder, operators=4, variants=3, pools=9, count=10,
-        slo=lambda a: {"accuracy": a, "survive": ["1 worker", "1 link"]},
+        rng, folder, operators=4, variants=3, pools=9, count=10, load=0.3,
+        slo=lambda targets: {**targets, "survive": ["1 worker", "1 link"]},
     )  # fmt: skip
 
 
 def _sites(rng: random.Random, folder: Path) -> None:
-    _project(rng, folder, operators=15, variants=4, pools=30, count=20, sites=50, load=0.2)
+    _project(rng, folder, operators=15, variants=4, pools=30, count=20, sites=50)
 
 
-def _soft(rng: random.Random, folder: Path) -> None:
-    _project(
-        rng, folder, operators=8, variants=4, pools=6, count=10,
-        slo=lambda a: {"accuracy": a, "latency_p99": {"target": "100 ms", "penalty": "0.01 USD/h per 10 ms"}},
-    )  # fmt: skip
+def _soft(targets: Documents) -> Documents:
+    return {**targets, "latency_p99": {"target": targets["latency_p99"], "penalty": "0.01 USD/h per 10 ms"}}
+
+
+def _soft_target(rng: random.Random, folder: Path) -> None:
+    _project(rng, folder, operators=8, variants=4, pools=6, count=10, slack=2.0, slo=_soft)
 
 
 def _highest(rng: random.Random, folder: Path) -> None:
@@ -232,6 +279,7 @@ def _highest(rng: random.Random, folder: Path) -> None:
 KINDS: Mapping[str, Callable[[random.Random, Path], None]] = {
     "fleet": _fleet,
     "exclusive workers": _exclusive,
+    "thousands of exclusive workers": _many_exclusive,
     "fleet with a p99": _fleet_in_time,
     "twelve operators": _middle,
     "p99": _in_time,
@@ -240,6 +288,6 @@ KINDS: Mapping[str, Callable[[random.Random, Path], None]] = {
     "mean accuracy and p99": _mixed_in_time,
     "losses": _losses,
     "identical sites": _sites,
-    "soft p99": _soft,
+    "soft p99": _soft_target,
     "highest rate": _highest,
 }

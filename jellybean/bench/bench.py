@@ -60,8 +60,12 @@ class Load:
         return cls(project, target, workflow, rate_scale)
 
     def settings(self, duration_s: float, warmup_s: float, seed: int) -> LoadSettings:
-        """Settings of a measurement; at more than the planned rate no requests follow for the accuracy."""
-        return LoadSettings(duration_s, warmup_s, seed, all_rows=self.rate_scale <= 1.0)
+        """Settings of a measurement within the time limit of the work.
+
+        At more than the planned rate no requests follow for the accuracy. OutOfTimeError as of `Target.in_time`.
+        """
+        settings = LoadSettings(duration_s, warmup_s, seed, all_rows=self.rate_scale <= 1.0)
+        return self.target.in_time(settings, self._rate_per_s)
 
     def measure(self, settings: LoadSettings, progress: Progress) -> BenchResult:
         """Offer the load and measure."""

@@ -32,6 +32,7 @@ class BenchResult:
     `joined`: workers are boxes that joined a gateway, which emulate nothing. `answers`: a few of them, as the report
     shows them. `ranges`: least and greatest value of throughput and latencies in simulations of the same arrivals.
     `stale_accuracy`: a sentence if the plan's accuracy was predicted with other labels or held-out inputs.
+    `ended_by_time_limit`: a sentence if the time limit ended the search for the highest rate.
     """
 
     plan: str
@@ -72,6 +73,7 @@ class BenchResult:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     stale_accuracy: str = ""
     beside: Mapping[str, float] = field(default_factory=dict)
+    ended_by_time_limit: str = ""
 
     @property
     def caveats(self) -> tuple[str, ...]:
@@ -87,6 +89,8 @@ class BenchResult:
         found = {key: value for key, value in asdict(self).items() if value is not None}
         found["answers"] = list(found["answers"])
         del found["stale_accuracy"]  # one of the caveats
+        if not self.ended_by_time_limit:
+            del found["ended_by_time_limit"]
         lists = {"breaches": list(self.breaches), "deaths": list(self.deaths), "caveats": list(self.caveats)}
         return {**found, **lists, "errors": self.failed}
 

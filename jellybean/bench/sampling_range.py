@@ -13,6 +13,7 @@ from random import Random
 from jellybean.bench.window import Progress
 from jellybean.planning.simulation import brains, sustained_rate
 from jellybean_solver import (
+    OutOfTimeError,
     Plan,
     PlannedOperator,
     RequestStream,
@@ -41,7 +42,8 @@ def sampling_ranges(
 
     `workflow`: the one that was measured of a plan of several; the others' requests arrive at their planned rates.
     Service times and children differ between the simulations. Empty where the arrivals of a measurement are not those
-    of the plan's one stream of requests, or of that workflow: with sites, or streams with a state.
+    of the plan's one stream of requests, or of that workflow: with sites, or streams with a state; or where the time
+    limit of the work ends the simulations.
     """
     if not _is_one_stream(plan, workflow) or not 0 < len(due_s) <= MOST_REQUESTS:
         return {}
@@ -55,6 +57,8 @@ def sampling_ranges(
         simulate(plan, brains, SimulationSettings(duration_s, seed, warmup_s), times=times)
         for seed in range(SIMULATIONS)
     ]
+    if not all(result.complete for result in results):
+        return {}
     own = [result.workflows[workflow] if workflow else result for result in results]
     figures = {key: [getattr(result, key) for result in own] for key in FIGURES}
     return {key: (min(values), max(values)) for key, values in figures.items()}
@@ -68,7 +72,10 @@ def highest_rate_range(plan: Plan, window_s: float, highest_per_s: float) -> Map
     """
     if not _is_one_stream(plan) or not 0 < window_s * highest_per_s <= MOST_SEARCHED:
         return {}
-    rates = [sustained_rate(plan, seed, window_s) for seed in range(SEARCHES)]
+    try:
+        rates = [sustained_rate(plan, seed, window_s) for seed in range(SEARCHES)]
+    except OutOfTimeError:
+        return {}
     return {"highest_rate_per_s": (min(rates), max(rates))}
 
 

@@ -38,6 +38,7 @@ from jellybean_protos.gateway.v1 import gateway_pb2
 from jellybean_solver import (
     RATE_TOLERANCE,
     Arrivals,
+    OutOfTimeError,
     Plan,
     default_window_s,
     distinct_durations,
@@ -47,6 +48,7 @@ from jellybean_solver import (
     highest_sustained,
     is_sustained,
     nearest_rank,
+    work_limit,
 )
 
 DURATION_S = 30.0
@@ -59,6 +61,9 @@ _MIN_PART = 20  # a bisection gives up at rates below the first guess / _MIN_PAR
 # serving_overhead). A lower one costs a window for each doubling, a higher one overloads the machine at once.
 MOST_GUESS_PER_S = 2_000.0
 _BRACKET = (0.85, 1.15)  # first interval of a bisection, as multiples of the first guess
+# Under a time limit: the shortest window that is worth measuring, the share of the time for late answers, and the
+# number of windows that a bisection should have (docs/cli.md).
+LEAST_WINDOW_S, LATE_PART, WINDOWS = 1.0, 0.2, 8
 
 
 def no_progress(_done: float, _total: float, _label: str) -> None:
@@ -147,6 +152,25 @@ class Target:
         """How long requests are sent before what counts: until then answers come at less than the rate."""
         return max(WARMUP_S, self.slow_latency_s)
 
+    def in_time(self, settings: LoadSettings, rate_per_s: float) -> LoadSettings:
+        """The settings with the window and the wait for answers that the time limit of the work leaves.
+
+        OutOfTimeError if it leaves less than `LEAST_WINDOW_S`.
+        """
+        left_s = work_limit().left()
+        if left_s is None:
+            return settings
+        grace = grace_s(self.slow_latency_s, rate_per_s, settings.duration_s, settings.arrivals or self.data.arrivals)
+        settle_s = max(grace, min(settings.settle_s, LATE_PART * left_s))
+        duration_s = min(settings.duration_s, left_s - settings.warmup_s - settle_s)
+        if duration_s < LEAST_WINDOW_S:
+            needed_s = settings.warmup_s + LEAST_WINDOW_S + settle_s
+            raise OutOfTimeError(
+                f"nothing was measured: {left_s:.1f} s of the time limit are left, and {settings.warmup_s:.1f} s of "
+                f"warm-up with the shortest window need {needed_s:.1f} s; allow more time"
+            )
+        return dataclasses.replace(settings, duration_s=duration_s, settle_s=settle_s)
+
     def measure(
         self, rate_per_s: float, settings: LoadSettings = LoadSettings(), progress: Progress = no_progress
     ) -> BenchResult:
@@ -173,7 +197,8 @@ class Target:
         samples = _of_window(every, settings)
         if window.fault is not None:
             raise ServingError(f"{window.fault}; {_outcomes_text(samples)}") from window.fault
-        rest = self._rest(samples, rate_per_s, settings.duration_s, progress) if settings.all_rows else []
+        limit_s = _at_most(settings.duration_s)
+        rest = self._rest(samples, rate_per_s, limit_s, progress) if settings.all_rows else []
         result = self._result(rate_per_s, settings, grace, every, rest, window)
         return dataclasses.replace(result, uncounted=len(warming) + len(rest))
 
@@ -221,7 +246,7 @@ class Target:
         async def tick(elapsed_s: float) -> None:
             progress(min(elapsed_s, end_s), end_s, "the other held-out inputs, for the accuracy")
 
-        return asyncio.run(self.offer(due, rows, settle_s=_SETTLE_S, end_s=0.0, tick=tick))
+        return asyncio.run(self.offer(due, rows, settle_s=_at_most(_SETTLE_S), end_s=0.0, tick=tick))
 
     def _result(
         self,
@@ -321,14 +346,20 @@ class Target:
 
         `start_rate_per_s`: first guess; the planned rate by default. `window_s`: of each rate that is tried; by default
         as long as simulations have it. `tolerance`: relative precision. A guess above `MOST_GUESS_PER_S` is one of
-        workers alone, which says nothing of the gateway: the search then begins there, or at the planned rate.
+        workers alone, which says nothing of the gateway: the search then begins there, or at the planned rate. At the
+        time limit of the work the result has the highest rate so far, and says which ones were not sustained;
+        OutOfTimeError if there is none.
         """
         guess = min(start_rate_per_s or self.planned_per_s, max(MOST_GUESS_PER_S, self.planned_per_s))
         window_s = window_s or default_window_s(guess, self.slow_latency_s)
+        if (left_s := work_limit().left()) is not None:
+            window_s = min(window_s, max(LEAST_WINDOW_S, left_s / WINDOWS))
         settings = LoadSettings(window_s, 1.0, seed, Arrivals.PERIODIC, settle_s=0.0)
         probes: list[BenchResult] = []
 
         def measure(rate: float) -> BenchResult:
+            if self.in_time(settings, rate).duration_s < window_s:
+                raise OutOfTimeError("no window was measured in the time allowed; allow more time")
             progress(len(probes), max(7, len(probes) + 1), f"{rate:.4g}/s")
             probes.append(self.measure(rate, settings))
             self._await_quiet()
@@ -342,13 +373,18 @@ class Target:
                 result = measure(rate)
             return result.sustained
 
-        highest = highest_sustained(probe, _BRACKET[0] * guess, _BRACKET[1] * guess, tolerance)
+        try:
+            highest = highest_sustained(probe, _BRACKET[0] * guess, _BRACKET[1] * guess, tolerance)
+        except OutOfTimeError:
+            if not probes:
+                raise
+            return _unfinished(self.planned_per_s, probes)
         progress(len(probes), len(probes), "done")
         return saturation_result(highest, self.planned_per_s, probes)
 
     def _await_quiet(self) -> None:
         """Wait until no request is in flight, at most `_QUIET_S` seconds."""
-        until = time.monotonic() + _QUIET_S
+        until = time.monotonic() + _at_most(_QUIET_S)
         with Client.at(self.meters.endpoint) as client:
             while client.status().requests_in_hand and time.monotonic() < until:
                 time.sleep(0.05)
@@ -412,6 +448,24 @@ def saturation_result(highest: float, planned: float, probes: Sequence[BenchResu
         deaths=probes[-1].deaths,  # since the first probe
         breaches=(),
     )
+
+
+def _unfinished(planned: float, probes: Sequence[BenchResult]) -> BenchResult:
+    """The result of a bisection that the time limit ended. OutOfTimeError if no rate was sustained."""
+    refused = sorted(probe.rate_per_s for probe in probes if not probe.sustained)
+    tried = ", ".join(f"{rate:.4g}/s" for rate in refused)
+    sustained = [probe.rate_per_s for probe in probes if probe.sustained]
+    if not sustained:
+        raise OutOfTimeError(f"the time limit ended the search; not sustained: {tried}. Allow more time")
+    above = f"not sustained: {tried}" if refused else "no higher rate was tried"
+    ended = f"the time limit ended the search: {above}; windows of {probes[-1].duration_s:.3g} s"
+    return dataclasses.replace(saturation_result(max(sustained), planned, probes), ended_by_time_limit=ended)
+
+
+def _at_most(seconds: float) -> float:
+    """So many seconds, or what the time limit of the work leaves."""
+    left_s = work_limit().left()
+    return seconds if left_s is None else min(seconds, left_s)
 
 
 def _outcomes(samples: Sequence[Sample]) -> dict[str, int]:

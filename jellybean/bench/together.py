@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
@@ -48,7 +49,10 @@ def bench_together(
 
     with ThreadPoolExecutor(len(loads)) as pool, contextlib.ExitStack() as stack:
         stack.callback(ready.abort)
-        running = [pool.submit(measure, *each) for each in zip(loads, settings, shown, strict=True)]
+        running = [
+            pool.submit(copy_context().run, measure, load, own, advance)
+            for load, own, advance in zip(loads, settings, shown, strict=True)
+        ]
         results = [one.result() for one in running]
     # Simulations would take the machine's time from a load, so they follow the last one.
     beside = {name: rate_scales.get(name, 1.0) for name in projects}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
+from contextlib import nullcontext
 
 from jellybean.cli.command_table import PROGRAM, command_in
 from jellybean.cli.exit_status import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_TERMINATED
@@ -26,21 +28,34 @@ def main() -> None:
 
 
 def _run_until_signalled(arguments: list[str]) -> int:
-    """As `run`; after Ctrl-C or SIGTERM the process ends here, within a second if the command serves nothing."""
+    """As `run`; after Ctrl-C or SIGTERM the process ends here, within a second if the command serves nothing.
+
+    The interpreter's own end, which takes half a second once torch is imported, is left out.
+    """
     row = command_in(arguments)
-    if _COMPLETES in os.environ or row is None or row.name in UNHURRIED:
+    if _COMPLETES in os.environ or row is None:
         return run(arguments)
-    from jellybean.process_end import end_interrupted, ended_soon_after_signals
+    from jellybean.process_end import (
+        end_at_once_after_signals,
+        end_interrupted,
+        ended_soon_after_signals,
+        ignore_signals,
+    )
+
+    atexit.register(ignore_signals)  # the first one that is registered runs last
+    is_unhurried = row.name in UNHURRIED
 
     def last_words() -> None:
         if "--json" in arguments:
             print('{"error": {"kind": "interrupted", "message": "interrupted", "problems": []}}')
         print("interrupted", file=sys.stderr)
 
-    with ended_soon_after_signals(last_words):
+    with nullcontext() if is_unhurried else ended_soon_after_signals(last_words):
         status = run(arguments)
     if status in (EXIT_INTERRUPTED, EXIT_TERMINATED):
         end_interrupted(status)
+    if not is_unhurried:  # the others may still stop what they serve
+        end_at_once_after_signals(status)
     return status
 
 

@@ -58,4 +58,4 @@ def warn_if_replanned(project: AnyProject, plan: Plan, renewed: str, *, what_if:
     if renewed:
         warn(renewed)
     if renewed and not what_if:
-        record_plan(project.directory, to_document(plan))
+        record_plan(project, to_document(plan))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +13,7 @@ import typer
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
 from jellybean.cli.console import errors, out, print_json, say, warn
 from jellybean.cli.exit_status import EXIT_BAD_INPUT
-from jellybean.cli.failures import failure
+from jellybean.cli.failures import failure, status_of
 from jellybean.cli.projects import (
     tell_never_measured,
     unservable_reasons,
@@ -21,6 +21,7 @@ from jellybean.cli.projects import (
     warn_about_hop,
     warn_about_stale_profiles,
 )
+from jellybean.cli.times import CheckLimit, command_limit
 from jellybean.display.terminal import BAD
 from jellybean.documents import (
     AnyProject,
@@ -33,12 +34,16 @@ from jellybean.documents import (
 )
 from jellybean.documents.layout import WORKFLOW_FILE, workflow_folders
 from jellybean.documents.todos import Todo, read_todos, remove_todos
-from jellybean.errors import DocumentError, DocumentProblem
+from jellybean.errors import DocumentError, DocumentProblem, OutOfTimeError
 from jellybean.folders import shell_text
+from jellybean_solver import work_limit
 
 if TYPE_CHECKING:
     from jellybean.documents.draft.port_comments import OutdatedComment
     from jellybean.documents.hashes import HashFix
+
+
+_MOST_NAMED = 5  # models in a message
 
 
 class Schema(StrEnum):
@@ -69,6 +74,7 @@ def validate(
             help="First write SHA-256 of models, and remove settled TODO comments; rewrite false ones on tensors.",
         ),
     ] = False,
+    time_limit: CheckLimit = None,
 ) -> None:
     """Check all documents and print every problem with its file and line, then the TODOs in their comments."""
     fixed = _fix_hashes(directory) if fix else ()
@@ -80,7 +86,8 @@ def validate(
         if not unprofiled:
             build_problem(project)
         _require_kubernetes(directory)
-        _require_loaded_models(project)
+        with command_limit(time_limit):
+            unloaded = _require_loaded_models(project)
     except DocumentError as first:
         error = _with_kubernetes(first, directory)
         todos = _todos_beside(directory, error.problems)
@@ -98,6 +105,11 @@ def validate(
     for folder, reason in (unserved := unservable_reasons(project)).items():
         warn(f"{folder / WORKFLOW_FILE}: {reason}")
     parts = written_projects(project)
+    if unloaded:
+        lists = _json_lists(todos, fixed, removed, comments)
+        status = _tell_not_loaded(unloaded, lists if json else None)
+        _print_todos(todos)
+        raise typer.Exit(status)
     if json:
         outdated = [entry.to_dict() for part in parts.values() for entry in part.all_stale]
         lists = _json_lists(todos, fixed, removed, comments)
@@ -122,23 +134,29 @@ def validate(
     _print_todos(todos)
 
 
-def _require_loaded_models(project: AnyProject) -> None:
+def _require_loaded_models(project: AnyProject) -> list[str]:
     """DocumentError for models that onnxruntime here does not load, which nothing in their signatures shows.
+
+    Returns the variants that the time limit of the work left out, with their files.
 
     Those that its CPU provider has no kernels for may run on another device, and are warned of where a pool has such
     a device. Nothing is loaded without onnxruntime, which planning does not need.
     """
     if importlib.util.find_spec("onnxruntime") is None:
-        return
+        return []
     from jellybean_agent import load_problem
 
     problems: list[DocumentProblem] = []
+    unloaded: list[str] = []
     for part in written_projects(project).values():
         has_devices = not all(pool.worker_device.is_cpu for pool in part.infrastructure.workers.values())
         variants = ((name, spec.variants) for name, spec in part.workflow.operators.items())
         models = ((name, variant, files) for name, of in variants for variant, files in of.items() if files.model)
         for operator, variant, files in models:
             path = part.directory / (files.model or "")
+            if work_limit().left() == 0.0:
+                unloaded.append(f"{operator} {variant} ({path})")
+                continue
             problem = load_problem(path, files.sha256) if files.sha256 and path.is_file() else None
             if problem is not None:
                 where = f"operators.{operator}.variants.{variant}.model"
@@ -149,7 +167,29 @@ def _require_loaded_models(project: AnyProject) -> None:
                 else:
                     problems.append(found)
     if problems:
+        if unloaded:
+            warn(f"the time limit ended before these were loaded: {_some(unloaded)}")
         raise DocumentError(problems)
+    return unloaded
+
+
+def _tell_not_loaded(unloaded: Sequence[str], lists: Mapping[str, Any] | None) -> int:
+    """Print that the time limit ended before these models were loaded; returns the exit status. `lists`: for JSON."""
+    verb = "was" if len(unloaded) == 1 else "were"
+    error = OutOfTimeError(
+        f"no problem was found, but the time limit ended before {_count(unloaded, 'model')} {verb} loaded: "
+        f"{_some(unloaded)}; allow more time"
+    )
+    if lists is not None:
+        print_json({"valid": None, "problems": [], **lists, "not_loaded": list(unloaded), **failure(error)})
+    errors.print(str(error), style=BAD, soft_wrap=True)
+    return status_of(error)
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first names of a list, and how many others there are."""
+    others = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {others} more" if others > 0 else "")
 
 
 def _require_kubernetes(directory: Path) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Annotated, Any
 
 import typer
 
@@ -68,3 +69,14 @@ def _in_seconds(text: str) -> float:
         return parse_quantity(DURATION, text)
     except InvalidValueError as error:
         raise typer.BadParameter(f"{error.message}; write seconds, or a time such as 20s or 2min") from error
+
+
+def _time_limit(then: str) -> Any:
+    text = f"Seconds of the whole command, or a time such as 2min; {then}"
+    return typer.Option("--time-limit", parser=seconds_within(0.01), metavar="TIME", help=text)
+
+
+TimeLimit = Annotated[float | None, _time_limit("the best found by then is kept.")]
+SimulationLimit = Annotated[float | None, _time_limit("then the figures are of what was simulated.")]
+CheckLimit = Annotated[float | None, _time_limit("what was not checked by then is named.")]
+MeasurementLimit = Annotated[float | None, _time_limit("what was measured by then is kept, and the rest is named.")]

@@ -16,6 +16,7 @@ from jellybean.documents.cascades.cascade import SEVERAL, without_cascades
 from jellybean.documents.checks.model_fit import Models
 from jellybean.documents.checks.profile_checks import check_types
 from jellybean.documents.checks.workflow_checks import check_infrastructure
+from jellybean.documents.garbage import cycle_search_paused
 from jellybean.documents.layout import (
     INFRASTRUCTURE_FILE,
     PROFILES_FILE,
@@ -73,6 +74,7 @@ class MultiWorkflowProject:
 AnyProject = Project | MultiWorkflowProject
 
 
+@cycle_search_paused()
 def load_any_project(
     directory: Path,
     overrides: Sequence[str] = (),

@@ -31,6 +31,7 @@ from jellybean.documents.checks.workflow_checks import (
 )
 from jellybean.documents.figure_notes import message_notes, ratio_notes
 from jellybean.documents.flow import follow_requests
+from jellybean.documents.garbage import cycle_search_paused
 from jellybean.documents.layout import (
     WORKFLOW_FILE,
     document_files,
@@ -110,6 +111,7 @@ def load_project(
     return project
 
 
+@cycle_search_paused()
 def load_written_project(
     directory: Path,
     overrides: Sequence[str] = (),

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from jellybean.documents import Project, build_cuts, build_problem
@@ -16,9 +17,11 @@ from jellybean.planning.deadline.after_losses import breach_after_loss
 from jellybean.planning.deadline.predicted_latency import check_latency, latency_targets
 from jellybean.planning.deadline.soft_targets import refuse_soft_latency
 from jellybean.planning.plan_file import PLAN_FILE, load_plan
+from jellybean.planning.project_plan import GREEDY_S
 from jellybean_solver import (
     ACCURACY_TOLERANCE,
     DEFAULT_GAP,
+    Clock,
     Corner,
     CostAccuracy,
     CostRate,
@@ -35,6 +38,8 @@ from jellybean_solver import (
     cost_accuracy,
     cost_rate,
     evaluate,
+    greedy_solution,
+    limited_work,
     problem_as_planned,
     solve_cut,
     to_document,
@@ -140,26 +145,42 @@ def find_frontier(
         return Frontier(
             problem, curves.single, curves.rates, current, notes, elapsed_s, mixed=curves.mixed, wanted=curves.wanted
         )
-    gap = None if problem.is_for_ways else DEFAULT_GAP
-
-    def within(part: float) -> Callable[[Problem], Solution]:
-        clock = limit.share(part)
-
-        def limited(modified: Problem) -> Solution:
-            left_s = clock.share(SOLVE_PART).left()
-            if left_s is not None and left_s < LEAST_SOLVE_S:
-                raise OutOfTimeError("the time limit ended the search")
-            return solve_cut(modified, cuts, SolveOptions(gap, left_s, time.monotonic))
-
-        return limited
-
-    part = CURVE_PART_BESIDE_RATES if scales else CURVE_PART
-    accuracy = cost_accuracy(problem, step=step, solve=within(part), check=check, progress=progress)
+    solver = _Solver(cuts, limit, None if problem.is_for_ways else DEFAULT_GAP)
+    first = solver.within(CURVE_PART_BESIDE_RATES if scales else CURVE_PART)
+    accuracy = cost_accuracy(problem, step=step, solve=first, check=check, progress=progress)
     by_rate = None
     if scales:
-        by_rate = cost_rate(problem, scales, solve=within(CURVE_PART), check=check, progress=progress)
+        by_rate = cost_rate(problem, scales, solve=solver.within(CURVE_PART), check=check, progress=progress)
     elapsed_s = time.perf_counter() - started
     return Frontier(problem, accuracy, by_rate, _current(found, accuracy), notes, elapsed_s)
+
+
+class _Solver:
+    """Solves the problems of a curve within the time limit of the work."""
+
+    def __init__(self, cuts: Cuts, limit: Clock, gap: float | None) -> None:
+        self.cuts, self.limit, self.gap, self.has_solved = cuts, limit, gap, False
+
+    def within(self, part: float) -> Callable[[Problem], Solution]:
+        """A function that solves in a part of the time that is left now."""
+        return partial(self._solve, self.limit.share(part))
+
+    def _solve(self, clock: Clock, problem: Problem) -> Solution:
+        left_s = clock.share(SOLVE_PART).left()
+        if left_s is not None and left_s < LEAST_SOLVE_S:
+            raise OutOfTimeError("the time limit ended the search")
+        try:
+            with limited_work(left_s, time.monotonic):
+                solution = solve_cut(problem, self.cuts, SolveOptions(self.gap, left_s, time.monotonic))
+        except OutOfTimeError as error:  # the first point is then that of a simple rule
+            if self.has_solved or problem.is_for_ways:
+                raise
+            rule = greedy_solution(problem, Clock(time.monotonic, time.monotonic() + GREEDY_S), error.bound)
+            if rule is None:
+                raise
+            solution = rule
+        self.has_solved = True
+        return solution
 
 
 def save_plans(frontier: Frontier, folder: Path) -> tuple[Path, ...]:

@@ -9,6 +9,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import kopf
@@ -30,6 +31,7 @@ _log = logging.getLogger("jellybean.operator")
 # aiohttp ends TLS connections after it has closed their session, while the event loop runs on. Its documentation
 # ("Graceful shutdown") asks for this time.
 _TLS_CLOSE_S = 0.25
+_POLL_S = 0.1  # between looks at whether to end
 
 
 def run_operator(
@@ -42,7 +44,7 @@ def run_operator(
     stop: threading.Event | None = None,
     permissions: Permissions = Permissions(),
 ) -> None:
-    """Handle the resources of these namespaces (empty: all) until SIGTERM or `stop`.
+    """Handle the resources of these namespaces (empty: all) until Ctrl-C, SIGTERM or `stop`.
 
     The Lease is in the namespace of `cluster`. `health_port`: port for probes, `metrics_port`: for
     Prometheus; both are also served while not the leader. `permissions`: what resources may ask
@@ -71,12 +73,26 @@ def run_operator(
         stack.enter_context(metrics.leading())
         _log.info("leads; handles workflows of %s", ", ".join(namespaces) or "all namespaces")
         registry = registry_for(in_namespace, poll_s=poll_s, metrics=metrics, permissions=permissions)
-        asyncio.run(_serve(registry, namespaces, ended))
+        _serve_until_signalled(registry, namespaces, ended)
     if reasons:
         raise JellyBeanError(f"leads no more: {reasons[0]}")
 
 
+def _serve_until_signalled(registry: kopf.OperatorRegistry, namespaces: Sequence[str], ended: threading.Event) -> None:
+    """Run kopf in a thread, where it handles no signals: its handler fails at the second one."""
+    with ThreadPoolExecutor(1, thread_name_prefix="kopf") as threads:
+        serving = threads.submit(lambda: asyncio.run(_serve(registry, namespaces, ended)))
+        try:
+            serving.result()
+        except KeyboardInterrupt:
+            ended.set()
+            _log.info("ends: resources are left as they are, and another operator goes on with them")
+            serving.result()
+
+
 async def _serve(registry: kopf.OperatorRegistry, namespaces: Sequence[str], ended: threading.Event) -> None:
+    stop = asyncio.Event()  # for a threading.Event kopf waits in a thread, and for that thread when it ends
+    watching = asyncio.create_task(_set_with(stop, ended))
     try:
         await kopf.operator(
             registry=registry,
@@ -84,11 +100,17 @@ async def _serve(registry: kopf.OperatorRegistry, namespaces: Sequence[str], end
             clusterwide=not namespaces,
             standalone=True,
             identity=socket.gethostname(),  # kopf would ask a name server for a longer one
-            stop_flag=ended,
+            stop_flag=stop,
         )
     finally:
-        ended.set()  # else kopf's thread that waits for it outlives a SIGTERM
+        watching.cancel()
         await asyncio.sleep(_TLS_CLOSE_S)
+
+
+async def _set_with(stop: asyncio.Event, ended: threading.Event) -> None:
+    while not ended.is_set():
+        await asyncio.sleep(_POLL_S)
+    stop.set()
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from jellybean.pipeline.sharding.layer_groups import sharding_json, sharding_lines
+from jellybean_solver import Termination
 from jellybean_solver.pipeline import (
     ITERATION_OBJECTIVES,
     LayerGraph,
@@ -116,6 +117,7 @@ def partition_json(graph: LayerGraph, result: Partition, microbatches: int | Non
         "objective_s": result.objective_s,
         "bound_s": result.bound_s,
         "gap": result.gap,
+        "termination": result.termination.value,
         "cuts": result.cuts,
         "stages": [_stage_json(graph, stage, placed) for stage in result.stages],
         **({"alternatives": dict(result.alternatives)} if result.alternatives else {}),
@@ -147,6 +149,7 @@ def partition_table(graph: LayerGraph, result: Partition) -> Table:
     It has a column of devices if these are unequal.
     """
     proof = "the fastest there is" if result.gap == 0 else f"at most {result.gap:.1%} above the fastest"
+    proof += ", where the time limit ended the search" if result.termination is Termination.TIME_LIMIT else ""
     devices = any(stage.device is not None for stage in result.stages)
     device = ("device",) if devices else ()
     table = Table("stage", *device, "layers", "first", "last", "replicas", "time", title_justify="left")

@@ -103,9 +103,11 @@ def _plan_at_least_cost(
     part = SEARCH_PART if deadline_s(problem) is None else SEARCH_PART_IN_TIME
     search_s = limit.share(part).left()
     try:
-        solution = solve_cut(problem, cuts, SolveOptions(gap, search_s, time.monotonic, tell=found))
-    except OutOfTimeError:
-        rule = None if problem.is_for_ways or problem.slo.is_soft else greedy_solution(problem, _greedy_clock())
+        with limited_work(search_s, time.monotonic):
+            solution = solve_cut(problem, cuts, SolveOptions(gap, search_s, time.monotonic, tell=found))
+    except OutOfTimeError as error:
+        is_unruled = problem.is_for_ways or problem.slo.is_soft
+        rule = None if is_unruled else greedy_solution(problem, _greedy_clock(), error.bound)
         if rule is None:
             raise
         solution = rule

@@ -35,7 +35,7 @@ from jellybean_agent import (
     open_in_process,
     trial_process,
 )
-from jellybean_solver import Edge, EdgeKind
+from jellybean_solver import Edge, EdgeKind, OutOfTimeError, work_limit
 
 _WORKER = "profiler"
 KEPT_INPUTS = 64  # sample inputs kept per operator: a varied sample that fits into memory
@@ -96,7 +96,8 @@ class Flow:
     def answer(self, request: int, selection: Selection) -> Mapping[str, Array]:
         """Sink -> its answer to the held-out request with this index.
 
-        The answer of a sink below a fan-out is that of all child requests, concatenated along axis 0.
+        The answer of a sink below a fan-out is that of all child requests, concatenated along axis 0. OutOfTimeError at
+        the time limit of the work.
         """
         for earlier in self._without_state(request, selection):
             self._answer(earlier, selection)
@@ -129,6 +130,8 @@ class Flow:
                 todo.extend(brain.received(message))
         answers: dict[str, dict[FanOutPath, Array | None]] = {sink: {} for sink in workload.sinks}
         while todo:
+            if work_limit().left() == 0.0:
+                raise OutOfTimeError(f"the time limit ended the measurements at row {request} of the held-out inputs")
             match todo.popleft():
                 case RunOperator() as run:
                     todo.extend(brain.completed(run.run, [_Outputs(self._outputs(run, selection))]))

@@ -46,7 +46,7 @@ from jellybean.profiler.remote.worker_part import WorkerPart
 from jellybean.profiler.survey import Survey, survey
 from jellybean.profiler.workload import Model, Workload
 from jellybean_agent import CPU, Device, ModelMemory, batched, installed_version
-from jellybean_solver import EdgeKind
+from jellybean_solver import EdgeKind, OutOfTimeError, work_limit
 
 Progress = Callable[[float, float, str], None]
 
@@ -78,9 +78,18 @@ class _ProgressClock:
     parts: dict[str, float] = field(default_factory=dict)  # part of the profile -> expected seconds left
 
     def now(self, part: str, left_s: float, label: str) -> None:
-        """Report the start of a measurement (`label`) and the expected seconds left in its part of the profile."""
+        """Report the start of a measurement (`label`) and the expected seconds left in its part of the profile.
+
+        OutOfTimeError at the time limit of the work, with what is not measured.
+        """
         self.parts[part] = left_s
+        if work_limit().left() == 0.0:
+            raise OutOfTimeError(self._missing(label))
         self.report(self.done_s, self.done_s + sum(self.parts.values()), label)
+
+    def _missing(self, label: str) -> str:
+        expected = (f"{part} (about {max(1.0, left_s):.0f} s)" for part, left_s in self.parts.items() if left_s > 0)
+        return f"the time limit ended the measurements at {label}; not measured: {', '.join(expected)}"
 
     def spent(self, part: str, seconds: float) -> None:
         """Move `seconds` of a part from left to done."""
@@ -104,7 +113,7 @@ def profile(
     done, expected total seconds, and the current measurement. `allow_python`: Python functions that may run here in
     addition to the built-in steps. `workers`: measure their types' rows, in parallel; the file is written again with
     each row. ProfileError if a model fails, data is missing or a worker is lost; DocumentError if a worker type has to
-    be measured that is not this machine's.
+    be measured that is not this machine's. At the time limit of the work an OutOfTimeError says what is not measured.
     """
     scope = scope_on(workers, scope)
     settings = (progress, seconds_per_point, batch_sizes, scope, allow_python, workers)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jellybean.display import formats
-from jellybean.documents import read_profiles
+from jellybean.documents import AnyProject, Project
 from jellybean.documents.provenance.noise import hop_noise
 from jellybean.report import Store
 from jellybean_solver import Plan, to_document
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # the search, which commands that only serve need not import
     from jellybean.planning.planned import Planned
 
 
-def record_plan(directory: Path, document: Mapping[str, Any], planned: Planned | None = None) -> None:
+def record_plan(project: AnyProject, document: Mapping[str, Any], planned: Planned | None = None) -> None:
     """Record a plan document. `planned`: also record solve time, solver status, baselines and p99 latencies."""
     info: dict[str, Any] = {}
     if planned is not None:
@@ -26,15 +26,15 @@ def record_plan(directory: Path, document: Mapping[str, Any], planned: Planned |
             "status": planned.status,
             "selections_tried": planned.solution.selections_tried,
             "baselines": [list(baseline) for baseline in planned.comparison],
-            "profile_notes": list(_profile_notes(directory, document)),
+            "profile_notes": list(_profile_notes(project, document)),
             "latency_p99": {name: asdict(p99) for name, p99 in planned.judged.p99.items()} if planned.judged else {},
         }
-    Store.of(directory).add_plan(dict(document), info)
+    Store.of(project.directory).add_plan(dict(document), info)
 
 
-def _profile_notes(directory: Path, document: Mapping[str, Any]) -> Iterator[str]:
+def _profile_notes(project: AnyProject, document: Mapping[str, Any]) -> Iterator[str]:
     """What is uncertain about the profiles that a plan was just made with: the hop, if it is theirs and noisy."""
-    profiles = read_profiles(directory)
+    profiles = project.profiles if isinstance(project, Project) else None
     if profiles is not None and profiles.hop_s == document["hop_s"] and (why := hop_noise(profiles)):
         yield f"hop {formats.duration(profiles.hop_s)}: {why}; predicted latencies contain it for every message"
 

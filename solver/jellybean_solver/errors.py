@@ -12,4 +12,11 @@ class SolverError(JellyBeanError):
 
 
 class OutOfTimeError(SolverError):
-    """The time limit was reached without an answer; a longer limit may give one."""
+    """The time limit was reached without an answer; a longer limit may give one.
+
+    `bound`: lower bound on the objective that is known by then; 0 without one.
+    """
+
+    def __init__(self, message: str, bound: float = 0.0) -> None:
+        super().__init__(message)
+        self.bound = bound

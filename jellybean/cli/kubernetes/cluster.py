@@ -22,6 +22,7 @@ from jellybean.documents import Project, load_any_project
 if TYPE_CHECKING:
     from jellybean_k8s import ClusterPart, DeployOptions, DeployResult
 
+APPLIED = "what was applied stays in the cluster: the same command goes on from there"  # after Ctrl-C
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the change is complete.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite fields that other managers have set.")]
@@ -85,7 +86,7 @@ def deploy(
         print_changes(parts, force=force, skip_offline=skip_offline)
         return
     tell_relay(parts)
-    with progress("deploy") as advance:
+    with progress("deploy", kept=APPLIED) as advance:
         options = _options(wait, timeout, force=force, undo_failed=back, in_place=in_place, progress=advance)
         results = _deploy(parts, options, skip_offline=skip_offline)
     print_results(results, parts[0].deployed.app, clusters)
@@ -147,7 +148,7 @@ def rollback(
     from jellybean_k8s import rollback as roll_back
     from jellybean_k8s import rollback_parts
 
-    with progress("rollback") as advance:
+    with progress("rollback", kept=APPLIED) as advance:
         options = _options(wait, timeout, force=force, undo_failed=False, in_place=in_place, progress=advance)
         if "" in clusters:
             results = {"": roll_back(clusters[""], name, revision, options)}

@@ -13,9 +13,10 @@ import typer
 from jellybean.cli.app import Json, checked_file, checked_picture, example
 from jellybean.cli.console import out, print_json, say
 from jellybean.cli.pipeline.group import MAX_ACTIONS, pipeline
+from jellybean.cli.times import TimeLimit, command_limit
 from jellybean.documents.training import TRAINING_FILE
 from jellybean.documents.training.plan import PlannedStage, objective_hint, reason_against_training
-from jellybean.errors import InfeasibleError
+from jellybean.errors import InfeasibleError, OutOfTimeError
 from jellybean.quantities import did_you_mean, quoted
 from jellybean_solver import SolverError
 from jellybean_solver.pipeline import (
@@ -162,6 +163,7 @@ def plan_command(
     out_: Annotated[
         Path | None, typer.Option("--out", metavar="FILE.json", help="Write the plan for `plan` in training.yaml.")
     ] = None,
+    time_limit: TimeLimit = None,
     json: Json = False,
 ) -> None:
     """Partition a model into pipeline stages with replication; prints the optimum, or the best found and its gap."""
@@ -183,7 +185,8 @@ def plan_command(
     links = _numbers("--bandwidth", bandwidth)
     options = _Options(objective, speeds, workers, memory, schedule, microbatches, states, all_reduce)
     options.check()
-    partitioned = options.partition(graph, links)
+    with command_limit(time_limit):
+        partitioned = options.partition(graph, links)
     record = partition_json(graph, partitioned, options.iteration)
     if out_ is not None:
         out_.write_text(json_module.dumps(record, indent=2) + "\n", encoding="utf-8")
@@ -249,6 +252,8 @@ class _Options:
             )
         except NothingFitsError as error:
             raise InfeasibleError((str(error),)) from error
+        except OutOfTimeError:
+            raise
         except SolverError as error:
             raise typer.BadParameter(str(error)) from error
 

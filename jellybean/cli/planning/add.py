@@ -29,7 +29,7 @@ def run_add(
         result = add_to_plan(project, named, gap=gap, progress=advance)
     planned = result.planned
     if planned.plan is not None:
-        served = output.save(to_document(planned.plan), planned, lambda: save_plan(project, planned))
+        served = output.save(project, to_document(planned.plan), planned, lambda: save_plan(project, planned))
     if json:
         print_json({**plan_json(planned, kept_plan(directory, outdated=True)), "added": addition_json(result)})
     elif planned.plan is not None:

@@ -9,9 +9,8 @@ import typer
 
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, checked_folder, checked_picture, example
 from jellybean.cli.console import out, print_json, progress, say, warn
-from jellybean.cli.planning.options import TimeLimit
 from jellybean.cli.projects import warn_about_figures, warn_about_stale_profiles, warn_about_times
-from jellybean.cli.times import command_limit
+from jellybean.cli.times import TimeLimit, command_limit
 
 PERIODS = 24
 

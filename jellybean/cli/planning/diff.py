@@ -13,13 +13,14 @@ from jellybean.cli.exit_status import EXIT_BAD_INPUT, EXIT_FAILURE
 from jellybean.cli.failures import failure, text_of
 from jellybean.cli.kubernetes.cluster import show_changes
 from jellybean.cli.kubernetes.options import Context, Kubeconfig, Namespace
+from jellybean.cli.times import CheckLimit, command_limit
 from jellybean.display.terminal import BAD
 from jellybean.errors import JellyBeanError
 from jellybean.planning.altered_models import altered_models_text
 from jellybean.planning.plan_file import RUNNING
 from jellybean.planning.replan import named_plan
 from jellybean.report.plans.plan_diff_view import diff_json, diff_text, latency_changes
-from jellybean_solver import Plan, plan_diff
+from jellybean_solver import Plan, plan_diff, work_limit
 
 EXIT_DIFFERENT = EXIT_FAILURE  # as diff(1): 0 same, 1 different, 2 error
 
@@ -51,6 +52,7 @@ def diff(
     context: Context = None,
     namespace: Namespace = None,
     kubeconfig: Kubeconfig = None,
+    time_limit: CheckLimit = None,
 ) -> None:
     """Compare two plans: cost, latency, variants, workers, models to load. Exit status 0 same, 1 different, 2 error.
 
@@ -65,7 +67,9 @@ def diff(
         raise typer.BadParameter("name a second plan, or give --cluster")
     try:
         one, two = _plan(before, after), _plan(after, before)
-        difference = plan_diff(one, two)
+        with command_limit(time_limit):
+            difference = plan_diff(one, two)
+            cut_short = work_limit().left() == 0.0
         notes = dict.fromkeys(filter(None, (_altered(before, after, one), _altered(after, before, two))))
     except JellyBeanError as error:
         if json:
@@ -79,6 +83,11 @@ def diff(
         print_texts(diff_text(difference, str(before), str(after), latencies, every_figure=every_figure))
     for note in notes:
         warn(note)
+    if cut_short:
+        warn(
+            "the time limit ended the matching of workers: the rest are paired in the plans' order, and another "
+            "pairing may load fewer models"
+        )
     if not difference.is_empty:
         raise typer.Exit(EXIT_DIFFERENT)
 

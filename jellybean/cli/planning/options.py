@@ -7,27 +7,10 @@ from typing import Annotated
 
 import typer
 
-from jellybean.cli.times import seconds_within
 from jellybean_solver import DEFAULT_GAP
 
 DEFAULT_HORIZON = "24h"
 
-TimeLimit = Annotated[
-    float | None,
-    typer.Option(
-        parser=seconds_within(0.01),
-        metavar="TIME",
-        help="Seconds of the whole command, or a time such as 2min; the best found by then is kept.",
-    ),
-]
-SimulationLimit = Annotated[
-    float | None,
-    typer.Option(
-        parser=seconds_within(0.01),
-        metavar="TIME",
-        help="Seconds of the whole command, or a time such as 2min; then the figures are of what was simulated.",
-    ),
-]
 Gap = Annotated[
     float | None,
     typer.Option(

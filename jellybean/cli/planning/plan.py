@@ -26,8 +26,6 @@ from jellybean.cli.planning.options import (
     ReplayPlot,
     ReplaySeed,
     RunningPlan,
-    SimulationLimit,
-    TimeLimit,
 )
 from jellybean.cli.planning.plan_json import plan_json
 from jellybean.cli.planning.plan_latency import latency_lines
@@ -35,7 +33,7 @@ from jellybean.cli.planning.plan_output import PlanOutput, refuse
 from jellybean.cli.planning.rate_scale import with_scaled_rates
 from jellybean.cli.planning.replan import horizon_hours, run_replan
 from jellybean.cli.projects import open_any_project, planned_options
-from jellybean.cli.times import command_limit, seconds_within
+from jellybean.cli.times import SimulationLimit, TimeLimit, command_limit, seconds_within
 from jellybean.display import formats
 from jellybean.errors import OutOfTimeError
 from jellybean.planning.plan_file import current_hash, kept_plan, save_plan
@@ -115,7 +113,7 @@ def _plan(output: PlanOutput, *, stale: bool, gap: float | None, time_limit_s: f
     with progress("plan") as advance, command_limit(time_limit_s):
         planned = plan_project(project, gap=gap, progress=advance)
     if planned.plan is not None:
-        served = output.save(to_document(planned.plan), planned, lambda: save_plan(project, planned))
+        served = output.save(project, to_document(planned.plan), planned, lambda: save_plan(project, planned))
     if json:
         print_json(plan_json(planned, kept_plan(directory, outdated=True)))
     elif planned.plan is not None:

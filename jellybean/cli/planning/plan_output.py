@@ -15,6 +15,7 @@ from jellybean.cli.current_plan import next_commands
 from jellybean.cli.exit_status import EXIT_INFEASIBLE
 from jellybean.cli.failures import text_of
 from jellybean.display.terminal import BAD
+from jellybean.documents import AnyProject
 from jellybean.errors import InfeasibleError
 from jellybean.folders import shell_text
 from jellybean.planning.plan_file import PLAN_FILE, kept_plan, replaces_served_plan, write_plan_file
@@ -58,7 +59,9 @@ class PlanOutput:
         """True if the project's plan, the report store and what is served stay as they are."""
         return self.dry_run or self.file is not None
 
-    def save(self, document: dict[str, Any], planned: Planned | None, write: Callable[[], object]) -> str:
+    def save(
+        self, project: AnyProject, document: dict[str, Any], planned: Planned | None, write: Callable[[], object]
+    ) -> str:
         """Write the document of a plan; returns a warning, or an empty text.
 
         `write` writes it as the project's plan. `planned`: how it was found, for the report store; None: it was kept.
@@ -69,7 +72,7 @@ class PlanOutput:
             return ""
         note = replaces_served_plan(self.directory, document)
         write()
-        record_plan(self.directory, document, planned)
+        record_plan(project, document, planned)
         return note
 
     def say_written(self, plan: Plan) -> None:

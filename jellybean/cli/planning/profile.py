@@ -11,7 +11,9 @@ import typer
 
 from jellybean.cli.app import AllowPython, Directory, Json, Overrides, app, example, parse_allowed_python
 from jellybean.cli.console import out, print_json, progress, say, warn
+from jellybean.cli.times import MeasurementLimit, command_limit
 from jellybean.documents import MultiWorkflowProject, Project, load_any_project, written_projects
+from jellybean.errors import OutOfTimeError
 from jellybean.folders import shell_text
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ def profile(
         bool, typer.Option("--force", help="With --on: measure workers even while they serve requests.")
     ] = False,
     allow_python: AllowPython = None,
+    time_limit: MeasurementLimit = None,
     json: Json = False,
 ) -> None:
     """Measure what is missing or stale in profiles.yaml: latency, memory, message sizes and accuracy of all variants.
@@ -87,15 +90,18 @@ def profile(
             say(line if len(parts) == 1 else f"{name}: {line}")
         without = ", without --fresh," if scope.fresh else ""
         kept = f"finished measurements are kept: the same command{without} goes on from there"
-        with progress(name, kept=kept) as advance:
-            measured = measure(
-                part,
-                progress=advance,
-                seconds_per_point=seconds,
-                scope=scope,
-                allow_python=allow,
-                workers=agents[name],
-            )
+        try:
+            with progress(name, kept=kept) as advance, command_limit(time_limit):
+                measured = measure(
+                    part,
+                    progress=advance,
+                    seconds_per_point=seconds,
+                    scope=scope,
+                    allow_python=allow,
+                    workers=agents[name],
+                )
+        except OutOfTimeError as error:
+            raise OutOfTimeError(f"{error}; {kept}") from error
         for note in measured.notes:
             warn(note)
         file = part.directory / "profiles.yaml"

@@ -34,7 +34,7 @@ def run_replan(
     document, planned = change.result, change.planned
     is_new, served, before = change.decision.verdict is Verdict.REPLACE, "", current_hash(directory)
     if document is not None:
-        served = output.save(document, planned if is_new else None, lambda: save_change(project, change))
+        served = output.save(project, document, planned if is_new else None, lambda: save_change(project, change))
     if json:
         kept = kept_plan(directory, outdated=True) if document is None else ""
         hash_entry = {} if document is None else {"hash": document["hash"]}

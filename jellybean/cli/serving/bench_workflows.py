@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import typer
@@ -15,6 +15,7 @@ from jellybean.bench.together import bench_together
 from jellybean.cli.console import progress, warn
 from jellybean.cli.projects import options_of_plan
 from jellybean.cli.serving.gateway_options import unknown_workflow
+from jellybean.cli.times import command_limit
 from jellybean.documents import MultiWorkflowProject, Project, load_any_project
 from jellybean.report.records import record_measurement
 from jellybean.serving.client import served_document
@@ -54,6 +55,7 @@ def measure_workflows(
     saturate: bool = False,
     endpoint: Endpoint | None = None,
     documents: Path | None = None,
+    time_limit_s: float | None = None,
 ) -> tuple[BenchResult, ...]:
     """Measure the workflows that are served while all have their load, or `workflow` alone; record it in the store.
 
@@ -70,7 +72,7 @@ def measure_workflows(
             raise unknown_workflow(f"--rate-scale {name}=...", name, projects)
     if saturate and len(projects) > 1:
         raise typer.BadParameter(f"--saturate is of one workflow: say which with --workflow ({', '.join(projects)})")
-    with progress("saturate" if saturate else "bench") as advance:
+    with progress("saturate" if saturate else "bench") as advance, command_limit(time_limit_s):
         if saturate:
             ((name, own),) = projects.items()
             found: tuple[BenchResult, ...] = (
@@ -92,8 +94,9 @@ def measure_workflows(
     if any(result.plan != document["hash"] for result in found):
         raise ServingError("another plan took over before the measurement began; nothing was stored: measure again")
     for result in found:
-        record_measurement(directory, document, result.to_dict())
-        for caveat in result.caveats:
+        if not result.ended_by_time_limit:
+            record_measurement(directory, document, result.to_dict())
+        for caveat in (*result.caveats, *cut_short_notes(result, duration_s, saturate=saturate)):
             warn(f"{result.workflow}: {caveat}")
     return found
 
@@ -106,3 +109,12 @@ def _chosen(project: Project | MultiWorkflowProject, workflow: str) -> Mapping[s
     if workflow not in known:
         raise unknown_workflow(f"--workflow {workflow}", workflow, known)
     return {workflow: known[workflow]}
+
+
+def cut_short_notes(result: BenchResult, duration_s: float | None, *, saturate: bool) -> Iterator[str]:
+    """What the time limit left out of a measurement, in words. `duration_s`: asked for; None by default."""
+    if result.ended_by_time_limit:
+        yield f"{result.ended_by_time_limit}; the result is not recorded"
+    wanted_s = duration_s or DURATION_S
+    if not saturate and result.duration_s < wanted_s:
+        yield f"the time limit left a window of {result.duration_s:.3g} s, in place of {wanted_s:g} s"

@@ -27,7 +27,7 @@ from jellybean.cli.serving.accounts.cost import LedgerAt
 from jellybean.cli.serving.accounts.drift import show_drift
 from jellybean.cli.serving.accounts.ledger_source import open_ledger_source
 from jellybean.cli.serving.accounts.served_span import Between, ask_served, asked_span, nothing_served, print_served
-from jellybean.cli.serving.bench_workflows import measure_workflows, parse_rate_scales
+from jellybean.cli.serving.bench_workflows import cut_short_notes, measure_workflows, parse_rate_scales
 from jellybean.cli.serving.gateway_options import (
     GatewayOptions,
     OfWorkflow,
@@ -36,7 +36,7 @@ from jellybean.cli.serving.gateway_options import (
 )
 from jellybean.cli.serving.project_copy import project_copy
 from jellybean.cli.serving.remote_store import shown_store
-from jellybean.cli.times import seconds_within
+from jellybean.cli.times import MeasurementLimit, command_limit, seconds_within
 from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, WARN
 from jellybean.documents import Project, load_project
@@ -88,6 +88,7 @@ def bench(
     ] = None,
     saturate: Annotated[bool, typer.Option("--saturate", help="Find the highest sustained rate.")] = False,
     workflow: OfWorkflow = "",
+    time_limit: MeasurementLimit = None,
     at: GatewayOptions = GatewayOptions(),
 ) -> None:
     """Measure the running plan with held-out inputs, at the rate that it was made for, or at that of --set.
@@ -120,6 +121,7 @@ def bench(
                 rate_scale=next(iter(scales.values()), 1.0),
                 saturate=saturate,
                 endpoint=endpoint,
+                time_limit_s=time_limit,
             ),
         )
     else:
@@ -133,6 +135,7 @@ def bench(
             rate_scales=scales,
             saturate=saturate,
             endpoint=endpoint,
+            time_limit_s=time_limit,
         )
     if json:
         parts = {result.workflow: result.to_json() for result in results}
@@ -323,12 +326,13 @@ def measure(
     saturate: bool = False,
     endpoint: Endpoint | None = None,
     documents: Path | None = None,
+    time_limit_s: float | None = None,
 ) -> BenchResult:
     """Measure the plan that is served, at the rate that it was made for; record it in the report store.
 
     `overrides`: if given, the rate that the documents declare with them is offered instead. `endpoint`: a gateway
     elsewhere, instead of the project's own. `documents`: folder with a copy of the documents and held-out data, without
-    models; by default they are those of `directory`.
+    models; by default they are those of `directory`. `time_limit_s`: of the command.
     """
     load = partial(load_project, documents or directory, files=documents is None)
     load(overrides)  # wrong documents are told before what is up
@@ -338,7 +342,7 @@ def measure(
     again = f"jellybean plan {quoted}, then jellybean apply {quoted}, serve one without"
     with options_of_plan(() if overrides else options, f"the plan that is served was made with this option; {again}"):
         project = load(options)
-    with progress("saturate" if saturate else "bench") as advance:
+    with progress("saturate" if saturate else "bench") as advance, command_limit(time_limit_s):
         if saturate:
             guess = predicted_rate_per_s(directory, document["hash"])
             result = bench_module.saturate(
@@ -358,8 +362,9 @@ def measure(
             )
     if result.plan != document["hash"]:
         raise ServingError("another plan took over before the measurement began; nothing was stored: measure again")
-    record_measurement(directory, document, result.to_dict())
-    for caveat in result.caveats:
+    if not result.ended_by_time_limit:
+        record_measurement(directory, document, result.to_dict())
+    for caveat in (*result.caveats, *cut_short_notes(result, duration_s, saturate=saturate)):
         warn(caveat)
     return result
 

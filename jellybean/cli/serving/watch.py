@@ -10,6 +10,7 @@ import typer
 
 from jellybean.cli.console import errors, out, print_json, say
 from jellybean.cli.exit_status import EXIT_FAILURE
+from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD
 from jellybean.folders import STATE_FOLDER, shell_text
 from jellybean_agent import join_address
@@ -33,10 +34,16 @@ def watch(running: Running, serving: Sequence[str], *, detach: bool, as_json: Ma
         say("Ctrl-C drains and stops")
         died = running.wait(lambda text: errors.print(text, style=f"bold {BAD}"))
     except KeyboardInterrupt:  # Ctrl-C before `wait` has installed its own handling
-        running.down()
-        return
+        running.left, died = running.down(), None
+    if running.left is not None:
+        say(stopped_text(running.left))
     if died:
         raise typer.Exit(EXIT_FAILURE)
+
+
+def stopped_text(left: int) -> str:
+    """What became of a run that was stopped, with the number of requests that were left."""
+    return "stopped" if not left else f"stopped; {formats.count(left, 'request')} in flight had no answer"
 
 
 def _show(serving: Sequence[str], as_json: Mapping[str, Any] | None) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from jellybean.cli.console import out, print_json, say, warn
-from jellybean.cli.exit_status import EXIT_FAILURE
+from jellybean.cli.exit_status import EXIT_FAILURE, EXIT_TERMINATED
 from jellybean.cli.failures import error_json, interrupt_behind
 from jellybean.documents.training.references import RUN_FOLDER
 from jellybean.errors import JellyBeanError
@@ -85,6 +85,17 @@ def notes_on_devices(document: TrainingDocument) -> list[str]:
             f"--set microbatches={2 * document.devices}, or `parallel: auto`"
         )
     return notes
+
+
+@contextmanager
+def silent_end_of_rank() -> Iterator[None]:
+    """A rank that its launcher ends says nothing, as the launcher does, and is gone once it has cleaned up."""
+    try:
+        yield
+    except BaseException as error:
+        if interrupt_behind(error) is None:
+            raise
+        _end_process(EXIT_TERMINATED)
 
 
 def train_under_launcher(document: TrainingDocument, directory: Path, *, json: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +11,7 @@ import typer
 
 from jellybean.cli.app import Json, Overrides, app, example
 from jellybean.cli.training.job import JobOptions, print_job
-from jellybean.cli.training.run import check_installed, train_here, train_under_launcher
+from jellybean.cli.training.run import check_installed, silent_end_of_rank, train_here, train_under_launcher
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder with training.yaml.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start from scratch; existing checkpoints are deleted.")]
@@ -49,20 +51,27 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a model as described in training.yaml, resuming from the newest checkpoint. Starts its own processes."""
-    from jellybean.documents.training import load_training
+    from jellybean.training.processes.environment import started_by_launcher
 
     job = JobOptions(image, claim, folder, pods, gpu, memory)
     if not render:
         job.check_unused()
-    document = load_training(directory, overrides or (), references=not render)
-    if render:
-        print_job(document, directory, overrides or (), job)
-        return
-    check_installed(document)
+    with silent_end_of_rank() if started_by_launcher() else nullcontext():
+        _train(directory, overrides or (), job if render else None, fresh=fresh, json=json)
+
+
+def _train(directory: Path, overrides: Sequence[str], job: JobOptions | None, *, fresh: bool, json: bool) -> None:
+    """Train, or print the objects of a `job`."""
+    from jellybean.documents.training import load_training
     from jellybean.training.processes.environment import started_by_launcher
 
+    document = load_training(directory, overrides, references=job is None)
+    if job is not None:
+        print_job(document, directory, overrides, job)
+        return
+    check_installed(document)
     if not started_by_launcher():
-        train_here(document, directory, overrides or (), fresh=fresh, json=json)
+        train_here(document, directory, overrides, fresh=fresh, json=json)
     elif fresh:
         raise typer.BadParameter(
             f"--fresh under torchrun would start from scratch at every restart: delete {directory}/training instead"

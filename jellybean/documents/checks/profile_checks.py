@@ -202,10 +202,10 @@ def check_types(infrastructure: CheckedInfrastructure, profiles: Sequence[Checke
     fleet = infrastructure.document
     if fleet is None or any(one.document is None for one in profiles):
         return
-    profiled = sorted(_profiled_types(profiles))
+    profiled, unknown = sorted(_profiled_types(profiles)), set(_unknown_types(fleet, profiles))
     for name, pool in fleet.workers.items():
         type_ = pool.type or name
-        if type_ in _unknown_types(fleet, profiles):
+        if type_ in unknown:
             hint = did_you_mean(type_, profiled) or f"types with profiles: {', '.join(profiled)}"
             key = "type" if pool.type is not None else ""
             where: DocPath = ("workers", name, key) if key else ("workers", name)

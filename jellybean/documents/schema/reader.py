@@ -40,6 +40,7 @@ from jellybean_solver import size_text
 
 MAX_BYTES = 2 * 2**20
 MAX_DEPTH = 24
+LARGE = 2**15  # characters; a smaller text takes the parser in Python at most a quarter of a second
 _MAX_PROBLEMS = 100
 _KEPT_TEXTS, _KEPT_CHARACTERS = 8, 2**16  # parsed texts that are kept, and the longest of them: at most 32 MB in all
 
@@ -204,6 +205,9 @@ class _RecentTexts:
         if known is not None:
             yield from known
             return
+        if len(text) >= LARGE and (plain := _events_of_large_text(text)) is not None:
+            yield from plain
+            return
         parsed: list[Event] = []
         for event in YAML(typ="safe", pure=True).parse(text):
             parsed.append(event)
@@ -216,6 +220,13 @@ class _RecentTexts:
 
 
 _RECENT = _RecentTexts()
+
+
+def _events_of_large_text(text: str) -> Sequence[Event] | None:
+    """The events of a large plain text; None for one that is left to the parser in Python."""
+    from jellybean.documents.schema.large_text import plain_events  # imports libyaml, which small texts do without
+
+    return plain_events(text)
 
 
 def _missing_hint(path: Path) -> str:

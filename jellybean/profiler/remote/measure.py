@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from jellybean.errors import InputError
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.remote.rows import Rows
 from jellybean.profiler.remote.worker_agent import WorkerLostError
 from jellybean.profiler.remote.worker_part import WorkerPart
+from jellybean_solver import OutOfTimeError, work_limit
 
 Report = Callable[[float, str], None]  # seconds done since the last report, label
 
@@ -24,7 +25,10 @@ class WorkersInputError(WorkersError, InputError):
 
 
 def measure_on_workers(parts: Mapping[str, WorkerPart], rows: Rows, report: Report) -> None:
-    """Measure the parts (worker type -> part) in parallel. WorkersError after all have ended, if one did not finish."""
+    """Measure the parts (worker type -> part) in parallel. WorkersError after all have ended, if one did not finish.
+
+    OutOfTimeError at the time limit of the work, with what each worker has measured.
+    """
     lock = threading.Lock()
     errors: dict[str, ProfileError] = {}
 
@@ -41,17 +45,25 @@ def measure_on_workers(parts: Mapping[str, WorkerPart], rows: Rows, report: Repo
 
     with ThreadPoolExecutor(len(parts), thread_name_prefix="worker") as threads:
         try:
-            for future in [threads.submit(run, worker_type) for worker_type in parts]:
+            running = [threads.submit(run, worker_type) for worker_type in parts]
+            is_late = bool(wait(running, timeout=work_limit().left(), return_when=FIRST_EXCEPTION).not_done)
+            for future in running if not is_late else ():
                 future.result()
         finally:  # also after Ctrl-C: calls that go on would keep their threads
             for part in parts.values():
                 part.agent.close()
+    if is_late:
+        states = (f"{_state(rows, worker_type)}" for worker_type in parts)
+        raise OutOfTimeError(f"the time limit ended the measurements: {'; '.join(states)}")
     if errors:
         kind = WorkersInputError if all(isinstance(error, InputError) for error in errors.values()) else WorkersError
         raise kind("\n".join(_text(rows, worker_type, error) for worker_type, error in errors.items()))
 
 
 def _text(rows: Rows, worker_type: str, error: ProfileError) -> str:
-    state = f"{rows.done(worker_type)} of {rows.count(worker_type)} rows of {worker_type} are measured and kept"
     lost = "the worker was lost; " if isinstance(error, WorkerLostError) else ""
-    return f"{error}; {lost}{state}: the same command measures the others"
+    return f"{error}; {lost}{_state(rows, worker_type)}: the same command measures the others"
+
+
+def _state(rows: Rows, worker_type: str) -> str:
+    return f"{rows.done(worker_type)} of {rows.count(worker_type)} rows of {worker_type} are measured and kept"

@@ -107,7 +107,7 @@ def apply(
             after = new.take_over()
             if not isinstance(error, Exception):  # Ctrl-C: the keeper stops the old workers
                 raise
-        progress(1, 1, "the old workers drain")
+        progress(1, 1, "the new plan is served; the old workers drain")
         _stop_old_workers(directory, after, Path(state.plan_folder))
     return True
 
@@ -127,7 +127,7 @@ def apply_at(
             raise InputError(str(error)) from error
     if served_document(endpoint)["hash"] == document["hash"]:
         return False
-    waiting = partial(progress, 0, 1, "the new workers start")
+    waiting = partial(progress, 0, 1, "the new workers start; the old plan is served")
     replace_at(endpoint, document, addresses, timeout_s=timeout_s, while_waiting=waiting)
     return True
 
@@ -251,7 +251,7 @@ class _NewPlan:
 
         def check() -> None:
             self._check_alive()
-            progress(0, 1, "the new workers start")
+            progress(0, 1, "the new workers start; the old plan is served")
 
         replace_at(
             Endpoint(self._gateway.address),

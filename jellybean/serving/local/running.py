@@ -56,6 +56,7 @@ class Running:
         self.state = state
         self._children = dict(children)
         self._signals = signals
+        self.left: int | None = None  # requests that Ctrl-C or SIGTERM in `wait` left unanswered; None before
         if self._children:
             atexit.register(self._down_at_exit)
 
@@ -97,7 +98,7 @@ class Running:
                     return death
                 time.sleep(_POLL_S)
         except KeyboardInterrupt:
-            self.down()
+            self.left = self.down()
         self._reap(StopLimits().terminate_s)
         return None
 

@@ -23,6 +23,7 @@ from jellybean.training.errors import SignalledError, TrainingError
 from jellybean.training.processes.environment import STORE, environment_with
 from jellybean.training.processes.launch import (
     FINAL,
+    INTERRUPTED_S,
     REASONS_FOLDER,
     RESTARTS,
     SHUTDOWN_S,
@@ -92,22 +93,22 @@ class _Processes:
             for rank in range(self.workers + self.servers):
                 self._start(rank)
         except BaseException:  # then `__exit__` is not called
-            self._end()
+            self._end(INTERRUPTED_S)
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end()
+        self._end(INTERRUPTED_S if isinstance(error, SignalException) else SHUTDOWN_S)
 
-    def _end(self) -> None:
+    def _end(self, grace_s: float) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):
             for process in self.running.values():
                 if process.poll() is None:
                     process.send_signal(number)
                     process.send_signal(signal.SIGCONT)  # one that is stopped takes no other signal
-            self._wait(SHUTDOWN_S)
+            self._wait(grace_s)
 
     def watch(self) -> str | None:
         """Wait for the end of the run. None on success; the reason if all must start again."""

@@ -46,6 +46,7 @@ _KILLED = "was killed by SIGKILL"  # in a reason: by the kernel for its memory, 
 _OF_ABORTED = "ignore:resource_tracker:UserWarning"  # of the semaphores of a rank's data workers, where it is aborted
 _POLL_S = 0.2  # between looks at the processes
 SHUTDOWN_S = 5  # grace period of processes that must end
+INTERRUPTED_S = 0.4  # the same after a signal to the launcher, which has a second to end in all
 
 
 def run_processes(
@@ -143,7 +144,7 @@ def _attempt(arguments: Sequence[str], count: int, folder: Path) -> str | None:
                     _end_all(processes)
         except SignalException as stopped:
             if processes is not None:
-                processes.close(stopped.sigval, SHUTDOWN_S)
+                processes.close(stopped.sigval, INTERRUPTED_S)
             raise SignalledError(signals_received[0]) from stopped
     return _reason(folder, result.failures) if result.is_failed() else None
 

@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jellybean_solver.demand.demand import Demand, Network
+from jellybean_solver.demand.demand import Demand, Network, Tiers
 from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.model.problem import Operator, Pool, Problem, Sharing
 from jellybean_solver.outcome import ACCURACY_SLACK, Clock, Selection
@@ -26,10 +26,14 @@ MET = 1e-9  # relative tolerance on a worker's capacity
 
 @dataclass(frozen=True, slots=True)
 class GreedySettings:
-    """Effort of the rule: larger values find cheaper plans but take longer."""
+    """Effort of the rule: larger values find cheaper plans but take longer.
+
+    `within_links`: no link carries more than its bandwidth, which the rule of the paper does not look at.
+    """
 
     kept: int = 16  # beam width: partial assignments kept after each operator
     selections: int = 256  # largest number of selections tried: those with the cheapest variants
+    within_links: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,7 @@ class _Partial:
     tiers: Mapping[str, Mapping[str, float]]  # operator -> tier -> fraction of its requests
     taken: Mapping[tuple[str, str], int]  # (operator, pool) -> workers
     shares: Mapping[tuple[str, str], float]  # (operator, pool) -> fraction of the operator's requests
+    sent: Mapping[Tiers, float]  # bytes per second over each link with a bandwidth
 
 
 def greedy(
@@ -54,9 +59,9 @@ def greedy(
     network = Network(replace(problem, pools=pools))
     best: tuple[_Partial, Selection] | None = None
     unplaced = dict[str, None]()
-    for selection in _selections(network, settings.selections):
+    for selection in _selections(network, settings.selections, clock):
         try:
-            found = _place(network, network.demand(selection), settings.kept, clock)
+            found = _place(network, network.demand(selection), settings, clock)
         except OutOfTimeError:
             if best is None:
                 raise
@@ -86,11 +91,16 @@ def price_per_request(network: Network, operator: Operator, variant: str) -> tup
     return min(p.price_usd_per_h * load for p, load in zip(usable, loads, strict=True)), min(loads)
 
 
-def _selections(network: Network, most: int) -> list[dict[str, str]]:
-    """At most `most` selections that reach the accuracy target: those with the cheapest variants."""
+def _selections(network: Network, most: int, clock: Clock) -> list[dict[str, str]]:
+    """At most `most` selections that reach the accuracy target: those with the cheapest variants.
+
+    OutOfTimeError at the end of the clock.
+    """
     problem, target = network.problem, network.problem.accuracy_target
     grown: list[tuple[float, dict[str, str]]] = [(0.0, {})]
     for operator in reversed(problem.operators):
+        if clock.left() == 0.0:
+            raise OutOfTimeError("time ended before the greedy rule had chosen the variants")
         rate = problem.rate_per_s[operator.name]
         price = {v: rate * price_per_request(network, operator, v)[0] for v in network.runnable[operator.name]}
         children = [(cost + price[v], {**chosen, operator.name: v}) for cost, chosen in grown for v in price]
@@ -105,17 +115,19 @@ def _reaches(problem: Problem, partial: Selection, target: float) -> bool:
     return accuracy is not None and accuracy >= target - ACCURACY_SLACK
 
 
-def _place(network: Network, demand: Demand, kept: int, clock: Clock) -> _Partial | str:
+def _place(network: Network, demand: Demand, settings: GreedySettings, clock: Clock) -> _Partial | str:
     """The cheapest assignment; if there is none, the first operator that no partial assignment can place.
 
     OutOfTimeError at the end of the clock.
     """
-    beam = [_Partial(0.0, {}, {}, {})]
+    beam = [_Partial(0.0, {}, {}, {}, {})]
     for operator in network.problem.operators:
         if clock.left() == 0.0:
             raise OutOfTimeError("time ended before the greedy rule had placed all operators")
         grown = [child for partial in beam for child in _children(network, demand, partial, operator.name)]
-        beam = heapq.nsmallest(kept, grown, key=lambda partial: partial.cost)
+        if settings.within_links:
+            grown = [one for one in grown if all(sent <= network.bandwidth[link] for link, sent in one.sent.items())]
+        beam = heapq.nsmallest(settings.kept, grown, key=lambda partial: partial.cost)
         if not beam:
             return operator.name
     return beam[0]
@@ -143,7 +155,9 @@ def _children(network: Network, demand: Demand, partial: _Partial, name: str) ->
             within[network.tier_of[pool]] += share
         price = sum(network.usd_per_h[pool] * count for pool, (count, _) in found.items())
         cost = partial.cost + price + _traffic(demand, partial, name, within)
-        yield _Partial(cost, {**partial.tiers, name: within}, {**partial.taken, **taken}, {**partial.shares, **shares})
+        sent = _sent(network, demand, partial, name, within)
+        tiers_of = {**partial.tiers, name: within}
+        yield _Partial(cost, tiers_of, {**partial.taken, **taken}, {**partial.shares, **shares}, sent)
 
 
 def _reachable(network: Network, demand: Demand, partial: _Partial, name: str) -> list[str]:
@@ -166,6 +180,21 @@ def _traffic(demand: Demand, partial: _Partial, name: str, within: Mapping[str, 
     return total
 
 
+def _sent(
+    network: Network, demand: Demand, partial: _Partial, name: str, within: Mapping[str, float]
+) -> dict[Tiers, float]:
+    """Bytes per second over the links with a bandwidth, with the inputs of the operator; arguments as of `_traffic`."""
+    sent = dict(partial.sent)
+    for tier, share in within.items():
+        for link, bytes_per_s in network.entry_bytes_per_s(name, tier).items():
+            sent[link] = sent.get(link, 0.0) + share * bytes_per_s
+    for key, bytes_per_s in demand.sent.items():
+        if key[1] == name:
+            for (up, of), (down, got) in itertools.product(partial.tiers[key[0]].items(), within.items()):
+                sent[up, down] = sent.get((up, down), 0.0) + of * got * bytes_per_s
+    return {link: bytes_per_s for link, bytes_per_s in sent.items() if link in network.bandwidth}
+
+
 def _workers(
     free: Sequence[tuple[Pool, int]], busy: Mapping[str, float], usd_per_h: Mapping[str, float]
 ) -> dict[str, tuple[int, float]] | None:
@@ -173,22 +202,37 @@ def _workers(
 
     `free`: pools with their number of free workers. `busy`: pool -> workers that all requests would keep busy.
     """
+    left = {pool.name: count for pool, count in free if count > 0}
     taken: dict[str, tuple[int, float]] = {}
+    by_throughput = sorted(left, key=lambda name: usd_per_h[name] * busy[name])  # used up one after the other
+    fastest = list(itertools.accumulate((busy[name] for name in reversed(by_throughput)), min, initial=math.inf))[::-1]
     rest = 1.0
-    while rest > 0:
-        left = [pool for pool, count in free if count > taken.get(pool.name, (0, 0.0))[0]]
-        if not left:
-            return None
-        finishing = [pool for pool in left if rest * busy[pool.name] <= 1 + MET]
-        if finishing:
-            chosen, share = min(finishing, key=lambda pool: usd_per_h[pool.name]), rest
-        else:
-            chosen = min(left, key=lambda pool: usd_per_h[pool.name] * busy[pool.name])
-            share = 1.0 / busy[chosen.name]
-        count, before = taken.get(chosen.name, (0, 0.0))
-        taken[chosen.name] = count + 1, before + share
-        rest = 0.0 if finishing else rest - share
-    return taken
+    for chosen, (least, least_after) in zip(by_throughput, itertools.pairwise(fastest), strict=True):
+        while left[chosen]:
+            if rest * least <= 1.0 + MET:
+                return _finished(taken, rest, left, busy, usd_per_h)
+            wanted = math.ceil((rest - (1.0 + MET) / least) * busy[chosen])  # until the fastest one left can finish
+            count = min(left[chosen], max(1, wanted))
+            before, share = taken.get(chosen, (0, 0.0))
+            taken[chosen] = before + count, share + count / busy[chosen]
+            left[chosen] -= count
+            rest -= count / busy[chosen]
+        if rest * least_after <= 1.0 + MET:
+            return _finished(taken, rest, left, busy, usd_per_h)
+    return None
+
+
+def _finished(
+    taken: Mapping[str, tuple[int, float]],
+    rest: float,
+    left: Mapping[str, int],
+    busy: Mapping[str, float],
+    usd_per_h: Mapping[str, float],
+) -> dict[str, tuple[int, float]]:
+    """`taken` with the cheapest of the workers `left` that sustain the remaining fraction `rest` alone."""
+    last = min((name for name in left if left[name] and rest * busy[name] <= 1.0 + MET), key=usd_per_h.__getitem__)
+    count, share = taken.get(last, (0, 0.0))
+    return {**taken, last: (count + 1, share + rest)}
 
 
 def _assignment(network: Network, partial: _Partial) -> Assignment:

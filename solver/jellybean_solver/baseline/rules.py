@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from jellybean_solver.baseline.greedy import greedy, price_per_request
+from jellybean_solver.baseline.greedy import GreedySettings, greedy, price_per_request
 from jellybean_solver.baseline.most_accurate import find_most_accurate
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError
@@ -26,6 +26,8 @@ from jellybean_solver.small.routes import build_plan
 from jellybean_solver.time_limit import work_limit
 
 NO_ASSIGNMENT = "no_assignment"  # status of a rule that finds no plan where there may be one
+# A first plan of 300 pools in half a second, without links that carry too much.
+QUICK_GREEDY = GreedySettings(kept=4, selections=16, within_links=True)
 OUT_OF_TIME = "time ended before a plan was found"
 
 
@@ -238,15 +240,32 @@ def _greedy(problem: Problem, name: str) -> Baseline:
     return _scored(network.problem, name, "found", plan, evaluate(network.problem, plan))
 
 
-def greedy_solution(problem: Problem, clock: Clock) -> Solution | None:
-    """The plan of the greedy rule, without a lower bound, for a search that found none in its time.
+def greedy_solution(problem: Problem, clock: Clock, bound: float = 0.0) -> Solution | None:
+    """The plan of the greedy rule for a search that found none in its time, with a lower `bound` on the cost.
 
-    None if the rule finds none until the `clock` ends, if its plan misses a target, or for several workflows.
+    The cheapest of its plans on all workers, and on those of one tier alone. None if the rule finds none until the
+    `clock` ends, if all its plans miss a target, or for several workflows.
     """
     if problem.workflows:
         return None
+    one_tier = (
+        replace(problem, pools=tuple(pool for pool in problem.pools if pool.tier == tier))
+        for tier in reversed(problem.tiers)
+    )
+    plans = filter(None, (_greedy_plan(problem, case, clock) for case in (problem, *one_tier)))
+    plan = min(plans, key=lambda plan: plan.cost.total_usd_per_h, default=None)
+    if plan is None:
+        return None
+    cost = plan.cost.total_usd_per_h
+    bound = min(max(bound, least_workers_usd_per_h(Network(problem))), cost)
+    proof = Certificate.of(cost, bound, Termination.TIME_LIMIT)
+    return Solution(proof.termination, replace(plan, certificate=proof), None, 0, proof)
+
+
+def _greedy_plan(problem: Problem, case: Problem, clock: Clock) -> Plan | None:
+    """A plan of the greedy rule on the pools of `case`; None without one, or if it misses a target of the problem."""
     try:
-        found = greedy(problem, clock)
+        found = greedy(case, clock, QUICK_GREEDY)
     except OutOfTimeError:
         return None
     if isinstance(found, str):
@@ -255,11 +274,17 @@ def greedy_solution(problem: Problem, clock: Clock) -> Solution | None:
     unproven = Certificate.of(assignment.cost, 0.0, Termination.TIME_LIMIT)
     draft = build_plan(network, selection, assignment, unproven)
     evaluation = evaluate(problem, draft)
-    if evaluation.complaints:
-        return None
-    proof = Certificate.of(evaluation.cost.total_usd_per_h, 0.0, Termination.TIME_LIMIT)
-    plan = replace(evaluation.stated(draft), certificate=proof)
-    return Solution(proof.termination, plan, None, 0, proof)
+    return None if evaluation.complaints else evaluation.stated(draft)
+
+
+def least_workers_usd_per_h(network: Network) -> float:
+    """Lower bound on the cost of all plans: each operator's requests on the workers where they are cheapest.
+
+    Accuracy, the number of workers and traffic are left out.
+    """
+    workers = network.demand({}).workers
+    each = (min((network.usd_per_h[pool] * busy for pool, busy in of.items()), default=0.0) for of in workers.values())
+    return sum(each)
 
 
 def _scored(problem: Problem, name: str, status: str, plan: Plan, evaluation: Evaluation) -> Baseline:

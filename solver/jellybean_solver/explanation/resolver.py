@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
+from jellybean_solver.baseline.rules import greedy_solution
 from jellybean_solver.errors import SolverError
 from jellybean_solver.explanation.counterfactuals import Resolved, is_better
 from jellybean_solver.figures import distinct_durations
@@ -15,9 +16,11 @@ from jellybean_solver.latency.estimate import p99_by_workflow
 from jellybean_solver.model.deadline_shares import deadlines_s
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Problem
-from jellybean_solver.outcome import COST_TOLERANCE
+from jellybean_solver.outcome import COST_TOLERANCE, Clock
 from jellybean_solver.planning.solve import solve
 from jellybean_solver.planning.solver import Solution, limited
+
+RULE_S = 1.0  # for a plan by a simple rule, where the search found none in its time
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +170,16 @@ class Resolver:
                 would = "would be {}, above {}".format(*distinct_durations(p99_s, target_s))
                 return Resolved("refused", plan, f"the cheapest plan's p99 latency{of} {would}")
         return Resolved(solution.status, plan)
+
+    def by_simple_rule(self, problem: Problem) -> Resolved | None:
+        """A plan by a simple rule, with a lower bound, for a problem whose search found none in its time; or None."""
+        now = self.settings.clock
+        if now is None or problem.is_for_ways or problem.slo.is_soft:
+            return None
+        solution = greedy_solution(problem, Clock(now, now() + RULE_S))
+        if solution is None or solution.plan is None:
+            return None
+        return self._within_deadline(problem, solution, solution.plan, thorough=False)
 
     def _allowed_s(self, thorough: bool) -> float | None:
         left_s = self._limit.left()

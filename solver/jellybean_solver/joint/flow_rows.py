@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jellybean_solver.demand.demand import Demand, EdgeKey, Network, Tiers
+from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.milp.highs_program import Program
+from jellybean_solver.time_limit import work_limit
 
+MANY = 10_000  # columns; fewer are written down in a few hundredths of a second
 BagTiers = tuple[str, ...]
 
 
@@ -27,12 +30,17 @@ class Flows:
 
 
 def add_flows(program: Program, network: Network, demand: Demand) -> Flows:
-    """Add columns and rows for the tiers that `demand` allows; columns cost the traffic from sources (USD per h)."""
+    """Add columns and rows for the tiers that `demand` allows; columns cost the traffic from sources (USD per h).
+
+    Bags of many operators have many columns: OutOfTimeError at the time limit of the work.
+    """
     fractions: list[dict[BagTiers, int]] = []
     total: list[int] = []
     marginal: dict[tuple[str, str], list[int]] = {}
     between: dict[EdgeKey, dict[Tiers, list[int]]] = {key: {} for key in network.inner}
     for bag, (home, edges) in zip(network.bags, network.homes, strict=True):
+        if sum(map(len, fractions)) > MANY and work_limit().left() == 0.0:
+            raise OutOfTimeError("time ended while the program was written down; allow more time")
         table = _columns(program, network, demand, bag.operators, home, edges)
         fractions.append(table)
         if bag.parent is None:

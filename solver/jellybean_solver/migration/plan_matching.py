@@ -17,6 +17,7 @@ import pulp
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.model.plan import Plan, PlannedWorker
+from jellybean_solver.time_limit import work_limit
 
 DIGITS = 9  # decimals of rates and weights that are compared
 COUNT_WEIGHT = 1e-6  # value of any kept model, where the dearest one has 1: breaks ties by the number of models
@@ -201,7 +202,13 @@ def _kinds(workers: Sequence[PlannedWorker], models: Mapping[str, Models]) -> Ki
 
 
 def _transport(left: Kinds, right: Kinds, value: Callable[[Models], float]) -> Mapping[tuple[Models, Models], int]:
-    """(models before, models after) -> number of workers that continue so, for the greatest kept value."""
+    """(models before, models after) -> number of workers that continue so, for the greatest kept value.
+
+    Empty if the time limit of the work comes first: then workers are matched in order.
+    """
+    limit = work_limit()
+    if limit.left() == 0.0:
+        return {}
     kept = {(kind, other): value(kind & other) for kind in left for other in right if kind & other}
     if not kept:
         return {}
@@ -209,10 +216,15 @@ def _transport(left: Kinds, right: Kinds, value: Callable[[Models], float]) -> M
     flow = {pair: problem.add_variable(f"x{index}", 0) for index, pair in enumerate(kept)}
     problem.setObjective(pulp.lpSum(worth * flow[pair] for pair, worth in kept.items()))
     for side, kinds in enumerate((left, right)):
+        of_kind: defaultdict[Models, list[pulp.LpVariable]] = defaultdict(list)
+        for pair, x in flow.items():
+            of_kind[pair[side]].append(x)
         for kind, workers in kinds.items():
-            problem += pulp.lpSum(x for pair, x in flow.items() if pair[side] == kind) <= len(workers)
-    exact = {"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9}
+            problem += pulp.lpSum(of_kind[kind]) <= len(workers)
+    exact = {"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9, "timeLimit": limit.left()}
     status = problem.solve(pulp.HiGHS(mip=False, msg=False, threads=1, random_seed=0, **exact))
+    if status != pulp.LpStatusOptimal and limit.left() == 0.0:
+        return {}
     if status != pulp.LpStatusOptimal:
         raise SolverError(f"HiGHS ended with {pulp.LpStatus[status]} on matching workers; please report this problem")
     return {pair: round(x.value()) for pair, x in flow.items() if round(x.value()) > 0}

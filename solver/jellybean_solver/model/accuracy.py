@@ -126,11 +126,16 @@ class Independent:
             return None
         product = 100.0
         for name, variants in self.table.items():
-            percent = variants.get(partial[name]) if name in partial else max(variants.values(), default=None)
+            percent = variants.get(partial[name]) if name in partial else self._best[name]
             if percent is None:
                 return None
             product *= percent / 100.0
         return product
+
+    @cached_property
+    def _best(self) -> Mapping[str, float | None]:
+        """Operator -> the accuracy of its best variant; None without variants."""
+        return {name: max(variants.values(), default=None) for name, variants in self.table.items()}
 
 
 def _measured(rows: tuple[AccuracyRow, ...], inputs: tuple[float, ...]) -> float | None:

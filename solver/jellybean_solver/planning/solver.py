@@ -138,7 +138,8 @@ def nothing_found(outcome: Outcome[Assignment], within: str = "") -> SolverError
     """The error of a search that reached its time limit without a plan."""
     tried = f"({outcome.tried} selections tried)"
     if outcome.termination == Termination.TIME_LIMIT:
-        return OutOfTimeError(f"no plan{within} was found in the time allowed {tried}; allow more time")
+        bound = outcome.bound if math.isfinite(outcome.bound) else 0.0
+        return OutOfTimeError(f"no plan{within} was found in the time allowed {tried}; allow more time", bound)
     return SolverError(
         f"no plan{within} was found, nor proven that there is none {tried}: too many sets of models "
         "fit on one worker to try them all; use fewer variants or pools, or give workers more memory"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from jellybean.frontier import (
 )
 from jellybean.frontier.pairs import PairCurve, PairPoint, with_better_plans
 from jellybean.planning import plan_project, predicted_p99
-from jellybean_solver import Plan, from_document, selection_shares
+from jellybean_solver import Plan, from_document, limited_work, selection_shares
 from tests.support.scales_project import make_scales_project
 
 # A box computes `five` (95 %) for 8 of the 20 requests per second, and `two` (80 %) for all of them.
@@ -197,11 +198,9 @@ def test_plans_and_pictures_are_written(scales: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_time_is_kept(scales: Path) -> None:
-    curve = find_frontier(
-        load_project(scales, (*MEAN, "slo.latency_p99=300 ms", "sources.x.arrivals=poisson")),
-        points=20,
-        time_limit_s=3.0,
-    )
+    project = load_project(scales, (*MEAN, "slo.latency_p99=300 ms", "sources.x.arrivals=poisson"))
+    with limited_work(3.0, time.monotonic):
+        curve = find_frontier(project, points=20)
     assert curve.mixed is not None
     assert not curve.mixed.finished
     assert any("--time-limit allows more" in sentence for sentence in curve.ended)

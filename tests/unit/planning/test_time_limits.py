@@ -208,8 +208,8 @@ def test_a_plan_without_time_for_a_search_is_that_of_a_simple_rule(pages: Path) 
         plan = plan_project(project).plan
     assert best is not None
     assert plan is not None
-    assert (plan.certificate.termination, plan.certificate.bound) == ("time_limit", 0.0)
-    assert plan.cost.total_usd_per_h >= best.cost.total_usd_per_h - 1e-9
+    assert plan.certificate.termination == "time_limit"
+    assert 0.0 < plan.certificate.bound <= best.cost.total_usd_per_h <= plan.cost.total_usd_per_h + 1e-9
     out_of_reach = load_project(pages, ("slo.latency_p99=null", "slo.accuracy=99.9"))
     with limited_work(0.0, steps(0.0)):
         assert plan_project(out_of_reach).plan is None

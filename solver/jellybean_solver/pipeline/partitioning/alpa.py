@@ -19,6 +19,7 @@ import numpy as np
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline.partitioning.candidate_stages import CandidateStages, Floats
+from jellybean_solver.pipeline.partitioning.cut_short import CutShortError, Found, check_time
 from jellybean_solver.pipeline.partitioning.device_memory import MemoryLimit
 from jellybean_solver.pipeline.partitioning.stage_costs import Indices, StageCost, sequential_cost
 from jellybean_solver.pipeline.partitioning.stages import PartitionStage, TopologyLevel
@@ -123,6 +124,8 @@ class AlpaPartitioner:
     def solve(self, bound_s: float = math.inf) -> tuple[float, tuple[PartitionStage, ...]]:
         """Seconds of an iteration and the stages; infinite and empty if nothing fits or none is within `bound_s`.
 
+        CutShortError at the time limit of the work, with the best so far, or else all layers on all devices.
+
         The least sum grows as the limit on the slowest stage shrinks, so in any better solution the slowest stage takes
         less than (best - current sum) / (B - 1).
         """
@@ -132,7 +135,10 @@ class AlpaPartitioner:
         while True:
             if self.microbatches > 1:
                 slowest_s = min(slowest_s, (upper_s - total) / (self.microbatches - 1) * (1 + 1e-12))
-            found = self._least_sum(slowest_s)
+            try:
+                found = self._least_sum(slowest_s)
+            except CutShortError as error:
+                raise CutShortError((best, stages) if stages else self._one_stage()) from error
             if not found:
                 return best, stages
             total, slowest_s = sum(stage.time_s for stage in found), max(stage.time_s for stage in found)
@@ -141,6 +147,23 @@ class AlpaPartitioner:
             upper_s = min(upper_s, best)
             if total + (self.microbatches - 1) * balanced_s >= best:
                 return best, stages
+
+    def _one_stage(self) -> Found | None:
+        """All layers on all devices; None if no submesh has all or they do not fit, or without time to split them."""
+        mesh, end = len(self.times.meshes) - 1, self.candidates.size - 1
+        if self.times.meshes[mesh].size != self.devices:
+            return None
+        try:
+            seconds = float(self.times.seconds(mesh, 0)[0, end])
+            sharding = self.times.sharding(mesh, 0, 0, end)
+        except CutShortError:
+            return None
+        if not math.isfinite(seconds):
+            return None
+        shape, layers = self.times.meshes[mesh], self.candidates.layers(0, end)
+        place = (shape.hosts, shape.devices)
+        stage = PartitionStage(layers, shape.size, seconds, submesh=place, sharding=sharding)
+        return self.microbatches * seconds, (stage,)
 
     def _least_sum(self, below_s: float) -> tuple[PartitionStage, ...]:
         """The stages of least total time, each of them faster than `below_s`; empty if there are none.
@@ -159,6 +182,7 @@ class AlpaPartitioner:
             every = [self.times.seconds(mesh, stages - 1) for mesh in range(len(meshes))]
             costs = [np.where(times < below_s, times, np.inf) for times in every]
             for devices in range(1, self.devices + 1):
+                check_time()
                 for mesh, cost in enumerate(costs):
                     left, rows = devices - meshes[mesh].size, cuts[devices]
                     if left < 0 or not len(rows):

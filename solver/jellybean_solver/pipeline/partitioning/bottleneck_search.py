@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jellybean_solver.pipeline.partitioning.candidate_stages import CandidateStages, Floats
+from jellybean_solver.pipeline.partitioning.cut_short import CutShortError, check_time
 from jellybean_solver.pipeline.partitioning.device_memory import MemoryLimit
 from jellybean_solver.pipeline.partitioning.stage_costs import Indices, StageCost
 from jellybean_solver.pipeline.partitioning.stages import PartitionStage, TopologyLevel
@@ -57,7 +58,10 @@ class BottleneckSearch:
         self.transfer_s = 2.0 * candidates.crossing / level.bandwidth  # both ways, to a single replica
 
     def solve(self) -> tuple[float, tuple[PartitionStage, ...]]:
-        """Bottleneck seconds per micro-batch and the stages; infinite and empty if nothing fits into memory."""
+        """Bottleneck seconds per micro-batch and the stages; infinite and empty if nothing fits into memory.
+
+        CutShortError at the time limit of the work, with the incumbent.
+        """
         incumbent = next((spans for bound_s in self._bounds() if (spans := self._within(bound_s))), None)
         if incumbent is None:
             return math.inf, ()
@@ -67,7 +71,10 @@ class BottleneckSearch:
             if self.approximate and upper_s - lower_s <= APPROXIMATE_GAP * upper_s:
                 break
             tried_s = upper_s * (1 - ROUNDING) if close else (upper_s + lower_s) / 2
-            better = self._within(tried_s)
+            try:
+                better = self._within(tried_s)
+            except CutShortError as error:
+                raise CutShortError((upper_s, self._stages(incumbent))) from error
             if better and (better_s := self._bottleneck_s(better)) < upper_s:
                 incumbent, upper_s = better, better_s
             elif close:
@@ -96,6 +103,7 @@ class BottleneckSearch:
         needed[last] = 0.0
         chosen: dict[int, _Span] = {}
         for start in reversed(range(last)):
+            check_time(last)
             available = self.level.count - workers_before[start]
             replicas = np.maximum(np.ceil(self.seconds[start, start + 1 :] / bound_s - 1e-9), receivers[start])
             total = replicas + needed[start + 1 :]

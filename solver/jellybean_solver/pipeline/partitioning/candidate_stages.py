@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from jellybean_solver.pipeline.partitioning.cut_short import check_time
 from jellybean_solver.pipeline.partitioning.layer_graph import LayerGraph
 
 Floats = npt.NDArray[np.float64]
@@ -37,7 +38,8 @@ class CandidateStages:
 
     Attributes are size x size matrices over all pairs; entries where `invalid` (i is no proper subset of j) have no
     meaning. `forward_s`, `backward_s`: seconds of one micro-batch. `parameters`, `activations`: bytes of its weights,
-    and of the outputs that its forward keeps for the backward. `crossing[i]`: bytes over cut i, one way.
+    and of the outputs that its forward keeps for the backward. `crossing[i]`: bytes over cut i, one way. CutShortError
+    at the time limit of the work.
     """
 
     def __init__(self, graph: LayerGraph, cuts: Sequence[int]) -> None:
@@ -48,6 +50,7 @@ class CandidateStages:
         self.invalid = (as_floats @ as_floats.T != sizes[:, None]) | (sizes[:, None] >= sizes[None, :])
 
         def difference(per_layer: Sequence[float]) -> Floats:
+            check_time(self.size)
             sums = members @ np.array(per_layer)
             matrix: Floats = sums[None, :] - sums[:, None]
             return matrix

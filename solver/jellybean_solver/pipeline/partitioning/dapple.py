@@ -23,6 +23,7 @@ from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline.collectives.closed_forms import RING
 from jellybean_solver.pipeline.partitioning.candidate_stages import CandidateStages, Floats
 from jellybean_solver.pipeline.partitioning.cut_pruning import CutCosts, spread_cuts
+from jellybean_solver.pipeline.partitioning.cut_short import CutShortError, Found, check_time
 from jellybean_solver.pipeline.partitioning.device_memory import MemoryLimit
 from jellybean_solver.pipeline.partitioning.layer_graph import LayerGraph
 from jellybean_solver.pipeline.partitioning.settings import PartitionSettings
@@ -181,7 +182,26 @@ class DapplePartitioner:
         self.starts = [[k for k in starts if not candidates.invalid[k, end]] for end in range(candidates.size)]
 
     def solve(self, bound_s: float = math.inf) -> tuple[float, tuple[PartitionStage, ...]]:
-        """Seconds of an iteration and the stages; infinite and empty if there is none within `bound_s`."""
+        """Seconds of an iteration and the stages; infinite and empty if there is none within `bound_s`.
+
+        CutShortError at the time limit of the work, with all layers as one stage on all devices if they fit.
+        """
+        try:
+            return self._solved(bound_s)
+        except CutShortError as error:
+            raise CutShortError(self._one_stage()) from error
+
+    def _one_stage(self) -> Found | None:
+        """All layers as one stage that is replicated on all devices; None if they do not fit."""
+        last, devices = self.candidates.size - 1, self.devices * self.machines
+        allocation = _Allocation(last, devices, self.machines == 1, 0)
+        if not self._fitting([0], allocation, 0):
+            return None
+        tail = self._with_stage(TailLatency(), 0, allocation)
+        seconds, layers = float(self.compute_s[0, -1]) / devices, self.candidates.layers(0, last)
+        return tail.whole_s, (PartitionStage(layers, devices, seconds, devices=tuple(range(devices))),)
+
+    def _solved(self, bound_s: float) -> tuple[float, tuple[PartitionStage, ...]]:
         bubble_free_s = self.microbatches * float(self.compute_s[0, -1]) / (self.devices * self.machines)
         tried_s = bound_s if math.isfinite(bound_s) else bubble_free_s * BOUND_GROWTH
         while (best := self._within(tried_s)) is None and math.isinf(bound_s) and tried_s < math.inf:
@@ -214,6 +234,7 @@ class DapplePartitioner:
         """Add to `fronts`: `partial`, which starts at cut `end`, with every stage before it that may end there."""
         free = [count for count, _ in partial.machines.free]
         for replicas in range(1, sum(free) + 1):
+            check_time()
             for counts in allocations(free, self.devices, replicas):
                 machines = partial.machines.allocate(counts)
                 tail = self._with_transfer(partial, end, counts)
@@ -311,6 +332,7 @@ def least_iteration(
     """Seconds (infinite if nothing fits into memory), stages and the number of cuts evaluated.
 
     Solves over few cuts first, then over more with the best so far as a bound, until the state limit is exceeded.
+    CutShortError at the time limit of the work, with the best so far.
     """
     candidates = CandidateStages(graph, cuts)
     best_s, evaluated = math.inf, 0
@@ -325,6 +347,9 @@ def least_iteration(
             found_s, found = DapplePartitioner(subset, levels, microbatches, max_states, limit).solve(best_s)
         except StateLimitError:
             break
+        except CutShortError as error:
+            best = (best_s, stages) if stages else error.found
+            raise CutShortError(best) from error
         evaluated = subset.size
         if found_s < best_s:
             best_s, stages = found_s, found

@@ -13,6 +13,7 @@ import numpy as np
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.pipeline.partitioning.candidate_stages import CandidateStages, Floats
+from jellybean_solver.pipeline.partitioning.cut_short import check_time
 from jellybean_solver.pipeline.partitioning.stages import PartitionStage
 
 
@@ -44,11 +45,15 @@ class DeviceLine:
         self.sent_bytes = candidates.crossing * (0.0 if not transfers else 1.0 if latency else 2.0)
 
     def solve(self) -> tuple[float, tuple[PartitionStage, ...]]:
-        """Objective in seconds, and the stages of the devices that have layers."""
+        """Objective in seconds, and the stages of the devices that have layers.
+
+        CutShortError at the time limit of the work.
+        """
         best = np.full(self.candidates.size, np.inf)  # by cut: objective so far, layers before it done
         best[0] = 0.0
         starts = []
         for device, speed in enumerate(self.speeds):
+            check_time(self.candidates.size)
             totals = self._combined(best[:, None], self.seconds / speed)
             starts.append(totals.argmin(axis=0))
             best = totals.min(axis=0)

@@ -8,6 +8,7 @@ from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 
 from jellybean_solver.errors import SolverError
+from jellybean_solver.time_limit import work_limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def enumerate_cuts(graph: LayerGraph, max_cuts: int, *, free_idle: bool = False)
     The stages of a pipeline are the differences of nested down-sets. Subsets come before their supersets. If there are
     more than `max_cuts`, only the prefixes of the topological order are returned. With `free_idle`, layers without time
     and parameters are moved to the side of each cut where fewer bytes cross it; without a memory limit, the remaining
-    down-sets still contain an optimal partition.
+    down-sets still contain an optimal partition. The time limit of the work counts as too many.
     """
     idle = _IdleLayers(graph) if free_idle else None
     everything = (1 << len(graph.layers)) - 1
@@ -112,7 +113,7 @@ def enumerate_cuts(graph: LayerGraph, max_cuts: int, *, free_idle: bool = False)
             if larger not in ready_of:
                 ready_of[larger] = after
                 pending.append(larger)
-        if len(ready_of) > max_cuts:
+        if len(ready_of) > max_cuts or work_limit().left() == 0.0:
             return tuple((1 << size) - 1 for size in range(len(graph.layers) + 1)), False
     kept = ready_of if idle is None else {c for c in ready_of if c in (0, everything) or not idle.is_wasteful(c)}
     return tuple(sorted(kept, key=lambda cut: (cut.bit_count(), cut))), True

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
-from jellybean_solver.errors import SolverError
+from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.pipeline.partitioning.alpa import AlpaPartitioner, ReplicatedStages, submeshes
 from jellybean_solver.pipeline.partitioning.bottleneck_search import BottleneckSearch
 from jellybean_solver.pipeline.partitioning.candidate_stages import CandidateStages
 from jellybean_solver.pipeline.partitioning.cut_pruning import CutCosts, pruned_candidates, spread_cuts
+from jellybean_solver.pipeline.partitioning.cut_short import CutShortError
 from jellybean_solver.pipeline.partitioning.dapple import least_iteration
 from jellybean_solver.pipeline.partitioning.device_line import DeviceLine
 from jellybean_solver.pipeline.partitioning.device_memory import MemoryLimit
@@ -27,6 +30,7 @@ from jellybean_solver.pipeline.partitioning.stage_costs import (
     sequential_cost,
 )
 from jellybean_solver.pipeline.partitioning.stages import Partition, PartitionStage, TopologyLevel
+from jellybean_solver.time_limit import work_limit
 
 STAGE_COSTS: dict[str, StageCost] = {"slowest-stage": sequential_cost, "pipedream-paper": overlapped_cost}
 COLLECTIVE_OBJECTIVES = ("slowest-stage", "alpa-inter")  # accept `all_reduce`
@@ -54,23 +58,56 @@ def partition(
     """The partition with the least objective on the workers of `levels` (lowest level first), each within `limit`.
 
     `microbatches`: per iteration, for the iteration objectives. `all_reduce`: the collective that sums the gradients
-    of replicas, in place of the objective's own cost model. SolverError for invalid arguments; NothingFitsError, with
-    the memory that would suffice, if no partition fits.
+    of replicas, in place of the objective's own cost model. At the time limit of the work the best partition so far.
+    SolverError for invalid arguments; NothingFitsError, with the memory that would suffice, if no partition fits;
+    OutOfTimeError if the time limit left none.
     """
     _check(graph, levels, objective, limit, microbatches)
     if all_reduce is not None and objective not in COLLECTIVE_OBJECTIVES:
         raise SolverError(f"a choice of all-reduce goes with {', '.join(COLLECTIVE_OBJECTIVES)}, not with {objective}")
     cost = STAGE_COSTS.get(objective, sequential_cost) if all_reduce is None else collective_cost(all_reduce)
-    request = _Request(graph, levels, objective, limit, settings)
-    if objective in STAGE_COSTS:
-        return _slowest_stage(request, cost)
-    if objective == "alpa":
-        return _alpa(request, microbatches or 1)
-    if objective == "alpa-inter":
-        return _alpa_inter(request, cost, microbatches or 1)
-    if objective == "dapple":
-        return _dapple(request, microbatches or 1)
-    return _placed(request) if objective == "branches" else _balanced(request)
+    request = _Request(graph, levels, objective, limit, microbatches or 1, settings)
+    if objective == "branches":
+        return _placed(request)
+    searches: dict[str, Callable[[_Request], Partition]] = {
+        "alpa": _alpa,
+        "alpa-inter": partial(_alpa_inter, cost=cost),
+        "dapple": _dapple,
+        "balance": _balanced,
+    }
+    search = searches.get(objective, partial(_slowest_stage, cost=cost))
+    return _in_time(lambda few: search(replace(request, few=few)), objective, request.least_s, settings)
+
+
+def _in_time(
+    search: Callable[[int | None], Partition], objective: str, least_s: float, settings: PartitionSettings
+) -> Partition:
+    """The result of a search; under a time limit it searches a few cuts first, and the best so far is the result.
+
+    `search`: over so many evenly spread cuts, or all. `least_s`: lower bound of the objective.
+    """
+    if work_limit().left() is None:
+        return search(None)
+    best: Partition | None = None
+    for few in (*settings.first_cuts, None):
+        try:
+            result = search(few)
+        except NothingFitsError:
+            if few is None and best is None:
+                raise
+            continue
+        except CutShortError as error:
+            seconds, stages = error.found or (math.inf, ())
+            if best is None or seconds < best.objective_s:
+                best = Partition(seconds, min(seconds, least_s), stages, few or 0, objective) if stages else best
+            break
+        if best is None or few is None or result.objective_s < best.objective_s:
+            best = result
+        if best.gap == 0.0 or few is None:
+            return best
+    if best is None:
+        raise OutOfTimeError(f"no partition for {objective} was found in the time allowed; allow more time")
+    return replace(best, out_of_time=best.gap > 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +118,18 @@ class _Request:
     levels: Sequence[TopologyLevel]
     objective: str
     limit: MemoryLimit | None
+    microbatches: int
     settings: PartitionSettings
+    few: int | None = None  # search only so many evenly spread cuts
+
+    def cuts(self, most: int, *, free_idle: bool = False) -> tuple[Sequence[int], bool]:
+        """The cuts to search, and True if they are all that matter; `most`, `free_idle`: as of `enumerate_cuts`."""
+        if self.few is None:
+            return enumerate_cuts(self.graph, most, free_idle=free_idle)
+        cuts, exact = enumerate_cuts(self.graph, min(most, self.few**2), free_idle=free_idle)
+        if len(cuts) <= self.few:
+            return cuts, exact
+        return spread_cuts(CutCosts(self.graph, cuts), self.few), False
 
     def result(
         self, found: tuple[float, tuple[PartitionStage, ...]], candidates: CandidateStages, cuts: int, *, exact: bool
@@ -95,16 +143,16 @@ class _Request:
             raise _nothing_fits(self, candidates, proven=exact)
         return Partition(best, best, stages, cuts, self.objective)
 
-    def bounded(self, result: Partition, bound_s: float) -> Partition:
-        """The result of an inexact search with `bound_s` as its lower bound."""
-        return Partition(
-            result.objective_s, min(result.objective_s, bound_s), result.stages, result.cuts, self.objective
-        )
+    def bounded(self, result: Partition) -> Partition:
+        """The result of an inexact search with its lower bound."""
+        return replace(result, bound_s=min(result.objective_s, self.least_s))
 
     @property
-    def balanced_s(self) -> float:
-        """Lower bound of the seconds per micro-batch: all work spread evenly over all workers."""
-        return sum(layer.compute_s for layer in self.graph.layers) / math.prod(level.count for level in self.levels)
+    def least_s(self) -> float:
+        """Lower bound of the objective: all work spread evenly over all workers."""
+        work_s = sum(layer.compute_s for layer in self.graph.layers)
+        rounds = self.microbatches if self.objective in ITERATION_OBJECTIVES else 1
+        return rounds * work_s / math.prod(level.count for level in self.levels)
 
 
 def _slowest_stage(request: _Request, cost: StageCost) -> Partition:
@@ -118,23 +166,24 @@ def _slowest_stage(request: _Request, cost: StageCost) -> Partition:
             return BottleneckSearch(candidates, levels[0], cost, limit, bound_s, approximate=approximate).solve()
         return PipeDreamPartitioner(candidates, levels, cost, limit, bound_s).solve()
 
-    cuts, complete = enumerate_cuts(graph, settings.max_pruned_cuts, free_idle=limit is None)
+    cuts, complete = request.cuts(settings.max_pruned_cuts, free_idle=limit is None)
     candidates, bound_s, lossless = pruned_candidates(
         graph, cuts, levels, lambda coarse, bound_s: solve(coarse, bound_s, approximate=True)[0], settings
     )
     exact = complete and lossless
     result = request.result(solve(candidates, bound_s), candidates, len(cuts), exact=exact)
-    return result if exact else request.bounded(result, request.balanced_s)
+    return result if exact else request.bounded(result)
 
 
-def _alpa(request: _Request, microbatches: int) -> Partition:
+def _alpa(request: _Request) -> Partition:
     """Alpa's two passes together: stages on submeshes, each with its operators split over the submesh.
 
     The alternatives are what either pass costs alone: one stage on all devices, and stages of one device each. With
     more cuts than the limit, those of the inter-operator pass and evenly spread ones are searched.
     """
     graph, levels, limit, settings = request.graph, request.levels, request.limit, request.settings
-    cuts, exact = enumerate_cuts(graph, settings.max_cuts)
+    cuts, exact = request.cuts(settings.max_cuts)
+    microbatches = request.microbatches
     devices, meshes = math.prod(level.count for level in levels), submeshes(levels)
     every = CandidateStages(graph, cuts)
     alone_s, alone = AlpaPartitioner(every, ReplicatedStages(every, meshes[:1], limit), devices, microbatches).solve()
@@ -145,7 +194,7 @@ def _alpa(request: _Request, microbatches: int) -> Partition:
     sharded = ShardedStages(graph, candidates, meshes, microbatches, limit)
     found = AlpaPartitioner(candidates, sharded, devices, microbatches).solve()
     result = request.result(found, candidates, len(cuts), exact=exact)
-    result = result if exact else request.bounded(result, microbatches * request.balanced_s)
+    result = result if exact else request.bounded(result)
     whole_s = microbatches * float(sharded.seconds(len(meshes) - 1, 0)[0, -1])
     return replace(result, alternatives={"intra-operator": whole_s, "inter-operator": alone_s})
 
@@ -156,7 +205,7 @@ def _stage_cuts(stages: Sequence[PartitionStage]) -> list[int]:
     return list(itertools.accumulate(bits))
 
 
-def _alpa_inter(request: _Request, cost: StageCost, microbatches: int) -> Partition:
+def _alpa_inter(request: _Request, cost: StageCost) -> Partition:
     """Alpa's inter-operator pass: the sum of the stages plus (B - 1) times the slowest, for B micro-batches.
 
     The devices of a submesh are replicas. A preliminary solve over few cuts gives an upper bound. Every device has a
@@ -164,9 +213,10 @@ def _alpa_inter(request: _Request, cost: StageCost, microbatches: int) -> Partit
     not exact here; it is done only if there are too many cuts for an exact search.
     """
     graph, levels, limit, settings = request.graph, request.levels, request.limit, request.settings
-    cuts, exact = enumerate_cuts(graph, settings.max_cuts)
+    cuts, exact = request.cuts(settings.max_cuts)
     if not exact and limit is None:
-        cuts, _ = enumerate_cuts(graph, settings.max_cuts, free_idle=True)
+        cuts, _ = request.cuts(settings.max_cuts, free_idle=True)
+    microbatches = request.microbatches
     bound_s, coarse = math.inf, settings.coarse_cuts[0]
     devices = math.prod(level.count for level in levels)
     if len(cuts) > coarse:
@@ -177,41 +227,39 @@ def _alpa_inter(request: _Request, cost: StageCost, microbatches: int) -> Partit
     times = ReplicatedStages(candidates, submeshes(levels), limit, cost)
     found = AlpaPartitioner(candidates, times, devices, microbatches).solve(bound_s)
     result = request.result(found, candidates, len(cuts), exact=exact)
-    return result if exact else request.bounded(result, microbatches * request.balanced_s)
+    return result if exact else request.bounded(result)
 
 
-def _dapple(request: _Request, microbatches: int) -> Partition:
+def _dapple(request: _Request) -> Partition:
     """Minimise the latency of an iteration (DAPPLE).
 
     Sending fewer bytes may lengthen an iteration, so moving idle layers across cuts (`free_idle`) is not exact here; it
     is done only if there are too many cuts for an exact search.
     """
     graph, levels, limit, settings = request.graph, request.levels, request.limit, request.settings
-    cuts, exact = enumerate_cuts(graph, settings.max_cuts)
+    cuts, exact = request.cuts(settings.max_cuts)
     if not exact:
-        cuts, _ = enumerate_cuts(graph, settings.max_cuts, free_idle=True)
-    best, stages, evaluated = least_iteration(graph, cuts, levels, microbatches, limit, settings)
+        cuts, _ = request.cuts(settings.max_cuts, free_idle=True)
+    best, stages, evaluated = least_iteration(graph, cuts, levels, request.microbatches, limit, settings)
     exact = exact and evaluated == len(cuts)
     result = request.result((best, stages), CandidateStages(graph, cuts), evaluated, exact=exact)
-    return result if exact else request.bounded(result, microbatches * request.balanced_s)
+    return result if exact else request.bounded(result)
 
 
 def _balanced(request: _Request) -> Partition:
     """Minimise the slowest stage over contiguous blocks of the topological order, transfers ignored (torchgpipe)."""
     prefixes, _ = enumerate_cuts(request.graph, 0)
-    cuts = _spread(request.graph, prefixes, request.settings)
+    cuts = _spread(request.graph, prefixes, request.few or request.settings.max_line_cuts)
     candidates = CandidateStages(request.graph, cuts)
     workers = math.prod(level.count for level in request.levels)
     line = DeviceLine(candidates, [1.0] * workers, [math.inf] * (workers - 1), latency=False, transfers=False)
     result = request.result(line.solve(), candidates, len(cuts), exact=len(cuts) == len(prefixes))
-    return result if len(cuts) == len(prefixes) else request.bounded(result, request.balanced_s)
+    return result if len(cuts) == len(prefixes) else request.bounded(result)
 
 
-def _spread(graph: LayerGraph, cuts: Sequence[int], settings: PartitionSettings) -> Sequence[int]:
-    """The cuts, or evenly spread ones if they are too many for matrices of all pairs."""
-    if len(cuts) <= settings.max_line_cuts:
-        return cuts
-    return spread_cuts(CutCosts(graph, cuts), settings.max_line_cuts)
+def _spread(graph: LayerGraph, cuts: Sequence[int], most: int) -> Sequence[int]:
+    """The cuts, or at most so many evenly spread ones, so that matrices of all pairs have room."""
+    return cuts if len(cuts) <= most else spread_cuts(CutCosts(graph, cuts), most)
 
 
 def _placed(request: _Request) -> Partition:
@@ -219,7 +267,8 @@ def _placed(request: _Request) -> Partition:
     level = request.levels[0]
     placement = place(request.graph, level.count, level.bandwidth)
     stages = placed_stages(request.graph, placement.devices)
-    return Partition(placement.seconds, placement.bound_s, stages, placement.evaluated, request.objective)
+    result = Partition(placement.seconds, placement.bound_s, stages, placement.evaluated, request.objective)
+    return replace(result, out_of_time=placement.out_of_time)
 
 
 def partition_line(
@@ -232,7 +281,7 @@ def partition_line(
 ) -> Partition:
     """The partition with the least objective over a line of unequal devices, in their order.
 
-    `speeds`, `bandwidths`: see `DeviceLine`. SolverError for invalid arguments.
+    `speeds`, `bandwidths`: see `DeviceLine`. The time limit of the work and errors: as of `partition`.
     """
     if objective not in LINE_OBJECTIVES:
         raise SolverError(f"unequal devices go with {' and '.join(LINE_OBJECTIVES)}, not with {objective}")
@@ -240,13 +289,19 @@ def partition_line(
         raise SolverError("the model has no layers")
     if not all(0 < bandwidth < math.inf for bandwidth in bandwidths):
         raise SolverError("a bandwidth must be above 0 bytes per second")
-    every, exact = enumerate_cuts(graph, settings.max_cuts, free_idle=True)
-    cuts = _spread(graph, every, settings)
-    exact, latency = exact and len(cuts) == len(every), objective == "latency"
-    best, stages = DeviceLine(CandidateStages(graph, cuts), speeds, bandwidths, latency=latency).solve()
+    latency = objective == "latency"
     work_s = sum(layer.forward_s if latency else layer.compute_s for layer in graph.layers)
-    bound_s = best if exact else min(best, work_s / (max(speeds) if latency else sum(speeds)))
-    return Partition(best, bound_s, stages, len(cuts), objective)
+    least_s = work_s / max(1e-300, max(speeds, default=0.0) if latency else sum(speeds))
+
+    def search(few: int | None) -> Partition:
+        most = settings.max_cuts if few is None else min(settings.max_cuts, few**2)
+        every, exact = enumerate_cuts(graph, most, free_idle=True)
+        cuts = _spread(graph, every, few or settings.max_line_cuts)
+        best, stages = DeviceLine(CandidateStages(graph, cuts), speeds, bandwidths, latency=latency).solve()
+        bound_s = best if exact and len(cuts) == len(every) else min(best, least_s)
+        return Partition(best, bound_s, stages, len(cuts), objective)
+
+    return _in_time(search, objective, least_s, settings)
 
 
 def _check(
@@ -290,5 +345,6 @@ def _nothing_fits(request: _Request, candidates: CandidateStages, *, proven: boo
         if candidates.size > settings.coarse_cuts[-1]:
             costs = CutCosts(request.graph, candidates.cuts)
             few = CandidateStages(request.graph, spread_cuts(costs, settings.coarse_cuts[0]))
-        message = f"{message}; {least_memory(few, request.levels, limit):,.0f} would do"
+        with suppress(CutShortError):  # at the time limit the message goes without
+            message = f"{message}; {least_memory(few, request.levels, limit):,.0f} would do"
     return NothingFitsError(f"{message}: take larger devices, more of them, or smaller micro-batches")

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from jellybean_solver.pipeline.partitioning.candidate_stages import CandidateStages, Floats
+from jellybean_solver.pipeline.partitioning.cut_short import CutShortError, check_time
 from jellybean_solver.pipeline.partitioning.device_memory import MemoryLimit
 from jellybean_solver.pipeline.partitioning.stage_costs import Indices, StageCost
 from jellybean_solver.pipeline.partitioning.stages import PartitionStage, TopologyLevel
@@ -138,7 +139,31 @@ class PipeDreamPartitioner:
         self._tables: dict[tuple[int, GroupContext], _Table] = {}
 
     def solve(self) -> tuple[float, tuple[PartitionStage, ...]]:
-        """Bottleneck cost per micro-batch and the stages; infinite and empty if nothing fits into memory."""
+        """Bottleneck cost per micro-batch and the stages; infinite and empty if nothing fits into memory.
+
+        CutShortError at the time limit of the work, with all layers as one stage on all workers if they fit.
+        """
+        try:
+            return self._solved()
+        except CutShortError as error:
+            cost, stage = self._one_stage()
+            raise CutShortError((cost, (stage,)) if math.isfinite(cost) else None) from error
+
+    def _one_stage(self) -> tuple[float, PartitionStage]:
+        """Cost of all layers as one stage that is replicated on all workers, and the stage."""
+        (start, end), context = (0, self.candidates.size - 1), GroupContext()
+        contexts = [context]
+        for level in reversed(range(len(self.levels))):
+            contexts.append(self._replica_context(contexts[-1], 0, self.levels[level].count, level))
+        block = np.ix_([start], [end])
+        cost, inside = self._worker_cost(contexts[-1], block), tuple[PartitionStage, ...]()
+        for level, groups in enumerate(self.levels):
+            cost = self.stage_cost(cost, self._parameters(level, block), groups.count, groups.bandwidth)
+            stage = PartitionStage(self.candidates.layers(start, end), groups.count, float(cost[0, 0]), inside)
+            inside = (stage,)
+        return stage.time_s, stage
+
+    def _solved(self) -> tuple[float, tuple[PartitionStage, ...]]:
         top, whole = len(self.levels) - 1, (0, self.candidates.size - 1)
         for bound in self._bounds():
             self._tables.clear()
@@ -175,8 +200,10 @@ class PipeDreamPartitioner:
 
     def _replica_cost(self, level: int, context: GroupContext, block: Block) -> Floats:
         """Cost of candidates on one replica of a level's stage; infinite if they do not fit."""
-        if level:
-            return self._tables[level - 1, context].costs[block]
+        return self._tables[level - 1, context].costs[block] if level else self._worker_cost(context, block)
+
+    def _worker_cost(self, context: GroupContext, block: Block) -> Floats:
+        """Cost of candidates on one worker; infinite if they do not fit."""
         if self.limit is None:
             return self.cost.on_worker(block, None)
         in_flight = self.limit.in_flight(math.ceil(context.behind), context.copies)
@@ -247,6 +274,7 @@ class PipeDreamPartitioner:
         bandwidth, size = self.levels[level].bandwidth, self._group_size(level)
         for used in range(1, self.levels[level].count + 1):
             for m in range(1, used + 1):
+                check_time()
                 rows, stops = window.cuts[used], window.cuts[used - m]
                 if not len(rows) or not len(stops):
                     continue
@@ -267,6 +295,7 @@ class PipeDreamPartitioner:
         later[0, end] = 0.0
         for used in range(1, count + 1):
             for m in range(1, used + 1):
+                check_time()
                 if not len(cuts[used]):
                     continue
                 rest = later[used - m][cuts[used - m]]

@@ -13,6 +13,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jellybean_solver.pipeline.partitioning.cut_short import is_out_of_time
 from jellybean_solver.pipeline.partitioning.layer_graph import LayerGraph
 from jellybean_solver.pipeline.partitioning.stages import PartitionStage
 
@@ -27,12 +28,14 @@ class PlacementResult:
     """Best placement found: makespan of one micro-batch in seconds, device of each layer.
 
     `bound_s`: lower bound of the makespan over all placements. `evaluated`: placements that were timed or pruned.
+    `out_of_time`: the time limit of the work ended the search.
     """
 
     seconds: float
     bound_s: float
     devices: tuple[int, ...]
     evaluated: int
+    out_of_time: bool = False
 
 
 class TaskGraph:
@@ -122,7 +125,7 @@ def place(graph: LayerGraph, workers: int, bandwidth: float, max_steps: int = MA
 
 
 class _PlacementSearch:
-    """Greedy placement, local search, then branch and bound, until a limit on the layers visited."""
+    """Greedy placement, local search, then branch and bound, until a limit on the layers visited or the time."""
 
     def __init__(self, tasks: TaskGraph, workers: int, max_steps: int) -> None:
         self.tasks, self.workers, self.max_steps = tasks, workers, max_steps
@@ -136,7 +139,8 @@ class _PlacementSearch:
         self._local_search(lower_s)
         exact = self._branch([], lower_s)
         bound_s = self.best_s if exact else min(self.best_s, lower_s)
-        return PlacementResult(self.best_s, bound_s, tuple(self.best), self.evaluated)
+        out_of_time = not exact and is_out_of_time()
+        return PlacementResult(self.best_s, bound_s, tuple(self.best), self.evaluated, out_of_time)
 
     def _evaluate(self, placement: list[int]) -> bool:
         """Time a placement. True if it is the new incumbent."""
@@ -172,7 +176,7 @@ class _PlacementSearch:
             improved = False
             for group in self._movable_groups():
                 for device in range(min(self.workers, max(self.best) + 2)):
-                    if self.steps > LOCAL_SEARCH_SHARE * self.max_steps:
+                    if self.steps > LOCAL_SEARCH_SHARE * self.max_steps or is_out_of_time():
                         return
                     moved = [device if layer in group else self.best[layer] for layer in range(size)]
                     improved |= moved != self.best and self._evaluate(moved)
@@ -190,14 +194,14 @@ class _PlacementSearch:
         return groups + [frozenset([layer]) for layer in range(size)]
 
     def _branch(self, prefix: list[int], lower_s: float) -> bool:
-        """Search all placements that begin with `prefix`. False if the step limit cut the search short."""
+        """Search all placements that begin with `prefix`. False if the step or time limit cut the search short."""
         if lower_s >= self.best_s * (1 - 1e-12):
             self.evaluated += 1
             return True
         if len(prefix) == self.tasks.size:
             self._evaluate(prefix)
             return True
-        if self.steps > self.max_steps:
+        if self.steps > self.max_steps or is_out_of_time():
             return False
         children = []
         for device in range(min(self.workers, max(prefix, default=-1) + 2)):

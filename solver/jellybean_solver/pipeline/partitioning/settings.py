@@ -21,6 +21,8 @@ class PartitionSettings:
     `sharded_cuts`: number of cuts between which Alpa's intra-operator pass plans stages; with more, evenly spread ones.
     `dapple_coarse_cuts`: number of cuts in each of DAPPLE's preliminary solves. `dapple_max_states`: partial partitions
     that each later solve may expand before it gives up.
+    `first_cuts`: under a time limit, the number of evenly spread cuts of the searches before the one over all cuts.
+    Their partitions are what the limit leaves; together they take a small part of the last one's time.
     """
 
     max_cuts: int = 4_000
@@ -34,6 +36,7 @@ class PartitionSettings:
     sharded_cuts: int = 20
     dapple_coarse_cuts: tuple[int, ...] = (8, 15, 30, 60)
     dapple_max_states: int = 6_000
+    first_cuts: tuple[int, ...] = (8, 24, 120, 400)
 
 
 DEFAULT_SETTINGS = PartitionSettings()

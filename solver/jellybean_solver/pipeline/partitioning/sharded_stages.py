@@ -8,6 +8,7 @@ import numpy as np
 
 from jellybean_solver.pipeline.partitioning.alpa import Submesh
 from jellybean_solver.pipeline.partitioning.candidate_stages import CandidateStages, Floats
+from jellybean_solver.pipeline.partitioning.cut_short import check_time
 from jellybean_solver.pipeline.partitioning.device_memory import MemoryLimit
 from jellybean_solver.pipeline.partitioning.layer_graph import Layer, LayerGraph
 from jellybean_solver.pipeline.sharding.costs import strategy_costs
@@ -61,6 +62,7 @@ class ShardedStages:
         return self._plans[mesh, rule]
 
     def _plan(self, mesh: int, rule: MemoryRule | None, start: int, end: int) -> ShardingPlan | None:
+        check_time()
         return plan_operators(self._costs[mesh], self._candidates.layers(start, end), rule)
 
     def _memory_rule(self, stages_behind: int) -> MemoryRule | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from jellybean_solver.outcome import Termination
 from jellybean_solver.pipeline.sharding.plan import ShardingPlan
 
 
@@ -43,7 +44,8 @@ class Partition:
 
     `bound_s`: lower bound of the objective over all partitions; below `objective_s` only if not all cuts (or
     placements) were evaluated. `cuts`: number of cuts (or placements) evaluated. `alternatives`: name -> objective of
-    restricted searches, for comparison; infinite if there is no such partition.
+    restricted searches, for comparison; infinite if there is no such partition. `out_of_time`: the time limit of the
+    work ended the search.
     """
 
     objective_s: float
@@ -52,8 +54,16 @@ class Partition:
     cuts: int
     objective: str = "slowest-stage"
     alternatives: Mapping[str, float] = field(default_factory=dict)
+    out_of_time: bool = False
 
     @property
     def gap(self) -> float:
         """Relative optimality gap, (objective - lower bound) / objective."""
         return (self.objective_s - self.bound_s) / self.objective_s if self.objective_s > 0 else 0.0
+
+    @property
+    def termination(self) -> Termination:
+        """Why the search ended."""
+        if self.gap == 0.0:
+            return Termination.OPTIMAL
+        return Termination.TIME_LIMIT if self.out_of_time else Termination.GAP
