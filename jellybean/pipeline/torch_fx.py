@@ -8,7 +8,6 @@ any of these becomes one operation of the graph, which calls the submodule itsel
 from __future__ import annotations
 
 import inspect
-import operator
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from jellybean.errors import JellyBeanError
-from jellybean.pipeline.call_form import CallForm
+from jellybean.pipeline.call_form import CallForm, step_into
 from jellybean.pipeline.torch_state import random_states, state_kept
 
 PLACE = "place"  # key of a node's meta: which operation of which call it is, whatever else is one operation
@@ -192,8 +191,8 @@ class _Tracer(fx.Tracer):  # type: ignore[misc]  # mypy does not follow torch
 
 def _part(result: fx.Proxy, path: Sequence[Any]) -> Any:
     for step in path:
-        key = getattr(step, "key", getattr(step, "idx", getattr(step, "name", None)))
-        result = operator.getitem(result, key)
+        function, key = step_into(step)
+        result = result.tracer.create_proxy("call_function", function, (result, key), {})
     return result
 
 

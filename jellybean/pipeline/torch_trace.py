@@ -120,7 +120,10 @@ def trace(
     cannot be followed, if there is none.
     """
     if tracer is not None:
-        return _traced_by(tracer, module, arguments, called or CalledModules())
+        try:
+            return _traced_by(tracer, module, arguments, called or CalledModules())
+        except Exception as error:  # user code may raise anything when it is traced
+            raise JellyBeanError(f"{tracer} cannot follow {type(module).__name__} again: {_reason(error)}") from error
     expected = _expected(module, arguments) if check else {}
     reasons, coarse = [], None
     for name in tracers:

@@ -13,6 +13,7 @@ from jellybean.errors import JellyBeanError
 from jellybean.pipeline.torch_fx import CalledModules
 from jellybean.pipeline.torch_graph import GraphFacts, graph_facts, graph_shapes
 from jellybean.pipeline.torch_stages import StageChain, stage_graph
+from jellybean.pipeline.torch_state import state_kept
 from jellybean.pipeline.torch_trace import TRACERS, CallArguments, TracedModule, trace
 from jellybean.training.errors import TrainingError
 
@@ -78,7 +79,14 @@ def _whole_graphs(module: nn.Module, arguments: CallArguments) -> ModelGraphs:
 
 
 def repeat_graphs(module: nn.Module, arguments: CallArguments, recipes: tuple[GraphRecipe, GraphRecipe]) -> ModelGraphs:
-    """The graphs that rank 0 found, of this rank's module."""
+    """The graphs that rank 0 found, of this rank's module.
+
+    The module runs once before, as it did on rank 0: what its first call sets in objects of libraries (a configuration)
+    is not restored after a trial, and decides what later calls do.
+    """
+    if recipes[0].tracer in TRACERS:
+        with state_kept(module), torch.no_grad(), suppress(Exception):  # without its weights, what it computes may fail
+            arguments.call(module)
     training = _repeated(module, arguments, recipes[0])
     with evaluation_mode(module):
         evaluation = _repeated(module, arguments, recipes[1])
