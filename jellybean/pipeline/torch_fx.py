@@ -112,6 +112,7 @@ class _Tracer(fx.Tracer):  # type: ignore[misc]  # mypy does not follow torch
         self._failed: tuple[str, ...] = ()
         self._calls: Counter[str] = Counter()
         self._places: Counter[tuple[tuple[str, ...], str, str]] = Counter()
+        self._owned: set[int] | None = None  # the ids of the model's modules
         self._grad, self.autocast_regions = torch.is_grad_enabled(), 0
 
     def modules_like_failed(self, called: frozenset[str]) -> frozenset[str]:
@@ -149,6 +150,9 @@ class _Tracer(fx.Tracer):  # type: ignore[misc]  # mypy does not follow torch
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        if self._is_function(m):
+            with _only_computes(m):
+                return forward(*args, **kwargs)
         name = self.path_of_module(m)
         self._stack.append(name)
         try:
@@ -162,6 +166,12 @@ class _Tracer(fx.Tracer):  # type: ignore[misc]  # mypy does not follow torch
             raise
         finally:
             self._stack.pop()
+
+    def _is_function(self, module: nn.Module) -> bool:
+        """Whether a module is none of the model's and has no tensors, as a loss that forward makes."""
+        if self._owned is None:
+            self._owned = {id(part) for part in self.root.modules()}
+        return id(module) not in self._owned and not [*module.parameters(), *module.buffers()]
 
     def _called_as_it_is(self, name: str, result: fx.Proxy) -> Any:
         """The result of a called module, of the structure that it had when it ran."""

@@ -146,16 +146,21 @@ class LossTrial:
 
 @contextmanager
 def loss_named(rules: RowRules, document: TrainingDocument) -> Iterator[None]:
-    """Context of tracing a model: its errors name a loss over the batch in the model, which few graphs can have."""
+    """Context of tracing a model: its errors say how a loss that the model computes is taken out of it."""
     try:
         yield
     except TrainingError as error:
-        if rules.counts != BATCH or document.loss.function != MODEL:
+        if document.loss.function != MODEL:
             raise
+        why = ""
+        if rules.counts == BATCH:
+            why = (
+                f"The loss that {document.model_name} computes is over the batch, no mean over its rows: where Python "
+                "reads the number of rows (`len`), a graph has it as a constant. "
+            )
         raise TrainingError(
-            f"{error}\nThe loss that {document.model_name} computes is over the batch, no mean over its rows: where "
-            "Python reads the number of rows (`len`), a graph has it as a constant. Let the model return its scores, "
-            "and write the loss as a function, loss: FILE.py:FUNCTION"
+            f"{error}\n{why}A loss outside of the model is in no graph: let the model return its scores, give the labels "
+            "as targets beside its inputs, and write loss: cross_entropy, or loss: FILE.py:FUNCTION"
         ) from error
 
 

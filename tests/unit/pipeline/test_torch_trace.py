@@ -190,6 +190,46 @@ def test_the_message_says_why(module, told, capsys):
     assert capsys.readouterr() == ("", "")  # torch.export prints its graph
 
 
+class Made(nn.Module):
+    """Calls modules without weights that are no submodules: a loss, an activation in a list, several in one."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way, self.layer, self.acts = way, nn.Linear(4, 4), [nn.GELU()]
+
+    def forward(self, x, targets):
+        scores = self.layer(x)
+        if self.way == "loss":
+            return nn.CrossEntropyLoss(label_smoothing=0.1)(scores, targets)
+        if self.way == "list":
+            return self.acts[0](scores)
+        return nn.Sequential(nn.Tanh(), nn.Flatten(), nn.Softmax(dim=1))(scores)
+
+
+@pytest.mark.parametrize("way", ["loss", "list", "several"])
+def test_a_module_that_is_no_submodule(way):
+    module, inputs = Made(way), (torch.randn(3, 4), torch.tensor([1, 0, 3]))
+    traced, arguments = _traced(module, *inputs)
+    assert (traced.tracer, traced.called.names) == ("torch.fx", frozenset())
+    assert torch.equal(traced.graph(*arguments.tensors)[0], module(*inputs))
+
+
+class Owed(nn.Module):
+    """Keeps a layer with weights where no optimizer finds them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.last = [nn.Linear(4, 4)], nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.last(self.layers[0](x))
+
+
+def test_a_module_with_weights_that_is_no_submodule_is_named():
+    with pytest.raises(JellyBeanError, match="module is not installed as a submodule"):
+        trace(Owed(), CallArguments.of([torch.randn(3, 4)]), tracers=("torch.fx",))
+
+
 def test_names_of_nested_arguments():
     arguments = CallArguments.of([(torch.ones(2), {"a": torch.ones(2)})], {"more": [torch.ones(2)], "flag": True})
     assert arguments.names == ("input_0_0", "input_0_1_a", "more_0")
