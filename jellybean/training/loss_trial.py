@@ -159,8 +159,8 @@ def loss_named(rules: RowRules, document: TrainingDocument) -> Iterator[None]:
                 "reads the number of rows (`len`), a graph has it as a constant. "
             )
         raise TrainingError(
-            f"{error}\n{why}A loss outside of the model is in no graph: let the model return its scores, give the labels "
-            "as targets beside its inputs, and write loss: cross_entropy, or loss: FILE.py:FUNCTION"
+            f"{error}\n{why}A loss outside of the model is in no graph: let the model return its scores, give the "
+            "labels as targets beside its inputs, and write loss: cross_entropy, or loss: FILE.py:FUNCTION"
         ) from error
 
 

@@ -75,7 +75,8 @@ class _Placement:
             if not possible:
                 raise TrainingError(
                     f"in evaluation mode {unit[0]} reads weights of stage {min(allowed[number])} "
-                    f"({self._weights_of(unit)}), and values that stage {earliest} computes: the model cannot be evaluated with these stages; use fewer devices"
+                    f"({self._weights_of(unit)}), and values that stage {earliest} computes: the "
+                    "model cannot be evaluated with these stages; use fewer devices"
                 )
             wanted = self._trained_in.get(unit[0], earliest)
             chosen.append(min(possible, key=lambda stage: abs(stage - wanted)))
