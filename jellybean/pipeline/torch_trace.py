@@ -198,7 +198,12 @@ def _trace_export(module: nn.Module, arguments: CallArguments) -> TracedModule:
     free = tuple({0: torch.export.Dim.AUTO} if value.dim() else {} for value in arguments.tensors)
     try:
         logging.disable(logging.CRITICAL)  # torch.export logs its failures; trace() reports them in one line
-        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # it prints graphs
+        with (
+            state_kept(module),  # what forward sets is else there after a failure, and other ranks trace without it
+            warnings.catch_warnings(),
+            redirect_stdout(StringIO()),  # it prints graphs
+            redirect_stderr(StringIO()),
+        ):
             warnings.simplefilter("ignore")
             program = torch.export.export(call, arguments.tensors, dynamic_shapes=(free,), strict=False)
             exported = program.module()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 import pytest
@@ -164,6 +165,32 @@ def test_tracing_changes_no_buffer():
     assert int(module.calls) == 0
     traced.graph(*arguments.tensors)
     assert int(module.calls) == 1
+
+
+class Remembering(nn.Module):
+    """Its first call sets a flag, a hook or an item. `follows`: whether torch.export can follow the rest."""
+
+    def __init__(self, what: str, *, follows: bool) -> None:
+        super().__init__()
+        self.what, self.follows, self.layer, self.items = what, follows, nn.Linear(4, 4), {}
+
+    def forward(self, x):
+        if self.what == "flag":
+            self.ready = True
+        elif self.what == "hook":
+            self.layer.register_forward_hook(lambda *_: None)
+        else:
+            self.items["size"] = 4
+        return self.layer(x) if self.follows or x.sum() > 0 else x
+
+
+@pytest.mark.parametrize("follows", [True, False])
+@pytest.mark.parametrize("what", ["flag", "hook", "item"])
+def test_exporting_leaves_no_trace(what, follows):
+    module = Remembering(what, follows=follows)
+    with contextlib.nullcontext() if follows else pytest.raises(JellyBeanError, match="data-dependent"):
+        trace(module, CallArguments.of([torch.randn(3, 4)]), tracers=("torch.export",), check=False)
+    assert not (hasattr(module, "ready") or module.layer._forward_hooks or module.items)
 
 
 def test_another_batch_size():
