@@ -15,14 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline.call_form import CallForm, step_into
-from jellybean.pipeline.torch_state import random_states, state_kept
+from jellybean.pipeline.torch_state import random_states, same_random_states, state_kept
 
 PLACE = "place"  # key of a node's meta: which operation of which call it is, whatever else is one operation
 COMPUTE_OPS = {"call_module", "call_function", "call_method"}
@@ -214,7 +213,7 @@ def _only_computes(module: nn.Module) -> Iterator[None]:
     changed = sorted(name for name, value in _attributes(module).items() if before.get(name) != value)
     if changed:
         raise JellyBeanError(f"forward of {type(module).__name__} changes self.{', self.'.join(changed)}")
-    if not _are_same(generators, random_states()):
+    if not same_random_states(generators, random_states()):
         raise JellyBeanError(f"forward of {type(module).__name__} draws random numbers of no operation on its inputs")
 
 
@@ -228,11 +227,6 @@ def _sign(value: Any) -> Any:
     if isinstance(value, bool | int | float | str | bytes | type(None)):
         return value
     return (id(value), len(value) if isinstance(value, dict | list | set) else 0)
-
-
-def _are_same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    numpy_same = one[1][2] == other[1][2] and np.array_equal(one[1][1], other[1][1])
-    return torch.equal(one[0], other[0]) and numpy_same and bool(one[2] == other[2])
 
 
 @contextmanager

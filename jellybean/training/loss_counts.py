@@ -22,7 +22,12 @@ from torch import nn
 
 from jellybean.pipeline.torch_gradients import gradient_digests
 from jellybean.pipeline.torch_saved import TemporaryFileError, activations_in_file
-from jellybean.pipeline.torch_state import random_states, restore_random_states, seed_generators
+from jellybean.pipeline.torch_state import (
+    random_states,
+    restore_random_states,
+    same_random_states,
+    seed_generators,
+)
 from jellybean.pipeline.user_errors import place_and_reason
 from jellybean.training.errors import TrainingError
 from jellybean.training.losses import ROWS, SUM
@@ -47,7 +52,7 @@ class LossSplit:
     """The loss of some rows, and what it is by their parts. `counts`: what fits; empty: nothing does.
 
     `sizes`: rows of the parts, `losses`: of the parts. `zero`: the loss and its gradients are 0, so that all fits.
-    `failure`: why a part has no loss, or empty.
+    `failure`: why a part has no loss, or empty. `drawn`: random numbers were drawn, so other ones for each part.
     """
 
     counts: tuple[str, ...]
@@ -56,6 +61,7 @@ class LossSplit:
     losses: tuple[float, ...]
     zero: bool = False
     failure: str = ""
+    drawn: bool = False
 
     @property
     def undecided(self) -> bool:
@@ -78,6 +84,7 @@ class _Value:
     digests: torch.Tensor | None = None
     weights: torch.dtype = torch.float64
     failure: str = ""
+    drawn: bool = False
 
 
 _ValueOf = Callable[[torch.Tensor], _Value]  # row numbers -> the loss over them
@@ -149,7 +156,8 @@ def _compared(value_of: _ValueOf, weights: Weights, count: int) -> LossSplit:
         raise AssertionError("a loss is compared by at least one division")
     gradients = (*whole.gradients, *(() if whole.digests is None else (whole.digests,)))
     zero = not float(whole.loss) and not any(gradient.any() for gradient in gradients)
-    return replace(shown, counts=tuple(what for what in (ROWS, *weights, SUM) if what in fitting), zero=zero)
+    counts = tuple(what for what in (ROWS, *weights, SUM) if what in fitting)
+    return replace(shown, counts=counts, zero=zero, drawn=whole.drawn)
 
 
 def _of_part(value_of: _ValueOf, rows: torch.Tensor) -> _Value:
@@ -209,14 +217,14 @@ def _of_outputs(module: nn.Module, loss: LossFunction, samples: Samples, dtype: 
     def value_of(rows: torch.Tensor) -> _Value:
         parts = [_as_type(leaf[rows], dtype) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         inputs = [p.requires_grad_() for p in parts if isinstance(p, torch.Tensor) and p.is_floating_point()]
-        with torch.enable_grad(), _repeatable():
+        with torch.enable_grad(), _repeatable() as numbers:
             value = loss(pytree.tree_unflatten(parts, spec), _target(samples, rows, dtype))
             check_number(value)
             by_input: Sequence[Any] = [None] * len(inputs)
             if value.requires_grad and inputs:
                 by_input = torch.autograd.grad(value.sum(), inputs, allow_unused=True)
         gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(inputs, by_input, strict=True)]
-        return _Value(value.detach().reshape(()), tuple(gradients))
+        return _Value(value.detach().reshape(()), tuple(gradients), drawn=numbers.drawn)
 
     return value_of
 
@@ -247,14 +255,14 @@ def _of_model(module: nn.Module, loss: LossFunction, samples: Samples, dtype: to
         return torch.func.functional_call(module, state, args, kwargs)
 
     def compute(rows: torch.Tensor) -> _Value:
-        with torch.enable_grad(), _repeatable(), activations_in_file(state.values()):
+        with torch.enable_grad(), _repeatable() as numbers, activations_in_file(state.values()):
             inputs = samples.arguments(rows)
             outputs = inputs.form.call(call, [_as_type(value, dtype).clone() for value in inputs.tensors])
             value = loss(outputs, _target(samples, rows, dtype))
             check_number(value)
             digests = gradient_digests([value.sum()], [None], weights) if value.requires_grad else []
         found = torch.stack([torch.zeros(3).double() if one is None else one for one in digests]) if digests else None
-        return _Value(value.detach().reshape(()), digests=found, weights=dtype)
+        return _Value(value.detach().reshape(()), digests=found, weights=dtype, drawn=numbers.drawn)
 
     def value_of(rows: torch.Tensor) -> _Value:
         try:
@@ -286,13 +294,22 @@ def _as_type(value: Any, dtype: torch.dtype) -> Any:
     return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
+@dataclass
+class _Numbers:
+    """Whether random numbers were drawn."""
+
+    drawn: bool = False
+
+
 @contextmanager
-def _repeatable() -> Iterator[None]:
+def _repeatable() -> Iterator[_Numbers]:
     """Context in which random numbers are the same each time."""
-    before = random_states()
+    before, numbers = random_states(), _Numbers()
     try:
         seed_generators(0)
-        yield
+        seeded = random_states()
+        yield numbers
+        numbers.drawn = not same_random_states(seeded, random_states())
     finally:
         restore_random_states(before)
 

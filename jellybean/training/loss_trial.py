@@ -122,7 +122,7 @@ class LossTrial:
         """A loss over the rows of a batch trains where a batch is not divided."""
         parts = document.microbatches * document.workers * self.servers_workers
         if parts > 1 or document.leaves_open("microbatches") or document.leaves_open("replicas"):
-            raise TrainingError(over_batch(document, str(split)))
+            raise TrainingError(_drawn(document, split) if split.drawn else over_batch(document, str(split)))
         rules = replace(rules, counts=BATCH, labels=None)
         if self.data.test.rows <= document.batch:
             return JudgedLoss(rules)
@@ -175,6 +175,15 @@ def over_batch(document: TrainingDocument, shown: str) -> str:
     )
 
 
+def _drawn(document: TrainingDocument, split: LossSplit) -> str:
+    """The refusal of a loss of random numbers, which are others in each part of the rows."""
+    return (
+        f"loss: {document.loss} draws random numbers, other ones for other rows ({split}), so what it is a mean over "
+        f"cannot be seen: say it, loss: {{function: {document.loss}, counts: rows}}, or targets, sum, or "
+        "FILE.py:FUNCTION; or write microbatches: 1, replicas: 1"
+    )
+
+
 def _declared(loss: LossSpec, rules: RowRules, split: LossSplit, samples: Samples) -> JudgedLoss:
     """What the document says, with a warning if the rows that were tried say otherwise."""
     counts = loss.counts if loss.counts in (ROWS, TARGETS, SUM) else FUNCTION
@@ -190,7 +199,7 @@ def _declared(loss: LossSpec, rules: RowRules, split: LossSplit, samples: Sample
             "loss.counts: targets: the targets are no classes: write rows, or a function of the targets"
         )
     rules = replace(rules, counts=counts or ROWS)
-    if counts in split.counts or ways or split.undecided:
+    if counts in split.counts or ways or split.undecided or split.drawn:
         return JudgedLoss(rules)
     return JudgedLoss(
         rules,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -190,6 +191,33 @@ def test_a_loss_over_the_batch_is_refused_in_micro_batches(loss: Callable[[Any, 
     accepted = judged(loss, samples, module, spec={"function": "nets.py:loss", "counts": "rows"})
     assert accepted.rules.counts == "rows"
     assert "another loss in micro-batches" in accepted.warning
+
+
+class Noisy(nn.Module):
+    """Restores its inputs from what noise leaves of them, and computes the loss."""
+
+    def __init__(self, noise: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer, self.noise = nn.Linear(3, 3), noise
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.mse_loss(self.layer(self.noise(x)), x)
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        lambda x: x + torch.randn_like(x),
+        lambda x: x * (torch.rand(len(x), 1) < 0.5),
+        lambda x: x + torch.from_numpy(np.random.rand(*x.shape)).to(x),
+    ],
+)
+def test_a_loss_of_random_numbers_is_to_be_declared(noise: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    samples = Samples(numbers().inputs, None)
+    with pytest.raises(TrainingError, match=r"loss: model draws random numbers.*say it, loss: \{function: model, c"):
+        judged(model_loss, samples, Noisy(noise), spec="model")
+    declared = judged(model_loss, samples, Noisy(noise), spec={"function": "model", "counts": "rows"})
+    assert (declared.rules.counts, declared.warning) == ("rows", "")
 
 
 def test_a_loss_over_the_batch_is_tested_in_batches() -> None:
