@@ -99,6 +99,14 @@ HUGGING_FACE = {
         "DebertaV2", relative_attention=True, position_buckets=4, norm_rel_ebd="layer_norm", share_att_key=True,
         pos_att_type=["p2c", "c2p"], pooler_hidden_size=8, pooler_dropout=0.0,
     ),
+    "deberta_v3": Published(
+        _made("DebertaV2", _CLASSIFIER, {
+            **_ENCODER, **_LABELS, "relative_attention": True, "position_buckets": 4, "pooler_hidden_size": 8,
+            "pos_att_type": ["p2c", "c2p"], "pooler_dropout": 0.0,
+        }),
+        rows.parts_of(rows.with_targets(rows.classified_words)),
+        "cross_entropy",
+    ),
     "mpnet": _classifier("MPNet"),
     "xlnet": _entry(
         "XLNet", _CLASSIFIER, rows.classified_words,

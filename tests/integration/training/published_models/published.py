@@ -15,7 +15,7 @@ class Published:
 
     `counts`: what the loss is a mean over: "rows", "targets" or "labels" that are not ignored,
     "shifted labels". `divided`: False of
-    a loss that compares the rows of a batch, which trains in one micro-batch.
+    a loss that compares the rows of a batch, which trains in one micro-batch. `large`: takes more than some seconds.
     """
 
     model: Callable[[], nn.Module]
@@ -23,3 +23,4 @@ class Published:
     loss: str
     counts: str = "rows"
     divided: bool = True
+    large: bool = False

@@ -60,17 +60,19 @@ def _still(module: nn.Module) -> nn.Module:
     return module.to(DTYPE)
 
 
-def _timm(name: str, size: int = 32, **settings: Any) -> Published:
+def _timm(name: str, size: int = 32, *, large: bool = False, **settings: Any) -> Published:
     def make() -> nn.Module:
         declare_torchvision()
         import timm
 
         return _still(timm.create_model(name, num_classes=CLASSES, **settings))
 
-    return Published(make, rows.parts_of(rows.pictures(size)), loss="cross_entropy")
+    return Published(make, rows.parts_of(rows.pictures(size)), loss="cross_entropy", large=large)
 
 
-def _torchvision(name: str, data: Any, loss: str = "cross_entropy", **settings: Any) -> Published:
+def _torchvision(
+    name: str, data: Any, loss: str = "cross_entropy", *, large: bool = False, **settings: Any
+) -> Published:
     def make() -> nn.Module:
         declare_torchvision()
         from torchvision import models
@@ -81,7 +83,7 @@ def _torchvision(name: str, data: Any, loss: str = "cross_entropy", **settings: 
         with torch.random.fork_rng():
             return _still(place(num_classes=CLASSES, **settings))
 
-    return Published(make, rows.parts_of(data), loss)
+    return Published(make, rows.parts_of(data), loss, large=large)
 
 
 def _vgg() -> nn.Module:
@@ -119,39 +121,41 @@ TORCHVISION = {
     "vgg": Published(_vgg, rows.parts_of(rows.pictures(32)), "cross_entropy"),
     "tv_densenet": Published(_densenet, rows.parts_of(rows.pictures(32)), "cross_entropy"),
     "googlenet": _torchvision(
-        "googlenet", rows.pictures(64), f"{_HERE}:with_auxiliary_scores", aux_logits=True, init_weights=False
+        "googlenet", rows.pictures(64), f"{_HERE}:with_auxiliary_scores", aux_logits=True, init_weights=False,
+        large=True,
     ),
-    "inception_v3": _torchvision("inception_v3", rows.pictures(75), aux_logits=False, init_weights=False),
+    "inception_v3": _torchvision("inception_v3", rows.pictures(75), large=True, aux_logits=False, init_weights=False),
     "mobilenet_v2": _torchvision("mobilenet_v2", rows.pictures(32), width_mult=0.25),
     "squeezenet": _torchvision("squeezenet1_1", rows.pictures(32)),
     "shufflenet": _torchvision("shufflenet_v2_x0_5", rows.pictures(32)),
     "mnasnet": _torchvision("mnasnet0_5", rows.pictures(32)),
     "tv_swin": _torchvision("SwinTransformer", rows.pictures(16), **_SWIN),
     "tv_vit": _torchvision("VisionTransformer", rows.pictures(16), **_VIT),
-    "r3d": _torchvision("video.r3d_18", rows.films),
+    "r3d": _torchvision("video.r3d_18", rows.films, large=True),
     "deeplab": _torchvision(
         "segmentation.deeplabv3_mobilenet_v3_large", rows.segmented_pictures(32), f"{_HERE}:of_segments",
-        aux_loss=True, **_NO_WEIGHTS,
+        aux_loss=True, large=True, **_NO_WEIGHTS,
     ),
     "lraspp": _torchvision(
-        "segmentation.lraspp_mobilenet_v3_large", rows.segmented_pictures(32), f"{_HERE}:of_segments", **_NO_WEIGHTS
+        "segmentation.lraspp_mobilenet_v3_large", rows.segmented_pictures(32), f"{_HERE}:of_segments", large=True,
+        **_NO_WEIGHTS
     ),
     "retinanet": Published(_detector, rows.parts_of(rows.boxed_pictures), "model"),
 }  # fmt: skip
 
 TIMM = {
-    "timm_resnet": _timm("resnet14t"),
-    "efficientnet": _timm("efficientnet_b0"),
+    "timm_resnet": _timm("resnet14t", large=True),
+    "efficientnet": _timm("efficientnet_b0", large=True),
     "mobilenetv3": _timm("mobilenetv3_small_050"),
     "regnet": _timm("regnetx_002"),
     "timm_vit": _timm("vit_tiny_patch16_224", img_size=32, depth=3, embed_dim=12, num_heads=2),
-    "mixer": _timm("mixer_s32_224", img_size=32),
+    "mixer": _timm("mixer_s32_224", large=True, img_size=32),
     "convnext": _timm("convnext_atto", depths=(1, 1, 2, 1), dims=(4, 8, 8, 16)),
     "timm_densenet": _timm("densenet121", growth_rate=4, block_config=(2, 2)),
     "timm_swin": _timm("swin_tiny_patch4_window7_224", 28, img_size=28, embed_dim=8, depths=(1, 2), num_heads=(1, 2)),
-    "ghostnet": _timm("ghostnet_050", drop_rate=0.0),
-    "repvgg": _timm("repvgg_a0"),
-    "levit": _timm("levit_128s", 224),
-    "nfnet": _timm("nf_resnet26"),
+    "ghostnet": _timm("ghostnet_050", large=True, drop_rate=0.0),
+    "repvgg": _timm("repvgg_a0", large=True),
+    "levit": _timm("levit_128s", 224, large=True),
+    "nfnet": _timm("nf_resnet26", large=True),
     "cait": _timm("cait_xxs24_224", img_size=32, depth=2, embed_dim=12, num_heads=2),
 }
