@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,3 +33,10 @@ class CallForm:
         """Call the module with arguments that nest like this."""
         args, kwargs = self.nest(tensors)
         return module(*args, **kwargs)
+
+
+def step_into(step: Any) -> tuple[Callable[[Any, Any], Any], Any]:
+    """How one step of a leaf's path is taken: a function of the structure and of the second value, such as a key."""
+    if isinstance(step, pytree.GetAttrKey):  # of a named tuple or a data class
+        return getattr, step.name
+    return operator.getitem, getattr(step, "key", getattr(step, "idx", None))

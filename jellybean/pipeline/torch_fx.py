@@ -8,7 +8,6 @@ any of these becomes one operation of the graph, which calls the submodule itsel
 from __future__ import annotations
 
 import inspect
-import operator
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,14 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from jellybean.errors import JellyBeanError
-from jellybean.pipeline.call_form import CallForm
-from jellybean.pipeline.torch_state import random_states, state_kept
+from jellybean.pipeline.call_form import CallForm, step_into
+from jellybean.pipeline.torch_state import random_states, same_random_states, state_kept
 
 PLACE = "place"  # key of a node's meta: which operation of which call it is, whatever else is one operation
 COMPUTE_OPS = {"call_module", "call_function", "call_method"}
@@ -113,6 +111,7 @@ class _Tracer(fx.Tracer):  # type: ignore[misc]  # mypy does not follow torch
         self._failed: tuple[str, ...] = ()
         self._calls: Counter[str] = Counter()
         self._places: Counter[tuple[tuple[str, ...], str, str]] = Counter()
+        self._owned: set[int] | None = None  # the ids of the model's modules
         self._grad, self.autocast_regions = torch.is_grad_enabled(), 0
 
     def modules_like_failed(self, called: frozenset[str]) -> frozenset[str]:
@@ -150,6 +149,9 @@ class _Tracer(fx.Tracer):  # type: ignore[misc]  # mypy does not follow torch
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        if self._is_function(m):
+            with _only_computes(m):
+                return forward(*args, **kwargs)
         name = self.path_of_module(m)
         self._stack.append(name)
         try:
@@ -163,6 +165,12 @@ class _Tracer(fx.Tracer):  # type: ignore[misc]  # mypy does not follow torch
             raise
         finally:
             self._stack.pop()
+
+    def _is_function(self, module: nn.Module) -> bool:
+        """Whether a module is none of the model's and has no tensors, as a loss that forward makes."""
+        if self._owned is None:
+            self._owned = {id(part) for part in self.root.modules()}
+        return id(module) not in self._owned and not [*module.parameters(), *module.buffers()]
 
     def _called_as_it_is(self, name: str, result: fx.Proxy) -> Any:
         """The result of a called module, of the structure that it had when it ran."""
@@ -192,8 +200,8 @@ class _Tracer(fx.Tracer):  # type: ignore[misc]  # mypy does not follow torch
 
 def _part(result: fx.Proxy, path: Sequence[Any]) -> Any:
     for step in path:
-        key = getattr(step, "key", getattr(step, "idx", getattr(step, "name", None)))
-        result = operator.getitem(result, key)
+        function, key = step_into(step)
+        result = result.tracer.create_proxy("call_function", function, (result, key), {})
     return result
 
 
@@ -205,7 +213,7 @@ def _only_computes(module: nn.Module) -> Iterator[None]:
     changed = sorted(name for name, value in _attributes(module).items() if before.get(name) != value)
     if changed:
         raise JellyBeanError(f"forward of {type(module).__name__} changes self.{', self.'.join(changed)}")
-    if not _are_same(generators, random_states()):
+    if not same_random_states(generators, random_states()):
         raise JellyBeanError(f"forward of {type(module).__name__} draws random numbers of no operation on its inputs")
 
 
@@ -219,11 +227,6 @@ def _sign(value: Any) -> Any:
     if isinstance(value, bool | int | float | str | bytes | type(None)):
         return value
     return (id(value), len(value) if isinstance(value, dict | list | set) else 0)
-
-
-def _are_same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    numpy_same = one[1][2] == other[1][2] and np.array_equal(one[1][1], other[1][1])
-    return torch.equal(one[0], other[0]) and numpy_same and bool(one[2] == other[2])
 
 
 @contextmanager

@@ -6,7 +6,6 @@ only; what a module does inside is never looked at (as with the stages of torch.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from jellybean.errors import JellyBeanError
-from jellybean.pipeline.call_form import CallForm
+from jellybean.pipeline.call_form import CallForm, step_into
 from jellybean.pipeline.torch_state import state_kept
 from jellybean.pipeline.torch_trace import CallArguments, TracedModule
 
@@ -96,6 +95,7 @@ def _parts(graph: fx.Graph, node: fx.Node, result: Any) -> list[fx.Node]:
         if isinstance(value, torch.Tensor):
             part = node
             for step in path:
-                part = graph.call_function(operator.getitem, (part, getattr(step, "key", getattr(step, "idx", None))))
+                function, key = step_into(step)
+                part = graph.call_function(function, (part, key))
             found.append(part)
     return found

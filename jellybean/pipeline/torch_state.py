@@ -49,6 +49,12 @@ def restore_random_states(states: tuple[Any, ...]) -> None:
     random.setstate(states[2])
 
 
+def same_random_states(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Whether no number was drawn between two states that `random_states` returned."""
+    numpy_same = one[1][2] == other[1][2] and np.array_equal(one[1][1], other[1][1])
+    return torch.equal(one[0], other[0]) and numpy_same and bool(one[2] == other[2])
+
+
 def seed_generators(seed: int) -> None:
     """Seed the generators of torch, numpy and Python."""
     torch.default_generator.manual_seed(seed)

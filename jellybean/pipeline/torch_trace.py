@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, redirect_stderr, redirect_stdout
+from contextlib import nullcontext, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from io import StringIO
 from typing import Any, TypeAlias
@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline.call_form import CallForm
-from jellybean.pipeline.torch_fx import CalledModules, called_modules, trace_graph
+from jellybean.pipeline.torch_fx import PLACE, CalledModules, called_modules, trace_graph
 from jellybean.pipeline.torch_gradients import gradient_digests
 from jellybean.pipeline.torch_saved import TemporaryFileError, activations_in_file
 from jellybean.pipeline.torch_state import seed_generators, state_kept
@@ -120,13 +120,15 @@ def trace(
     cannot be followed, if there is none.
     """
     if tracer is not None:
-        return _traced_by(tracer, module, arguments, called or CalledModules())
+        try:
+            return _traced_by(tracer, module, arguments, called or CalledModules())
+        except Exception as error:  # user code may raise anything when it is traced
+            raise JellyBeanError(f"{tracer} cannot follow {type(module).__name__} again: {_reason(error)}") from error
     expected = _expected(module, arguments) if check else {}
     reasons, coarse = [], None
     for name in tracers:
         try:
-            traced = _traced_by(name, module, arguments, called)
-            difference = _trace_difference(module, traced, arguments, expected)
+            traced, difference = _compared(name, module, arguments, called, expected)
         except TemporaryFileError:
             raise
         except Exception as error:  # noqa: BLE001  # user code may raise anything when it is traced
@@ -142,6 +144,54 @@ def trace(
         f"neither torch.fx nor torch.export can follow {type(module).__name__}; change what they name\n"
         + "\n".join(f"  - {reason}" for reason in reasons)
     )
+
+
+def _compared(
+    tracer: str,
+    module: nn.Module,
+    arguments: CallArguments,
+    called: CalledModules | None,
+    expected: Mapping[int, _Results],
+) -> tuple[TracedModule, str]:
+    """The graph by a tracer, and how it differs from the module; modules that fail in it are called as they are.
+
+    Symbols are no tuples and no tensors: a forward that asks for the type of a value is followed where it never goes.
+    """
+    traced = _traced_by(tracer, module, arguments, called)
+    while True:
+        try:
+            return traced, _trace_difference(module, traced, arguments, expected)
+        except TemporaryFileError:
+            raise
+        except Exception:
+            names = _failing_modules(module, traced, arguments) if called is None and tracer == TRACERS[0] else set()
+            if not names:
+                raise
+            traced = trace_calling(module, arguments, traced.called.names | names)
+
+
+def _failing_modules(module: nn.Module, traced: TracedModule, arguments: CallArguments) -> set[str]:
+    """The innermost module of the user's whose operation fails in the graph, and others of its class; or none."""
+    failing = _FailingOperation(traced.graph)
+    with state_kept(module), torch.no_grad(), suppress(Exception):
+        failing.run(*(value.clone() for value in arguments.tensors))
+    stack = failing.node.meta[PLACE][0] if failing.node is not None and PLACE in failing.node.meta else ()
+    for name in reversed(stack):
+        part = submodule(module, name)
+        if part is not module and not type(part).__module__.startswith("torch.nn"):
+            alike = {other for other, own in module.named_modules() if type(own) is type(part) and own is not module}
+            return {f"{_INNER}{other}" for other in alike} - traced.called.names
+    return set()
+
+
+class _FailingOperation(fx.Interpreter):  # type: ignore[misc]  # mypy does not follow torch
+    """Runs a graph, and keeps the operation that fails."""
+
+    node: fx.Node | None = None
+
+    def run_node(self, n: fx.Node) -> Any:
+        self.node = n
+        return super().run_node(n)
 
 
 def trace_calling(module: nn.Module, arguments: CallArguments, names: frozenset[str]) -> TracedModule:
@@ -195,7 +245,12 @@ def _trace_export(module: nn.Module, arguments: CallArguments) -> TracedModule:
     free = tuple({0: torch.export.Dim.AUTO} if value.dim() else {} for value in arguments.tensors)
     try:
         logging.disable(logging.CRITICAL)  # torch.export logs its failures; trace() reports them in one line
-        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # it prints graphs
+        with (
+            state_kept(module),  # what forward sets is else there after a failure, and other ranks trace without it
+            warnings.catch_warnings(),
+            redirect_stdout(StringIO()),  # it prints graphs
+            redirect_stderr(StringIO()),
+        ):
             warnings.simplefilter("ignore")
             program = torch.export.export(call, arguments.tensors, dynamic_shapes=(free,), strict=False)
             exported = program.module()
@@ -278,7 +333,8 @@ def _trace_difference(
     module: nn.Module, traced: TracedModule, arguments: CallArguments, expected: Mapping[int, _Results]
 ) -> str:
     for size, wanted in expected.items():
-        found = _results(module, lambda given: list(traced.graph(*given)), arguments.rows(size))
+        # Not by a call of the module: torch.fx prints the traceback of one that fails.
+        found = _results(module, lambda given: list(traced.graph.forward(*given)), arguments.rows(size))
         for what, one, other in zip(("outputs", "gradients", "buffers"), wanted, found, strict=True):
             if len(one) != len(other):
                 return f"it has {len(other)} {what}, and the module {len(one)}"

@@ -13,7 +13,8 @@ from jellybean.errors import JellyBeanError
 from jellybean.pipeline.torch_fx import CalledModules
 from jellybean.pipeline.torch_graph import GraphFacts, graph_facts, graph_shapes
 from jellybean.pipeline.torch_stages import StageChain, stage_graph
-from jellybean.pipeline.torch_trace import TRACERS, CallArguments, TracedModule, trace
+from jellybean.pipeline.torch_state import state_kept
+from jellybean.pipeline.torch_trace import TRACERS, CallArguments, TracedModule, trace, trace_calling
 from jellybean.training.errors import TrainingError
 
 
@@ -45,6 +46,9 @@ def find_graphs(
 ) -> ModelGraphs:
     """Trace the module in both modes and check the graphs. TrainingError if it cannot be traced.
 
+    Submodules that evaluation calls as they are, are called so in training too: a cut within one would divide weights
+    that evaluation needs in one stage.
+
     `split`: the layers are split over processes: trace into torch's layers of attention, which torch.fx takes for
     single operations, and record shapes with fewer rows. `whole`: the run has a single stage, which is the module
     itself: its graph is one operation, and is not traced.
@@ -60,6 +64,11 @@ def find_graphs(
             tracers = tracers[::-1]
         evaluation = _traced(module, arguments, "in evaluation mode, ", tracers, called)
         evaluation_facts = _facts(evaluation, arguments, fewer=split)
+    if not split and training.tracer == evaluation.tracer == TRACERS[0]:
+        missing = evaluation.called.names - training.called.names
+        with suppress(JellyBeanError):  # then cuts within these modules are refused, if there are any
+            training = trace_calling(module, arguments, training.called.names | missing) if missing else training
+            facts = _facts(training, arguments, fewer=False) if missing else facts
     recipes = (
         GraphRecipe(training.tracer, facts, training.called),
         GraphRecipe(evaluation.tracer, evaluation_facts, evaluation.called),
@@ -78,7 +87,14 @@ def _whole_graphs(module: nn.Module, arguments: CallArguments) -> ModelGraphs:
 
 
 def repeat_graphs(module: nn.Module, arguments: CallArguments, recipes: tuple[GraphRecipe, GraphRecipe]) -> ModelGraphs:
-    """The graphs that rank 0 found, of this rank's module."""
+    """The graphs that rank 0 found, of this rank's module.
+
+    The module runs once before, as it did on rank 0: what its first call sets in objects of libraries (a configuration)
+    is not restored after a trial, and decides what later calls do.
+    """
+    if recipes[0].tracer in TRACERS:
+        with state_kept(module), torch.no_grad(), suppress(Exception):  # without its weights, what it computes may fail
+            arguments.call(module)
     training = _repeated(module, arguments, recipes[0])
     with evaluation_mode(module):
         evaluation = _repeated(module, arguments, recipes[1])

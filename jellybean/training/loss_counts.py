@@ -2,8 +2,10 @@
 
 A loss may be a mean over rows, over valid targets, or a sum; or none of these, because it compares the rows of a batch
 with each other (in-batch negatives, triplets), or takes a root or a ratio of what it sums (dice). Only the first three
-are the same loss in micro-batches. The values and, where outputs have a row per sample, the gradients are compared in
-double precision, in which a term with a small factor is no rounding error.
+are the same loss in micro-batches. The values are compared, and the gradients: by the outputs, where these have a row
+per sample, or by the weights. A model that has not been trained may have nearly the same loss for every target, and
+only its gradients show what counts. Both are in double precision, in which a term with a small factor is no rounding
+error.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ import torch
 import torch.utils._pytree as pytree
 from torch import nn
 
-from jellybean.pipeline.torch_state import random_states, restore_random_states, seed_generators
+from jellybean.pipeline.torch_gradients import gradient_digests
+from jellybean.pipeline.torch_saved import TemporaryFileError, activations_in_file
+from jellybean.pipeline.torch_state import (
+    random_states,
+    restore_random_states,
+    same_random_states,
+    seed_generators,
+)
 from jellybean.pipeline.user_errors import place_and_reason
 from jellybean.training.errors import TrainingError
 from jellybean.training.losses import ROWS, SUM
@@ -27,6 +36,10 @@ from jellybean.training.stages.stage import LossFunction
 
 _SINGLE = 1e-4  # relative difference of sums over many elements, in single precision
 _TOLERANCE = {torch.float64: 1e-9}
+# Of gradients by weights, relative to that of all weights: sums over rows, of models whose layers may compute a part in
+# single precision. In double precision, and in single.
+_BY_WEIGHTS = {torch.float64: 1e-6}
+_SINGLE_BY_WEIGHTS = 1e-3
 _MOST_ROWS = 64  # that are tried: enough for pairs of each of 30 classes; a loss over pairs takes their square
 _WEIGHT_BYTES = 2**28  # of copies of the weights in double precision; of larger ones single precision must do
 _OUTPUT_BYTES = 2**28  # of all outputs that are tried together
@@ -39,7 +52,7 @@ class LossSplit:
     """The loss of some rows, and what it is by their parts. `counts`: what fits; empty: nothing does.
 
     `sizes`: rows of the parts, `losses`: of the parts. `zero`: the loss and its gradients are 0, so that all fits.
-    `failure`: why a part has no loss, or empty.
+    `failure`: why a part has no loss, or empty. `drawn`: random numbers were drawn, so other ones for each part.
     """
 
     counts: tuple[str, ...]
@@ -48,6 +61,7 @@ class LossSplit:
     losses: tuple[float, ...]
     zero: bool = False
     failure: str = ""
+    drawn: bool = False
 
     @property
     def undecided(self) -> bool:
@@ -63,11 +77,14 @@ class LossSplit:
 
 @dataclass(frozen=True)
 class _Value:
-    """A loss and its gradients by outputs. `failure`: why there is none."""
+    """A loss and its gradients by outputs. `digests`: of those by weights, if any. `failure`: why there is none."""
 
     loss: torch.Tensor
     gradients: tuple[torch.Tensor, ...] = ()
+    digests: torch.Tensor | None = None
+    weights: torch.dtype = torch.float64
     failure: str = ""
+    drawn: bool = False
 
 
 _ValueOf = Callable[[torch.Tensor], _Value]  # row numbers -> the loss over them
@@ -106,7 +123,7 @@ def _tried(value_in: Callable[[torch.dtype], _ValueOf], weights: Weights, count:
     """The comparison in double precision, or in single where the code of the user has constants of that type."""
     try:
         return _compared(value_in(torch.float64), weights, count)
-    except (TrainingError, _NotByRow):
+    except (TrainingError, TemporaryFileError, _NotByRow):
         raise
     except Exception:  # noqa: BLE001  # user code may raise anything, again
         return _compared(value_in(torch.float32), weights, count)
@@ -137,8 +154,10 @@ def _compared(value_of: _ValueOf, weights: Weights, count: int) -> LossSplit:
         fitting = remaining
     if shown is None:
         raise AssertionError("a loss is compared by at least one division")
-    zero = not float(whole.loss) and not any(gradient.any() for gradient in whole.gradients)
-    return replace(shown, counts=tuple(what for what in (ROWS, *weights, SUM) if what in fitting), zero=zero)
+    gradients = (*whole.gradients, *(() if whole.digests is None else (whole.digests,)))
+    zero = not float(whole.loss) and not any(gradient.any() for gradient in gradients)
+    counts = tuple(what for what in (ROWS, *weights, SUM) if what in fitting)
+    return replace(shown, counts=counts, zero=zero, drawn=whole.drawn)
 
 
 def _of_part(value_of: _ValueOf, rows: torch.Tensor) -> _Value:
@@ -173,7 +192,18 @@ def _fits(whole: _Value, parts: Sequence[torch.Tensor], values: Sequence[_Value]
         largest = float(torch.maximum(expected.abs().max(), summed.abs().max())) if expected.numel() else 0.0
         if largest and not float((summed - expected).abs().max()) <= tolerance * largest:
             return False
-    return True
+    return _fit_by_weights(whole, [(value, share) for _, value, share in counted])
+
+
+def _fit_by_weights(whole: _Value, counted: Sequence[tuple[_Value, float]]) -> bool:
+    """Whether the gradients by weights are those of the whole: projections of gradients add up as these do."""
+    if whole.digests is None:
+        return True
+    digests = [(value.digests, share) for value, share in counted if value.digests is not None]
+    summed = sum((digest[:, 1:] * share for digest, share in digests), torch.zeros_like(whole.digests[:, 1:]))
+    norms = [whole.digests[:, 0].norm(), *(share * digest[:, 0].norm() for digest, share in digests)]
+    tolerance = _BY_WEIGHTS.get(whole.weights, _SINGLE_BY_WEIGHTS)
+    return bool((summed - whole.digests[:, 1:]).abs().max() <= tolerance * max(map(float, norms)))
 
 
 def _of_outputs(module: nn.Module, loss: LossFunction, samples: Samples, dtype: torch.dtype) -> _ValueOf:
@@ -187,14 +217,14 @@ def _of_outputs(module: nn.Module, loss: LossFunction, samples: Samples, dtype: 
     def value_of(rows: torch.Tensor) -> _Value:
         parts = [_as_type(leaf[rows], dtype) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         inputs = [p.requires_grad_() for p in parts if isinstance(p, torch.Tensor) and p.is_floating_point()]
-        with torch.enable_grad(), _repeatable():
+        with torch.enable_grad(), _repeatable() as numbers:
             value = loss(pytree.tree_unflatten(parts, spec), _target(samples, rows, dtype))
             check_number(value)
             by_input: Sequence[Any] = [None] * len(inputs)
             if value.requires_grad and inputs:
                 by_input = torch.autograd.grad(value.sum(), inputs, allow_unused=True)
         gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(inputs, by_input, strict=True)]
-        return _Value(value.detach().reshape(()), tuple(gradients))
+        return _Value(value.detach().reshape(()), tuple(gradients), drawn=numbers.drawn)
 
     return value_of
 
@@ -213,31 +243,36 @@ def without_traces(module: nn.Module, samples: Samples) -> Any:
 def _of_model(module: nn.Module, loss: LossFunction, samples: Samples, dtype: torch.dtype) -> _ValueOf:
     """The loss by rows of the inputs, in a mode in which the rows of a batch do not change each other.
 
-    The weights are not touched: those of the type are others.
+    The weights are not touched: those of the type are others. The loss comes with digests of its gradients by them.
     """
     if dtype == torch.float64 and sum(value.numel() for value in module.parameters()) * 8 > _WEIGHT_BYTES:
         raise MemoryError("copies of the weights in double precision are too large")
     state = {name: _as_type(value.detach(), dtype) for name, value in module.named_parameters()}
+    weights = [state[name].requires_grad_() for name, value in module.named_parameters() if value.requires_grad]
     state |= {name: _as_type(value.clone(), dtype) for name, value in module.named_buffers()}
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return torch.func.functional_call(module, state, args, kwargs)
 
-    def compute(rows: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad(), _repeatable():
+    def compute(rows: torch.Tensor) -> _Value:
+        with torch.enable_grad(), _repeatable() as numbers, activations_in_file(state.values()):
             inputs = samples.arguments(rows)
-            outputs = inputs.form.call(call, [_as_type(value, dtype) for value in inputs.tensors])
+            outputs = inputs.form.call(call, [_as_type(value, dtype).clone() for value in inputs.tensors])
             value = loss(outputs, _target(samples, rows, dtype))
-        check_number(value)
-        return value.detach().reshape(())
+            check_number(value)
+            digests = gradient_digests([value.sum()], [None], weights) if value.requires_grad else []
+        found = torch.stack([torch.zeros(3).double() if one is None else one for one in digests]) if digests else None
+        return _Value(value.detach().reshape(()), digests=found, weights=dtype, drawn=numbers.drawn)
 
     def value_of(rows: torch.Tensor) -> _Value:
         try:
             with _mode(module, training=False):
-                return _Value(compute(rows))
+                return compute(rows)
+        except TemporaryFileError:
+            raise
         except Exception:  # noqa: BLE001  # a model may compute its loss in training mode only
             with _mode(module, training=True):
-                return _Value(compute(rows))
+                return compute(rows)
 
     return value_of
 
@@ -259,13 +294,22 @@ def _as_type(value: Any, dtype: torch.dtype) -> Any:
     return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
+@dataclass
+class _Numbers:
+    """Whether random numbers were drawn."""
+
+    drawn: bool = False
+
+
 @contextmanager
-def _repeatable() -> Iterator[None]:
+def _repeatable() -> Iterator[_Numbers]:
     """Context in which random numbers are the same each time."""
-    before = random_states()
+    before, numbers = random_states(), _Numbers()
     try:
         seed_generators(0)
-        yield
+        seeded = random_states()
+        yield numbers
+        numbers.drawn = not same_random_states(seeded, random_states())
     finally:
         restore_random_states(before)
 

@@ -122,7 +122,7 @@ class LossTrial:
         """A loss over the rows of a batch trains where a batch is not divided."""
         parts = document.microbatches * document.workers * self.servers_workers
         if parts > 1 or document.leaves_open("microbatches") or document.leaves_open("replicas"):
-            raise TrainingError(over_batch(document, str(split)))
+            raise TrainingError(_drawn(document, split) if split.drawn else over_batch(document, str(split)))
         rules = replace(rules, counts=BATCH, labels=None)
         if self.data.test.rows <= document.batch:
             return JudgedLoss(rules)
@@ -146,16 +146,21 @@ class LossTrial:
 
 @contextmanager
 def loss_named(rules: RowRules, document: TrainingDocument) -> Iterator[None]:
-    """Context of tracing a model: its errors name a loss over the batch in the model, which few graphs can have."""
+    """Context of tracing a model: its errors say how a loss that the model computes is taken out of it."""
     try:
         yield
     except TrainingError as error:
-        if rules.counts != BATCH or document.loss.function != MODEL:
+        if document.loss.function != MODEL:
             raise
+        why = ""
+        if rules.counts == BATCH:
+            why = (
+                f"The loss that {document.model_name} computes is over the batch, no mean over its rows: where Python "
+                "reads the number of rows (`len`), a graph has it as a constant. "
+            )
         raise TrainingError(
-            f"{error}\nThe loss that {document.model_name} computes is over the batch, no mean over its rows: where "
-            "Python reads the number of rows (`len`), a graph has it as a constant. Let the model return its scores, "
-            "and write the loss as a function, loss: FILE.py:FUNCTION"
+            f"{error}\n{why}A loss outside of the model is in no graph: let the model return its scores, give the "
+            "labels as targets beside its inputs, and write loss: cross_entropy, or loss: FILE.py:FUNCTION"
         ) from error
 
 
@@ -167,6 +172,15 @@ def over_batch(document: TrainingDocument, shown: str) -> str:
         f"train another loss: {how} microbatches: 1, replicas: 1; or say what it is a mean over, loss: {{function: "
         f"{document.loss}, counts: FILE.py:FUNCTION}} with what counts in each row; or accept the mean of the "
         "micro-batches' losses, counts: rows"
+    )
+
+
+def _drawn(document: TrainingDocument, split: LossSplit) -> str:
+    """The refusal of a loss of random numbers, which are others in each part of the rows."""
+    return (
+        f"loss: {document.loss} draws random numbers, other ones for other rows ({split}), so what it is a mean over "
+        f"cannot be seen: say it, loss: {{function: {document.loss}, counts: rows}}, or targets, sum, or "
+        "FILE.py:FUNCTION; or write microbatches: 1, replicas: 1"
     )
 
 
@@ -185,7 +199,7 @@ def _declared(loss: LossSpec, rules: RowRules, split: LossSplit, samples: Sample
             "loss.counts: targets: the targets are no classes: write rows, or a function of the targets"
         )
     rules = replace(rules, counts=counts or ROWS)
-    if counts in split.counts or ways or split.undecided:
+    if counts in split.counts or ways or split.undecided or split.drawn:
         return JudgedLoss(rules)
     return JudgedLoss(
         rules,

@@ -25,7 +25,9 @@ MODEL = "model"
 ROWS, TARGETS, SUM = "rows", "targets", "sum"  # what a loss counts: it is a mean over these, or a sum
 FUNCTION = "function"  # what a function of the user counts
 BATCH = "batch"  # none of them: the rows of a batch are compared with each other
-_SAME = 1e-4  # relative difference of two losses that are the same
+# Relative difference of losses, or of their gradients, that are the same; gradients in 16 bits are rounded to 8 binary
+# digits.
+_SAME, _SAME_16_BIT = 1e-4, 2e-2
 
 
 def load_loss(document: TrainingDocument, directory: Path) -> LossFunction:
@@ -114,7 +116,8 @@ def find_label_targets(loss: LossFunction, example: CallArguments, outputs: Any)
     """How the labels among the arguments are the targets of a model's own loss; None if they are not.
 
     `outputs`: of the example. The model's loss is compared with the mean over the labels, and over the labels shifted
-    by one as language models do.
+    by one as language models do; so are its gradients by the scores, as a model that has not been trained gives every
+    class the same score, whose loss is the same for all labels.
     """
     labels = _labels(example)
     if loss is not model_loss or labels is None or labels.is_floating_point() or isinstance(outputs, torch.Tensor):
@@ -122,11 +125,22 @@ def find_label_targets(loss: LossFunction, example: CallArguments, outputs: Any)
     scores = class_scores(outputs)
     if scores.dim() != labels.dim() + 1 or scores.shape[:-1] != labels.shape:
         return None
-    computed = float(model_loss(outputs, None).detach())
+    computed = model_loss(outputs, None)
+    gradient = _gradient(computed, scores)
     for targets in (LabelTargets(shifted=False), *([LabelTargets(shifted=True)] if labels.dim() > 1 else [])):
-        if _is_same(computed, cross_entropy(scores, targets.of(example).tensors[0])):
+        leaf = scores.detach().requires_grad_()
+        with torch.enable_grad():
+            loss = cross_entropy(leaf, targets.of(example).tensors[0])
+        if _is_same(loss, computed) and (gradient is None or _is_same(_gradient(loss, leaf), gradient)):
             return targets
     return None
+
+
+def _gradient(loss: torch.Tensor, scores: torch.Tensor) -> torch.Tensor | None:
+    """The gradient of a loss by scores; None if it is not computed from them."""
+    if not (loss.requires_grad and scores.requires_grad):
+        return None
+    return torch.autograd.grad(loss, scores, retain_graph=True, allow_unused=True)[0]
 
 
 def valid_targets(samples: Samples) -> torch.Tensor:
@@ -158,5 +172,9 @@ def _part(outputs: Any, name: str) -> Any:
     return outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
 
 
-def _is_same(one: float, other: torch.Tensor) -> bool:
-    return abs(one - float(other.detach())) <= _SAME * max(1e-6, abs(one))
+def _is_same(one: torch.Tensor | None, other: torch.Tensor) -> bool:
+    if one is None:
+        return False
+    same = _SAME_16_BIT if other.dtype in (torch.bfloat16, torch.float16) and other.dim() else _SAME
+    one, other = one.detach().double(), other.detach().double()
+    return bool((one - other).abs().max() <= same * max(1e-6, float(other.abs().max())))

@@ -5,12 +5,17 @@ next.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import torch
+from torch import nn
 
 from jellybean.documents.training import TrainingDocument
 from jellybean.pipeline.torch_gradients import gradient_digests
+from jellybean.pipeline.torch_saved import activations_in_file
+from jellybean.pipeline.torch_trace import flat_tensors
 from jellybean.pipeline.user_errors import place_and_reason
 from jellybean.training.choice.schedule_choice import ScheduleChoice
 from jellybean.training.data.sampler import MicrobatchSampler
@@ -46,8 +51,10 @@ class MicrobatchTrials:
             places = zip(*schedule.device_of, strict=True)
             several = document.workers * self.servers_workers > 1 or any(len(set(devices)) > 1 for devices in places)
             self._check_copies(document, several=several)
-            if not document.recompute and _overlaps(schedule):
-                self._check_overlap(document)
+            if _overlaps(schedule):
+                self._check_backward(document)
+                if not document.recompute:
+                    self._check_overlap(document)
 
     def _check_sizes(self, document: TrainingDocument, sampler: MicrobatchSampler) -> None:
         first, last = (set(sampler.sizes(number)) for number in (0, sampler.iterations - 1))
@@ -75,6 +82,29 @@ class MicrobatchTrials:
                 "value from before, which the next micro-batch overwrites when several are in flight: compute with "
                 "a copy of it (.clone()), or take devices: 1"
             )
+
+    def _check_backward(self, document: TrainingDocument) -> None:
+        if name := self._written_backward():
+            raise TrainingError(
+                f"{document.model_name} writes into the buffer {name} in the backward pass, where its own activation "
+                "checkpointing (torch.utils.checkpoint) runs forward again. With several micro-batches in flight the "
+                "order of these writes is another one than on one device, and so are the buffer's values: take "
+                "`recompute: true` in place of the model's checkpointing, or devices: 1"
+            )
+
+    def _written_backward(self) -> str:
+        """The first buffer that a forward pass changes, and its backward pass again; empty if there is none."""
+        module, example = self.inputs.module, self.inputs.example(self.document, self.checked.trial_rows)
+        weights = [value for value in module.parameters() if value.requires_grad]
+        values = [_buffers(module)]
+        if not values[0]:
+            return ""
+        with buffer_shapes_kept(module, self.document.model_name), activations_in_file((*weights, *module.buffers())):
+            roots = [value for value in flat_tensors(example.inputs.call(module)) if value.requires_grad]
+            values.append(_buffers(module))
+            gradient_digests(roots, [torch.ones_like(value) for value in roots], weights)
+            values.append(_buffers(module))
+        return next((name for name in values[0] if all(not torch.equal(*both) for both in _pairs(values, name))), "")
 
     def _needs_written(self) -> bool:
         """Whether a backward pass fails after the forward pass of another micro-batch, as its tensors are others."""
@@ -114,6 +144,16 @@ class MicrobatchTrials:
             except Exception as error:  # noqa: BLE001  # user code may raise anything
                 return f"it failed{place_and_reason(error)}"
         return ""
+
+
+def _buffers(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Copies of a module's buffers."""
+    return {name: value.clone() for name, value in module.named_buffers()}
+
+
+def _pairs(values: Sequence[Mapping[str, torch.Tensor]], name: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The values of a buffer at two times that follow each other."""
+    return pairwise(one[name] for one in values)
 
 
 def _overlaps(schedule: Schedule) -> bool:

@@ -71,11 +71,15 @@ def document_of(settings: Mapping[str, Any]) -> TrainingDocument:
 
 @dataclass(frozen=True)
 class PlainTorch:
-    """The training of a document by plain torch, from its definition: all micro-batches of an update one by one."""
+    """The training of a document by plain torch, from its definition: all micro-batches of an update one by one.
+
+    `count`: (inputs, targets) of some rows -> how much they count in the loss; None: each row the same.
+    """
 
     settings: Mapping[str, Any]
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD
     options: Mapping[str, Any] = field(default_factory=lambda: {"lr": 0.1})
+    count: Callable[[Any, Any], float] | None = None
 
     def state(self) -> State:
         """The model's state at the end."""
@@ -88,26 +92,45 @@ class PlainTorch:
         torch.manual_seed(document.seed)
         module = _called(document.model).train()
         start = {name: value.detach().clone() for name, value in module.state_dict().items()}
-        inputs, targets = _called(document.data)["train"]
-        loss = {"mse": nn.functional.mse_loss, "cross_entropy": nn.functional.cross_entropy}[document.loss.function]
+        data = _called(document.data)["train"]
+        inputs, targets = (data, None) if isinstance(data, dict) else data
+        loss = _loss(document.loss.function)
         weights = [value for value in module.parameters() if value.requires_grad]
         optimizer = self.optimizer(weights, **self.options)
         parts = document.microbatches * document.replicas
         for epoch in range(document.epochs):
-            order = torch.randperm(len(targets), generator=torch.Generator().manual_seed(epoch))
+            order = torch.randperm(_count_rows(inputs), generator=torch.Generator().manual_seed(epoch))
             for rows in order.split(document.batch):
                 if len(rows) < parts:
                     continue
                 optimizer.zero_grad()
-                for part in rows.tensor_split(parts):
-                    outputs = module(*_rows(inputs, part))
-                    if outputs.dim() == targets.dim() + 1 > 2:
-                        outputs = outputs.movedim(-1, 1)  # of classes
-                    (loss(outputs, targets[part]) * (len(part) / len(rows))).backward()
+                split = [(_rows(inputs, part), _rows(targets, part)) for part in rows.tensor_split(parts)]
+                counts = [self._count(*part) for part in split]
+                for (own, wanted), count in zip(split, counts, strict=True):
+                    outputs = module(**own) if isinstance(own, dict) else module(*own)
+                    (loss(outputs, *wanted) * (count / sum(counts))).backward()
                 if document.clip is not None:
                     clip(weights, document.clip)
                 optimizer.step()
         return module, start
+
+    def _count(self, inputs: Any, targets: Any) -> float:
+        return self.count(inputs, targets) if self.count is not None else float(_count_rows(inputs))
+
+
+def _loss(function: str) -> Callable[..., torch.Tensor]:
+    known = {"mse": nn.functional.mse_loss, "cross_entropy": _cross_entropy, "model": _computed_loss}
+    return known[function] if function in known else _object(function)
+
+
+def _cross_entropy(outputs: Any, targets: torch.Tensor) -> torch.Tensor:
+    scores = outputs if isinstance(outputs, torch.Tensor) else outputs.logits
+    classes_last = targets.dim() > 1 and scores.shape[:-1] == targets.shape
+    return nn.functional.cross_entropy(scores.movedim(-1, 1) if classes_last else scores, targets)
+
+
+def _computed_loss(outputs: Any) -> torch.Tensor:
+    return outputs if isinstance(outputs, torch.Tensor) else outputs.loss
 
 
 def clip(weights: list[nn.Parameter], most: float) -> None:
@@ -122,13 +145,27 @@ def _numbers(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
-def _rows(inputs: Any, part: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return tuple(value[part] for value in (inputs if isinstance(inputs, tuple) else (inputs,)))
+def _count_rows(inputs: Any) -> int:
+    values = inputs.values() if isinstance(inputs, dict) else inputs if isinstance(inputs, tuple) else (inputs,)
+    return next(len(value) for value in values if isinstance(value, torch.Tensor))
+
+
+def _rows(values: Any, part: torch.Tensor) -> Any:
+    """Some rows of a dict, in which all but tensors are the same for all, or of a tuple of tensors."""
+    if values is None:
+        return ()
+    if isinstance(values, dict):
+        return {name: value[part] if isinstance(value, torch.Tensor) else value for name, value in values.items()}
+    return tuple(value[part] for value in (values if isinstance(values, tuple) else (values,)))
 
 
 def _called(name: str) -> Any:
+    return _object(name)()
+
+
+def _object(name: str) -> Any:
     place, _, function = name.rpartition(":")
-    return getattr(importlib.import_module(place), function)()
+    return getattr(importlib.import_module(place), function)
 
 
 def difference(found: State, expected: State) -> tuple[float, str]:

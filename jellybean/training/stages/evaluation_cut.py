@@ -14,7 +14,7 @@ from torch import fx
 
 from jellybean.pipeline.torch_graph import GraphFacts, parameters_of
 from jellybean.pipeline.torch_trace import TracedModule
-from jellybean.training.errors import TrainingError
+from jellybean.training.errors import TrainingError, first_names
 from jellybean.training.stages.cut import CutModule, cut_module
 
 
@@ -74,8 +74,9 @@ class _Placement:
             possible = [stage for stage in sorted(allowed[number]) if earliest <= stage <= latest[number]]
             if not possible:
                 raise TrainingError(
-                    f"in evaluation mode {unit[0]} reads weights of stage {min(allowed[number])}, and values that "
-                    f"stage {earliest} computes: the model cannot be evaluated with these stages; use fewer devices"
+                    f"in evaluation mode {unit[0]} reads weights of stage {min(allowed[number])} "
+                    f"({self._weights_of(unit)}), and values that stage {earliest} computes: the "
+                    "model cannot be evaluated with these stages; use fewer devices"
                 )
             wanted = self._trained_in.get(unit[0], earliest)
             chosen.append(min(possible, key=lambda stage: abs(stage - wanted)))
@@ -87,10 +88,16 @@ class _Placement:
         allowed = set(range(self._count)).intersection(*homes)
         if not allowed:
             raise TrainingError(
-                f"in evaluation mode {unit[0]} reads weights of several stages: the model cannot be evaluated with "
-                "these stages; use fewer devices"
+                f"in evaluation mode {unit[0]} reads weights of several stages ({self._weights_of(unit)}): the model "
+                "cannot be evaluated with these stages; use fewer devices"
             )
         return allowed
+
+    def _weights_of(self, unit: Sequence[str]) -> str:
+        """The weights and buffers that a unit reads, for messages."""
+        read = {key for name in unit for key in self._read(self._nodes[name]) if key in self._homes}
+        values = (*self._graph.named_parameters(), *self._graph.named_buffers())
+        return first_names([name for name, value in values if id(value) in read])
 
     def _read(self, node: fx.Node) -> list[int]:
         values = list(parameters_of(self._graph, node))

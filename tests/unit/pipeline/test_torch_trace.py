@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 import pytest
@@ -166,6 +167,32 @@ def test_tracing_changes_no_buffer():
     assert int(module.calls) == 1
 
 
+class Remembering(nn.Module):
+    """Its first call sets a flag, a hook or an item. `follows`: whether torch.export can follow the rest."""
+
+    def __init__(self, what: str, *, follows: bool) -> None:
+        super().__init__()
+        self.what, self.follows, self.layer, self.items = what, follows, nn.Linear(4, 4), {}
+
+    def forward(self, x):
+        if self.what == "flag":
+            self.ready = True
+        elif self.what == "hook":
+            self.layer.register_forward_hook(lambda *_: None)
+        else:
+            self.items["size"] = 4
+        return self.layer(x) if self.follows or x.sum() > 0 else x
+
+
+@pytest.mark.parametrize("follows", [True, False])
+@pytest.mark.parametrize("what", ["flag", "hook", "item"])
+def test_exporting_leaves_no_trace(what, follows):
+    module = Remembering(what, follows=follows)
+    with contextlib.nullcontext() if follows else pytest.raises(JellyBeanError, match="data-dependent"):
+        trace(module, CallArguments.of([torch.randn(3, 4)]), tracers=("torch.export",), check=False)
+    assert not (hasattr(module, "ready") or module.layer._forward_hooks or module.items)
+
+
 def test_another_batch_size():
     module = FixedSize()
     traced, _ = _traced(module, torch.randn(3, 4))
@@ -188,6 +215,46 @@ def test_the_message_says_why(module, told, capsys):
     assert raised.match(told)
     assert len(str(raised.value).splitlines()) == 3
     assert capsys.readouterr() == ("", "")  # torch.export prints its graph
+
+
+class Made(nn.Module):
+    """Calls modules without weights that are no submodules: a loss, an activation in a list, several in one."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way, self.layer, self.acts = way, nn.Linear(4, 4), [nn.GELU()]
+
+    def forward(self, x, targets):
+        scores = self.layer(x)
+        if self.way == "loss":
+            return nn.CrossEntropyLoss(label_smoothing=0.1)(scores, targets)
+        if self.way == "list":
+            return self.acts[0](scores)
+        return nn.Sequential(nn.Tanh(), nn.Flatten(), nn.Softmax(dim=1))(scores)
+
+
+@pytest.mark.parametrize("way", ["loss", "list", "several"])
+def test_a_module_that_is_no_submodule(way):
+    module, inputs = Made(way), (torch.randn(3, 4), torch.tensor([1, 0, 3]))
+    traced, arguments = _traced(module, *inputs)
+    assert (traced.tracer, traced.called.names) == ("torch.fx", frozenset())
+    assert torch.equal(traced.graph(*arguments.tensors)[0], module(*inputs))
+
+
+class Owed(nn.Module):
+    """Keeps a layer with weights where no optimizer finds them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.last = [nn.Linear(4, 4)], nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.last(self.layers[0](x))
+
+
+def test_a_module_with_weights_that_is_no_submodule_is_named():
+    with pytest.raises(JellyBeanError, match="module is not installed as a submodule"):
+        trace(Owed(), CallArguments.of([torch.randn(3, 4)]), tracers=("torch.fx",))
 
 
 def test_names_of_nested_arguments():

@@ -346,6 +346,65 @@ def test_a_buffer_written_between_forward_and_backward_is_refused(tmp_path, mode
         trials.check(document, choice)
 
 
+AGAIN = """\
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+class Again(nn.Module):
+    def __init__(self, layers, again):
+        super().__init__()
+        self.layers, self.again = layers, again
+    def forward(self, x):
+        return self.again(self.layers, x) if torch.is_grad_enabled() else self.layers(x)
+class Mean(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+    def forward(self, x):
+        self.mean.mul_(0.9).add_(0.1 * x.detach().mean(0))
+        return x
+def normed():
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU())
+def not_reentrant():
+    return nn.Sequential(Again(normed(), lambda f, x: checkpoint(f, x, use_reentrant=False)), nn.Linear(4, 1))
+def reentrant():
+    inner = Again(nn.Sequential(nn.Linear(4, 4), Mean()), lambda f, x: checkpoint(f, x, use_reentrant=True))
+    return nn.Sequential(nn.Linear(3, 4), inner, nn.Linear(4, 1))
+def hooked():
+    made = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    made[1].register_full_backward_hook(lambda part, given, coming: (part.running_mean.mul_(0.99), None)[1])
+    return made
+def plain():
+    return nn.Sequential(normed(), nn.Linear(4, 1))
+def data():
+    return {"train": (torch.randn(12, 3), torch.ones(12, 1)), "test": (torch.ones(2, 3), torch.ones(2, 1))}
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "schedule", "buffer"),
+    [
+        ("not_reentrant", "1f1b", r"0\.layers\.1\.running_mean"),
+        ("reentrant", "gpipe", r"1\.layers\.1\.mean"),
+        ("hooked", "zb-h1", r"1\.running_mean"),
+        ("not_reentrant", "naive", ""),
+        ("plain", "1f1b", ""),
+    ],
+)
+def test_a_buffer_written_in_both_passes_is_refused_where_micro_batches_overlap(tmp_path, model, schedule, buffer):
+    (tmp_path / "again.py").write_text(AGAIN)
+    settings = {"devices": 2, "microbatches": 4, "batch": 12, "schedule": schedule, "loss": "mse"}
+    document = document_of({"model": f"again.py:{model}", "data": "again.py:data", **settings})
+    inputs = read_inputs(document, tmp_path)
+    trials = MicrobatchTrials(inputs, document, check_inputs(inputs, document))
+    choice = ScheduleChoice(schedule, None, None, (), "torch.fx", {}, ScheduleCosts(), 0.0, 0.0, 0.0)
+    if not buffer:
+        trials.check(document, choice)
+        return
+    with pytest.raises(TrainingError, match=f"writes into the buffer {buffer} in the backward pass.*recompute: true"):
+        trials.check(document, choice)
+
+
 def test_a_loss_is_not_called_on_rows_of_which_nothing_counts(tmp_path, monkeypatch):
     _, trials = _trials(tmp_path, "copied", microbatches=4)
     rows = trials.inputs.data.train.samples.take(slice(0, 3))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
@@ -29,11 +30,16 @@ WEIGHTS = torch.tensor([1.0, 2.0, 0.5, 4.0, 1.0])
 
 
 class Words(nn.Module):
-    """Scores of 5 classes at each of 6 places; `own`: with its loss, of labels and outputs."""
+    """Scores of 5 classes at each of 6 places; `own`: with its loss, of labels and outputs.
 
-    def __init__(self, own: Callable[[Any, Any], Any] | None = None) -> None:
+    `size`: of the scores. Small ones give all classes nearly the same score, as before the first update.
+    """
+
+    def __init__(self, own: Callable[[Any, Any], Any] | None = None, size: float = 1.0) -> None:
         super().__init__()
         self.words, self.own = nn.Embedding(9, 5), own
+        with torch.no_grad():
+            self.words.weight.mul_(size)
 
     def forward(self, ids: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
         scores = torch.tanh(self.words(ids))
@@ -189,6 +195,33 @@ def test_a_loss_over_the_batch_is_refused_in_micro_batches(loss: Callable[[Any, 
     assert "another loss in micro-batches" in accepted.warning
 
 
+class Noisy(nn.Module):
+    """Restores its inputs from what noise leaves of them, and computes the loss."""
+
+    def __init__(self, noise: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer, self.noise = nn.Linear(3, 3), noise
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.mse_loss(self.layer(self.noise(x)), x)
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        lambda x: x + torch.randn_like(x),
+        lambda x: x * (torch.rand(len(x), 1) < 0.5),
+        lambda x: x + torch.from_numpy(np.random.rand(*x.shape)).to(x),
+    ],
+)
+def test_a_loss_of_random_numbers_is_to_be_declared(noise: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    samples = Samples(numbers().inputs, None)
+    with pytest.raises(TrainingError, match=r"loss: model draws random numbers.*say it, loss: \{function: model, c"):
+        judged(model_loss, samples, Noisy(noise), spec="model")
+    declared = judged(model_loss, samples, Noisy(noise), spec={"function": "model", "counts": "rows"})
+    assert (declared.rules.counts, declared.warning) == ("rows", "")
+
+
 def test_a_loss_over_the_batch_is_tested_in_batches() -> None:
     judgement = judged(in_batch_negatives, numbers(), microbatches=1, batch=4)
     assert judgement.warning.endswith("the test loss is the mean over batches of 4 of the 8 test rows")
@@ -248,25 +281,39 @@ def shifted(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(scores[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), label_smoothing=0.1)
 
 
+def shifted_sums(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """In single precision, and not the mean over labels, but its double."""
+    return 2.0 * over_tokens(scores[:, :-1].float(), labels[:, 1:])
+
+
 def balanced(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """With a load-balancing term over the batch, as mixtures of experts have."""
     return over_tokens(scores, labels) + 1e-3 * scores.softmax(-1).mean((0, 1)).square().sum()
 
 
+@pytest.mark.parametrize("size", [1.0, 1e-5])
 @pytest.mark.parametrize(
     ("own", "counts"),
-    [(over_rows, "rows"), (lambda s, y: over_tokens(s, y, label_smoothing=0.1), "targets"), (shifted, "targets")],
+    [
+        (over_rows, "rows"),
+        (lambda s, y: over_tokens(s, y, label_smoothing=0.1), "targets"),
+        (lambda s, y: over_tokens(s.float(), y), "targets"),
+        (shifted, "targets"),
+        (shifted_sums, "targets"),
+    ],
 )
-def test_a_models_loss_is_judged_by_its_labels(own: Callable[[Any, Any], Any], counts: str) -> None:
-    found = judged(model_loss, tokens(as_labels=True), Words(own), spec="model")
+def test_a_models_loss_is_judged_by_its_labels(own: Callable[[Any, Any], Any], counts: str, size: float) -> None:
+    found = judged(model_loss, tokens(as_labels=True), Words(own, size), spec="model")
     assert found.rules.counts == counts
-    assert (found.rules.labels is not None and found.rules.labels.shifted) is (own is shifted)
+    assert (found.rules.labels is not None and found.rules.labels.shifted) is (own in (shifted, shifted_sums))
     assert ("8 rows with 0 to 6 valid targets" in found.warning) is (counts == "rows")
 
 
-def test_a_models_loss_over_the_batch_is_refused() -> None:
+@pytest.mark.parametrize("size", [1.0, 0.2])
+@pytest.mark.parametrize("own", [balanced, lambda s, y: balanced(s.float(), y)])
+def test_a_models_loss_over_the_batch_is_refused(own: Callable[[Any, Any], Any], size: float) -> None:
     with pytest.raises(TrainingError, match="loss: model is over the batch"):
-        judged(model_loss, tokens(as_labels=True), Words(balanced), spec="model")
+        judged(model_loss, tokens(as_labels=True), Words(own, size), spec="model")
 
 
 def weighted(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -83,6 +83,19 @@ def test_a_loss_that_is_no_mean_over_labels_gives_metrics_no_targets():
     assert find_label_targets(model_loss, example, example.form.call(module, example.tensors)) is None
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("shift", [True, False])
+def test_labels_of_a_model_that_gives_all_words_the_same_score(shift, dtype):
+    """Its loss is the same for all labels, as that of a language model before its first update nearly is."""
+    torch.manual_seed(0)
+    module, example = Language(shift=shift).to(dtype), _rows(with_targets=False).arguments(torch.arange(4))
+    with torch.no_grad():
+        for value in module.parameters():
+            value.mul_(1e-4)
+    outputs = example.form.call(module, example.tensors)
+    assert find_label_targets(model_loss, example, outputs) == LabelTargets(shift)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shift", [True, False])
 def test_labels_of_a_model_in_16_bits(shift, dtype):

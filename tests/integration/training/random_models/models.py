@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tests.integration.training.compared import ComparedTraining
 from tests.integration.training.random_models.blocks import BLOCKS, STEPS, WIDTH, WORDS, Residual
 
 CLASSES = 7
@@ -72,18 +72,7 @@ class RandomModel(nn.Module):
         return self.head(hidden.mean(1) if self.pools else hidden)
 
 
-@dataclass(frozen=True)
-class RandomTraining:
-    """A number's model and document. `blocks`: names of its blocks, for messages."""
-
-    number: int
-    blocks: tuple[str, ...]
-    settings: Mapping[str, Any]
-    optimizer: Callable[..., torch.optim.Optimizer]
-    options: Mapping[str, Any]
-
-
-def random_training(number: int) -> RandomTraining:
+def random_training(number: int) -> ComparedTraining:
     """The training of a number."""
     random = Random(f"document {number}")
     layout = random.choice(_LAYOUTS)
@@ -102,7 +91,7 @@ def random_training(number: int) -> RandomTraining:
         **layout,
     }
     settings["seed"] = 0
-    return RandomTraining(number, tuple(_blocks(number)), settings, _CLASSES[name], options)
+    return ComparedTraining(f"model {number} ({', '.join(_blocks(number))})", settings, _CLASSES[name], options)
 
 
 def made(number: int) -> nn.Module:

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from tests.integration.training.random_models.compared import compared
+from tests.integration.training.compared import compared
 from tests.integration.training.random_models.models import made, random_training, rows
 from tests.support.rank_pool import RankPool
 
@@ -27,7 +27,7 @@ def pool():
 
 
 def _check(numbers: range, pool: RankPool) -> None:
-    verdicts = [compared(number, pool) for number in numbers]
+    verdicts = [compared(random_training(number), pool) for number in numbers]
     wrong = [str(verdict) for verdict in verdicts if verdict.wrong]
     assert not wrong, "\n".join(wrong)
     refused = [str(verdict) for verdict in verdicts if verdict.refusal]
