@@ -21,6 +21,7 @@ from .admission.shares import fits_share as fits_share
 from .admission.turns import ClientTurns as ClientTurns
 from .admission.turns import PeerTurn as PeerTurn
 from .admission.turns import PeerTurns as PeerTurns
+from .admission.turns import TURN_S as TURN_S
 from .brain.audit_view import AUDIT_PREFIX as AUDIT_PREFIX
 from .brain.audit_view import AuditView as AuditView
 from .brain.brain import Brain as Brain
