@@ -127,6 +127,7 @@ from .rpc.frames import SETTING as SETTING
 from .rpc.frames import SETTINGS as SETTINGS
 from .rpc.frames import frame as frame
 from .rpc.hpack import encode_headers as encode_headers
+from .rpc.parsed_size import has_large_overhead as has_large_overhead
 from .rpc.server import RpcServer as RpcServer
 from .rpc.tls.transport import TlsTransport as TlsTransport
 from .rpc.unix_socket_client import UnixSocketClient as UnixSocketClient

@@ -14,6 +14,7 @@ from functools import partial
 
 import grpc
 
+from jellybean_agent.admission.process import REQUEST_BYTES
 from jellybean_agent.brain.brain import Brain, MemoryLimits
 from jellybean_agent.brain.messages import (
     GATEWAY,
@@ -54,7 +55,7 @@ from jellybean_protos.agent.v1 import agent_pb2
 
 LOG = logging.getLogger("jellybean.agent")
 MAX_REQUESTS = 16_384  # most requests in flight of a workflow; above any gateway's limit
-INPUT_BYTES = 2**29  # most bytes of inputs that wait or are run: twice what a gateway has in flight
+INPUT_BYTES = REQUEST_BYTES  # most bytes of inputs that wait or are run: what a gateway has in flight
 _MESSAGE_BYTES = 2**9  # what a message takes besides its tensor
 _FULL_QUEUE = 64  # queued items, or two batches if that is more, at which no credit is granted; resumes at half of it
 _EXPIRE_EVERY_S = 1.0  # period at which all requests are checked against their deadlines
