@@ -190,12 +190,14 @@ class Endpoint(asyncio.BufferedProtocol):
 
 
 class TlsEndpoint(Endpoint):
-    """A TLS connection. `wrap`: makes its TLS object."""
+    """A TLS connection. `wrap`: makes its TLS object; at a server once the peer has begun, as it takes memory."""
 
-    def __init__(self, wrap: WrapBio, sink: Sink, buffer: memoryview) -> None:
+    tls: ssl.SSLObject
+
+    def __init__(self, wrap: WrapBio, sink: Sink, buffer: memoryview, *, is_server: bool = False) -> None:
         super().__init__(sink, buffer)
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.tls = wrap(self._incoming, self._outgoing)
+        self._wrap, self._is_server, self._has_tls = wrap, is_server, False
         self._is_secure = self._waits_for_turn = False
         self.turn: PeerTurn | None = None  # of the address, for handshakes with a relay
 
@@ -203,7 +205,8 @@ class TlsEndpoint(Endpoint):
         return self._buffer if self._is_secure else self._buffer[:_HANDSHAKE_BYTES]
 
     def _connected(self) -> None:
-        self._shake_hands()
+        if not self._is_server:
+            self._shake_hands()
 
     def buffer_updated(self, size: int) -> None:
         if self._is_over:
@@ -257,11 +260,15 @@ class TlsEndpoint(Endpoint):
             self._send_outgoing()
 
     def _send_end(self, transport: asyncio.Transport) -> None:
-        with contextlib.suppress(ssl.SSLError):  # that the peer's close_notify is not here yet
-            self.tls.unwrap()
-        self._send_outgoing()
+        if self._has_tls:
+            with contextlib.suppress(ssl.SSLError):  # that the peer's close_notify is not here yet
+                self.tls.unwrap()
+            self._send_outgoing()
 
     def _shake_hands(self) -> bool:
+        if not self._has_tls:
+            self._has_tls = True
+            self.tls = self._wrap(self._incoming, self._outgoing)
         try:
             self.tls.do_handshake()
         except ssl.SSLWantReadError:

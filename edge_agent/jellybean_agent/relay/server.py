@@ -220,7 +220,7 @@ class _Caller(Sink):
     """A tunnel's connection until its greeting is complete."""
 
     def __init__(self, relay: Relay, wrap: WrapBio) -> None:
-        self.endpoint = TlsEndpoint(wrap, self, relay.buffer)
+        self.endpoint = TlsEndpoint(wrap, self, relay.buffer, is_server=True)
         self._relay, self._data, self._worker, self._label = relay, b"", "", "handshake"
         limit_s = relay.limits.greeting_s
         reason = f"no TLS handshake and greeting within {limit_s:g} s"
