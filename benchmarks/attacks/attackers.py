@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import itertools
 import json
 import socket
 import ssl
@@ -27,8 +28,10 @@ from jellybean_agent.rpc.frames import (
     frame,
 )
 from jellybean_agent.rpc.hpack import encode_headers
+from jellybean_agent.rpc.unix_socket_frames import AFTER_LENGTH, FRAME, HEAD, OPEN, STREAMS_ALPN
 
 _INFER, _HEALTH = "/inference.GRPCInferenceService/ModelInfer", "/grpc.health.v1.Health/Check"
+_DELIVER = b"/jellybean.agent.v1.Agent/Deliver"
 _INITIAL_WINDOW = 4  # identifier of the setting
 _MIB = 2**20
 
@@ -135,6 +138,68 @@ def slow_bodies(port: int, folder: Path) -> Iterator[None]:
         yield
 
 
+def tiny_chunks(port: int, folder: Path) -> Iterator[None]:
+    """Ten bodies of chunks of one byte each."""
+    connections = []
+    for _ in range(10):
+        connection = _secured(port, folder, "http/1.1")
+        connection.sendall(b"POST /v2/models/row/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.settimeout(0.05)
+        connections.append(connection)
+    chunks = b"1\r\n \r\n" * 10_000
+    while connections:
+        for connection in list(connections):
+            try:
+                connection.sendall(chunks)
+            except TimeoutError:  # as much as it takes: what is cut off is no chunk any more, which is refused
+                pass
+            except OSError:
+                connections.remove(connection)
+        yield
+
+
+def small_parts(port: int, folder: Path) -> Iterator[None]:
+    """Requests of 60 MiB that are empty tensors by the million."""
+    connection = _connect(port, folder)
+    message = b"\x2a\x00" * 30 * _MIB
+    body = b"\0" + len(message).to_bytes(4, "big") + message
+    for number in itertools.count(1, 2):
+        connection.sendall(_open(number, _INFER))
+        for at in range(0, len(body), 2**14):
+            connection.sendall(frame(DATA, 0, number, body[at : at + 2**14]))
+        connection.sendall(frame(DATA, END_STREAM, number, b""))
+        yield
+
+
+def denied_streams(port: int, folder: Path) -> Iterator[None]:
+    """Streams by the protocol of gateway and workers, on twenty connections, which no client may open."""
+    head = HEAD.pack(0.0, len(_DELIVER), 0) + _DELIVER
+    frames = b"".join(FRAME.pack(len(head) + AFTER_LENGTH, number, OPEN) + head for number in range(1, 2000))
+    connections = [_secured(port, folder, STREAMS_ALPN) for _ in range(20)]
+    for connection in connections:
+        connection.settimeout(0.05)
+    while True:
+        for connection in connections:
+            with contextlib.suppress(TimeoutError):
+                connection.sendall(frames)
+            with contextlib.suppress(TimeoutError):
+                connection.recv(2**18)
+        yield
+
+
+def watches(port: int, folder: Path) -> Iterator[None]:
+    """Watches of the health, without a certificate, on as many connections as the port has, and again."""
+    connections = []
+    while True:
+        connection = socket.create_connection(("127.0.0.1", port), timeout=5.0)
+        request = frame(DATA, END_STREAM, 1, bytes(5))
+        connection.sendall(PREFACE + frame(SETTINGS, 0, 0, b"") + _open(1, "/grpc.health.v1.Health/Watch") + request)
+        connections.append(connection)
+        if len(connections) > 80:
+            connections.pop(0).close()
+        yield
+
+
 ATTACKS: dict[str, Callable[[int, Path], Iterator[None]]] = {
     attack.__name__: attack
     for attack in (
@@ -146,6 +211,10 @@ ATTACKS: dict[str, Callable[[int, Path], Iterator[None]]] = {
         long_texts,
         large_json,
         slow_bodies,
+        tiny_chunks,
+        small_parts,
+        denied_streams,
+        watches,
     )
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import select
 import subprocess
 import sys
 import time
@@ -13,20 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.attacks.attackers import ATTACKS
+from benchmarks.attacks.beside import RATE_PER_S, await_answer, forget_peak, paced, peak_mib, percentile, resident_mib
+from benchmarks.attacks.deployment import deployment
 from benchmarks.harness.registry import benchmark
 from benchmarks.harness.result import Result, Table, Topic
-from benchmarks.overhead.load import Connect, LoadError
+from benchmarks.overhead.load import Connect
 from benchmarks.overhead.processes import certificates, client_tls, free_port, process
 from benchmarks.stages import chain_client, chain_project
 from jellybean_agent import Identity, Role
 from jellybean_solver import to_document
 
-RATE_PER_S, SECONDS, SMOKE_SECONDS = 20, 10.0, 1.0
+SECONDS, SMOKE_SECONDS = 6.0, 1.0
 ROUNDS = 3  # alternating slices without the attacker and beside it: the machine is not equally quiet all the time
 BUDGET_MIB, SPREAD = 256, 1.3
 _ROWS = 4  # of 1 KiB, in a request of the client
 _PORTS = ("clients", "http", "health", "metrics")
-_HTTP = ("long_texts", "large_json", "slow_bodies")
+_AT = {"long_texts": "http", "large_json": "http", "slow_bodies": "http", "tiny_chunks": "http", "watches": "health"}
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,11 @@ class Served:
 
 @benchmark
 def attacks(smoke: bool) -> Result:
-    """Silent connections at each port, then each other attack at the port that it is of."""
+    """Silent connections at each port, then each other attack at the port that it is of; then a deployment."""
     seconds, rounds = (SMOKE_SECONDS, 1) if smoke else (SECONDS, ROUNDS)
     rows = []
     for name in ATTACKS:
-        for port in _PORTS if name == "silent" else ("http",) if name in _HTTP else ("clients",):
+        for port in _PORTS if name == "silent" else (_AT.get(name, "clients"),):
             with _gateway() as served:
                 rows.append([name.replace("_", " "), port, *_attacked(served, name, port, seconds, rounds)])
     return Result(
@@ -71,7 +72,14 @@ def attacks(smoke: bool) -> Result:
                     "bound",
                 ],
                 rows,
+                "One gateway",
             ),
+            deployment(smoke),
+        ),
+        notes=(
+            "In the deployment three workflows share their workers, two gateways serve all of them, and the attack is "
+            "by a client at the first gateway, or by a box that runs an operator of the third workflow. Clients of the "
+            "other two workflows call both gateways. Processes: the gateways, and the worker whose join is attacked.",
         ),
     )
 
@@ -82,21 +90,17 @@ def _attacked(served: Served, name: str, port: str, seconds: float, rounds: int)
     beside: list[float] = []
     before = 0.0
     for _ in range(rounds):
-        alone += _paced(served.connect, seconds)
+        alone += paced(served.connect, seconds)
         if not before:
-            before = _memory_mib(served.pid, "VmRSS")
-            Path(f"/proc/{served.pid}/clear_refs").write_text("5", encoding="ascii")  # counts the peak anew
+            before = resident_mib(served.pid)
+            forget_peak(served.pid)
         with _attacker(served, name, port, seconds):
-            beside += _paced(served.connect, seconds)
+            beside += paced(served.connect, seconds)
         time.sleep(min(1.0, seconds))
     sent = round(RATE_PER_S * seconds) * rounds
-    times = [f"{1e3 * _percentile(times, share):.1f} ms" for share in (0.5, 0.99) for times in (alone, beside)]
-    sizes = [f"{size:.0f} MiB" for size in (before, _peak(served), SPREAD * before + BUDGET_MIB)]
+    times = [f"{1e3 * percentile(times, share):.1f} ms" for share in (0.5, 0.99) for times in (alone, beside)]
+    sizes = [f"{size:.0f} MiB" for size in (before, peak_mib(served.pid), SPREAD * before + BUDGET_MIB)]
     return [f"{len(beside)} of {sent}", *times, *sizes]
-
-
-def _percentile(times: list[float], share: float) -> float:
-    return sorted(times)[int(share * len(times))] if times else float("nan")
 
 
 @contextlib.contextmanager
@@ -110,39 +114,6 @@ def _attacker(served: Served, name: str, port: str, seconds: float) -> Iterator[
         time.sleep(min(1.0, seconds))
         yield
         attacker.kill()
-
-
-def _peak(served: Served) -> float:
-    return _memory_mib(served.pid, "VmHWM")
-
-
-def _memory_mib(pid: int, key: str) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{key}:")) / 1024
-
-
-def _paced(connect: Connect, seconds: float) -> list[float]:
-    """The times of the answers to requests at the rate; those without an answer within 5 s are left out."""
-    took: list[float] = []
-    connection = connect()
-    from_s = time.perf_counter()
-    for number in range(round(RATE_PER_S * seconds)):
-        due_s = from_s + number / RATE_PER_S
-        time.sleep(max(0.0, due_s - time.perf_counter()))
-        began_s = time.perf_counter()
-        try:
-            connection.start()
-            while not connection.receive():
-                connection.flush()
-                wants = [connection.socket] if connection.is_sending else []
-                if not any(select.select([connection.socket], wants, [], 5.0)):
-                    raise LoadError("no answer")
-            took.append(time.perf_counter() - began_s)
-        except (OSError, LoadError):
-            with contextlib.suppress(OSError):
-                connection = connect()
-    connection.socket.close()
-    return took
 
 
 @contextlib.contextmanager
@@ -165,15 +136,5 @@ def _gateway() -> Iterator[Served]:
         command = [sys.executable, "-m", "jellybean.serving.gateway_main", *common, *own, f"--tls={folders[gateway]}"]
         child = stack.enter_context(process(command))
         connect = chain_client(ports["clients"], client_tls(client, gateway), _ROWS)
-        _await_answer(connect)
+        await_answer(connect)
         yield Served(child.pid, ports, connect, folders[attacker])
-
-
-def _await_answer(connect: Connect) -> None:
-    until_s = time.monotonic() + 120.0
-    while time.monotonic() < until_s:
-        with contextlib.suppress(OSError):
-            if _paced(connect, 1.0 / RATE_PER_S):
-                return
-        time.sleep(0.2)
-    raise LoadError("the gateway does not serve")

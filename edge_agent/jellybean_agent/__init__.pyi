@@ -21,6 +21,7 @@ from .admission.shares import fits_share as fits_share
 from .admission.turns import ClientTurns as ClientTurns
 from .admission.turns import PeerTurn as PeerTurn
 from .admission.turns import PeerTurns as PeerTurns
+from .admission.turns import TURN_S as TURN_S
 from .brain.audit_view import AUDIT_PREFIX as AUDIT_PREFIX
 from .brain.audit_view import AuditView as AuditView
 from .brain.brain import Brain as Brain
@@ -129,6 +130,7 @@ from .rpc.frames import SETTING as SETTING
 from .rpc.frames import SETTINGS as SETTINGS
 from .rpc.frames import frame as frame
 from .rpc.hpack import encode_headers as encode_headers
+from .rpc.parsed_size import has_large_overhead as has_large_overhead
 from .rpc.server import RpcServer as RpcServer
 from .rpc.tls.transport import TlsTransport as TlsTransport
 from .rpc.unix_socket_client import UnixSocketClient as UnixSocketClient

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ class TlsRun:
     host: str = "127.0.0.1"  # of all addresses, as they are written
     has_http: bool = False
     agent_options: tuple[str, ...] = ()
+    modules: Mapping[str, str] = field(default_factory=dict)  # worker -> another module than the agent's
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -63,7 +64,8 @@ class TlsRun:
     def start(self, name: str) -> subprocess.Popen[bytes]:
         common = [f"--plan={self.root / 'plan.json'}", f"--peers={self.peers_file(name)}", f"--renew-s={self.renew_s}"]
         if name:
-            module, own = "jellybean_agent", [f"--worker={name}", f"--listen={self.addresses[name]}"]
+            module = self.modules.get(name, "jellybean_agent")
+            own = [f"--worker={name}", f"--listen={self.addresses[name]}"]
             own += [f"--root={self.root}", f"--links={self.root}/links", f"--tls={self.certificate(Role.AGENT, name)}"]
             own += self.agent_options
         else:

@@ -1,7 +1,8 @@
 """The connections of one listening socket: how many there are, of whom, and how long they may be of no use.
 
 A connection that makes no call is the first to end when there are too many, and the newcomer is let in: who connects
-and says nothing keeps nobody out. With calls in progress a connection is never ended to make room.
+and says nothing keeps nobody out. With calls in progress a connection is ended to make room at ports alone whose calls
+take no time, so that probes and scrapes get through.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from jellybean_agent.admission.limits import ListeningPort, PortLimits
+from jellybean_agent.admission.limits import BusyEnd, ListeningPort, PortLimits
 from jellybean_agent.admission.process import Admission
 from jellybean_agent.admission.shares import PeerShare, SharedLimit
 
@@ -117,14 +118,25 @@ class ConnectionGate:
                 share.give()
 
     def _least_useful(self, shares: tuple[PeerShare, ...], but: Entry | None = None) -> Entry | None:
-        """The connection to end for a new one, which is never one with a call.
+        """The connection to end for a new one: one with a call only where the port's limits say so.
 
         Of a peer that has too many, else of the one that has most, else of anyone.
         """
+        mode = self._limits.busy_end
         if (own := next((share for share in shares if share.is_dominant), None)) is not None:
-            return self._oldest_useless(own.peer, but)
+            busy = self._oldest_busy(own.peer, but) if mode is BusyEnd.FOR_ALL else None
+            return busy or self._oldest_useless(own.peer, but)
         most = self._connections.largest_share()
-        return self._oldest_useless(most.peer if most else "", but) or self._oldest_useless(None, but)
+        victim = self._oldest_useless(most.peer if most else "", but) or self._oldest_useless(None, but)
+        if most is None or mode is BusyEnd.NEVER or most.held <= shares[0].held + 1:
+            return victim
+        busy = self._oldest_busy(most.peer, but)
+        return (busy or victim) if mode is BusyEnd.FOR_ALL else (victim or busy)
+
+    def _oldest_busy(self, peer: str, but: Entry | None) -> Entry | None:
+        """The oldest connection of a peer that has a call."""
+        theirs = (entry for entry in self._entries if entry.shares[0].peer == peer and entry is not but)
+        return next((entry for entry in theirs if entry.calls), None)
 
     def _oldest_useless(self, peer: str | None, but: Entry | None) -> Entry | None:
         """The oldest connection that has made no call, else the one without a call for the longest time."""

@@ -13,13 +13,13 @@ TURN_S = 0.001  # of one peer's work in a turn of the event loop: shorter costs 
 
 
 class ClientTurns:
-    """One turn at a time, of one event loop.
+    """Turns of one event loop, `at_once` at a time, of different clients.
 
     A client has one place among those that wait, so it waits for one turn of each other client.
     """
 
-    def __init__(self) -> None:
-        self._turn = asyncio.Lock()  # first in, first out
+    def __init__(self, at_once: int = 1) -> None:
+        self._turn = asyncio.Semaphore(at_once)  # first in, first out
         self._clients: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
@@ -36,26 +36,36 @@ class PeerTurn:
     """The time that all connections of one peer have in the present turn of the event loop.
 
     What does not fit waits for the next turn, so that a peer delays others by `TURN_S` at a time, however many bytes
-    and connections it has. `clock`: in seconds, for work that looks whether its time is over.
+    and connections it has. Work that cannot be divided may take longer, and the peer has none of the next turns until
+    that is made up for. `clock`: in seconds, for work that looks whether its time is over.
     """
 
-    __slots__ = ("__weakref__", "_is_scheduled", "_loop", "_used_s", "_waiting", "clock")
+    __slots__ = ("__weakref__", "_depth", "_is_scheduled", "_loop", "_until_s", "_used_s", "_waiting", "clock")
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._loop = asyncio.get_running_loop()
         self.clock = clock
-        self._used_s = 0.0
+        self._used_s = self._until_s = 0.0
+        self._depth = 0  # of work within work
         self._is_scheduled = False
         self._waiting: deque[Callable[[], None]] = deque()
 
     def begin(self) -> tuple[float, float]:
-        """Begin some work: the time now, and the time at which it has to end. Work of any length is allowed once."""
+        """Begin some work: the time now, and the time at which it has to end.
+
+        Work within work, as of a protocol below TLS, has to end with it.
+        """
         now_s = self.clock()
-        return now_s, now_s + TURN_S - self._used_s
+        if not self._depth:
+            self._until_s = now_s + TURN_S - self._used_s
+        self._depth += 1
+        return now_s, self._until_s
 
     def end(self, began_s: float) -> None:
         """The work is done, or has stopped."""
-        self.charge(self.clock() - began_s)
+        self._depth -= 1
+        if not self._depth:
+            self.charge(self.clock() - began_s)
 
     def charge(self, used_s: float) -> None:
         """Count time that was used, or will be in this turn."""
@@ -66,10 +76,22 @@ class PeerTurn:
     def is_used_up(self) -> bool:
         return self._used_s >= TURN_S
 
-    def wait(self, resume: Callable[[], None]) -> None:
-        """Call `resume` in one of the next turns, behind what waits already."""
-        self._waiting.append(resume)
+    def wait(self, resume: Callable[[], None], *, is_first: bool = False) -> None:
+        """Call `resume` in one of the next turns, behind what waits already.
+
+        `is_first`: before it. For work that would be for nothing if it did not go on soon.
+        """
+        if is_first:
+            self._waiting.appendleft(resume)
+        else:
+            self._waiting.append(resume)
         self._schedule()
+
+    async def next(self) -> None:
+        """Wait for one of the next turns, as of `wait`."""
+        has_come: asyncio.Future[None] = self._loop.create_future()
+        self.wait(lambda: None if has_come.done() else has_come.set_result(None))
+        await has_come
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
@@ -79,14 +101,14 @@ class PeerTurn:
     def _next(self) -> None:
         """The next turn of the event loop: what waits is the first. What fails keeps nothing else waiting."""
         self._is_scheduled = False
-        self._used_s = 0.0
+        self._used_s = max(0.0, self._used_s - TURN_S)
         try:
             for _ in range(len(self._waiting)):
-                self._waiting.popleft()()
                 if self.is_used_up:
                     return
+                self._waiting.popleft()()
         finally:
-            if self._waiting:
+            if self._waiting or self._used_s:
                 self._schedule()
 
 

@@ -15,9 +15,11 @@ is remembered, to recognise their late and repeated messages.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from jellybean_agent.brain.held_inputs import NO_CLAIM, Claim, HeldInputs
 from jellybean_agent.brain.input_join import InputJoin
 from jellybean_agent.brain.messages import (
     DIRECT_CALL_ROUTE,
@@ -45,12 +47,14 @@ _DEFAULT_POLICY = BatchPolicy()
 class MemoryLimits:
     """Bounds on what a brain remembers.
 
-    `requests`: most requests in flight (None: unbounded); beyond it the oldest fails, so that requests whose inputs
-    never arrive cannot fill a worker. `given_up`, `joined`: numbers of past requests and of past joins whose late
-    messages are recognised.
+    `requests`: most requests in flight (None: unbounded); beyond it one fails, so that requests whose inputs never
+    arrive cannot fill a worker: the oldest of the sender that has most. `input_bytes`: most bytes of their inputs, by
+    the sizes that `received` is told; for more, requests of the sender with most fail that wait for other inputs.
+    `given_up`, `joined`: numbers of past requests and of past joins whose late messages are recognised.
     """
 
     requests: int | None = None
+    input_bytes: int | None = None
     given_up: int = 65_536
     joined: int = 16_384
 
@@ -84,10 +88,12 @@ class Brain:
         self._max_requests = limits.requests
         self._requests: dict[str, RequestState] = {}
         self._given_up = RecentSet(limits.given_up)
-        self._join = InputJoin(worker, wiring, len(self._routes), limits.joined)
+        self._held = HeldInputs(limits.input_bytes)
+        self._join = InputJoin(worker, wiring, len(self._routes), limits.joined, self._held)
         self._queue = RunQueue(wiring, policy, self._requests, self._drop)
         self._running: _Running | None = None
         self._next_run = self._next_item = 0
+        self._crowded = "", 0  # the sender that had most requests in flight, and how many may fail until it is counted
         self._now = 0.0  # time of the last event
 
     @property
@@ -114,21 +120,32 @@ class Brain:
         """(past requests, past joins) that are remembered; at most as many as `MemoryLimits` allow."""
         return len(self._given_up), len(self._join.finished)
 
-    def received(self, message: EdgeMessage, now: float = 0.0, *, more: bool = False) -> Sequence[Instruction]:
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of inputs that wait, are queued or are being run."""
+        return self._held.held
+
+    def received(
+        self, message: EdgeMessage, now: float = 0.0, *, more: bool = False, claim: Claim = NO_CLAIM
+    ) -> Sequence[Instruction]:
         """A message for one of this worker's operators has arrived. Returns what the worker must do now.
 
         `more`: others follow at once, after which `start` must be called: children that come together share a run.
+        `claim`: who has sent the message, and the bytes of its payload.
         """
         self._now = now
         out: list[Instruction] = []
+        overloaded = False
         refusal = self._join.refusal(message) or self._misrouted(message)
+        if refusal is None and not self._has_room(claim[1], out):
+            refusal, overloaded = f"overloaded: inputs of {self._held.held} bytes are kept, which is the limit", True
         if refusal is None:
-            self._accept(message, out)
+            self._accept(message, out, claim)
             self._release(message.request)
             if self._max_requests is not None and len(self._requests) > self._max_requests:
                 self._fail_oldest(message.downstream, out)
         elif message.request not in self._given_up:
-            self._fail(message.request, message.downstream, refusal, out)
+            self._fail(message.request, message.downstream, refusal, out, overloaded=overloaded)
         if not more:
             self._start(out)
         return out
@@ -197,6 +214,7 @@ class Brain:
         for message in messages:
             self._forward(message, out)
         for item in done.run.items:
+            self._held.give(item.claims)
             self._release(item.request)
         self._start(out)
         return out
@@ -215,8 +233,9 @@ class Brain:
             if self._is_in_flight(item, state):
                 if len(done.run.items) > 1:
                     self._queue.retry(operator, item, state)
-                else:
-                    self._fail(item.request, operator, reason, out)
+                    continue
+                self._fail(item.request, operator, reason, out)
+            self._held.give(item.claims)
         self._start(out)
         return out
 
@@ -243,20 +262,55 @@ class Brain:
     def _drop(self, request: str) -> None:
         self._given_up.add(request)
         state = self._requests.pop(request, None)
-        for operator, number in state.queued if state else ():
-            self._queue.remove(operator, number)
+        if state is None:
+            return
+        for operator, number in state.queued:
+            self._held.give(self._queue.remove(operator, number).claims)
+        for pending in state.pending.values():
+            self._held.give(pending.claims)
 
-    def _fail(self, request: str, operator: str, reason: str, out: list[Instruction]) -> None:
+    def _fail(
+        self, request: str, operator: str, reason: str, out: list[Instruction], *, overloaded: bool = False
+    ) -> None:
         self._drop(request)
-        out.append(RequestFailed(request, operator, reason))
+        out.append(RequestFailed(request, operator, reason, overloaded))
 
     def _fail_oldest(self, default_operator: str, out: list[Instruction]) -> None:
-        """Fail the oldest request in flight, to stay within the limit. `default_operator`: named if it has no other."""
-        oldest, state = next(iter(self._requests.items()))
+        """Fail the oldest request of the sender that has most in flight, to stay within the limit.
+
+        `default_operator`: named if it has no other.
+        """
+        most = self._crowded_sender()
+        theirs = (name for name, state in self._requests.items() if state.sender == most)
+        oldest = next(theirs, None) or next(iter(self._requests))
+        state = self._requests[oldest]
         operator = next((operator for operator, _ in (*state.pending, *state.queued)), default_operator)
-        self._drop(oldest)
         reason = f"overloaded: {self._max_requests} newer requests are in flight"
-        out.append(RequestFailed(oldest, operator, reason, overloaded=True))
+        self._fail(oldest, operator, reason, out, overloaded=True)
+
+    def _crowded_sender(self) -> str:
+        """The sender with most requests in flight: once counted, it is so for half as many failures as it leads by."""
+        sender, failures = self._crowded
+        if not failures:
+            first, second = (*Counter(state.sender for state in self._requests.values()).most_common(2), ("", 0))[:2]
+            sender, failures = first[0], max(1, (first[1] - second[1]) // 2)
+        self._crowded = sender, failures - 1
+        return sender
+
+    def _has_room(self, size: int, out: list[Instruction]) -> bool:
+        """True if the worker may keep so many bytes more; requests that wait for other inputs may fail for them.
+
+        Those of the sender whose messages take most, the oldest first: a request that is complete runs soon.
+        """
+        while not self._held.fits(size):
+            most = self._held.largest()
+            waiting = (name for name, state in self._requests.items() if state.pending and state.sender == most)
+            if (oldest := next(waiting, None)) is None:
+                return False
+            operator = next(iter(self._requests[oldest].pending))[0]
+            reason = f"overloaded: inputs of {self._held.held} bytes are kept, and newer ones need the memory"
+            self._fail(oldest, operator, reason, out, overloaded=True)
+        return True
 
     def _is_in_flight(self, item: WorkItem, state: RequestState) -> bool:
         """True if the item's request is still in flight: not given up, failed or expired since its run started."""
@@ -296,21 +350,22 @@ class Brain:
         else:
             out.append(SendMessage(worker, message))
 
-    def _accept(self, message: EdgeMessage, out: list[Instruction]) -> None:
+    def _accept(self, message: EdgeMessage, out: list[Instruction], claim: Claim = NO_CLAIM) -> None:
         """Join an input; queue a work item once all inputs of its operator are there."""
         request, operator = message.request, message.downstream
         if request in self._given_up:
             return
-        joined = self._join.add(message, self._requests)
+        joined = self._join.add(message, self._requests, claim)
         if isinstance(joined, PendingInputs):
             state = self._requests[request]
             if any(count == 0 for _, count in joined.path):
+                self._held.give(joined.claims)
                 for marker in empty_messages(self._wiring[operator], message, joined.path, state.until):
                     self._forward(marker, out)
                 return
             number, self._next_item = self._next_item, self._next_item + 1
             inputs = self._join.inputs(operator, joined)
-            item = WorkItem(number, request, message.route, joined.path, inputs, message.position)
+            item = WorkItem(number, request, message.route, joined.path, inputs, message.position, tuple(joined.claims))
             self._queue.add(operator, item, state, self._now)
         elif joined is not None:
             self._fail(request, operator, joined, out)

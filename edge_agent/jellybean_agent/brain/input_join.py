@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from jellybean_agent.brain.held_inputs import NO_CLAIM, Claim, HeldInputs
 from jellybean_agent.brain.messages import EdgeMessage, Payload
 from jellybean_agent.brain.request_state import PendingInputs, RecentSet, RequestState
 from jellybean_agent.brain.wiring import OperatorWiring
@@ -15,10 +16,18 @@ from jellybean_agent.brain.wiring import OperatorWiring
 class InputJoin:
     """The joins of one worker. `remembered`: number of finished joins whose repeated messages are recognised.
 
-    `route_count`: how many numbers of routes there are.
+    `route_count`: how many numbers of routes there are. `held`: counts the bytes of messages that are kept.
     """
 
-    def __init__(self, worker: str, wiring: Mapping[str, OperatorWiring], route_count: int, remembered: int) -> None:
+    def __init__(
+        self,
+        worker: str,
+        wiring: Mapping[str, OperatorWiring],
+        route_count: int,
+        remembered: int,
+        held: HeldInputs | None = None,
+    ) -> None:
+        self.held = held or HeldInputs(None)
         self._worker, self._wiring, self._route_count = worker, wiring, route_count
         self._edge_kinds = {(up, operator): kind for operator, wires in wiring.items() for up, kind in wires.inputs}
         self._single = {  # operators that have nothing to wait for
@@ -40,14 +49,17 @@ class InputJoin:
             return f"the message from {edge[0]!r} to {edge[1]!r} has an impossible child index: {message.path}"
         return None
 
-    def add(self, message: EdgeMessage, requests: dict[str, RequestState]) -> PendingInputs | str | None:
+    def add(
+        self, message: EdgeMessage, requests: dict[str, RequestState], claim: Claim = NO_CLAIM
+    ) -> PendingInputs | str | None:
         """Add one input. Returns the joined inputs once complete, None before, or as text why the inputs disagree.
 
         Creates the request's state in `requests`. A message of a finished join is ignored and returns None.
+        `claim`: counts in `held` if the message is kept; the joined inputs have those of all their messages.
         """
         operator, request = message.downstream, message.request
         if operator in self._single:
-            return self._single_input(message, requests)
+            return self._single_input(message, requests, claim)
         is_gather = self._edge_kinds[message.upstream, operator] == "gather"
         path = message.path[:-1] if is_gather else message.path
         index, count = message.path[-1] if is_gather else (0, 1)
@@ -56,7 +68,7 @@ class InputJoin:
             return None
         state = requests.get(request)
         if state is None:
-            state = requests[request] = RequestState(message.until)
+            state = requests[request] = RequestState(message.until, claim[0])
         state.until = max(state.until, message.until)
         pending = state.pending.get(key)
         if pending is None:
@@ -65,8 +77,9 @@ class InputJoin:
         if pending.path != path or children.setdefault(message.upstream, count) != count:
             return f"inputs of {operator!r} disagree about the number of children: {pending.path} and {message.path}"
         arrived = pending.arrived.setdefault(message.upstream, {})
-        if count:
-            arrived.setdefault(index, message.payload)  # a repeated message changes nothing
+        if count and index not in arrived:  # a repeated message changes nothing
+            arrived[index] = message.payload
+            self._keep(pending, claim)
         if len(children) < len(self._wiring[operator].inputs):
             return None
         for upstream, expected in children.items():
@@ -76,7 +89,9 @@ class InputJoin:
         self.finished.add((request, *key))
         return pending
 
-    def _single_input(self, message: EdgeMessage, requests: dict[str, RequestState]) -> PendingInputs | None:
+    def _single_input(
+        self, message: EdgeMessage, requests: dict[str, RequestState], claim: Claim
+    ) -> PendingInputs | None:
         """As `add`, of the only input of an operator."""
         key = (message.request, message.downstream, tuple([position[0] for position in message.path]))
         if key in self.finished:
@@ -84,10 +99,17 @@ class InputJoin:
         self.finished.add(key)
         state = requests.get(message.request)
         if state is None:
-            requests[message.request] = RequestState(message.until)
+            requests[message.request] = RequestState(message.until, claim[0])
         else:
             state.until = max(state.until, message.until)
-        return PendingInputs(message.path, {message.upstream: {0: message.payload}}, {message.upstream: 1})
+        found = PendingInputs(message.path, {message.upstream: {0: message.payload}}, {message.upstream: 1})
+        self._keep(found, claim)
+        return found
+
+    def _keep(self, pending: PendingInputs, claim: Claim) -> None:
+        if claim[1]:
+            self.held.add(claim)
+            pending.claims.append(claim)
 
     def inputs(self, operator: str, joined: PendingInputs) -> tuple[Payload | tuple[Payload, ...], ...]:
         """The joined payloads, one entry per input edge; a gather's children as a tuple in the order of their index."""

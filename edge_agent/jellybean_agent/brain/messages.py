@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from jellybean_agent.brain.held_inputs import Claim
+
 Payload = Any
 FanOutPath = tuple[tuple[int, int], ...]  # (child index, number of children) per open fan-out, outermost first
 Routes = Sequence[Mapping[str, str]]  # operator -> worker, one mapping per route
@@ -56,7 +58,7 @@ class WorkItem:
     """One unit of work of an operator: a request, or one child of its fan-outs, with all inputs joined.
 
     `number` counts a worker's items from 0 in the order in which they became ready. `inputs`: one entry per input edge,
-    in the operator's order: a payload, or for a gather a tuple of payloads.
+    in the operator's order: a payload, or for a gather a tuple of payloads. `claims`: the bytes that its inputs keep.
     """
 
     number: int
@@ -65,6 +67,7 @@ class WorkItem:
     path: FanOutPath
     inputs: tuple[Payload | tuple[Payload, ...], ...]
     position: StreamPosition | None = None
+    claims: tuple[Claim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

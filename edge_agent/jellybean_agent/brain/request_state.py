@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from jellybean_agent.brain.held_inputs import Claim
 from jellybean_agent.brain.messages import FanOutPath, Payload
 
 JoinKey = tuple[str, tuple[int, ...]]  # operator, child index per fan-out open at it
@@ -18,13 +19,18 @@ class PendingInputs:
     path: FanOutPath
     arrived: dict[str, dict[int, Payload]] = field(default_factory=dict)
     children: dict[str, int] = field(default_factory=dict)  # input edge -> number of messages expected
+    claims: list[Claim] = field(default_factory=list)  # the bytes that they keep
 
 
 @dataclass(slots=True, eq=False)
 class RequestState:
-    """One request in flight on this worker; removed once no input is pending and no item is queued or running."""
+    """One request in flight on this worker; removed once no input is pending and no item is queued or running.
+
+    `sender`: of its first message.
+    """
 
     until: float
+    sender: str = ""
     pending: dict[JoinKey, PendingInputs] = field(default_factory=dict)
     queued: set[tuple[str, int]] = field(default_factory=set)  # (operator, item number) of its queued items
 

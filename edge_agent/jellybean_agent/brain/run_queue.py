@@ -104,11 +104,13 @@ class RunQueue:
         self._retried.add(item.number)
         state.queued.add((operator, item.number))
 
-    def remove(self, operator: str, number: int) -> None:
-        del self._queues[operator][number]
+    def remove(self, operator: str, number: int) -> WorkItem:
+        """Remove and return an item."""
+        item = self._queues[operator].pop(number)
         self._unbatched.discard(number)
         self._retried.discard(number)
         self._ready_since.pop(number, None)
+        return item
 
     def woken(self) -> None:
         """The time of the pending WakeAt has come."""

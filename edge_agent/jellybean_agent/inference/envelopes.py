@@ -23,6 +23,7 @@ from jellybean_protos.inference.v2 import inference_pb2 as pb
 _ID, _RAW_INPUT = 3 << 3 | 2, 7 << 3 | 2  # tags of length-delimited fields of a request
 _ID_TAG, _RAW_OUTPUT_TAG = bytes((3 << 3 | 2,)), bytes((6 << 3 | 2,))  # tags of fields of a response
 _KEPT, _KEPT_BYTES = 256, 2**11  # number of cached envelopes; largest one that is cached
+_MOST_PARTS = 256  # of a request: names, parameters, tensors
 _NONE = memoryview(b"")
 RawOutput = tuple[str, tuple[int, ...], bytes]  # dtype, shape, little-endian bytes
 
@@ -133,12 +134,17 @@ def shortest_timeout_s(*limits: float | None) -> float | None:
 
 
 def split_request(data: memoryview) -> tuple[bytes, memoryview, list[memoryview]] | None:
-    """Split a serialised request into (envelope, id, tensors); None if it is invalid, or has no raw tensors."""
+    """Split a serialised request into (envelope, id, tensors).
+
+    None if it is invalid, has no raw tensors, or many parts: what is read here is not looked at for its size before.
+    """
     envelope: list[memoryview] = []
     tensors: list[memoryview] = []
     own_id = _NONE
     at, size = 0, len(data)
-    while at < size:
+    for _ in range(_MOST_PARTS):
+        if at >= size:
+            break
         began, tag = at, data[at]
         at += 1
         if tag & 0x87 != 2:  # each field of this message has a one-byte tag and is length-delimited
@@ -163,4 +169,4 @@ def split_request(data: memoryview) -> tuple[bytes, memoryview, list[memoryview]
         else:
             envelope.append(data[began:end])
         at = end
-    return (b"".join(envelope), own_id, tensors) if tensors else None
+    return (b"".join(envelope), own_id, tensors) if tensors and at == size else None

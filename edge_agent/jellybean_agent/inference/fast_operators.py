@@ -13,6 +13,7 @@ from jellybean_agent.inference.fast import FastInfer
 from jellybean_agent.inference.operators import Operators
 from jellybean_agent.inference.service import refusal_of
 from jellybean_agent.rpc.calls import RpcCall
+from jellybean_agent.security.identity import caller_uri
 from jellybean_agent.tensors.tensors import Array, dtype_name, tensor_bytes
 from jellybean_agent.worker.driver import Driver
 from jellybean_protos.agent.v1 import agent_pb2
@@ -54,7 +55,7 @@ class _Request:
 
     def begin(self, arrays: Sequence[Array]) -> None:
         try:
-            self._key = self._driver.begin_call(self._known.model, arrays, self._answered)
+            self._key = self._driver.begin_call(self._known.model, arrays, self._answered, caller_uri(self._call))
         except AgentError as error:
             self._call.end(*refusal_of(error))
             return

@@ -15,6 +15,7 @@ from jellybean_agent.brain.plan_view import OperatorView, PlanView, WorkerView
 from jellybean_agent.errors import InvalidInputError, StatusError
 from jellybean_agent.execution.executor import Executor
 from jellybean_agent.inference.models import ModelCounters, Sequence, ServedModel
+from jellybean_agent.security.identity import current_caller
 from jellybean_agent.tensors.ports import TensorPort
 from jellybean_agent.tensors.tensors import Array, check_tensor_names, decode_tensor, encode_tensor, tensor_mismatch
 from jellybean_agent.worker.driver import Driver
@@ -110,7 +111,7 @@ class Operators:
         if driver is None or not self.is_ready:
             reason = f"worker {self._agent.worker.name} is {self._agent.state}: it takes no requests"
             raise StatusError(grpc.StatusCode.UNAVAILABLE, reason)
-        outputs = await driver.call_operator(model, self.arrays(model, inputs), timeout_s)
+        outputs = await driver.call_operator(model, self.arrays(model, inputs), timeout_s, current_caller())
         return {name: encode_tensor(array) for name, array in outputs.items()}
 
     def arrays(self, model: str, inputs: Mapping[str, agent_pb2.Tensor]) -> list[Array]:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from jellybean_agent.telemetry.spans import SpanFactory
 
 LOG = logging.getLogger("jellybean.agent")
+MAX_QUEUED_BYTES = 2**27  # of outputs that wait for one other worker
 
 
 class AgentService:
@@ -98,6 +100,7 @@ class AgentService:
         settings = PeerSettings(self.worker.name, self._transport, resends=name == GATEWAY)
         if name == GATEWAY:
             return GatewayPeers(address, settings, on_lost=self._lost)
+        settings = replace(settings, queued_bytes=MAX_QUEUED_BYTES)
         if not self.view.workflows:
             return Peer(name, address, settings, on_lost=self._lost)
         return PeerLanes(name, address, settings, self.view.workflows, on_lost=self._lost)

@@ -111,6 +111,8 @@ class _PageServer:
     async def _answer_in_turn(self) -> None:
         while True:
             request = await self.requests.next()
+            if request.connection not in self.open:  # it was ended for another one
+                continue
             page, processor_s = await self._loop.run_in_executor(self._pages, self._make, request.environ)
             request.connection.answer(page)
             await asyncio.sleep(_REST * processor_s)

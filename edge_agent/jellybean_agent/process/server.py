@@ -33,7 +33,7 @@ from jellybean_agent.process.model_loading import ModelSettings
 from jellybean_agent.process.peer_addresses import read_peer_addresses
 from jellybean_agent.rpc.server import RpcServer
 from jellybean_agent.security.expiry import watch_expiry
-from jellybean_agent.security.identity import Policy, Role
+from jellybean_agent.security.identity import Policy, Role, remember_caller
 from jellybean_agent.system.malloc import keep_freed_memory
 from jellybean_agent.system.open_files import raise_open_file_limit
 from jellybean_agent.telemetry.tracing import make_span_factory
@@ -133,7 +133,7 @@ async def serve(options: Options, pool: ModelProcessPool | None = None, stop: as
 
 def _make_server(transport: Transport, view: PlanView, service: AgentService, measurements: Measurements) -> RpcServer:
     """A gRPC server with the services Agent, inference, health and reflection."""
-    server = transport.server(Policy(view.name, view.workers))
+    server = transport.server(Policy(view.name, view.workers), remember_caller)
     server.add_generic_rpc_handlers((service.handler(), measurements.handler()))
     operators = Operators(service)
     server.add_generic_rpc_handlers((InferenceService(operators).handler(),))

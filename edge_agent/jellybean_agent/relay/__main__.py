@@ -49,8 +49,8 @@ def _service(given: argparse.Namespace) -> Service:
         LOG.info("relay ready: %s", ", ".join(f"{worker} at port {port}" for port, worker in workers.items()))
         ready(True)
 
-    collector = TrafficCollector("relay", relay.traffic, relay.offers, certificate)
-    return Service("relay", certificate, collector, start, relay.stop)
+    collector = TrafficCollector("relay", relay.traffic, relay.offers, certificate, relay.admission)
+    return Service("relay", certificate, collector, relay.admission, start, relay.stop)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+from jellybean_agent.admission.shares import SharedLimit
 from jellybean_agent.errors import AgentError, TransientError, describe_error
 from jellybean_agent.relay.endpoints import Endpoint, Sink
 from jellybean_agent.relay.limits import RelayLimits
@@ -16,6 +17,7 @@ from jellybean_agent.relay.traffic import FROM_WORKER, TO_WORKER, Traffic
 from jellybean_agent.system.addresses import join_address
 
 OnFailure = Callable[[str, str], None]  # gets a reason, as a metric's label and in words
+LOCAL = ""  # who asks for a worker at its port here: the gateways, and workers on this side
 
 
 class ConnectError(AgentError):
@@ -52,7 +54,7 @@ class Pipes:
 
     def __init__(self, traffic: Traffic, limits: RelayLimits) -> None:
         self.traffic, self.limits = traffic, limits
-        self._busy: dict[tuple[str, str], int] = {}  # pipes, and connections that wait to become one
+        self._busy: dict[tuple[str, str], SharedLimit] = {}  # pipes, and connections that wait to become one
         self._open: set[Pipe] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._all_ended = asyncio.Event()
@@ -60,14 +62,18 @@ class Pipes:
     def __len__(self) -> int:
         return len(self._open)
 
-    def reserve(self, worker: str, direction: str) -> contextlib.ExitStack:
-        """Room for a pipe until the result is closed. ConnectError if the worker has too many in this direction."""
-        key = (worker, direction)
-        if self._busy.get(key, 0) >= self.limits.pipes:
-            raise ConnectError("too_many_connections", f"worker {worker} has {self.limits.pipes} connections")
-        self._busy[key] = self._busy.get(key, 0) + 1
+    def reserve(self, worker: str, direction: str, asker: str | None = None) -> contextlib.ExitStack:
+        """Room for a pipe until the result is closed. ConnectError if the worker has too many in this direction.
+
+        `asker`: who wants the pipe, if others may want one too: they share the worker's pipes.
+        """
+        limit = self._busy.setdefault((worker, direction), SharedLimit(self.limits.pipes))
+        share = limit.share_of(asker or "")
+        if limit.held >= limit.total or not (asker is None or share.may_take()):
+            raise ConnectError("too_many_connections", f"worker {worker} has {limit.held} connections")
+        share.add()
         found = contextlib.ExitStack()
-        found.callback(self._release, key)
+        found.callback(share.give)
         return found
 
     def join(
@@ -125,9 +131,6 @@ class Pipes:
         await asyncio.sleep(0.01)  # connections close in the loop's next steps
         return len(left)
 
-    def _release(self, key: tuple[str, str]) -> None:
-        self._busy[key] -= 1
-
 
 class Connector:
     """Whom a relay connects. `targets`: name of a peer -> host and port. `workers`: that offer connections."""
@@ -144,7 +147,7 @@ class Connector:
 
         async def connect() -> None:
             try:
-                with self._pipes.reserve(worker, TO_WORKER) as room:
+                with self._pipes.reserve(worker, TO_WORKER, LOCAL) as room:
                     offer = await self.pools[worker].started()
                     self._pipes.join(offer.endpoint, endpoint, [(worker, TO_WORKER)], room.pop_all(), offer.early)
             except (ConnectError, TransientError) as error:
@@ -170,9 +173,9 @@ class Connector:
                     ends, early = [(worker, FROM_WORKER)], b""
                     other: Endpoint
                     if name in self.pools:
-                        room.enter_context(self._pipes.reserve(name, TO_WORKER))
+                        room.enter_context(self._pipes.reserve(name, TO_WORKER, worker))
                         ends.append((name, TO_WORKER))
-                        offer = await self.pools[name].started()
+                        offer = await self.pools[name].started(worker)
                         other, early = offer.endpoint, offer.early
                     else:
                         other = await self._dial(name)

@@ -14,6 +14,8 @@ import struct
 from collections.abc import Callable
 from typing import cast
 
+from jellybean_agent.admission.gate import Entry
+from jellybean_agent.admission.turns import PeerTurn
 from jellybean_agent.relay.limits import READ_BYTES, WRITE_BYTES
 from jellybean_agent.security.tls_context import tls_error_text
 from jellybean_agent.system.addresses import plain_host
@@ -22,6 +24,7 @@ WrapBio = Callable[[ssl.MemoryBIO, ssl.MemoryBIO], ssl.SSLObject]
 _SEND_BYTES = 2**17  # of ciphertext above which it is sent before more is encrypted, so that it stays in the cache
 _LINGER_S = 1.0  # for a peer to read the last bytes and close
 _RECORD_BYTES = 2**14  # largest plaintext of a record
+_HANDSHAKE_BYTES = 2**14  # that one system call reads before the handshake is complete
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 s
 # A peer that is gone without a word is noticed by the kernel after 15 s + 3 * 5 s of silence.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
@@ -62,6 +65,7 @@ class Endpoint(asyncio.BufferedProtocol):
         self._reason = ""  # why the connection is being ended
         self._is_over = self._has_ended = self._peer_has_ended = False
         self.is_lost = False
+        self.entry: Entry | None = None  # at the gate of a port here
         self._linger: asyncio.TimerHandle | None = None
 
     @property
@@ -98,6 +102,8 @@ class Endpoint(asyncio.BufferedProtocol):
         self._socket, self._is_over, self.is_lost = None, True, True
         if self._linger is not None:
             self._linger.cancel()
+        if self.entry is not None:
+            self.entry.leave()
         self.sink.lost("" if is_whole else self._reason or (str(error) if error else "it was closed"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -184,23 +190,57 @@ class Endpoint(asyncio.BufferedProtocol):
 
 
 class TlsEndpoint(Endpoint):
-    """A TLS connection. `wrap`: makes its TLS object."""
+    """A TLS connection. `wrap`: makes its TLS object; at a server once the peer has begun, as it takes memory."""
 
-    def __init__(self, wrap: WrapBio, sink: Sink, buffer: memoryview) -> None:
+    tls: ssl.SSLObject
+
+    def __init__(self, wrap: WrapBio, sink: Sink, buffer: memoryview, *, is_server: bool = False) -> None:
         super().__init__(sink, buffer)
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.tls = wrap(self._incoming, self._outgoing)
-        self._is_secure = False
+        self._wrap, self._is_server, self._has_tls = wrap, is_server, False
+        self._is_secure = self._waits_for_turn = False
+        self.turn: PeerTurn | None = None  # of the address, for handshakes with a relay
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer if self._is_secure else self._buffer[:_HANDSHAKE_BYTES]
 
     def _connected(self) -> None:
-        self._shake_hands()
+        if not self._is_server:
+            self._shake_hands()
 
     def buffer_updated(self, size: int) -> None:
         if self._is_over:
             return
         self._incoming.write(self._buffer[:size])
-        if self._is_secure or self._shake_hands():
+        if self._is_secure:
             self._deliver()
+        else:
+            self._shake_hands_in_turn()
+
+    def _shake_hands_in_turn(self) -> None:
+        """Continue the handshake, once the address has time for it: a flood of handshakes holds up no pipe."""
+        turn = self.turn
+        if self._waits_for_turn:
+            return
+        if turn is not None and turn.is_used_up:
+            self._waits_for_turn = True
+            self.pause_reading()
+            turn.wait(self._continue_handshake)
+            return
+        began_s = 0.0 if turn is None else turn.begin()[0]
+        try:
+            is_complete = self._shake_hands()
+        finally:
+            if turn is not None:
+                turn.end(began_s)
+        if is_complete:
+            self._deliver()
+
+    def _continue_handshake(self) -> None:
+        self._waits_for_turn = False
+        if not self._is_over:
+            self.resume_reading()
+            self._shake_hands_in_turn()
 
     def eof_received(self) -> bool:
         if not self._peer_has_ended and not self._is_over:
@@ -220,11 +260,15 @@ class TlsEndpoint(Endpoint):
             self._send_outgoing()
 
     def _send_end(self, transport: asyncio.Transport) -> None:
-        with contextlib.suppress(ssl.SSLError):  # that the peer's close_notify is not here yet
-            self.tls.unwrap()
-        self._send_outgoing()
+        if self._has_tls:
+            with contextlib.suppress(ssl.SSLError):  # that the peer's close_notify is not here yet
+                self.tls.unwrap()
+            self._send_outgoing()
 
     def _shake_hands(self) -> bool:
+        if not self._has_tls:
+            self._has_tls = True
+            self.tls = self._wrap(self._incoming, self._outgoing)
         try:
             self.tls.do_handshake()
         except ssl.SSLWantReadError:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from jellybean_agent.admission.limits import PORT_LIMITS, ListeningPort
+
 READ_BYTES = 2**18  # that one system call reads: a relay's throughput depends on the number of calls
 WRITE_BYTES = 2**18  # unsent bytes of a connection above which the other end of its pipe is not read
 
@@ -24,14 +26,14 @@ class RelayLimits:
     is reset.
     """
 
-    greeting_s: float = 10.0
+    greeting_s: float = PORT_LIMITS[ListeningPort.TUNNELS].first_call_s
     unknown: int = 256
     offers: int = 16
-    pipes: int = 256
+    pipes: int = PORT_LIMITS[ListeningPort.RELAYED].calls
     offer_wait_s: float = 10.0
     start_s: float = 3.0
     ping_s: float = 10.0
     silence_s: float = 25.0
-    offer_age_s: float = 300.0
+    offer_age_s: float = PORT_LIMITS[ListeningPort.TUNNELS].idle_s
     dial_s: float = 10.0
     half_closed_s: float = 120.0

@@ -10,6 +10,7 @@ from jellybean_agent.relay.endpoints import Endpoint
 from jellybean_agent.system.addresses import join_address, listening_sockets
 
 _BACKLOG = 1024
+_ACCEPTED_AT_ONCE = 4  # connections that asyncio accepts in one turn, before limits are applied
 
 
 class Listeners:
@@ -23,7 +24,8 @@ class Listeners:
         loop = asyncio.get_running_loop()
         try:
             for listening in listening_sockets(host, port, _BACKLOG):
-                self._servers.append(await loop.create_server(accept, sock=listening, backlog=_BACKLOG))
+                self._servers.append(await loop.create_server(accept, sock=listening, backlog=_ACCEPTED_AT_ONCE))
+                listening.listen(_BACKLOG)  # more may wait
         except (OSError, UnicodeError) as error:
             self.close()
             at = join_address(host, port)

@@ -104,12 +104,12 @@ class Offer(Sink):
 
 
 class OfferPool:
-    """The idle offers of one worker, and the connections that wait for one."""
+    """The idle offers of one worker, and the connections that wait for one: who asks for it take turns."""
 
     def __init__(self, worker: str, limits: RelayLimits) -> None:
         self._worker, self._limits = worker, limits
         self._idle: dict[Offer, None] = {}
-        self._waiting: deque[asyncio.Future[Offer]] = deque()
+        self._waiting: dict[str, deque[asyncio.Future[Offer]]] = {}  # by asker, the next one to be served first
 
     def __len__(self) -> int:
         return len(self._idle)
@@ -117,25 +117,29 @@ class OfferPool:
     @property
     def waiting(self) -> int:
         """Number of connections that wait for an offer."""
-        return len(self._waiting)
+        return sum(map(len, self._waiting.values()))
 
     def add(self, endpoint: Endpoint) -> None:
         """Accept an offer."""
         offer = Offer(endpoint, self._limits, self._remove)
         while self._waiting:
-            waiting = self._waiting.popleft()
+            asker = next(iter(self._waiting))
+            queue = self._waiting.pop(asker)
+            waiting = queue.popleft()
+            if queue:
+                self._waiting[asker] = queue  # behind the other askers
             if not waiting.done():
                 waiting.set_result(offer)
                 return
         self._idle[offer] = None
 
-    async def started(self) -> Offer:
+    async def started(self, asker: str = "") -> Offer:
         """An offer that was started. TransientError if there is none in time, or the agent is not reached."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + self._limits.offer_wait_s
         while (left_s := until_s - loop.time()) > 0.0:
             try:
-                offer = await self._next(left_s)
+                offer = await self._next(left_s, asker)
             except TimeoutError:
                 break
             if await offer.start(min(self._limits.start_s, max(0.0, until_s - loop.time()))):
@@ -147,12 +151,12 @@ class OfferPool:
         for offer in list(self._idle):
             offer.end()
 
-    async def _next(self, timeout_s: float) -> Offer:
+    async def _next(self, timeout_s: float, asker: str) -> Offer:
         """An offer for the caller alone: the newest, as it is the least likely to be gone unnoticed."""
         if self._idle:
             return self._idle.popitem()[0]
         waiting: asyncio.Future[Offer] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiting)
+        self._waiting.setdefault(asker, deque()).append(waiting)
         try:
             async with asyncio.timeout(timeout_s):
                 return await waiting
@@ -161,8 +165,14 @@ class OfferPool:
                 self._idle[waiting.result()] = None
             raise
         finally:
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
+            self._stop_waiting(asker, waiting)
+
+    def _stop_waiting(self, asker: str, waiting: asyncio.Future[Offer]) -> None:
+        queue = self._waiting.get(asker)
+        if queue is not None and waiting in queue:
+            queue.remove(waiting)
+            if not queue:
+                del self._waiting[asker]
 
     def _remove(self, offer: Offer) -> None:
         self._idle.pop(offer, None)

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from grpc_health.v1 import health
 from prometheus_client.registry import Collector
 
+from jellybean_agent.admission.process import Admission
 from jellybean_agent.errors import AgentError, PlanViewError, describe_error
 from jellybean_agent.process.health import serve_health, set_health
 from jellybean_agent.process.metrics import serve_metrics
@@ -39,11 +40,15 @@ class Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What a process runs. `stop` gets the seconds of a drain, and returns how many connections were reset."""
+    """What a process runs. `stop` gets the seconds of a drain, and returns how many connections were reset.
+
+    `admission`: what its ports share.
+    """
 
     name: str
     certificate: CertificateFolder
     collector: Collector
+    admission: Admission
     start: Callable[[Callable[[bool], None]], Awaitable[None]]  # gets a function to call with "is ready"
     stop: Callable[[float], Awaitable[int]]
 
@@ -84,8 +89,9 @@ async def _serve(given: argparse.Namespace, make: Callable[[], Service]) -> None
     await set_health(servicer, serving=False)
     states: asyncio.Queue[bool] = asyncio.Queue()
     async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(await serve_health(given.health_port, servicer))
-        stop_metrics = serve_metrics((given.metrics_host, given.metrics_port), service.collector)
+        stack.push_async_callback(await serve_health(given.health_port, servicer, service.admission))
+        at = given.metrics_host, given.metrics_port
+        stop_metrics = serve_metrics(at, service.collector, service.admission.refused)
         if stop_metrics is not None:
             stack.callback(stop_metrics)
         await service.start(states.put_nowait)

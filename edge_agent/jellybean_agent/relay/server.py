@@ -8,7 +8,10 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from jellybean_agent.admission.gate import ConnectionGate
 from jellybean_agent.admission.handshakes import Handshakes
+from jellybean_agent.admission.limits import PORT_LIMITS, ListeningPort
+from jellybean_agent.admission.process import Admission
 from jellybean_agent.relay.connector import Connector, Pipes
 from jellybean_agent.relay.endpoints import Endpoint, Sink, TlsEndpoint, WrapBio, read_buffer
 from jellybean_agent.relay.limits import RelayLimits
@@ -50,6 +53,8 @@ class Relay:
         self, certificate: CertificateFolder, routes: Routes, limits: RelayLimits | None = None, deployment: str = ""
     ) -> None:
         self.traffic = Traffic()
+        self.admission = Admission()
+        self._gate = ConnectionGate(ListeningPort.TUNNELS, PORT_LIMITS[ListeningPort.TUNNELS], self.admission)
         self.limits = limits or RelayLimits()
         self.buffer = read_buffer()
         self._certificate, self._routes, self._deployment = certificate, routes, deployment
@@ -82,11 +87,14 @@ class Relay:
         return {name: len(pool) for name, pool in self._connector.pools.items()}
 
     def _accept_local(self, worker: str) -> Callable[[], Endpoint]:
+        gate = ConnectionGate(ListeningPort.RELAYED, PORT_LIMITS[ListeningPort.RELAYED], self.admission)
+
         def fail(label: str, reason: str) -> None:
             self._count_refusal(label, worker, f"a connection to {worker}: {reason}")
 
         def connect(endpoint: Endpoint) -> None:
-            self._connector.from_local(endpoint, worker, fail)
+            if enter_gate(gate, endpoint):
+                self._connector.from_local(endpoint, worker, fail)
 
         return lambda: Endpoint(_Accepted(connect), self.buffer)
 
@@ -103,9 +111,14 @@ class Relay:
         if self._is_draining:
             caller.endpoint.reset("the relay ends")
             return
-        victim = self._callers.begin(caller, client_network(caller.endpoint.peer))
+        endpoint, address = caller.endpoint, client_network(caller.endpoint.peer)
+        victim = self._callers.begin(caller, address)
         if victim is not None:
             victim.endpoint.reset("too many connections without a greeting")
+        endpoint.entry = self._gate.enter(address, endpoint.reset)
+        if endpoint.entry is None:
+            endpoint.reset("too many connections")
+        endpoint.turn = self.admission.turns.of(address)
 
     def identify(self, endpoint: TlsEndpoint) -> tuple[str, str, str]:
         """The worker that is the caller; or an empty name, and why it is refused: a metric's label, and in words.
@@ -126,6 +139,8 @@ class Relay:
             return "", "workflow", f"{worker} is of workflow {worker.workflow}, this is {workflow}"
         if endpoint.tls.selected_alpn_protocol() != RELAY_ALPN:
             return "", "greeting", f"{worker} does not speak {RELAY_ALPN}"
+        if endpoint.entry is None or not endpoint.entry.identify(worker.uri):
+            return "", "too_many_connections", f"{worker} has too many connections"
         return worker.name, "", ""
 
     def forget(self, caller: _Caller, label: str = "", reason: str = "") -> None:
@@ -156,9 +171,11 @@ class Relay:
             if len(pool) >= self.limits.offers:
                 fail("too_many_offers", f"it has {self.limits.offers} idle offers, which is the limit")
             else:
+                _has_called(endpoint)
                 pool.add(endpoint)
                 self._reasons.succeeded(f"{worker} {name}")
         else:
+            _has_called(endpoint)
             self._connector.from_worker(endpoint, worker, name, (lambda: endpoint.send(STARTED), fail))
 
     def _refuse_deployment(self, endpoint: TlsEndpoint, worker: str, deployment: str) -> None:
@@ -171,6 +188,22 @@ class Relay:
     def _count_refusal(self, label: str, who: str, text: str, level: int = logging.WARNING) -> None:
         self.traffic.refusals[label] += 1
         self._reasons.failed(who, label, f"refused: {text}", level)
+
+
+def enter_gate(gate: ConnectionGate, endpoint: Endpoint) -> bool:
+    """Let a local connection in, which wants a pipe at once. False: there are too many, and it was reset."""
+    endpoint.entry = gate.enter(client_network(endpoint.peer), endpoint.reset)
+    if endpoint.entry is None:
+        endpoint.reset("too many connections")
+        return False
+    endpoint.entry.call_began()
+    return True
+
+
+def _has_called(endpoint: Endpoint) -> None:
+    """A connection is of use from now on until its end: it is ended for no other one."""
+    if endpoint.entry is not None:
+        endpoint.entry.call_began()
 
 
 class _Accepted(Sink):
@@ -187,7 +220,7 @@ class _Caller(Sink):
     """A tunnel's connection until its greeting is complete."""
 
     def __init__(self, relay: Relay, wrap: WrapBio) -> None:
-        self.endpoint = TlsEndpoint(wrap, self, relay.buffer)
+        self.endpoint = TlsEndpoint(wrap, self, relay.buffer, is_server=True)
         self._relay, self._data, self._worker, self._label = relay, b"", "", "handshake"
         limit_s = relay.limits.greeting_s
         reason = f"no TLS handshake and greeting within {limit_s:g} s"

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from jellybean_agent.admission.metrics import admission_metrics
+from jellybean_agent.admission.process import Admission
 from jellybean_agent.process.metrics import certificate_metrics
 from jellybean_agent.security.certificates import CertificateFolder
 
@@ -49,8 +51,14 @@ class TrafficCollector(Collector):
     """Metrics with the prefix `jellybean_relay` or `jellybean_tunnel`. `offers`: idle ones now, by worker."""
 
     def __init__(
-        self, process: str, traffic: Traffic, offers: Callable[[], Mapping[str, int]], certificate: CertificateFolder
+        self,
+        process: str,
+        traffic: Traffic,
+        offers: Callable[[], Mapping[str, int]],
+        certificate: CertificateFolder,
+        admission: Admission | None = None,
     ) -> None:
+        self._admission = admission
         self._process, self._traffic, self._offers, self._certificate = process, traffic, offers, certificate
 
     def collect(self) -> Iterator[Metric]:
@@ -72,6 +80,8 @@ class TrafficCollector(Collector):
             failed.add_metric((target,), count)
         yield from (now, began, moved, offers, refused, failed)
         yield from certificate_metrics(self._process, self._certificate)
+        if self._admission is not None:
+            yield from admission_metrics(self._process, self._admission)
 
 
 class ReasonLog:

@@ -95,6 +95,7 @@ class CallServer(Protocol):
     methods: Mapping[str, Method]
     max_message_bytes: int
     max_streams: int
+    read_buffer: memoryview  # of all connections, which take out of it what they have read at once
 
     @property
     def flood_limits(self) -> FloodLimits: ...

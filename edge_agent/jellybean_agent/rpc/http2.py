@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import cast
 
 import grpc
-import numpy as np
 
 from jellybean_agent.admission.gate import GATE_ENTRY, Entry
 from jellybean_agent.rpc.calls import NO_AUTH_CONTEXT, SHUTTING_DOWN, AuthContext, CallServer
@@ -27,6 +26,7 @@ from jellybean_agent.rpc.frames import (
     CONTINUATION,
     DATA,
     END_STREAM,
+    ENHANCE_YOUR_CALM,
     FRAME_BYTES,
     GOAWAY,
     HEAD,
@@ -64,7 +64,7 @@ from jellybean_agent.system.addresses import peer_name
 
 _READ_BYTES = 2**16
 _DISCARDED_READS = 64  # so that a client that goes on sending is not read for ever
-_WAITING_BYTES = 2**17  # read, of TLS too, and not parsed yet: the most that a connection keeps until its peer's turn
+_WAITING_BYTES = 2**17 + 2**16  # read, of TLS too, and not parsed yet: what a connection keeps until its peer's turn
 _NOTHING = memoryview(b"")
 _GOAWAY_BYTES = 8  # without the text behind
 _RETIRE_S = 1.0  # from a GOAWAY until calls are refused: longer than it takes a client to know
@@ -88,7 +88,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._requests = RequestAssembler(server)
         self._control = ControlFrames(self._streams, self.responses, self._out, self._guard)
         self._calls = CallOpener(server, self._streams, self._requests, self.responses, self._guard)
-        self._buffer: memoryview = np.empty(_READ_BYTES, np.uint8).data
+        self._buffer = server.read_buffer
         self._rest = b""  # bytes not parsed yet: an incomplete frame, or what waits for the peer's next turn
         self.waits_for_turn = False
         self._has_preface = False
@@ -188,9 +188,10 @@ class Http2Connection(asyncio.BufferedProtocol):
             if is_over:
                 return
         if not self.waits_for_turn and self._out.transport is not None:
+            if not caller.bytes.take(_WAITING_BYTES):
+                raise BrokenError(ENHANCE_YOUR_CALM, "too many connections of this client wait for their turn")
             self.waits_for_turn = True
             self._out.transport.pause_reading()
-            caller.bytes.add(_WAITING_BYTES)
             turn.wait(self._continue)
 
     def _continue(self) -> None:

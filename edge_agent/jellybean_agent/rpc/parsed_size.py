@@ -13,37 +13,46 @@ SMALL_BYTES = 2**16  # messages up to this size are not looked through
 MAX_OVERHEAD_BYTES = 2**23  # by which a parsed message may exceed its bytes
 _ITEM_BYTES = 128  # of a submessage, a text or bytes besides their content
 _NUMBER_BYTES = 8
+_UNPACKED_BYTES = 64  # of a number with a tag of its own: less memory than that, but as much time to look at
 _GROUPS = 2**62  # more than any limit: no message here has groups
 _FIXED = {1: 8, 5: 4}
 
 
 def has_large_overhead(descriptor: Any, data: bytes | memoryview) -> bool:
-    """True if a message would take `MAX_OVERHEAD_BYTES` more than its bytes."""
+    """True if a message would take `MAX_OVERHEAD_BYTES` more than its bytes.
+
+    Ends after that many parts of it, however large the message is: what follows is not looked at.
+    """
     if len(data) <= SMALL_BYTES:
         return False
-    most = len(data) + MAX_OVERHEAD_BYTES
-    return _parsed_bytes(descriptor, memoryview(data), most) > most
+    return _overhead_bytes(descriptor, memoryview(data), MAX_OVERHEAD_BYTES) > MAX_OVERHEAD_BYTES
 
 
-def _parsed_bytes(descriptor: Any, data: memoryview, most: int) -> int:
-    """Bytes of memory, or some number above `most`. A damaged message is measured up to the damage."""
+def _overhead_bytes(descriptor: Any, data: memoryview, most: int) -> int:
+    """Bytes of memory besides the message's own, or some number above `most`.
+
+    A damaged message is measured up to the damage.
+    """
     fields, size, at, end = _fields(descriptor), _ITEM_BYTES, 0, len(data)
     while at < end and size <= most:
         key, at = _varint(data, at)
-        kind, wire = fields.get(key >> 3), key & 7
+        wire = key & 7
         if wire == 2:
+            kind = fields.get(key >> 3)
             length, at = _varint(data, at)
             if at + length > end:
                 return size
-            if kind is None or isinstance(kind, bool):
-                size += length * (_NUMBER_BYTES if kind else 1) + (0 if kind else _ITEM_BYTES)
+            if kind is None:
+                size += _ITEM_BYTES
+            elif isinstance(kind, bool):
+                size += length * (_NUMBER_BYTES - 1) if kind else 0
             else:
-                size += _parsed_bytes(kind, data[at : at + length], most - size)
+                size += _overhead_bytes(kind, data[at : at + length], most - size)
             at += length
         elif wire == 0:
-            size, at = size + 2 * _NUMBER_BYTES, _varint(data, at)[1]
+            size, at = size + _UNPACKED_BYTES, _varint(data, at)[1]
         elif wire in _FIXED:
-            size, at = size + 2 * _NUMBER_BYTES, at + _FIXED[wire]
+            size, at = size + _UNPACKED_BYTES, at + _FIXED[wire]
         else:
             return _GROUPS
     return size
@@ -66,8 +75,13 @@ def _kind(field: Any) -> Any:
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
     """(value of the varint at `at`, offset after it); an offset past the end if it is cut off."""
-    number = 0
-    for shift, octet in enumerate(data[at : at + 10]):
+    if at >= len(data):
+        return 0, at + 1
+    number = data[at]
+    if number < 0x80:  # what nearly all are
+        return number, at + 1
+    number &= 0x7F
+    for shift, octet in enumerate(data[at + 1 : at + 10], start=1):
         number |= (octet & 0x7F) << 7 * shift
         if octet < 0x80:
             return number, at + shift + 1

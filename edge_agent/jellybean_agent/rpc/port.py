@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import grpc
+import numpy as np
 
 from jellybean_agent.admission.gate import IDLE, SILENT, ConnectionGate, End, Entry
 from jellybean_agent.admission.limits import ListeningPort, PortLimits
 from jellybean_agent.admission.process import Admission
 from jellybean_agent.admission.shares import PeerShare, SharedLimit
+from jellybean_agent.admission.turns import PeerTurn
 from jellybean_agent.errors import StatusError
 from jellybean_agent.rpc.calls import AuthContext, Caller, Method, OpenConnection, RpcCall
 from jellybean_agent.rpc.flood_limits import FloodLimits
@@ -18,6 +20,7 @@ from jellybean_agent.security.identity import Role, identities
 from jellybean_agent.system.addresses import peer_network
 
 _PRIVILEGED = frozenset({Role.ADMIN, Role.GATEWAY})
+_READ_BYTES = 2**16  # that one system call reads; all connections read into the same memory, one after another
 _STOPPED_S = 2.0  # without a byte, after which a request may end for others
 _BODY, _CALLS = "no request", "too many calls"
 
@@ -49,6 +52,7 @@ class RpcPort:
         self.gate = ConnectionGate(port, limits, admission)
         self.gate.on_sweep = self._end_stalled
         self.turns = admission.turns
+        self.read_buffer: memoryview = np.empty(_READ_BYTES, np.uint8).data
         self._calls_limit = SharedLimit(limits.calls, limits.reserved_calls)
         self._waiting: dict[RpcCall, tuple[int, float]] = {}  # without their request: bytes received, since when
 
@@ -64,7 +68,7 @@ class RpcPort:
         `entry`: of a connection that was let in before its handshake.
         """
         identity = next(iter(identities(auth)), None)
-        who = peer_network(peer) if identity is None else identity.uri
+        who = _peer_of(auth, peer)
         if entry is None:
             entry = self.gate.enter(who, _ending(connection))
         elif identity is not None and not entry.identify(who):
@@ -77,6 +81,11 @@ class RpcPort:
         admission = self._admission
         calls, memory = self._calls_limit.share_of(who), admission.bytes.share_of(who)
         return Caller(entry, calls, memory, self.turns.of(who), is_privileged)
+
+    def shares_of(self, auth: AuthContext, peer: str) -> tuple[PeerTurn, PeerShare]:
+        """The time of a peer at the event loop, and its share of the bytes. `peer`: of its connection."""
+        who = _peer_of(auth, peer)
+        return self.turns.of(who), self._admission.bytes.share_of(who)
 
     def closed(self, connection: OpenConnection, caller: Caller | None) -> None:
         self.connections.discard(connection)
@@ -175,6 +184,12 @@ class RpcPort:
         self._admission.refused[self._port, _BODY] += 1
         self._waiting.pop(call, None)
         call.end(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+
+
+def _peer_of(auth: AuthContext, peer: str) -> str:
+    """As whom a connection counts: its identity, else the network of its address."""
+    identity = next(iter(identities(auth)), None)
+    return peer_network(peer) if identity is None else identity.uri
 
 
 def _share(call: RpcCall) -> PeerShare | None:

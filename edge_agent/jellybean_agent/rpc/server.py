@@ -31,7 +31,7 @@ from jellybean_agent.system.private_files import is_in_private_folder
 
 LOG = logging.getLogger("jellybean.rpc")
 _BACKLOG = 1024
-_ACCEPTED_AT_ONCE = 32  # connections that asyncio accepts in one turn, before the port's limits are applied
+_ACCEPTED_AT_ONCE = 4  # connections that asyncio accepts in one turn, before the port's limits are applied
 _POLL_S = 0.005
 _PATHS_S = 0.5  # between looks whether the files of Unix sockets are there: a caller waits as long for a removed one
 Guard = Callable[[Any, str], Any]  # handler, path of its method -> handler that checks the policy first

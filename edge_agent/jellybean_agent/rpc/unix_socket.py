@@ -10,12 +10,14 @@ import asyncio
 import json
 import math
 import socket
+from collections.abc import Callable
 from typing import cast
 
 import grpc
 import numpy as np
 
 from jellybean_agent.admission.gate import GATE_ENTRY
+from jellybean_agent.admission.turns import PeerTurn
 from jellybean_agent.rpc.calls import (
     NO_AUTH_CONTEXT,
     SHUTTING_DOWN,
@@ -72,7 +74,8 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
         self._filled = 0  # bytes in the buffer, or in the large frame
         self._large: memoryview | None = None  # memory of a frame that is larger than the read buffer
         self._counted = 0  # bytes of that frame, which are the client's
-        self._waits_for_memory = False
+        self._waits_for_memory = self._waits_for_turn = self._is_paused = False
+        self._turn: PeerTurn | None = None  # of a peer elsewhere; on a Unix socket it is this user
         self.caller: Caller | None = None
         self._open: dict[int, RpcCall] = {}
         self._headers: dict[bytes, CallHeaders] = {}
@@ -91,6 +94,7 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
             self._is_closed = True
             found.abort()
         else:
+            self._turn = self.caller.turn if self.auth_context else None
             found.write(self._greeting)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -103,11 +107,16 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
         self._server.closed(self, self.caller)
 
     def pause_writing(self) -> None:
+        self._is_paused = True
         if self._out.transport is not None:
             self._out.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if self._out.transport is not None and not self._waits_for_memory:
+        self._is_paused = False
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if self._out.transport is not None and not (self._is_paused or self._waits_for_memory or self._waits_for_turn):
             self._out.transport.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -120,7 +129,7 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
         self._filled += size
         self._out.is_held = True  # all answers to this read leave together
         try:
-            self._parse()
+            self._parse_in_turn()
         except _BrokenError:
             self.close()
         finally:
@@ -138,16 +147,45 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
 
     # -- frames -------------------------------------------------------------------------------------------------------
 
-    def _parse(self) -> None:
+    def _parse_in_turn(self) -> None:
+        """Parse what was received, or as much of it as the peer has time for in this turn of the event loop."""
+        turn = self._turn
+        if turn is None:
+            self._parse(None, 0.0)
+            return
+        if not turn.is_used_up:
+            began_s, until_s = turn.begin()
+            try:
+                is_over = self._parse(turn.clock, until_s)
+            finally:
+                turn.end(began_s)
+            if is_over:
+                return
+        if not (self._waits_for_turn or self._is_closed) and self._out.transport is not None:
+            self._waits_for_turn = True
+            self._out.transport.pause_reading()
+            turn.wait(self._continue)
+
+    def _continue(self) -> None:
+        """The peer's next turn."""
+        self._waits_for_turn = False
+        self._resume()
+
+    def _parse(self, clock: Callable[[], float] | None, until_s: float) -> bool:
+        """Handle complete frames. False if the time was over before the last one."""
         if self._large is not None:
             if self._filled == len(self._large):
                 whole, self._large, self._filled = self._large, None, 0
                 _, number, kind = FRAME.unpack_from(whole)
                 self._take_frame(number, kind, whole[FRAME.size :])
                 self._give_counted()
-            return
+            return True
         at, filled, buffer = 0, self._filled, self._buffer
+        is_over = True
         while filled - at >= FRAME.size:
+            if clock is not None and clock() >= until_s:
+                is_over = False
+                break
             size, number, kind = FRAME.unpack_from(buffer, at)
             length = 4 + size
             if length < FRAME.size or length > self._server.max_message_bytes + _MAX_HEAD_BYTES:
@@ -157,7 +195,7 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
                     if self.auth_context and number not in self._open:
                         raise _BrokenError  # from another machine, only calls that the policy accepted may use memory
                     self._begin_large(length, bytes(buffer[at:filled]))
-                    return
+                    return True
                 break
             self._take_frame(number, kind, bytes(buffer[at + FRAME.size : at + length]))
             at += length
@@ -165,6 +203,7 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
             left = bytes(buffer[at:filled])
             buffer[: len(left)] = left
             self._filled = len(left)
+        return is_over
 
     def _begin_large(self, length: int, begin: bytes) -> None:
         """Receive the rest of a frame into memory of its own, once the client may have as much: it has to wait else."""
@@ -186,8 +225,12 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
     def _retry(self) -> None:
         """Look again whether the next frame may be received."""
         self._waits_for_memory = False
+        self._resume()
+
+    def _resume(self) -> None:
+        """Go on with what was received, and read more."""
         if self._out.transport is not None and not self._is_closed:
-            self._out.transport.resume_reading()
+            self._read_on()
             self.buffer_updated(0)
 
     def _give_counted(self) -> None:

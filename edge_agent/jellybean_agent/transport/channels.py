@@ -93,10 +93,15 @@ class Transport:
             raise PlanViewError(f"{address}: --insecure works on 127.0.0.1 and [::1] only")
         return join_address(host, port)
 
-    def channel(self, address: str, worker: str = GATEWAY) -> grpc.aio.Channel:
-        """A channel to a worker, or to the gateway, whose certificate must have that identity."""
+    def channel(self, address: str, worker: str = GATEWAY, answer_bytes: int | None = None) -> grpc.aio.Channel:
+        """A channel to a worker, or to the gateway, whose certificate must have that identity.
+
+        `answer_bytes`: of the largest answer; a larger one is RESOURCE_EXHAUSTED.
+        """
         address = self.check(address)
         options, credentials = _dialling(self, address, worker)
+        if answer_bytes is not None:  # gRPC takes the first of two equal keys
+            options.insert(0, ("grpc.max_receive_message_length", answer_bytes))
         if credentials is None:
             return grpc.aio.insecure_channel(_target(address), options=options)
         return grpc.aio.secure_channel(_target(address), credentials, options=options)

@@ -20,7 +20,7 @@ from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, s
 from jellybean_agent.rpc.calls import RpcCall, StreamReceiver
 from jellybean_agent.security.identity import SENDER_KEY, WORKFLOW_KEY
 from jellybean_agent.transport.channels import caller_identity
-from jellybean_agent.transport.message_wire import Data, split_message
+from jellybean_agent.transport.message_wire import Data, parse_message, split_message
 from jellybean_protos.agent.v1 import agent_pb2
 
 INITIAL_CREDIT = 64
@@ -139,7 +139,7 @@ async def _served_raw(_requests: Any, context: Any) -> None:
 
 def _parsed(data: bytes, *, splits_tensors: bool) -> tuple[agent_pb2.Message] | tuple[agent_pb2.Message, Data]:
     try:
-        return split_message(data) if splits_tensors else (agent_pb2.Message.FromString(data),)
+        return split_message(data) if splits_tensors else (parse_message(data),)
     except DecodeError as error:
         raise InvalidInputError("the bytes are no message") from error
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from google.protobuf.message import DecodeError
+
 from jellybean_agent.brain.messages import MAX_CHILDREN, EdgeMessage, FanOutPath, StreamPosition
 from jellybean_agent.brain.plan_view import PlanView
 from jellybean_agent.errors import InvalidInputError
+from jellybean_agent.rpc.parsed_size import has_large_overhead
 from jellybean_agent.tensors.tensors import RawTensor, decode_tensor, tensor_bytes, tensor_without_data
 from jellybean_protos.agent.v1 import agent_pb2
 
 Data = bytes | memoryview
 _TENSOR_TAG = agent_pb2.Message.DESCRIPTOR.fields_by_name["tensor"].number << 3 | 2
 _DATA_TAG = agent_pb2.Tensor.DESCRIPTOR.fields_by_name["data"].number << 3 | 2
+_MOST_FIELDS = 64  # of a message whose tensor is split off
 _LARGE_BYTES = 2**16  # a smaller message is parsed as a whole, which costs less than splitting it
 MAX_LEFT_S = 3600.0  # upper limit of the time left that a message may state
 
@@ -89,23 +93,32 @@ def message_parts(message: agent_pb2.Message, data: Data) -> list[Data]:
     return [b"".join((head, bytes((_TENSOR_TAG,)), inner, bytes((_DATA_TAG,)), size)), data]
 
 
+def parse_message(data: bytes) -> agent_pb2.Message:
+    """Parse a message. DecodeError when the bytes are none, or one of so many parts that no process sends it."""
+    if has_large_overhead(agent_pb2.Message.DESCRIPTOR, data):
+        raise DecodeError(f"a message of {len(data)} bytes has too many small parts")
+    return agent_pb2.Message.FromString(data)
+
+
 def split_message(data: bytes) -> tuple[agent_pb2.Message, Data]:
     """Parse what `message_parts` wrote. A large tensor's bytes are returned apart, without a copy.
 
-    DecodeError when the bytes are no message.
+    DecodeError as of `parse_message`.
     """
     if len(data) >= _LARGE_BYTES:
         view = memoryview(data)
         last_field, begins = _find_tensor_data(view)
         if begins:
-            return agent_pb2.Message.FromString(bytes(view[:last_field])), view[begins:].toreadonly()
-    return agent_pb2.Message.FromString(data), b""
+            return parse_message(bytes(view[:last_field])), view[begins:].toreadonly()
+    return parse_message(data), b""
 
 
 def _find_tensor_data(view: memoryview) -> tuple[int, int]:
     """(offset of the last field, offset of the bytes in it) if that field is a tensor with bytes only; else (0, 0)."""
     at, size = 0, len(view)
-    while at < size:
+    for _ in range(_MOST_FIELDS):
+        if at >= size:
+            break
         began, tag = at, view[at]
         length, at = _varint_at(view, at + 1) if tag & 7 in (0, 2) else (0, at + 1)
         if tag > 0x7F:  # a field that this protocol does not have

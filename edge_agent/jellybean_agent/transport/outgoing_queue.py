@@ -37,9 +37,13 @@ class OutgoingMessage(NamedTuple):
 
 
 class OutgoingQueue:
-    """A heap of messages; messages with equal due times leave in the order in which they were made."""
+    """A heap of messages; messages with equal due times leave in the order in which they were made.
+
+    Invariant: `bytes` is the sum of the sizes of their tensors.
+    """
 
     def __init__(self) -> None:
+        self.bytes = 0
         self._heap: list[OutgoingMessage] = []
         self._order = itertools.count()
 
@@ -58,19 +62,23 @@ class OutgoingQueue:
         return self._heap[0].due_s if self._heap else math.inf
 
     def push(self, outgoing: OutgoingMessage) -> None:
+        self.bytes += len(outgoing.data)
         heapq.heappush(self._heap, outgoing)
 
     def push_all(self, messages: Iterable[OutgoingMessage]) -> None:
         for outgoing in messages:
-            heapq.heappush(self._heap, outgoing)
+            self.push(outgoing)
 
     def pop(self) -> OutgoingMessage:
         """Remove and return the first message."""
-        return heapq.heappop(self._heap)
+        outgoing = heapq.heappop(self._heap)
+        self.bytes -= len(outgoing.data)
+        return outgoing
 
     def take_all(self) -> list[OutgoingMessage]:
         """Remove and return all messages, in their order."""
         messages, self._heap = sorted(self._heap, key=lambda outgoing: outgoing[:2]), []
+        self.bytes = 0
         return messages
 
     def remove(self, unwanted: Callable[[OutgoingMessage], bool]) -> int:
@@ -79,5 +87,6 @@ class OutgoingQueue:
         removed = len(self._heap) - len(kept)
         if removed:
             self._heap = kept
+            self.bytes = sum(len(outgoing.data) for outgoing in kept)
             heapq.heapify(kept)
         return removed

@@ -53,7 +53,8 @@ class PeerSettings:
     again as long as they are in time, which the receiver must tolerate (a worker's view of the gateway). `silent_s`: a
     receiver that sends no heartbeat for longer counts as lost. `workflow`: of the messages, if the plan has several,
     for each of which credit is granted apart. `reply`: where this process takes answers, if it is one of several
-    gateways.
+    gateways. `queued_bytes`: most bytes of tensors that wait for a receiver that grants no credit; further messages are
+    lost.
     """
 
     sender: str
@@ -63,6 +64,7 @@ class PeerSettings:
     silent_s: float = SILENT_S
     workflow: str = ""
     reply: ReplyAddress | None = None
+    queued_bytes: float = math.inf
 
 
 class Peer:
@@ -112,6 +114,10 @@ class Peer:
             if self._is_in_time(outgoing):
                 stream.call.send(outgoing)
                 self._count(outgoing, stream)
+            return
+        if self._queue.bytes and self._queue.bytes + len(data) > self._settings.queued_bytes:
+            reason = f"it takes no messages: {self._queue.bytes} bytes wait for it"
+            self._loop.call_soon(self._on_lost, self.name, reason, (message,))  # not within what has made the message
             return
         self._queue.push(outgoing)
         self._wake.set()

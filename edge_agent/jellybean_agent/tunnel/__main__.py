@@ -39,8 +39,8 @@ def _service(given: argparse.Namespace) -> Service:
         raise PlanViewError(f"{given.tls}: the certificate is of {found.uri}, this is {wanted.uri}")
     settings = TunnelSettings(relay, given.worker, agent, peers, deployment=given.deployment, bind=given.bind)
     tunnel = Tunnel(settings, certificate)
-    collector = TrafficCollector("tunnel", tunnel.traffic, tunnel.offers, certificate)
-    return Service("tunnel", certificate, collector, tunnel.start, tunnel.stop)
+    collector = TrafficCollector("tunnel", tunnel.traffic, tunnel.offers, certificate, tunnel.admission)
+    return Service("tunnel", certificate, collector, tunnel.admission, tunnel.start, tunnel.stop)
 
 
 def _parser() -> argparse.ArgumentParser:

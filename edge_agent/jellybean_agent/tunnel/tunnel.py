@@ -7,11 +7,15 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from jellybean_agent.admission.gate import ConnectionGate
+from jellybean_agent.admission.limits import PORT_LIMITS, ListeningPort
+from jellybean_agent.admission.process import Admission
 from jellybean_agent.errors import TransientError
 from jellybean_agent.relay.connector import ConnectError, Pipes, Waiting, dial
 from jellybean_agent.relay.endpoints import Endpoint, Sink, read_buffer
 from jellybean_agent.relay.limits import RelayLimits
 from jellybean_agent.relay.listeners import Listeners
+from jellybean_agent.relay.server import enter_gate
 from jellybean_agent.relay.traffic import FROM_WORKER, TO_WORKER, ReasonLog, Traffic
 from jellybean_agent.relay.wire import STARTED, UNREACHABLE
 from jellybean_agent.security.certificates import CertificateFolder
@@ -55,6 +59,7 @@ class Tunnel:
 
     def __init__(self, settings: TunnelSettings, certificate: CertificateFolder) -> None:
         self.traffic = Traffic()
+        self.admission = Admission()
         self._settings, self._buffer = settings, read_buffer()
         self._dialler = Dialler(settings.relay, certificate, settings.limits.dial_s, self._buffer)
         self._pipes = Pipes(self.traffic, settings.limits)
@@ -176,7 +181,13 @@ class Tunnel:
     # -- from the agent to its peers ----------------------------------------------------------------------------------
 
     def _accept(self, name: str) -> Callable[[], Endpoint]:
-        return lambda: Endpoint(_Accepted(lambda endpoint: self._connect_peer(endpoint, name)), self._buffer)
+        gate = ConnectionGate(ListeningPort.PEERS, PORT_LIMITS[ListeningPort.PEERS], self.admission)
+
+        def connect(endpoint: Endpoint) -> None:
+            if enter_gate(gate, endpoint):
+                self._connect_peer(endpoint, name)
+
+        return lambda: Endpoint(_Accepted(connect), self._buffer)
 
     def _connect_peer(self, local: Endpoint, name: str) -> None:
         """Join a connection of the agent to a peer, through the relay."""

@@ -11,12 +11,14 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from jellybean_agent.admission.shares import PeerShare, SharedLimit
 from jellybean_agent.brain.messages import RunOperator
 from jellybean_agent.errors import AgentError
 from jellybean_agent.tensors.tensors import Array
 from jellybean_agent.worker.run_outputs import is_direct_call
 
-MAX_DIRECT_CALLS = 32  # most calls in flight: half of the queue length at which credit stops, so they cannot fill it
+MAX_DIRECT_CALLS = 32  # most calls in flight of one client
+_MOST = 36  # of all clients: about half of the queue length at which credit stops, so they cannot fill it
 _BATCH_S = 1e-3  # target length of a run of several direct calls
 _SHORTEST_RUN_GROWTH = 1.02  # growth of the remembered shortest run time per run, so that it adapts to load
 _SPIN_S = 150e-6  # longest busy-wait; for the fastest models it costs less than a wake-up
@@ -32,7 +34,9 @@ class DirectCalls:
 
     def __init__(self) -> None:
         self._prefix, self._numbers = f"direct-{secrets.token_hex(8)}", itertools.count()
-        self._callbacks: dict[str, OnOutputs] = {}  # request id -> callback
+        self._limit = SharedLimit(_MOST)
+        self._share = self._limit.share_of("")  # of the last client, who is often the next one
+        self._callbacks: dict[str, tuple[OnOutputs, PeerShare]] = {}  # request id -> callback, share of its client
         self._unsubmitted: list[DirectCall] = []  # not yet handed to the brain
         self._shortest_run_s: dict[str, float] = {}  # operator -> shortest recent run
         self._last_answer_s = 0.0
@@ -50,10 +54,18 @@ class DirectCalls:
         """Number of calls not yet submitted to the brain."""
         return len(self._unsubmitted)
 
-    def add(self, operator: str, inputs: Sequence[Array], on_outputs: OnOutputs) -> str:
-        """Add a call; returns its request id, which no other process knows, so no message can name it."""
+    def add(self, operator: str, inputs: Sequence[Array], on_outputs: OnOutputs, client: str = "") -> str:
+        """Add a call; returns its request id, which no other process knows, so no message can name it.
+
+        Empty, and nothing is added, if the client has its share of the calls in flight, or there are too many.
+        """
+        if client != self._share.peer:
+            self._share = self._limit.share_of(client)
+        share = self._share
+        if not share.take():
+            return ""
         request = f"{self._prefix}-{next(self._numbers)}"
-        self._callbacks[request] = on_outputs
+        self._callbacks[request] = on_outputs, share
         self._unsubmitted.append((request, operator, inputs))
         return request
 
@@ -64,7 +76,7 @@ class DirectCalls:
 
     def drop(self, request: str) -> bool:
         """Drop a call whose client is gone; returns True if it was still in progress."""
-        if self._callbacks.pop(request, None) is None:
+        if self._take(request) is None:
             return False
         self._unsubmitted = [call for call in self._unsubmitted if call[0] != request]
         return True
@@ -72,17 +84,25 @@ class DirectCalls:
     def answer(self, outputs: Mapping[str, Mapping[str, Array]]) -> None:
         """Pass outputs (request -> output name -> tensor) to the callers that still wait."""
         for request, of_request in outputs.items():
-            if (callback := self._callbacks.pop(request, None)) is not None:
+            if (callback := self._take(request)) is not None:
                 callback(of_request)
                 self._last_answer_s = time.monotonic()
 
     def fail(self, request: str, error: AgentError) -> None:
-        self._callbacks.pop(request)(error)
+        if (callback := self._take(request)) is not None:
+            callback(error)
 
     def fail_all(self, error: AgentError) -> None:
-        callbacks, self._callbacks, self._unsubmitted = self._callbacks, {}, []
-        for callback in callbacks.values():
-            callback(error)
+        self._unsubmitted = []
+        for request in list(self._callbacks):
+            self.fail(request, error)
+
+    def _take(self, request: str) -> OnOutputs | None:
+        """Remove a call; returns its callback, None if it is over already."""
+        callback, share = self._callbacks.pop(request, (None, None))
+        if share is not None:
+            share.give()
+        return callback
 
     def batch_size(self, operator: str, run_s: float) -> int:
         """Record that a run took `run_s` seconds; returns how many calls may share a run (more if runs are short).

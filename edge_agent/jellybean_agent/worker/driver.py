@@ -14,6 +14,7 @@ from functools import partial
 
 import grpc
 
+from jellybean_agent.admission.process import REQUEST_BYTES
 from jellybean_agent.brain.brain import Brain, MemoryLimits
 from jellybean_agent.brain.messages import (
     GATEWAY,
@@ -34,13 +35,14 @@ from jellybean_agent.errors import (
     status_of,
 )
 from jellybean_agent.execution.executor import Executor
+from jellybean_agent.system.memory import process_memory_bytes
 from jellybean_agent.telemetry.refused_claims import RefusedClaims
 from jellybean_agent.tensors.tensors import Array
 from jellybean_agent.transport.gateway_peers import AnyPeer
 from jellybean_agent.transport.inboxes import StreamSource
 from jellybean_agent.transport.message_wire import Data
 from jellybean_agent.worker.counters import WorkerCounters
-from jellybean_agent.worker.direct_calls import MAX_DIRECT_CALLS, DirectCalls, OnOutputs
+from jellybean_agent.worker.direct_calls import DirectCalls, OnOutputs
 from jellybean_agent.worker.emulated_links import EmulatedLinks
 from jellybean_agent.worker.message_rights import MessageRights
 from jellybean_agent.worker.outbox import Outbox
@@ -53,6 +55,8 @@ from jellybean_protos.agent.v1 import agent_pb2
 
 LOG = logging.getLogger("jellybean.agent")
 MAX_REQUESTS = 16_384  # most requests in flight of a workflow; above any gateway's limit
+INPUT_BYTES = REQUEST_BYTES  # most bytes of inputs that wait or are run: what a gateway has in flight
+_MESSAGE_BYTES = 2**9  # what a message takes besides its tensor
 _FULL_QUEUE = 64  # queued items, or two batches if that is more, at which no credit is granted; resumes at half of it
 _EXPIRE_EVERY_S = 1.0  # period at which all requests are checked against their deadlines
 
@@ -77,7 +81,7 @@ class Driver:
         workflows = {name: view.workflow_of(name) for name in wiring} if view.workflows else {}
         policy = BatchPolicy(self._worker.batches, self._worker.delays, self._worker.loads, workflows=workflows)
         self._workflows = tuple(dict.fromkeys(workflows.values())) or ("",)
-        limits = MemoryLimits(MAX_REQUESTS * len(self._workflows))
+        limits = MemoryLimits(MAX_REQUESTS * len(self._workflows), min(INPUT_BYTES, process_memory_bytes() // 4))
         self._brain = Brain(worker, wiring, view.table, policy, limits)
         self._full = max(_FULL_QUEUE, 2 * max(self._worker.batches.values(), default=1))
         self._lock = threading.Lock()  # protects the brain, which the event loop and the executor thread use
@@ -145,14 +149,14 @@ class Driver:
     # -- direct calls -------------------------------------------------------------------------------------------------
 
     async def call_operator(
-        self, operator: str, inputs: Sequence[Array], timeout_s: float | None
+        self, operator: str, inputs: Sequence[Array], timeout_s: float | None, client: str = ""
     ) -> Mapping[str, Array]:
         """Run one operator of this worker outside the pipeline; returns the model's outputs by name.
 
         StatusError when there are too many such calls, the run fails, or it takes longer than `timeout_s`.
         """
         outputs: asyncio.Future[Mapping[str, Array]] = self._loop.create_future()
-        request = self.begin_call(operator, inputs, partial(_resolve, outputs))
+        request = self.begin_call(operator, inputs, partial(_resolve, outputs), client)
         try:
             async with asyncio.timeout(timeout_s):
                 return await outputs
@@ -161,12 +165,15 @@ class Driver:
         finally:
             self.cancel_call(request)
 
-    def begin_call(self, operator: str, inputs: Sequence[Array], on_outputs: OnOutputs) -> str:
-        """Like `call_operator`, but returns the call's request id at once. StatusError if overloaded."""
-        if len(self._calls) >= MAX_DIRECT_CALLS or self.is_full():
+    def begin_call(self, operator: str, inputs: Sequence[Array], on_outputs: OnOutputs, client: str = "") -> str:
+        """Like `call_operator`, but returns the call's request id at once. StatusError if overloaded.
+
+        `client`: the URI of its identity; clients share the calls that may be in flight.
+        """
+        request = "" if self.is_full() else self._calls.add(operator, inputs, on_outputs, client)
+        if not request:
             reason = f"overloaded: {self.queued} requests wait, {len(self._calls)} for single operators; try later"
             raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
-        request = self._calls.add(operator, inputs, on_outputs)
         if len(self._calls) == 1:
             self._submit_calls()
         elif self._calls.unsubmitted == 1:  # submit later: other calls in this turn of the loop may share the run
@@ -219,8 +226,9 @@ class Driver:
             self._forget(wire.request_id)
         else:
             waits = self._worker.batches.get(message.downstream, 1) > 1
+            claim = source.sender, _MESSAGE_BYTES + (len(data) or len(wire.tensor.data))
             with self._lock:
-                instructions = self._brain.received(message, self._loop.time(), more=waits)
+                instructions = self._brain.received(message, self._loop.time(), more=waits, claim=claim)
             self._act(instructions)
             if waits and not self._burst:  # what has come with it may share the run
                 self._burst = True

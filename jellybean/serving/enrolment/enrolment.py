@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from jellybean_agent import (
     PlanViewError,
     Role,
     RpcServer,
+    SharedLimit,
     StatusError,
     Transport,
     caller_identity,
@@ -56,7 +57,7 @@ _REFUSED = "the token is unknown, was used, or its time is over: make another"
 _CHUNK_BYTES = 2**20
 _MAX_REASON = 1000  # characters of a reason that a box gives
 _MAX_REQUEST_BYTES = 16 * 2**10
-MAX_DOWNLOADS = 16  # concurrent model downloads
+MAX_DOWNLOADS = 16  # concurrent model downloads, shared by boxes
 _Stamp = tuple[int, int, int]  # size, time of the last change, inode
 
 
@@ -149,7 +150,7 @@ class Enrolment:
     files: EnrolmentFiles
     life_s: float = LIFE_S
     on_blocked: Callable[[str, str], None] = lambda worker, problem: None
-    downloads: set[object] = field(default_factory=set)  # one marker per download in progress
+    downloads: SharedLimit = field(default_factory=lambda: SharedLimit(MAX_DOWNLOADS))  # those in progress
     digests: dict[Path, tuple[_Stamp, str]] = field(default_factory=dict)  # of model files, while they do not change
     problems: dict[Path, str] = field(default_factory=dict)  # model file -> what was logged last; none if it is fine
 
@@ -192,27 +193,35 @@ class Enrolment:
             raise  # context.abort signals by an exception
 
     async def Model(self, request: enrol_pb2.ModelRequest, context: Any) -> AsyncIterator[enrol_pb2.ModelPart]:
-        download = object()
         try:
-            if len(self.downloads) >= MAX_DOWNLOADS:
-                reason = f"{MAX_DOWNLOADS} downloads are under way, the most at once: ask again later"
-                raise StatusError(grpc.StatusCode.UNAVAILABLE, reason)  # boxes retry it
-            path = await self._model(_agent_of(context), request.sha256)
-            size = path.stat().st_size
-            if request.offset > size:
-                raise InvalidInputError(f"offset {request.offset}: the model has {size} bytes")
+            agent = _agent_of(context)
+            share = self.downloads.share_of(agent.uri)
+            if not share.take():
+                held = f"{self.downloads.held} downloads are under way, {share.held} of them of this box"
+                raise StatusError(grpc.StatusCode.UNAVAILABLE, f"{held}: ask again later")  # boxes retry it
+        except AgentError as error:
+            await context.abort(status_of(error), str(error))
+            return
+        try:
+            async with contextlib.aclosing(self._parts(agent, request)) as parts:
+                async for part in parts:
+                    yield part
         except (AgentError, OSError) as error:
             status = status_of(error) if isinstance(error, AgentError) else grpc.StatusCode.NOT_FOUND
             await context.abort(status, str(error))
-            return
-        self.downloads.add(download)
-        try:
-            with path.open("rb") as file:
-                file.seek(request.offset)
-                while data := await asyncio.to_thread(file.read, _CHUNK_BYTES):
-                    yield enrol_pb2.ModelPart(data=data, size=size)
         finally:
-            self.downloads.discard(download)
+            share.give()
+
+    async def _parts(self, agent: Identity, request: enrol_pb2.ModelRequest) -> AsyncGenerator[enrol_pb2.ModelPart]:
+        """The file of a model from an offset on."""
+        path = await self._model(agent, request.sha256)
+        size = path.stat().st_size
+        if request.offset > size:
+            raise InvalidInputError(f"offset {request.offset}: the model has {size} bytes")
+        with path.open("rb") as file:
+            file.seek(request.offset)
+            while data := await asyncio.to_thread(file.read, _CHUNK_BYTES):
+                yield enrol_pb2.ModelPart(data=data, size=size)
 
     def _agents(self) -> Iterator[Identity]:
         for offer in self.rollout.offers:

@@ -80,7 +80,7 @@ class Gateway:
         self.on_inputs: OnTensors | None = None  # gets the inputs of each request that is accepted
         self.on_outputs: OnTensors | None = None  # gets each answer
         self.changed = asyncio.Event()  # set whenever `unavailable_reason` may have changed
-        self._admission = RequestAdmission(settings.max_in_flight)
+        self._admission = RequestAdmission(settings.max_in_flight, network.in_flight_bytes)
         self._requests = InFlightRequests(
             lambda: self.plans.served,
             self.counters,
@@ -89,6 +89,7 @@ class Gateway:
             timeout_s=settings.timeout_s,
             hedge=settings.hedge,
             key_prefix=network.request_prefix,
+            incomplete=network.incomplete_bytes,
         )
         self.audits = Audits(
             lambda: self.plans.served,
@@ -96,6 +97,7 @@ class Gateway:
             max_in_flight=settings.max_in_flight,
             timeout_s=settings.timeout_s,
             key_prefix=network.request_prefix,
+            incomplete=network.incomplete_bytes,
         )
         self.plans = CurrentPlan(
             view,

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from aiohttp import StreamReader
 
 from jellybean.serving.http.caller import HttpCaller
-from jellybean_agent import Admission, Entry, ListeningPort, PeerShare, PortLimits, SharedLimit
+from jellybean_agent import Admission, Entry, ListeningPort, PeerShare, PeerTurn, PortLimits, SharedLimit
 
 CALL_BYTES = 2**17 + 2**15  # what a request costs before its body is read: what is read at once, and what aiohttp keeps
 LARGE_BYTES = 2**19  # of a request; smaller ones have bytes that larger ones may not use
 _SMALL_SHARE = 1 / 8  # of all bytes, which are for small requests
 _MOST_OF_ONE = 3 / 4  # of all bytes
 _STALLED_S = 1.0  # without a byte of its body, after which a request may end for others
+_FRAMING_BYTES = 2**18  # that a body may have besides its content, and as much again as that: more are tiny chunks
 _BODY_BYTES_PER_S = 500.0  # least mean rate of a body, after the first pause that is allowed (Apache's default)
 TOO_MANY_CALLS, TOO_MANY_BYTES, NO_BODY = "too many calls", "too many bytes", "no request"
 RETRY_LATER = {"Retry-After": "1"}
@@ -38,11 +39,12 @@ class RefusalError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HttpClient:
-    """Who makes the requests of a connection, and the client's shares of requests and of bytes."""
+    """Who makes the requests of a connection, and the client's shares of requests, of bytes and of the loop's time."""
 
     caller: HttpCaller
     requests: PeerShare
     bytes: PeerShare
+    turn: PeerTurn
     is_privileged: bool
 
 
@@ -58,8 +60,9 @@ class Calls:
 
     def client_of(self, caller: HttpCaller, *, is_privileged: bool) -> HttpClient:
         """The client of a new connection."""
-        shares = self._limit.share_of(caller.client), self._admission.bytes.share_of(caller.client)
-        return HttpClient(caller, *shares, is_privileged)
+        name, admission = caller.client, self._admission
+        shares = self._limit.share_of(name), admission.bytes.share_of(name)
+        return HttpClient(caller, *shares, admission.turns.of(name), is_privileged)
 
     def begin(self, client: HttpClient, entry: Entry, *, is_health: bool) -> HttpCall:
         """A request begins. RefusalError if its client has too many, or all have. Health costs no bytes."""
@@ -120,7 +123,11 @@ class Calls:
 
 
 class HttpCall:
-    """One request. `received`: bytes of its body as they came; `waited_s`: how long was waited for them."""
+    """One request.
+
+    `received`: bytes of its body as they came, `framed`: with what is around them; `waited_s`: how long was waited
+    for them.
+    """
 
     __slots__ = (
         "_calls",
@@ -129,9 +136,11 @@ class HttpCall:
         "_held",
         "_is_over",
         "_patience",
+        "_turn",
         "_waits_since_s",
         "bytes",
         "caller",
+        "framed",
         "received",
         "share",
         "waited_s",
@@ -140,7 +149,8 @@ class HttpCall:
     def __init__(self, calls: Calls, client: HttpClient, entry: Entry) -> None:
         self._calls, self._entry = calls, entry
         self.caller, self.share, self.bytes = client.caller, client.requests, client.bytes
-        self._held = self.received = 0
+        self._turn = client.turn
+        self._held = self.received = self.framed = 0
         self._is_over = False
         self.waited_s = 0.0
         self._waits_since_s: float | None = None
@@ -206,14 +216,33 @@ class HttpCall:
             raise RefusalError(408, self._end_reason, closes=True) from None
 
     async def receive(self, content: StreamReader) -> bytes:
-        """The next bytes of the body; empty at its end."""
-        loop = asyncio.get_running_loop()
-        began_s = self._waits_since_s = loop.time()
-        chunk: bytes = await content.readany()
-        self._waits_since_s = None
-        self.waited_s += loop.time() - began_s
+        """The next bytes of the body; empty at its end. RefusalError if it has far more chunks than content.
+
+        Many small chunks take time to put together, which is the client's.
+        """
+        loop, turn = asyncio.get_running_loop(), self._turn
+        if turn.is_used_up:
+            await turn.next()
+        chunk = self._take_received(content)
+        if not chunk:
+            began_s = self._waits_since_s = loop.time()
+            first = await content.read(1)
+            self._waits_since_s = None
+            self.waited_s += loop.time() - began_s
+            chunk = first + self._take_received(content) if first else first
         self.received += len(chunk)
+        if self.framed > 2 * self.received + _FRAMING_BYTES:
+            reason = f"{self.framed} bytes of its body have {self.received} bytes of content: send larger chunks"
+            raise RefusalError(400, reason, closes=True)
         return chunk
+
+    def _take_received(self, content: StreamReader) -> bytes:
+        began_s, _ = self._turn.begin()
+        try:
+            chunk: bytes = content.read_nowait()
+            return chunk
+        finally:
+            self._turn.end(began_s)
 
     def pause_s(self, now_s: float) -> float:
         """How long it has waited for the next bytes of its body; none while it is busy with those that came."""

@@ -21,6 +21,7 @@ from jellybean_agent import (
     GATE_ENTRY,
     IDLE,
     TOO_MANY_HANDSHAKES,
+    TURN_S,
     Admission,
     ConnectionGate,
     Entry,
@@ -32,6 +33,7 @@ from jellybean_agent import (
     PortLimits,
     Role,
     TlsTransport,
+    about,
     identities,
     peer_host,
     peer_name,
@@ -41,6 +43,8 @@ from jellybean_agent import (
 
 READ_BYTES = 2**17  # of a body that one system call reads
 HEAD_BYTES = 2**14  # of a request line and its headers
+_LEAST_PIECE_BYTES = 2**11  # that are passed on before the time is looked at: more, while that takes little of a turn
+_PIECE_S = TURN_S / 8
 _HEAD_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _REQUEST_S = 0.0003  # what aiohttp's tasks take for the smallest request, behind its head
 _HANDSHAKE_S, _HANDSHAKES = 10.0, 256  # longest one; most unfinished ones
@@ -91,7 +95,7 @@ class HttpPort:
         def wrap(incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:
             return context.wrap_bio(incoming, outgoing, server_side=True)
 
-        return TlsTransport(wrap, self, self.tls_buffer, _HANDSHAKE_S)
+        return TlsTransport(wrap, self, self.tls_buffer, _HANDSHAKE_S, is_server=True)
 
     def close(self) -> None:
         """End the unfinished handshakes."""
@@ -134,8 +138,10 @@ class HttpPort:
         auth = tls_auth_context(name for kind, name in certificate.get("subjectAltName", ()) if kind == "URI")
         identity = next(iter(identities(auth)), None)
         peer = peer_name(transport)
+        client = peer_network(peer) if identity is None else identity.uri
+        transport.turn, transport.memory = self.turns.of(client), self._admission.bytes.share_of(client)
         if identity is None or transport.entry is None:
-            return HttpConnection(self, HttpCaller(peer_network(peer), auth, peer))
+            return HttpConnection(self, HttpCaller(client, auth, peer))
         if not transport.entry.identify(identity.uri):
             return None
         is_privileged = identity.role in _PRIVILEGED
@@ -143,12 +149,29 @@ class HttpPort:
 
     def failed(self, transport: TlsTransport, reason: str) -> None:
         self.handshakes.finish(transport)
-        LOG.info("refused at the handshake: %s (%s)", reason, peer_host(peer_name(transport)))
+        host = peer_host(peer_name(transport))
+        LOG.info("refused at the handshake: %s (%s)", reason, host, extra=about(host))
 
     def lost(self, transport: TlsTransport) -> None:
         self.handshakes.finish(transport)
         if transport.entry is not None:
             transport.entry.leave()
+
+
+class _HandlerTransport:
+    """The transport of a connection as aiohttp's handler sees it, which pauses the connection for reasons of its own."""
+
+    def __init__(self, connection: HttpConnection, transport: asyncio.Transport) -> None:
+        self._connection, self._transport = connection, transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def pause_reading(self) -> None:
+        self._connection.pause_by_handler(is_paused=True)
+
+    def resume_reading(self) -> None:
+        self._connection.pause_by_handler(is_paused=False)
 
 
 class HttpConnection(asyncio.BufferedProtocol):
@@ -161,6 +184,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._client: HttpClient | None = None
         self._head_bytes = 0
         self._turn: PeerTurn | None = None
+        self._received = memoryview(b"")  # and not passed on yet
+        self._piece_bytes = _LEAST_PIECE_BYTES
+        self._waits_for_turn = self._is_paused = False  # paused: by its handler
+        self._requests_begun = 0  # whose heads were charged, and that have not begun
+        self._call: HttpCall | None = None  # the last one that has begun
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
 
@@ -176,7 +204,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         """A request of this connection begins. RefusalError if there is no room for it."""
         if self._entry is None or self._client is None:
             raise RefusalError(503, "the connection is closed", closes=True)
-        return self._port.calls.begin(self._client, self._entry, is_health=is_health)
+        self._requests_begun = max(0, self._requests_begun - 1)
+        self._call = self._port.calls.begin(self._client, self._entry, is_health=is_health)
+        return self._call
 
     def abort(self) -> None:
         self._transport.abort()
@@ -194,7 +224,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._turn = self._port.turns.of(caller.client)
         self._handler = self._port.make_handler()
         self._port.connections[self._handler] = self
-        self._handler.connection_made(transport)
+        self._handler.connection_made(_HandlerTransport(self, self._transport))
 
     def connection_lost(self, error: Exception | None) -> None:
         self._port.unread.pop(self, None)
@@ -212,35 +242,70 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._handler is None:
             return
         data = bytes(self._port.buffer[:size])
-        if self._awaits_request:
-            self._receive_head(data)
-        else:
-            self._handler.data_received(data)
+        self._received = memoryview(bytes(self._received) + data if self._received else data)
+        self._pass_on()
 
-    def _receive_head(self, data: bytes) -> None:
-        """Pass bytes of a request's head on, once the client has time in a turn of the event loop.
-
-        Only between requests: a body is not paused here, as aiohttp does that itself.
-        """
-        turn = self._turn
-        if turn is None or self._handler is None or self._transport.is_closing():
-            return
-        if turn.is_used_up:
+    def pause_by_handler(self, *, is_paused: bool) -> None:
+        """The handler takes no more for now, or again."""
+        self._is_paused = is_paused
+        if is_paused:
             self._transport.pause_reading()
-            turn.wait(partial(self._continue, data))
-            return
-        began_s, _ = turn.begin()
-        self._handler.data_received(data)
-        turn.end(began_s)
-        if not self._awaits_request:
-            turn.charge(_REQUEST_S)
-        self._count_head(len(data))
-
-    def _continue(self, data: bytes) -> None:
-        """The client's next turn."""
-        if not self._transport.is_closing():
+        elif not self._waits_for_turn:
             self._transport.resume_reading()
-            self._receive_head(data)
+            if self._received:
+                self._loop.call_soon(self._pass_on)
+
+    def _pass_on(self) -> None:
+        """Pass what was received on to the handler, as far as the client has time in this turn of the event loop."""
+        turn = self._turn
+        if turn is None or self._waits_for_turn:
+            return
+        if not turn.is_used_up:
+            began_s, until_s = turn.begin()
+            try:
+                self._pass_pieces(turn, until_s)
+            finally:
+                turn.end(began_s)
+        if self._received and not (self._is_paused or self._transport.is_closing()):
+            self._waits_for_turn = True
+            self._transport.pause_reading()
+            turn.wait(self._continue)
+
+    def _pass_pieces(self, turn: PeerTurn, until_s: float) -> None:
+        """Small pieces first, as a piece of many chunks takes a multiple of the time of one of plain bytes."""
+        while self._received and not (self._is_paused or self._transport.is_closing()):
+            piece, self._received = self._received[: self._piece_bytes], self._received[self._piece_bytes :]
+            is_of_head, began_s = self._awaits_request, turn.clock()
+            self._handler.data_received(bytes(piece))
+            now_s = turn.clock()
+            took_s = now_s - began_s
+            self._piece_bytes = self._piece_bytes // 2 if took_s > _PIECE_S else min(READ_BYTES, self._piece_bytes * 2)
+            self._piece_bytes = max(_LEAST_PIECE_BYTES, self._piece_bytes)
+            if self._call is not None and not is_of_head:
+                self._call.framed += len(piece)
+            if is_of_head:
+                if not self._awaits_request:
+                    self._requests_begun += 1
+                    turn.charge(_REQUEST_S)
+                self._count_head(len(piece))
+            if now_s >= until_s or turn.is_used_up:
+                return
+
+    def _continue(self) -> None:
+        """The client's next turn."""
+        self._waits_for_turn = False
+        if not (self._transport.is_closing() or self._is_paused):
+            self._transport.resume_reading()
+            self._pass_on()
+
+    async def await_turn(self) -> None:
+        """Wait until the client has time for a request that came behind another one: those are not charged before."""
+        turn = self._turn
+        if turn is None or self._requests_begun:
+            return
+        turn.charge(_REQUEST_S)
+        if turn.is_used_up:
+            await turn.next()
 
     def _count_head(self, size: int) -> None:
         self._head_bytes = self._head_bytes + size if self._awaits_request else 0

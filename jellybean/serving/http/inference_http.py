@@ -176,6 +176,7 @@ def _admitting(port: HttpPort) -> Callable[[web.Request, Handler], Awaitable[web
         try:
             if connection is None:
                 raise RefusalError(503, "the connection is closed", closes=True)
+            await connection.await_turn()
             call = connection.begin_call(is_health=request.path.startswith(_HEALTH))
         except RefusalError as error:
             return _refused(error)

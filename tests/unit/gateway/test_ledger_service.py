@@ -82,8 +82,10 @@ class Answers:
 
     def __init__(self, error: Exception | None = None, name: str = "") -> None:
         self.may_answer, self.error, self.name = threading.Event(), error, name
+        self.asked = 0
 
     def cost(self, _request: pb.CostRequest) -> pb.CostResponse:
+        self.asked += 1
         assert self.may_answer.wait(30)
         if self.error is not None:
             raise self.error
@@ -102,23 +104,50 @@ def refused(service: LedgerService) -> tuple[grpc.StatusCode, str]:
     return call.aborted
 
 
+def ask(service: LedgerService, count: int, *callers: Call) -> list[asyncio.Task[Any]]:
+    """So many questions of each caller, in turn."""
+    return [
+        asyncio.create_task(service.Cost(pb.CostRequest(by="day"), caller)) for _ in range(count) for caller in callers
+    ]
+
+
 def test_many_questions_wait_and_more_are_refused_while_the_gateway_goes_on() -> None:
     answers = Answers()
-    service = LedgerService(answers, Workflows)  # type: ignore[arg-type]
 
-    async def ask() -> list[Any]:
-        calls = [service.Cost(pb.CostRequest(by="day"), Call()) for _ in range(20)]
-        tasks = [asyncio.create_task(call) for call in calls]
-        await asyncio.wait(tasks, timeout=0.05)  # the event loop is free meanwhile
-        refusals = [task for task in tasks if task.done()]
+    async def test() -> None:
+        service = LedgerService(answers, Workflows)  # type: ignore[arg-type]
+        for _ in range(2):  # those that have ended leave room for as many
+            tasks = ask(service, 20, Call())
+            await asyncio.wait(tasks, timeout=0.05)  # the event loop is free meanwhile
+            refusals = [task for task in tasks if task.done()]
+            answers.may_answer.set()
+            await asyncio.wait(tasks)
+            answers.may_answer.clear()
+            told = "16 questions about the ledger wait already, 16 of them yours: ask again in a moment"
+            assert [str(task.exception()) for task in refusals] == [told] * 4
+
+    asyncio.run(test())
+
+
+def test_a_client_with_many_questions_leaves_room_and_a_thread_for_another() -> None:
+    """One question of a client runs at a time, so the second thread is free for who comes later."""
+    answers = Answers()
+
+    async def test() -> None:
+        service = LedgerService(answers, Workflows)  # type: ignore[arg-type]
+        many = ask(service, 20, Call(Role.CLIENT, "many"))
+        await asyncio.wait(many, timeout=0.05)
+        assert sum(task.done() for task in many) == 6  # refused: it has 14 of 16
+        others = ask(service, 1, Call(Role.CLIENT, "other"), Call(Role.ADMIN, "root"))
+        await asyncio.wait(others, timeout=0.05)
+        assert not any(task.done() for task in others)
+        assert answers.asked == 2
         answers.may_answer.set()
-        await asyncio.wait(tasks)
-        answers.may_answer.clear()
-        return [str(task.exception()) for task in refusals]
+        await asyncio.wait([*many, *others])
+        assert [task.exception() for task in others] == [None, None]
+        assert answers.asked == 16
 
-    for _ in range(2):  # those that have ended leave room for as many
-        assert asyncio.run(ask()) == ["16 questions about the ledger wait already: ask again in a moment"] * 4
-    service.close()
+    asyncio.run(test())
 
 
 def test_refusals_are_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from jellybean_agent.rpc.tls.transport import READ_BYTES, TlsTransport
 from jellybean_agent.rpc.unix_socket import UnixSocketConnection
 from jellybean_agent.rpc.unix_socket_frames import STREAMS_ALPN
 from jellybean_agent.security.identity import tls_auth_context
+from jellybean_agent.system.addresses import peer_name
 from jellybean_agent.telemetry.logs import about
 
 HTTP2_ALPN = "h2"
@@ -67,7 +68,7 @@ class TlsListener:
         def wrap(incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:
             return self._context.wrap_bio(incoming, outgoing, server_side=True)
 
-        transport = TlsTransport(wrap, self, self._buffer, self._limits.handshake_s)
+        transport = TlsTransport(wrap, self, self._buffer, self._limits.handshake_s, is_server=True)
         self._open.add(transport)
         return transport
 
@@ -115,6 +116,7 @@ class TlsListener:
             return None
         self._handshakes.finish(transport)
         auth = tls_auth_context(name for kind, name in certificate.get("subjectAltName", ()) if kind == "URI")
+        transport.turn, transport.memory = self._server.shares_of(auth, peer_name(transport))
         is_http2 = protocol == HTTP2_ALPN
         connection = Http2Connection(self._server, auth) if is_http2 else UnixSocketConnection(self._server, b"", auth)
         age_s = self._limits.age_s * random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER)

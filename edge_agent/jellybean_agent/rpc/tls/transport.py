@@ -11,18 +11,30 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import Any, Protocol, cast
 
 from jellybean_agent.admission.gate import GATE_ENTRY, Entry
+from jellybean_agent.admission.shares import PeerShare
 from jellybean_agent.admission.turns import PeerTurn
 from jellybean_agent.security.tls_context import tls_error_text
 from jellybean_agent.system.addresses import peer_name, peer_network
 
 WrapBio = Callable[[ssl.MemoryBIO, ssl.MemoryBIO], ssl.SSLObject]
 READ_BYTES = 2**17  # of ciphertext that one system call reads
+_HANDSHAKE_BYTES = 2**14  # the same before the handshake is complete: certificates of a chain
+_RECORDS_AT_ONCE = 64  # that are decrypted before the time is looked at
 _RECORD_BYTES = 2**14  # largest plaintext of a record
 _SEND_BYTES = 2**17  # of ciphertext above which it is sent before more is encrypted, so that it stays in the cache
 _HANDSHAKE_RECORD = 0x16  # first byte of every TLS connection
+
+
+class _Read(Enum):
+    """Why no more was decrypted: the room is full, a record is incomplete, or the peer has ended the connection."""
+
+    FULL = auto()
+    INCOMPLETE = auto()
+    ENDED = auto()
 
 
 class TlsEvents(Protocol):
@@ -49,20 +61,28 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     """One TLS connection, from the socket's `connection_made` on.
 
     `buffer`: memory to read ciphertext into. It is consumed before `buffer_updated` returns, so the connections of one
-    event loop may share it. The handshake must be complete within `handshake_s`.
+    event loop may share it. The handshake must be complete within `handshake_s`. `is_server`: the peer has to begin.
+
+    A server makes the TLS object, which takes a hundred kilobytes, once the peer has begun a handshake.
     """
 
-    def __init__(self, wrap: WrapBio, events: TlsEvents, buffer: memoryview, handshake_s: float) -> None:
+    tls: ssl.SSLObject
+
+    def __init__(
+        self, wrap: WrapBio, events: TlsEvents, buffer: memoryview, handshake_s: float, *, is_server: bool = False
+    ) -> None:
         super().__init__()
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.tls = wrap(self._incoming, self._outgoing)
+        self._wrap, self._is_server = wrap, is_server
+        self._has_tls = False
         self._events, self._buffer, self._handshake_s = events, buffer, handshake_s
         self._socket: asyncio.Transport | None = None
         self._app: asyncio.BufferedProtocol | None = None  # set once the handshake is complete
         self._timer: asyncio.TimerHandle | None = None
-        self._has_received = self._is_closing = self._is_paused = False
+        self._has_received = self._is_closing = self._is_paused = self._waits_for_turn = False
         self.entry: Entry | None = None  # at the gate of a server's port
-        self.turn: PeerTurn | None = None  # of the address, for handshakes with a server
+        self.turn: PeerTurn | None = None  # at a server: of the address, and then of the identity
+        self.memory: PeerShare | None = None  # of the identity, for what waits for its turn
 
     # -- the socket's protocol ----------------------------------------------------------------------------------------
 
@@ -72,11 +92,13 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             self.abort()
             return
         self._timer = asyncio.get_running_loop().call_later(self._handshake_s, self._time_out)
-        self._shake_hands()
+        if not self._is_server:
+            self._shake_hands()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._socket = None
         self._is_closing = True
+        self._end_wait()
         if self._timer is not None:
             self._timer.cancel()
         if self._app is not None:
@@ -84,19 +106,18 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._events.lost(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
+        return self._buffer if self._app is not None else self._buffer[:_HANDSHAKE_BYTES]
 
     def buffer_updated(self, size: int) -> None:
         if self._is_closing:
             return
         if not self._has_received:
             self._has_received = True
-            if self.tls.server_side and self._buffer[0] != _HANDSHAKE_RECORD:
+            if self._is_server and self._buffer[0] != _HANDSHAKE_RECORD:
                 self._fail("it does not speak TLS")
                 return
         self._incoming.write(self._buffer[:size])
-        if self._app is not None or self._shake_hands_in_turn():
-            self._deliver()
+        self._proceed_in_turn()
 
     def eof_received(self) -> None:
         """The socket was closed without close_notify: its transport closes itself."""
@@ -113,31 +134,56 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     # -- TLS ----------------------------------------------------------------------------------------------------------
 
-    def _shake_hands_in_turn(self) -> bool:
-        """Continue the handshake, once the address has time for it: a flood of handshakes delays no other peer."""
+    def _proceed_in_turn(self) -> None:
+        """Handshake and decryption of what was received, as far as the peer has time: a flood delays no other peer."""
         turn = self.turn
         if turn is None:
-            return self._shake_hands()
-        if turn.is_used_up:
-            if self._socket is not None:
-                self._socket.pause_reading()
-            turn.wait(self._continue_handshake)
-            return False
-        began_s, _ = turn.begin()
-        is_complete = self._shake_hands()
-        turn.end(began_s)
-        return is_complete
+            self._proceed(None, 0.0)
+            return
+        if self._waits_for_turn:
+            return
+        if not turn.is_used_up:
+            began_s, until_s = turn.begin()
+            try:
+                is_over = self._proceed(turn.clock, until_s)
+            finally:
+                turn.end(began_s)
+            if is_over:
+                return
+        if self._socket is None or self._is_closing:
+            return
+        if self.memory is not None and not self.memory.take(READ_BYTES):
+            self.abort()  # its other connections have too much that waits
+            return
+        self._waits_for_turn = True
+        self._socket.pause_reading()
+        turn.wait(self._continue, is_first=self._has_tls and self._app is None)  # a handshake that has begun
 
-    def _continue_handshake(self) -> None:
+    def _continue(self) -> None:
+        """The peer's next turn."""
+        self._end_wait()
         if self._socket is None or self._is_closing:
             return
         if not self._is_paused:
             self._socket.resume_reading()
-        if self._shake_hands_in_turn():
-            self._deliver()
+        self._proceed_in_turn()
+
+    def _end_wait(self) -> None:
+        if self._waits_for_turn and self.memory is not None:
+            self.memory.give(READ_BYTES)
+        self._waits_for_turn = False
+
+    def _proceed(self, clock: Callable[[], float] | None, until_s: float) -> bool:
+        """Continue the handshake, or pass on what was received. False if the time was over before."""
+        if self._app is None and not self._shake_hands():
+            return True
+        return self._deliver(clock, until_s)
 
     def _shake_hands(self) -> bool:
         """Continue the handshake; True once it is complete and the protocol above is connected."""
+        if not self._has_tls:
+            self._has_tls = True
+            self.tls = self._wrap(self._incoming, self._outgoing)
         try:
             self.tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -168,41 +214,48 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         if self._socket is not None:
             self._socket.close()
 
-    def _deliver(self) -> None:
-        """Pass all complete records to the protocol above."""
+    def _deliver(self, clock: Callable[[], float] | None = None, until_s: float = 0.0) -> bool:
+        """Pass all complete records to the protocol above. False if the time was over before the last one."""
+        is_over = True
         while self._may_deliver and self._app is not None and (self._incoming.pending or self.tls.pending()):
             room = memoryview(self._app.get_buffer(-1))
-            size, is_over = self._decrypt(room)
+            size, what = self._decrypt(room)
             if size:
                 self._app.buffer_updated(size)
-            if is_over:
+            if what is _Read.ENDED:
                 self.close()
-            elif size < len(room):
+            elif what is _Read.INCOMPLETE:
+                break
+            elif clock is not None and clock() >= until_s and self._may_deliver:
+                is_over = False
                 break
         self._send_outgoing()  # the answer to a key update
+        return is_over
 
     @property
     def _may_deliver(self) -> bool:
         return not (self._is_closing or self._is_paused)
 
-    def _decrypt(self, room: memoryview) -> tuple[int, bool]:
-        """Decrypt into `room`; returns the number of bytes, and whether the peer has ended the connection.
+    def _decrypt(self, room: memoryview) -> tuple[int, _Read]:
+        """Decrypt some records into `room`; returns the number of bytes, and why there are not more.
 
-        Invalid records end it too: OpenSSL has then written an alert.
+        Invalid records end the connection as its peer does: OpenSSL has then written an alert.
         """
         size, incoming, tls = 0, self._incoming, self.tls
         read: Any = tls.read
         try:
-            while size < len(room) and (not size or incoming.pending or tls.pending()):
+            for _ in range(_RECORDS_AT_ONCE):
                 count = read(len(room) - size, room[size:])
                 if not count:  # close_notify
-                    return size, True
+                    return size, _Read.ENDED
                 size += count
+                if size == len(room) or not (incoming.pending or tls.pending()):
+                    break
         except ssl.SSLWantReadError:  # the rest is an incomplete record
-            pass
+            return size, _Read.INCOMPLETE
         except ssl.SSLError:
-            return size, True
-        return size, False
+            return size, _Read.ENDED
+        return size, _Read.FULL
 
     def _send_outgoing(self) -> None:
         if self._outgoing.pending and self._socket is not None:
@@ -226,9 +279,12 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         if self._is_closing:
             return
         self._is_closing = True
-        with contextlib.suppress(ssl.SSLError):  # also if the peer's close_notify is not here yet: it is not waited for
-            self.tls.unwrap()
-        self._send_outgoing()
+        if self._has_tls:
+            with contextlib.suppress(
+                ssl.SSLError
+            ):  # that the peer's close_notify is not here yet: it is not waited for
+                self.tls.unwrap()
+            self._send_outgoing()
         if self._socket is not None:
             self._socket.close()
 
@@ -260,9 +316,13 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def resume_reading(self) -> None:
         if self._is_paused:
             self._is_paused = False
-            asyncio.get_running_loop().call_soon(self._deliver)
-        if self._socket is not None:
+            asyncio.get_running_loop().call_soon(self._deliver_waiting)
+        if self._socket is not None and not self._waits_for_turn:
             self._socket.resume_reading()
+
+    def _deliver_waiting(self) -> None:
+        if self._app is not None and not self._is_closing:
+            self._proceed_in_turn()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         if self._socket is not None:

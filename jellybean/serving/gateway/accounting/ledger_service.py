@@ -16,7 +16,16 @@ import grpc
 from jellybean.errors import InputError
 from jellybean.ledger.errors import LedgerError
 from jellybean.serving.gateway.accounting.serving_log import client_name
-from jellybean_agent import AgentError, Role, StatusError, caller_uri, parse_identity, status_of
+from jellybean_agent import (
+    AgentError,
+    ClientTurns,
+    Role,
+    SharedLimit,
+    StatusError,
+    caller_uri,
+    parse_identity,
+    status_of,
+)
 from jellybean_protos.gateway.v1 import ledger_pb2 as pb
 
 if TYPE_CHECKING:
@@ -24,8 +33,8 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("jellybean.gateway")
 MAX_ANSWER_BYTES = 32 * 2**20
-_AT_ONCE = 2  # questions that run; SQLite has one writer, and the machine serves besides
-_MOST = 16  # questions that run or wait
+_AT_ONCE = 2  # questions that run, of different callers; SQLite has one writer, and the machine serves besides
+_MOST, _RESERVED = 16, 2  # questions that run or wait; besides, for admins and the owner
 
 Message = TypeVar("Message")
 
@@ -54,7 +63,8 @@ class LedgerService:
     def __init__(self, answers: LedgerAnswers | None, find: Callable[[str, str], LabelledWorkflow]) -> None:
         self._answers, self._find = answers, find
         self._threads = ThreadPoolExecutor(_AT_ONCE, "ledger-question")
-        self._open_questions = 0  # that run or wait
+        self._limit = SharedLimit(_MOST, _RESERVED)  # questions that run or wait, shared by callers
+        self._turns = ClientTurns(_AT_ONCE)
 
     def close(self) -> None:
         """Wait for questions that run, and close the connections."""
@@ -105,7 +115,7 @@ class LedgerService:
         _restrict(request, label_scope(caller))
         served = self._find(request.workflow, caller_uri(caller))
         request.workflow = served.name
-        return await self._run_question(lambda answers: answers.label(request), served.write_answers)
+        return await self._run_question(caller, lambda answers: answers.label(request), served.write_answers)
 
     async def _name_workflow(self, request: Any, context: Any) -> None:
         """Name the workflow that a question is about, where it names none: the only one. Abort if there are several."""
@@ -116,32 +126,38 @@ class LedgerService:
 
     async def _answer_or_abort(self, context: Any, ask: Callable[[LedgerAnswers], Message]) -> Message:
         try:
-            return await self._run_question(ask)
+            return await self._run_question(context, ask)
         except AgentError as error:
             await context.abort(status_of(error), str(error))
             raise
 
     async def _run_question(
-        self, ask: Callable[[LedgerAnswers], Message], prepare: Callable[[], Awaitable[None]] = _nothing
+        self, caller: Any, ask: Callable[[LedgerAnswers], Message], prepare: Callable[[], Awaitable[None]] = _nothing
     ) -> Message:
-        """The answer to a question. StatusError if there is none, with the reason. `prepare`: what is done before."""
+        """The answer to a caller's question. StatusError if there is none, with the reason.
+
+        `prepare`: what is done before. A caller's questions run one after another.
+        """
         if self._answers is None:
             reason = "this gateway writes no ledger: it was started with `--ledger none`, or without a database"
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
-        if self._open_questions >= _MOST:
-            reason = f"{self._open_questions} questions about the ledger wait already: ask again in a moment"
-            raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
-        self._open_questions += 1
+        scope = label_scope(caller)
+        share = self._limit.share_of("owner" if scope is None else f"client {scope}")
+        if not share.take(is_privileged=scope is None):
+            held, own = self._limit.held + self._limit.reserved, share.held + share.reserved
+            waiting = f"{held} questions about the ledger wait already, {own} of them yours"
+            raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{waiting}: ask again in a moment")
         try:
             await prepare()
-            answer = await asyncio.get_running_loop().run_in_executor(self._threads, ask, self._answers)
+            async with self._turns.turn(share.peer):
+                answer = await asyncio.get_running_loop().run_in_executor(self._threads, ask, self._answers)
         except InputError as error:
             raise StatusError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
         except LedgerError as error:
             LOG.warning("a question about the ledger has no answer: %s", error)
             raise StatusError(grpc.StatusCode.UNAVAILABLE, str(error)) from error
         finally:
-            self._open_questions -= 1
+            share.give()
         _check_size(answer)
         return answer
 

@@ -22,9 +22,10 @@ import grpc
 
 from jellybean.answer_metrics import MetricError, agreement
 from jellybean.serving.gateway.audits.draw import AuditDraw, RateLimit
+from jellybean.serving.gateway.byte_limits import MAX_BYTES_IN_FLIGHT, MAX_INCOMPLETE_BYTES
 from jellybean.serving.gateway.plans.served_plan import ServedPlan
 from jellybean.serving.gateway.plans.source_messages import Inputs
-from jellybean.serving.gateway.requests.admission import MAX_BYTES_IN_FLIGHT
+from jellybean.serving.gateway.requests.incomplete_answer import IncompleteAnswer
 from jellybean.serving.gateway.requests.request import Attempt
 from jellybean.serving.gateway.requests.sink_answer import SinkAnswer
 from jellybean.serving.gateway.tracing import NOT_TRACED
@@ -36,6 +37,7 @@ from jellybean_agent import (
     AuditView,
     InvalidInputError,
     RawTensor,
+    SharedLimit,
     decode_tensor,
     describe_error,
     read_fan_out_path,
@@ -77,6 +79,7 @@ class _Audit:
     route: int
     served: agent_pb2.Tensor | RawTensor
     answer: SinkAnswer
+    parts: IncompleteAnswer
     size: int
     timer: asyncio.TimerHandle | None = None
 
@@ -92,11 +95,13 @@ class Audits:
         max_in_flight: int,
         timeout_s: float,
         key_prefix: str = "",
+        incomplete: SharedLimit | None = None,
     ) -> None:
         """`max_in_flight`: of the gateway's requests, of which audits may be their share. `timeout_s`: of an audit.
 
-        `key_prefix`: of all audits of this process.
+        `key_prefix`: of all audits of this process. `incomplete`: as of `InFlightRequests`.
         """
+        self._incomplete = incomplete or SharedLimit(MAX_INCOMPLETE_BYTES)
         self._current_plan, self._is_busy = current_plan, is_busy
         self._max_in_flight, self._timeout_s = max_in_flight, timeout_s
         self._key = secrets.token_bytes(16)
@@ -124,7 +129,8 @@ class Audits:
             self._count(plan, attempt.route, AuditOutcome.SHED)
             return
         key = f"{self.key_prefix}-{secrets.token_hex(8)}-{next(self._numbers)}"
-        self._send(_Audit(key, plan, view, attempt.route, outputs[view.answer], SinkAnswer(), size), inputs)
+        parts = IncompleteAnswer(self._incomplete)
+        self._send(_Audit(key, plan, view, attempt.route, outputs[view.answer], SinkAnswer(), parts, size), inputs)
 
     def _begin(self, plan: ServedPlan, view: AuditView) -> None:
         rate_per_s = view.share * plan.view.figures.rate_per_s
@@ -166,17 +172,20 @@ class Audits:
         if message.HasField("failure"):
             self._lose(audit, message.failure.reason)
         else:
-            self._receive_output(audit, message)
+            self._receive_output(audit, sender, message)
         return True
 
-    def _receive_output(self, audit: _Audit, message: agent_pb2.Message) -> None:
+    def _receive_output(self, audit: _Audit, sender: str, message: agent_pb2.Message) -> None:
         try:
             path = read_fan_out_path(message, audit.plan.view.operators[audit.view.reference].depth)
         except InvalidInputError as error:
             self._lose(audit, str(error))
             return
+        before = audit.answer.size
         if audit.answer.add(path, message.tensor):
             self._compare(audit)
+        elif excess := audit.parts.keep(sender, audit.answer.size - before):
+            self._lose(audit, excess)
 
     def _compare(self, audit: _Audit) -> None:
         """End an audit whose answer is complete."""
@@ -205,6 +214,7 @@ class Audits:
     def _end(self, audit: _Audit, failure: agent_pb2.Failure | None = None) -> None:
         del self._audits[audit.key]
         self._bytes -= audit.size
+        audit.parts.release()
         if audit.timer is not None:
             audit.timer.cancel()
         audit.plan.end_attempt(audit.key, audit.route, failure, is_audit=True)

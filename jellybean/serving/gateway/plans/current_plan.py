@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from jellybean.serving.gateway.byte_limits import MAX_BYTES_IN_FLIGHT, MAX_INCOMPLETE_BYTES
 from jellybean.serving.gateway.plans.cost_so_far import CostAccount
 from jellybean.serving.gateway.plans.served_plan import OnSent, ServedPlan
-from jellybean_agent import EmulatedLinks, PlanView, RefusedClaims, ReplyAddress, Transport
+from jellybean_agent import EmulatedLinks, PlanView, RefusedClaims, ReplyAddress, SharedLimit, Transport
 
 LOG = logging.getLogger("jellybean.gateway")
 _POLL_S = 0.02
@@ -23,7 +24,8 @@ class WorkerNetwork:
     """How workers are reached. `known`: workers that may call the gateway; workers of later plans are added to it.
 
     `emulate`: emulate the links of later plans too. `reply`: where this gateway takes answers, if it is one of several.
-    `claims`: what workers claimed beyond the plan.
+    `claims`: what workers claimed beyond the plan. Of all workflows of the process: `in_flight_bytes`, of the inputs
+    of requests, shared by clients; `incomplete_bytes`, of answers that are not complete, shared by workers.
     """
 
     transport: Transport
@@ -31,6 +33,8 @@ class WorkerNetwork:
     emulate: bool = True
     reply: ReplyAddress | None = None
     claims: RefusedClaims = field(init=False)
+    in_flight_bytes: SharedLimit = field(default_factory=lambda: SharedLimit(MAX_BYTES_IN_FLIGHT))
+    incomplete_bytes: SharedLimit = field(default_factory=lambda: SharedLimit(MAX_INCOMPLETE_BYTES))
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "claims", RefusedClaims(LOG, self.known))

@@ -22,7 +22,8 @@ from jellybean.serving.gateway.plans.answer_rights import AnswerRights
 from jellybean.serving.gateway.plans.open_routes import BARRED_S, OpenRoutes
 from jellybean.serving.gateway.plans.signatures import Signatures, own_signatures, problem_of
 from jellybean.serving.gateway.plans.source_messages import Inputs, source_messages
-from jellybean.serving.gateway.plans.stated_metrics import CheckedMetrics, StatedMetrics
+from jellybean.serving.gateway.plans.stated_metrics import MAX_TEXT_BYTES, CheckedMetrics, StatedMetrics
+from jellybean.serving.gateway.plans.worker_answers import MAX_DESCRIPTION_BYTES, call_worker
 from jellybean.serving.gateway.plans.worker_channels import WorkerChannels
 from jellybean.serving.gateway.tracing import RequestTrace
 from jellybean_agent import (
@@ -37,13 +38,13 @@ from jellybean_agent import (
     StreamPosition,
     Transport,
     printable,
-    protocol_metadata,
     protocol_mismatch,
 )
-from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
+from jellybean_protos.agent.v1 import agent_pb2
 
 LOG = logging.getLogger("jellybean.gateway")
 _DESCRIBE_S = 10.0
+_FRAME_BYTES = 2**10  # of an answer with metrics besides these
 _METRICS_S = 2.0
 _MAX_REASON = 500  # characters of what a worker says
 _STATE_S = 2.0  # longest wait for a stream's state, which is rebuilt where it does not come
@@ -193,10 +194,9 @@ class ServedPlan:
         """Metrics of every worker that answers, in Prometheus' text format: what it may state, and no more."""
 
         async def metrics_of(name: str) -> bytes:
-            async with self._transport.channel(self._addresses[name], name) as channel:
-                stub = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]
-                call = stub.Metrics(agent_pb2.MetricsRequest(), timeout=_METRICS_S, metadata=protocol_metadata())
-                return bytes((await call).text)
+            async with self._transport.channel(self._addresses[name], name, MAX_TEXT_BYTES + _FRAME_BYTES) as channel:
+                request, kind = agent_pb2.MetricsRequest(), agent_pb2.MetricsResponse
+                return bytes((await call_worker(channel, "Metrics", request, kind, _METRICS_S)).text)
 
         ready = [name for name, worker in self.workers.items() if worker.state in ("ready", "draining")]
         asked_s = time.monotonic()
@@ -216,11 +216,10 @@ class ServedPlan:
         """Have a worker read or write the state of a stream. StatusError when it does not."""
         if self.workers[name].state in _TO_DESCRIBE:
             raise StatusError(grpc.StatusCode.UNAVAILABLE, self._told([name]))
-        stub = agent_pb2_grpc.AgentStub(self._channels.of(name))  # type: ignore[no-untyped-call]
+        channel, kind = self._channels.of(name), agent_pb2.StreamState
         state.operator = self.view.qualified(state.operator)
         try:
-            call = getattr(stub, method)(state, timeout=_STATE_S, metadata=protocol_metadata())
-            answer: agent_pb2.StreamState = await call
+            answer = await call_worker(channel, method, state, kind, _STATE_S)
         except grpc.aio.AioRpcError as error:
             raise StatusError(error.code(), error.details() or error.code().name) from error
         except (grpc.aio.UsageError, asyncio.CancelledError) as error:
@@ -411,18 +410,16 @@ class ServedPlan:
 
     async def _status_of(self, name: str, worker: Worker) -> agent_pb2.AgentStatus | None:
         """Ask a worker for its status, a few times; None if it never answers, with the reason set on `worker`."""
-        async with self._transport.channel(self._addresses[name], name) as channel:
-            stub = agent_pb2_grpc.AgentStub(channel)  # type: ignore[no-untyped-call]
+        async with self._transport.channel(self._addresses[name], name, MAX_DESCRIPTION_BYTES) as channel:
+            request, kind = agent_pb2.DescribeRequest(), agent_pb2.AgentStatus
             for attempt in range(_DESCRIBE_TRIES):
                 if attempt:
                     await asyncio.sleep(_DESCRIBE_PAUSE_S)
                 try:
-                    status: agent_pb2.AgentStatus = await stub.Describe(
-                        agent_pb2.DescribeRequest(), timeout=_DESCRIBE_S, metadata=protocol_metadata()
-                    )
-                    return status
-                except grpc.aio.AioRpcError as error:
-                    details = printable(error.details() or error.code().name, _MAX_REASON)
+                    return await call_worker(channel, "Describe", request, kind, _DESCRIBE_S)
+                except (grpc.aio.AioRpcError, StatusError) as error:
+                    told = str(error) if isinstance(error, StatusError) else error.details() or error.code().name
+                    details = printable(told, _MAX_REASON)
                     worker.reason = f"it does not describe itself: {details}"
                     LOG.warning("%s: %s", name, worker.reason)
         return None

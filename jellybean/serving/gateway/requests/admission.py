@@ -6,20 +6,24 @@ from collections import OrderedDict
 
 import grpc
 
+from jellybean.serving.gateway.byte_limits import MAX_BYTES_IN_FLIGHT
 from jellybean.serving.outcomes import Outcome
 from jellybean.serving.spool.delivery import Key
 from jellybean_agent import PeerShare, SharedLimit
 
-MAX_BYTES_IN_FLIGHT = 2**28  # limit for the inputs of all requests in flight, which are kept for retries
 REMEMBERED_IDS = 65_536  # number of answered requests whose ids are remembered
 MAX_ID_BYTES = 256
 
 
 class RequestAdmission:
-    """Counts the inputs in flight and remembers ids; at most `max_in_flight` requests at once, shared by clients."""
+    """Counts the inputs in flight and remembers ids; at most `max_in_flight` requests at once, shared by clients.
 
-    def __init__(self, max_in_flight: int) -> None:
-        self._requests, self._bytes = SharedLimit(max_in_flight), SharedLimit(MAX_BYTES_IN_FLIGHT)
+    `in_flight_bytes`: of all workflows of the process; its own limit if there is none.
+    """
+
+    def __init__(self, max_in_flight: int, in_flight_bytes: SharedLimit | None = None) -> None:
+        self._requests = SharedLimit(max_in_flight)
+        self._bytes = in_flight_bytes or SharedLimit(MAX_BYTES_IN_FLIGHT)
         self._shares: dict[
             str, tuple[PeerShare, PeerShare]
         ] = {}  # requests and bytes of the clients that have some in flight
@@ -42,9 +46,9 @@ class RequestAdmission:
             full = f"{in_flight} requests are in flight, the most this gateway takes"
         elif not requests.may_take(others=max(0, in_flight - self._requests.held)):
             full = f"{requests.held} of {in_flight} requests in flight are of this client, which is its limit"
-        elif in_flight and not held_bytes.may_take(size):
+        elif self._bytes.held and not held_bytes.may_take(size):
             held = f"{self._bytes.held} bytes of inputs are in flight, {held_bytes.held} of this client"
-            full = f"{held}: {size} more would be above its share of {MAX_BYTES_IN_FLIGHT}"
+            full = f"{held}: {size} more would be above its share of {self._bytes.total}"
         return Outcome(grpc.StatusCode.RESOURCE_EXHAUSTED, f"overloaded: {full}") if full else None
 
     def add(self, key: Key, size: int) -> None:

@@ -17,10 +17,12 @@ from collections.abc import Callable
 
 import grpc
 
+from jellybean.serving.gateway.byte_limits import MAX_INCOMPLETE_BYTES
 from jellybean.serving.gateway.plans.served_plan import ServedPlan
 from jellybean.serving.gateway.plans.source_messages import Inputs
 from jellybean.serving.gateway.requests.counters import RequestCounters
 from jellybean.serving.gateway.requests.hedging import BUDGET_RESERVE, Hedge
+from jellybean.serving.gateway.requests.incomplete_answer import IncompleteAnswer
 from jellybean.serving.gateway.requests.request import Attempt, OnFinished, Request, log_failure
 from jellybean.serving.gateway.requests.retry_budget import RetryBudget
 from jellybean.serving.gateway.requests.sink_answer import SinkAnswer
@@ -29,6 +31,7 @@ from jellybean.serving.outcomes import Outcome, Result, Tensors
 from jellybean_agent import (
     AgentError,
     InvalidInputError,
+    SharedLimit,
     StreamPosition,
     describe_error,
     log_fields,
@@ -69,7 +72,10 @@ class InFlightRequests:
         timeout_s: float,
         hedge: Hedge | None = None,
         key_prefix: str = "",
+        incomplete: SharedLimit | None = None,
     ) -> None:
+        """`incomplete`: bytes of answers that are not complete, of the process; its own limit if there is none."""
+        self._incomplete = incomplete or SharedLimit(MAX_INCOMPLETE_BYTES)
         self._current_plan, self._counters, self._tracer = current_plan, counters, tracer
         self._hedge, self._timeout_s = hedge, timeout_s
         self._key_prefix = key_prefix + uuid.uuid4().hex[:8]
@@ -247,6 +253,8 @@ class InFlightRequests:
         """Remove an attempt that has ended; `outcome`: why it has no answer, None if it has one."""
         del self._attempts[attempt.key]
         del attempt.request.attempts[attempt.key]
+        if attempt.parts is not None:
+            attempt.parts.release()
         failure = None
         if outcome is not None:
             failure = agent_pb2.Failure(reason=outcome.reason, status=int(outcome.status.value[0]))
@@ -308,7 +316,7 @@ class InFlightRequests:
         if message.HasField("failure"):
             self._receive_failure(attempt, message.failure)
         else:
-            self._receive_output(attempt, attempt.plan.view.own_name(message.upstream), message)
+            self._receive_output(attempt, sender, message)
 
     def _receive_failure(self, attempt: Attempt, failure: agent_pb2.Failure) -> None:
         operator, told = (printable(text, _MAX_REASON) for text in (failure.operator, failure.reason))
@@ -319,22 +327,33 @@ class InFlightRequests:
         if status is grpc.StatusCode.UNAVAILABLE:
             attempt.plan.bar(attempt.route)
             self._lose(attempt, reason)
-        elif len(attempt.request.attempts) > 1:
-            self._end(attempt, Outcome(status, reason))
         else:
-            self._finish(attempt.request, Outcome(status, reason))
+            self._fail_attempt(attempt, Outcome(status, reason))
 
-    def _receive_output(self, attempt: Attempt, sink: str, message: agent_pb2.Message) -> None:
+    def _fail_attempt(self, attempt: Attempt, outcome: Outcome) -> None:
+        """End an attempt that failed, and its request unless another attempt is in progress."""
+        if len(attempt.request.attempts) > 1:
+            self._end(attempt, outcome)
+        else:
+            self._finish(attempt.request, outcome)
+
+    def _receive_output(self, attempt: Attempt, sender: str, message: agent_pb2.Message) -> None:
+        sink = attempt.plan.view.own_name(message.upstream)
         try:
             path = read_fan_out_path(message, attempt.plan.view.operators[sink].depth)
         except InvalidInputError as error:
-            reason = f"answer of {sink}: {error}"
-            self._finish(attempt.request, Outcome(grpc.StatusCode.INTERNAL, reason))
+            self._fail_attempt(attempt, Outcome(grpc.StatusCode.INTERNAL, f"answer of {sink}: {error}"))
             return
-        if attempt.answers[sink].add(path, message.tensor):
+        answer = attempt.answers[sink]
+        before = answer.size
+        if answer.add(path, message.tensor):
             attempt.missing.discard(sink)
         if not attempt.missing:
             self._finish(attempt.request, attempt)
+            return
+        attempt.parts = attempt.parts or IncompleteAnswer(self._incomplete)
+        if excess := attempt.parts.keep(sender, answer.size - before):
+            self._fail_attempt(attempt, Outcome(grpc.StatusCode.INTERNAL, f"answer of {sink}: {excess}"))
 
 
 def is_nearly_due(deadline_s: float, limit_s: float) -> bool:

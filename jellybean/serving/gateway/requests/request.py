@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from jellybean.serving.gateway.plans.served_plan import ServedPlan
 from jellybean.serving.gateway.plans.source_messages import Inputs
+from jellybean.serving.gateway.requests.incomplete_answer import IncompleteAnswer
 from jellybean.serving.gateway.requests.sink_answer import SinkAnswer
 from jellybean.serving.gateway.tracing import RequestTrace
 from jellybean.serving.outcomes import Outcome, OutcomeKind, Tensors
@@ -33,6 +34,7 @@ class Attempt:
     route: int
     answers: dict[str, SinkAnswer]  # by sink
     missing: set[str]  # sinks whose answer is not complete
+    parts: IncompleteAnswer | None = None  # the answers so far, while one is not complete
 
     def outputs(self) -> dict[str, agent_pb2.Tensor]:
         """Sink -> answer, once every answer is complete. PermanentError when a sink's parts do not fit together."""

@@ -23,10 +23,12 @@ class SinkAnswer:
 
     Each leaf of the tree of fan-outs is a share of the whole; complete when they sum to 1.
 
-    Invariant: `_leaves` holds each leaf once, in whatever order and however often leaves arrive.
+    Invariant: `_leaves` holds each leaf once, in whatever order and however often leaves arrive; `size` is the bytes
+    of their tensors.
     """
 
     def __init__(self) -> None:
+        self.size = 0
         self._leaves: dict[tuple[int, ...], agent_pb2.Tensor | None] = {}
         self._share = Fraction(0)
 
@@ -46,6 +48,7 @@ class SinkAnswer:
         if tuple(key) not in self._leaves:
             self._leaves[tuple(key)] = None if is_empty else tensor
             self._share += share
+            self.size += len(tensor.data)
         return self._share >= 1
 
     def tensor(self, spec: agent_pb2.TensorSpec) -> agent_pb2.Tensor:

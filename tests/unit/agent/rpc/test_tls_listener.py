@@ -12,7 +12,7 @@ import pytest
 
 from jellybean.serving import open_authority
 from jellybean_agent import CertificateFolder, Identity, ListeningPort, Role
-from jellybean_agent.admission.turns import PeerTurns
+from jellybean_agent.admission.turns import TURN_S, PeerTurns
 from jellybean_agent.rpc.frames import PREFACE, frame
 from jellybean_agent.rpc.tls import listener as tls_listener
 from jellybean_agent.rpc.tls.listener import SERVER_ALPN, TlsLimits, TlsListener
@@ -431,8 +431,8 @@ def test_handshakes_of_an_address_without_time_wait_and_hold_up_no_other_address
     folders: tuple[CertificateFolder, CertificateFolder],
 ) -> None:
     async def test(listener: Listener) -> None:
-        clock = itertools.count()  # seconds, so each step of a handshake takes all the time of a turn
-        listener.calls.port.turns = PeerTurns(lambda: next(clock))
+        clock = itertools.count()  # turns, so each step of a handshake takes all the time of a turn
+        listener.calls.port.turns = PeerTurns(lambda: next(clock) * TURN_S)
         flood = [listener.client(address="10.0.0.1") for _ in range(3)]
         clients = [*flood, listener.client(address="10.0.0.2")]
         for client in clients:
