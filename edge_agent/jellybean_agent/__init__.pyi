@@ -48,6 +48,7 @@ from .brain.sites import Sites as Sites
 from .brain.wiring import OperatorWiring as OperatorWiring
 from .brain.workflow_views import plan_part as plan_part
 from .brain.workflow_views import workflow_views as workflow_views
+from .command import main as main
 from .enrolment.join_token import JoinToken as JoinToken
 from .enrolment.join_token import TOKEN_SECRET_BYTES as TOKEN_SECRET_BYTES
 from .errors import AgentError as AgentError
@@ -106,6 +107,7 @@ from .measuring.timed_runs import WARM_UP_BELOW_S as WARM_UP_BELOW_S
 from .measuring.timed_runs import WARM_UP_RUNS as WARM_UP_RUNS
 from .measuring.timed_runs import batched as batched
 from .measuring.timed_runs import timed_runs as timed_runs
+from .process.agent_service import AgentService as AgentService
 from .process.health import serve_health as serve_health
 from .process.health import set_health as set_health
 from .process.metrics import BYTES_PER_GIB as BYTES_PER_GIB
@@ -135,10 +137,13 @@ from .rpc.server import RpcServer as RpcServer
 from .rpc.tls.transport import TlsTransport as TlsTransport
 from .rpc.unix_socket_client import UnixSocketClient as UnixSocketClient
 from .rpc.unix_socket_client import UnixSocketRpcUnsupportedError as UnixSocketRpcUnsupportedError
+from .rpc.unix_socket_frames import AFTER_LENGTH as AFTER_LENGTH
 from .rpc.unix_socket_frames import CALL as CALL
 from .rpc.unix_socket_frames import FRAME as FRAME
 from .rpc.unix_socket_frames import GREETING as GREETING
 from .rpc.unix_socket_frames import HEAD as HEAD
+from .rpc.unix_socket_frames import OPEN as OPEN
+from .rpc.unix_socket_frames import STREAMS_ALPN as STREAMS_ALPN
 from .security.certificates import CA_FILE as CA_FILE
 from .security.certificates import CERTIFICATE_FILE as CERTIFICATE_FILE
 from .security.certificates import CertificateFolder as CertificateFolder
