@@ -93,4 +93,5 @@ def test_cpu_time_is_that_of_all_processes() -> None:
         pass
     ended = CpuTime.now()
     assert ended.used_s - began.used_s >= 0.05, "the counters have steps of 10 ms"
-    assert ended.all_s - began.all_s >= ended.used_s - began.used_s
+    # Equal on a machine that is never idle, but for the rounding of differences of large numbers.
+    assert ended.all_s - began.all_s > ended.used_s - began.used_s - 0.001
