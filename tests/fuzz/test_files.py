@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import warnings
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -13,18 +14,25 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from jellybean.documents import load_kubernetes, load_training, read_rate_trace
+from jellybean.documents.draft.models import group_variants, read_models
+from jellybean.documents.draft.wiring import wire
 from jellybean.errors import DocumentError, InputError
 from jellybean.ledger import COLUMNS
+from jellybean.pictures import read_picture
 from jellybean.serving.gateway.accounting.serving_log import ServingLog
 from jellybean.tensor_files import read_npy, read_npz
 from jellybean_agent import LiveCounters
 from jellybean_agent.errors import CountersError
 from tests import report_plans
 from tests.support.examples import examples
+from tests.support.exported_models import sklearn_classifier
 from tests.support.fuzzing import at_most, changed_bytes, kept, seeds
+from tests.support.made_inputs import png_bytes, tiff_bytes
 from tests.support.paths import EXAMPLES
+from tests.support.tiny_models import positives, recurrent
 
 many = settings(
     max_examples=examples(180, nightly=5_000),
@@ -162,6 +170,83 @@ def test_arrays(tmp_path: Path, data: bytes) -> None:
     for read in (read_npy, lambda path: read_npz(path, "x")):
         with at_most(8), contextlib.suppress(InputError):
             assert read(path).dtype != object
+
+
+def _picture(kind: str, mode: str, **options: Any) -> bytes:
+    file = BytesIO()
+    pixels = np.arange(7 * 5 * 3, dtype=np.uint8).reshape(7, 5, 3)
+    Image.fromarray(pixels).convert(mode).save(file, kind, **options)
+    return file.getvalue()
+
+
+PICTURES = [
+    *(_picture(kind, "RGB") for kind in ("PNG", "JPEG", "TIFF", "BMP", "PPM", "GIF", "WEBP", "JPEG2000", "AVIF")),
+    *(_picture("PNG", mode) for mode in ("1", "P", "LA", "RGBA")),
+    *(_picture("TIFF", mode, compression=how) for mode, how in (("L", "tiff_lzw"), ("CMYK", "raw"), ("F", "raw"))),
+    png_bytes(np.ones((3, 4, 1), np.uint8), 0, bits=2, clear=1),
+    tiff_bytes(np.ones((3, 4, 5), np.uint8), ">", photometric=2, extra=[0, 0]),
+]
+MARKS = [
+    b"IHDR",
+    b"tRNS",
+    b"IDAT",
+    b"acTL",
+    b"\xff\xd8",
+    b"\xff\xda",
+    b"II*\0",
+    b"MM\0*",
+    b"\xff" * 4,
+    b"\0" * 8,
+    b"P5 ",
+    b"65535",
+]
+
+
+@many
+@given(data=changed_bytes([*PICTURES, *seeds("pictures")], MARKS))
+def test_pictures(tmp_path: Path, data: bytes) -> None:
+    """A picture is read, or refused in one line."""
+    (tmp_path / "x").write_bytes(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's, of what it finds damaged
+        try:
+            assert read_picture(tmp_path / "x", 2**20).pixels.nbytes <= 2**20
+        except InputError as error:
+            assert "\n" not in str(error)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
+    """Files of a classifier, of a model with a state, and of one that fans out."""
+    folder = tmp_path_factory.mktemp("models")
+    for name, make in (("a", sklearn_classifier), ("b", recurrent), ("c", positives)):
+        make(folder / f"{name}.onnx")
+    return [path.read_bytes() for path in sorted(folder.glob("*.onnx"))]
+
+
+FIELDS = [
+    b"\xff",
+    b"\x0a\x01\xff",
+    b"\x08\x07",
+    b"\x12\x00",
+    b"\xff" * 9 + b"\x01",
+    b"com.acme",
+    b"\0" * 8,
+    b"location",
+]
+
+
+@many
+@given(data=st.data())
+def test_models(tmp_path: Path, models: list[bytes], data: st.DataObject) -> None:
+    """An ONNX file becomes an operator of a draft, or is refused in one line."""
+    kept_models = seeds("models")
+    content = data.draw(st.sampled_from(kept_models) | changed_bytes([*models, *kept_models], FIELDS))
+    (tmp_path / "m.onnx").write_bytes(content)
+    try:
+        assert wire(group_variants(read_models([tmp_path / "m.onnx"]))).operators
+    except InputError as error:
+        assert "\n" not in str(error)
 
 
 @pytest.fixture(scope="module")

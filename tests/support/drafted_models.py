@@ -29,7 +29,7 @@ from jellybean_agent.worker.run_outputs import run_items
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 from jellybean_solver import solve, to_document
 from tests.support.command_line import jellybean
-from tests.support.made_models import Array, MadeModel
+from tests.support.made_model import Array, MadeModel
 
 _NUMBERS = {"float": "float32", "double": "float64"}  # types as onnxruntime calls them -> as numpy does
 

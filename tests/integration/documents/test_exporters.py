@@ -9,7 +9,7 @@ import pytest
 
 from jellybean.tensor_files import read_archive
 from tests.support.drafted_models import faults_of
-from tests.support.made_models import MadeModel
+from tests.support.made_model import MadeModel
 
 ARCHIVE = Path(__file__).parent / "exporters/models.zip"
 REFUSALS = {  # model -> words of the reason
