@@ -38,6 +38,7 @@ from .plan_file import save_plan as save_plan
 from .plan_file import write_plan_file as write_plan_file
 from .planned import Planned as Planned
 from .prediction import predict as predict
+from .project_plan import GREEDY_S as GREEDY_S
 from .project_plan import plan_project as plan_project
 from .project_plan import require_plan as require_plan
 from .project_plan import settle as settle
