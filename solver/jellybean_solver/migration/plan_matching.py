@@ -131,9 +131,7 @@ def _route(weight: float, workers: Mapping[str, str], marks: Colours) -> Hashabl
     return round(weight, DIGITS), tuple(sorted((name, marks[worker]) for name, worker in workers.items()))
 
 
-_SortedRoute = tuple[
-    float, tuple[str, ...], tuple[str, ...]
-]  # rounded weight, operators and their workers, in one order
+_SortedRoute = tuple[float, tuple[str, ...], tuple[str, ...]]  # rounded weight, operators in order, their workers
 
 
 def _sorted_routes(plan: Plan) -> list[_SortedRoute]:
