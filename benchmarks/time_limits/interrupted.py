@@ -13,6 +13,7 @@ from benchmarks.harness.commands import jellybean
 from benchmarks.time_limits.problems import write_problem
 
 SOON, MIDDLE, LATE = 0.3, 1.5, 4.0  # seconds after the start: imports, the work, and what follows it
+SHORT = (0.2, 0.5, 0.8)  # of commands that take about a second
 LAYERS = 3_000
 FLEET = 3  # seed of the fleet with a p99 target
 TRACE = "time_s,source,rate_per_s\n0,camera,{low}\n3600,camera,{high}\n7200,camera,{low}\n10800,camera,{low}\n"
@@ -74,6 +75,8 @@ def interrupted_commands(folder: Path) -> Iterator[Sequence[Interrupted]]:
     (training / "nets.py").write_text(NETS, encoding="utf-8")
     profile = folder / "layers.txt"
     profile.write_text("\n".join(_layers()), encoding="utf-8")
+    (digits / "kubernetes.yaml").write_text(KUBERNETES, encoding="utf-8")
+    jellybean("certs", str(digits))
     idle = folder / "idle"
     jellybean("init", "digits", str(idle))
     jellybean("plan", str(idle), "--stale")
@@ -87,17 +90,19 @@ def interrupted_commands(folder: Path) -> Iterator[Sequence[Interrupted]]:
             "frontier": ("frontier", str(fleet), "--json"),
             "calendar": ("calendar", str(fleet), str(trace)),
             "simulate": ("simulate", str(fleet)),
-            "validate": ("validate", str(digits)),
-            "diff": ("diff", str(fleet), str(digits)),
             "profile": ("profile", str(idle), "--fresh"),
             "pipeline plan": ("pipeline", "plan", str(profile), "--workers", "8,8", "--bandwidth", "1e10,1e9"),
             "bench": ("bench", str(digits)),
             "bench --saturate": ("bench", str(digits), "--saturate"),
-            "infer": ("infer", str(digits), "--rows", *inputs),
-            "report": ("report", str(digits)),
-            "cost": ("cost", str(digits)),
             "deploy": ("deploy", str(digits), "--stale", "--kubeconfig", str(kubeconfig)),
             "status": ("status", str(digits), "--kubeconfig", str(kubeconfig)),
+            "infer": ("infer", str(digits), "--rows", *inputs),
+        }
+        short: Mapping[str, Sequence[str]] = {
+            "validate": ("validate", str(digits)),
+            "diff": ("diff", str(fleet), str(digits)),
+            "report": ("report", str(digits)),
+            "cost": ("cost", str(digits)),
         }
         served: Mapping[str, Sequence[str]] = {
             "up": ("up", str(idle), "--stale"),
@@ -109,6 +114,7 @@ def interrupted_commands(folder: Path) -> Iterator[Sequence[Interrupted]]:
         }
         yield [
             *(Interrupted(row, arguments) for row, arguments in rows.items()),
+            *(Interrupted(row, arguments, SHORT) for row, arguments in short.items()),
             *(Interrupted(row, arguments, statuses=(0, 130)) for row, arguments in served.items()),
             *(Interrupted(row, arguments, (MIDDLE, LATE, 2 * LATE)) for row, arguments in trained.items()),
         ]
@@ -131,6 +137,11 @@ def _served(project: Path) -> Iterator[None]:
             jellybean("down", str(project))
 
 
+KUBERNETES = """\
+kind: Kubernetes
+images: {agent: registry.example/jellybean-agent:1, gateway: registry.example/jellybean-gateway:1}
+models: {url: https://models.example/digits}
+"""
 KUBECONFIG = """\
 apiVersion: v1
 kind: Config

@@ -76,7 +76,7 @@ def _interrupted(folder: Path, smoke: bool) -> tuple[list[Run], Sequence[Interru
     runs: list[Run] = []
     with interrupted_commands(folder) as commands:
         chosen = commands[:1] if smoke else commands
-        progress = _Progress("Ctrl-C", sum(len(one.moments) for one in chosen))
+        progress = _Progress("Ctrl-C", len(chosen) if smoke else sum(len(one.moments) for one in chosen))
         for one in chosen:
             for moment in one.moments[:1] if smoke else one.moments:
                 runs.append(interrupt_command(one.row, f"{moment:g} s", one.arguments, moment))

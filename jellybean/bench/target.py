@@ -61,8 +61,8 @@ _MIN_PART = 20  # a bisection gives up at rates below the first guess / _MIN_PAR
 # serving_overhead). A lower one costs a window for each doubling, a higher one overloads the machine at once.
 MOST_GUESS_PER_S = 2_000.0
 _BRACKET = (0.85, 1.15)  # first interval of a bisection, as multiples of the first guess
-# Under a time limit: the shortest window that is worth measuring, the share of the time for late answers, and the
-# number of windows that a bisection should have (docs/cli.md).
+# Under a time limit: the shortest window that is worth measuring, the share of the time for the warm-up and for late
+# answers, and the number of windows that a bisection should have (docs/cli.md).
 LEAST_WINDOW_S, LATE_PART, WINDOWS = 1.0, 0.2, 8
 
 
@@ -153,7 +153,7 @@ class Target:
         return max(WARMUP_S, self.slow_latency_s)
 
     def in_time(self, settings: LoadSettings, rate_per_s: float) -> LoadSettings:
-        """The settings with the window and the wait for answers that the time limit of the work leaves.
+        """The settings with the warm-up, the window and the wait for answers that the time limit of the work leaves.
 
         OutOfTimeError if it leaves less than `LEAST_WINDOW_S`.
         """
@@ -162,14 +162,15 @@ class Target:
             return settings
         grace = grace_s(self.slow_latency_s, rate_per_s, settings.duration_s, settings.arrivals or self.data.arrivals)
         settle_s = max(grace, min(settings.settle_s, LATE_PART * left_s))
-        duration_s = min(settings.duration_s, left_s - settings.warmup_s - settle_s)
+        warmup_s = min(settings.warmup_s, LATE_PART * left_s)
+        duration_s = min(settings.duration_s, left_s - warmup_s - settle_s)
         if duration_s < LEAST_WINDOW_S:
-            needed_s = settings.warmup_s + LEAST_WINDOW_S + settle_s
+            needed_s = warmup_s + LEAST_WINDOW_S + settle_s
             raise OutOfTimeError(
-                f"nothing was measured: {left_s:.1f} s of the time limit are left, and {settings.warmup_s:.1f} s of "
-                f"warm-up with the shortest window need {needed_s:.1f} s; allow more time"
+                f"nothing was measured: {left_s:.1f} s of the time limit are left, and the shortest window with its "
+                f"warm-up and the wait for late answers needs {needed_s:.1f} s; allow more time"
             )
-        return dataclasses.replace(settings, duration_s=duration_s, settle_s=settle_s)
+        return dataclasses.replace(settings, duration_s=duration_s, warmup_s=warmup_s, settle_s=settle_s)
 
     def measure(
         self, rate_per_s: float, settings: LoadSettings = LoadSettings(), progress: Progress = no_progress

@@ -39,9 +39,12 @@ def _report(error: BaseException, *, as_json: bool) -> int | None:
     from jellybean.cli.failures import error_json, failure, interrupt_behind, is_expected, status_of, text_of
 
     if (interrupt := interrupt_behind(error)) is not None:
-        if as_json:
+        from jellybean.training.processes.environment import is_started_by_train
+
+        if as_json and not is_started_by_train():
             print_json(error_json("interrupted", "interrupted"))
-        errors.print("interrupted", style=WARN)
+        if not is_started_by_train():
+            errors.print("interrupted", style=WARN)
         return EXIT_TERMINATED if isinstance(interrupt, TerminatedError) else EXIT_INTERRUPTED
     if not is_expected(error):
         return None

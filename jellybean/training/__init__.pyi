@@ -44,6 +44,7 @@ from .parameter_server.launch import run_server_processes as run_server_processe
 from .parameter_server.process import joined_run as joined_run
 from .preparation import PreparedRank as PreparedRank
 from .preparation import prepare_rank as prepare_rank
+from .processes.environment import is_started_by_train as is_started_by_train
 from .processes.environment import started_by_launcher as started_by_launcher
 from .processes.folder_lock import lock_folder as lock_folder
 from .processes.launch import die_with_launcher as die_with_launcher

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import shlex
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from jellybean.documents import (
@@ -42,6 +44,7 @@ from jellybean_solver import (
 
 LEAST_SHARE = 0.01  # of a source's highest rate: a period without requests is planned for that
 DEFAULT_PERIODS = 24
+PLANS_PART = 0.75  # of the time, for all plans; the rest for what they and the changes between them cost
 PEAK_PART = 0.4  # of the time, for the plan for the highest rates, without which there is none for all periods
 
 Progress = Callable[[float, float, str], None]
@@ -151,13 +154,23 @@ def plan_by_time(
         [_cost_usd(own, period, one, timed=timed) for own, one in zip(problems, found, strict=True)]
         for period in periods
     ]
-    changes_usd = [[change(one.plan, two.plan, prices).total_usd for two in found] for one in found]
+
+    @cache
+    def change_between(before: int, after: int) -> tuple[float, int]:
+        """USD and loads of a change, by the plans' indices."""
+        if before == after:
+            return 0.0, 0
+        moved = change(found[before].plan, found[after].plan, prices)
+        return moved.total_usd, moved.replicas
+
+    indices = range(len(found))
+    changes_usd = [[change_between(one, two)[0] for two in indices] for one in indices]
     billing_s = {name: pool.billing_s for name, pool in project.infrastructure.workers.items() if pool.billing_s}
     costs = _SequenceCosts(periods, [one.plan for one in found], costs_usd, changes_usd, billing_s, repeats)
     chosen = costs.cheapest()
     rows = []
     for number, (before, at) in enumerate(costs.steps(chosen)):
-        period, own, loads = periods[number], found[at], change(found[before].plan, found[at].plan, prices).replicas
+        period, own, loads = periods[number], found[at], change_between(before, at)[1]
         penalty_usd = _penalty_usd(problem, period, own.plan)
         cost_usd = costs_usd[number][at] - penalty_usd
         rows.append(TimedPlan(period, own.plan, own.options, cost_usd, changes_usd[before][at], loads, penalty_usd))
@@ -241,15 +254,19 @@ def _candidates(
     wanted.pop(_key(peaks), None)
     wanted[_key(peaks)] = peaks
     found: list[_Candidate] = []
+    work, load_s = work_limit().share(PLANS_PART), 0.0
     for number, rates in enumerate((peaks, *list(wanted.values())[:-1])):
-        limit = work_limit()
-        if found and limit.left() == 0.0:
+        left_s = work.left()
+        if found and left_s is not None and left_s <= load_s:
             break
         progress(number, len(wanted), f"plan {number + 1} of {len(wanted)}")
         options = (*overrides, *rate_options(rates))
         share = max(1.0 / (len(wanted) - number), 0.0 if found else PEAK_PART)
+        started = time.perf_counter()
+        project = load(options)
+        load_s = time.perf_counter() - started
         try:
-            planned = plan_project(load(options), time_limit_s=limit.share(share).left(), compare=False)
+            planned = plan_project(project, time_limit_s=work.share(share).left(), compare=False)
         except OutOfTimeError:
             if not found:
                 raise

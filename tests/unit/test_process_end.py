@@ -106,3 +106,45 @@ def test_a_signal_outside_of_a_progress_bar(
     assert run(["plan", str(tmp_path)]) == 128 + number
     assert capsys.readouterr().err == "interrupted\n"
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+ENDING = """\
+import sys, threading, time
+from jellybean.process_end import end_at_once_after_signals, ignore_signals
+import atexit
+
+atexit.register(ignore_signals)
+end_at_once_after_signals(3)
+threading.Thread(target=time.sleep, args=(600,)).start()
+print("ended", flush=True)
+"""
+
+LAST = """\
+import atexit, os, signal
+from jellybean.process_end import ignore_signals
+
+class Late:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+atexit.register(ignore_signals)
+late = Late()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_has_ended_keeps_its_status(number: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENDING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ended\n"
+    process.send_signal(number)
+    assert process.communicate(timeout=WAIT_S) == ("", "")
+    assert process.returncode == 3
+
+
+def test_signals_while_the_interpreter_ends_change_nothing() -> None:
+    done = subprocess.run([sys.executable, "-c", LAST], check=False, capture_output=True, text=True, timeout=WAIT_S)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -27,6 +27,11 @@ def started_by_launcher() -> bool:
     return "WORLD_SIZE" in os.environ and "RANK" in os.environ
 
 
+def is_started_by_train() -> bool:
+    """True in a rank that `jellybean train` has started, which speaks for it."""
+    return STORE in os.environ
+
+
 @contextmanager
 def environment_with(values: Mapping[str, str]) -> Iterator[None]:
     """Context with environment variables set for child processes."""

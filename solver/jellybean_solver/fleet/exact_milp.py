@@ -81,6 +81,9 @@ class ExactMilp:
 
         Model replicas beyond those that the pools of a class hold today must be loaded.
         """
+        served: dict[tuple[int, int], list[int]] = {}
+        for (choice, kind, _), column in self.served.items():
+            served.setdefault((choice, kind), []).append(column)
         for choice, kind in np.argwhere(self.open).tolist():
             name, variant = self.kinds.choices[choice]
             pools = [pool.name for pool in self.kinds.kinds[kind].pools]
@@ -91,7 +94,7 @@ class ExactMilp:
                     -math.inf, float(sum(running.holding(name, variant, pool) for pool in pools)), 2
                 ).tolist()
                 self.program.fill(rows, [loads, loads], -1.0)
-                columns = [y for (own, at, _), y in self.served.items() if (own, at) == (choice, kind)]
+                columns = served.get((choice, kind), [])
                 for row, replicas in zip(rows, (1.0, float(self.kinds.workers[choice, kind])), strict=True):
                     self.program.fill([row] * len(columns), columns, replicas)
 

@@ -106,9 +106,10 @@ def colour_workers(before: Plan, after: Plan) -> tuple[Colours, Colours]:
         for plan in plans
     ]
     known = len(numbers)
+    routes = [_sorted_routes(plan) for plan in plans]
     while True:
-        numbers = {}
-        marks = [_refined(plan, mark, numbers) for plan, mark in zip(plans, marks, strict=True)]
+        numbers, passed = {}, dict[Hashable, int]()
+        marks = [_refined(*one, numbers, passed) for one in zip(plans, routes, marks, strict=True)]
         if len(numbers) == known:
             return marks[0], marks[1]
         known = len(numbers)
@@ -130,12 +131,31 @@ def _route(weight: float, workers: Mapping[str, str], marks: Colours) -> Hashabl
     return round(weight, DIGITS), tuple(sorted((name, marks[worker]) for name, worker in workers.items()))
 
 
-def _refined(plan: Plan, marks: Colours, numbers: dict[Hashable, int]) -> dict[str, int]:
-    passing: defaultdict[str, Counter[Hashable]] = defaultdict(Counter)
+_SortedRoute = tuple[float, tuple[str, ...], tuple[str, ...]]  # rounded weight, operators in order, their workers
+
+
+def _sorted_routes(plan: Plan) -> list[_SortedRoute]:
+    found: list[_SortedRoute] = []
     for route in plan.routes:
-        route_key = _route(route.weight, route.workers, marks)
-        for operator, worker in route.workers.items():
-            passing[worker][operator, route_key] += 1
+        names = tuple(sorted(route.workers))
+        found.append((round(route.weight, DIGITS), names, tuple(route.workers[name] for name in names)))
+    return found
+
+
+def _refined(
+    plan: Plan,
+    routes: Sequence[_SortedRoute],
+    marks: Colours,
+    numbers: dict[Hashable, int],
+    passed: dict[Hashable, int],
+) -> dict[str, int]:
+    """The next colours. `numbers`, `passed`: of this round's colours and routes by colour, which both plans share."""
+    passing: defaultdict[str, Counter[Hashable]] = defaultdict(Counter)
+    for weight, names, workers in routes:
+        key = (weight, names, tuple(map(marks.__getitem__, workers)))
+        number = passed.setdefault(key, len(passed))
+        for operator, worker in zip(names, workers, strict=True):
+            passing[worker][operator, number] += 1
     found: dict[str, int] = {}
     for planned in plan.workers:
         rates = frozenset((name, round(rate, DIGITS)) for name, rate in planned.rates_per_s.items())

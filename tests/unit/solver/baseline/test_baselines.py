@@ -1,11 +1,26 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
-from jellybean_solver import NO_ASSIGNMENT, Baseline, EndToEnd, Problem, Slo, SolverError, baselines, solve
+from jellybean_solver import (
+    NO_ASSIGNMENT,
+    Baseline,
+    Clock,
+    EndToEnd,
+    Link,
+    Problem,
+    Sharing,
+    Slo,
+    SolverError,
+    baselines,
+    evaluate,
+    greedy_solution,
+    solve,
+)
 from tests.support.small_problems import box, gpu, operator, problem, variant
 from tests.vqa_medium import vqa_problem
 
@@ -105,3 +120,57 @@ def test_an_infeasible_baseline_says_what_it_lacks() -> None:
         "the rule finds no assignment: no free workers, one operator each, sustain the rate of see in a tier that its "
         "inputs reach, after the operators before it were placed"
     )
+
+
+def crossing_problem(bandwidth_bytes_per_s: float) -> Problem:
+    """A cheap fast box, then a model that only the cloud runs: the message between them may not fit over the link."""
+    return problem(
+        operator("a", ["camera"], variant("x", {"box": 0.01, "gpu": 0.01}, {"b": 1e6})),
+        operator("b", ["a"], variant("x", {"gpu": 0.01})),
+        pools=[box(price=0.1), gpu(3)],
+        message_bytes=1e3,
+        links=(Link("edge", "cloud", 0.0, bandwidth_bytes_per_s),),
+    )
+
+
+@pytest.mark.parametrize(("bandwidth", "where"), [(1e9, {"box", "gpu"}), (1e5, {"gpu"})])
+def test_a_plan_of_the_greedy_rule_keeps_the_bandwidth(bandwidth: float, where: set[str]) -> None:
+    case = crossing_problem(bandwidth)
+    solution, best = greedy_solution(case, Clock()), solve(case).plan
+    assert solution is not None and solution.plan is not None and best is not None
+    assert {worker.pool for worker in solution.plan.workers} == where
+    assert not evaluate(case, solution.plan).complaints
+    certificate = solution.plan.certificate
+    assert certificate.termination == "time_limit"
+    assert 0.0 < certificate.bound <= best.cost.total_usd_per_h <= certificate.objective
+
+
+def test_what_one_search_has_proven_bounds_the_greedy_plan() -> None:
+    case = crossing_problem(1e9)
+    best = solve(case).plan
+    assert best is not None
+    solution = greedy_solution(case, Clock(), best.cost.total_usd_per_h)
+    assert solution is not None and solution.certificate is not None
+    assert solution.certificate.bound == pytest.approx(best.cost.total_usd_per_h)
+
+
+def test_the_greedy_rule_has_no_plan_where_no_link_is_wide_enough() -> None:
+    case = crossing_problem(1e2)
+    assert greedy_solution(case, Clock()) is None
+
+
+@pytest.mark.parametrize("counts", [(40, 0), (3, 40), (2, 1)])
+def test_the_greedy_rule_takes_many_workers_of_several_pools(counts: tuple[int, int]) -> None:
+    """30 workers' worth of requests: the cheapest by throughput are used up first, the last is the cheapest."""
+    small, large = counts
+    case = problem(
+        operator("a", ["camera"], variant("x", {"box": 3.0, "gpu": 1.0})),
+        pools=[box(small, 0.1, Sharing.EXCLUSIVE), gpu(large, 0.5, Sharing.EXCLUSIVE)],
+    )
+    solution = greedy_solution(case, Clock())
+    if counts == (2, 1):
+        assert solution is None
+        return
+    assert solution is not None and solution.plan is not None
+    used = Counter(worker.pool for worker in solution.plan.workers)
+    assert used == ({"box": 30} if not large else {"box": 3, "gpu": 9})
