@@ -30,8 +30,9 @@ GRADIENT = "the gradient of "
 Digest: TypeAlias = torch.Tensor | None  # of a tensor; None where there is none
 LEAST_CALLS = 3  # in training: Python that counts shows after the second
 # Largest difference of digests, relative to the norm. The same operations on the same numbers in the same order differ
-# by nothing; sums of gradients in another order by rounding. What a graph drops differs by far more.
-_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+# by nothing; sums of gradients in another order by rounding: in double precision by that of single precision (6e-8), in
+# which a layer may compute a part (an interpolation of positions). What a graph drops differs by far more.
+_TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-4}
 _TOLERANCE_16_BIT = 2e-2  # of gradients
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jellybean.pipeline.torch_profile import TorchProfile
-from jellybean.training.errors import TrainingError
+from jellybean.training.errors import TrainingError, first_names
 from jellybean_solver import SolverError
 from jellybean_solver.pipeline import LayerGraph, Schedule, balanced_stages
 
@@ -15,7 +15,10 @@ def cut_layers(graph: LayerGraph, stages: int) -> tuple[tuple[int, ...], ...]:
     try:
         return balanced_stages(graph, stages)
     except SolverError as error:
-        raise TrainingError(str(error)) from error
+        names = first_names([layer.name for layer in graph.layers])
+        raise TrainingError(
+            f"{error}: it can be cut between {names}; take fewer devices, or a schedule with fewer stages on each"
+        ) from error
 
 
 def stages_of_nodes(profile: TorchProfile, layers: Sequence[Sequence[int]]) -> dict[str, int]:

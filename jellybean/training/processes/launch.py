@@ -113,7 +113,11 @@ def report_to_launcher(error: BaseException, rank: int) -> bool:
 
 
 def die_with_launcher() -> None:
-    """End this process when its launcher dies, even if killed (Linux only)."""
+    """End this process when its launcher dies, even if killed (Linux only), and without a word when it is told to end.
+
+    A launcher ends all processes when one has failed: that one has the reason, and the others have none to print.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if REASONS_FOLDER in os.environ:
         end_with_parent()
 

@@ -155,7 +155,9 @@ HUGGING_FACE = {
         {**_DECODER, "num_kv_heads": 1, "hidden_dropout": 0.0, "alibi": False, "bos_token_id": 1, "eos_token_id": 2},
         counts="shifted labels",
     ),
-    "mixtral": _language("Mixtral", num_local_experts=3, num_experts_per_tok=2, sliding_window=None),
+    "mixtral": _language(
+        "Mixtral", num_hidden_layers=6, num_local_experts=3, num_experts_per_tok=2, sliding_window=None
+    ),
     "qwen2_moe": _entry(
         "Qwen2Moe", "ForCausalLM", rows.unpadded_words,
         {

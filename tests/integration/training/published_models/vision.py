@@ -157,5 +157,6 @@ TIMM = {
     "repvgg": _timm("repvgg_a0", large=True),
     "levit": _timm("levit_128s", 224, large=True),
     "nfnet": _timm("nf_resnet26", large=True),
+    "vit_positions": _timm("test_vit2", 160),  # it resizes what it knows of positions, in single precision
     "cait": _timm("cait_xxs24_224", img_size=32, depth=2, embed_dim=12, num_heads=2),
 }

@@ -101,7 +101,7 @@ def test_the_stages_are_the_model(traced, name):
 def test_no_stage_is_empty():
     graph = LayerGraph(tuple(Layer(str(i), 0.0, 0.0, 1.0) for i in range(4)), ((0, 1), (1, 2), (2, 3)))
     assert sorted(sum(cut_layers(graph, 4), ())) == [0, 1, 2, 3]
-    with pytest.raises(TrainingError, match="too few for 5 stages"):
+    with pytest.raises(TrainingError, match="too few for 5 stages: it can be cut between 0, 1, 2, 3; take fewer"):
         cut_layers(graph, 5)
 
 
