@@ -128,7 +128,9 @@ class ConnectionGate:
             return busy or self._oldest_useless(own.peer, but)
         most = self._connections.largest_share()
         victim = self._oldest_useless(most.peer if most else "", but) or self._oldest_useless(None, but)
-        if most is None or mode is BusyEnd.NEVER or most.held <= shares[0].held + 1:
+        if most is None or mode is BusyEnd.NEVER:
+            return victim
+        if mode is BusyEnd.FOR_OTHERS and most.held <= shares[0].held + 1:
             return victim
         busy = self._oldest_busy(most.peer, but)
         return (busy or victim) if mode is BusyEnd.FOR_ALL else (victim or busy)

@@ -1,4 +1,4 @@
-"""The bytes of others' messages that a worker keeps: while they wait for other inputs, in its queue, and while they run.
+"""The bytes of others' messages that a worker keeps: while they wait for other inputs, for their run, and in it.
 
 Whoever may send messages may send large ones for requests that nobody knows. So bytes count by the process that sent
 them, and the one that holds most has to give some up first.
@@ -13,7 +13,10 @@ NO_CLAIM: Claim = ("", 0)
 
 
 class HeldInputs:
-    """At most `limit` bytes (None: any number). Invariant: `held` is the sum of `by_sender`, in which all are above 0."""
+    """At most `limit` bytes (None: any number).
+
+    Invariant: `held` is the sum of `by_sender`, in which all are above 0.
+    """
 
     __slots__ = ("by_sender", "held", "limit")
 

@@ -13,7 +13,7 @@ SMALL_BYTES = 2**16  # messages up to this size are not looked through
 MAX_OVERHEAD_BYTES = 2**23  # by which a parsed message may exceed its bytes
 _ITEM_BYTES = 128  # of a submessage, a text or bytes besides their content
 _NUMBER_BYTES = 8
-_UNPACKED_BYTES = 64  # of a number with a tag of its own: less memory than that, but as much time to look at
+_UNPACKED_BYTES = 64  # of a tag of numbers: less memory than that, but as much time to look at
 _GROUPS = 2**62  # more than any limit: no message here has groups
 _FIXED = {1: 8, 5: 4}
 
@@ -45,7 +45,7 @@ def _overhead_bytes(descriptor: Any, data: memoryview, most: int) -> int:
             if kind is None:
                 size += _ITEM_BYTES
             elif isinstance(kind, bool):
-                size += length * (_NUMBER_BYTES - 1) if kind else 0
+                size += _UNPACKED_BYTES + (length * (_NUMBER_BYTES - 1) if kind else 0)
             else:
                 size += _overhead_bytes(kind, data[at : at + length], most - size)
             at += length

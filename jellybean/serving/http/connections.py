@@ -159,7 +159,7 @@ class HttpPort:
 
 
 class _HandlerTransport:
-    """The transport of a connection as aiohttp's handler sees it, which pauses the connection for reasons of its own."""
+    """The transport of a connection as aiohttp's handler sees it, which pauses reading for reasons of its own."""
 
     def __init__(self, connection: HttpConnection, transport: asyncio.Transport) -> None:
         self._connection, self._transport = connection, transport

@@ -181,10 +181,11 @@ class Audits:
         except InvalidInputError as error:
             self._lose(audit, str(error))
             return
-        before = audit.answer.size
-        if audit.answer.add(path, message.tensor):
+        answer = audit.answer
+        parts, size = answer.parts, answer.size
+        if answer.add(path, message.tensor):
             self._compare(audit)
-        elif excess := audit.parts.keep(sender, audit.answer.size - before):
+        elif excess := audit.parts.keep(sender, answer.parts - parts, answer.size - size):
             self._lose(audit, excess)
 
     def _compare(self, audit: _Audit) -> None:

@@ -345,14 +345,14 @@ class InFlightRequests:
             self._fail_attempt(attempt, Outcome(grpc.StatusCode.INTERNAL, f"answer of {sink}: {error}"))
             return
         answer = attempt.answers[sink]
-        before = answer.size
+        parts, size = answer.parts, answer.size
         if answer.add(path, message.tensor):
             attempt.missing.discard(sink)
         if not attempt.missing:
             self._finish(attempt.request, attempt)
             return
         attempt.parts = attempt.parts or IncompleteAnswer(self._incomplete)
-        if excess := attempt.parts.keep(sender, answer.size - before):
+        if excess := attempt.parts.keep(sender, answer.parts - parts, answer.size - size):
             self._fail_attempt(attempt, Outcome(grpc.StatusCode.INTERNAL, f"answer of {sink}: {excess}"))
 
 

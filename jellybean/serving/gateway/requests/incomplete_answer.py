@@ -20,18 +20,18 @@ class IncompleteAnswer:
         self._claims: list[tuple[PeerShare, int]] = []
         self.size = 0  # bytes of its tensors
 
-    def keep(self, worker: str, size: int) -> str:
-        """Count a part that a worker has sent; else why it cannot be kept."""
+    def keep(self, worker: str, parts: int, size: int) -> str:
+        """Count parts of `size` bytes that a worker has sent; else why they cannot be kept."""
         self.size += size
         if self.size > MAX_TENSOR_BYTES:
             return f"the answer has {self.size} bytes before it is complete, above the limit of {MAX_TENSOR_BYTES}"
-        share = self._limit.share_of(worker)
-        if not share.take(size + _PART_BYTES):
+        share, kept = self._limit.share_of(worker), parts * _PART_BYTES + size
+        if kept and not share.take(kept):
             return (
                 f"incomplete answers of {self._limit.held} bytes are kept, {share.held} of them of worker {worker}: "
-                f"{size} more would be above its share of {self._limit.total}"
+                f"{kept} more would be above its share of {self._limit.total}"
             )
-        self._claims.append((share, size + _PART_BYTES))
+        self._claims.append((share, kept))
         return ""
 
     def release(self) -> None:

@@ -32,6 +32,11 @@ class SinkAnswer:
         self._leaves: dict[tuple[int, ...], agent_pb2.Tensor | None] = {}
         self._share = Fraction(0)
 
+    @property
+    def parts(self) -> int:
+        """Number of leaves."""
+        return len(self._leaves)
+
     def add(self, path: FanOutPath, tensor: agent_pb2.Tensor) -> bool:
         """Add one leaf; True when the answer is now complete.
 

@@ -31,6 +31,7 @@ def cells(limits: PortLimits) -> list[str]:
         time(limits.body_s),
         f"{limits.streams:,}",
         size(limits.message_bytes),
+        limits.busy_end.value,
     ]
 
 

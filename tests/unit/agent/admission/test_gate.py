@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from jellybean_agent import PORT_LIMITS, Admission, ConnectionGate, Entry, ListeningPort, PortLimits
+from jellybean_agent.admission.limits import BusyEnd
 from tests.support.simulated_time import run_in_simulated_time
 
 LIMITS = replace(PORT_LIMITS[ListeningPort.CLIENTS], connections=8, first_call_s=5.0, idle_s=60.0)
@@ -162,5 +163,39 @@ def test_one_identity_behind_many_addresses_has_one_share() -> None:
         last = port.connect("alice", "10.0.1.1")
         assert last is not None
         assert last.identify("alice")
+
+    run_in_simulated_time(run)
+
+
+def test_of_connections_with_calls_that_last_the_oldest_ends_for_a_probe() -> None:
+    """At the port for health: a watch lasts, a check takes no time, and who probes may have the watcher's address."""
+
+    async def run() -> None:
+        port = Connections(replace(LIMITS, busy_end=BusyEnd.FOR_ALL))
+        for number in range(20):
+            port.busy(f"watch {number}")
+        assert port.connect("probe of the same address") is not None
+        assert port.connect("probe of another", "kubelet") is not None
+        names = [name for name, _ in port.ended]
+        assert names == [f"watch {number}" for number in range(len(names))]
+        for number in range(20, 25):
+            port.busy(f"watch {number}")
+        assert not any(name.startswith("probe") for name, _ in port.ended), "watches end before who asks nothing yet"
+
+    run_in_simulated_time(run)
+
+
+def test_of_pages_that_wait_one_ends_for_an_address_with_fewer() -> None:
+    async def run() -> None:
+        port = Connections(replace(LIMITS, busy_end=BusyEnd.FOR_OTHERS))
+        for number in range(7):
+            port.busy(f"page {number}")
+        assert port.connect("the eighth") is None, "its own pages wait, and go on waiting"
+        assert [port.busy(f"{name} 0", name) for name in ("bob", "carol")]
+        assert port.ended == [("page 0", "to make room")]
+        port = Connections(replace(LIMITS, connections=2, busy_end=BusyEnd.FOR_OTHERS))
+        port.busy("one", "bob")
+        port.busy("two", "carol")
+        assert port.connect("three", "dave") is None, "nobody has more than one"
 
     run_in_simulated_time(run)

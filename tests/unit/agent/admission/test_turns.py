@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 
+from jellybean_agent import Admission
 from jellybean_agent.admission.turns import TURN_S, PeerTurn, PeerTurns
 from jellybean_agent.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, frame
 from jellybean_agent.rpc.hpack import encode_headers
@@ -184,6 +185,69 @@ def test_a_connection_that_waits_counts_for_its_peer_and_no_more_once_it_is_lost
             client.transport.abort()
         await settle(30)
         assert memory.held == 0
+
+    run_in_simulated_time(test)
+
+
+def test_work_that_takes_more_than_a_turn_is_owed() -> None:
+    async def test(clock: Clock, turn: PeerTurn) -> None:
+        began_s, _ = turn.begin()
+        clock.now_s += 4.5 * TURN_S
+        turn.end(began_s)
+        called: list[int] = []
+        turns = 0
+        turn.wait(lambda: called.append(turns))
+        while not called:
+            assert turn.is_used_up
+            await asyncio.sleep(0)
+            turns += 1
+        assert called == [3], "in the fourth turn"
+
+    run(test)
+
+
+def test_work_within_work_is_counted_once_and_has_the_same_end() -> None:
+    async def test(clock: Clock, turn: PeerTurn) -> None:
+        began_s, until_s = turn.begin()
+        clock.now_s += 0.25 * TURN_S
+        within_s, within_until_s = turn.begin()
+        assert within_until_s == until_s
+        clock.now_s += 0.25 * TURN_S
+        turn.end(within_s)
+        assert not turn.is_used_up
+        turn.end(began_s)
+        _, until_s = turn.begin()
+        assert until_s - clock.now_s == 0.5 * TURN_S
+
+    run(test)
+
+
+def test_what_was_begun_goes_on_before_what_waits() -> None:
+    async def test(clock: Clock, turn: PeerTurn) -> None:
+        called: list[str] = []
+        turn.wait(lambda: called.append("new"))
+        turn.wait(lambda: called.append("begun"), is_first=True)
+        await turn.next()
+        assert called == ["begun", "new"]
+
+    run(test)
+
+
+def test_a_client_whose_connections_wait_for_too_many_bytes_is_cut_off() -> None:
+    async def test() -> None:
+        server = CallServer(Admission(request_bytes=5 * 2**17), clock=ticking())
+        clients = [Http2Client(server.port) for _ in range(4)]
+        for client in clients:
+            await client.greet()
+        for client in clients:
+            client.transport.receive(b"".join(call(2 * number + 1) for number in range(400)))
+        assert [client.connection.waits_for_turn for client in clients] == [True, True, False, False]
+        frames = await clients[3].frames()
+        assert b"too many connections of this client wait" in frames[-1].payload
+        for client in clients:
+            client.transport.abort()
+        await settle(30)
+        assert server.server.admission.bytes.held == 0
 
     run_in_simulated_time(test)
 

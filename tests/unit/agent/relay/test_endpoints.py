@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import socket
 import ssl
 import struct
 
 import pytest
 
+from jellybean_agent.admission.turns import TURN_S, PeerTurns
 from jellybean_agent.relay.endpoints import Endpoint, Sink, TlsEndpoint
 from tests.support.http2_client import settle
 from tests.support.memory_connection import MemoryTransport
@@ -107,5 +110,41 @@ def test_a_close_waits_a_moment_for_the_peer_to_read_and_close() -> None:
         assert ended.transport.is_closing(), "at once, as its peer has ended"
         await asyncio.sleep(2.0)
         assert not ended.transport.is_aborted
+
+    in_simulated_time(test)
+
+
+def test_handshakes_of_an_address_take_turns_and_a_silent_one_takes_no_memory() -> None:
+    async def test() -> None:
+        ticks, made = itertools.count(), list[ssl.SSLObject]()
+        turn = PeerTurns(lambda: next(ticks) * TURN_S).of("10.0.0.1")
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        outgoing = ssl.MemoryBIO()
+        hello = client.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="x")
+        with contextlib.suppress(ssl.SSLWantReadError):
+            hello.do_handshake()
+
+        def wrap(incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:
+            made.append(client.wrap_bio(incoming, outgoing, server_hostname="x"))
+            return made[-1]
+
+        def accept() -> MemoryTransport:
+            endpoint = TlsEndpoint(wrap, Sink(), BUFFER, is_server=True)
+            transport = MemoryTransport(endpoint, Connection.socket)
+            transport.holds_back = True
+            transport.connect()
+            endpoint.turn = turn
+            return transport
+
+        flood, silent = [accept() for _ in range(3)], accept()
+        assert made == []
+        data = outgoing.read()
+        for transport in flood:
+            transport.receive(data)
+        assert len(made) == 1
+        assert [transport.is_reading for transport in (*flood, silent)] == [True, False, False, True]
+        while len(made) < 3:
+            await settle()
+        assert len(silent.take()) == 0
 
     in_simulated_time(test)

@@ -177,3 +177,26 @@ def test_an_offer_ends_only_once() -> None:
         assert connection.take() == ACCEPTED
 
     in_simulated_time(test)
+
+
+def test_who_asks_for_a_worker_takes_turns_with_others() -> None:
+    async def test() -> None:
+        pool, started = OfferPool("a", LIMITS), list[str]()
+
+        async def ask(asker: str) -> None:
+            await pool.started(asker)
+            started.append(asker)
+
+        tasks = [asyncio.create_task(ask(asker)) for asker in ("box", "box", "box", "box", "", "third")]
+        await settle()
+        assert pool.waiting == 6
+        for _ in tasks:
+            offered = Offered(pool)
+            await settle()
+            offered.connection.receive(STARTED)
+            await settle()
+        assert started == ["box", "", "third", "box", "box", "box"]
+        await asyncio.gather(*tasks)
+        assert pool.waiting == 0
+
+    in_simulated_time(test)

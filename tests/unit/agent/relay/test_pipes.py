@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jellybean_agent.relay.connector import ConnectError, PausedSink, Pipes
+from jellybean_agent.relay.connector import LOCAL, ConnectError, PausedSink, Pipes
 from jellybean_agent.relay.limits import RelayLimits
 from jellybean_agent.relay.pipe import Pipe
 from jellybean_agent.relay.traffic import FROM_WORKER, TO_WORKER, Traffic
@@ -260,3 +260,19 @@ def test_the_end_comes_at_once_without_pipes_or_when_the_last_has_ended() -> Non
         assert loop.time() - began_s < 7.0
 
     in_simulated_time(test)
+
+
+def test_who_asks_for_a_worker_leaves_room_for_others() -> None:
+    pipes = Pipes(Traffic(), RelayLimits(pipes=16))
+    held = [pipes.reserve("a", TO_WORKER, "box") for _ in range(14)]
+    with pytest.raises(ConnectError, match="worker a has 14 connections"):
+        pipes.reserve("a", TO_WORKER, "box")
+    held += [pipes.reserve("a", TO_WORKER, LOCAL) for _ in range(2)]
+    with pytest.raises(ConnectError, match="worker a has 16 connections"):
+        pipes.reserve("a", TO_WORKER, "third")
+    alone = [pipes.reserve("a", FROM_WORKER) for _ in range(16)]  # nobody else asks in its name
+    with pytest.raises(ConnectError):
+        pipes.reserve("a", FROM_WORKER)
+    for room in (*held, *alone):
+        room.close()
+    assert pipes.reserve("a", TO_WORKER, "third")

@@ -16,7 +16,7 @@ from jellybean_agent.admission.turns import TURN_S, PeerTurns
 from jellybean_agent.rpc.frames import PREFACE, frame
 from jellybean_agent.rpc.tls import listener as tls_listener
 from jellybean_agent.rpc.tls.listener import SERVER_ALPN, TlsLimits, TlsListener
-from jellybean_agent.rpc.tls.transport import TlsTransport
+from jellybean_agent.rpc.tls.transport import READ_BYTES, TlsTransport
 from jellybean_agent.rpc.unix_socket_frames import STREAMS_ALPN
 from jellybean_agent.security.identity import identities
 from jellybean_agent.security.tls_context import ReloadingTlsContext, TlsSettings, client_context
@@ -444,5 +444,43 @@ def test_handshakes_of_an_address_without_time_wait_and_hold_up_no_other_address
                 client.step()
         assert [client.step() for client in clients] == [True] * 4
         assert all(client.connection.is_reading for client in clients)
+
+    in_simulated_time(folders, TlsLimits(), test)
+
+
+def test_records_wait_for_the_turn_of_their_client(folders: tuple[CertificateFolder, CertificateFolder]) -> None:
+    """However many records there are, and however small: decryption is work of the client."""
+
+    async def test(listener: Listener) -> None:
+        client = listener.client().shake_hands()
+        client.send(PREFACE + settings())
+        await client.read()
+        listener.calls.port.turns.of(ALICE.uri)
+        ticks = itertools.count()
+        transport = client.connection.protocol
+        transport.turn = PeerTurns(lambda: next(ticks) * TURN_S / 4).of("flood")  # type: ignore[attr-defined]
+        transport.memory = memory = listener.calls.server.admission.bytes.share_of("flood")  # type: ignore[attr-defined]
+        client.connection.holds_back = True
+        for octet in unary_call(1, b"x" * 300):
+            client.tls.write(bytes([octet]))
+        client._exchange()
+        assert not client.connection.is_reading
+        assert memory.held == READ_BYTES
+        for _ in range(100):
+            await settle()
+        assert content(split_frames(await client.read()), 1) == message(b"x" * 300)
+        assert client.connection.is_reading
+        assert memory.held == 0
+
+    in_simulated_time(folders, TlsLimits(), test)
+
+
+def test_a_silent_connection_has_no_tls_object(folders: tuple[CertificateFolder, CertificateFolder]) -> None:
+    async def test(listener: Listener) -> None:
+        silent = listener.accept()
+        assert not hasattr(silent.protocol, "tls")
+        silent.abort()
+        client = listener.client().shake_hands()
+        assert client.connection.protocol.tls is not None  # type: ignore[attr-defined]
 
     in_simulated_time(folders, TlsLimits(), test)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import math
 import os
@@ -16,6 +17,7 @@ import grpc
 import pytest
 
 from jellybean_agent import CALL, FRAME, GREETING, HEAD, tls_auth_context
+from jellybean_agent.admission.turns import TURN_S, PeerTurns
 from jellybean_agent.rpc.http2 import Http2Connection
 from jellybean_agent.rpc.unix_socket import UnixSocketConnection
 from jellybean_agent.rpc.unix_socket_frames import CANCEL, END, FAILED, MESSAGE, OPEN, REPLY, STREAMS_GREETING
@@ -381,3 +383,26 @@ def test_lengths_of_the_protocol_are_those_of_its_first_version() -> None:
     assert (FRAME.size, HEAD.size) == (struct.calcsize("<IIB"), struct.calcsize("<dHH"))
     assert (CALL, CANCEL, REPLY, FAILED, OPEN, MESSAGE, END) == (0, 1, 2, 3, 4, 5, 6)
     assert (GREETING, STREAMS_GREETING) == (b"JELLYBEAN LANE 1\n", b"JELLYBEAN LANE 2\n")
+
+
+def test_a_flood_of_frames_from_elsewhere_takes_turns_with_others(sockets: socket.socket) -> None:
+    """As of gRPC: a client may choose the protocol of streams, whose small frames cost it nothing."""
+
+    async def run() -> None:
+        ticks = itertools.count()
+        server = CallServer(clock=lambda: next(ticks) * TURN_S / 20)
+        flood, other = (Client(server, sockets, b"", is_remote=True) for _ in range(2))
+        flood.transport.holds_back = True
+        other.transport.protocol._turn = PeerTurns(lambda: 0.0).of("other")  # type: ignore[attr-defined]
+        count = 2000
+        flood.transport.receive(b"".join(framed(number, OPEN, head("/a/b")) for number in range(1, count + 1)))
+        assert not flood.transport.is_reading
+        assert await other.send(framed(1, OPEN, head(BIDI)) + framed(1, MESSAGE, b"x")) == [(1, MESSAGE, b"x")]
+        answers = await flood.answers()
+        assert 0 < len(answers) < count
+        while len(answers) < count:
+            answers += await flood.answers()
+        assert [number for number, _, _ in answers] == [*range(1, count + 1)]
+        assert flood.transport.is_reading
+
+    run_in_simulated_time(run)

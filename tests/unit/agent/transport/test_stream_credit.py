@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from jellybean_agent.transport.inboxes import HEARTBEAT_S, INITIAL_CREDIT
+from jellybean_protos.agent.v1 import agent_pb2
 from tests.unit.agent.transport.timed_streams import Receiver, Sender, names, pause, with_receiver
 
 
@@ -67,6 +68,26 @@ def test_a_heartbeat_comes_each_half_second_without_other_credit(tmp_path: Path)
             sender.put(*range(16 * number, 16 * number + 16))
             await pause(HEARTBEAT_S / 4)
         assert len(sender.credits) in (40, 41)
+        await sender.peer.close()
+
+    with_receiver(tmp_path, test)
+
+
+def test_what_waits_for_a_receiver_without_credit_is_bounded(tmp_path: Path) -> None:
+    async def test(receiver: Receiver) -> None:
+        receiver.is_silent = True
+        sender = Sender(receiver, queued_bytes=1000)
+        sender.peer.start()
+        for number in range(4):
+            sender.peer.put(agent_pb2.Message(request_id=str(number)), data=bytes(400))
+        await pause()
+        reason = "it takes no messages: 800 bytes wait for it"
+        assert sender.lost == [("b-1", reason, ["2"]), ("b-1", reason, ["3"])]
+        assert sender.peer.queued == 2
+        sender.peer.forget("0")
+        sender.peer.put(agent_pb2.Message(request_id="4"), data=bytes(400))
+        await pause()
+        assert sender.peer.queued == 2
         await sender.peer.close()
 
     with_receiver(tmp_path, test)

@@ -96,3 +96,18 @@ def test_the_id_of_a_call_is_known_to_nobody_else() -> None:
     ids = [one.add("double", [], lambda _: None) for one in (calls, calls, others)]
     assert len({name.rpartition("-")[0] for name in ids}) == 2
     assert all(len(name) >= len("direct-") + 16 for name in ids)
+
+
+def test_clients_share_the_calls_in_flight() -> None:
+    calls = DirectCalls()
+    ids = [calls.add("op", X, print, "many") for _ in range(40)]
+    assert [bool(request) for request in ids] == [True] * MAX_DIRECT_CALLS + [False] * (40 - MAX_DIRECT_CALLS)
+    other = calls.add("op", X, print, "other")
+    assert other
+    assert len(calls) == len(calls.take_unsubmitted()) == MAX_DIRECT_CALLS + 1
+    calls.fail(ids[0], AgentError("it failed"))
+    calls.drop(ids[1])
+    calls.answer({ids[2]: {}})
+    assert [bool(calls.add("op", X, print, "many")) for _ in range(3)] == [True, True, False], "the other one has some"
+    calls.fail_all(AgentError("the end"))
+    assert all(calls.add("op", X, print, "many") for _ in range(MAX_DIRECT_CALLS))

@@ -292,3 +292,19 @@ def test_audits_in_flight_are_lost_at_the_end(audited: PlanView) -> None:
             assert not found.gateway.plans.served.has_attempts
 
     run(test())
+
+
+@pytest.mark.parametrize(("count", "reason"), [(2**18, "larger than max"), (2**17, "has too many small parts")])
+def test_a_description_without_end_leaves_its_worker_out(two: PlanView, count: int, reason: str) -> None:
+    """Read whole, a compromised box would hold the gateway up for seconds each time it is asked what it is."""
+
+    async def test() -> None:
+        async with served(two, away=("edge-2",)) as found:
+            worker = found.workers["edge-2"]
+            worker.status.MergeFromString(b"\x7a\x00" * count)  # parts that this version does not know
+            await worker.start()
+            await until(lambda: reason in found.gateway.status().reasons["edge-2"])
+            assert found.gateway.status().state == "degraded"
+            assert (await found.gateway.infer(INPUTS, 5.0))[0] is None
+
+    run(test())

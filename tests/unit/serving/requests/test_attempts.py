@@ -16,7 +16,7 @@ from jellybean.serving.gateway.requests.counters import RequestCounters
 from jellybean.serving.gateway.requests.in_flight import InFlightRequests
 from jellybean.serving.gateway.tracing import NOT_TRACED, NoTracer
 from jellybean.serving.outcomes import Outcome
-from jellybean_agent import encode_tensor
+from jellybean_agent import SharedLimit, encode_tensor
 from jellybean_protos.agent.v1 import agent_pb2
 
 
@@ -131,3 +131,64 @@ def test_a_plan_with_other_sinks_does_not_take_a_lost_request_over() -> None:
     assert outcome is not None
     assert outcome.status is grpc.StatusCode.INVALID_ARGUMENT
     assert "other sinks" in outcome.reason
+
+
+def child(index: int, size: int, sender: str = "w", count: int = 65_536) -> Step:
+    """A child of the answer, of so many bytes."""
+    tensor = agent_pb2.Tensor(dtype="uint8", shape=[1, size], data=bytes(size))
+    path = [agent_pb2.Position(index=index, count=count)]
+    message = agent_pb2.Message(upstream="s", tensor=tensor, path=path)
+
+    def receive(requests: InFlightRequests, key: str) -> None:
+        message.request_id = key
+        requests.receive(message, sender)
+
+    return receive
+
+
+def test_children_without_end_fail_their_request() -> None:
+    (outcome,) = _results([Plan("s", depth=1)], *(child(index, 2**24) for index in range(5)))
+    assert outcome is not None
+    assert outcome.status is grpc.StatusCode.INTERNAL
+    assert (
+        outcome.reason
+        == f"answer of s: the answer has {5 * 2**24} bytes before it is complete, above the limit of {2**26}"
+    )
+
+
+def test_workers_share_the_bytes_of_incomplete_answers() -> None:
+    """One that has its share fails its own request; another one's goes on."""
+    limit, results = SharedLimit(10_000), dict[str, Outcome | None]()
+
+    async def serve() -> None:
+        requests = InFlightRequests(
+            lambda: Plan("s", depth=1),  # type: ignore[return-value, arg-type]
+            RequestCounters(),
+            NoTracer(),
+            max_in_flight=16,
+            timeout_s=60.0,
+            incomplete=limit,
+        )
+
+        def submit(name: str) -> str:
+            requests.submit({"x": _tensor(2)}, None, "", NOT_TRACED, lambda outcome, _: results.update({name: outcome}))
+            return list(requests._attempts)[-1]
+
+        greedy, other = submit("greedy"), submit("other")
+        for index in range(7):
+            child(index, 600, "box")(requests, greedy)
+        assert results == {}
+        held = limit.held
+        child(1, 600, "box")(requests, greedy)
+        assert limit.held == held, "what comes again is not kept"
+        child(7, 600, "box")(requests, greedy)
+        assert (results["greedy"] or Outcome(grpc.StatusCode.OK, "")).reason.startswith(
+            "answer of s: incomplete answers"
+        )
+        child(0, 600, "honest", count=2)(requests, other)
+        assert limit.held > 0
+        child(1, 600, "honest", count=2)(requests, other)
+        assert results["other"] is None
+        assert limit.held == 0
+
+    asyncio.run(serve())
