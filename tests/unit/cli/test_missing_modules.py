@@ -18,6 +18,7 @@ from tests.support.paths import ROOT
 
 ALL = [module for modules in MODULES_OF_EXTRAS.values() for module in modules]
 MODULE_OF = {  # requirement -> its module, where that has another name
+    "PyYAML": "yaml",
     "prometheus-client": "prometheus_client",
     "grpcio-health-checking": "grpc_health",
     "grpcio-reflection": "grpc_reflection",
