@@ -54,8 +54,8 @@ def attacks(smoke: bool) -> Result:
         topic=Topic.SERVING,
         method=f"A gateway and an agent with mutual TLS. A client sends {RATE_PER_S} requests a second for "
         f"{seconds:g} s, alone and then beside an attacker, {rounds} times. The attacker is a process of its own with "
-        "another client's certificate and the lowest priority. Percentiles are of all requests of a kind. Memory is the gateway's resident "
-        "memory before, and the most during the attack. All processes share the cores.",
+        "another client's certificate and the lowest priority. Percentiles are of all requests of a kind. Memory is "
+        "the gateway's resident memory before, and the most during the attack. All processes share the cores.",
         reference=f"{SPREAD} times the memory before, and the {BUDGET_MIB} MiB that a process may keep of requests.",
         tables=(
             Table.of(
