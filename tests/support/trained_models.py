@@ -168,6 +168,9 @@ def _object(name: str) -> Any:
     return getattr(importlib.import_module(place), function)
 
 
+_SMALL = 1e-6  # a tensor below it is 0 but for rounding, as a bias before batch norm that begins at 0
+
+
 def difference(found: State, expected: State) -> tuple[float, str]:
     """(largest difference relative to the largest number of the tensor, its name); infinity if one is missing."""
     worst = 0.0, ""
@@ -178,7 +181,7 @@ def difference(found: State, expected: State) -> tuple[float, str]:
             return float("inf"), name
         wide = torch.complex128 if value.is_complex() else torch.float64
         far = (found[name].to(wide) - value.to(wide)).abs().max() if value.numel() else torch.zeros(())
-        scale = max(1e-12, float(value.to(wide).abs().max())) if value.numel() else 1.0
+        scale = max(_SMALL, float(value.to(wide).abs().max())) if value.numel() else 1.0
         relative = float("inf") if not far.isfinite() else float(far) / scale
         worst = max(worst, (relative, name))
     return worst

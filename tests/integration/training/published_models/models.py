@@ -20,6 +20,7 @@ PUBLISHED: Mapping[str, Published] = {**HUGGING_FACE, **TORCHVISION, **TIMM}
 # What no graph can follow on several devices: a loss in forward that decides by values or by the number of rows, loops
 # over rows, statistics that activation checkpointing counts twice, and an evaluation that writes into the weights.
 REFUSED_IN_STAGES = frozenset({"deberta_v2", "qwen2_moe", "clip", "retinanet", "tv_densenet", "rwkv"})
+REFUSED_IN_COPIES = frozenset({"rwkv"})  # it writes down in Python whether its weights are scaled for evaluation
 _TWO = ("1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "chimera")
 _THREE = ("zb-h1", "1f1b", "gpipe", "zb-v")
 _OPTIMIZERS = (

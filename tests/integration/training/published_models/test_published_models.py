@@ -10,7 +10,13 @@ torch = pytest.importorskip("torch", reason="training needs torch: pip install '
 pytest.importorskip("transformers", reason=NotInstalled.TRANSFORMERS)
 
 from tests.integration.training.compared import compared
-from tests.integration.training.published_models.models import LAYOUTS, PUBLISHED, REFUSED_IN_STAGES, training_of
+from tests.integration.training.published_models.models import (
+    LAYOUTS,
+    PUBLISHED,
+    REFUSED_IN_COPIES,
+    REFUSED_IN_STAGES,
+    training_of,
+)
 from tests.support.rank_pool import RankPool
 
 torch.set_num_threads(1)
@@ -27,7 +33,7 @@ def _check(name, layout, pool) -> None:
     verdict = compared(training_of(name, layout), pool)
     assert not verdict.wrong, str(verdict)
     refused = name in REFUSED_IN_STAGES and layout in ("two", "three")
-    refused |= layout == "replicas" and not PUBLISHED[name].divided
+    refused |= layout == "replicas" and (name in REFUSED_IN_COPIES or not PUBLISHED[name].divided)
     assert bool(verdict.refusal) is refused, str(verdict)
 
 
