@@ -20,7 +20,20 @@ PACKAGES = frozenset({"jellybean", "jellybean_solver", "jellybean_agent", "jelly
 MODULES_OF_EXTRAS = {
     "agent": ("numpy", "prometheus_client", "grpc_health", "grpc_reflection", "cryptography", "onnxruntime"),
     "plan": (
-        *("pulp", "highspy", "pydantic", "ruamel", "typer", "rich", "onnx", "PIL", "psutil", "sqlalchemy", "jinja2"),
+        *(
+            "pulp",
+            "highspy",
+            "pydantic",
+            "ruamel",
+            "yaml",
+            "typer",
+            "rich",
+            "onnx",
+            "PIL",
+            "psutil",
+            "sqlalchemy",
+            "jinja2",
+        ),
         *("matplotlib", "pydantic_core", "annotated_types", "markupsafe"),
     ),
     "ledger-postgres": ("psycopg",),
