@@ -192,14 +192,19 @@ def replan(
     if problem.is_for_ways:
         return _beside_mixture(problem, kept, start, search, limit)
     budget, gap = problem.slo.budget_usd_per_h, DEFAULT_GAP if search.gap is None else search.gap
-    outcome = cheapest(
-        Fleet(network, search.assignment),
-        problem.accuracy_target,
-        gap=gap,
-        clock=limit,
-        running=start,
-        budget=float("inf") if budget is None else budget,
-    )
+    try:
+        outcome = cheapest(
+            Fleet(network, search.assignment),
+            problem.accuracy_target,
+            gap=gap,
+            clock=limit,
+            running=start,
+            budget=float("inf") if budget is None else budget,
+        )
+    except OutOfTimeError:  # while the program was still written down
+        if broken:
+            raise
+        return kept
     bound_usd = outcome.bound * settings.horizon_h
     kept = replace(kept, bound_usd=bound_usd, tried=outcome.tried)
     if outcome.found is None:

@@ -64,7 +64,7 @@ def test_it_answers_with_an_error_and_goes_on(both: SecondProcess) -> None:
         simulated(nowhere, 2, None)
     process = both._process
     assert process is not None and process.stdin is not None and process.stdout is not None
-    pickle.dump((nowhere, 2, None), process.stdin)
+    pickle.dump((nowhere, 2, None, None), process.stdin)
     process.stdin.flush()
     assert isinstance(pickle.load(process.stdout), type(here.value))
     assert both.simulate(PLAN, [3, 4], None) == [simulated(PLAN, seed, None) for seed in (3, 4)]
