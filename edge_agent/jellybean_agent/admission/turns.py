@@ -65,7 +65,9 @@ class PeerTurn:
         """The work is done, or has stopped."""
         self._depth -= 1
         if not self._depth:
-            self.charge(self.clock() - began_s)
+            self._used_s += self.clock() - began_s
+            if not self._is_scheduled:
+                self._schedule()
 
     def charge(self, used_s: float) -> None:
         """Count time that was used, or will be in this turn."""

@@ -51,12 +51,14 @@ class StreamReceiver(Protocol):
 class Caller:
     """What a connection counts as: at the gate of its port, and of the limits on its peer's calls and bytes.
 
-    `turn`: its peer's time at the event loop. `is_privileged`: may use what is reserved for administrators.
+    `waiting`: the peer's share of what was read and waits for its turn. `turn`: its time at the event loop.
+    `is_privileged`: may use what is reserved for administrators.
     """
 
     entry: Entry
     calls: PeerShare
     bytes: PeerShare
+    waiting: PeerShare
     turn: PeerTurn
     is_privileged: bool
 

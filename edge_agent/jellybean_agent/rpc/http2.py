@@ -188,7 +188,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             if is_over:
                 return
         if not self.waits_for_turn and self._out.transport is not None:
-            if not caller.bytes.take(_WAITING_BYTES):
+            if not caller.waiting.take(_WAITING_BYTES):
                 raise BrokenError(ENHANCE_YOUR_CALM, "too many connections of this client wait for their turn")
             self.waits_for_turn = True
             self._out.transport.pause_reading()
@@ -198,7 +198,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         """The peer's next turn."""
         self.waits_for_turn = False
         if self.responses.caller is not None:
-            self.responses.caller.bytes.give(_WAITING_BYTES)
+            self.responses.caller.waiting.give(_WAITING_BYTES)
         self._resume_reading()
 
     def _parse(self, clock: Callable[[], float], until_s: float) -> bool:

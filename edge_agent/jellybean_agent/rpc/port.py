@@ -80,12 +80,12 @@ class RpcPort:
         is_privileged = self._port is ListeningPort.OWNER or (identity is not None and identity.role in _PRIVILEGED)
         admission = self._admission
         calls, memory = self._calls_limit.share_of(who), admission.bytes.share_of(who)
-        return Caller(entry, calls, memory, self.turns.of(who), is_privileged)
+        return Caller(entry, calls, memory, admission.waiting.share_of(who), self.turns.of(who), is_privileged)
 
     def shares_of(self, auth: AuthContext, peer: str) -> tuple[PeerTurn, PeerShare]:
-        """The time of a peer at the event loop, and its share of the bytes. `peer`: of its connection."""
+        """The time of a peer at the event loop, and its share of the bytes that wait for it. `peer`: its address."""
         who = _peer_of(auth, peer)
-        return self.turns.of(who), self._admission.bytes.share_of(who)
+        return self.turns.of(who), self._admission.waiting.share_of(who)
 
     def closed(self, connection: OpenConnection, caller: Caller | None) -> None:
         self.connections.discard(connection)

@@ -27,6 +27,7 @@ from jellybean_agent import (
     Entry,
     Handshakes,
     ListeningPort,
+    PeerShare,
     PeerTurn,
     PeerTurns,
     PlanViewError,
@@ -73,6 +74,10 @@ class HttpPort:
     def turns(self) -> PeerTurns:
         """The time of each peer at the event loop."""
         return self._admission.turns
+
+    def waiting_of(self, client: str) -> PeerShare:
+        """The client's share of the bytes that wait for its turn."""
+        return self._admission.waiting.share_of(client)
 
     def use_handlers(self, make_handler: Callable[[], Any]) -> None:
         """Make aiohttp's protocol of each connection so. PlanViewError if this aiohttp leaves headers without a limit.
@@ -139,7 +144,7 @@ class HttpPort:
         identity = next(iter(identities(auth)), None)
         peer = peer_name(transport)
         client = peer_network(peer) if identity is None else identity.uri
-        transport.turn, transport.memory = self.turns.of(client), self._admission.bytes.share_of(client)
+        transport.turn, transport.memory = self.turns.of(client), self.waiting_of(client)
         if identity is None or transport.entry is None:
             return HttpConnection(self, HttpCaller(client, auth, peer))
         if not transport.entry.identify(identity.uri):
@@ -184,6 +189,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._client: HttpClient | None = None
         self._head_bytes = 0
         self._turn: PeerTurn | None = None
+        self._waiting: PeerShare | None = None
         self._received = memoryview(b"")  # and not passed on yet
         self._piece_bytes = _LEAST_PIECE_BYTES
         self._waits_for_turn = self._is_paused = False  # paused: by its handler
@@ -221,7 +227,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         self._entry.end = self._end
         self._client = self._port.calls.client_of(caller, is_privileged=self._is_privileged)
-        self._turn = self._port.turns.of(caller.client)
+        self._turn, self._waiting = self._port.turns.of(caller.client), self._port.waiting_of(caller.client)
         self._handler = self._port.make_handler()
         self._port.connections[self._handler] = self
         self._handler.connection_made(_HandlerTransport(self, self._transport))
@@ -266,10 +272,14 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._pass_pieces(turn, until_s)
             finally:
                 turn.end(began_s)
-        if self._received and not (self._is_paused or self._transport.is_closing()):
-            self._waits_for_turn = True
-            self._transport.pause_reading()
-            turn.wait(self._continue)
+        if not self._received or self._is_paused or self._transport.is_closing() or self._waiting is None:
+            return
+        if not self._waiting.take(READ_BYTES):
+            self.abort()  # the client's other connections have too much that waits
+            return
+        self._waits_for_turn = True
+        self._transport.pause_reading()
+        turn.wait(self._continue)
 
     def _pass_pieces(self, turn: PeerTurn, until_s: float) -> None:
         """Small pieces first, as a piece of many chunks takes a multiple of the time of one of plain bytes."""
@@ -294,6 +304,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _continue(self) -> None:
         """The client's next turn."""
         self._waits_for_turn = False
+        if self._waiting is not None:
+            self._waiting.give(READ_BYTES)
         if not (self._transport.is_closing() or self._is_paused):
             self._transport.resume_reading()
             self._pass_on()

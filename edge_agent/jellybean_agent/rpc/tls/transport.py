@@ -138,14 +138,18 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         """Handshake and decryption of what was received, as far as the peer has time: a flood delays no other peer."""
         turn = self.turn
         if turn is None:
-            self._proceed(None, 0.0)
+            if self._app is not None or self._shake_hands():
+                self._deliver()
             return
         if self._waits_for_turn:
             return
         if not turn.is_used_up:
             began_s, until_s = turn.begin()
             try:
-                is_over = self._proceed(turn.clock, until_s)
+                if self._app is not None:
+                    is_over = self._deliver(turn.clock, until_s)
+                else:
+                    is_over = not self._shake_hands() or self._deliver(turn.clock, until_s)
             finally:
                 turn.end(began_s)
             if is_over:
@@ -172,12 +176,6 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         if self._waits_for_turn and self.memory is not None:
             self.memory.give(READ_BYTES)
         self._waits_for_turn = False
-
-    def _proceed(self, clock: Callable[[], float] | None, until_s: float) -> bool:
-        """Continue the handshake, or pass on what was received. False if the time was over before."""
-        if self._app is None and not self._shake_hands():
-            return True
-        return self._deliver(clock, until_s)
 
     def _shake_hands(self) -> bool:
         """Continue the handshake; True once it is complete and the protocol above is connected."""
@@ -226,7 +224,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
                 self.close()
             elif what is _Read.INCOMPLETE:
                 break
-            elif clock is not None and clock() >= until_s and self._may_deliver:
+            elif clock is not None and self._incoming.pending and clock() >= until_s and self._may_deliver:
                 is_over = False
                 break
         self._send_outgoing()  # the answer to a key update

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 
-from jellybean_agent import Admission
+from jellybean_agent import Admission, SharedLimit
 from jellybean_agent.admission.turns import TURN_S, PeerTurn, PeerTurns
 from jellybean_agent.rpc.frames import DATA, END_HEADERS, END_STREAM, HEADERS, frame
 from jellybean_agent.rpc.hpack import encode_headers
@@ -174,13 +174,12 @@ def test_a_connection_that_waits_counts_for_its_peer_and_no_more_once_it_is_lost
         clients = [Http2Client(server.port) for _ in range(3)]
         for client in clients:
             await client.greet()
-        memory = server.server.admission.bytes
-        before = memory.held
+        memory = server.server.admission.waiting
         for client in clients:
             client.transport.receive(b"".join(call(2 * number + 1) for number in range(400)))
         waiting = [client for client in clients if client.connection.waits_for_turn]
         assert len(waiting) == len(clients)
-        assert memory.held >= before + len(waiting) * 2**17
+        assert memory.held >= len(waiting) * 2**17
         for client in clients:
             client.transport.abort()
         await settle(30)
@@ -235,7 +234,9 @@ def test_what_was_begun_goes_on_before_what_waits() -> None:
 
 def test_a_client_whose_connections_wait_for_too_many_bytes_is_cut_off() -> None:
     async def test() -> None:
-        server = CallServer(Admission(request_bytes=5 * 2**17), clock=ticking())
+        admission = Admission()
+        admission.waiting = SharedLimit(5 * 2**17)
+        server = CallServer(admission, clock=ticking())
         clients = [Http2Client(server.port) for _ in range(4)]
         for client in clients:
             await client.greet()
@@ -247,7 +248,7 @@ def test_a_client_whose_connections_wait_for_too_many_bytes_is_cut_off() -> None
         for client in clients:
             client.transport.abort()
         await settle(30)
-        assert server.server.admission.bytes.held == 0
+        assert admission.bytes.held == admission.waiting.held == 0
 
     run_in_simulated_time(test)
 

@@ -459,7 +459,7 @@ def test_records_wait_for_the_turn_of_their_client(folders: tuple[CertificateFol
         ticks = itertools.count()
         transport = client.connection.protocol
         transport.turn = PeerTurns(lambda: next(ticks) * TURN_S / 4).of("flood")  # type: ignore[attr-defined]
-        transport.memory = memory = listener.calls.server.admission.bytes.share_of("flood")  # type: ignore[attr-defined]
+        transport.memory = memory = listener.calls.server.admission.waiting.share_of("flood")  # type: ignore[attr-defined]
         client.connection.holds_back = True
         for octet in unary_call(1, b"x" * 300):
             client.tls.write(bytes([octet]))
