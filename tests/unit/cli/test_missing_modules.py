@@ -22,7 +22,6 @@ MODULE_OF = {  # requirement -> its module, where that has another name
     "prometheus-client": "prometheus_client",
     "grpcio-health-checking": "grpc_health",
     "grpcio-reflection": "grpc_reflection",
-    "PyYAML": "yaml",
     "ruamel.yaml": "ruamel",
     "pillow": "PIL",
     "opentelemetry-sdk": "opentelemetry",
