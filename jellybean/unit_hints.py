@@ -63,6 +63,8 @@ def _duration(unit: str) -> Iterator[Reading]:
 def _size(unit: str) -> Iterator[Reading]:
     for size, wanted, _ in _data(unit):
         yield size, wanted
+    if unit == "kb":  # which is kilobit, but sizes are seldom written in bits
+        yield 1.0, "kB"
 
 
 def _data(unit: str) -> Iterator[tuple[float, str, bool]]:

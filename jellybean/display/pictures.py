@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Sequence
 from math import floor, log10
@@ -10,6 +11,7 @@ from typing import Any, Literal
 
 from jellybean.display import formats, palette
 from jellybean.errors import JellyBeanError
+from jellybean.folders import write_file
 
 PLOT_FORMATS = (".svg", ".png", ".pdf")
 INK, SOFT, LINE = (palette.PALETTE[name].light for name in ("ink", "soft", "line"))
@@ -58,8 +60,10 @@ def require_picture(path: Path) -> None:
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Write a figure without its date, so that files are reproducible."""
-    figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+    """Write a figure without its date, so that files are reproducible, and whole: a full disk leaves the old one."""
+    picture, kind = io.BytesIO(), path.suffix.lower().removeprefix(".")
+    figure.savefig(picture, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    write_file(path, picture.getvalue())
 
 
 def log_durations(axis: Any) -> None:

@@ -52,6 +52,7 @@ def offered(kind: QuantityKind, text: str) -> list[float]:
         (quantities.DURATION, "1\u202f000 ms", [1.0]),
         (quantities.SIZE, "1 K", [1e3, 1024.0]),
         (quantities.SIZE, "8 Mbit", [1e6]),
+        (quantities.SIZE, "8 kb", [1e3, 8e3]),
         (quantities.SIZE, "2 PiB", [2 * 2**50]),
         (quantities.RATE, "40 Hz", [40.0]),
         (quantities.RATE, "2 req/ms", [2000.0]),
