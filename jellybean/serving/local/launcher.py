@@ -301,6 +301,11 @@ def _require_down(directory: Path) -> None:
         )
     if alive:
         names = ", ".join(process.name for process, _ in alive)
+        if state.gateway_address and not {GATEWAY_NAME, KEEPER_NAME} & {process.name for process, _ in alive}:
+            raise AlreadyRunningError(
+                f"gateway and keeper of {directory} have died, and not yet {names}: "
+                f"`jellybean down {shell_text(directory)}` clears what is left, then run this again"
+            )
         where = f" on {state.gateway_address}" if state.gateway_address else ""
         project = shell_text(directory)
         how = f"`jellybean apply {project}` has it serve another plan, `jellybean down {project}` stops it"

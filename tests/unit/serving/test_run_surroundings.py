@@ -108,6 +108,18 @@ def _make_socket(idle: Idle) -> None:
     (idle.folder / "g.sock").touch()
 
 
+def test_up_says_what_top_says_of_a_run_that_has_only_agents_left(idle: Idle) -> None:
+    gateway, _ = idle.state.processes
+    for entry in (gateway, idle.state.keeper):
+        assert entry is not None
+        (process := entry.process()).kill()  # type: ignore[union-attr]
+        process.wait(10)
+    with pytest.raises(AlreadyRunningError, match="have died, and not yet edge-1: `jellybean down"):
+        _require_down(idle.project)
+    with pytest.raises(NotRunningError, match="has died; `jellybean down"):
+        running_state(idle.project)
+
+
 def test_a_run_whose_state_cannot_be_written_is_ended(idle: Idle, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space")
