@@ -432,14 +432,16 @@ def _breaches(
         yield f"{costs} USD/h is above the budget of {allowed} USD/h"
 
 
-def saturation_result(highest: float, planned: float, probes: Sequence[BenchResult]) -> BenchResult:
+def saturation_result(highest: float, planned: float, probes: Sequence[BenchResult], ended: str = "") -> BenchResult:
     """The best sustained probe of a bisection, with what limited any of them: a probe that fails limits the rate too.
 
-    `highest`, `planned`: the highest sustained rate and that of the plan, in requests per second.
+    `highest`, `planned`: the highest sustained rate and that of the plan, in requests per second. `ended`: why the
+    search ended before it knew more than a rate that is sustained.
     """
     best = max((probe for probe in probes if probe.sustained), key=lambda probe: probe.rate_per_s)
     late = {name: max(probe.late.get(name, 0.0) for probe in probes) for probe in probes for name in probe.late}
-    verdict = f"highest sustained rate {highest:.4g}/s; the plan was made for {planned:.4g}/s"
+    at_least = "at least " if ended else ""
+    verdict = f"highest sustained rate {at_least}{highest:.4g}/s; the plan was made for {planned:.4g}/s"
     return dataclasses.replace(
         best,
         highest_rate_per_s=highest,
@@ -448,6 +450,7 @@ def saturation_result(highest: float, planned: float, probes: Sequence[BenchResu
         late=late,
         deaths=probes[-1].deaths,  # since the first probe
         breaches=(),
+        ended_by_time_limit=ended,
     )
 
 
@@ -460,7 +463,7 @@ def _unfinished(planned: float, probes: Sequence[BenchResult]) -> BenchResult:
         raise OutOfTimeError(f"the time limit ended the search; not sustained: {tried}. Allow more time")
     above = f"not sustained: {tried}" if refused else "no higher rate was tried"
     ended = f"the time limit ended the search: {above}; windows of {probes[-1].duration_s:.3g} s"
-    return dataclasses.replace(saturation_result(max(sustained), planned, probes), ended_by_time_limit=ended)
+    return saturation_result(max(sustained), planned, probes, ended)
 
 
 def _at_most(seconds: float) -> float:

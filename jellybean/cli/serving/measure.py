@@ -398,7 +398,8 @@ def bench_table(result: BenchResult) -> Table:
         after = " and for the accuracy after it" if result.uncounted > result.rate_per_s * result.warmup_s + 1 else ""
         table.add_row("not counted", f"{result.uncounted} before the window ({result.warmup_s:g} s of warm-up){after}")
     if result.highest_rate_per_s is not None:
-        table.add_row("highest sustained rate", f"{result.highest_rate_per_s:.2f}/s")
+        at_least = "at least " if result.ended_by_time_limit else ""
+        table.add_row("highest sustained rate", f"{at_least}{result.highest_rate_per_s:.2f}/s")
     for label, value in (
         ("latency p50", result.latency_p50_s),
         ("latency p90", result.latency_p90_s),

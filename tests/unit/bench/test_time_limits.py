@@ -72,6 +72,7 @@ def test_the_highest_rate_so_far(limit_s: float) -> None:
     assert result.highest_rate_per_s is not None and result.highest_rate_per_s <= 100.0
     if result.ended_by_time_limit:
         assert "the time limit ended the search" in result.ended_by_time_limit
+        assert "highest sustained rate at least" in result.verdict
         assert "ended_by_time_limit" in result.to_dict()
     else:
         assert result.highest_rate_per_s > 90.0
