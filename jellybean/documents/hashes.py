@@ -12,6 +12,7 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
 from jellybean.documents.checks.files import inside, sha256_of
+from jellybean.documents.checks.tensors import ModelFileError, read_model
 from jellybean.documents.edits import Edit, read_exactly, write_edits
 from jellybean.documents.layout import WORKFLOW_FILE, workflow_folders
 from jellybean.documents.python_modules import function_source
@@ -84,6 +85,8 @@ def _fixes(file: Path, text: str, root: Node | None) -> Iterator[HashFix]:
                 digest = _digest(file.parent, kind, str(value.value))
                 if digest is None or digest == before.lower() or (kind == "python" and not before):
                     continue
+                if before and kind == "model" and not _is_model(file.parent / str(value.value)):
+                    continue  # what was written is the only proof of what the file should be
                 line = (written or value).start_mark.line + 1
                 edit = _edit(text, fields, (key, value), written, digest)
                 yield HashFix(str(file), line, operator, variant, str(value.value), before, digest, edit)
@@ -100,6 +103,14 @@ def _digest(folder: Path, kind: str, name: str) -> str | None:
         return sha256_of(inside(folder, name)) if kind == "model" else function_source(folder, name).sha256
     except (InvalidValueError, AgentError, OSError):
         return None
+
+
+def _is_model(path: Path) -> bool:
+    try:
+        read_model(path)
+    except ModelFileError:
+        return False
+    return True
 
 
 def _edit(text: str, fields: MappingNode, model: Entry, written: Node | None, digest: str) -> Edit:

@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from onnx import TensorProto, helper
 
 from jellybean.documents import write_hashes, wrong_hashes
 from jellybean.errors import InputError
@@ -33,16 +34,26 @@ operators:
         model: models/b.onnx"""
 
 
+def model(path: Path) -> bytes:
+    """Write a small model; returns its bytes."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 2]) for name in "xy")
+    content: bytes = helper.make_model(
+        helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [x], [y])
+    ).SerializeToString()
+    path.write_bytes(content)
+    return content
+
+
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
 def test_only_hashes_change(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
-    (tmp_path / "models/a.onnx").write_bytes(b"a")
+    content = model(tmp_path / "models/a.onnx")
     (tmp_path / "models/b.onnx").write_bytes(b"b")
     (tmp_path / "hashed_steps.py").write_bytes(b"# step\n")
-    a, b, steps = sha256(b"a"), sha256(b"b"), sha256(b"# step\n")
+    a, b, steps = sha256(content), sha256(b"b"), sha256(b"# step\n")
     text = TEXT.replace("A_HASH", a.upper())
     (tmp_path / "workflow.yaml").write_bytes(text.encode())
     fixes = wrong_hashes(tmp_path)
@@ -96,4 +107,18 @@ def test_what_cannot_be_read_is_left_to_validate(tmp_path: Path) -> None:
         (tmp_path / "workflow.yaml").write_bytes(text)
         assert wrong_hashes(tmp_path) == ()
     (tmp_path / "workflow.yaml").unlink()
+    assert wrong_hashes(tmp_path) == ()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"version https://git-lfs.github.com/spec/v1\n", None], ids=["empty", "lfs", "cut"]
+)
+def test_the_hash_of_a_model_that_was_damaged_stays(tmp_path: Path, content: bytes | None) -> None:
+    """It is the only proof of what the file should be."""
+    (tmp_path / "models").mkdir()
+    path = tmp_path / "models/a.onnx"
+    whole = model(path)
+    path.write_bytes(whole[:40] if content is None else content)
+    text = "operators:\n  a:\n    variants:\n      b: {model: models/a.onnx, sha256: 00aa}\n"
+    (tmp_path / "workflow.yaml").write_text(text, encoding="utf-8")
     assert wrong_hashes(tmp_path) == ()
