@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -105,6 +105,11 @@ class BatchDifference:
         Integers may be class labels, of which a little rounding makes others.
         """
         return self.is_float and self.difference > MIXED_OUTPUT * self.largest_value
+
+
+def _severity(found: BatchDifference) -> tuple[bool, float]:
+    """Outputs have scales of their own: a small one that is mixed says more than a large one that is not."""
+    return found.is_mixed, found.difference / (found.largest_value or 1.0)
 
 
 class LatencyMeter:
@@ -242,21 +247,23 @@ class LatencyMeter:
         for number, batch in enumerate(batched(sample, size)):
             rows = [sample[(number * size + offset) % len(sample)] for offset in range(size)]
             found = self._compare(point, batch, rows)
-            if found is not None and (worst is None or found.difference > worst.difference):
-                worst = found
+            worst = max((one for one in (worst, found) if one is not None), key=_severity, default=None)
             if time.perf_counter() >= ends:
                 break
         return worst
 
     def _compare(self, point: Point, batch: RunInputs, rows: Sequence[Inputs]) -> BatchDifference | None:
-        """`batch_difference` of one batch and its rows."""
+        """`batch_difference` of one batch and its rows: of its outputs, one that is mixed goes before all others."""
+        return max(self._differences(point, batch, rows), key=_severity, default=None)
+
+    def _differences(self, point: Point, batch: RunInputs, rows: Sequence[Inputs]) -> Iterator[BatchDifference]:
+        """The difference of each sent output of one batch, where it is more than rounding."""
         model, executor = point.model, self._executor(point.model, point.device)
         try:
             together = self._sent(model, executor.run(batch).outputs)
             alone = [self._sent(model, executor.run(row).outputs) for row in rows]
         except AgentError as error:
             raise self._refusal(point, error) from error
-        worst: BatchDifference | None = None
         for stacked, *single in zip(together, *alone, strict=True):
             expected = np.concatenate(single)
             if stacked.shape != expected.shape or expected.dtype.kind not in "biuf" or not expected.size:
@@ -267,9 +274,8 @@ class LatencyMeter:
             tolerance = 0.0
             if expected.dtype.kind == "f":
                 tolerance = max(SAME_OUTPUT, ROUNDING_STEPS * float(np.finfo(expected.dtype).eps)) * largest
-            if difference > tolerance and (worst is None or difference > worst.difference):
-                worst = BatchDifference(point.batch, difference, largest, expected.dtype.kind == "f")
-        return worst
+            if difference > tolerance:
+                yield BatchDifference(point.batch, difference, largest, expected.dtype.kind == "f")
 
     def result(self, point: Point) -> Latency:
         """The latency of a point, over all its blocks."""
