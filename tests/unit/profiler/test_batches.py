@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnx
 import pytest
 from onnx import helper
 
+from jellybean.profiler import flow
 from jellybean.profiler.cache import Cache
 from jellybean.profiler.latency import BatchDifference, LatencyMeter, Point
 from jellybean.profiler.profiler import batch_note, mixed_note
@@ -16,8 +18,9 @@ from jellybean.profiler.survey import Survey
 from jellybean.profiler.workload import Inputs, Model, Step, Workload
 from jellybean_agent import InvalidInputError, batched, hash_model
 from jellybean_agent.tensors.stacking import GatheredBatch
-from jellybean_solver import Edge
+from jellybean_solver import Edge, OutOfTimeError, limited_work
 from tests.support.exported_forms import save_graph
+from tests.support.silent_process import silent_process
 from tests.support.tiny_models import save
 
 
@@ -150,6 +153,21 @@ def test_a_little_of_another_request_is_no_reason_against_batches(tmp_path: Path
     assert meter.accepts_batches(model)
     assert not BatchDifference(2, 5.0, 9.0, is_float=False).is_mixed
     assert BatchDifference(2, 5.0, 9.0).is_mixed
+
+
+def test_batches_are_tried_in_the_process_for_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which a model may crash, or keep busy until the time limit of the command."""
+    sample: list[Inputs] = [(np.array([[1.0 + row, 2.0]], np.float32),) for row in range(3)]
+    meter, model = meter_of(tmp_path, [helper.make_node("Softmax", ["x"], ["y"], axis=1)], ["n", 2], sample)
+    point, process = Point(model, 1.0, 2), silent_process()
+    monkeypatch.setattr(flow, "trial_process", lambda: process)
+    for ask in (lambda: meter.accepts_batches(model), lambda: meter.batch_difference(point)):
+        with (
+            pytest.raises(OutOfTimeError, match="ended the trial of batches of look m"),
+            limited_work(0.01, time.monotonic),
+        ):
+            ask()
+        assert not process.is_alive
 
 
 def test_outputs_of_independent_rows_are_the_same_in_a_batch(tmp_path: Path) -> None:
