@@ -68,6 +68,7 @@ from .execution.model_files import data_names as data_names
 from .execution.model_files import data_path as data_path
 from .execution.model_files import file_sha256 as file_sha256
 from .execution.model_files import hash_model as hash_model
+from .execution.model_process import WorkLimit as WorkLimit
 from .execution.providers import ORT_ERRORS as ORT_ERRORS
 from .execution.providers import try_device as try_device
 from .execution.python_code import ALLOW_PYTHON_FLAG as ALLOW_PYTHON_FLAG

@@ -144,8 +144,9 @@ def _require_loaded_models(project: AnyProject) -> list[str]:
     """
     if importlib.util.find_spec("onnxruntime") is None:
         return []
-    from jellybean_agent import load_problem
+    from jellybean_agent import WorkLimit, load_problem
 
+    limit = WorkLimit(lambda: work_limit().left(), lambda: OutOfTimeError("the time limit ended the load of a model"))
     problems: list[DocumentProblem] = []
     unloaded: list[str] = []
     for part in written_projects(project).values():
@@ -154,10 +155,11 @@ def _require_loaded_models(project: AnyProject) -> list[str]:
         models = ((name, variant, files) for name, of in variants for variant, files in of.items() if files.model)
         for operator, variant, files in models:
             path = part.directory / (files.model or "")
-            if work_limit().left() == 0.0:
+            try:
+                problem = load_problem(path, files.sha256, limit) if files.sha256 and path.is_file() else None
+            except OutOfTimeError:
                 unloaded.append(f"{operator} {variant} ({path})")
                 continue
-            problem = load_problem(path, files.sha256) if files.sha256 and path.is_file() else None
             if problem is not None:
                 where = f"operators.{operator}.variants.{variant}.model"
                 file = str(part.directory / WORKFLOW_FILE)

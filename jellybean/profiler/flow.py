@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from jellybean_agent import (
     RequestFailed,
     RunOperator,
     SendMessage,
+    WorkLimit,
     initial_state,
     open_in_process,
     trial_process,
@@ -131,7 +133,7 @@ class Flow:
         answers: dict[str, dict[FanOutPath, Array | None]] = {sink: {} for sink in workload.sinks}
         while todo:
             if work_limit().left() == 0.0:
-                raise OutOfTimeError(f"the time limit ended the measurements at row {request} of the held-out inputs")
+                raise self._out_of_time()
             match todo.popleft():
                 case RunOperator() as run:
                     todo.extend(brain.completed(run.run, [_Outputs(self._outputs(run, selection))]))
@@ -205,9 +207,11 @@ class Flow:
         """The executor of a model, loaded once: in a process of its own, which the model may crash on these inputs."""
         key = (model.operator, model.variant)
         if key not in self._executors:
-            open_session = open_in_process if model.step is not None else trial_process().open
-            self._executors[key] = load(self._workload, model, open_session=open_session)
+            self._executors[key] = load_tried(self._workload, model, self._out_of_time)
         return self._executors[key]
+
+    def _out_of_time(self) -> OutOfTimeError:
+        return OutOfTimeError(f"the time limit ended the measurements at row {self._request} of the held-out inputs")
 
 
 def load(
@@ -218,6 +222,16 @@ def load(
         return Executor(*model.code, workload.input_names(model), device=device, open_session=open_session)
     except AgentError as error:
         raise ProfileError(f"operator {model.operator}, variant {model.variant}: {error}") from error
+
+
+def load_tried(workload: Workload, model: Model, out_of_time: Callable[[], OutOfTimeError]) -> Executor:
+    """The executor of a model on the CPU, which runs a file in a process of its own: it may crash, or never end.
+
+    `out_of_time`: the error of a load or run that the time limit of the work ends.
+    """
+    limit = WorkLimit(lambda: work_limit().left(), out_of_time)
+    open_session = open_in_process if model.step is not None else partial(trial_process().open, work=limit)
+    return load(workload, model, open_session=open_session)
 
 
 def _output(model: Model, edge: Edge, outputs: Mapping[str, Array]) -> Array:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -23,7 +23,7 @@ import numpy as np
 
 from jellybean.profiler.cache import Cache, key_of, key_of_device
 from jellybean.profiler.errors import ProfileError
-from jellybean.profiler.flow import load
+from jellybean.profiler.flow import load, load_tried
 from jellybean.profiler.refusals import refusal
 from jellybean.profiler.survey import Survey
 from jellybean.profiler.workload import Array, Inputs, Model, RunInputs, Workload
@@ -43,7 +43,7 @@ from jellybean_agent import (
     stack_requests,
     timed_runs,
 )
-from jellybean_solver import EdgeKind
+from jellybean_solver import EdgeKind, OutOfTimeError
 
 BLOCKS = 4
 BATCH_SHARE = 0.3  # time spent on a point with batch size above 1, as a share of that for batch size 1 (varies more)
@@ -107,6 +107,11 @@ class BatchDifference:
         return self.is_float and self.difference > MIXED_OUTPUT * self.largest_value
 
 
+def _severity(found: BatchDifference) -> tuple[bool, float]:
+    """Outputs have scales of their own: a small one that is mixed says more than a large one that is not."""
+    return found.is_mixed, found.difference / (found.largest_value or 1.0)
+
+
 class LatencyMeter:
     """Measures points block by block: `measure` one block, `result` over all blocks of a point."""
 
@@ -114,6 +119,7 @@ class LatencyMeter:
         self._workload, self._inputs, self._rows, self._cache = workload, survey.inputs, survey.rows, cache
         self._block_s = seconds_per_point / BLOCKS
         self._executors: dict[tuple[Model, Device], Executor] = {}
+        self._trials: dict[Model, Executor] = {}
         self._took_s: dict[Point, float] = {}
         self.mixed: dict[Model, BatchDifference] = {}  # models that no batch is measured of, and why
 
@@ -151,13 +157,12 @@ class LatencyMeter:
         try:
             samples = self._compute(point, inputs) if point.emulated else self._samples(point, inputs, block)
         except AgentError as error:
-            raise self._refusal(point, error) from error
+            raise self._refusal(model, self._executor(model, point.device), error) from error
         self._cache.put(key, samples)
         self._took_s[point] = time.perf_counter() - began
 
-    def _refusal(self, point: Point, error: AgentError) -> ProfileError:
+    def _refusal(self, model: Model, executor: Executor, error: AgentError) -> ProfileError:
         """The error of the first sample input that the model refuses alone; else of a batch, without a row."""
-        model, executor = point.model, self._executor(point.model, point.device)
         for row, inputs in zip(self._rows.get(model.operator, ()), self._inputs[model.operator], strict=False):
             try:
                 executor.run(inputs)
@@ -196,6 +201,13 @@ class LatencyMeter:
             self._executors[model, device] = load(self._workload, model, device)
         return self._executors[model, device]
 
+    def _trial(self, model: Model) -> Executor:
+        """The executor that a model's answers to batches are tried with, loaded once: these may crash it."""
+        if model not in self._trials:
+            text = f"the time limit ended the trial of batches of {model.operator} {model.variant}"
+            self._trials[model] = load_tried(self._workload, model, lambda: OutOfTimeError(text))
+        return self._trials[model]
+
     def accepts_batches(self, model: Model) -> bool:
         """True if a trial run on two stacked requests gives outputs that can be split again, and mixes no requests."""
         sample = self._inputs[model.operator]
@@ -211,7 +223,7 @@ class LatencyMeter:
 
     def _splits(self, model: Model, pair: RunInputs) -> bool:
         """True if the outputs of two stacked requests can be split again."""
-        executor = self._executor(model)
+        executor = self._trial(model)
         if any(port.shape[:1] != (-1,) for port in executor.inputs):
             return False
         try:
@@ -232,7 +244,7 @@ class LatencyMeter:
         return [outputs[model.sent(name, outputs)] for name in dict.fromkeys(edges or [None])]
 
     def batch_difference(self, point: Point) -> BatchDifference | None:
-        """How outputs of batches differ from those of the same requests alone; None if by rounding at most.
+        """How outputs of batches on the CPU differ from those of the same requests alone; None if by rounding at most.
 
         Compares batches of the sample inputs for about as long as a batch size is measured, and one at least.
         """
@@ -242,21 +254,23 @@ class LatencyMeter:
         for number, batch in enumerate(batched(sample, size)):
             rows = [sample[(number * size + offset) % len(sample)] for offset in range(size)]
             found = self._compare(point, batch, rows)
-            if found is not None and (worst is None or found.difference > worst.difference):
-                worst = found
+            worst = max((one for one in (worst, found) if one is not None), key=_severity, default=None)
             if time.perf_counter() >= ends:
                 break
         return worst
 
     def _compare(self, point: Point, batch: RunInputs, rows: Sequence[Inputs]) -> BatchDifference | None:
-        """`batch_difference` of one batch and its rows."""
-        model, executor = point.model, self._executor(point.model, point.device)
+        """`batch_difference` of one batch and its rows: of its outputs, one that is mixed goes before all others."""
+        return max(self._differences(point, batch, rows), key=_severity, default=None)
+
+    def _differences(self, point: Point, batch: RunInputs, rows: Sequence[Inputs]) -> Iterator[BatchDifference]:
+        """The difference of each sent output of one batch, where it is more than rounding."""
+        model, executor = point.model, self._trial(point.model)
         try:
             together = self._sent(model, executor.run(batch).outputs)
             alone = [self._sent(model, executor.run(row).outputs) for row in rows]
         except AgentError as error:
-            raise self._refusal(point, error) from error
-        worst: BatchDifference | None = None
+            raise self._refusal(model, executor, error) from error
         for stacked, *single in zip(together, *alone, strict=True):
             expected = np.concatenate(single)
             if stacked.shape != expected.shape or expected.dtype.kind not in "biuf" or not expected.size:
@@ -267,9 +281,8 @@ class LatencyMeter:
             tolerance = 0.0
             if expected.dtype.kind == "f":
                 tolerance = max(SAME_OUTPUT, ROUNDING_STEPS * float(np.finfo(expected.dtype).eps)) * largest
-            if difference > tolerance and (worst is None or difference > worst.difference):
-                worst = BatchDifference(point.batch, difference, largest, expected.dtype.kind == "f")
-        return worst
+            if difference > tolerance:
+                yield BatchDifference(point.batch, difference, largest, expected.dtype.kind == "f")
 
     def result(self, point: Point) -> Latency:
         """The latency of a point, over all its blocks."""

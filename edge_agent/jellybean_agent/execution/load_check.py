@@ -9,6 +9,7 @@ from pathlib import Path
 import onnxruntime as ort
 
 from jellybean_agent.errors import ModelError
+from jellybean_agent.execution.model_process import WorkLimit
 from jellybean_agent.execution.providers import CODES
 from jellybean_agent.execution.tried_models import trial_process
 from jellybean_agent.system.device import CPU
@@ -31,10 +32,13 @@ class LoadProblem:
         return f"{self.reason}; {self.hint}"
 
 
-def load_problem(path: Path, sha256: str) -> LoadProblem | None:
-    """Why onnxruntime does not load a model file on the CPU here, in a process of its own; None if it does."""
+def load_problem(path: Path, sha256: str, work: WorkLimit | None = None) -> LoadProblem | None:
+    """Why onnxruntime does not load a model file on the CPU here, in a process of its own; None if it does.
+
+    The error of `work` if that ends the load.
+    """
     try:
-        trial_process().open(path, sha256, CPU).close()
+        trial_process().open(path, sha256, CPU, work=work).close()
     except ModelError as error:
         return load_problem_of(error)
     return None

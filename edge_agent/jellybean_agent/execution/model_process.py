@@ -6,6 +6,7 @@ Answers of the process (`process_main`) are checked like data from a network.
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,24 @@ Feed = Mapping[str, Array]  # a model's inputs by name
 
 class ModelProcessDiedError(Exception):
     """A model process has ended, or was killed; the exception's text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkLimit:
+    """The time limit of the work for which models are tried.
+
+    `left_s`: seconds that are left, None without a limit; `error`: what is raised where it ends a load or a run.
+    """
+
+    left_s: Callable[[], float | None]
+    error: Callable[[], Exception]
+
+    def least_s(self, seconds: float) -> float:
+        """So many seconds, or those that are left. The error if none is left."""
+        left_s = self.left_s()
+        if left_s is not None and left_s <= 0.0:
+            raise self.error()
+        return seconds if left_s is None else min(seconds, left_s)
 
 
 RunDone = Callable[[ProcessMessage | ModelProcessDiedError], None]
@@ -100,9 +119,12 @@ class ModelProcess:
         self._process: _RunningProcess | None = None
         self.generation = 0  # processes started so far; models loaded into an earlier one are gone
 
-    def open(self, code: OperatorCode, sha256: str, device: Device) -> ProcessSession:
-        """Load a model onto a device. ModelError if it cannot be loaded, or loading crashes."""
-        return ProcessSession(self, code, sha256, device)
+    def open(self, code: OperatorCode, sha256: str, device: Device, *, work: WorkLimit | None = None) -> ProcessSession:
+        """Load a model onto a device. ModelError if it cannot be loaded, or loading crashes.
+
+        `work`: ends the loads and the runs of this model (not `run_async`) with its error.
+        """
+        return ProcessSession(self, code, sha256, device, work)
 
     @property
     def is_alive(self) -> bool:
@@ -113,9 +135,11 @@ class ModelProcess:
         """Process id; 0 while there is no process."""
         return 0 if self._process is None else self._process.pid
 
-    def ensure_started(self) -> int:
-        """Start the process if there is none; returns its `generation`."""
+    def ensure_started(self, work: WorkLimit | None = None) -> int:
+        """Start the process if there is none; returns its `generation`. The error of `work` if its time is over."""
         if self._process is None:
+            if work is not None:
+                work.least_s(math.inf)
             self._start()
         return self.generation
 
@@ -124,16 +148,27 @@ class ModelProcess:
         self.generation += 1
         return self._process
 
-    def load(self, header: Mapping[str, Any]) -> ProcessMessage:
-        """Have the process load a model; returns its answer. ModelProcessDiedError if it gives no valid answer."""
-        process = self._process or self._start()
-        limit_s = self._limits_s["load"]
-        process.conversation.connection.settimeout(limit_s)
+    def load(self, header: Mapping[str, Any], work: WorkLimit | None = None) -> ProcessMessage:
+        """Have the process load a model; returns its answer. ModelProcessDiedError if it gives no valid answer.
+
+        The error of `work` if that ends it.
+        """
+        return self._ask("load", lambda to: to.send(tuple(header.items()), header, ()), work)
+
+    def _ask(self, request: str, send: Callable[[Conversation], None], work: WorkLimit | None) -> ProcessMessage:
+        """Send a request, and wait for its answer."""
+        limit_s = self._limits_s[request]
+        allowed_s = limit_s if work is None else work.least_s(limit_s)
+        conversation = (self._process or self._start()).conversation
+        conversation.connection.settimeout(allowed_s)
         try:
-            process.conversation.send(tuple(header.items()), header, ())
-            return process.conversation.receive()
+            send(conversation)
+            return conversation.receive()
         except _BROKEN as error:
-            raise self._end_broken(error, limit_s) from error
+            died = self._end_broken(error, limit_s)
+            if work is not None and allowed_s < limit_s and isinstance(error, TimeoutError):
+                raise work.error() from error
+            raise died from error
         except BaseException:  # an interrupt: its answer, which comes later, must not be taken for the next one
             self.close()
             raise
@@ -143,19 +178,12 @@ class ModelProcess:
         if self._process is not None:
             self.load({"do": "unload", "path": model})
 
-    def run(self, model: str, feeds: Sequence[Feed]) -> ProcessMessage:
-        """Run a loaded model once per feed; returns the answer. ModelProcessDiedError if there is no valid answer."""
-        process = self._process or self._start()
-        limit_s = self._limits_s["run"]
-        process.conversation.connection.settimeout(limit_s)
-        try:
-            _send_run(process.conversation, model, feeds)
-            return process.conversation.receive()
-        except _BROKEN as error:
-            raise self._end_broken(error, limit_s) from error
-        except BaseException:
-            self.close()
-            raise
+    def run(self, model: str, feeds: Sequence[Feed], work: WorkLimit | None = None) -> ProcessMessage:
+        """Run a loaded model once per feed; returns the answer. ModelProcessDiedError if there is no valid answer.
+
+        The error of `work` if that ends it.
+        """
+        return self._ask("run", lambda to: _send_run(to, model, feeds), work)
 
     def run_async(
         self,
@@ -261,8 +289,10 @@ class ModelProcess:
 class ProcessSession:
     """A model in a model process; loaded again after the process has died."""
 
-    def __init__(self, process: ModelProcess, code: OperatorCode, sha256: str, device: Device) -> None:
-        self._process, self._code = process, code
+    def __init__(
+        self, process: ModelProcess, code: OperatorCode, sha256: str, device: Device, work: WorkLimit | None
+    ) -> None:
+        self._process, self._code, self._work = process, code, work
         self._model = code.key if isinstance(code, PythonStep) else str(code)  # key of the model in the process
         self._request: dict[str, Any] = {"do": "load", "path": self._model, "sha256": sha256}
         self._request["device"] = device.name, device.options
@@ -271,9 +301,9 @@ class ProcessSession:
         self.inputs, self.outputs = self._load()
 
     def _load(self) -> tuple[tuple[TensorPort, ...], tuple[TensorPort, ...]]:
-        self._generation = self._process.ensure_started()
+        self._generation = self._process.ensure_started(self._work)
         try:
-            answer = self._process.load(self._request).header
+            answer = self._process.load(self._request, self._work).header
         except ModelProcessDiedError as error:
             raise ModelError(f"model {self._code}: loading it crashed: its process {error}") from error
         _raise_fault(answer)
@@ -284,7 +314,7 @@ class ProcessSession:
         if not self.is_loaded:
             self._load()
         try:
-            answer = self._process.run(self._model, [feed])
+            answer = self._process.run(self._model, [feed], self._work)
         except ModelProcessDiedError as error:
             raise _crash(error) from error
         return self._outputs(answer, 1)[0]

@@ -34,6 +34,7 @@ from jellybean_agent.tensors.tensors import Array
 
 PID_AND_CODE = struct.Struct("<ii")  # process id, exit code
 NEW_PROCESS, END_PROCESS = b"n", b"e"
+START_BLOCKED = (signal.SIGINT, signal.SIGTERM)  # while a command starts its model process, until that handles them
 _NO_HEADER: Mapping[str, Any] = {}
 
 
@@ -167,6 +168,7 @@ def main(arguments: Sequence[str]) -> None:
     """Serve a command as its model process, until it closes the connection or ends."""
     connection_file, memory_file, memory_bytes = map(int, arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal, for the command, which then closes the connection
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, START_BLOCKED)
     connection = socket.socket(fileno=connection_file)
     threading.Thread(target=_end_with_peer, args=(connection,), daemon=True).start()
     _serve_models(Conversation(connection, SharedMemory(memory_file)), memory_bytes)

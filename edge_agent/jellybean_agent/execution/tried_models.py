@@ -15,6 +15,7 @@ import sys
 
 from jellybean_agent.errors import TransientError
 from jellybean_agent.execution.model_process import ModelProcess
+from jellybean_agent.execution.process_main import START_BLOCKED
 from jellybean_agent.execution.process_wire import Conversation, SharedMemory
 from jellybean_agent.system.memory import available_memory_bytes
 
@@ -37,14 +38,17 @@ class SpawnedProcesses:
         memory_bytes = int(_MEMORY_SHARE * available_memory_bytes())
         command = [sys.executable, "-P", "-m", _MODULE, *map(str, files), str(memory_bytes)]
         nowhere = subprocess.DEVNULL  # what libraries print there is no answer, and a crash is told by its status
+        # Ctrl-C, which a terminal sends to the child as well, must not end it before it ignores that (`process_main`).
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, START_BLOCKED)
         try:
             child = subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, pass_fds=files)
+            self._children[child.pid] = child
         except OSError as error:
             conversation.close()
             raise TransientError(f"no process could be started to try models in: {error.strerror}") from error
         finally:
             other.close()
-        self._children[child.pid] = child
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return conversation, child.pid
 
     def end_process(self, pid: int) -> int:

@@ -8,7 +8,7 @@ of thousands of entries is such a text. The events are those of the parser in Py
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 import yaml
 from ruamel.yaml.events import (
@@ -25,6 +25,8 @@ from ruamel.yaml.events import (
 )
 
 _PLAIN = re.compile(r"[^!%&*>?@\\`|]*\n")  # no tags, anchors, aliases, directives, block scalars, escapes
+# libyaml takes documents that end twice, and in a list a value that follows no space after its key: `["a":b, {}:c]`.
+_UNLIKE = re.compile(r"""^\.\.\.|\n---|["'\]}]:[^ \n]""", re.MULTILINE)
 
 _WITHOUT_VALUE: dict[type[yaml.Event], type[Event]] = {
     yaml.StreamStartEvent: StreamStartEvent,
@@ -36,30 +38,41 @@ _COLLECTIONS: dict[type[yaml.Event], type[Event]] = {
     yaml.MappingStartEvent: MappingStartEvent,
     yaml.SequenceStartEvent: SequenceStartEvent,
 }
+_WITH_EQUAL = {*_WITHOUT_VALUE, *_COLLECTIONS, yaml.DocumentStartEvent, yaml.DocumentEndEvent}
 
 
-def plain_events(text: str) -> Sequence[Event] | None:
-    """The events of a plain text; None for one that is left to the parser in Python, also for its errors."""
+def plain_events(text: str) -> Iterator[Event] | None:
+    """The events of a plain text; None for one that is left to the parser in Python, also for its errors.
+
+    They are made one by one, as the reader may stop, and those of two megabytes would take hundreds of megabytes. So
+    the text is parsed once before, to see that it is plain to its end.
+    """
     is_plain = text.isascii() and text.replace("\n", " ").isprintable() and _PLAIN.fullmatch(text)
-    if not yaml.__with_libyaml__ or not is_plain:
+    if not yaml.__with_libyaml__ or not is_plain or _UNLIKE.search(text):
         return None
     try:
-        found = [_event(event) for event in yaml.parse(text, Loader=yaml.CLoader)]
+        has_equals = all(map(_has_equal, yaml.parse(text, Loader=yaml.CLoader)))
     except yaml.YAMLError:
         return None
-    return None if any(event is None for event in found) else [event for event in found if event is not None]
+    return map(_event, yaml.parse(text, Loader=yaml.CLoader)) if has_equals else None
 
 
-def _event(event: yaml.Event) -> Event | None:
-    """The event of the parser in Python; None for one that has no equal there."""
+def _has_equal(event: yaml.Event) -> bool:
+    """True if the parser in Python makes the same event; not for a missing value."""
+    if isinstance(event, yaml.ScalarEvent):
+        return bool(event.value) or not event.implicit[0]
+    return type(event) in _WITH_EQUAL
+
+
+def _event(event: yaml.Event) -> Event:
+    """The event of the parser in Python."""
     start, end, kind = event.start_mark, event.end_mark, type(event)
     if isinstance(event, yaml.ScalarEvent):
-        is_missing = event.implicit[0] and not event.value
-        return None if is_missing else ScalarEvent(None, None, event.implicit, event.value, start, end)
+        return ScalarEvent(None, None, event.implicit, event.value, start, end)
     if kind in _COLLECTIONS:
         return _COLLECTIONS[kind](None, None, True, start, end)  # type: ignore[call-arg]  # of a NodeEvent
-    if kind in _WITHOUT_VALUE:
-        return _WITHOUT_VALUE[kind](start, end)
     if isinstance(event, yaml.DocumentStartEvent):
         return DocumentStartEvent(start, end, event.explicit)
-    return DocumentEndEvent(start, end, event.explicit) if isinstance(event, yaml.DocumentEndEvent) else None
+    if isinstance(event, yaml.DocumentEndEvent):
+        return DocumentEndEvent(start, end, event.explicit)
+    return _WITHOUT_VALUE[kind](start, end)

@@ -222,7 +222,7 @@ class _RecentTexts:
 _RECENT = _RecentTexts()
 
 
-def _events_of_large_text(text: str) -> Sequence[Event] | None:
+def _events_of_large_text(text: str) -> Iterator[Event] | None:
     """The events of a large plain text; None for one that is left to the parser in Python."""
     from jellybean.documents.schema.large_text import plain_events  # imports libyaml, which small texts do without
 
@@ -281,8 +281,8 @@ class _Builder:
             return self._document(event)
         if isinstance(event, MappingEndEvent | SequenceEndEvent):
             self._stack.pop()
-        elif isinstance(event, NodeEvent):
-            return self._node(event)
+        elif isinstance(event, NodeEvent) and not self._node(event):
+            return False
         return len(self.tree.problems) < _MAX_PROBLEMS
 
     def _document(self, event: DocumentStartEvent) -> bool:

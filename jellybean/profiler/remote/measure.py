@@ -46,13 +46,13 @@ def measure_on_workers(parts: Mapping[str, WorkerPart], rows: Rows, report: Repo
     with ThreadPoolExecutor(len(parts), thread_name_prefix="worker") as threads:
         try:
             running = [threads.submit(run, worker_type) for worker_type in parts]
-            is_late = bool(wait(running, timeout=work_limit().left(), return_when=FIRST_EXCEPTION).not_done)
-            for future in running if not is_late else ():
+            ended, going_on = wait(running, timeout=work_limit().left(), return_when=FIRST_EXCEPTION)
+            for future in ended:  # an error that nobody expects ends the wait, too: it is no time limit
                 future.result()
         finally:  # also after Ctrl-C: calls that go on would keep their threads
             for part in parts.values():
                 part.agent.close()
-    if is_late:
+    if going_on:
         states = (f"{_state(rows, worker_type)}" for worker_type in parts)
         raise OutOfTimeError(f"the time limit ended the measurements: {'; '.join(states)}")
     if errors:

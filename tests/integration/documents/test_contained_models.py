@@ -21,6 +21,7 @@ from jellybean.profiler.flow import Flow
 from jellybean.profiler.project import workload_of
 from jellybean_agent import CPU, Executor, ModelError, hash_model, load_problem, load_problem_of, trial_process
 from jellybean_agent.execution.model_process import ModelProcess
+from jellybean_agent.execution.process_wire import Conversation
 from jellybean_agent.execution.tried_models import SpawnedProcesses
 from tests.support.command_line import jellybean, jellybean_process
 from tests.support.exported_forms import FLOAT, INT64, save_graph
@@ -114,6 +115,26 @@ def test_a_crash_is_told_with_its_signal(tmp_path: Path, process: ModelProcess) 
         session.run({"x": np.ones((1, 3), np.float32)})
     crash.join()
     assert load_problem(tmp_path / "m.onnx", sha256) is None  # which only loads it
+
+
+def test_ctrl_c_does_not_end_the_process_amid_its_start(tmp_path: Path) -> None:
+    """A terminal sends it to the command's processes, too; it was told as a crash of the model."""
+    scale(tmp_path / "m.onnx", 2.0)
+
+    class Interrupted(SpawnedProcesses):
+        def new_process(self) -> tuple[Conversation, int]:
+            conversation, pid = super().new_process()
+            os.kill(pid, signal.SIGINT)
+            return conversation, pid
+
+    process = ModelProcess(Interrupted(), load_limit_s=60.0)
+    executor = tried(process, tmp_path / "m.onnx")
+    os.kill(process.pid, signal.SIGINT)
+    assert executor.run([np.ones((1, 4), np.float32)]).outputs["y"].tolist() == [[2.0] * 4]
+    os.kill(process.pid, signal.SIGTERM)  # which ends it as usual
+    child = psutil.Process(process.pid)
+    wait_until(lambda: child.status() == psutil.STATUS_ZOMBIE)
+    assert process.close() == -signal.SIGTERM
 
 
 def test_a_run_that_is_interrupted_leaves_no_answer_behind(tmp_path: Path, process: ModelProcess) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +16,10 @@ from jellybean.cli.init import Example, copy_example
 from jellybean.cli.pipeline import partition as partition_command
 from jellybean.cli.planning import diff as diff_command
 from jellybean.cli.planning import profile as profile_command
+from jellybean_agent.execution import load_check
 from jellybean_solver import limited_work, solve, to_document
 from tests.support.paths import PUBLISHED
+from tests.support.silent_process import silent_process
 from tests.support.small_problems import box, operator, problem, variant
 
 LIMIT = ("--time-limit", "1min")
@@ -54,6 +57,20 @@ def test_validate_names_the_models_that_it_did_not_load(
     assert (answer["valid"], answer["problems"], answer["error"]["kind"]) == (None, [], "time_limit")
     assert len(answer["not_loaded"]) == 10
     assert "find find" in shown.err and "and 5 more" in shown.err
+
+
+def test_validate_ends_a_load_at_its_time_limit(
+    digits: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One load may take two minutes; the limit was looked at between two models only."""
+    process = silent_process()
+    monkeypatch.setattr(load_check, "trial_process", lambda: process)
+    monkeypatch.setattr(documents, "command_limit", lambda _: limited_work(0.02, time.monotonic))
+    assert run(["validate", str(digits), "--stale", "--json", *LIMIT]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["valid"], answer["problems"], answer["error"]["kind"]) == (None, [], "time_limit")
+    assert len(answer["not_loaded"]) == 10
+    assert process.generation == 1  # nothing is started once the time is over
 
 
 def test_a_problem_is_told_also_where_models_were_not_loaded(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from jellybean.documents.schema import reader
+from jellybean.documents.schema import large_text, reader
 from jellybean.documents.schema.large_text import plain_events
 from jellybean.documents.schema.reader import Tree, read_text
 
@@ -57,6 +57,7 @@ def test_events_are_those_of_the_parser_in_python(more: str) -> None:
         "tag: !!str x\n", "anchor: &a x\n", "alias: *a\n", "when: a > b\n", "share: 5 %\n", "text: |\n  x\n",
         "escape: \"\\n\"\n", "tab:\tx\n", "name: café\n", "empty:\n", "key: {a: , b: 1}\n", "end: x", "line: x\r\n",
         "next: \x85\n", "twice: [1\n", "a: b: c\n", "? complex\n: x\n",
+        "...\n...\n", "--- {}\n", "list: ['a':b]\n", 'list: [":--:":~<<-b]\n', "list: [[]:b, {}:c]\n",
     ],
 )  # fmt: skip
 def test_what_may_differ_is_left_to_the_parser_in_python(more: str) -> None:
@@ -72,6 +73,9 @@ def test_what_may_differ_is_left_to_the_parser_in_python(more: str) -> None:
         "wrong: {price: 0,05 USD/h}\n",
         "deep: " + "[" * 30 + "]" * 30 + "\n",
         "--- {}\n",
+        "...\n...\n",
+        'last: ["a":b]\n',
+        "last: [{a: 1}:b]\n",
     ],
 )
 def test_large_documents_are_read_alike(more: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,6 +83,19 @@ def test_large_documents_are_read_alike(more: str, monkeypatch: pytest.MonkeyPat
     quick, slow = (parsed(text, monkeypatch, large=large) for large in (1, 10**9))
     assert (quick.data, quick.keys, quick.values, quick.unread) == (slow.data, slow.keys, slow.values, slow.unread)
     assert quick.problems == slow.problems
+
+
+@pytest.mark.parametrize(
+    ("more", "problems"), [("deep: " + "[" * 30 + "]" * 30 + "\n", 1), ("kind: again\n" * 150, 100)]
+)
+def test_events_are_made_until_the_reader_stops(more: str, problems: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two megabytes have more than a million, which took hundreds of megabytes before a limit of the reader applied."""
+    made = itertools.count()
+    event_of = large_text._event
+    monkeypatch.setattr(large_text, "_event", lambda event: (next(made), event_of(event))[1])
+    text = f"kind: Profiles\n{more}after: [{'[], ' * 500}[]]\n"
+    assert len(parsed(text, monkeypatch, large=1).problems) == problems
+    assert next(made) < 500
 
 
 def test_libyaml_reads_only_large_texts(monkeypatch: pytest.MonkeyPatch) -> None:

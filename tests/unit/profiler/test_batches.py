@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +10,17 @@ import onnx
 import pytest
 from onnx import helper
 
+from jellybean.profiler import flow
 from jellybean.profiler.cache import Cache
 from jellybean.profiler.latency import BatchDifference, LatencyMeter, Point
 from jellybean.profiler.profiler import batch_note, mixed_note
 from jellybean.profiler.survey import Survey
 from jellybean.profiler.workload import Inputs, Model, Step, Workload
-from jellybean_agent import InvalidInputError, batched
+from jellybean_agent import InvalidInputError, batched, hash_model
 from jellybean_agent.tensors.stacking import GatheredBatch
-from jellybean_solver import Edge
+from jellybean_solver import Edge, OutOfTimeError, limited_work
+from tests.support.exported_forms import save_graph
+from tests.support.silent_process import silent_process
 from tests.support.tiny_models import save
 
 
@@ -100,6 +104,43 @@ def test_a_model_that_computes_over_its_rows_gets_no_batches(tmp_path: Path, nod
     assert note.startswith("look m is measured, planned and served one request at a time, as it mixes the requests")
 
 
+SCORES = [helper.make_node("Softmax", ["x"], ["scores"], axis=0)]
+IDS = [
+    helper.make_node("CumSum", ["x", "first"], ["sums"]),
+    helper.make_node("Mul", ["sums", "large"], ["great"]),
+    helper.make_node("Cast", ["great"], ["whole"], to=onnx.TensorProto.INT64),
+]
+
+
+WIDE = [  # a little of another request, of a scale of thousands
+    helper.make_node("ReduceMax", ["x"], ["most"]),
+    helper.make_node("Mul", ["most", "ten"], ["some"]),
+    helper.make_node("Mul", ["x", "large"], ["great"]),
+    helper.make_node("Add", ["great", "some"], ["wide"]),
+]
+
+
+@pytest.mark.parametrize(("other", "output"), [(IDS, "whole"), (WIDE, "wide")])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_each_output_that_is_sent_is_judged(
+    tmp_path: Path, other: list[onnx.NodeProto], output: str, is_first: bool
+) -> None:
+    sample: list[Inputs] = [(np.array([[1.0 + row, 2.0 - row]], np.float32),) for row in range(3)]
+    path = tmp_path / "m.onnx"
+    kind = onnx.TensorProto.INT64 if output == "whole" else onnx.TensorProto.FLOAT
+    constants = {"first": np.array(0), "ten": np.float32(10.0), "large": np.float32(1000.0)}
+    made = {"scores": (onnx.TensorProto.FLOAT, ["n", 2]), output: (kind, ["n", 2])}
+    save_graph(path, [*SCORES, *other], {"x": (onnx.TensorProto.FLOAT, ["n", 2])}, made, constants)
+    names = ["scores", output] if is_first else [output, "scores"]
+    model = Model("look", "m", path, hash_model(path)[0])
+    steps = [Step("look", (Edge("x", "look"),), (model,))]
+    steps += [Step(f"next-{name}", (Edge("look", f"next-{name}", output=name),), ()) for name in names]
+    workload = Workload(tuple(steps), {"x": np.zeros((1, 2))}, None, "top1", {"box": 1.0})
+    meter = LatencyMeter(workload, Survey({"look": sample}, {}, {}, {}), Cache.open(tmp_path, resume=False), 0.01)
+    assert not meter.accepts_batches(model)
+    assert meter.mixed[model].largest_value < 2.0  # that of the scores
+
+
 def test_a_little_of_another_request_is_no_reason_against_batches(tmp_path: Path) -> None:
     """As of dynamic quantization; and labels of a class may be others by a little rounding."""
     sample: list[Inputs] = [(np.array([[1.0 + row, 2.0 - row]], np.float32),) for row in range(3)]
@@ -112,6 +153,21 @@ def test_a_little_of_another_request_is_no_reason_against_batches(tmp_path: Path
     assert meter.accepts_batches(model)
     assert not BatchDifference(2, 5.0, 9.0, is_float=False).is_mixed
     assert BatchDifference(2, 5.0, 9.0).is_mixed
+
+
+def test_batches_are_tried_in_the_process_for_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which a model may crash, or keep busy until the time limit of the command."""
+    sample: list[Inputs] = [(np.array([[1.0 + row, 2.0]], np.float32),) for row in range(3)]
+    meter, model = meter_of(tmp_path, [helper.make_node("Softmax", ["x"], ["y"], axis=1)], ["n", 2], sample)
+    point, process = Point(model, 1.0, 2), silent_process()
+    monkeypatch.setattr(flow, "trial_process", lambda: process)
+    for ask in (lambda: meter.accepts_batches(model), lambda: meter.batch_difference(point)):
+        with (
+            pytest.raises(OutOfTimeError, match="ended the trial of batches of look m"),
+            limited_work(0.01, time.monotonic),
+        ):
+            ask()
+        assert not process.is_alive
 
 
 def test_outputs_of_independent_rows_are_the_same_in_a_batch(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from jellybean.cli.failures import status_of
+from jellybean.profiler import flow
 from jellybean.profiler.accuracy import all_selections
 from jellybean.profiler.cache import Cache
 from jellybean.profiler.errors import MisfittingEdgeError, ProfileError, RefusedRowError
@@ -19,7 +21,8 @@ from jellybean.profiler.refusals import refusal, refused_value
 from jellybean.profiler.survey import Survey, survey
 from jellybean.profiler.workload import Array, Inputs, Model, Step, Workload
 from jellybean_agent import AgentError, PythonStep
-from jellybean_solver import Edge, EdgeKind
+from jellybean_solver import Edge, EdgeKind, OutOfTimeError, limited_work
+from tests.support.silent_process import silent_process
 from tests.support.tiny_models import scale
 
 STEP = """
@@ -116,6 +119,17 @@ def test_an_exception_of_a_step_names_what_an_upstream_made_of_the_row(
         error.value
     )
     assert "ValueError: below zero" in str(error.value)
+
+
+def test_a_load_that_the_time_limit_ends_is_no_fault_of_the_model(tag: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    process, work = silent_process(), workload(tag, ids())
+    monkeypatch.setattr(flow, "trial_process", lambda: process)
+    with (
+        pytest.raises(OutOfTimeError, match="ended the measurements at row 0 of the held-out inputs"),
+        limited_work(0.02, time.monotonic),
+    ):
+        Flow(work).answer(0, all_selections(work)[0])
+    assert (process.generation, process.is_alive) == (1, False)
 
 
 def test_a_model_that_cannot_run_here_is_not_the_datas_fault(tag: Model) -> None:

@@ -24,12 +24,14 @@ from jellybean_agent import (
     PermanentError,
     PythonStep,
     TensorPort,
+    WorkLimit,
 )
 from jellybean_agent.errors import CrashError, RefusedValuesError, TransientError
 from jellybean_agent.execution.emulation import EmulatedFinish
 from jellybean_agent.execution.model_process import ModelProcess
 from jellybean_agent.execution.process_pool import ModelProcessPool
 from jellybean_agent.execution.process_wire import Conversation, SharedMemory
+from tests.support.silent_process import SilentProcesses
 from tests.support.simulated_time import run_in_simulated_time
 
 PORTS = {"inputs": [["x", "float32", [-1, 2]]], "outputs": [["y", "float32", [-1, 2]], ["text", "string", [-1]]]}
@@ -219,6 +221,44 @@ def test_a_model_whose_loading_crashes_or_takes_too_long() -> None:
         with pytest.raises(ModelError, match=r"model m: loading it crashed: its process took longer than 0.01 s"):
             ModelProcess(untyped, load_limit_s=0.01).open(Path("m"), "", CPU)
         assert pool.ended == [1001]
+
+    with_pool(test)
+
+
+class LateError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("left_s", "load_limit_s", "error", "ended"),
+    [
+        (0.01, 60.0, LateError, [1001]),
+        (0.0, 60.0, LateError, []),
+        (60.0, 0.01, ModelError, [1001]),
+        (None, 0.01, ModelError, [1001]),
+    ],
+)
+def test_the_time_that_is_left_of_the_work_limits_a_load(
+    left_s: float | None, load_limit_s: float, error: type[Exception], ended: list[int]
+) -> None:
+    """Which then is no fault of the model."""
+    starter = SilentProcesses()
+    process = ModelProcess(starter, load_limit_s=load_limit_s)
+    with pytest.raises(error):
+        process.open(Path("m"), "", CPU, work=WorkLimit(lambda: left_s, LateError))
+    assert starter.ended == ended
+    assert not process.is_alive
+
+
+def test_the_time_that_is_left_of_the_work_limits_a_run() -> None:
+    def test(pool: Pool) -> None:
+        untyped: Any = pool
+        left_s = [60.0, 60.0, 0.01]  # at the start, the load and the run
+        process = ModelProcess(untyped)
+        session = process.open(Path("m"), "", CPU, work=WorkLimit(lambda: left_s.pop(0), LateError))
+        with pytest.raises(LateError):
+            session.run({"x": X})
+        assert (pool.ended, left_s) == ([1001], [])
 
     with_pool(test)
 
