@@ -40,14 +40,17 @@ class PeerTurn:
     that is made up for. `clock`: in seconds, for work that looks whether its time is over.
     """
 
-    __slots__ = ("__weakref__", "_depth", "_is_scheduled", "_loop", "_until_s", "_used_s", "_waiting", "clock")
+    __slots__ = (
+        *("__weakref__", "_depth", "_has_released", "_is_scheduled", "_loop", "_until_s", "_used_s"),
+        *("_waiting", "clock"),
+    )
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._loop = asyncio.get_running_loop()
         self.clock = clock
         self._used_s = self._until_s = 0.0
         self._depth = 0  # of work within work
-        self._is_scheduled = False
+        self._is_scheduled = self._has_released = False
         self._waiting: deque[Callable[[], None]] = deque()
 
     def begin(self) -> tuple[float, float]:
@@ -90,10 +93,18 @@ class PeerTurn:
         self._schedule()
 
     async def next(self) -> None:
-        """Wait for one of the next turns, as of `wait`."""
+        """Wait for one of the next turns, as of `wait`.
+
+        The caller's work is not counted before it is done, so nothing else is released in the same turn.
+        """
         has_come: asyncio.Future[None] = self._loop.create_future()
-        self.wait(lambda: None if has_come.done() else has_come.set_result(None))
+        self.wait(lambda: self._release(has_come))
         await has_come
+
+    def _release(self, has_come: asyncio.Future[None]) -> None:
+        if not has_come.done():
+            has_come.set_result(None)
+            self._has_released = True
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
@@ -102,14 +113,15 @@ class PeerTurn:
 
     def _next(self) -> None:
         """The next turn of the event loop: what waits is the first. What fails keeps nothing else waiting."""
-        self._is_scheduled = False
         self._used_s = max(0.0, self._used_s - TURN_S)
+        self._has_released = False
         try:
             for _ in range(len(self._waiting)):
-                if self.is_used_up:
+                if self.is_used_up or self._has_released:
                     return
                 self._waiting.popleft()()
         finally:
+            self._is_scheduled = False  # not before: the next turn is behind the work of whom this one has released
             if self._waiting or self._used_s:
                 self._schedule()
 
