@@ -41,7 +41,7 @@ class PeerTurn:
     """
 
     __slots__ = (
-        *("__weakref__", "_depth", "_has_released", "_is_scheduled", "_loop", "_until_s", "_used_s"),
+        *("__weakref__", "_begun", "_depth", "_has_released", "_is_scheduled", "_loop", "_until_s", "_used_s"),
         *("_waiting", "clock"),
     )
 
@@ -51,6 +51,7 @@ class PeerTurn:
         self._used_s = self._until_s = 0.0
         self._depth = 0  # of work within work
         self._is_scheduled = self._has_released = False
+        self._begun: deque[Callable[[], None]] = deque()  # goes on before `_waiting`
         self._waiting: deque[Callable[[], None]] = deque()
 
     def begin(self) -> tuple[float, float]:
@@ -84,12 +85,10 @@ class PeerTurn:
     def wait(self, resume: Callable[[], None], *, is_first: bool = False) -> None:
         """Call `resume` in one of the next turns, behind what waits already.
 
-        `is_first`: before it. For work that would be for nothing if it did not go on soon.
+        `is_first`: before it, but behind what waits so too. For work that would be for nothing if it did not go on
+        soon, the more so the longer it has waited.
         """
-        if is_first:
-            self._waiting.appendleft(resume)
-        else:
-            self._waiting.append(resume)
+        (self._begun if is_first else self._waiting).append(resume)
         self._schedule()
 
     async def next(self) -> None:
@@ -116,13 +115,13 @@ class PeerTurn:
         self._used_s = max(0.0, self._used_s - TURN_S)
         self._has_released = False
         try:
-            for _ in range(len(self._waiting)):
+            for _ in range(len(self._begun) + len(self._waiting)):
                 if self.is_used_up or self._has_released:
                     return
-                self._waiting.popleft()()
+                (self._begun or self._waiting).popleft()()
         finally:
             self._is_scheduled = False  # not before: the next turn is behind the work of whom this one has released
-            if self._waiting or self._used_s:
+            if self._begun or self._waiting or self._used_s:
                 self._schedule()
 
 

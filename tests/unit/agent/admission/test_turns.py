@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
@@ -230,6 +231,18 @@ def test_what_was_begun_goes_on_before_what_waits() -> None:
         turn.wait(lambda: called.append("begun"), is_first=True)
         await turn.next()
         assert called == ["begun", "new"]
+
+    run(test)
+
+
+def test_of_what_was_begun_the_oldest_goes_on_first() -> None:
+    async def test(clock: Clock, turn: PeerTurn) -> None:
+        called: list[int] = []
+        turn.charge(2 * TURN_S)
+        for number in range(3):
+            turn.wait(partial(called.append, number), is_first=True)
+        await turn.next()
+        assert called == [0, 1, 2]
 
     run(test)
 
