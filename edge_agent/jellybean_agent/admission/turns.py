@@ -40,14 +40,18 @@ class PeerTurn:
     that is made up for. `clock`: in seconds, for work that looks whether its time is over.
     """
 
-    __slots__ = ("__weakref__", "_depth", "_is_scheduled", "_loop", "_until_s", "_used_s", "_waiting", "clock")
+    __slots__ = (
+        *("__weakref__", "_begun", "_depth", "_has_released", "_is_scheduled", "_loop", "_until_s", "_used_s"),
+        *("_waiting", "clock"),
+    )
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._loop = asyncio.get_running_loop()
         self.clock = clock
         self._used_s = self._until_s = 0.0
         self._depth = 0  # of work within work
-        self._is_scheduled = False
+        self._is_scheduled = self._has_released = False
+        self._begun: deque[Callable[[], None]] = deque()  # goes on before `_waiting`
         self._waiting: deque[Callable[[], None]] = deque()
 
     def begin(self) -> tuple[float, float]:
@@ -81,19 +85,25 @@ class PeerTurn:
     def wait(self, resume: Callable[[], None], *, is_first: bool = False) -> None:
         """Call `resume` in one of the next turns, behind what waits already.
 
-        `is_first`: before it. For work that would be for nothing if it did not go on soon.
+        `is_first`: before it, but behind what waits so too. For work that would be for nothing if it did not go on
+        soon, the more so the longer it has waited.
         """
-        if is_first:
-            self._waiting.appendleft(resume)
-        else:
-            self._waiting.append(resume)
+        (self._begun if is_first else self._waiting).append(resume)
         self._schedule()
 
     async def next(self) -> None:
-        """Wait for one of the next turns, as of `wait`."""
+        """Wait for one of the next turns, as of `wait`.
+
+        The caller's work is not counted before it is done, so nothing else is released in the same turn.
+        """
         has_come: asyncio.Future[None] = self._loop.create_future()
-        self.wait(lambda: None if has_come.done() else has_come.set_result(None))
+        self.wait(lambda: self._release(has_come))
         await has_come
+
+    def _release(self, has_come: asyncio.Future[None]) -> None:
+        if not has_come.done():
+            has_come.set_result(None)
+            self._has_released = True
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
@@ -102,15 +112,16 @@ class PeerTurn:
 
     def _next(self) -> None:
         """The next turn of the event loop: what waits is the first. What fails keeps nothing else waiting."""
-        self._is_scheduled = False
         self._used_s = max(0.0, self._used_s - TURN_S)
+        self._has_released = False
         try:
-            for _ in range(len(self._waiting)):
-                if self.is_used_up:
+            for _ in range(len(self._begun) + len(self._waiting)):
+                if self.is_used_up or self._has_released:
                     return
-                self._waiting.popleft()()
+                (self._begun or self._waiting).popleft()()
         finally:
-            if self._waiting or self._used_s:
+            self._is_scheduled = False  # not before: the next turn is behind the work of whom this one has released
+            if self._begun or self._waiting or self._used_s:
                 self._schedule()
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from jellybean_agent.brain.held_inputs import NO_CLAIM, Claim, HeldInputs
 from jellybean_agent.brain.input_join import InputJoin
+from jellybean_agent.brain.largest_waiting import LargestWaiting
 from jellybean_agent.brain.messages import (
     DIRECT_CALL_ROUTE,
     GATEWAY,
@@ -89,6 +90,7 @@ class Brain:
         self._requests: dict[str, RequestState] = {}
         self._given_up = RecentSet(limits.given_up)
         self._held = HeldInputs(limits.input_bytes)
+        self._largest_waiting = LargestWaiting(self._requests)
         self._join = InputJoin(worker, wiring, len(self._routes), limits.joined, self._held)
         self._queue = RunQueue(wiring, policy, self._requests, self._drop)
         self._running: _Running | None = None
@@ -267,7 +269,7 @@ class Brain:
         for operator, number in state.queued:
             self._held.give(self._queue.remove(operator, number).claims)
         for pending in state.pending.values():
-            self._held.give(pending.claims)
+            self._held.give(pending.claims.items())
 
     def _fail(
         self, request: str, operator: str, reason: str, out: list[Instruction], *, overloaded: bool = False
@@ -300,16 +302,15 @@ class Brain:
     def _has_room(self, size: int, out: list[Instruction]) -> bool:
         """True if the worker may keep so many bytes more; requests that wait for other inputs may fail for them.
 
-        Those of the sender whose messages take most, the oldest first: a request that is complete runs soon.
+        Those that hold most of the sender whose messages take most: a request that is complete runs soon.
         """
         while not self._held.fits(size):
             most = self._held.largest()
-            waiting = (name for name, state in self._requests.items() if state.pending and state.sender == most)
-            if (oldest := next(waiting, None)) is None:
+            if most is None or (request := self._largest_waiting.take(most)) is None:
                 return False
-            operator = next(iter(self._requests[oldest].pending))[0]
+            operator = next(iter(self._requests[request].pending))[0]
             reason = f"overloaded: inputs of {self._held.held} bytes are kept, and newer ones need the memory"
-            self._fail(oldest, operator, reason, out, overloaded=True)
+            self._fail(request, operator, reason, out, overloaded=True)
         return True
 
     def _is_in_flight(self, item: WorkItem, state: RequestState) -> bool:
@@ -359,13 +360,14 @@ class Brain:
         if isinstance(joined, PendingInputs):
             state = self._requests[request]
             if any(count == 0 for _, count in joined.path):
-                self._held.give(joined.claims)
+                self._held.give(joined.claims.items())
                 for marker in empty_messages(self._wiring[operator], message, joined.path, state.until):
                     self._forward(marker, out)
                 return
             number, self._next_item = self._next_item, self._next_item + 1
             inputs = self._join.inputs(operator, joined)
-            item = WorkItem(number, request, message.route, joined.path, inputs, message.position, tuple(joined.claims))
+            claims = tuple(joined.claims.items())
+            item = WorkItem(number, request, message.route, joined.path, inputs, message.position, claims)
             self._queue.add(operator, item, state, self._now)
         elif joined is not None:
             self._fail(request, operator, joined, out)

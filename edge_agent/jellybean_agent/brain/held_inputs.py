@@ -1,7 +1,7 @@
 """The bytes of others' messages that a worker keeps: while they wait for other inputs, for their run, and in it.
 
 Whoever may send messages may send large ones for requests that nobody knows. So bytes count by the process that sent
-them, and the one that holds most has to give some up first.
+them, and the one that holds most has to give some up first, whoever has begun the requests that it is for.
 """
 
 from __future__ import annotations

@@ -109,7 +109,8 @@ class InputJoin:
     def _keep(self, pending: PendingInputs, claim: Claim) -> None:
         if claim[1]:
             self.held.add(claim)
-            pending.claims.append(claim)
+            sender, size = claim
+            pending.claims[sender] = pending.claims.get(sender, 0) + size
 
     def inputs(self, operator: str, joined: PendingInputs) -> tuple[Payload | tuple[Payload, ...], ...]:
         """The joined payloads, one entry per input edge; a gather's children as a tuple in the order of their index."""

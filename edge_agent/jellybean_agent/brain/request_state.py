@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from jellybean_agent.brain.held_inputs import Claim
 from jellybean_agent.brain.messages import FanOutPath, Payload
 
 JoinKey = tuple[str, tuple[int, ...]]  # operator, child index per fan-out open at it
@@ -19,7 +18,7 @@ class PendingInputs:
     path: FanOutPath
     arrived: dict[str, dict[int, Payload]] = field(default_factory=dict)
     children: dict[str, int] = field(default_factory=dict)  # input edge -> number of messages expected
-    claims: list[Claim] = field(default_factory=list)  # the bytes that they keep
+    claims: dict[str, int] = field(default_factory=dict)  # sender -> bytes that they keep, above 0
 
 
 @dataclass(slots=True, eq=False)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from grpc_health.v1 import health
 
+from jellybean_agent.admission.shares import SharedLimit
 from jellybean_agent.brain.messages import GATEWAY, StreamPosition
 from jellybean_agent.brain.plan_view import PlanView, WorkerView
 from jellybean_agent.errors import AgentError, PlanViewError, StateMissingError, status_of
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from jellybean_agent.telemetry.spans import SpanFactory
 
 LOG = logging.getLogger("jellybean.agent")
-MAX_QUEUED_BYTES = 2**27  # of outputs that wait for one other worker
+MAX_QUEUED_BYTES = 2**27  # of outputs that wait for one other worker, shared by workflows
 
 
 class AgentService:
@@ -100,7 +101,7 @@ class AgentService:
         settings = PeerSettings(self.worker.name, self._transport, resends=name == GATEWAY)
         if name == GATEWAY:
             return GatewayPeers(address, settings, on_lost=self._lost)
-        settings = replace(settings, queued_bytes=MAX_QUEUED_BYTES)
+        settings = replace(settings, queued_bytes=SharedLimit(MAX_QUEUED_BYTES))
         if not self.view.workflows:
             return Peer(name, address, settings, on_lost=self._lost)
         return PeerLanes(name, address, settings, self.view.workflows, on_lost=self._lost)

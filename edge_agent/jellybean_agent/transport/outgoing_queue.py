@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from jellybean_agent.admission.shares import PeerShare
 from jellybean_agent.transport.message_wire import Data
 from jellybean_protos.agent.v1 import agent_pb2
 
@@ -39,16 +40,20 @@ class OutgoingMessage(NamedTuple):
 class OutgoingQueue:
     """A heap of messages; messages with equal due times leave in the order in which they were made.
 
-    Invariant: `bytes` is the sum of the sizes of their tensors.
+    `share`: of the bytes that may wait, which the queue alone uses. Invariant: the sizes of the tensors are held of it.
     """
 
-    def __init__(self) -> None:
-        self.bytes = 0
+    def __init__(self, share: PeerShare) -> None:
+        self._share = share
         self._heap: list[OutgoingMessage] = []
         self._order = itertools.count()
 
     def __len__(self) -> int:
         return len(self._heap)
+
+    def has_room(self, size: int) -> bool:
+        """True if a message with `size` bytes of a tensor may wait; always if it has none, or nothing else waits."""
+        return not (size and self._share.held) or self._share.may_take(size)
 
     def make(self, message: agent_pb2.Message, due_s: float, until_s: float, data: Data) -> OutgoingMessage:
         """Create a message with the next sequence number; it is not queued yet."""
@@ -62,7 +67,7 @@ class OutgoingQueue:
         return self._heap[0].due_s if self._heap else math.inf
 
     def push(self, outgoing: OutgoingMessage) -> None:
-        self.bytes += len(outgoing.data)
+        self._share.add(len(outgoing.data))
         heapq.heappush(self._heap, outgoing)
 
     def push_all(self, messages: Iterable[OutgoingMessage]) -> None:
@@ -72,13 +77,13 @@ class OutgoingQueue:
     def pop(self) -> OutgoingMessage:
         """Remove and return the first message."""
         outgoing = heapq.heappop(self._heap)
-        self.bytes -= len(outgoing.data)
+        self._share.give(len(outgoing.data))
         return outgoing
 
     def take_all(self) -> list[OutgoingMessage]:
         """Remove and return all messages, in their order."""
         messages, self._heap = sorted(self._heap, key=lambda outgoing: outgoing[:2]), []
-        self.bytes = 0
+        self._share.give(self._share.held)
         return messages
 
     def remove(self, unwanted: Callable[[OutgoingMessage], bool]) -> int:
@@ -87,6 +92,6 @@ class OutgoingQueue:
         removed = len(self._heap) - len(kept)
         if removed:
             self._heap = kept
-            self.bytes = sum(len(outgoing.data) for outgoing in kept)
+            self._share.give(self._share.held - sum(len(outgoing.data) for outgoing in kept))
             heapq.heapify(kept)
         return removed

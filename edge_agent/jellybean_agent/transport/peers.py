@@ -12,12 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import grpc.aio
 
+from jellybean_agent.admission.shares import SharedLimit
 from jellybean_agent.errors import TransientError
 from jellybean_agent.rpc.unix_socket_client import UnixSocketRpcUnsupportedError
 from jellybean_agent.telemetry.printable import printable
@@ -53,8 +55,8 @@ class PeerSettings:
     again as long as they are in time, which the receiver must tolerate (a worker's view of the gateway). `silent_s`: a
     receiver that sends no heartbeat for longer counts as lost. `workflow`: of the messages, if the plan has several,
     for each of which credit is granted apart. `reply`: where this process takes answers, if it is one of several
-    gateways. `queued_bytes`: most bytes of tensors that wait for a receiver that grants no credit; further messages are
-    lost.
+    gateways. `queued_bytes`: of the tensors that wait for a receiver that grants no credit, shared by its workflows;
+    further messages are lost. None: any number.
     """
 
     sender: str
@@ -64,7 +66,7 @@ class PeerSettings:
     silent_s: float = SILENT_S
     workflow: str = ""
     reply: ReplyAddress | None = None
-    queued_bytes: float = math.inf
+    queued_bytes: SharedLimit | None = None
 
 
 class Peer:
@@ -83,7 +85,8 @@ class Peer:
         self._receiver = Receiver(name, address, settings.sender, settings.workflow, settings.reply)
         self._settings = settings
         self._on_lost, self._on_credit = on_lost, on_credit
-        self._queue = OutgoingQueue()
+        self._queued_bytes = settings.queued_bytes or SharedLimit(sys.maxsize)
+        self._queue = OutgoingQueue(self._queued_bytes.share_of(settings.workflow))
         self._streams: set[DeliverStream] = set()
         self._current: DeliverStream | None = None  # stream on which messages are sent
         self._by_own_protocol = True  # whether the next stream tries it instead of gRPC
@@ -115,8 +118,8 @@ class Peer:
                 stream.call.send(outgoing)
                 self._count(outgoing, stream)
             return
-        if self._queue.bytes and self._queue.bytes + len(data) > self._settings.queued_bytes:
-            reason = f"it takes no messages: {self._queue.bytes} bytes wait for it"
+        if not self._queue.has_room(len(data)):
+            reason = f"it takes no messages: {self._queued_bytes.held} bytes wait for it"
             self._loop.call_soon(self._on_lost, self.name, reason, (message,))  # not within what has made the message
             return
         self._queue.push(outgoing)

@@ -30,10 +30,11 @@ _HANDSHAKE_RECORD = 0x16  # first byte of every TLS connection
 
 
 class _Read(Enum):
-    """Why no more was decrypted: the room is full, a record is incomplete, or the peer has ended the connection."""
+    """Why no more was decrypted: the room is full, a record is incomplete or invalid, or the peer has sent its last."""
 
     FULL = auto()
     INCOMPLETE = auto()
+    INVALID = auto()
     ENDED = auto()
 
 
@@ -218,6 +219,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         while self._may_deliver and self._app is not None and (self._incoming.pending or self.tls.pending()):
             room = memoryview(self._app.get_buffer(-1))
             size, what = self._decrypt(room)
+            if what is _Read.INVALID:
+                self._break()  # first, as answers to what came before cannot be encrypted any more
             if size:
                 self._app.buffer_updated(size)
             if what is _Read.ENDED:
@@ -237,7 +240,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def _decrypt(self, room: memoryview) -> tuple[int, _Read]:
         """Decrypt some records into `room`; returns the number of bytes, and why there are not more.
 
-        Invalid records end the connection as its peer does: OpenSSL has then written an alert.
+        After an invalid record OpenSSL has written an alert, and encrypts nothing more.
         """
         size, incoming, tls = 0, self._incoming, self.tls
         read: Any = tls.read
@@ -252,8 +255,15 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         except ssl.SSLWantReadError:  # the rest is an incomplete record
             return size, _Read.INCOMPLETE
         except ssl.SSLError:
-            return size, _Read.ENDED
+            return size, _Read.INVALID
         return size, _Read.FULL
+
+    def _break(self) -> None:
+        """TLS has failed: send the alert that says why, and close."""
+        self._is_closing = True
+        self._send_outgoing()
+        if self._socket is not None:
+            self._socket.close()
 
     def _send_outgoing(self) -> None:
         if self._outgoing.pending and self._socket is not None:

@@ -31,7 +31,8 @@ class IncompleteAnswer:
                 f"incomplete answers of {self._limit.held} bytes are kept, {share.held} of them of worker {worker}: "
                 f"{kept} more would be above its share of {self._limit.total}"
             )
-        self._claims.append((share, kept))
+        if kept:  # a repeated part keeps nothing
+            self._claims.append((share, kept))
         return ""
 
     def release(self) -> None:

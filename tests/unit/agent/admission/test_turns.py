@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
+from functools import partial
+
+import pytest
 
 from jellybean_agent import Admission, SharedLimit
 from jellybean_agent.admission.turns import TURN_S, PeerTurn, PeerTurns
@@ -228,6 +231,58 @@ def test_what_was_begun_goes_on_before_what_waits() -> None:
         turn.wait(lambda: called.append("begun"), is_first=True)
         await turn.next()
         assert called == ["begun", "new"]
+
+    run(test)
+
+
+def test_of_what_was_begun_the_oldest_goes_on_first() -> None:
+    async def test(clock: Clock, turn: PeerTurn) -> None:
+        called: list[int] = []
+        turn.charge(2 * TURN_S)
+        for number in range(3):
+            turn.wait(partial(called.append, number), is_first=True)
+        await turn.next()
+        assert called == [0, 1, 2]
+
+    run(test)
+
+
+@pytest.mark.parametrize("work_s", [0.1 * TURN_S, 0.8 * TURN_S, 2.5 * TURN_S])
+def test_tasks_that_wait_for_a_turn_do_not_work_in_the_same_one(work_s: float) -> None:
+    """Each is counted before the next one is released, so others wait for one of them at a time."""
+
+    async def test(clock: Clock, turn: PeerTurn) -> None:
+        done: list[int] = []
+
+        async def work(number: int) -> None:
+            if turn.is_used_up:
+                await turn.next()
+            began_s, _ = turn.begin()
+            clock.now_s += work_s
+            turn.end(began_s)
+            done.append(number)
+
+        turn.charge(TURN_S)
+        tasks = [asyncio.create_task(work(number)) for number in range(20)]
+        longest_s = 0.0
+        while len(done) < len(tasks):
+            last_s = clock.now_s
+            await asyncio.sleep(0)
+            longest_s = max(longest_s, clock.now_s - last_s)
+        assert done == list(range(20))
+        assert longest_s < TURN_S + work_s
+
+    run(test)
+
+
+def test_a_task_that_was_cancelled_while_it_waits_holds_up_nobody_behind_it() -> None:
+    async def test(clock: Clock, turn: PeerTurn) -> None:
+        turn.charge(TURN_S)
+        gone, other = asyncio.create_task(turn.next()), asyncio.create_task(turn.next())
+        await asyncio.sleep(0)
+        gone.cancel()
+        await other
+        assert gone.cancelled()
 
     run(test)
 

@@ -32,6 +32,12 @@ def send(brain: Brain, sender: str, request: str, upstream: str, size: int = 1) 
     return brain.received(EdgeMessage(request, 0, upstream, downstream, path, "x"), claim=(sender, size))
 
 
+def send_child(brain: Brain, sender: str, request: str, index: int, size: int) -> None:
+    """One of three children that are gathered."""
+    message = EdgeMessage(request, 0, "part", "gather", ((index, 3),), "x")
+    assert not failed(brain.received(message, claim=(sender, size)))
+
+
 def failed(instructions: Sequence[Instruction]) -> list[str]:
     assert all(one.overloaded for one in instructions if isinstance(one, RequestFailed))
     return [one.request for one in instructions if isinstance(one, RequestFailed)]
@@ -50,6 +56,41 @@ def test_made_up_requests_end_before_those_of_others() -> None:
     assert brain.held_bytes == 100
     brain.completed(run.run, [OUT])
     assert brain.held_bytes == 70
+
+
+def test_a_sender_gives_up_what_it_has_sent_for_the_requests_of_others() -> None:
+    brain = make(input_bytes=100)
+    for number in range(3):
+        send_child(brain, "honest", f"g{number}", 0, 2)
+        send_child(brain, "hog", f"g{number}", 1, 30)
+    assert failed(send(brain, "honest", "n1", "left", 10)) == ["g0"]
+    assert failed(send(brain, "third", "n2", "left", 20)) == []
+    assert failed(send(brain, "third", "n3", "left", 20)) == ["g1"]
+    assert brain.held_bytes == 82
+
+
+def test_of_the_requests_of_one_sender_the_largest_fail_first() -> None:
+    brain = make(input_bytes=100)
+    for number in range(10):
+        send_child(brain, "hog", f"h{number}", 1, 1)
+        send_child(brain, "honest", f"h{number}", 0, 3)
+    send_child(brain, "hog", "large", 0, 25)
+    send_child(brain, "hog", "large", 2, 25)
+    assert failed(send(brain, "third", "n1", "left", 20)) == ["large"]
+    assert brain.held_bytes == 60
+
+
+def test_the_next_to_fail_is_of_whoever_holds_most_by_then() -> None:
+    """Also where a request has ended, or was completed, since all were looked at."""
+    brain = make(input_bytes=100)
+    for number in range(5):
+        send(brain, "one", f"o{number}", "left", 11)
+        send(brain, "other", f"p{number}", "left", 9)
+    assert failed(send(brain, "third", "n0", "left", 1)) == ["o0"]
+    brain.forget("o1")
+    assert failed(send(brain, "third", "n1", "left", 24)) == ["p0"]
+    assert failed(send(brain, "third", "n2", "left", 20)) == ["p1", "o2"]
+    assert brain.held_bytes == 94
 
 
 def test_where_nothing_waits_for_others_the_newcomer_fails() -> None:

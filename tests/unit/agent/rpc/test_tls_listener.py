@@ -475,6 +475,35 @@ def test_records_wait_for_the_turn_of_their_client(folders: tuple[CertificateFol
     in_simulated_time(folders, TlsLimits(), test)
 
 
+@pytest.mark.parametrize(
+    "invalid",
+    [
+        pytest.param(b"\x17\x03\x03\x00\x20" + bytes(32), id="forged"),
+        pytest.param(b"\x17\x03\x03\xff\xff" + bytes(32), id="too long"),
+        pytest.param(b"\x15\x03\x03\x00\x02\x02\x14", id="an alert that is not encrypted"),
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="no TLS"),
+    ],
+)
+def test_an_invalid_record_behind_a_call_ends_the_connection_and_fails_nothing(
+    folders: tuple[CertificateFolder, CertificateFolder], caplog: pytest.LogCaptureFixture, invalid: bytes
+) -> None:
+    """What came before it is answered at once, when nothing can be encrypted any more."""
+
+    async def test(listener: Listener) -> None:
+        client = listener.client().shake_hands()
+        client.tls.write(PREFACE + settings() + unary_call(1, b"x"))
+        client._outgoing.write(invalid)
+        client._exchange()
+        await settle()
+        assert client.connection.is_closing()
+        assert not listener.calls.port.calls
+        with pytest.raises(ssl.SSLError, match=r"(?i)alert"):
+            await client.read()
+
+    in_simulated_time(folders, TlsLimits(), test)
+    assert not caplog.messages
+
+
 def test_a_silent_connection_has_no_tls_object(folders: tuple[CertificateFolder, CertificateFolder]) -> None:
     async def test(listener: Listener) -> None:
         silent = listener.accept()

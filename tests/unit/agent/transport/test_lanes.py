@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from jellybean_agent import (
@@ -12,6 +13,7 @@ from jellybean_agent import (
     PeerSettings,
     Policy,
     RpcServer,
+    SharedLimit,
     StreamSource,
     Transport,
     agent_service_handler,
@@ -68,5 +70,41 @@ def test_a_queue_of_one_workflow_holds_up_no_other(tmp_path: Path) -> None:
         lanes.forget("shop-1")
         await lanes.close()
         await server.stop(0.1)
+
+    asyncio.run(run())
+
+
+def test_what_waits_for_one_worker_is_bounded_for_all_its_workflows_together(tmp_path: Path) -> None:
+    """One has at most its share, so that others' messages may wait too."""
+
+    async def run() -> None:
+        limit, lost = SharedLimit(8000), Counter[str]()
+
+        def on_lost(_name: str, reason: str, messages: Sequence[agent_pb2.Message]) -> None:
+            assert "bytes wait for it" in reason
+            lost.update(found.request_id.partition("-")[0] for found in messages)
+
+        settings = PeerSettings("a-1", Transport("w", insecure=True), queued_bytes=limit)
+        lanes = PeerLanes("b-1", f"unix:{tmp_path}/s", settings, ("shop", "yard", "port"), on_lost=on_lost)
+        for number in range(100):
+            lanes.put(message("shop", number), data=bytes(100))
+        assert (lanes.queued, limit.held) == (70, 7000)
+        for number in range(100):
+            lanes.put(message("yard", number), data=bytes(100))
+        assert limit.held <= 8000
+        lanes.put(message("port", 0), data=bytes(2000))
+        assert limit.held <= 8000 + 2000, "one message of each may wait"
+        await asyncio.sleep(0)
+        assert lost["shop"] == 30 and 0 < lost["yard"] < 100 and not lost["port"]
+        lanes.put(message("shop", 100))
+        assert lanes.queued == 70 + 100 - lost["yard"] + 2, "what has no bytes of its own, as a failure, may wait too"
+        for number in range(100):
+            lanes.forget(f"shop-{number}")
+        before = limit.held
+        lanes.put(message("yard", 100), data=bytes(100))
+        assert limit.held == before + 100
+        lanes.expire(float("inf"))
+        assert (lanes.queued, limit.held) == (0, 0)
+        await lanes.close()
 
     asyncio.run(run())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from jellybean_agent import SharedLimit
 from jellybean_agent.transport.outgoing_queue import OutgoingMessage, OutgoingQueue
 from jellybean_protos.agent.v1 import agent_pb2
 
@@ -21,7 +22,7 @@ def names(messages: list[OutgoingMessage]) -> str:
 
 
 def test_messages_leave_by_due_time_then_in_the_order_in_which_they_were_made() -> None:
-    queue = OutgoingQueue()
+    queue = OutgoingQueue(SharedLimit(100).share_of(""))
     assert (len(queue), queue.first_due_s) == (0, math.inf)
     messages = [made(queue, "a", 2.0), made(queue, "b", 1.0), failure(queue, "c"), made(queue, "d", 1.0)]
     for outgoing in reversed(messages):
@@ -35,7 +36,7 @@ def test_messages_leave_by_due_time_then_in_the_order_in_which_they_were_made() 
 
 
 def test_messages_can_be_removed() -> None:
-    queue = OutgoingQueue()
+    queue = OutgoingQueue(SharedLimit(100).share_of(""))
     queue.push_all([made(queue, name, due_s) for name, due_s in (("a", 3.0), ("b", 1.0), ("a", 2.0), ("c", 4.0))])
     assert queue.remove(lambda outgoing: outgoing.message.request_id == "x") == 0
     assert queue.remove(lambda outgoing: outgoing.message.request_id == "a") == 2
@@ -43,7 +44,7 @@ def test_messages_can_be_removed() -> None:
 
 
 def test_a_message_says_how_much_time_is_left() -> None:
-    queue = OutgoingQueue()
+    queue = OutgoingQueue(SharedLimit(100).share_of(""))
     limited, late, unlimited = made(queue, "a", until_s=10.0), made(queue, "b", until_s=7.0), made(queue, "c")
     assert [outgoing.set_time_left(7.0) for outgoing in (limited, late, unlimited)] == [True, False, True]
     assert [outgoing.message.left_s for outgoing in (limited, unlimited)] == [3.0, 0.0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from jellybean_agent import SharedLimit
 from jellybean_agent.transport.inboxes import HEARTBEAT_S, INITIAL_CREDIT
 from jellybean_protos.agent.v1 import agent_pb2
 from tests.unit.agent.transport.timed_streams import Receiver, Sender, names, pause, with_receiver
@@ -76,7 +77,7 @@ def test_a_heartbeat_comes_each_half_second_without_other_credit(tmp_path: Path)
 def test_what_waits_for_a_receiver_without_credit_is_bounded(tmp_path: Path) -> None:
     async def test(receiver: Receiver) -> None:
         receiver.is_silent = True
-        sender = Sender(receiver, queued_bytes=1000)
+        sender = Sender(receiver, queued_bytes=SharedLimit(1000))
         sender.peer.start()
         for number in range(4):
             sender.peer.put(agent_pb2.Message(request_id=str(number)), data=bytes(400))

@@ -14,6 +14,7 @@ import pytest
 
 from jellybean.serving.gateway.requests.counters import RequestCounters
 from jellybean.serving.gateway.requests.in_flight import InFlightRequests
+from jellybean.serving.gateway.requests.incomplete_answer import IncompleteAnswer
 from jellybean.serving.gateway.tracing import NOT_TRACED, NoTracer
 from jellybean.serving.outcomes import Outcome
 from jellybean_agent import SharedLimit, encode_tensor
@@ -192,3 +193,15 @@ def test_workers_share_the_bytes_of_incomplete_answers() -> None:
         assert limit.held == 0
 
     asyncio.run(serve())
+
+
+def test_of_what_comes_again_nothing_is_remembered() -> None:
+    """A worker may repeat a part for as long as the request has time."""
+    limit = SharedLimit(10_000)
+    answer = IncompleteAnswer(limit)
+    assert not answer.keep("box", 1, 600)
+    for _ in range(5):
+        assert not answer.keep("box", 0, 0)
+    assert len(answer._claims) == 1
+    answer.release()
+    assert limit.held == 0
