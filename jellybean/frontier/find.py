@@ -175,7 +175,8 @@ class _Solver:
         except OutOfTimeError as error:  # the first point is then that of a simple rule
             if self.has_solved or problem.is_for_ways:
                 raise
-            rule = greedy_solution(problem, Clock(time.monotonic, time.monotonic() + GREEDY_S), error.bound)
+            patience = Clock(time.monotonic, time.monotonic() + GREEDY_S)
+            rule = greedy_solution(problem, patience, error.bound, cuts=self.cuts)
             if rule is None:
                 raise
             solution = rule

@@ -107,7 +107,7 @@ def _plan_at_least_cost(
             solution = solve_cut(problem, cuts, SolveOptions(gap, search_s, time.monotonic, tell=found))
     except OutOfTimeError as error:
         is_unruled = problem.is_for_ways or problem.slo.is_soft
-        rule = None if is_unruled else greedy_solution(problem, _greedy_clock(), error.bound)
+        rule = None if is_unruled else greedy_solution(problem, _greedy_clock(), error.bound, cuts=cuts)
         if rule is None:
             raise
         solution = rule

@@ -68,8 +68,7 @@ def diff(
     try:
         one, two = _plan(before, after), _plan(after, before)
         with command_limit(time_limit):
-            difference = plan_diff(one, two)
-            cut_short = work_limit().left() == 0.0
+            difference = plan_diff(one, two, limit=work_limit())
         notes = dict.fromkeys(filter(None, (_altered(before, after, one), _altered(after, before, two))))
     except JellyBeanError as error:
         if json:
@@ -83,7 +82,7 @@ def diff(
         print_texts(diff_text(difference, str(before), str(after), latencies, every_figure=every_figure))
     for note in notes:
         warn(note)
-    if cut_short:
+    if difference.out_of_time:
         warn(
             "the time limit ended the matching of workers: the rest are paired in the plans' order, and another "
             "pairing may load fewer models"

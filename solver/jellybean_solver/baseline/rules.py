@@ -18,6 +18,7 @@ from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.plan import Certificate, Cost, Plan
 from jellybean_solver.model.problem import Link, Problem
 from jellybean_solver.outcome import Clock, Termination
+from jellybean_solver.planning.cut_problem import Cuts
 from jellybean_solver.planning.infeasibility import first_reason
 from jellybean_solver.planning.many_workflows import has_many_workflows
 from jellybean_solver.planning.solver import Solution, cheapest, finish, limited
@@ -240,9 +241,10 @@ def _greedy(problem: Problem, name: str) -> Baseline:
     return _scored(network.problem, name, "found", plan, evaluate(network.problem, plan))
 
 
-def greedy_solution(problem: Problem, clock: Clock, bound: float = 0.0) -> Solution | None:
+def greedy_solution(problem: Problem, clock: Clock, bound: float = 0.0, *, cuts: Cuts | None = None) -> Solution | None:
     """The plan of the greedy rule for a search that found none in its time, with a lower `bound` on the cost.
 
+    `cuts`: that the search may choose, and that `bound` holds for; the plan has whole models, and may cost more.
     The cheapest of its plans on all workers, and on those of one tier alone. None if the rule finds none until the
     `clock` ends, if all its plans miss a target, or for several workflows.
     """
@@ -257,7 +259,8 @@ def greedy_solution(problem: Problem, clock: Clock, bound: float = 0.0) -> Solut
     if plan is None:
         return None
     cost = plan.cost.total_usd_per_h
-    bound = min(max(bound, least_workers_usd_per_h(Network(problem))), cost)
+    least = 0.0 if any((cuts or {}).values()) else least_workers_usd_per_h(Network(problem))
+    bound = min(max(bound, least), cost)
     proof = Certificate.of(cost, bound, Termination.TIME_LIMIT)
     return Solution(proof.termination, replace(plan, certificate=proof), None, 0, proof)
 
@@ -278,7 +281,7 @@ def _greedy_plan(problem: Problem, case: Problem, clock: Clock) -> Plan | None:
 
 
 def least_workers_usd_per_h(network: Network) -> float:
-    """Lower bound on the cost of all plans: each operator's requests on the workers where they are cheapest.
+    """Lower bound on the cost of all plans of whole models: each operator's requests where they are cheapest.
 
     Accuracy, the number of workers and traffic are left out.
     """

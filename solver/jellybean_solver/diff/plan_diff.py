@@ -25,6 +25,7 @@ from jellybean_solver.migration.plan_matching import (
 from jellybean_solver.model.flows import link_uses
 from jellybean_solver.model.plan import Cost, Plan, PlannedWorker
 from jellybean_solver.model.selection_shares import selection_shares
+from jellybean_solver.outcome import Clock
 
 K = TypeVar("K", bound=str | tuple[str, ...])
 V = TypeVar("V")
@@ -119,7 +120,8 @@ class PlanDiff:
     """Changes from one plan to another. `names`: workers that continue, name before -> name after.
 
     `routes_changed`: True if routes differ in more than the names of workers. `figures`: differing figures that the
-    plans state, except those that follow from a changed variant or pool.
+    plans state, except those that follow from a changed variant or pool. `out_of_time`: the time limit ended the
+    matching of workers, and another one may load fewer models.
     """
 
     cost_before: Cost
@@ -138,6 +140,7 @@ class PlanDiff:
     routes_changed: bool
     figures: tuple[FigureChange, ...]
     names: Mapping[str, str]
+    out_of_time: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -160,13 +163,14 @@ class PlanDiff:
         return tuple(change for change in self.workers if change.after is None)
 
 
-def plan_diff(before: Plan, after: Plan, worth: LoadPrice | None = None) -> PlanDiff:
+def plan_diff(before: Plan, after: Plan, worth: LoadPrice | None = None, *, limit: Clock = Clock()) -> PlanDiff:
     """Changes from `before` to `after`; with the plans exchanged, the same changes in reverse.
 
     In each pool as many workers as possible continue. Among these matchings, the one with the fewest models loaded and
-    unloaded is taken, or with `worth` the one with the cheapest.
+    unloaded is taken, or with `worth` the one with the cheapest. `limit`: see `match_workers`.
     """
-    pairs = sorted(match_workers(before, after, worth), key=_by_plan(before, after))
+    matching = match_workers(before, after, worth, limit)
+    pairs = sorted(matching.pairs, key=_by_plan(before, after))
     marks = colour_workers(before, after)
     names = {one.name: two.name for one, two in pairs if one is not None and two is not None}
     workers = (_worker_change(one, two, before, after) for one, two in pairs)
@@ -201,6 +205,7 @@ def plan_diff(before: Plan, after: Plan, worth: LoadPrice | None = None) -> Plan
         routes_changed=routes_by_colour(before, marks[0]) != routes_by_colour(after, marks[1]),
         figures=tuple(figure_changes(before, after)),
         names=names,
+        out_of_time=matching.out_of_time,
     )
 
 

@@ -108,12 +108,13 @@ def model_bytes(model: ModelRef | None, memory_bytes: float | None) -> float | N
 def migration(before: Plan, after: Plan, prices: MigrationPrices) -> Migration:
     """The cheapest migration from `before` to `after`; workers of a pool are interchangeable.
 
+    It has no time limit: a search checks its own price of the change against this one.
     Counts only the sites that both plans have: a new or closed site loads or drops all its models in any case.
     """
     priced = _Priced(after, prices)
     loads: Counter[tuple[str, str, HostedModel]] = Counter()
     kept = dropped = 0
-    for one, two in match_workers(before, after, priced.load_price):
+    for one, two in match_workers(before, after, priced.load_price).pairs:
         had = hosted_models(before, one) if one is not None else frozenset()
         has = hosted_models(after, two) if two is not None else frozenset()
         tier = next(worker.tier for worker in (one, two) if worker is not None)

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pulp
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.model.plan import Plan, PlannedWorker
-from jellybean_solver.time_limit import work_limit
+from jellybean_solver.outcome import Clock
 
 DIGITS = 9  # decimals of rates and weights that are compared
 COUNT_WEIGHT = 1e-6  # value of any kept model, where the dearest one has 1: breaks ties by the number of models
@@ -50,16 +50,26 @@ def hosted_models(plan: Plan, worker: PlannedWorker) -> Models:
     return frozenset(found)
 
 
-def match_workers(before: Plan, after: Plan, worth: LoadPrice | None = None) -> list[Pair]:
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """Pairs with each worker of two plans once. `out_of_time`: workers that share models were paired in order."""
+
+    pairs: tuple[Pair, ...]
+    out_of_time: bool
+
+
+def match_workers(before: Plan, after: Plan, worth: LoadPrice | None = None, limit: Clock = Clock()) -> Matching:
     """Pairs (worker of `before`, worker of `after`) with each worker once; None beside one that starts or stops.
 
     In each pool as many workers as possible continue. Among these matchings, the greatest value of kept models is taken
     (by `worth`; without it all models count equally), then the greatest number. Ties go to equal names, then to the
-    order in the plans; exchanging the plans exchanges the pairs.
+    order in the plans; exchanging the plans exchanges the pairs. At the `limit`, which is not that of the work, the
+    workers of unlike models are paired in order: what is priced by the matching has no limit.
     """
     one_colours, two_colours = colour_workers(before, after)
     one_models, two_models = ({w.name: hosted_models(plan, w) for w in plan.workers} for plan in (before, after))
     pairs: list[Pair] = []
+    out_of_time = False
     for pool in dict.fromkeys((worker.pool, worker.tier) for worker in (*before.workers, *after.workers)):
         one = [worker for worker in before.workers if (worker.pool, worker.tier) == pool]
         two = [worker for worker in after.workers if (worker.pool, worker.tier) == pool]
@@ -72,8 +82,10 @@ def match_workers(before: Plan, after: Plan, worth: LoadPrice | None = None) -> 
             found, one, two = _equal(one, two, *keys)
             pairs += found
         value = _value(worth, [*one, *two], [one_models[w.name] for w in one] + [two_models[w.name] for w in two])
-        pairs += _overlapping(one, two, one_models, two_models, value)
-    return pairs
+        rest = _overlapping(one, two, one_models, two_models, value, limit)
+        pairs += rest.pairs
+        out_of_time = out_of_time or rest.out_of_time
+    return Matching(tuple(pairs), out_of_time)
 
 
 def _value(
@@ -193,13 +205,16 @@ def _overlapping(
     one_models: Mapping[str, Models],
     two_models: Mapping[str, Models],
     value: Callable[[Models], float],
-) -> list[Pair]:
+    limit: Clock,
+) -> Matching:
     """Pairs of workers with different models: a matching of greatest kept value, then the remaining ones in order."""
     left, right = _kinds(one, one_models), _kinds(two, two_models)
     if _ordered(left) > _ordered(right):  # solve the same problem whichever plan comes first
-        return [(a, b) for b, a in _overlapping(two, one, two_models, one_models, value)]
+        swapped = _overlapping(two, one, two_models, one_models, value, limit)
+        return replace(swapped, pairs=tuple((a, b) for b, a in swapped.pairs))
     pairs: list[Pair] = []
-    for (kind, other), count in _transport(left, right, value).items():
+    continuing = _transport(left, right, value, limit)
+    for (kind, other), count in (continuing or {}).items():
         for _ in range(count):
             pairs.append((left[kind].pop(0), right[other].pop(0)))
     one = [worker for workers in left.values() for worker in workers]
@@ -207,7 +222,8 @@ def _overlapping(
     both, one, two = _equal(one, two, lambda worker: worker.name, lambda worker: worker.name)
     many = min(len(one), len(two))
     pairs += [*both, *zip(one[:many], two[:many], strict=True)]
-    return pairs + [(worker, None) for worker in one[many:]] + [(None, worker) for worker in two[many:]]
+    pairs += [*((worker, None) for worker in one[many:]), *((None, worker) for worker in two[many:])]
+    return Matching(tuple(pairs), continuing is None)
 
 
 Kinds = dict[Models, list[PlannedWorker]]
@@ -221,17 +237,18 @@ def _kinds(workers: Sequence[PlannedWorker], models: Mapping[str, Models]) -> Ki
     return dict(sorted(found.items(), key=lambda item: sorted(map(_order, item[0]))))
 
 
-def _transport(left: Kinds, right: Kinds, value: Callable[[Models], float]) -> Mapping[tuple[Models, Models], int]:
+def _transport(
+    left: Kinds, right: Kinds, value: Callable[[Models], float], limit: Clock
+) -> Mapping[tuple[Models, Models], int] | None:
     """(models before, models after) -> number of workers that continue so, for the greatest kept value.
 
-    Empty if the time limit of the work comes first: then workers are matched in order.
+    None if the `limit` comes first.
     """
-    limit = work_limit()
-    if limit.left() == 0.0:
-        return {}
     kept = {(kind, other): value(kind & other) for kind in left for other in right if kind & other}
     if not kept:
         return {}
+    if limit.left() == 0.0:
+        return None
     problem = pulp.LpProblem("match", pulp.LpMaximize)
     flow = {pair: problem.add_variable(f"x{index}", 0) for index, pair in enumerate(kept)}
     problem.setObjective(pulp.lpSum(worth * flow[pair] for pair, worth in kept.items()))
@@ -244,7 +261,7 @@ def _transport(left: Kinds, right: Kinds, value: Callable[[Models], float]) -> M
     exact = {"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9, "timeLimit": limit.left()}
     status = problem.solve(pulp.HiGHS(mip=False, msg=False, threads=1, random_seed=0, **exact))
     if status != pulp.LpStatusOptimal and limit.left() == 0.0:
-        return {}
+        return None
     if status != pulp.LpStatusOptimal:
         raise SolverError(f"HiGHS ended with {pulp.LpStatus[status]} on matching workers; please report this problem")
     return {pair: round(x.value()) for pair, x in flow.items() if round(x.value()) > 0}

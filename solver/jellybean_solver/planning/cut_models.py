@@ -22,7 +22,10 @@ from jellybean_solver.small.objectives import Fleet
 
 
 def solve_cut(problem: Problem, cuts: Cuts, options: SolveOptions = SolveOptions()) -> Solution:
-    """As `solve`, over all choices of cuts; if there is no plan, the reasons are those of the problem without cuts."""
+    """As `solve`, over all choices of cuts; if there is no plan, the reasons are those of the problem without cuts.
+
+    The bound of an OutOfTimeError holds for all choices of cuts.
+    """
     if not any(cuts.values()):
         return solve_with(problem, options)
     refuse_mean_accuracy(problem, cuts)
@@ -37,7 +40,8 @@ def solve_cut(problem: Problem, cuts: Cuts, options: SolveOptions = SolveOptions
     if union.best is not None:
         return union.answer(union.best)
     if union.late is not None:
-        raise union.late
+        bound = union.bound if math.isfinite(union.bound) else 0.0
+        raise OutOfTimeError(str(union.late), bound) from union.late
     whole = solved(problem, explained=options.explained)
     why = whole.infeasibility
     if why is None:  # a plan of whole models after all; it has a certificate of its own
@@ -65,7 +69,7 @@ class _Union:
         self.best: Plan | None = None
         self.bound = math.inf  # least lower bound of the candidates solved or pruned so far
         self.tried = 0
-        self.late: OutOfTimeError | None = None
+        self.late: OutOfTimeError | None = None  # its bound is that of one candidate
 
     def walk(self, candidates: Sequence[Problem]) -> None:
         """Solve the candidates, lowest bound first; those whose bound is not below the incumbent are pruned."""
@@ -89,7 +93,7 @@ class _Union:
             found = self.solved(candidate)
         except OutOfTimeError as error:
             self.late = error
-            return 0.0
+            return error.bound
         self.tried += found.selections_tried
         if found.plan is None:
             return _least_of_refused(candidate, found)

@@ -107,6 +107,8 @@ def test_diff_says_that_workers_were_paired_in_order(
     over(diff_command)
     assert run(["diff", *map(str, paths), *LIMIT]) == 1
     assert "the time limit ended the matching of workers" in capsys.readouterr().err
+    assert run(["diff", str(paths[0]), str(paths[0]), *LIMIT]) == 0
+    assert "the time limit" not in capsys.readouterr().err
 
 
 def test_a_partition_has_its_bound_and_says_what_ended_the_search(

@@ -88,3 +88,24 @@ def test_without_time_all_layers_are_one_stage_on_all_workers() -> None:
         plan = partition(GRAPH, LEVELS)
     assert [(stage.layers, stage.replicas) for stage in plan.stages] == [(tuple(range(24)), 2)]
     assert (plan.out_of_time, plan.stages[0].inside[0].replicas) == (True, 2)
+
+
+FEW_AT_LAST = PartitionSettings(first_cuts=(12,), max_line_cuts=3)
+FEWER_AT_LAST: dict[str, Callable[[], Partition]] = {
+    "balance": lambda: partition(GRAPH, LEVELS, objective="balance", settings=FEW_AT_LAST),
+    "a line": lambda: partition_line(
+        GRAPH, [1.0, 2.0, 4.0], [1e8, 1e9], objective="slowest-stage", settings=FEW_AT_LAST
+    ),
+    "two equal devices": lambda: partition_line(
+        GRAPH, [1.0, 1.0], [1e9], objective="slowest-stage", settings=FEW_AT_LAST
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FEWER_AT_LAST)
+def test_a_partition_in_hand_stays_if_the_last_search_finds_a_worse_one(name: str) -> None:
+    last = FEWER_AT_LAST[name]()
+    with limited_work(1e9, lambda: 0.0):
+        best = FEWER_AT_LAST[name]()
+    assert best.objective_s < last.objective_s
+    assert last.bound_s <= best.bound_s <= best.objective_s

@@ -98,16 +98,24 @@ def _in_time(
             continue
         except CutShortError as error:
             seconds, stages = error.found or (math.inf, ())
-            if best is None or seconds < best.objective_s:
-                best = Partition(seconds, min(seconds, least_s), stages, few or 0, objective) if stages else best
+            if stages:
+                result = Partition(seconds, min(seconds, least_s), stages, few or 0, objective)
+                best = result if best is None else _better(best, result)
             break
-        if best is None or few is None or result.objective_s < best.objective_s:
-            best = result
+        best = result if best is None else _better(best, result)
         if best.gap == 0.0 or few is None:
             return best
     if best is None:
         raise OutOfTimeError(f"no partition for {objective} was found in the time allowed; allow more time")
     return replace(best, out_of_time=best.gap > 0.0)
+
+
+def _better(one: Partition, two: Partition) -> Partition:
+    """The partition of less objective, `two` if it is proven optimal; both lower bounds hold for it."""
+    if two.gap == 0.0:
+        return two
+    best = two if two.objective_s < one.objective_s else one
+    return replace(best, bound_s=min(best.objective_s, max(one.bound_s, two.bound_s)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,21 @@ from jellybean_solver import (
     NO_ASSIGNMENT,
     Baseline,
     Clock,
+    Cut,
+    Cuts,
     EndToEnd,
     Link,
+    OutOfTimeError,
     Problem,
     Sharing,
     Slo,
+    SolveOptions,
     SolverError,
     baselines,
     evaluate,
     greedy_solution,
     solve,
+    solve_cut,
 )
 from tests.support.small_problems import box, gpu, operator, problem, variant
 from tests.vqa_medium import vqa_problem
@@ -152,6 +157,35 @@ def test_what_one_search_has_proven_bounds_the_greedy_plan() -> None:
     solution = greedy_solution(case, Clock(), best.cost.total_usd_per_h)
     assert solution is not None and solution.certificate is not None
     assert solution.certificate.bound == pytest.approx(best.cost.total_usd_per_h)
+
+
+def cut_case(head_s: float, tail_s: float) -> tuple[Problem, Cuts]:
+    """A model that a GPU runs best, and a cut of it: the head on boxes, the tail on GPUs, each in so many seconds."""
+    case = problem(
+        operator("find", ["camera"], variant("net", {"box": 0.1, "gpu": 0.1})),
+        pools=[box(20, 1.0), gpu(20, 1.0)],
+        rate_per_s=100.0,
+        links=[Link("edge", "cloud", 0.0)],
+    )
+    head = replace(variant("net.head", {"box": head_s, "gpu": 0.09}), message_bytes={"find": 10.0})
+    return case, {"find": (Cut(head, variant("net", {"box": 0.08, "gpu": tail_s}), ("camera",)),)}
+
+
+@pytest.mark.parametrize("parts", [(0.02, 0.01), (0.05, 0.01), (0.02, 0.06)])
+def test_a_greedy_plan_of_whole_models_is_not_proven_cheaper_than_one_with_a_cut(
+    parts: tuple[float, float],
+) -> None:
+    case, cuts = cut_case(*parts)
+    best = solve_cut(case, cuts).plan
+    assert best is not None
+    with pytest.raises(OutOfTimeError) as late:
+        solve_cut(case, cuts, SolveOptions(0.0, 0.0, lambda: 0.0))
+    assert late.value.bound > 0.0
+    solution = greedy_solution(case, Clock(), late.value.bound, cuts=cuts)
+    assert solution is not None and solution.certificate is not None
+    cost = best.cost.total_usd_per_h
+    assert solution.certificate.bound <= cost * (1 + 1e-9) < solution.certificate.objective
+    assert not solution.certificate.is_optimal
 
 
 def test_the_greedy_rule_has_no_plan_where_no_link_is_wide_enough() -> None:

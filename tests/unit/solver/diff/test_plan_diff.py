@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 
 from jellybean_solver import (
+    Clock,
     Cost,
     Edge,
     Link,
+    MigrationPrices,
     ModelRef,
     Plan,
     PlannedWorker,
@@ -18,8 +20,10 @@ from jellybean_solver import (
     ServiceTime,
     Sharing,
     Source,
+    limited_work,
     plan_diff,
 )
+from jellybean_solver.migration.migration_cost import migration
 from jellybean_solver.migration.plan_matching import hosted_models, match_workers
 from tests import report_plans
 from tests.planned import planned_operator
@@ -135,10 +139,49 @@ def test_workers_go_on_where_most_models_stay() -> None:
     """By names, or by the best pair first, more models would move: {a b c} with {a b} leaves {c} nothing."""
     before = hosting({"box-1": ["a", "b", "c"], "box-2": ["a", "b"]})
     after = hosting({"box-1": ["a", "b", "d"], "box-2": ["a", "c", "b", "e"]})
-    pairs = {(one.name, two.name) for one, two in match_workers(before, after) if one and two}
+    pairs = {(one.name, two.name) for one, two in match_workers(before, after).pairs if one and two}
     assert pairs == {("box-1", "box-2"), ("box-2", "box-1")}
     diff = plan_diff(before, after)
     assert sum(len(change.load) + len(change.unload) for change in diff.workers) == 2
+
+
+OVER = Clock(lambda: 1.0, 0.0)
+CROSSWISE = [
+    ({"box-1": ["a", "b", "c"], "box-2": ["d"]}, {"box-1": ["d", "e"], "box-2": ["a", "b"]}),
+    ({"box-1": ["a", "b"], "box-2": ["c"], "box-3": ["d"]}, {"box-1": ["c", "e"], "box-2": ["a"], "box-3": ["b"]}),
+    ({"gpu-1": ["a", "b"], "gpu-2": ["c", "d"]}, {"gpu-1": ["c", "e"]}),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), CROSSWISE)
+def test_a_migration_costs_the_same_at_the_time_limit(
+    before: dict[str, list[str]], after: dict[str, list[str]]
+) -> None:
+    one, two, prices = hosting(before), hosting(after), MigrationPrices(1.0, 0.0)
+    free = migration(one, two, prices)
+    with limited_work(0.0, lambda: 0.0):
+        assert migration(one, two, prices) == free
+    late, exact = plan_diff(one, two, limit=OVER), plan_diff(one, two)
+    assert (late.out_of_time, exact.out_of_time) == (True, False)
+    assert sum(len(change.load) for change in exact.workers) == free.replicas
+    assert sum(len(change.load) for change in late.workers) > free.replicas
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"box-1": ["a"], "box-2": ["b"]}, {"box-1": ["b"], "box-2": ["a"]}),
+        ({"box-1": ["a"]}, {"box-1": ["b"]}),
+        ({"box-1": ["a"]}, {"gpu-1": ["a"]}),
+    ],
+    ids=["renumbered", "nothing in common", "another pool"],
+)
+def test_a_matching_that_no_search_decides_is_not_cut_short(
+    before: dict[str, list[str]], after: dict[str, list[str]]
+) -> None:
+    late, exact = plan_diff(hosting(before), hosting(after), limit=OVER), plan_diff(hosting(before), hosting(after))
+    assert late == exact
+    assert not late.out_of_time
 
 
 def test_workers_start_and_stop_by_pool() -> None:
