@@ -188,6 +188,7 @@ def test_ages_do_not_move_with_the_clock(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(time, "time", wall)
     monkeypatch.setattr(time, "time", lambda: wall() + 3600.0)
     assert spool.age_s(arrived_s) < 60.0
+    spool.close()
     assert all(line.seconds < 60.0 for line in values.take())
 
 
