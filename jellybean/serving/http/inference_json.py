@@ -184,7 +184,7 @@ def plain(message: Message) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
-        repeated = not isinstance(value, Message | int | float | str | bytes)  # protobuf below 6.31 has no `is_repeated`
+        repeated = not isinstance(value, Message | int | float | str | bytes)  # `is_repeated` is of protobuf 6.31
         if field.message_type is not None:
             value = [plain(item) for item in value] if repeated else plain(value)
         elif field.enum_type is not None:
