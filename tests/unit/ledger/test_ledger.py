@@ -216,7 +216,7 @@ def test_what_cannot_be_opened_is_told(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_used_is_closed(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no database" * 100, encoding="utf-8")
     with pytest.raises(LedgerError) as caught:
-        cost(Ledger(str(tmp_path / "text")), By.DAY)
+        all_events(Ledger(str(tmp_path / "text")))
     assert caught.value.__traceback__ is not None  # which has the connection
     assert str(tmp_path / "text") not in {file.path for file in psutil.Process().open_files()}
 
