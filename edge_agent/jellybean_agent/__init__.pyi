@@ -153,6 +153,7 @@ from .security.certificates import PRIVATE_KEY_FILE as PRIVATE_KEY_FILE
 from .security.certificates import read_credentials as read_credentials
 from .security.connection_fault import ConnectionFault as ConnectionFault
 from .security.connection_fault import connection_fault as connection_fault
+from .security.connection_fault import says_not_connected as says_not_connected
 from .security.expiry import EXPIRING_SHARE as EXPIRING_SHARE
 from .security.expiry import watch_expiry as watch_expiry
 from .security.identity import Identity as Identity

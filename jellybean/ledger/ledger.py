@@ -295,7 +295,11 @@ def _engine(url: str) -> Engine:
     @event.listens_for(engine, "connect")
     def _settings(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # sqlite3 would begin a transaction at its first change, after what it read
-        use_write_ahead_log(connection, _LOCK_TIMEOUT_S)
+        try:
+            use_write_ahead_log(connection, _LOCK_TIMEOUT_S)
+        except BaseException:  # older SQLAlchemy leaves a connection open of which a listener fails
+            connection.close()
+            raise
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:

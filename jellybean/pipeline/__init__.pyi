@@ -53,6 +53,7 @@ from .torch_state import ModuleState as ModuleState
 from .torch_state import random_states as random_states
 from .torch_state import restore_random_states as restore_random_states
 from .torch_state import same_random_states as same_random_states
+from .torch_state import same_values as same_values
 from .torch_state import seed_generators as seed_generators
 from .torch_state import state_kept as state_kept
 from .torch_trace import CallArguments as CallArguments

@@ -17,7 +17,7 @@ import torch
 from torch import fx, nn
 
 from jellybean.errors import JellyBeanError
-from jellybean.pipeline.torch_state import state_kept
+from jellybean.pipeline.torch_state import same_values, state_kept
 from jellybean.pipeline.torch_trace import TracedModule, attribute
 
 Shapes: TypeAlias = "tuple[int, ...] | list[tuple[int, ...]]"  # of a tensor, of several
@@ -81,7 +81,7 @@ class _Observer(fx.Interpreter):  # type: ignore[misc]  # mypy does not follow t
         # Batch norm writes its statistics without a new version.
         written = {_storage(one) for one, version in versions if one._version != version}
         now = {id(one) for one in self._state(n)}
-        written |= {_storage(one) for one, before in state if id(one) not in now or not torch.equal(one, before)}
+        written |= {_storage(one) for one, before in state if id(one) not in now or not same_values(one, before)}
         self.observed[n] = _Observed(
             _kind(value), _shapes(value), frozenset(map(_storage, tensors_in(value))), frozenset(written)
         )

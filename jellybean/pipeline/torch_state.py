@@ -55,6 +55,15 @@ def same_random_states(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     return torch.equal(one[0], other[0]) and numpy_same and bool(one[2] == other[2])
 
 
+def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one dtype hold the same values; NaN is the same as NaN of the same bits."""
+    return bool(torch.equal(one, other) or (one.shape == other.shape and torch.equal(_bytes(one), _bytes(other))))
+
+
+def _bytes(value: torch.Tensor) -> torch.Tensor:
+    return value.detach().resolve_conj().resolve_neg().reshape(-1).contiguous().view(torch.uint8)
+
+
 def seed_generators(seed: int) -> None:
     """Seed the generators of torch, numpy and Python."""
     torch.default_generator.manual_seed(seed)
@@ -105,7 +114,7 @@ class ModuleState:
             for value, before in self._tensors:
                 if value.shape != before.shape or value.dtype != before.dtype:
                     value.data = before.clone()
-                elif not torch.equal(value, before):
+                elif not same_values(value, before):
                     value.detach().copy_(before)
         for set_state, state in self._generators:
             set_state(state)

@@ -39,6 +39,7 @@ from jellybean_agent import (
     encode_tensor,
     printable,
     protocol_metadata,
+    says_not_connected,
 )
 from jellybean_protos.agent.v1 import agent_pb2
 from jellybean_protos.gateway.v1 import (
@@ -53,7 +54,6 @@ from jellybean_protos.gateway.v1 import (
 TIMEOUT_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0  # before a refused request is sent again
 _FAULT_AGE_S = 5.0  # for which the calls of an outage share a diagnosis, as it takes up to 5 s: 3 to connect, 2 to hear
-_NOT_CONNECTED = ("failed to connect to all addresses", "errors resolving")  # what gRPC says without a connection
 _NO_METHOD = ("no method ", "Method not found!")  # what servers of ours and of grpc say that have other services
 INFER = "/jellybean.gateway.v1.Gateway/Infer"
 
@@ -312,7 +312,7 @@ class Client:
     def _error_of(self, error: grpc.RpcError) -> RequestError:
         """The error of a failed call. Where there is no connection, the reason is found by making one here."""
         status, details = error.code(), printable(error.details() or "no details")
-        is_cut_off = status is grpc.StatusCode.UNAVAILABLE and details.startswith(_NOT_CONNECTED)
+        is_cut_off = status is grpc.StatusCode.UNAVAILABLE and says_not_connected(details)
         if is_cut_off and not self.address.startswith("unix:"):
             fault = self._connection_fault()
             if fault is not None:

@@ -15,6 +15,7 @@ from torch import nn
 from jellybean.documents.training import TrainingDocument
 from jellybean.pipeline.torch_gradients import gradient_digests
 from jellybean.pipeline.torch_saved import activations_in_file
+from jellybean.pipeline.torch_state import same_values
 from jellybean.pipeline.torch_trace import flat_tensors
 from jellybean.pipeline.user_errors import place_and_reason
 from jellybean.training.choice.schedule_choice import ScheduleChoice
@@ -104,7 +105,7 @@ class MicrobatchTrials:
             values.append(_buffers(module))
             gradient_digests(roots, [torch.ones_like(value) for value in roots], weights)
             values.append(_buffers(module))
-        return next((name for name in values[0] if all(not torch.equal(*both) for both in _pairs(values, name))), "")
+        return next((name for name in values[0] if all(not same_values(*both) for both in _pairs(values, name))), "")
 
     def _needs_written(self) -> bool:
         """Whether a backward pass fails after the forward pass of another micro-batch, as its tensors are others."""

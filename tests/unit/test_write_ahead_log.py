@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -26,11 +27,12 @@ def test_processes_that_open_a_new_file_at_once_all_can(tmp_path: Path) -> None:
 
 
 def test_a_file_that_stays_locked_is_told_after_the_time(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "a.db", isolation_level=None) as other:
+    with (
+        closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as other,
+        closing(sqlite3.connect(tmp_path / "a.db", timeout=0.0)) as waiting,
+    ):
         other.execute("BEGIN EXCLUSIVE")
-        waiting = sqlite3.connect(tmp_path / "a.db", timeout=0.0)
         with pytest.raises(sqlite3.OperationalError, match="database is locked"):
             use_write_ahead_log(waiting, 0.1)
         other.execute("ROLLBACK")
         use_write_ahead_log(waiting, 0.1)
-        waiting.close()

@@ -22,6 +22,7 @@ from jellybean_agent.security.renewal import renewal_advice, utc_minute
 from jellybean_agent.security.tls_context import anonymous_client_context, client_context
 from jellybean_agent.system.addresses import parse_address
 
+_NOT_CONNECTED = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
 _CONNECT_S = 3.0
 _ANSWER_S = 2.0  # for the server's first bytes after the handshake: its settings, or why it refuses the certificate
 _HTTP2_BEGIN = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # preface, empty SETTINGS
@@ -41,6 +42,11 @@ class ConnectionFault:
 
     reason: str
     of_certificate: bool
+
+
+def says_not_connected(details: str) -> bool:
+    """True for what gRPC says of a call when there is no connection; its words differ between versions."""
+    return details.startswith(_NOT_CONNECTED)
 
 
 def connection_fault(address: str, wanted: Identity | None, folder: CertificateFolder | None) -> ConnectionFault | None:

@@ -22,6 +22,7 @@ def constant_tensor(text: str, port: TensorPort) -> Array:
     try:
         value = json.loads(text)
         given = np.array(value, dtype=object)  # whose integers keep all digits beside fractions
+        _require_range(given, dtype)
         with np.errstate(all="ignore"):  # `_is_exact` compares
             tensor = given.astype(dtype)
     except (TypeError, ValueError, OverflowError) as error:
@@ -37,6 +38,15 @@ def constant_tensor(text: str, port: TensorPort) -> Array:
     ):
         raise ModelError(f"{where}: {text} has shape {list(tensor.shape)}, the model takes {_shape(port.shape)}")
     return tensor
+
+
+def _require_range(given: Array, dtype: np.dtype[Any]) -> None:
+    """OverflowError for an integer that the type does not have: numpy 1 warns of it, and takes another one."""
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        for value in given.flat:
+            if isinstance(value, int) and not limits.min <= value <= limits.max:
+                raise OverflowError(f"its integers are {limits.min} to {limits.max}")
 
 
 def _holds(value: Any, *kinds: type) -> bool:

@@ -15,7 +15,7 @@ import grpc
 from jellybean.errors import InputError
 from jellybean.profiler.errors import ProfileError
 from jellybean.profiler.remote.workers import RemoteWorker
-from jellybean_agent import AgentError, Machine, connection_fault, printable, protocol_metadata
+from jellybean_agent import AgentError, Machine, connection_fault, printable, protocol_metadata, says_not_connected
 from jellybean_protos.agent.v1 import agent_pb2, agent_pb2_grpc
 
 _DESCRIBE_S = 10.0
@@ -29,7 +29,6 @@ _KEEPALIVE = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 1000 * _LOST_S),
 )
-_NOT_CONNECTED = ("failed to connect to all addresses", "errors resolving")
 _REFUSALS = frozenset(
     {
         grpc.StatusCode.PERMISSION_DENIED,
@@ -135,7 +134,7 @@ class WorkerAgent:
         status, details = error.code(), printable(error.details() or "no details")
         name, address = self.worker.name, self.worker.address
         if status is grpc.StatusCode.UNAVAILABLE:
-            if details.startswith(_NOT_CONNECTED) and not address.startswith("unix:"):
+            if says_not_connected(details) and not address.startswith("unix:"):
                 fault = connection_fault(address, *self.worker.transport.expected(name))
                 if fault is not None and fault.of_certificate:
                     return WorkerRefusedError(f"--on {name}: {fault.reason}")

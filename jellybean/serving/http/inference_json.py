@@ -184,9 +184,8 @@ def plain(message: Message) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
-        repeated = not isinstance(
-            value, Message | int | float | str | bytes
-        )  # protobuf below 6.31 has no `is_repeated`
+        # Not by `is_repeated` of the field, which protobuf has from 6.31 on.
+        repeated = not isinstance(value, Message | int | float | str | bytes)
         if field.message_type is not None:
             value = [plain(item) for item in value] if repeated else plain(value)
         elif field.enum_type is not None:

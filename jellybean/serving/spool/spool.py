@@ -342,16 +342,25 @@ def _open(path: Path) -> sqlite3.Connection:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite gives the files beside it the same mode
         path.chmod(0o600)
         database = sqlite3.connect(path, isolation_level=None)
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = FULL")
-        database.executescript(_TABLES)
-        database.execute(_HELD_BACK)
-        for table in ("requests", "answers"):  # a file of an older version
-            if "digest" not in {row[1] for row in database.execute(f"PRAGMA table_info({table})")}:
-                database.execute(f"ALTER TABLE {table} ADD COLUMN digest BLOB")
+        try:
+            _prepare(database)
+        except BaseException:
+            database.close()
+            raise
     except (sqlite3.Error, OSError) as error:
         raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, f"{path}: {describe_error(error)}") from error
     return database
+
+
+def _prepare(database: sqlite3.Connection) -> None:
+    """Set what every connection needs, and add the tables and columns that are missing."""
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("PRAGMA synchronous = FULL")
+    database.executescript(_TABLES)
+    database.execute(_HELD_BACK)
+    for table in ("requests", "answers"):  # a file of an older version
+        if "digest" not in {row[1] for row in database.execute(f"PRAGMA table_info({table})")}:
+            database.execute(f"ALTER TABLE {table} ADD COLUMN digest BLOB")
 
 
 def _row_bytes(request_id: str) -> int:

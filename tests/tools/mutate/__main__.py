@@ -13,6 +13,7 @@ import argparse
 import json
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -40,10 +41,11 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{count} tests measured: {store.relative_to(root)}")
         return 0
     faults, equivalents = _drawn(root, options)
-    covering = Covering(store, root, options.tests)
-    tests = [
-        covering.of_lines(each.file, each.fault.line, each.fault.last_line, each.fault.in_function) for each in faults
-    ]
+    with closing(Covering(store, root, options.tests)) as covering:
+        tests = [
+            covering.of_lines(each.file, each.fault.line, each.fault.last_line, each.fault.in_function)
+            for each in faults
+        ]
     with copied(root) as tree:
         trials = Trials(tree, options.timeout, options.test_timeout)
         existing = trials.existing(test for covered in tests for test in covered)

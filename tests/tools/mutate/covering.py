@@ -133,6 +133,10 @@ class Covering:
         self._within = tuple(path.rstrip("/") for path in within)
         self._by_file: dict[str, list[tuple[CoveringTest, frozenset[int]]]] = {}
 
+    def close(self) -> None:
+        """Close the record."""
+        self._base.close()
+
     def of_lines(self, file: str, first: int, last: int, in_function: bool) -> list[CoveringTest]:
         """The tests of a statement, quickest first.
 

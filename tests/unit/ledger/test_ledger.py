@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from sqlalchemy import func, select
 
@@ -210,6 +211,14 @@ def test_what_cannot_be_opened_is_told(tmp_path: Path) -> None:
         Ledger("no://url")
     with pytest.raises(LedgerError, match="unable to open"):
         cost(Ledger(f"{tmp_path}/none/ledger.db"), By.DAY)
+
+
+def test_a_file_that_cannot_be_used_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no database" * 100, encoding="utf-8")
+    with pytest.raises(LedgerError) as caught:
+        all_events(Ledger(str(tmp_path / "text")))
+    assert caught.value.__traceback__ is not None  # which has the connection
+    assert str(tmp_path / "text") not in {file.path for file in psutil.Process().open_files()}
 
 
 @pytest.mark.slow

@@ -145,3 +145,26 @@ def test_nothing_goes_back_below_the_lowest_trained_layer(tracer):
     stages = cut_module(traced, facts, stage_of).stages
     assert [stage.inputs.expects_gradient for stage in stages] == [False, False, True]
     assert not any(stage.inputs.sends_gradient for stage in stages)
+
+
+class Unset(nn.Module):
+    """Reads buffers of NaN, which nobody writes, and one that it counts in."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.register_buffer("last", torch.tensor(float("nan")))
+        self.register_buffer("means", torch.full((4,), float("nan"), dtype=torch.bfloat16))
+        self.register_buffer("seen", torch.tensor(float("nan")))
+
+    def forward(self, x):
+        self.seen.nan_to_num_().add_(1)
+        x = self.first(x) + torch.nan_to_num(self.last)
+        return self.second(x) + torch.nan_to_num(self.means)
+
+
+@pytest.mark.parametrize("tracer", TRACERS)
+def test_a_buffer_of_nan_that_is_only_read_is_not_written(tracer):
+    tensors = (torch.randn(3, 4),)
+    facts = graph_facts(trace(Unset(), CallArguments.of(tensors), tracer=tracer), tensors)
+    assert facts.state == {"seen"}

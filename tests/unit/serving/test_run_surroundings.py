@@ -69,6 +69,7 @@ def test_a_process_lives_however_the_clock_is_set(idle: Idle, monkeypatch: pytes
     """The date of the machine's start, from which dates of processes are computed, moves with the clock."""
     wall, start = time.time, psutil.boot_time()
     monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: start + step_s)
+    monkeypatch.setattr(psutil._pslinux, "BOOT_TIME", None, raising=False)  # where older psutil keeps it
     monkeypatch.setattr(time, "time", lambda: wall() + step_s)
     assert abs(psutil.Process(idle.state.processes[0].pid).create_time() - wall() - step_s) < 60.0
     state = read_state(idle.project)
@@ -200,6 +201,7 @@ def test_ages_do_not_move_with_the_clock(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(time, "time", wall)
     monkeypatch.setattr(time, "time", lambda: wall() + 3600.0)
     assert spool.age_s(arrived_s) < 60.0
+    spool.close()
     assert all(line.seconds < 60.0 for line in values.take())
 
 

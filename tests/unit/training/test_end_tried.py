@@ -374,6 +374,11 @@ def hooked():
     made = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
     made[1].register_full_backward_hook(lambda part, given, coming: (part.running_mean.mul_(0.99), None)[1])
     return made
+def unset():
+    made = nn.Sequential(normed(), nn.Linear(4, 1))
+    made.register_buffer("last", torch.tensor(float("nan")))
+    made[0].register_buffer("seen", torch.full((2, 3), complex("nan")))
+    return made
 def plain():
     return nn.Sequential(normed(), nn.Linear(4, 1))
 def data():
@@ -389,6 +394,7 @@ def data():
         ("hooked", "zb-h1", r"1\.running_mean"),
         ("not_reentrant", "naive", ""),
         ("plain", "1f1b", ""),
+        ("unset", "1f1b", ""),
     ],
 )
 def test_a_buffer_written_in_both_passes_is_refused_where_micro_batches_overlap(tmp_path, model, schedule, buffer):

@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +166,6 @@ def test_kept_requests_survive_the_gateway(tmp_path: Path, start: Callable[..., 
         for number in range(10):
             check(client.answer(f"r{number}", timeout_s=60.0), number)
         assert client.status().kept == 0
-    with sqlite3.connect(tmp_path / ".jellybean/spool.db") as database:
+    with closing(sqlite3.connect(tmp_path / ".jellybean/spool.db")) as database:
         answered = Counter(name for (name,) in database.execute("SELECT id FROM answers"))
     assert answered == {f"r{number}": 1 for number in range(10)}

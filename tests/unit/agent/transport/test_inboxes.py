@@ -27,7 +27,13 @@ def ended(talk: Callable[[Any], Awaitable[Any]], received: list[agent_pb2.Messag
         await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             deliver: Any = channel.stream_stream(DELIVER_METHOD, response_deserializer=agent_pb2.Credit.FromString)
-            call = await talk(lambda *more: deliver(metadata=((SENDER_KEY, "edge-1"), *more), timeout=20))
+            calls: list[Any] = []  # kept: older grpcio cancels a call that nobody has
+
+            def call_with(*more: tuple[str, str]) -> Any:
+                calls.append(deliver(metadata=((SENDER_KEY, "edge-1"), *more), timeout=20))
+                return calls[-1]
+
+            call = await talk(call_with)
             found = await call.code(), await call.details()
         await server.stop(0)
         return found

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 
 from jellybean.errors import InputError
@@ -160,6 +161,14 @@ def test_a_spool_is_opened_only_where_it_is_told(tmp_path: Path) -> None:
     with pytest.raises(StatusError) as caught:
         open_spool(tmp_path / "nowhere" / "spool.db", kept)
     assert caught.value.status is grpc.StatusCode.FAILED_PRECONDITION
+
+
+def test_a_spool_that_cannot_be_used_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no database" * 100, encoding="utf-8")
+    with pytest.raises(StatusError, match="file is not a database") as caught:
+        Spool.open(tmp_path / "text")
+    assert caught.value.__traceback__ is not None  # which has the connection
+    assert str(tmp_path / "text") not in {file.path for file in psutil.Process().open_files()}
 
 
 def test_a_disk_that_fails_is_told_and_tried_again(tmp_path: Path) -> None:

@@ -143,8 +143,8 @@ def test_a_plan_that_must_bear_a_loss_gets_a_spare() -> None:
     assert any("survive: without box-" in text for text in found.broken)
     assert found.best is not None
     assert evaluate(asked, found.best).complaints == ()
-    assert len(found.best.workers) == 5  # 3 of large, as one may be lost, and 2 of small
-    assert sorted(loaded(found)) == [("large", 1), ("small", 1)]
+    assert len(found.best.workers) == 5  # 3 of large, as one may be lost, and 2 of small; or 4 that bear all alone
+    assert sum(replicas for _, replicas in loaded(found)) == 2
     again = replan(asked, found.best, ReplanSettings(START))
     assert (again.verdict, again.broken, loaded(again)) == (Verdict.KEEP, (), [])
 
