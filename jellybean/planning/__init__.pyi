@@ -51,6 +51,8 @@ from .searched_objectives import DIGITS as DIGITS
 from .searched_objectives import TINY_S as TINY_S
 from .searched_objectives import scaled_rate_options as scaled_rate_options
 from .simulation import brains as brains
+from .simulation import first_rate_per_s as first_rate_per_s
+from .simulation import most_scale as most_scale
 from .simulation import slow_latency_s as slow_latency_s
 from .simulation import sustained_rate as sustained_rate
 from .stale_accuracy import stale_accuracy_text as stale_accuracy_text
