@@ -20,7 +20,16 @@ from prometheus_client import CollectorRegistry
 
 from jellybean.serving import Client, RequestError, open_authority
 from jellybean.serving.errors import HandshakeError
-from jellybean_agent import CertificateFolder, Identity, Policy, Role, Transport, connection_fault, serve_metrics
+from jellybean_agent import (
+    CertificateFolder,
+    Identity,
+    Policy,
+    Role,
+    Transport,
+    connection_fault,
+    says_not_connected,
+    serve_metrics,
+)
 from jellybean_agent.security import connection_fault as connection_faults
 from jellybean_agent.security.connection_fault import enrolment_fault
 from jellybean_agent.security.tls_context import client_context
@@ -313,6 +322,19 @@ def test_nobody_at_the_address(certificates: Certificates) -> None:
     assert not isinstance(error, HandshakeError)
     assert f"nothing listens at {address}" in error.reason
     assert "host name nowhere.invalid is unknown" in refusal("nowhere.invalid:1", certificates.admin).reason
+
+
+@pytest.mark.parametrize(
+    ("details", "is_said"),
+    [
+        ("failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:9: Connection refused", True),
+        ("errors resolving nowhere.invalid:1: [field:A error:UNKNOWN]", True),
+        ("DNS resolution failed for nowhere.invalid:1: C-ares status is not ARES_SUCCESS", True),
+        ("edge-1: failed to connect to all addresses", False),
+    ],
+)
+def test_what_every_grpcio_says_without_a_connection(details: str, is_said: bool) -> None:
+    assert says_not_connected(details) is is_said
 
 
 def test_why_a_box_cannot_enrol(server: str, certificates: Certificates, tmp_path: Path) -> None:
