@@ -344,7 +344,7 @@ def test_one_clients_bytes_leave_room_for_anothers() -> None:
         assert {answer.status for answer in await asyncio.gather(*greedy)} <= {200, 429, 503}
         assert port.admission.bytes.held == 0
 
-    run(test, request_bytes=24 * CALL_BYTES)
+    run(test, run_in_simulated_loop, request_bytes=24 * CALL_BYTES)
 
 
 @pytest.mark.parametrize(
