@@ -25,6 +25,7 @@ from jellybean_solver import to_document
 SECONDS, SMOKE_SECONDS = 6.0, 1.0
 ROUNDS = 3  # alternating slices without the attacker and beside it: the machine is not equally quiet all the time
 BUDGET_MIB, SPREAD = 256, 1.3
+ON_IDLE = ("chrt", "--idle", "0")  # of util-linux
 _ROWS = 4  # of 1 KiB, in a request of the client
 _PORTS = ("clients", "http", "health", "metrics")
 _AT = {"long_texts": "http", "large_json": "http", "slow_bodies": "http", "tiny_chunks": "http", "watches": "health"}
@@ -54,8 +55,10 @@ def attacks(smoke: bool) -> Result:
         topic=Topic.SERVING,
         method=f"A gateway and an agent with mutual TLS. A client sends {RATE_PER_S} requests a second for "
         f"{seconds:g} s, alone and then beside an attacker, {rounds} times. The attacker is a process of its own with "
-        "another client's certificate and the lowest priority. Percentiles are of all requests of a kind. Memory is "
-        "the gateway's resident memory before, and the most during the attack. All processes share the cores.",
+        "another client's certificate that gets the cores only while nobody else wants them. Percentiles are of all "
+        "requests of a kind. "
+        "Memory is the gateway's resident memory before, and the most during the attack. All processes share "
+        "the cores.",
         reference=f"{SPREAD} times the memory before, and the {BUDGET_MIB} MiB that a process may keep of requests.",
         tables=(
             Table.of(
@@ -107,9 +110,10 @@ def _attacked(served: Served, name: str, port: str, seconds: float, rounds: int)
 def _attacker(served: Served, name: str, port: str, seconds: float) -> Iterator[None]:
     """An attack that has begun and goes on meanwhile.
 
-    It is made from another machine: here it has the lowest priority, so that little of its own work is in the figures.
+    It is made from another machine: here it runs only while no other process would (`SCHED_IDLE`), so that little of
+    its own work is in the figures.
     """
-    command = ["nice", "-n", "19", sys.executable, "-m", "benchmarks.attacks.attackers", name, str(served.ports[port])]
+    command = [*ON_IDLE, sys.executable, "-m", "benchmarks.attacks.attackers", name, str(served.ports[port])]
     with subprocess.Popen([*command, str(served.attacker), str(seconds + 2.0)]) as attacker:
         time.sleep(min(1.0, seconds))
         yield

@@ -18,6 +18,9 @@ from .admission.shares import DOMINANCE as DOMINANCE
 from .admission.shares import PeerShare as PeerShare
 from .admission.shares import SharedLimit as SharedLimit
 from .admission.shares import fits_share as fits_share
+from .admission.steps import StepTurns as StepTurns
+from .admission.steps import Steps as Steps
+from .admission.steps import at_once as at_once
 from .admission.turns import ClientTurns as ClientTurns
 from .admission.turns import PeerTurn as PeerTurn
 from .admission.turns import PeerTurns as PeerTurns

@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from jellybean_agent.admission.steps import StepTurns
 from jellybean_agent.errors import AgentError, InvalidInputError, StatusError, status_of
 from jellybean_agent.inference.models import InferenceBackend, Sequence, ServedModel, find_model, ports_of_model
 from jellybean_agent.inference.tensors import DATATYPE_BY_DTYPE, inputs_of, outputs_of
 from jellybean_agent.inference.typed_contents import has_large_contents, make_raw
-from jellybean_agent.rpc.parsed_size import SMALL_BYTES, has_large_overhead
+from jellybean_agent.rpc.parsed_size import SMALL_BYTES, has_large_overhead, overhead_steps
 from jellybean_agent.security.identity import current_caller
 from jellybean_agent.telemetry.logs import about, log_fields
 from jellybean_protos.inference.v2 import inference_pb2 as pb
@@ -55,7 +56,7 @@ class InferenceService:
 
     def __init__(self, served: InferenceBackend, on_refused: Callable[[AgentError], None] = lambda error: None) -> None:
         self._served, self._on_refused = served, on_refused
-        self._large_turn = asyncio.Lock()  # one large request is read at a time
+        self._large = StepTurns()
 
     def handler(self) -> Any:
         """The gRPC handler of all methods of the protocol; Triton's extensions that do not apply are refused."""
@@ -210,13 +211,16 @@ class InferenceService:
         response.parameters["triton_final_response"].bool_param = True  # one response per request
         return pb.ModelStreamInferResponse(infer_response=response)
 
-    async def _read(self, data: bytes) -> pb.ModelInferRequest:
+    async def _read(self, data: bytes | memoryview) -> pb.ModelInferRequest:
         """Parse a request; typed contents that are large become raw ones. AgentError if it is invalid."""
         try:
             if len(data) <= SMALL_BYTES:
                 return _parsed(pb.ModelInferRequest, data)
-            async with self._large_turn:
-                request = _parsed(pb.ModelInferRequest, data)
+            client = current_caller()
+            is_too_large = await self._large.run(client, overhead_steps(pb.ModelInferRequest.DESCRIPTOR, data))
+            _check_parts(pb.ModelInferRequest, is_too_large=is_too_large)
+            async with self._large.turn(client):
+                request = _message(pb.ModelInferRequest, data)
                 if has_large_contents(request):
                     await make_raw(request)
                 return request
@@ -240,10 +244,10 @@ def _failed(request: pb.ModelInferRequest, status: grpc.StatusCode, reason: str)
     return pb.ModelStreamInferResponse(error_message=f"{reason} ({status.name})", infer_response=response)
 
 
-def _unary(kind: type[Message], answer: Answer, read: Callable[[bytes], Awaitable[Message]] | None = None) -> Any:
+def _unary(kind: type[Message], answer: Answer, read: Callable[[memoryview], Awaitable[Message]] | None = None) -> Any:
     """The handler of a method. `read`: parses its requests in place of protobuf."""
 
-    async def handle(data: bytes, context: Any) -> Any:
+    async def handle(data: memoryview, context: Any) -> Any:
         try:
             request = _parsed(kind, data) if read is None else await read(data)
             found = await answer(request, context.time_remaining())
@@ -255,7 +259,7 @@ def _unary(kind: type[Message], answer: Answer, read: Callable[[bytes], Awaitabl
             refusal = _UNEXPECTED
         return await context.abort(*refusal)  # which raises
 
-    return grpc.unary_unary_rpc_method_handler(handle)  # bytes in, bytes out
+    return grpc.unary_unary_rpc_method_handler(handle)  # parses its requests itself
 
 
 def log_refusal(error: AgentError) -> None:
@@ -266,7 +270,7 @@ def log_refusal(error: AgentError) -> None:
 
 
 def _refused(reason: str) -> Any:
-    async def handle(_data: bytes, context: Any) -> None:
+    async def handle(_data: memoryview, context: Any) -> None:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, reason)
 
     return grpc.unary_unary_rpc_method_handler(handle)
@@ -278,12 +282,20 @@ def refusal_of(error: AgentError) -> tuple[grpc.StatusCode, str]:
     return status_of(error), str(error)[:_MAX_REASON]
 
 
-def _parsed(kind: type[Kind], data: bytes) -> Kind:
-    if has_large_overhead(kind.DESCRIPTOR, data):
+def _parsed(kind: type[Kind], data: bytes | memoryview) -> Kind:
+    _check_parts(kind, is_too_large=has_large_overhead(kind.DESCRIPTOR, data))
+    return _message(kind, data)
+
+
+def _check_parts(kind: type[Message], *, is_too_large: bool) -> None:
+    if is_too_large:
         raise InvalidInputError(f"the {kind.__name__} has too many small parts: send raw_input_contents")
+
+
+def _message(kind: type[Kind], data: bytes | memoryview) -> Kind:
     request = kind()
     try:
-        request.ParseFromString(data)
+        request.ParseFromString(data)  # type: ignore[arg-type] # its stub leaves memoryviews out
     except DecodeError as error:
         raise InvalidInputError(f"the bytes are no {kind.__name__}") from error
     return request

@@ -242,7 +242,7 @@ class RpcCall:
             raw = self.method.raw
             if raw is None or not self.headers.is_authorised or not raw(self, memoryview(message)):
                 read = self.method.handler.request_deserializer
-                self._start_task(bytes(message) if read is None else read(bytes(message)))
+                self._start_task(message if read is None else read(bytes(message)))
         elif self._receiver is not None:
             self.connection.consumed(self, len(message))
             try:

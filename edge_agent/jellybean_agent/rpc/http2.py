@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import struct
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import grpc
@@ -122,8 +125,7 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._out.transport = self._closing = None
-        for stream in self._streams.take_all():
-            self.responses.drop(stream)
+        self._drop(deque(self._streams.take_all()))
         self.responses.resume()
         self._server.closed(self, self.responses.caller)
 
@@ -431,8 +433,20 @@ class Http2Connection(asyncio.BufferedProtocol):
             _discard_received(self._out.transport)
             self._closing, self._out.transport = self._out.transport, None  # nothing more is read or written
             self._close_transport(self._closing)
-        for stream in self._streams.take_all():
-            self.responses.drop(stream)
+        self._drop(deque(self._streams.take_all()))
+
+    def _drop(self, streams: deque[Stream]) -> None:
+        """Release streams of the ended connection, as many as the peer has time for in each turn: it may have many."""
+        caller = self.responses.caller
+        began_s, until_s = (0.0, math.inf) if caller is None else caller.turn.begin()
+        while streams:
+            self.responses.drop(streams.popleft())
+            if caller is not None and caller.turn.clock() >= until_s:
+                break
+        if caller is not None:
+            caller.turn.end(began_s)
+            if streams:
+                caller.turn.wait(partial(self._drop, streams), is_first=True)
 
 
 def _discard_received(transport: asyncio.Transport) -> None:

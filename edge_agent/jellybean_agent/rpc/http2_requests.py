@@ -35,11 +35,7 @@ class RequestAssembler:
         """
         if stream is None or stream.need - stream.got <= DIRECT_BYTES or stream.charged < stream.need:
             return None
-        if stream.whole is None:
-            stream.whole = np.empty(stream.need, np.uint8).data  # not zeroed, as every byte will be overwritten
-            stream.whole[: stream.got] = stream.part
-            stream.part.clear()
-        return stream.whole[stream.got : stream.got + min(left, stream.need - stream.got)]
+        return _whole(stream)[stream.got : stream.got + min(left, stream.need - stream.got)]
 
     def received_directly(self, stream: Stream, size: int) -> None:
         """Bytes of a large message have been received into its buffer."""
@@ -72,9 +68,9 @@ class RequestAssembler:
                 return data[:0]
             stream.is_compressed, stream.need = bool(prefix[0]), need
         wanted = stream.need - stream.got
-        if stream.whole is not None:
+        if DIRECT_BYTES < stream.need <= stream.charged:
             piece = data[:wanted]
-            stream.whole[stream.got : stream.got + len(piece)] = piece
+            _whole(stream)[stream.got : stream.got + len(piece)] = piece
             self.received_directly(stream, len(piece))
             return data[wanted:]
         if len(data) < wanted:
@@ -228,3 +224,12 @@ class RequestAssembler:
 
     def _refuse_damaged(self, call: RpcCall) -> None:
         call.end(grpc.StatusCode.INTERNAL, f"a message is no {call.headers.compression}")
+
+
+def _whole(stream: Stream) -> memoryview:
+    """The memory of a large message that is counted. Made in one piece: what grows is copied, for milliseconds."""
+    if stream.whole is None:
+        stream.whole = np.empty(stream.need, np.uint8).data  # not zeroed, as every byte will be overwritten
+        stream.whole[: stream.got] = stream.part
+        stream.part.clear()
+    return stream.whole

@@ -9,13 +9,17 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from jellybean_agent.admission.steps import Steps, at_once
+
 SMALL_BYTES = 2**16  # messages up to this size are not looked through
 MAX_OVERHEAD_BYTES = 2**23  # by which a parsed message may exceed its bytes
 _ITEM_BYTES = 128  # of a submessage, a text or bytes besides their content
 _NUMBER_BYTES = 8
 _UNPACKED_BYTES = 64  # of a tag of numbers: less memory than that, but as much time to look at
-_GROUPS = 2**62  # more than any limit: no message here has groups
-_FIXED = {1: 8, 5: 4}
+_STEP_PARTS = 256  # less than half a millisecond
+_VARINT, _LENGTH = 0, 2  # wire types
+_FIXED = {1: 8, 5: 4}  # their bytes
+_WIRE_TYPES = {_VARINT, _LENGTH, *_FIXED}
 
 
 def has_large_overhead(descriptor: Any, data: bytes | memoryview) -> bool:
@@ -23,39 +27,51 @@ def has_large_overhead(descriptor: Any, data: bytes | memoryview) -> bool:
 
     Ends after that many parts of it, however large the message is: what follows is not looked at.
     """
+    return at_once(overhead_steps(descriptor, data))
+
+
+def overhead_steps(descriptor: Any, data: bytes | memoryview) -> Steps[bool]:
+    """`has_large_overhead` in steps, for messages of clients. A damaged message is measured up to the damage."""
     if len(data) <= SMALL_BYTES:
         return False
-    return _overhead_bytes(descriptor, memoryview(data), MAX_OVERHEAD_BYTES) > MAX_OVERHEAD_BYTES
-
-
-def _overhead_bytes(descriptor: Any, data: memoryview, most: int) -> int:
-    """Bytes of memory besides the message's own, or some number above `most`.
-
-    A damaged message is measured up to the damage.
-    """
-    fields, size, at, end = _fields(descriptor), _ITEM_BYTES, 0, len(data)
-    while at < end and size <= most:
-        key, at = _varint(data, at)
+    view, fields, at, end = memoryview(data), _fields(descriptor), 0, len(data)
+    around: list[tuple[dict[int, Any], int]] = []  # messages that go on behind this one: their fields and ends
+    size, parts = _ITEM_BYTES, 0
+    while size <= MAX_OVERHEAD_BYTES:
+        if at >= end:
+            if not around:
+                return False
+            at = end
+            fields, end = around.pop()
+            continue
+        parts += 1
+        if parts % _STEP_PARTS == 0:
+            yield
+        key, at = _varint(view, at)
         wire = key & 7
-        if wire == 2:
-            kind = fields.get(key >> 3)
-            length, at = _varint(data, at)
-            if at + length > end:
-                return size
-            if kind is None:
-                size += _ITEM_BYTES
-            elif isinstance(kind, bool):
-                size += _UNPACKED_BYTES + (length * (_NUMBER_BYTES - 1) if kind else 0)
-            else:
-                size += _overhead_bytes(kind, data[at : at + length], most - size)
-            at += length
-        elif wire == 0:
-            size, at = size + _UNPACKED_BYTES, _varint(data, at)[1]
-        elif wire in _FIXED:
-            size, at = size + _UNPACKED_BYTES, at + _FIXED[wire]
+        if wire not in _WIRE_TYPES:
+            return True  # a group: no message here has any
+        length = _FIXED.get(wire, 0)
+        if wire in (_VARINT, _LENGTH):
+            number, at = _varint(view, at)
+            length = number if wire == _LENGTH else 0
+        kind = fields.get(key >> 3) if wire == _LENGTH else False
+        if at + length > end:
+            at = end
+        elif kind is None or isinstance(kind, bool):
+            size, at = size + _memory(length, kind), at + length
         else:
-            return _GROUPS
-    return size
+            size += _ITEM_BYTES
+            around.append((fields, end))
+            fields, end = _fields(kind), at + length
+    return True
+
+
+def _memory(length: int, kind: bool | None) -> int:
+    """Bytes that a field takes besides its own. `kind`: as of `_fields`, None for texts, bytes, and unknown fields."""
+    if kind is None:
+        return _ITEM_BYTES
+    return _UNPACKED_BYTES + (length * (_NUMBER_BYTES - 1) if kind else 0)
 
 
 @lru_cache(256)

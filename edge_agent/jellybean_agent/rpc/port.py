@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -21,6 +23,7 @@ from jellybean_agent.system.addresses import peer_network
 
 _PRIVILEGED = frozenset({Role.ADMIN, Role.GATEWAY})
 _READ_BYTES = 2**16  # that one system call reads; all connections read into the same memory, one after another
+_LOOKED_AT = 256  # calls in one step of the event loop: less than half a millisecond
 _STOPPED_S = 2.0  # without a byte, after which a request may end for others
 _BODY, _CALLS = "no request", "too many calls"
 
@@ -173,12 +176,21 @@ class RpcPort:
 
     def _end_stalled(self, now_s: float) -> None:
         """End calls whose request has made no progress for too long."""
-        for call, (before, since_s) in list(self._waiting.items()):
+        self._look_at(deque(self._waiting.items()), now_s)
+
+    def _look_at(self, waiting: deque[tuple[RpcCall, tuple[int, float]]], now_s: float) -> None:
+        """Some of the calls that wait for their requests, then the next ones behind what else is due."""
+        for _ in range(min(_LOOKED_AT, len(waiting))):
+            call, (before, since_s) = waiting.popleft()
+            if call not in self._waiting:
+                continue
             size = call.connection.received_bytes(call)
             if size != before:
                 self._waiting[call] = (size, now_s)
             elif now_s - since_s > self._limits.body_s:
                 self._end_waiting(call, f"nothing of its request has arrived for {self._limits.body_s:g} s")
+        if waiting:
+            asyncio.get_running_loop().call_soon(self._look_at, waiting, now_s)
 
     def _end_waiting(self, call: RpcCall, reason: str) -> None:
         self._admission.refused[self._port, _BODY] += 1

@@ -192,7 +192,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._waiting: PeerShare | None = None
         self._received = memoryview(b"")  # and not passed on yet
         self._piece_bytes = _LEAST_PIECE_BYTES
-        self._waits_for_turn = self._is_paused = False  # paused: by its handler
+        self._waits_for_turn = self._passes_on_soon = self._is_paused = False  # paused: by its handler
         self._requests_begun = 0  # whose heads were charged, and that have not begun
         self._call: HttpCall | None = None  # the last one that has begun
         self._loop = asyncio.get_running_loop()
@@ -258,11 +258,13 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
         elif not self._waits_for_turn:
             self._transport.resume_reading()
-            if self._received:
+            if self._received and not self._passes_on_soon:
+                self._passes_on_soon = True
                 self._loop.call_soon(self._pass_on)
 
     def _pass_on(self) -> None:
         """Pass what was received on to the handler, as far as the client has time in this turn of the event loop."""
+        self._passes_on_soon = False
         turn = self._turn
         if turn is None or self._waits_for_turn:
             return

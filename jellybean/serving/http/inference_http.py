@@ -33,7 +33,6 @@ from jellybean.serving.http.inference_json import (
     write_response,
 )
 from jellybean.serving.http.label_route import Label, add_label_route
-from jellybean.serving.http.turns import Turns, at_once
 from jellybean_agent import (
     INFERENCE_SERVICE_NAME,
     MAX_MESSAGE_BYTES,
@@ -45,8 +44,10 @@ from jellybean_agent import (
     PlanViewError,
     Policy,
     PortLimits,
+    StepTurns,
     Transport,
     about,
+    at_once,
     check_caller,
     describe_error,
     is_loopback,
@@ -308,7 +309,7 @@ class _Handlers:
     """One handler per kind of path."""
 
     def __init__(self, service: InferenceService) -> None:
-        self._service, self._turns = service, Turns()
+        self._service, self._turns = service, StepTurns()
 
     async def live(self, _request: web.Request) -> web.Response:
         return web.json_response(plain(await self._service.server_live(pb.ServerLiveRequest())))

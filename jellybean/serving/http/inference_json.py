@@ -17,13 +17,14 @@ import numpy as np
 from google.protobuf.message import Message
 
 from jellybean.serving.http.number_lists import NumberList, decode_json, find_end, read_list, read_numbers
-from jellybean.serving.http.turns import Steps, at_once
 from jellybean_agent import (
     DTYPE_BY_DATATYPE,
     MAX_TENSOR_RANK,
     WIRE_DTYPES,
     Array,
     InvalidInputError,
+    Steps,
+    at_once,
     checked_shape,
     dtype_of_datatype,
 )
@@ -266,13 +267,17 @@ def _read_input(
             numbers = yield from read_numbers(lists[values[1]], dtype, shape, f"{where}.data", hold)
         else:
             numbers = read_list(values, dtype, shape, f"{where}.data")
-        request.raw_input_contents.append(numbers.tobytes())
+        raw = numbers.tobytes()
+        yield  # each copy of a large tensor takes milliseconds
+        request.raw_input_contents.append(raw)
+        yield
         return 0
     if "data" in item:
         raise InvalidInputError(f"{where} has data and binary_data_size: send one of them")
     if type(size) is not int or not 0 <= size <= len(rest):
         raise InvalidInputError(f"{where}: binary_data_size is {str(size)[:40]}, but {len(rest)} bytes are left")
     request.raw_input_contents.append(bytes(rest[:size]))
+    yield
     return size
 
 

@@ -15,8 +15,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jellybean.serving.http.turns import Steps
-from jellybean_agent import MAX_TENSOR_BYTES, MAX_TENSOR_RANK, TEXT_NOT_SERVED, WIRE_DTYPES, Array, InvalidInputError
+from jellybean_agent import (
+    MAX_TENSOR_BYTES,
+    MAX_TENSOR_RANK,
+    TEXT_NOT_SERVED,
+    WIRE_DTYPES,
+    Array,
+    InvalidInputError,
+    Steps,
+)
 
 _COPIES = 2  # of a tensor: in the message that becomes of the JSON, and in what becomes of that
 PIECE_BYTES = 2**12  # of text that one step converts, in about a quarter of a millisecond

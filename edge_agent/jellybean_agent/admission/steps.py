@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Generator
+from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
-from jellybean_agent import ClientTurns
+from jellybean_agent.admission.turns import ClientTurns
 
 STEP_S = 0.0005
 Result = TypeVar("Result")
@@ -20,8 +21,8 @@ Steps = Generator[
 ]  # does less than half a millisecond of work, again and again, then returns a result
 
 
-class Turns:
-    """The computations of one event loop."""
+class StepTurns:
+    """The computations of one event loop, in steps."""
 
     def __init__(self) -> None:
         self._turns = ClientTurns()
@@ -38,6 +39,10 @@ class Turns:
                     result: Result = done.value
                     return result
             await asyncio.sleep(0)
+
+    def turn(self, client: str) -> AbstractAsyncContextManager[None]:
+        """A turn of the client at work that is no generator, and has steps of its own."""
+        return self._turns.turn(client)
 
     async def pieces(self, client: str, steps: Generator[bytes, None, None]) -> AsyncIterator[bytes]:
         """What `steps` make, joined by turns."""
