@@ -23,7 +23,7 @@ from jellybean_agent.system.addresses import peer_network
 
 _PRIVILEGED = frozenset({Role.ADMIN, Role.GATEWAY})
 _READ_BYTES = 2**16  # that one system call reads; all connections read into the same memory, one after another
-_LOOKED_AT = 256  # calls in one step of the event loop: less than half a millisecond
+_LOOKED_AT = 32  # calls in one step of the event loop: to end them takes less than a millisecond
 _STOPPED_S = 2.0  # without a byte, after which a request may end for others
 _BODY, _CALLS = "no request", "too many calls"
 

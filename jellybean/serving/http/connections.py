@@ -193,6 +193,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._received = memoryview(b"")  # and not passed on yet
         self._piece_bytes = _LEAST_PIECE_BYTES
         self._waits_for_turn = self._passes_on_soon = self._is_paused = False  # paused: by its handler
+        self._discards = False  # what still comes
         self._requests_begun = 0  # whose heads were charged, and that have not begun
         self._call: HttpCall | None = None  # the last one that has begun
         self._loop = asyncio.get_running_loop()
@@ -244,8 +245,15 @@ class HttpConnection(asyncio.BufferedProtocol):
         in_progress = self._entry is not None and self._entry.calls
         return self._port.buffer if in_progress else self._port.buffer[:HEAD_BYTES]
 
+    def discard(self) -> None:
+        """The rest of a body is read by nobody, and the connection ends behind the answer: take it and drop it."""
+        self._discards, self._received = True, memoryview(b"")
+        self._is_paused = False
+        if not self._waits_for_turn:
+            self._transport.resume_reading()
+
     def buffer_updated(self, size: int) -> None:
-        if self._handler is None:
+        if self._handler is None or self._discards:
             return
         data = bytes(self._port.buffer[:size])
         self._received = memoryview(bytes(self._received) + data if self._received else data)
@@ -253,6 +261,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def pause_by_handler(self, *, is_paused: bool) -> None:
         """The handler takes no more for now, or again."""
+        if self._discards:
+            return
         self._is_paused = is_paused
         if is_paused:
             self._transport.pause_reading()

@@ -22,7 +22,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from jellybean.serving.http.bodies import read_body
 from jellybean.serving.http.calls import CALL_BYTES, CURRENT_CALL, HttpCall, RefusalError
-from jellybean.serving.http.connections import HttpPort
+from jellybean.serving.http.connections import HttpConnection, HttpPort
 from jellybean.serving.http.inference_json import (
     MAX_JSON_BYTES,
     bytes_behind,
@@ -62,6 +62,8 @@ from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 LOG = logging.getLogger("jellybean.gateway")
 JSON_LENGTH = "Inference-Header-Content-Length"
+_READ_ANYWAY_BYTES = 2**16  # of a body that was refused before all of it came
+_LINGERING_S = 2.0  # from an answer before the end of the body to the end of the connection, for a client that sends on
 _HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _PORT = re.compile(r":[0-9]*\Z")  # in a Host header
 _HTTP2_PREFACE = "PRI"  # how a connection of gRPC begins
@@ -126,6 +128,7 @@ async def serve_http(
         handler_cancellation=True,
         shutdown_timeout=1.0,
         keepalive_timeout=limits.idle_s,
+        lingering_time=_LINGERING_S,
         logger=_server_logger(),
         auto_decompress=False,
         read_bufsize=_READ_BYTES,
@@ -174,9 +177,16 @@ def _admitting(port: HttpPort) -> Callable[[web.Request, Handler], Awaitable[web
 
     async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         connection = port.connections.get(request.protocol)
+        if connection is None:
+            return _refused(RefusalError(503, "the connection is closed", closes=True))
+        answer = await _admitted(connection, request, handler)
+        if not (request.content.is_eof() or _is_small(request)):
+            answer.force_close()
+            connection.discard()
+        return answer
+
+    async def _admitted(connection: HttpConnection, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            if connection is None:
-                raise RefusalError(503, "the connection is closed", closes=True)
             await connection.await_turn()
             call = connection.begin_call(is_health=request.path.startswith(_HEALTH))
         except RefusalError as error:
@@ -188,6 +198,11 @@ def _admitting(port: HttpPort) -> Callable[[web.Request, Handler], Awaitable[web
             call.end()
 
     return admit
+
+
+def _is_small(request: web.Request) -> bool:
+    """True if the rest of a body takes little to read, so that its connection can go on behind it."""
+    return request.content_length is not None and request.content_length <= _READ_ANYWAY_BYTES
 
 
 async def _end_old(port: HttpPort, age_s: float, request: web.Request, response: web.StreamResponse) -> None:

@@ -76,6 +76,9 @@ class Served:
     def refused(self, reason: str) -> int:
         return self.admission.refused[ListeningPort.HTTP, reason]
 
+    def refused_in_all(self) -> int:
+        return sum(count for (port, _), count in self.admission.refused.items() if port is ListeningPort.HTTP)
+
     async def connect(self, source: str = "127.0.0.1", **more: Any) -> Connection:
         tls = {"ssl": self.context, "server_hostname": self.server_name} if self.context else {}
         streams = await asyncio.open_connection("127.0.0.1", self.port, local_addr=(source, 0), **tls, **more)

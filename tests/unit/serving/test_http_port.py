@@ -335,13 +335,14 @@ def test_one_clients_bytes_leave_room_for_anothers() -> None:
     async def test(port: Served) -> None:
         port.backend.may_answer.clear()
         greedy = [asyncio.create_task(port.ask(body=tensor([1.0] * 2000))) for _ in range(40)]
-        await until(lambda: port.refused(TOO_MANY_BYTES) + port.backend.asked == 40)
+        await until(lambda: port.refused_in_all() + port.backend.asked == 40)
         assert port.refused(TOO_MANY_BYTES) > 0
         other = asyncio.create_task(port.ask(body=tensor([3.0]), source="127.0.0.2"))
-        await until(lambda: port.refused(TOO_MANY_BYTES) + port.backend.asked == 41)
+        await until(lambda: port.refused_in_all() + port.backend.asked == 41)
         port.backend.may_answer.set()
         assert (await other).status == 200
-        assert {answer.status for answer in await asyncio.gather(*greedy)} <= {200, 429, 503}
+        # 408: bodies that stall, as on a busy machine, are given up for others.
+        assert {answer.status for answer in await asyncio.gather(*greedy)} <= {200, 408, 429, 503}
         assert port.admission.bytes.held == 0
 
     run(test, run_in_simulated_loop, request_bytes=24 * CALL_BYTES)

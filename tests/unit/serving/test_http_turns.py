@@ -10,7 +10,9 @@ from tests.support.skips import NotInstalled
 
 pytest.importorskip("aiohttp", reason=NotInstalled.AIOHTTP)
 
-from tests.unit.serving.http_port import Served, request, tensor
+from aiohttp import web_protocol
+
+from tests.unit.serving.http_port import PATH, Served, request, tensor
 from tests.unit.serving.test_http_port import run, until
 
 
@@ -50,6 +52,40 @@ def test_a_client_without_time_waits_and_another_one_is_answered(is_pipelined: b
             assert (await port.ask(body=tensor([3.0]))).json["outputs"][0]["data"] == [-3]
         assert port.backend.asked == 3 + is_pipelined
         assert turn.is_used_up
+        await connection.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize("path", ["/v2/models/none/load", "/elsewhere", PATH])
+def test_the_rest_of_a_body_that_nobody_reads_is_dropped(path: str) -> None:
+    """Its chunks are not even looked at: without a limit they would take the time of others."""
+
+    async def test(port: Served) -> None:
+        connection = await port.connect()
+        await connection.send(request(path, b"", Transfer_Encoding="chunked"))
+        await connection.send(b"1\r\n \r\n" * (100_000 if path == PATH else 10))
+        answer = await connection.answer()
+        assert answer.status in (400, 404)
+        assert answer.headers["connection"] == "close"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(web_protocol.RequestHandler, "data_received", None)  # it would fail
+            with contextlib.suppress(ConnectionError):
+                await connection.send(b"1\r\n \r\n" * 10_000)
+            assert await connection.is_ended()
+        await connection.close()
+
+    run(test)
+
+
+def test_a_small_body_that_was_refused_leaves_its_connection() -> None:
+    async def test(port: Served) -> None:
+        connection = await port.connect()
+        await connection.send(request("/elsewhere", tensor([1.0] * 2000))[:2000])
+        assert (await connection.answer()).status == 404
+        await connection.send(request("/elsewhere", tensor([1.0] * 2000))[2000:])
+        await connection.send(request(body=tensor([2.0])))
+        assert (await connection.answer()).json["outputs"][0]["data"] == [-2]
         await connection.close()
 
     run(test)
