@@ -18,8 +18,9 @@ from jellybean_solver.mixture.seats import Held, Lost, Mixture, Seats
 from jellybean_solver.mixture.ways import Instance, Way
 from jellybean_solver.model.loss import REHEARSED, Loss, closed_routes, losses
 from jellybean_solver.model.plan import Certificate, Cost, Fallback, Plan, PlannedOperator, PlannedWorker, Route
-from jellybean_solver.model.problem import LossKind, request_s
+from jellybean_solver.model.problem import request_s
 from jellybean_solver.model.stated_figures import with_figures
+from jellybean_solver.model.targets import LossKind
 
 SLIVER = 1e-9  # relative to all of an operator's requests: less is a rounding error and joins its neighbour
 NEGLIGIBLE = 1e-10  # fraction of requests; routes with a smaller weight are dropped

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jellybean_solver.model.plan import Plan, Route
-from jellybean_solver.model.problem import LossKind, Problem, Terms
+from jellybean_solver.model.problem import Problem, Terms
 from jellybean_solver.model.stated_figures import with_figures
+from jellybean_solver.model.targets import LossKind
 
 REHEARSED = 1e-4  # of all requests take the routes of fallbacks, so that these are known to work when they are needed
 MOST_LOSSES = 12  # of workers that a judge sees; of more workers one of each group is lost, the busiest
