@@ -20,7 +20,6 @@ from jellybean_solver import (
     ServiceTime,
     Sharing,
     Source,
-    limited_work,
     plan_diff,
 )
 from jellybean_solver.migration.migration_cost import migration
@@ -154,17 +153,35 @@ CROSSWISE = [
 
 
 @pytest.mark.parametrize(("before", "after"), CROSSWISE)
-def test_a_migration_costs_the_same_at_the_time_limit(
+def test_the_workers_of_a_few_groups_are_matched_exactly_at_any_time(
     before: dict[str, list[str]], after: dict[str, list[str]]
 ) -> None:
     one, two, prices = hosting(before), hosting(after), MigrationPrices(1.0, 0.0)
-    free = migration(one, two, prices)
-    with limited_work(0.0, lambda: 0.0):
-        assert migration(one, two, prices) == free
-    late, exact = plan_diff(one, two, limit=OVER), plan_diff(one, two)
+    assert migration(one, two, prices, OVER) == migration(one, two, prices)
+    assert plan_diff(one, two, limit=OVER) == plan_diff(one, two)
+
+
+FLEETS = {  # each worker holds another set of models: those of number i before, and after
+    "one model in common": lambda i: ([f"a{i}", "all"], [f"b{i}", "all"]),
+    "neighbours": lambda i: ([f"a{i}", f"a{i + 1}", "all"], [f"a{i}", f"a{i + 2}", "all"]),
+    "by halves": lambda i: ([f"a{i}", "all", "left"[: i % 2 * 4] or "right"], [f"a{i // 2}", f"b{i}", "all"]),
+}
+
+
+@pytest.mark.parametrize("kind", FLEETS)
+def test_at_the_time_limit_many_unlike_workers_are_matched_by_what_they_keep(kind: str) -> None:
+    sets, count, prices = FLEETS[kind], 70, MigrationPrices(1.0, 0.0)
+    one = hosting({f"box-{i}": sets(i)[0] for i in range(count)})
+    two = hosting({f"box-{count - i}": sets(i)[1] for i in range(count - 5)})
+    late, exact = migration(one, two, prices, OVER), migration(one, two, prices)
     assert (late.out_of_time, exact.out_of_time) == (True, False)
-    assert sum(len(change.load) for change in exact.workers) == free.replicas
-    assert sum(len(change.load) for change in late.workers) > free.replicas
+    assert late.kept + late.replicas == exact.kept + exact.replicas
+    assert exact.total_usd <= late.total_usd
+    assert late.kept >= exact.kept / 2  # a greedy matching has at least half of the greatest value
+    assert late.kept >= count - 5  # that of any pairs
+    matching = match_workers(one, two, None, OVER)
+    paired = [[worker.name for worker in side if worker is not None] for side in zip(*matching.pairs, strict=True)]
+    assert [len(set(names)) for names in paired] == [len(names) for names in paired] == [count, count - 5]
 
 
 @pytest.mark.parametrize(
