@@ -287,8 +287,8 @@ JSON_SHAPE = {
     "headline": ["level", "reasons", "title"],
     "cost_by": ["flows", "links", "operators", "tiers", "traffic"],
     "comparisons": [
-        "difference", "measured", "metric", "predicted", "predicted_between", "ratio", "sampled_between",
-        "tolerance", "verdict",
+        "difference", "measured", "metric", "predicted", "predicted_at_least", "predicted_between", "ratio",
+        "sampled_between", "tolerance", "verdict",
     ],
     "slos": ["measured", "measured_state", "metric", "predicted", "predicted_state", "target"],
     "placements": ["batch", "count", "load", "operator", "pool", "rate_per_s", "sites", "tier", "variant"],
@@ -327,6 +327,7 @@ def test_json_keeps_its_shape(tmp_path: Path) -> None:
     assert found["comparisons"][4] | {"ratio": None, "difference": None} == {
         "metric": "latency_p50_s", "predicted": 0.061, "measured": 0.066, "difference": None, "ratio": None,
         "tolerance": 0.25, "verdict": "within", "predicted_between": None, "sampled_between": None,
+        "predicted_at_least": False,
     }  # fmt: skip
 
 
