@@ -43,11 +43,11 @@ from jellybean_solver import (
     baselines,
     deadline_s,
     fastest_of_equal_cost,
-    greedy_solution,
     is_large,
     limited,
     limited_work,
     problem_as_planned,
+    quick_solution,
     solve,
     solve_cut,
 )
@@ -60,7 +60,7 @@ CHEAPEST_PERCENT, BASELINES_PERCENT = 10.0, 90.0  # of the progress: the search 
 
 SEARCH_SHARE = 0.6  # of the time limit, for the highest rates or least latency: more leaves their plan no time
 
-GREEDY_S = 1.0  # beyond the time limit, for a plan by a simple rule where the search found none
+QUICK_S = 1.0  # beyond the time limit, for a plan by a simple rule where the search found none
 
 SEARCHED = (Objective.RATE, Objective.LATENCY)  # objectives that are found by asking for many plans
 
@@ -106,8 +106,7 @@ def _plan_at_least_cost(
         with limited_work(search_s, time.monotonic):
             solution = solve_cut(problem, cuts, SolveOptions(gap, search_s, time.monotonic, tell=found))
     except OutOfTimeError as error:
-        is_unruled = problem.is_for_ways or problem.slo.is_soft
-        rule = None if is_unruled else greedy_solution(problem, _greedy_clock(), error.bound, cuts=cuts)
+        rule = quick_solution(problem, _quick_clock(), error.bound, cuts=cuts)
         if rule is None:
             raise
         solution = rule
@@ -151,8 +150,8 @@ def _plan_at_least_cost(
     )
 
 
-def _greedy_clock() -> Clock:
-    return Clock(time.monotonic, time.monotonic() + GREEDY_S)
+def _quick_clock() -> Clock:
+    return Clock(time.monotonic, time.monotonic() + QUICK_S)
 
 
 def _planner_of(project: Project) -> _Planner | None:

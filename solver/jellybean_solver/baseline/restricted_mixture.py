@@ -1,0 +1,128 @@
+"""A plan of few variants and few pools, for a problem of ways (mixture/) whose search finds none in its time.
+
+A restriction has one variant of each operator, and of each tier the pools of least price per throughput. Its program is
+small, so that its plan comes soon, and each of its plans is one of the problem. Restrictions are tried from the
+smallest on until one has a plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from jellybean_solver.baseline.greedy import cheapest_selections
+from jellybean_solver.deadline.search import Deadline
+from jellybean_solver.demand.demand import Network
+from jellybean_solver.errors import OutOfTimeError, SolverError
+from jellybean_solver.latency.estimate import latency
+from jellybean_solver.model.evaluate import evaluate
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import Objective, Pool, Problem
+from jellybean_solver.outcome import Clock, Selection
+from jellybean_solver.planning.mixed import solve_mixed
+from jellybean_solver.planning.solver import Solution
+
+
+@dataclass(frozen=True, slots=True)
+class RestrictionSettings:
+    """Effort: larger values find cheaper plans, and plans of scarcer fleets, but take longer."""
+
+    pools: tuple[int, ...] = (1, 2, 4, 1_000)  # of each tier, one restriction after the other
+    selections: int = 3  # tried with each number of pools
+    listed: int = 64  # of which those are chosen
+    gap: float = 0.05  # relative, at which the search on a restriction ends
+    share: float = 0.5  # of the time left, for one restriction
+
+
+def restricted_plan(
+    problem: Problem, clock: Clock, settings: RestrictionSettings = RestrictionSettings()
+) -> Plan | None:
+    """The plan of the first restriction that has one; None if none has until the `clock` ends.
+
+    If it misses a p99 target by the closed form, that of the first restriction that has one in time, if any has.
+    """
+    p99_s = problem.slo.latency_p99_s
+    plan = _first(problem, None, clock.share(settings.share) if p99_s is not None else clock, settings)
+    if plan is None or p99_s is None or latency(plan).meets(p99_s):
+        return plan
+    return _first(problem, Deadline(p99_s), clock, settings) or plan
+
+
+def _first(problem: Problem, deadline: Deadline | None, clock: Clock, settings: RestrictionSettings) -> Plan | None:
+    for restriction in _restrictions(problem, clock, settings):
+        if clock.left() == 0.0:
+            return None
+        plan = _plan(restriction, deadline, clock.share(settings.share), settings.gap)
+        if plan is not None and not (evaluation := evaluate(problem, plan)).complaints:
+            return evaluation.stated(plan)
+    return None
+
+
+def _plan(restriction: Problem, deadline: Deadline | None, clock: Clock, gap: float) -> Plan | None:
+    def refuse(problem: Problem) -> Solution:
+        raise OutOfTimeError("a restriction has one selection")
+
+    try:
+        return solve_mixed(restriction, deadline, gap=gap, limit=clock, explained=False, solve_one=refuse).plan
+    except SolverError:
+        return None
+
+
+def _restrictions(problem: Problem, clock: Clock, settings: RestrictionSettings) -> Iterator[Problem]:
+    network = Network(problem)
+    try:
+        selections = _selections(network, clock, settings)
+    except OutOfTimeError:
+        return
+    last: list[tuple[Pool, ...]] = []
+    for most in settings.pools:
+        pools = [_pools(network, selection, most) for selection in selections]
+        if pools == last:
+            return
+        last = pools
+        for selection, few in zip(selections, pools, strict=True):
+            yield _restricted(problem, selection, few)
+
+
+def _selections(network: Network, clock: Clock, settings: RestrictionSettings) -> Sequence[Selection]:
+    """The selections to try, the best first: by the price of their work and their penalty, or by their accuracy."""
+    slo, accuracy = network.problem.slo, network.problem.accuracy
+    listed = cheapest_selections(network, slo.accuracy_of_plan, settings.listed, clock)
+    if slo.mean_accuracy is not None and slo.penalty_usd_per_h is not None:
+        listed += cheapest_selections(network, slo.mean_accuracy, settings.listed, clock)
+    if network.problem.objective is Objective.MEAN_ACCURACY:
+        ranked = sorted(listed, key=lambda one: -(accuracy.value(one[1]) or 0.0))
+        step = max(1, len(ranked) // settings.selections)
+        return [selection for _, selection in ranked[::step]][: settings.selections]
+    ranked = sorted(listed, key=lambda one: one[0] + slo.penalty(accuracy.value(one[1])))
+    return [selection for _, selection in ranked[: settings.selections]]
+
+
+def _pools(network: Network, selection: Selection, most: int) -> tuple[Pool, ...]:
+    """In each tier the `most` pools of least price per throughput, and one for each operator that none of them runs."""
+    busy = network.demand(selection).workers
+    price = {
+        (name, pool): network.usd_per_h[pool] * workers for name, of in busy.items() for pool, workers in of.items()
+    }
+    least = {name: min((price[name, pool] for pool in of), default=0.0) or 1.0 for name, of in busy.items()}
+
+    def rank(pool: Pool) -> tuple[int, float]:
+        own = [price[name, pool.name] / least[name] for name, of in busy.items() if pool.name in of]
+        return -len(own), math.fsum(own) / max(1, len(own))
+
+    chosen: dict[str, None] = {}
+    for tier in network.problem.tiers:
+        pools = [pool for pool in network.pools if pool.tier == tier and pool.count > 0]
+        few = [pool.name for pool in sorted(pools, key=rank)[:most]]
+        for name, of in busy.items():
+            able = [pool.name for pool in pools if pool.name in of]
+            if able and not set(able) & set(few):
+                few.append(min(able, key=lambda pool: price[name, pool]))
+        chosen |= dict.fromkeys(few)
+    return tuple(pool for pool in network.problem.pools if pool.name in chosen)
+
+
+def _restricted(problem: Problem, selection: Selection, pools: tuple[Pool, ...]) -> Problem:
+    operators = tuple(replace(one, variants=(one.variant(selection[one.name]),)) for one in problem.operators)
+    return replace(problem, operators=operators, pools=pools)

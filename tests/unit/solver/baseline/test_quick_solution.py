@@ -1,0 +1,74 @@
+"""Plans by a simple rule where plans mix variants or survive losses, for a search that found none in its time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from jellybean_solver import (
+    Clock,
+    Independent,
+    Link,
+    LossKind,
+    Objective,
+    OutOfTimeError,
+    Pool,
+    Problem,
+    Slo,
+    evaluate,
+    quick_solution,
+    solve,
+)
+from tests.support.small_problems import operator, problem, variant
+
+
+def losses_problem(**changes: Any) -> Problem:
+    """Two operators of two variants each, on six pools of two tiers, that go on after a loss."""
+    variants = [variant(name, dict.fromkeys(POOLS, s), {"b": 1e3}) for name, s in (("s", 0.01), ("l", 0.03))]
+    accuracy = Independent({"a": {"s": 90.0, "l": 99.0}, "b": {"s": 95.0, "l": 99.0}})
+    case = problem(
+        operator("a", ["camera"], *variants),
+        operator("b", ["a"], *(replace(one, message_bytes={}) for one in variants)),
+        pools=[Pool(name, "cloud" if name.startswith("gpu") else "edge", 9, price) for name, price in POOLS.items()],
+        accuracy=accuracy,
+        links=[Link("edge", "cloud", 0.1, 1e6)],
+        rate_per_s=100.0,
+    )
+    return replace(case, **{"slo": Slo(accuracy=88.0, survives=(LossKind.WORKER, LossKind.LINK)), **changes})
+
+
+POOLS = {"box-1": 0.1, "box-2": 0.2, "box-3": 0.3, "gpu-1": 0.4, "gpu-2": 0.5, "gpu-3": 0.6}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"slo": Slo(accuracy=88.0, survives=(LossKind.SITE,))},
+        {"slo": Slo(mean_accuracy=92.0)},
+        {"slo": Slo(mean_accuracy=97.0, penalty_usd_per_h=0.05, survives=(LossKind.WORKER,))},
+        {"slo": Slo(budget_usd_per_h=9.0), "objective": Objective.MEAN_ACCURACY},
+    ],
+    ids=["worker and link", "site", "mean", "soft mean and worker", "most accurate"],
+)
+def test_a_quick_plan_of_few_variants_and_pools_where_plans_mix_or_survive_losses(changes: dict[str, Any]) -> None:
+    case = losses_problem(**changes)
+    with pytest.raises(OutOfTimeError) as late:
+        solve(case, time_limit_s=0.0, clock=lambda: 0.0)
+    solution, best = quick_solution(case, Clock(), late.value.bound), solve(case).plan
+    assert solution is not None and solution.plan is not None and best is not None
+    assert evaluate(case, solution.plan).complaints == ()
+    proof, optimum = solution.plan.certificate, best.certificate
+    assert proof.termination in ("time_limit", "optimal")
+    if case.objective is Objective.MEAN_ACCURACY:
+        assert proof.objective <= optimum.objective + 1e-6 <= proof.bound + 1e-3
+    else:
+        assert proof.bound <= optimum.objective * (1 + 1e-9) <= proof.objective * (1 + 1e-6)
+
+
+def test_there_is_no_quick_plan_where_no_restriction_has_one() -> None:
+    crowded = replace(losses_problem(), sources=(replace(losses_problem().sources[0], rate_per_s=1e6),))
+    assert quick_solution(crowded, Clock()) is None
+    assert quick_solution(losses_problem(), Clock(lambda: 1.0, 0.0)) is None
