@@ -55,12 +55,13 @@ from jellybean_solver import (
 ACCURACY_TOLERANCE = 1e-6  # percentage points: accuracies closer than this are equal
 BASELINE_S = 5.0  # time limit of each baseline, if the plan has no time limit
 # Of the time limit, for the search of the cheapest plan: the rest is for its p99 and what it is compared with.
-SEARCH_PART, SEARCH_PART_IN_TIME = 0.8, 0.5
+SEARCH_PART, SEARCH_PART_IN_TIME, SEARCH_PART_OF_WAYS = 0.8, 0.5, 0.6
 CHEAPEST_PERCENT, BASELINES_PERCENT = 10.0, 90.0  # of the progress: the search in between takes longest
 
 SEARCH_SHARE = 0.6  # of the time limit, for the highest rates or least latency: more leaves their plan no time
 
-QUICK_S = 1.0  # beyond the time limit, for a plan by a simple rule where the search found none
+# For a plan by a simple rule where the search found none: of the time left, and at least so long beyond the limit.
+QUICK_PART, QUICK_S = 0.7, 1.0
 
 SEARCHED = (Objective.RATE, Objective.LATENCY)  # objectives that are found by asking for many plans
 
@@ -100,13 +101,15 @@ def _plan_at_least_cost(
     def found(share: float, known: str) -> None:
         report(cheapest_percent * share, 100, known)
 
-    part = SEARCH_PART if deadline_s(problem) is None else SEARCH_PART_IN_TIME
+    part = SEARCH_PART_OF_WAYS if problem.is_for_ways else SEARCH_PART
+    if deadline_s(problem) is not None:
+        part = SEARCH_PART_IN_TIME
     search_s = limit.share(part).left()
     try:
         with limited_work(search_s, time.monotonic):
             solution = solve_cut(problem, cuts, SolveOptions(gap, search_s, time.monotonic, tell=found))
     except OutOfTimeError as error:
-        rule = quick_solution(problem, _quick_clock(), error.bound, cuts=cuts)
+        rule = quick_solution(problem, _quick_clock(limit), error.bound, cuts=cuts)
         if rule is None:
             raise
         solution = rule
@@ -150,8 +153,10 @@ def _plan_at_least_cost(
     )
 
 
-def _quick_clock() -> Clock:
-    return Clock(time.monotonic, time.monotonic() + QUICK_S)
+def _quick_clock(limit: Clock) -> Clock:
+    """The time of a simple rule: most of what the search has left of the `limit`, and at least `QUICK_S`."""
+    now_s = time.monotonic()
+    return Clock(time.monotonic, now_s + max(QUICK_S, QUICK_PART * (limit.left() or 0.0)))
 
 
 def _planner_of(project: Project) -> _Planner | None:

@@ -28,10 +28,11 @@ from jellybean_solver.planning.solver import Solution
 class RestrictionSettings:
     """Effort: larger values find cheaper plans, and plans of scarcer fleets, but take longer."""
 
-    pools: tuple[int, ...] = (1, 2, 4, 1_000)  # of each tier, one restriction after the other
-    selections: int = 3  # tried with each number of pools
+    spare: float = 1.2  # capacity of a tier's pools in the first restriction, over what all requests need
+    steps: int = 3  # restrictions of each selection, each with twice as many pools of each tier
+    selections: int = 3  # tried at each step
     listed: int = 64  # of which those are chosen
-    gap: float = 0.05  # relative, at which the search on a restriction ends
+    gap: float = 0.3  # relative, at which the search on a restriction ends
     share: float = 0.5  # of the time left, for one restriction
 
 
@@ -75,14 +76,15 @@ def _restrictions(problem: Problem, clock: Clock, settings: RestrictionSettings)
         selections = _selections(network, clock, settings)
     except OutOfTimeError:
         return
-    last: list[tuple[Pool, ...]] = []
-    for most in settings.pools:
-        pools = [_pools(network, selection, most) for selection in selections]
-        if pools == last:
-            return
-        last = pools
-        for selection, few in zip(selections, pools, strict=True):
-            yield _restricted(problem, selection, few)
+    ranked = [_RankedPools(network, selection) for selection in selections]
+    least = [pools.least_count(settings.spare) for pools in ranked]
+    tried: set[tuple[int, tuple[Pool, ...]]] = set()
+    for step in range(settings.steps):
+        for number, (selection, pools) in enumerate(zip(selections, ranked, strict=True)):
+            few = pools.best(least[number] * 2**step)
+            if (number, few) not in tried:
+                tried.add((number, few))
+                yield _restricted(problem, selection, few)
 
 
 def _selections(network: Network, clock: Clock, settings: RestrictionSettings) -> Sequence[Selection]:
@@ -99,28 +101,49 @@ def _selections(network: Network, clock: Clock, settings: RestrictionSettings) -
     return [selection for _, selection in ranked[: settings.selections]]
 
 
-def _pools(network: Network, selection: Selection, most: int) -> tuple[Pool, ...]:
-    """In each tier the `most` pools of least price per throughput, and one for each operator that none of them runs."""
-    busy = network.demand(selection).workers
-    price = {
-        (name, pool): network.usd_per_h[pool] * workers for name, of in busy.items() for pool, workers in of.items()
-    }
-    least = {name: min((price[name, pool] for pool in of), default=0.0) or 1.0 for name, of in busy.items()}
+class _RankedPools:
+    """The pools of each tier in the order of their price per throughput with a selection."""
 
-    def rank(pool: Pool) -> tuple[int, float]:
-        own = [price[name, pool.name] / least[name] for name, of in busy.items() if pool.name in of]
+    def __init__(self, network: Network, selection: Selection) -> None:
+        self._network, self._busy = network, network.demand(selection).workers
+        usd_per_h = network.usd_per_h
+        self._price = {(o, pool): usd_per_h[pool] * busy for o, of in self._busy.items() for pool, busy in of.items()}
+        self._least = {
+            o: min((self._price[o, pool] for pool in of), default=0.0) or 1.0 for o, of in self._busy.items()
+        }
+        self._tiers = [
+            sorted((pool for pool in network.pools if pool.tier == tier and pool.count > 0), key=self._rank)
+            for tier in network.problem.tiers
+        ]
+
+    def _rank(self, pool: Pool) -> tuple[int, float]:
+        """Pools that run more operators first."""
+        own = [self._price[o, pool.name] / self._least[o] for o, of in self._busy.items() if pool.name in of]
         return -len(own), math.fsum(own) / max(1, len(own))
 
-    chosen: dict[str, None] = {}
-    for tier in network.problem.tiers:
-        pools = [pool for pool in network.pools if pool.tier == tier and pool.count > 0]
-        few = [pool.name for pool in sorted(pools, key=rank)[:most]]
-        for name, of in busy.items():
-            able = [pool.name for pool in pools if pool.name in of]
-            if able and not set(able) & set(few):
-                few.append(min(able, key=lambda pool: price[name, pool]))
-        chosen |= dict.fromkeys(few)
-    return tuple(pool for pool in network.problem.pools if pool.name in chosen)
+    def least_count(self, spare: float) -> int:
+        """The least number of pools of each tier with which those of one tier can serve all requests, and some more."""
+        for count in range(1, max(map(len, self._tiers), default=1)):
+            if any(math.fsum(map(self._served, pools[:count])) >= spare for pools in self._tiers):
+                return count
+        return max(1, max(map(len, self._tiers), default=1))
+
+    def _served(self, pool: Pool) -> float:
+        """The share of all requests that the workers of a pool can serve; 0 if it does not run all operators."""
+        each = [of.get(pool.name, math.inf) for of in self._busy.values()]
+        return pool.count / (math.fsum(each) or 1.0)
+
+    def best(self, count: int) -> tuple[Pool, ...]:
+        """The first `count` pools of each tier, and one for each operator that none of them runs."""
+        chosen: dict[str, None] = {}
+        for pools in self._tiers:
+            few = [pool.name for pool in pools[:count]]
+            for name, of in self._busy.items():
+                able = [pool.name for pool in pools if pool.name in of]
+                if able and not set(able) & set(few):
+                    few.append(min(able, key=lambda pool, name=name: self._price[name, pool]))  # type: ignore[misc]
+            chosen |= dict.fromkeys(few)
+        return tuple(pool for pool in self._network.problem.pools if pool.name in chosen)
 
 
 def _restricted(problem: Problem, selection: Selection, pools: tuple[Pool, ...]) -> Problem:
