@@ -13,6 +13,8 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
+from onnx import TensorProto, helper, save_model
+
 from benchmarks.time_limits.projects import (
     TIERS,
     Documents,
@@ -131,7 +133,7 @@ def _measured_selections(project: MadeProject) -> None:
         selections = [{**chosen, name: variant} for chosen in selections for variant in independent[name]]
     target = project.slo["accuracy"]
     entries = [
-        {"selection": chosen, "accuracy": round(target + 0.01 * number, 3)} for number, chosen in enumerate(selections)
+        {"selection": chosen, "accuracy": round(target + 0.001 * number, 3)} for number, chosen in enumerate(selections)
     ]
     for node in [*project.workflow["operators"].values()][4:]:
         node["variants"] = node["variants"][:1]
@@ -196,14 +198,17 @@ def _cascade(project: MadeProject) -> None:
 
 
 def _cut_models(rng: random.Random, folder: Path) -> None:
-    """Two operators whose first variant may be cut."""
+    """Two operators of one variant, which may be cut."""
     project = make_project(rng, Size(operators=8, variants=3, pools=9, count=10))
     for name in ("o1", "o2"):
         operator, own = project.workflow["operators"][name], project.profiles["operators"][name]["v0"]
+        for variants in (project.profiles["operators"][name], project.profiles["accuracy"]["independent"][name]):
+            for variant in operator["variants"][1:]:
+                del variants[variant]
         operator["inputs"] = operator["inputs"][:1]
         operator["cuts"] = 2
         whole = _model(folder, f"models/{name}.onnx")
-        operator["variants"] = {"v0": whole, **{one: {} for one in operator["variants"][1:]}}
+        operator["variants"] = {"v0": whole}
         own["cuts"] = [
             {
                 "layers": layers,
@@ -220,11 +225,13 @@ def _cut_models(rng: random.Random, folder: Path) -> None:
 
 
 def _model(folder: Path, name: str) -> Documents:
-    """A file in a model's place: plans are made without loading it."""
+    """A small model file in a model's place: plans are made without loading it."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(name, encoding="utf-8")
-    return {"model": name, "sha256": sha256(name.encode()).hexdigest()}
+    ports = [helper.make_tensor_value_info(port, TensorProto.FLOAT, [None, 4]) for port in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], path.stem, ports[:1], ports[1:])
+    save_model(helper.make_model(graph, ir_version=9), path)
+    return {"model": name, "sha256": sha256(path.read_bytes()).hexdigest()}
 
 
 def _unlike_sites(rng: random.Random, folder: Path) -> None:

@@ -159,7 +159,7 @@ def _witness(
         each_s = runs[name] * seconds[name][pool]
         own[name].append(each_s)
         heapq.heappush(served, (per_s + UTILISATION / each_s, name))
-    longest_s = {name: max(times) / min(runs[name], len(times)) for name, times in own.items() if times}
+    longest_s = {name: max(times) * runs[name] for name, times in own.items() if times}  # children stay together
     return _Witness(served[0][0], factors, longest_s)
 
 
@@ -220,7 +220,16 @@ class MadeProject:
 def write_document(path: Path, document: Documents) -> None:
     """Write one document."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=1000), encoding="utf-8")
+    text = yaml.dump(document, Dumper=_Plain, sort_keys=False, default_flow_style=None, width=1000)
+    path.write_text(text, encoding="utf-8")
+
+
+class _Plain(yaml.SafeDumper):
+    """YAML without anchors, which documents do not have."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Write each part in full, however often it occurs."""
+        return True
 
 
 def make_project(rng: random.Random, size: Size) -> MadeProject:
