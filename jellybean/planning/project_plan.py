@@ -40,6 +40,7 @@ from jellybean_solver import (
     Solution,
     SolveOptions,
     SolverError,
+    Termination,
     baselines,
     deadline_s,
     fastest_of_equal_cost,
@@ -60,8 +61,9 @@ CHEAPEST_PERCENT, BASELINES_PERCENT = 10.0, 90.0  # of the progress: the search 
 
 SEARCH_SHARE = 0.6  # of the time limit, for the highest rates or least latency: more leaves their plan no time
 
-# For a plan by a simple rule where the search found none: of the time left, and at least so long beyond the limit.
-QUICK_PART, QUICK_S = 0.7, 1.0
+QUICK_S = 1.0  # at least, also beyond the time limit, for a plan by a simple rule where the search found none
+# Where time ends the search at a larger relative gap the rule may have a better plan, in this part of the time left.
+WIDE_GAP, BETTER_PART = 0.1, 0.7
 
 SEARCHED = (Objective.RATE, Objective.LATENCY)  # objectives that are found by asking for many plans
 
@@ -104,15 +106,7 @@ def _plan_at_least_cost(
     part = SEARCH_PART_OF_WAYS if problem.is_for_ways else SEARCH_PART
     if deadline_s(problem) is not None:
         part = SEARCH_PART_IN_TIME
-    search_s = limit.share(part).left()
-    try:
-        with limited_work(search_s, time.monotonic):
-            solution = solve_cut(problem, cuts, SolveOptions(gap, search_s, time.monotonic, tell=found))
-    except OutOfTimeError as error:
-        rule = quick_solution(problem, _quick_clock(limit), error.bound, cuts=cuts)
-        if rule is None:
-            raise
-        solution = rule
+    solution = _searched(problem, cuts, limit, part, gap, found)
     solve_s = time.perf_counter() - started
     report(cheapest_percent, 100, "p99 latency")
     left_s = limit.share(part).left() if compare else limit.left()
@@ -153,10 +147,34 @@ def _plan_at_least_cost(
     )
 
 
-def _quick_clock(limit: Clock) -> Clock:
-    """The time of a simple rule: most of what the search has left of the `limit`, and at least `QUICK_S`."""
-    now_s = time.monotonic()
-    return Clock(time.monotonic, now_s + max(QUICK_S, QUICK_PART * (limit.left() or 0.0)))
+def _searched(
+    problem: Problem, cuts: Cuts, limit: Clock, part: float, gap: float | None, tell: Callable[[float, str], None]
+) -> Solution:
+    """The best solution of a search in a part of the time left, and of a simple rule where that is not good enough."""
+    search_s = limit.share(part).left()
+    try:
+        with limited_work(search_s, time.monotonic):
+            solution = solve_cut(problem, cuts, SolveOptions(gap, search_s, time.monotonic, tell=tell))
+    except OutOfTimeError as error:
+        rule = quick_solution(problem, _quick_clock(limit, 1.0, QUICK_S), error.bound, cuts=cuts)
+        if rule is None:
+            raise
+        return rule
+    proof = solution.certificate
+    if solution.plan is None or proof is None or proof.termination != Termination.TIME_LIMIT or proof.gap <= WIDE_GAP:
+        return solution
+    is_accuracy = proof.objective_of is Objective.MEAN_ACCURACY
+    bound = 100.0 - proof.bound if is_accuracy else proof.bound
+    rule = quick_solution(problem, _quick_clock(limit, BETTER_PART, 0.0), bound, cuts=cuts)
+    if rule is None or rule.certificate is None:
+        return solution
+    gained = (proof.objective - rule.certificate.objective) * (-1.0 if is_accuracy else 1.0)
+    return rule if gained > 0.0 else solution
+
+
+def _quick_clock(limit: Clock, part: float, least_s: float) -> Clock:
+    """The time of a simple rule: a part of what the search has left of the `limit`, and at least so many seconds."""
+    return Clock(time.monotonic, time.monotonic() + max(least_s, part * (limit.left() or 0.0)))
 
 
 def _planner_of(project: Project) -> _Planner | None:

@@ -14,6 +14,7 @@ from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.outcome import Clock, Termination
 from jellybean_solver.planning.cut_problem import Cuts
+from jellybean_solver.planning.many_workflows import has_many_workflows
 from jellybean_solver.planning.solver import Solution
 from jellybean_solver.small.routes import build_plan
 
@@ -27,9 +28,9 @@ def quick_solution(problem: Problem, clock: Clock, bound: float = 0.0, *, cuts: 
     `cuts`: that the search may choose, and that `bound` holds for; the plan has whole models, and may cost more.
     The cheapest of its plans on all workers, and on those of one tier alone. Where plans mix variants or survive losses
     it is one of few variants and pools instead (`restricted_plan`). None if the rule finds none until the `clock` ends,
-    if all its plans miss a target, or for several workflows.
+    if all its plans miss a target, or for many workflows, which are planned one by one.
     """
-    if problem.workflows:
+    if has_many_workflows(problem):
         return None
     plan = restricted_plan(problem, clock) if problem.is_for_ways else _cheapest_greedy_plan(problem, clock)
     if plan is None:

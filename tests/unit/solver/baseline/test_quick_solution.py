@@ -12,15 +12,18 @@ from jellybean_solver import (
     Independent,
     Link,
     LossKind,
+    Network,
     Objective,
     OutOfTimeError,
     Pool,
     Problem,
     Slo,
+    combine_workflows,
     evaluate,
     quick_solution,
     solve,
 )
+from jellybean_solver.mixture.ways import all_ways
 from tests.support.small_problems import operator, problem, variant
 
 
@@ -72,3 +75,47 @@ def test_there_is_no_quick_plan_where_no_restriction_has_one() -> None:
     crowded = replace(losses_problem(), sources=(replace(losses_problem().sources[0], rate_per_s=1e6),))
     assert quick_solution(crowded, Clock()) is None
     assert quick_solution(losses_problem(), Clock(lambda: 1.0, 0.0)) is None
+
+
+def shop(name: str, target: float) -> Problem:
+    """A chain of two operators on the same six pools."""
+    return replace(losses_problem(slo=Slo(accuracy=target)), name=name)
+
+
+@pytest.mark.parametrize("targets", [(88.0,), (88.0, 96.0), (85.0, 90.0, 97.0)])
+def test_several_workflows_have_a_quick_plan_with_each_ones_accuracy(targets: tuple[float, ...]) -> None:
+    own = {f"w{number}": shop(f"w{number}", target) for number, target in enumerate(targets)}
+    case = combine_workflows("shops", own)
+    solution, best = quick_solution(case, Clock()), solve(case).plan
+    assert solution is not None and solution.plan is not None and best is not None
+    assert evaluate(case, solution.plan).complaints == ()
+    proof = solution.plan.certificate
+    assert 0.0 < proof.bound <= best.cost.total_usd_per_h <= proof.objective * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("least", "count"), [(None, 4), (91.0, 2), (99.9, 0)])
+def test_selections_are_listed_without_those_that_no_variant_makes_accurate_enough(
+    least: float | None, count: int
+) -> None:
+    network = Network(losses_problem())
+    ways = all_ways(network, least, measured=False)
+    assert len({way.variants for way in ways}) == count
+    with pytest.raises(OutOfTimeError, match="listed"):
+        all_ways(network, least, measured=False, limit=Clock(lambda: 1.0, 0.0))
+
+
+def test_a_tight_accuracy_of_many_operators_lists_few_selections() -> None:
+    """4^12 selections, of which one is accurate enough."""
+    names = [f"o{number}" for number in range(12)]
+    each = {f"v{index}": 99.0 - index for index in range(4)}
+    case = problem(
+        *(
+            operator(name, [before], *(variant(v, {"gpu": 0.01}, {after: 1.0}) for v in each))
+            for before, name, after in zip(["camera", *names], names, [*names[1:], "end"], strict=False)
+        ),
+        pools=[Pool("gpu", "cloud", 9, 1.0)],
+        accuracy=Independent(dict.fromkeys(names, each)),
+        links=[Link("edge", "cloud", 0.0)],
+    )
+    ways = all_ways(Network(case), 100.0 * 0.99**12 - 1e-9)
+    assert {way.variants for way in ways} == {("v0",) * 12}

@@ -2,58 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
 from jellybean_solver import (
     Clock,
-    Cost,
-    Edge,
     Link,
     MigrationPrices,
     ModelRef,
     Plan,
-    PlannedWorker,
-    Route,
     ServiceTime,
-    Sharing,
-    Source,
     plan_diff,
 )
 from jellybean_solver.migration.migration_cost import migration
 from jellybean_solver.migration.plan_matching import hosted_models, match_workers
 from tests import report_plans
-from tests.planned import planned_operator
-
-
-def hosting(workers: Mapping[str, Sequence[str]], variants: Mapping[str, str] | None = None) -> Plan:
-    """A plan whose workers (`pool-1`) hold these operators; what flows is of no interest."""
-    names = sorted({name for names in workers.values() for name in names})
-    pools = {worker.rsplit("-", 1)[0] for worker in workers}
-    service = dict.fromkeys(pools, ServiceTime(0.01, 0.01))
-    operators = tuple(
-        replace(
-            planned_operator(name, (Edge("camera", name),), (variants or {}).get(name, "v"), 10.0, service),
-            memory_bytes=dict.fromkeys(pools, 100.0),
-            model=ModelRef(f"{name}.onnx", "ab" * 32),
-        )
-        for name in names
-    )
-    planned = tuple(
-        PlannedWorker(worker, worker.rsplit("-", 1)[0], "edge", 1.0, Sharing.SHARED, dict.fromkeys(held, 1.0), 0.1)
-        for worker, held in workers.items()
-    )
-    route = {name: next(worker for worker, held in workers.items() if name in held) for name in names}
-    return replace(
-        report_plans.one_worker(),
-        sources=(Source("camera", "edge", 10.0, 1.0),),
-        operators=operators,
-        workers=planned,
-        routes=(Route(1.0, route),),
-        cost=Cost(float(len(workers)), 0.0),
-    )
+from tests.support.hosting_plans import FLEETS, hosting
 
 
 @pytest.mark.parametrize("plan", [report_plans.vqa(), report_plans.digits(), report_plans.large()])
@@ -159,13 +124,6 @@ def test_the_workers_of_a_few_groups_are_matched_exactly_at_any_time(
     one, two, prices = hosting(before), hosting(after), MigrationPrices(1.0, 0.0)
     assert migration(one, two, prices, OVER) == migration(one, two, prices)
     assert plan_diff(one, two, limit=OVER) == plan_diff(one, two)
-
-
-FLEETS = {  # each worker holds another set of models: those of number i before, and after
-    "one model in common": lambda i: ([f"a{i}", "all"], [f"b{i}", "all"]),
-    "neighbours": lambda i: ([f"a{i}", f"a{i + 1}", "all"], [f"a{i}", f"a{i + 2}", "all"]),
-    "by halves": lambda i: ([f"a{i}", "all", "left"[: i % 2 * 4] or "right"], [f"a{i // 2}", f"b{i}", "all"]),
-}
 
 
 @pytest.mark.parametrize("kind", FLEETS)
