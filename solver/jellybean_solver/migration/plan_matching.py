@@ -26,6 +26,7 @@ COUNT_WEIGHT = 1e-6  # value of any kept model, where the dearest one has 1: bre
 EXACT = 1e-9  # of the linear program: below `COUNT_WEIGHT`
 # Pairs of groups that are matched exactly, even after the time limit: their linear program takes hundredths of seconds.
 ALWAYS_EXACT = 4_000
+WRITTEN_PER_S = 400_000  # pairs whose program is written in a second, not to be cut short: a million took 2.6 s
 
 Pair = tuple[PlannedWorker | None, PlannedWorker | None]
 Colours = Mapping[str, int]  # worker -> colour
@@ -254,7 +255,8 @@ def _transport(left: Kinds, right: Kinds, worths: Mapping[HostedModel, float], l
     if not len(ways.value):
         return {}, False
     left_s = None if len(ways.value) <= ALWAYS_EXACT else limit.left()
-    exact = None if left_s == 0.0 else _exact_flow(ways, left_s)
+    is_late = left_s is not None and left_s <= len(ways.value) / WRITTEN_PER_S
+    exact = None if is_late else _exact_flow(ways, left_s)
     return (_greedy_flow(ways), True) if exact is None else (exact, False)
 
 
