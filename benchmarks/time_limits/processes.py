@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 KILL_S = 60.0
+# Of features that a command is not for.
+REFUSALS = ("cannot", "does not know", "takes one workflow", "chooses plans by their cost", "is planned without")
 POLL_S = 0.01
 MARK = "JELLYBEAN_BENCHMARK_COMMAND"  # environment variable by which the processes of a command are known
 
@@ -35,7 +37,7 @@ class Run:
     @property
     def has_answer(self) -> bool:
         """True if it gave a result, or reasons why there is none, and no error of the program."""
-        return self.status in (0, 3, 6) or "cannot" in self.text or "does not know" in self.text
+        return self.status in (0, 3, 6) or any(words in self.text for words in REFUSALS)
 
     @property
     def is_infeasible(self) -> bool:

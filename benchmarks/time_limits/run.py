@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import statistics
 import sys
 import tempfile
@@ -11,16 +10,20 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from benchmarks.harness.registry import benchmark
 from benchmarks.harness.result import Result, Table, Topic
-from benchmarks.time_limits.interrupted import TRACE, Interrupted, interrupted_commands
+from benchmarks.time_limits.interrupted import Interrupted, interrupted_commands
 from benchmarks.time_limits.problems import KINDS, PROBLEMS, write_problem
 from benchmarks.time_limits.processes import Run, interrupt_command, run_command
 
 LIMIT_S = 5.0
 ALLOWED_S = 2.0  # after the limit, at two idle processors
 SIGNAL_S = 1.0  # from Ctrl-C to the end
+TRACED_PARTS = (0.5, 1.0, 0.5, 0.5)  # of the sources' rates, by hour
 WHOLE_S = 39 * 60.0  # no further problem is begun that would end later
 TIME_LIMIT = ("--time-limit", f"{LIMIT_S:g}")
 COMMANDS: Mapping[str, Sequence[str]] = {  # row -> arguments; DIR and TRACE stand for a project's
@@ -49,7 +52,7 @@ def time_limits(smoke: bool) -> Result:
         title="Time limits and Ctrl-C",
         topic=Topic.COMMAND_LINE,
         method=f"{solved} random large projects of {min(solved, len(KINDS))} kinds, each of which has a plan by "
-        "construction, but for the kind `losses` (`benchmarks/time_limits/problems.py`); each command as a process of "
+        "construction, but for losses (`benchmarks/time_limits/problems.py`); each command as a process of "
         f"its own with `--time-limit {LIMIT_S:g}`, from its start to its end, Python's start included. Ctrl-C: SIGINT "
         "to the process group, as a terminal sends it, at each of three moments; the seconds from the signal to the "
         f"end of the last process that the command started. Load of the machine, this benchmark included: {load}. A "
@@ -115,12 +118,26 @@ class _Progress:
 
 
 def _trace(project: Path) -> Path:
-    """A trace with half the project's rate and the whole."""
-    text = (project / "workflow.yaml").read_text(encoding="utf-8")
-    rate = float((re.search(r"rate: ([0-9.]+)/s", text) or [None, "1"])[1] or 1.0)
+    """A trace with half of each source's rate and the whole."""
+    rows = ["time_s,source,rate_per_s"]
+    for prefix, document in _workflows(project):
+        for name, source in document["sources"].items():
+            rate_per_s = float(source["rate"].removesuffix("/s"))
+            for hour, part in enumerate(TRACED_PARTS):
+                rows.append(f"{3600 * hour},{prefix}{name},{part * rate_per_s}")
     path = project / "trace.csv"
-    path.write_text(TRACE.format(low=rate / 2, high=rate), encoding="utf-8")
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
     return path
+
+
+def _workflows(project: Path) -> list[tuple[str, dict[str, Any]]]:
+    """The workflows of a project, each with what its names begin with."""
+    several = sorted(project.glob("workflows/*/workflow.yaml"))
+    paths = [(f"{path.parent.name}/", path) for path in several] or [("", project / "workflow.yaml")]
+    if (project / "sites.csv").exists():
+        sites = (project / "sites.csv").read_text(encoding="utf-8").splitlines()[1:]
+        paths = [(f"{site.split(',')[0]}/", project / "workflow.yaml") for site in sites]
+    return [(prefix, yaml.safe_load(path.read_text(encoding="utf-8"))) for prefix, path in paths]
 
 
 def _limit_row(row: str, runs: Sequence[Run]) -> list[object]:

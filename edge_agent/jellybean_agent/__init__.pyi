@@ -178,12 +178,10 @@ from .steps import step as step
 from .system.addresses import EVERY_ADDRESS as EVERY_ADDRESS
 from .system.addresses import is_every_address as is_every_address
 from .system.addresses import is_loopback as is_loopback
-from .system.addresses import join_address as join_address
 from .system.addresses import listening_sockets as listening_sockets
 from .system.addresses import peer_host as peer_host
 from .system.addresses import peer_name as peer_name
 from .system.addresses import peer_network as peer_network
-from .system.addresses import plain_host as plain_host
 from .system.device import CPU as CPU
 from .system.device import DEVICE_NAMES as DEVICE_NAMES
 from .system.device import Device as Device

@@ -6,7 +6,7 @@ from .heldout import read_array as read_array
 from .hop import HopTime as HopTime
 from .hop import ROUNDS as ROUNDS
 from .hop import measure_hop as measure_hop
+from .load_settings import DURATION_S as DURATION_S
 from .result import BenchResult as BenchResult
 from .shown_answers import ShownAnswer as ShownAnswer
-from .target import DURATION_S as DURATION_S
 from .together import bench_together as bench_together

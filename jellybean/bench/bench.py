@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jellybean.bench.heldout import held_out
+from jellybean.bench.load_settings import DURATION_S, LoadSettings
 from jellybean.bench.result import BenchResult
 from jellybean.bench.sampling_range import as_emulated, highest_rate_range, sampling_ranges
-from jellybean.bench.target import DURATION_S, LoadSettings, Target, no_progress
+from jellybean.bench.target import Target, no_progress
 from jellybean.bench.window import Progress
 from jellybean.planning.stale_accuracy import stale_accuracy_text
 

@@ -11,7 +11,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,8 +21,10 @@ import numpy as np
 from jellybean.answer_metrics import correctness
 from jellybean.bench.heldout import HeldOut
 from jellybean.bench.load import OK, UNANSWERED, Sample, Tick, due_times, offer
+from jellybean.bench.load_settings import LEAST_WINDOW_S, SETTLE_S, WARMUP_S, LoadSettings, at_most
 from jellybean.bench.meters import GatewayMeters, Meters, RunMeters
 from jellybean.bench.result import BenchResult, Counts, verdict_of
+from jellybean.bench.saturation import saturation_result, unfinished_result
 from jellybean.bench.shown_answers import JudgedAnswer, accuracy_of, shown_answers
 from jellybean.bench.stream_rows import StreamRows
 from jellybean.bench.window import Progress, Window
@@ -51,9 +53,6 @@ from jellybean_solver import (
     work_limit,
 )
 
-DURATION_S = 30.0
-WARMUP_S = 2.0
-_SETTLE_S = 10.0
 _SHOWN_REASONS = 3
 _QUIET_S = 30.0  # longest wait for in-flight requests to finish between two probes of a bisection
 _MIN_PART = 20  # a bisection gives up at rates below the first guess / _MIN_PART
@@ -61,35 +60,11 @@ _MIN_PART = 20  # a bisection gives up at rates below the first guess / _MIN_PAR
 # serving_overhead). A lower one costs a window for each doubling, a higher one overloads the machine at once.
 MOST_GUESS_PER_S = 2_000.0
 _BRACKET = (0.85, 1.15)  # first interval of a bisection, as multiples of the first guess
-# Under a time limit: the shortest window that is worth measuring, the share of the time for the warm-up and for late
-# answers, and the number of windows that a bisection should have (docs/cli.md).
-LEAST_WINDOW_S, LATE_PART, WINDOWS = 1.0, 0.2, 8
+WINDOWS = 8  # that a bisection should have under a time limit (docs/cli.md)
 
 
 def no_progress(_done: float, _total: float, _label: str) -> None:
     """Progress callback that does nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadSettings:
-    """Load of one measurement: `duration_s` at the offered rate, after a warm-up that does not count.
-
-    `arrivals`: None takes the workflow's arrival process. `settle_s`: seconds to wait for answers after the last
-    request; more if later answers would still count as in time. `all_rows`: measure accuracy on all held-out rows; rows
-    that were not sent in the window are sent after it, if that takes no longer than the window.
-    """
-
-    duration_s: float = DURATION_S
-    warmup_s: float = WARMUP_S
-    seed: int = 0
-    arrivals: Arrivals | None = None
-    settle_s: float = _SETTLE_S
-    all_rows: bool = False
-
-    @property
-    def end_s(self) -> float:
-        """Seconds from the start of the warm-up to the end of the counted window."""
-        return self.warmup_s + self.duration_s
 
 
 class Target:
@@ -157,20 +132,8 @@ class Target:
 
         OutOfTimeError if it leaves less than `LEAST_WINDOW_S`.
         """
-        left_s = work_limit().left()
-        if left_s is None:
-            return settings
-        grace = grace_s(self.slow_latency_s, rate_per_s, settings.duration_s, settings.arrivals or self.data.arrivals)
-        settle_s = max(grace, min(settings.settle_s, LATE_PART * left_s))
-        warmup_s = min(settings.warmup_s, LATE_PART * left_s)
-        duration_s = min(settings.duration_s, left_s - warmup_s - settle_s)
-        if duration_s < LEAST_WINDOW_S:
-            needed_s = warmup_s + LEAST_WINDOW_S + settle_s
-            raise OutOfTimeError(
-                f"nothing was measured: {left_s:.1f} s of the time limit are left, and the shortest window with its "
-                f"warm-up and the wait for late answers needs {needed_s:.1f} s; allow more time"
-            )
-        return dataclasses.replace(settings, duration_s=duration_s, warmup_s=warmup_s, settle_s=settle_s)
+        arrivals = settings.arrivals or self.data.arrivals
+        return settings.in_time(grace_s(self.slow_latency_s, rate_per_s, settings.duration_s, arrivals))
 
     def measure(
         self, rate_per_s: float, settings: LoadSettings = LoadSettings(), progress: Progress = no_progress
@@ -198,7 +161,7 @@ class Target:
         samples = _of_window(every, settings)
         if window.fault is not None:
             raise ServingError(f"{window.fault}; {_outcomes_text(samples)}") from window.fault
-        limit_s = _at_most(settings.duration_s)
+        limit_s = at_most(settings.duration_s)
         rest = self._rest(samples, rate_per_s, limit_s, progress) if settings.all_rows else []
         result = self._result(rate_per_s, settings, grace, every, rest, window)
         return dataclasses.replace(result, uncounted=len(warming) + len(rest))
@@ -247,7 +210,7 @@ class Target:
         async def tick(elapsed_s: float) -> None:
             progress(min(elapsed_s, end_s), end_s, "the other held-out inputs, for the accuracy")
 
-        return asyncio.run(self.offer(due, rows, settle_s=_at_most(_SETTLE_S), end_s=0.0, tick=tick))
+        return asyncio.run(self.offer(due, rows, settle_s=at_most(SETTLE_S), end_s=0.0, tick=tick))
 
     def _result(
         self,
@@ -379,13 +342,13 @@ class Target:
         except OutOfTimeError:
             if not probes:
                 raise
-            return _unfinished(self.planned_per_s, probes)
+            return unfinished_result(self.planned_per_s, probes)
         progress(len(probes), len(probes), "done")
         return saturation_result(highest, self.planned_per_s, probes)
 
     def _await_quiet(self) -> None:
         """Wait until no request is in flight, at most `_QUIET_S` seconds."""
-        until = time.monotonic() + _at_most(_QUIET_S)
+        until = time.monotonic() + at_most(_QUIET_S)
         with Client.at(self.meters.endpoint) as client:
             while client.status().requests_in_hand and time.monotonic() < until:
                 time.sleep(0.05)
@@ -430,46 +393,6 @@ def _breaches(
     if slo.budget_usd_per_h is not None and cost_usd_per_h is not None and cost_usd_per_h > slo.budget_usd_per_h:
         costs, allowed = distinct_usd(cost_usd_per_h, slo.budget_usd_per_h)
         yield f"{costs} USD/h is above the budget of {allowed} USD/h"
-
-
-def saturation_result(highest: float, planned: float, probes: Sequence[BenchResult], ended: str = "") -> BenchResult:
-    """The best sustained probe of a bisection, with what limited any of them: a probe that fails limits the rate too.
-
-    `highest`, `planned`: the highest sustained rate and that of the plan, in requests per second. `ended`: why the
-    search ended before it knew more than a rate that is sustained.
-    """
-    best = max((probe for probe in probes if probe.sustained), key=lambda probe: probe.rate_per_s)
-    late = {name: max(probe.late.get(name, 0.0) for probe in probes) for probe in probes for name in probe.late}
-    at_least = "at least " if ended else ""
-    verdict = f"highest sustained rate {at_least}{highest:.4g}/s; the plan was made for {planned:.4g}/s"
-    return dataclasses.replace(
-        best,
-        highest_rate_per_s=highest,
-        sustained=highest >= planned,
-        verdict=verdict if highest >= planned else f"overload: {verdict}",
-        late=late,
-        deaths=probes[-1].deaths,  # since the first probe
-        breaches=(),
-        ended_by_time_limit=ended,
-    )
-
-
-def _unfinished(planned: float, probes: Sequence[BenchResult]) -> BenchResult:
-    """The result of a bisection that the time limit ended. OutOfTimeError if no rate was sustained."""
-    refused = sorted(probe.rate_per_s for probe in probes if not probe.sustained)
-    tried = ", ".join(f"{rate:.4g}/s" for rate in refused)
-    sustained = [probe.rate_per_s for probe in probes if probe.sustained]
-    if not sustained:
-        raise OutOfTimeError(f"the time limit ended the search; not sustained: {tried}. Allow more time")
-    above = f"not sustained: {tried}" if refused else "no higher rate was tried"
-    ended = f"the time limit ended the search: {above}; windows of {probes[-1].duration_s:.3g} s"
-    return saturation_result(max(sustained), planned, probes, ended)
-
-
-def _at_most(seconds: float) -> float:
-    """So many seconds, or what the time limit of the work leaves."""
-    left_s = work_limit().left()
-    return seconds if left_s is None else min(seconds, left_s)
 
 
 def _outcomes(samples: Sequence[Sample]) -> dict[str, int]:

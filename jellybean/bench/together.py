@@ -13,8 +13,9 @@ from threading import Barrier
 from typing import TYPE_CHECKING
 
 from jellybean.bench.bench import Load
+from jellybean.bench.load_settings import DURATION_S, LoadSettings
 from jellybean.bench.result import BenchResult
-from jellybean.bench.target import DURATION_S, LoadSettings, no_progress
+from jellybean.bench.target import no_progress
 from jellybean.bench.window import Progress
 
 if TYPE_CHECKING:

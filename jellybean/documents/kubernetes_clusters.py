@@ -10,14 +10,15 @@ from jellybean.documents.kubernetes_names import Cores, ObjectName
 from jellybean.documents.kubernetes_pods import PodsSpec, ServiceSpec
 from jellybean.documents.schema.fields import DocumentModel, Name, Size
 from jellybean.quantities import InvalidValueError
-from jellybean_k8s import MIB, ClusterPlace, DeployError, RelaySettings, ServiceType, relay_port
+from jellybean_k8s import MIB, ClusterPlace, DeployError, RelaySettings, ServiceType
+from jellybean_protos.addresses import parse_address
 
 _EXAMPLE = "for example relay.example:7443, where agents of other clusters reach the relay's Service"
 
 
 def _address(text: str) -> str:
     try:
-        relay_port(text)
+        parse_address(text)
     except ValueError as error:
         raise InvalidValueError(str(error), _EXAMPLE) from error
     return text

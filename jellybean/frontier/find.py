@@ -17,7 +17,7 @@ from jellybean.planning.deadline.after_losses import breach_after_loss
 from jellybean.planning.deadline.predicted_latency import check_latency, latency_targets
 from jellybean.planning.deadline.soft_targets import refuse_soft_latency
 from jellybean.planning.plan_file import PLAN_FILE, load_plan
-from jellybean.planning.project_plan import GREEDY_S
+from jellybean.planning.project_plan import QUICK_S
 from jellybean_solver import (
     ACCURACY_TOLERANCE,
     DEFAULT_GAP,
@@ -38,9 +38,9 @@ from jellybean_solver import (
     cost_accuracy,
     cost_rate,
     evaluate,
-    greedy_solution,
     limited_work,
     problem_as_planned,
+    quick_solution,
     solve_cut,
     to_document,
     work_limit,
@@ -173,10 +173,10 @@ class _Solver:
             with limited_work(left_s, time.monotonic):
                 solution = solve_cut(problem, self.cuts, SolveOptions(self.gap, left_s, time.monotonic))
         except OutOfTimeError as error:  # the first point is then that of a simple rule
-            if self.has_solved or problem.is_for_ways:
+            if self.has_solved:
                 raise
-            patience = Clock(time.monotonic, time.monotonic() + GREEDY_S)
-            rule = greedy_solution(problem, patience, error.bound, cuts=self.cuts)
+            patience = Clock(time.monotonic, time.monotonic() + QUICK_S)
+            rule = quick_solution(problem, patience, error.bound, cuts=self.cuts)
             if rule is None:
                 raise
             solution = rule

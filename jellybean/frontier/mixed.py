@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from jellybean.planning.deadline.predicted_latency import check_latency
 from jellybean.planning.deadline.simulated_deadline import in_time
+from jellybean.planning.project_plan import QUICK_S
 from jellybean_solver import (
     DEFAULT_GAP,
     Clock,
@@ -31,6 +32,7 @@ from jellybean_solver import (
     cost_mean_accuracy,
     cost_rate,
     limited,
+    quick_solution,
     solve_cut,
 )
 
@@ -64,6 +66,7 @@ class TimedSolver:
 
     def __init__(self, cuts: Cuts, clock: Clock, expected: int) -> None:
         self.cuts, self.clock, self.expected, self.made = cuts, clock, expected, 0
+        self.has_plan = False
 
     def __call__(self, problem: Problem) -> Solution:
         """The best plan of a problem that meets the p99 target, or why there is none."""
@@ -75,7 +78,15 @@ class TimedSolver:
             share_s = min(left_s, max(LEAST_S, AHEAD * left_s / max(1, self.expected - self.made)))
         self.made += 1
         own = limited(share_s, time.monotonic)
-        solution = solve_cut(problem, self.cuts, SolveOptions(None, share_s, time.monotonic))
+        try:
+            solution = solve_cut(problem, self.cuts, SolveOptions(None, share_s, time.monotonic))
+        except OutOfTimeError as error:  # the first point is then that of a simple rule
+            patience = Clock(time.monotonic, time.monotonic() + QUICK_S)
+            rule = None if self.has_plan else quick_solution(problem, patience, error.bound, cuts=self.cuts)
+            if rule is None:
+                raise
+            solution = rule
+        self.has_plan = self.has_plan or solution.plan is not None
         if solution.plan is None or problem.slo.latency_p99_s is None or not problem.may_mix:
             return solution
         found = in_time(problem, self.cuts, solution, DEFAULT_GAP, own.left(), nearest=False)

@@ -38,7 +38,7 @@ from .plan_file import save_plan as save_plan
 from .plan_file import write_plan_file as write_plan_file
 from .planned import Planned as Planned
 from .prediction import predict as predict
-from .project_plan import GREEDY_S as GREEDY_S
+from .project_plan import QUICK_S as QUICK_S
 from .project_plan import plan_project as plan_project
 from .project_plan import require_plan as require_plan
 from .project_plan import settle as settle
@@ -51,8 +51,6 @@ from .searched_objectives import DIGITS as DIGITS
 from .searched_objectives import TINY_S as TINY_S
 from .searched_objectives import scaled_rate_options as scaled_rate_options
 from .simulation import brains as brains
-from .simulation import first_rate_per_s as first_rate_per_s
-from .simulation import most_scale as most_scale
 from .simulation import slow_latency_s as slow_latency_s
 from .simulation import sustained_rate as sustained_rate
 from .stale_accuracy import stale_accuracy_text as stale_accuracy_text

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from jellybean.planning.deadline.predicted_latency import PredictedLatency, predicted_of_all, predictions
-from jellybean.planning.simulation import highest_sustained_rate, seeds_of, simulate_plan
+from jellybean.planning.simulation import highest_sustained_rate, is_search_limit, seeds_of, simulate_plan
 from jellybean_solver import (
     OutOfTimeError,
     Plan,
@@ -33,7 +33,8 @@ def predict(
 
     Figures are medians over simulations with consecutive seeds from `seed` on; with the defaults p99 is the one of
     `predicted_latency`. At the time limit of the work the figures are of what was simulated, and `ended_by_time_limit`
-    says of how much; OutOfTimeError if not one request was answered in the window by then.
+    says of how much. `highest_rate_is_limit`: no higher rate was tried, so that the plan may sustain more.
+    OutOfTimeError if not one request was answered in the window by then.
     """
     seeds, limit = seeds_of(plan, seed), work_limit()
     results: list[SimulationResult] = []
@@ -60,6 +61,7 @@ def predict(
         **_figures(results, predicted_of_all(results)),
         **_penalty(plan, p99),
         "highest_rate_per_s": highest,
+        "highest_rate_is_limit": highest is not None and is_search_limit(plan, highest),
         "utilisation": {
             name: median(result.utilisation[name] for result in results) for name in results[0].utilisation
         },

@@ -40,14 +40,15 @@ from jellybean_solver import (
     Solution,
     SolveOptions,
     SolverError,
+    Termination,
     baselines,
     deadline_s,
     fastest_of_equal_cost,
-    greedy_solution,
     is_large,
     limited,
     limited_work,
     problem_as_planned,
+    quick_solution,
     solve,
     solve_cut,
 )
@@ -55,12 +56,14 @@ from jellybean_solver import (
 ACCURACY_TOLERANCE = 1e-6  # percentage points: accuracies closer than this are equal
 BASELINE_S = 5.0  # time limit of each baseline, if the plan has no time limit
 # Of the time limit, for the search of the cheapest plan: the rest is for its p99 and what it is compared with.
-SEARCH_PART, SEARCH_PART_IN_TIME = 0.8, 0.5
+SEARCH_PART, SEARCH_PART_IN_TIME, SEARCH_PART_OF_WAYS = 0.8, 0.5, 0.6
 CHEAPEST_PERCENT, BASELINES_PERCENT = 10.0, 90.0  # of the progress: the search in between takes longest
 
 SEARCH_SHARE = 0.6  # of the time limit, for the highest rates or least latency: more leaves their plan no time
 
-GREEDY_S = 1.0  # beyond the time limit, for a plan by a simple rule where the search found none
+QUICK_S = 1.0  # at least, also beyond the time limit, for a plan by a simple rule where the search found none
+# Where time ends the search at a larger relative gap the rule may have a better plan, in this part of the time left.
+WIDE_GAP, BETTER_PART = 0.1, 0.7
 
 SEARCHED = (Objective.RATE, Objective.LATENCY)  # objectives that are found by asking for many plans
 
@@ -100,17 +103,10 @@ def _plan_at_least_cost(
     def found(share: float, known: str) -> None:
         report(cheapest_percent * share, 100, known)
 
-    part = SEARCH_PART if deadline_s(problem) is None else SEARCH_PART_IN_TIME
-    search_s = limit.share(part).left()
-    try:
-        with limited_work(search_s, time.monotonic):
-            solution = solve_cut(problem, cuts, SolveOptions(gap, search_s, time.monotonic, tell=found))
-    except OutOfTimeError as error:
-        is_unruled = problem.is_for_ways or problem.slo.is_soft
-        rule = None if is_unruled else greedy_solution(problem, _greedy_clock(), error.bound, cuts=cuts)
-        if rule is None:
-            raise
-        solution = rule
+    part = SEARCH_PART_OF_WAYS if problem.is_for_ways else SEARCH_PART
+    if deadline_s(problem) is not None:
+        part = SEARCH_PART_IN_TIME
+    solution = _searched(problem, cuts, limit, part, gap, found)
     solve_s = time.perf_counter() - started
     report(cheapest_percent, 100, "p99 latency")
     left_s = limit.share(part).left() if compare else limit.left()
@@ -151,8 +147,34 @@ def _plan_at_least_cost(
     )
 
 
-def _greedy_clock() -> Clock:
-    return Clock(time.monotonic, time.monotonic() + GREEDY_S)
+def _searched(
+    problem: Problem, cuts: Cuts, limit: Clock, part: float, gap: float | None, tell: Callable[[float, str], None]
+) -> Solution:
+    """The best solution of a search in a part of the time left, and of a simple rule where that is not good enough."""
+    search_s = limit.share(part).left()
+    try:
+        with limited_work(search_s, time.monotonic):
+            solution = solve_cut(problem, cuts, SolveOptions(gap, search_s, time.monotonic, tell=tell))
+    except OutOfTimeError as error:
+        rule = quick_solution(problem, _quick_clock(limit, 1.0, QUICK_S), error.bound, cuts=cuts)
+        if rule is None:
+            raise
+        return rule
+    proof = solution.certificate
+    if solution.plan is None or proof is None or proof.termination != Termination.TIME_LIMIT or proof.gap <= WIDE_GAP:
+        return solution
+    is_accuracy = proof.objective_of is Objective.MEAN_ACCURACY
+    bound = 100.0 - proof.bound if is_accuracy else proof.bound
+    rule = quick_solution(problem, _quick_clock(limit, BETTER_PART, 0.0), bound, cuts=cuts)
+    if rule is None or rule.certificate is None:
+        return solution
+    gained = (proof.objective - rule.certificate.objective) * (-1.0 if is_accuracy else 1.0)
+    return rule if gained > 0.0 else solution
+
+
+def _quick_clock(limit: Clock, part: float, least_s: float) -> Clock:
+    """The time of a simple rule: a part of what the search has left of the `limit`, and at least so many seconds."""
+    return Clock(time.monotonic, time.monotonic() + max(least_s, part * (limit.left() or 0.0)))
 
 
 def _planner_of(project: Project) -> _Planner | None:

@@ -107,6 +107,8 @@ class ReplanResult:
             names = ", ".join(f"{operator} {variant}" for operator, variant in unknown)
             reason = "no model file, no memory in the profile"
             yield f"the size of {names} is unknown ({reason}), so its download counts as free"
+        if self.decision.migration is not None and self.decision.migration.out_of_time:
+            yield "the time limit ended the matching of workers: the migration may cost less than stated"
         if self.decision.refused is not None and self.decision.best is not None:
             yield f"a cheaper change was rejected: {self.decision.refused}; the migration of this one was not minimised"
         if self.decision.verdict is Verdict.KEEP:

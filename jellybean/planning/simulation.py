@@ -49,6 +49,7 @@ PROBE_REQUESTS = 20_000  # requests of all streams in one probe of the search fo
 # Requests of all streams per second above which no rate is sought: tens of times what the gateway's and an agent's
 # process carry (docs/benchmarks.md: serving_overhead), so that only the serving, not the plan, limits what is served.
 MOST_PER_S = 20_000.0
+SAME_RATE = 1e-9  # relative: rates that differ by less are equal
 WARMUP_SHARE = 0.1  # warm-up, as a share of the measured window
 SPACING = 100.0  # spacing of requests without queueing, as a multiple of the service time of one request
 UNLOADED_LEAST = 20  # requests without queueing of a simulation, whatever runs they bring
@@ -201,6 +202,11 @@ def first_rate_per_s(plan: Plan) -> float:
 def most_scale(plan: Plan) -> float:
     """Factor on all rates at which the streams together have `MOST_PER_S`; at least 1."""
     return max(1.0, MOST_PER_S / sum(stream.rate_per_s for stream in served_streams(plan)))
+
+
+def is_search_limit(plan: Plan, rate_per_s: float) -> bool:
+    """True if a highest sustained rate is that at which its search ends, so that the plan may sustain more."""
+    return rate_per_s >= first_rate_per_s(plan) * most_scale(plan) * (1.0 - SAME_RATE)
 
 
 def capacity_scale(plan: Plan) -> float:

@@ -91,13 +91,20 @@ class Comparison:
     verdict: ComparisonVerdict
     predicted_between: tuple[float, float] | None = None  # confidence interval of the prediction, if it has one
     sampled_between: tuple[float, float] | None = None
+    predicted_at_least: bool = False  # the search of the prediction ended there: the plan may do more
 
     @property
     def shown_prediction(self) -> str:
         """The prediction as text, with its interval."""
         if self.predicted_between is not None:
             return formats.interval(self.predicted, *self.predicted_between)
-        return METRIC_BY_KEY[self.metric].show(self.predicted)
+        return self.shown_value
+
+    @property
+    def shown_value(self) -> str:
+        """The prediction as text, without its interval."""
+        at_least = "at least " if self.predicted_at_least else ""
+        return at_least + METRIC_BY_KEY[self.metric].show(self.predicted)
 
     @property
     def shown_tolerance(self) -> str:
@@ -162,11 +169,14 @@ def compare(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> tuple[
         verdict = _verdict(metric, difference, before, margin) if known else ComparisonVerdict.UNKNOWN
         if sampled is not None and after is not None and is_sampled(metric.key, after, sampled, metric.tolerance):
             verdict = ComparisonVerdict.WITHIN
+        at_least = metric.key == "highest_rate_per_s" and bool(predicted.get("highest_rate_is_limit"))
+        if at_least and verdict is ComparisonVerdict.HIGHER:
+            verdict = ComparisonVerdict.WITHIN
         low, high = (figure(predicted, key) for key in INTERVAL_KEYS.get(metric.key, ("", "")))
         between = (low, high) if low is not None and high is not None else None
         tolerance = max(metric.tolerance, margin)
         comparisons.append(
-            Comparison(metric.key, before, after, difference, ratio, tolerance, verdict, between, sampled)
+            Comparison(metric.key, before, after, difference, ratio, tolerance, verdict, between, sampled, at_least)
         )
     return tuple(comparisons)
 

@@ -127,7 +127,7 @@ def _deviations(comparisons: Sequence[tuple[str, Comparison]]) -> Iterator[str]:
     for workflow, comparison in comparisons:
         if comparison.verdict in (ComparisonVerdict.HIGHER, ComparisonVerdict.LOWER):
             metric = METRIC_BY_KEY[comparison.metric]
-            measured, predicted = metric.show(comparison.measured), metric.show(comparison.predicted)
+            measured, predicted = metric.show(comparison.measured), comparison.shown_value
             yield f"{_prefix(workflow)}{metric.label} {measured} measured, {predicted} predicted"
 
 

@@ -74,5 +74,6 @@ def _figures(record: Mapping[str, Any]) -> Iterator[str]:
     if (p99_s := record.get("latency_p99_s")) is not None:
         yield f"p99 {formats.duration(p99_s)}"
     if (highest := record.get("highest_rate_per_s")) is not None:
-        yield f"highest rate {formats.rate(highest)}"
+        at_least = "at least " if record.get("highest_rate_is_limit") else ""
+        yield f"highest rate {at_least}{formats.rate(highest)}"
     yield from record.get("breaches", ())

@@ -252,9 +252,9 @@ def _measured_together(benches: Mapping[str, Record]) -> dict[str, Any]:
     }
 
 
-def _predicted(plan: Plan, snapshot: Snapshot) -> dict[str, float]:
+def _predicted(plan: Plan, snapshot: Snapshot) -> dict[str, Any]:
     """Predicted figures: simulated if available, otherwise those of the plan."""
-    predicted = {
+    predicted: dict[str, Any] = {
         "cost_usd_per_h": plan.cost.total_usd_per_h,
         "throughput_per_s": _promised_per_s(plan, snapshot.document),
     }
@@ -265,7 +265,7 @@ def _predicted(plan: Plan, snapshot: Snapshot) -> dict[str, float]:
     simulated = {key: value for key in _PREDICTED if (value := figure(record, key)) is not None}
     if plan.workflows:  # a single highest rate is meaningless, because the workflows have different rates
         simulated.pop("highest_rate_per_s", None)
-    return predicted | simulated
+    return predicted | simulated | {"highest_rate_is_limit": bool(record.get("highest_rate_is_limit"))}
 
 
 def _planned_latencies_s(snapshot: Snapshot) -> Mapping[str, Mapping[str, float]]:

@@ -105,7 +105,7 @@ def _figures(report: Report, *, intervals: bool, targets: bool) -> Table:
         metric = METRIC_BY_KEY[item.metric]
         table.add_row(
             metric.label + (f" ({metric.unit})" if metric.unit in {"USD/h", "%"} else ""),
-            item.shown_prediction if intervals else metric.show(item.predicted),
+            item.shown_prediction if intervals else item.shown_value,
             metric.show(item.measured),
             formats.MISSING if item.ratio is None else f"{item.ratio:.2f}",
             item.shown_tolerance,

@@ -59,7 +59,6 @@ from jellybean_agent import (
     current_caller,
     describe_error,
     is_loopback,
-    join_address,
     keep_freed_memory,
     make_span_factory,
     make_transport,
@@ -77,6 +76,7 @@ from jellybean_agent import (
     watch_expiry,
     workflow_views,
 )
+from jellybean_protos.addresses import join_address
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc, ledger_pb2_grpc, project_pb2_grpc
 from jellybean_protos.standard_streams import open_standard_streams
 

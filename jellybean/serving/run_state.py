@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
-import fcntl
 import json
 import os
 import shutil
@@ -24,9 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jellybean.folders import STATE_FOLDER, require_plain, shell_text, state_folder, write_file
+from jellybean.folders import STATE_FOLDER, require_plain, shell_text, write_file
 from jellybean.serving.errors import (
-    AlreadyRunningError,
     NoAccessError,
     NotRunningError,
     OtherVersionError,
@@ -35,6 +32,7 @@ from jellybean.serving.errors import (
 )
 from jellybean.serving.field_types import has_types
 from jellybean.serving.run_folder import TEMPORARY_PREFIX, is_held, is_named_for, project_of
+from jellybean.serving.run_locks import is_launch_locked, locked
 from jellybean.serving.run_processes import (
     GATEWAY_NAME,
     KEEPER_NAME,
@@ -58,7 +56,6 @@ _DATED_VERSION = 3  # earlier format, which is read too: with dates instead of t
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # of Linux
 _FAILING_RESTARTS, _FAILING_S = 2, 30.0  # a process keeps failing: restarts, and seconds since the last one
 _REPAIR_S, _REPAIR_POLL_S = 5.0, 0.05  # longest wait for the keeper, or a server, to put a file in its place again
-_NO_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,68 +170,6 @@ def state_path(directory: Path) -> Path:
     return directory / STATE_FOLDER / "run.json"
 
 
-def launch_lock_path(directory: Path) -> Path:
-    """The lock file that `up` and `apply` hold while they work."""
-    return directory / STATE_FOLDER / "up.lock"
-
-
-@contextlib.contextmanager
-def launch_lock(directory: Path) -> Iterator[None]:
-    """One `up` or `apply` at a time per project. AlreadyRunningError when another works."""
-    state_folder(directory)
-    try:
-        lock = _flock(launch_lock_path(directory), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise AlreadyRunningError(f"another `jellybean up {shell_text(directory)}` is starting right now") from error
-    try:
-        yield
-    finally:
-        os.close(lock)
-
-
-def is_launch_locked(directory: Path) -> bool:
-    """True while an `up` or `apply` works on the project."""
-    path = launch_lock_path(directory)
-    try:
-        if path.exists():
-            os.close(_flock(path, fcntl.LOCK_SH | fcntl.LOCK_NB))
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
-def _flock(path: Path, operation: int) -> int:
-    """Lock a file, which is made if need be; returns its descriptor, which holds the lock until it is closed.
-
-    Where no file can be made (a full or read-only disk) its folder is locked. BlockingIOError as of flock.
-    """
-    while True:
-        lock, at = _open_lock(path)
-        try:
-            fcntl.flock(lock, operation)
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(lock), at.stat()):  # else it was removed meanwhile
-                    return lock
-        except BaseException:
-            os.close(lock)
-            raise
-        os.close(lock)
-
-
-def _open_lock(path: Path) -> tuple[int, Path]:
-    flags = os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        return os.open(path, flags | os.O_RDWR | os.O_CREAT, 0o666), path
-    except OSError as error:
-        if error.errno not in _NO_WRITE:
-            raise
-    with contextlib.suppress(FileNotFoundError):
-        return os.open(path, flags | os.O_RDONLY), path
-    return os.open(path.parent, flags | os.O_RDONLY | os.O_DIRECTORY), path.parent
-
-
 def read_state(directory: Path) -> RunState | None:
     """The state of a project's run; None if there is no state file, or one of another project or boot.
 
@@ -327,16 +262,6 @@ def _process(item: dict[str, Any]) -> ProcessState:
 
 def _dated_process(item: dict[str, Any]) -> ProcessState:
     return _process({**item, "started": 0})
-
-
-@contextlib.contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Hold the lock of the state file."""
-    lock = _flock(state_folder(directory) / "run.lock", fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        os.close(lock)
 
 
 def write_state(directory: Path, state: RunState) -> None:

@@ -129,18 +129,18 @@ def set_up_rank(document: TrainingDocument, directory: Path, rank: Rank, report:
         if prepared.predictor is not None:
             report(f"trying schedules on up to {dist.get_world_size()} processes")
         with rank.busy("choosing a schedule, and reading the model's weights"):
-            run = chosen_run(prepared)
+            run = chosen_run(prepared, report)
         del prepared
     gc.collect()  # graphs are in reference cycles, and hold the whole model
     return_freed_memory()
     return run
 
 
-def chosen_run(prepared: PreparedRank) -> RankRun | None:
+def chosen_run(prepared: PreparedRank, report: Report = unreported) -> RankRun | None:
     """The run of the document's choice, or of the fastest candidate; None if it does not use this rank."""
     if prepared.choice is not None:
         return run_of(prepared, prepared.document, prepared.rank, prepared.choice)
-    decision = decide_on_ranks(prepared)
+    decision = decide_on_ranks(prepared, report)
     kept = keep_first_ranks(prepared.rank, decision.document)
     if kept is None:
         return None
@@ -148,9 +148,9 @@ def chosen_run(prepared: PreparedRank) -> RankRun | None:
     return replace(run_of(prepared, decision.document, kept, decision.choice), note=decision.note)
 
 
-def decide_on_ranks(prepared: PreparedRank) -> Decision:
+def decide_on_ranks(prepared: PreparedRank, report: Report = unreported) -> Decision:
     """Search the fastest candidate. A collective call."""
-    return decide(prepared.document, prepared.rank, prepared.predictor, partial(trial_of, prepared))
+    return decide(prepared.document, prepared.rank, prepared.predictor, partial(trial_of, prepared), report)
 
 
 def run_of(prepared: PreparedRank, document: TrainingDocument, rank: Rank, choice: ScheduleChoice) -> RankRun:

@@ -52,7 +52,6 @@ from .manifests.clusters import ClusterPlace as ClusterPlace
 from .manifests.clusters import ClustersError as ClustersError
 from .manifests.clusters import RelaySettings as RelaySettings
 from .manifests.clusters import cluster_of as cluster_of
-from .manifests.clusters import relay_port as relay_port
 from .manifests.deployed_plan import DeployedPlan as DeployedPlan
 from .manifests.deployed_plan import METRICS_PORT as METRICS_PORT
 from .manifests.deployed_plan import app_name as app_name

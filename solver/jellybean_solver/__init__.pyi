@@ -1,8 +1,8 @@
 from .baseline.most_accurate import most_accurate_selection as most_accurate_selection
+from .baseline.quick_solution import quick_solution as quick_solution
 from .baseline.rules import Baseline as Baseline
 from .baseline.rules import NO_ASSIGNMENT as NO_ASSIGNMENT
 from .baseline.rules import baselines as baselines
-from .baseline.rules import greedy_solution as greedy_solution
 from .deadline.lower_bound import least_latency_s as least_latency_s
 from .deadline.restriction import with_margin as with_margin
 from .deadline.restriction import without_margin as without_margin
@@ -120,14 +120,12 @@ from .model.problem import Edge as Edge
 from .model.problem import EdgeKind as EdgeKind
 from .model.problem import GIB as GIB
 from .model.problem import Link as Link
-from .model.problem import LossKind as LossKind
 from .model.problem import Objective as Objective
 from .model.problem import Operator as Operator
 from .model.problem import Pool as Pool
 from .model.problem import Problem as Problem
 from .model.problem import ServiceTime as ServiceTime
 from .model.problem import Sharing as Sharing
-from .model.problem import Slo as Slo
 from .model.problem import Source as Source
 from .model.problem import Stage as Stage
 from .model.problem import Terms as Terms
@@ -152,6 +150,8 @@ from .model.streams import independent_streams_text as independent_streams_text
 from .model.streams import request_streams as request_streams
 from .model.streams import served_streams as served_streams
 from .model.streams import visits_per_request as visits_per_request
+from .model.targets import LossKind as LossKind
+from .model.targets import Slo as Slo
 from .outcome import ACCURACY_TOLERANCE as ACCURACY_TOLERANCE
 from .outcome import COST_TOLERANCE as COST_TOLERANCE
 from .outcome import Clock as Clock

@@ -125,6 +125,43 @@ class PeerTurn:
                 self._schedule()
 
 
+class WorkInTurns:
+    """Work on what a connection has received, in the turns of its peer.
+
+    `work`: does what there is until a time by a clock; False if the time was over first. `resume`: goes on in the next
+    turn.
+    """
+
+    __slots__ = ("_resume", "_work", "is_waiting")
+
+    def __init__(self, work: Callable[[Callable[[], float], float], bool], resume: Callable[[], None]) -> None:
+        self._work, self._resume = work, resume
+        self.is_waiting = False
+
+    def run(self, turn: PeerTurn, pause: Callable[[], bool]) -> None:
+        """Work in this turn of the event loop; what is left waits for the next one.
+
+        `pause`: receive nothing until then; False if the connection has ended, so that nothing waits.
+        """
+        if self.is_waiting or (not turn.is_used_up and self._is_done(turn)):
+            return
+        if pause():
+            self.is_waiting = True
+            turn.wait(self._continue)
+
+    def _is_done(self, turn: PeerTurn) -> bool:
+        began_s, until_s = turn.begin()
+        try:
+            return self._work(turn.clock, until_s)
+        finally:
+            turn.end(began_s)
+
+    def _continue(self) -> None:
+        """The peer's next turn."""
+        self.is_waiting = False
+        self._resume()
+
+
 class PeerTurns:
     """The turns of all peers at the event loops of a process."""
 

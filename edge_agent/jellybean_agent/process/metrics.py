@@ -22,9 +22,9 @@ from jellybean_agent.brain.plan_view import PlanView, WorkerView
 from jellybean_agent.errors import PlanViewError, describe_error
 from jellybean_agent.process.page_server import serve_pages
 from jellybean_agent.security.certificates import CertificateFolder
-from jellybean_agent.system.addresses import join_address
 from jellybean_agent.worker.counters import WorkerCounters
 from jellybean_agent.worker.driver import Driver
+from jellybean_protos.addresses import join_address
 
 BYTES_PER_GIB = 2**30
 _LABELS = ("operator", "variant", "worker")

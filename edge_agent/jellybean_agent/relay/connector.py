@@ -14,7 +14,7 @@ from jellybean_agent.relay.limits import RelayLimits
 from jellybean_agent.relay.offers import OfferPool
 from jellybean_agent.relay.pipe import Pipe
 from jellybean_agent.relay.traffic import FROM_WORKER, TO_WORKER, Traffic
-from jellybean_agent.system.addresses import join_address
+from jellybean_protos.addresses import join_address
 
 OnFailure = Callable[[str, str], None]  # gets a reason, as a metric's label and in words
 LOCAL = ""  # who asks for a worker at its port here: the gateways, and workers on this side

@@ -18,7 +18,7 @@ from jellybean_agent.admission.gate import Entry
 from jellybean_agent.admission.turns import PeerTurn
 from jellybean_agent.relay.limits import READ_BYTES, WRITE_BYTES
 from jellybean_agent.security.tls_context import tls_error_text
-from jellybean_agent.system.addresses import plain_host
+from jellybean_protos.addresses import plain_host
 
 WrapBio = Callable[[ssl.MemoryBIO, ssl.MemoryBIO], ssl.SSLObject]
 _SEND_BYTES = 2**17  # of ciphertext above which it is sent before more is encrypted, so that it stays in the cache

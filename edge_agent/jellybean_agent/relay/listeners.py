@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from jellybean_agent.errors import PlanViewError, describe_error
 from jellybean_agent.relay.endpoints import Endpoint
-from jellybean_agent.system.addresses import join_address, listening_sockets
+from jellybean_agent.system.addresses import listening_sockets
+from jellybean_protos.addresses import join_address
 
 _BACKLOG = 1024
 _ACCEPTED_AT_ONCE = 4  # connections that asyncio accepts in one turn, before limits are applied

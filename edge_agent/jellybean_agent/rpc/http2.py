@@ -22,6 +22,7 @@ from typing import cast
 import grpc
 
 from jellybean_agent.admission.gate import GATE_ENTRY, Entry
+from jellybean_agent.admission.turns import WorkInTurns
 from jellybean_agent.rpc.calls import NO_AUTH_CONTEXT, SHUTTING_DOWN, AuthContext, CallServer
 from jellybean_agent.rpc.frames import (
     CLOSED,
@@ -93,7 +94,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._calls = CallOpener(server, self._streams, self._requests, self.responses, self._guard)
         self._buffer = server.read_buffer
         self._rest = b""  # bytes not parsed yet: an incomplete frame, or what waits for the peer's next turn
-        self.waits_for_turn = False
+        self._turns = WorkInTurns(self._parse, self._continue)
         self._has_preface = False
         self._data: tuple[int, int, int] = (0, 0, 0)  # of the DATA frame being received: stream, bytes left, flags
         self._padding = 0  # bytes of padding left after it
@@ -141,7 +142,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self.responses.send_all_unsent()
 
     def _resume_reading(self) -> None:
-        if self._out.transport is not None and not (self.waits_for_turn or self.responses.is_paused):
+        if self._out.transport is not None and not (self._turns.is_waiting or self.responses.is_paused):
             self._out.transport.resume_reading()
             if self._rest:
                 self.buffer_updated(0)
@@ -154,7 +155,8 @@ class Http2Connection(asyncio.BufferedProtocol):
         try:
             if self._direct_buffer() is None:
                 self._rest += bytes(self._buffer[:size])
-                self._parse_in_turn()
+                if self.responses.caller is not None:
+                    self._turns.run(self.responses.caller.turn, self._pause_for_turn)
             else:
                 number, left, flags = self._data
                 self._data = (number, left - size, flags)
@@ -175,30 +177,22 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     # -- frames -------------------------------------------------------------------------------------------------------
 
-    def _parse_in_turn(self) -> None:
-        """Parse what was received, or as much of it as the peer has time for in this turn of the event loop."""
-        caller = self.responses.caller
-        if caller is None:
-            return
-        turn = caller.turn
-        if not (self.waits_for_turn or turn.is_used_up):
-            began_s, until_s = turn.begin()
-            try:
-                is_over = self._parse(turn.clock, until_s)
-            finally:
-                turn.end(began_s)
-            if is_over:
-                return
-        if not self.waits_for_turn and self._out.transport is not None:
-            if not caller.waiting.take(_WAITING_BYTES):
-                raise BrokenError(ENHANCE_YOUR_CALM, "too many connections of this client wait for their turn")
-            self.waits_for_turn = True
-            self._out.transport.pause_reading()
-            turn.wait(self._continue)
+    @property
+    def waits_for_turn(self) -> bool:
+        """True while something was received that the peer had no time for."""
+        return self._turns.is_waiting
+
+    def _pause_for_turn(self) -> bool:
+        """Receive nothing until the peer's next turn. BrokenError if too many connections of the peer wait for it."""
+        caller, transport = self.responses.caller, self._out.transport
+        if caller is None or transport is None:
+            return False
+        if not caller.waiting.take(_WAITING_BYTES):
+            raise BrokenError(ENHANCE_YOUR_CALM, "too many connections of this client wait for their turn")
+        transport.pause_reading()
+        return True
 
     def _continue(self) -> None:
-        """The peer's next turn."""
-        self.waits_for_turn = False
         if self.responses.caller is not None:
             self.responses.caller.waiting.give(_WAITING_BYTES)
         self._resume_reading()

@@ -17,7 +17,7 @@ import grpc
 import numpy as np
 
 from jellybean_agent.admission.gate import GATE_ENTRY
-from jellybean_agent.admission.turns import PeerTurn
+from jellybean_agent.admission.turns import PeerTurn, WorkInTurns
 from jellybean_agent.rpc.calls import (
     NO_AUTH_CONTEXT,
     SHUTTING_DOWN,
@@ -74,8 +74,9 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
         self._filled = 0  # bytes in the buffer, or in the large frame
         self._large: memoryview | None = None  # memory of a frame that is larger than the read buffer
         self._counted = 0  # bytes of that frame, which are the client's
-        self._waits_for_memory = self._waits_for_turn = self._is_paused = False
+        self._waits_for_memory = self._is_paused = False
         self._turn: PeerTurn | None = None  # of a peer elsewhere; on a Unix socket it is this user
+        self._turns = WorkInTurns(self._parse, self._resume)
         self.caller: Caller | None = None
         self._open: dict[int, RpcCall] = {}
         self._headers: dict[bytes, CallHeaders] = {}
@@ -116,7 +117,8 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
         self._read_on()
 
     def _read_on(self) -> None:
-        if self._out.transport is not None and not (self._is_paused or self._waits_for_memory or self._waits_for_turn):
+        is_waiting = self._is_paused or self._waits_for_memory or self._turns.is_waiting
+        if self._out.transport is not None and not is_waiting:
             self._out.transport.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -129,7 +131,10 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
         self._filled += size
         self._out.is_held = True  # all answers to this read leave together
         try:
-            self._parse_in_turn()
+            if self._turn is None:
+                self._parse(None, 0.0)
+            else:
+                self._turns.run(self._turn, self._pause_for_turn)
         except _BrokenError:
             self.close()
         finally:
@@ -147,29 +152,12 @@ class UnixSocketConnection(asyncio.BufferedProtocol):
 
     # -- frames -------------------------------------------------------------------------------------------------------
 
-    def _parse_in_turn(self) -> None:
-        """Parse what was received, or as much of it as the peer has time for in this turn of the event loop."""
-        turn = self._turn
-        if turn is None:
-            self._parse(None, 0.0)
-            return
-        if not turn.is_used_up:
-            began_s, until_s = turn.begin()
-            try:
-                is_over = self._parse(turn.clock, until_s)
-            finally:
-                turn.end(began_s)
-            if is_over:
-                return
-        if not (self._waits_for_turn or self._is_closed) and self._out.transport is not None:
-            self._waits_for_turn = True
-            self._out.transport.pause_reading()
-            turn.wait(self._continue)
-
-    def _continue(self) -> None:
-        """The peer's next turn."""
-        self._waits_for_turn = False
-        self._resume()
+    def _pause_for_turn(self) -> bool:
+        """Receive nothing until the peer's next turn."""
+        if self._is_closed or self._out.transport is None:
+            return False
+        self._out.transport.pause_reading()
+        return True
 
     def _parse(self, clock: Callable[[], float] | None, until_s: float) -> bool:
         """Handle complete frames. False if the time was over before the last one."""

@@ -9,16 +9,15 @@ import socket
 from typing import Any
 
 from jellybean_agent.errors import PlanViewError
+from jellybean_protos import addresses
+from jellybean_protos.addresses import ip_address, join_address, plain_host
 
 _EVERY_IPV4, _EVERY_IPV6 = "0.0.0.0", "::"
 EVERY_ADDRESS = f"[{_EVERY_IPV6}]"  # of both families; without IPv6, of IPv4
-_MAX_PORT = 65535
 _BACKLOG = 1024
 _CLIENT_PREFIX = 64  # bits: the smallest IPv6 network that a site gets, all of whose addresses are one client's
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: the last 32 bits are the client's IPv4 address
 _NO_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)  # of a machine without this family, or without the address
-_NOT_IN_HOSTS = "/@[]"
-_IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def parse_address(text: str, *, least_port: int = 1) -> tuple[str, int]:
@@ -26,47 +25,16 @@ def parse_address(text: str, *, least_port: int = 1) -> tuple[str, int]:
 
     `least_port`: 0 where any free port may be meant.
     """
-    host, _, port = text.rpartition(":")
-    number = _port_number(port)
-    if host and not host.startswith("[") and ":" in host:
-        ip = _ip_address(host)
-        example = join_address(host, number) if ip and number is not None else "[2001:db8::1]:7001"
-        raise PlanViewError(f"{text!r} is no address: an IPv6 address stands in brackets, as in {example}")
-    name = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    is_host = bool(name) and not any(c.isspace() or c in _NOT_IN_HOSTS for c in name)
-    if host != name:
-        is_host = ":" in name and _ip_address(name) is not None
-    if not is_host or number is None or not least_port <= number <= _MAX_PORT:
-        raise PlanViewError(
-            f"{text!r} is no address: write HOST:PORT, or [IPV6]:PORT, with a port from {least_port} to {_MAX_PORT}"
-        )
-    return plain_host(name), number
-
-
-def _port_number(text: str) -> int | None:
-    """The number of a port; None for what is none, such as one of more digits than Python converts."""
-    digits = text.lstrip("0") or "0"
-    is_number = bool(text) and text.isascii() and text.isdigit() and len(digits) <= len(str(_MAX_PORT))
-    return int(digits) if is_number else None
-
-
-def join_address(host: str, port: int | str) -> str:
-    """HOST:PORT, with brackets around an IPv6 address."""
-    name = plain_host(host)
-    return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
-
-
-def plain_host(host: str) -> str:
-    """A host without brackets; an IP address in its shortest form, an IPv4-mapped one as IPv4."""
-    name = host.removeprefix("[").removesuffix("]")
-    ip = _ip_address(name)
-    return name if ip is None else str(ip)
+    try:
+        return addresses.parse_address(text, least_port=least_port)
+    except ValueError as error:
+        raise PlanViewError(str(error)) from None
 
 
 def is_loopback(host: str) -> bool:
     """True if a host is this machine by its name: localhost, or an address of the loopback interface."""
     name = plain_host(host)
-    ip = _ip_address(name)
+    ip = ip_address(name)
     return name == "localhost" if ip is None else ip.is_loopback
 
 
@@ -151,7 +119,7 @@ def client_network(host: str) -> str:
     Each host of such a network may use 2^64 addresses, which must not have a share each.
     """
     name = plain_host(host)
-    ip = _ip_address(name)
+    ip = ip_address(name)
     if not isinstance(ip, ipaddress.IPv6Address):
         return name
     if ip in _NAT64:
@@ -159,12 +127,3 @@ def client_network(host: str) -> str:
     bits = 128 - _CLIENT_PREFIX
     network = ipaddress.IPv6Address(int(ip) >> bits << bits)
     return f"{network}{f'%{ip.scope_id}' if ip.scope_id else ''}/{_CLIENT_PREFIX}"
-
-
-def _ip_address(host: str) -> _IpAddress | None:
-    """The IP address that a host is, an IPv4-mapped one as IPv4; None for a name."""
-    try:
-        ip = ipaddress.ip_address(host)
-    except ValueError:
-        return None
-    return (isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped) or ip

@@ -38,10 +38,11 @@ from jellybean_agent.security.tls_context import (
     client_context,
     tls_error_text,
 )
-from jellybean_agent.system.addresses import is_loopback, join_address, parse_address
+from jellybean_agent.system.addresses import is_loopback, parse_address
 from jellybean_agent.system.private_files import is_in_private_folder
 from jellybean_agent.telemetry.logs import about, log_fields
 from jellybean_agent.tensors.tensors import MAX_MESSAGE_BYTES
+from jellybean_protos.addresses import join_address
 
 LOG = logging.getLogger("jellybean.channels")
 CONNECTION_LIFETIME_S = 300.0  # lifetime of a connection, after which a replaced or withdrawn certificate takes effect

@@ -16,8 +16,8 @@ import grpc
 
 from jellybean_agent.errors import PlanViewError, StatusError
 from jellybean_agent.security.identity import REPLY_ADDRESS_KEY, REPLY_KEY, Role
-from jellybean_agent.system.addresses import join_address
 from jellybean_agent.transport.channels import Transport, caller_identity
+from jellybean_protos.addresses import join_address
 
 _SEPARATOR = "."  # between a gateway's key and the rest of an attempt's id
 _KEY_DIGITS = 8

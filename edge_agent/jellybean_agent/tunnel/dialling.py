@@ -13,7 +13,7 @@ from jellybean_agent.relay.wire import RELAY_ALPN
 from jellybean_agent.security.certificates import CertificateFolder, Credentials
 from jellybean_agent.security.identity import Role, identities, tls_auth_context
 from jellybean_agent.security.tls_context import client_context, tls_error_text
-from jellybean_agent.system.addresses import join_address
+from jellybean_protos.addresses import join_address
 
 _RELAY_ROLES = (Role.RELAY, Role.GATEWAY)
 

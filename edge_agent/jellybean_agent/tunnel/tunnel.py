@@ -19,11 +19,11 @@ from jellybean_agent.relay.server import enter_gate
 from jellybean_agent.relay.traffic import FROM_WORKER, TO_WORKER, ReasonLog, Traffic
 from jellybean_agent.relay.wire import STARTED, UNREACHABLE
 from jellybean_agent.security.certificates import CertificateFolder
-from jellybean_agent.system.addresses import join_address
 from jellybean_agent.tunnel.backoff import Backoff
 from jellybean_agent.tunnel.conversation import Conversation, OtherDeploymentError
 from jellybean_agent.tunnel.dialling import Dialler
 from jellybean_agent.tunnel.probing import ProbeGate
+from jellybean_protos.addresses import join_address
 
 LOG = logging.getLogger("jellybean.tunnel")
 

@@ -64,6 +64,26 @@ _AllReduce = Annotated[
 ]
 
 
+_Bandwidth = Annotated[
+    str, typer.Option(metavar="B[,B]", help="Bytes per second between workers; one per level, inner first.")
+]
+_Objective = Annotated[str, typer.Option(metavar="NAME", help=f"Objective to minimise: {', '.join(OBJECTIVES)}.")]
+_Memory = Annotated[float | None, typer.Option(metavar="BYTES", help="Memory of a device; unlimited by default.")]
+_Microbatches = Annotated[
+    int | None,
+    typer.Option(min=1, max=MAX_ACTIONS, help=f"Micro-batches per iteration, for {', '.join(ITERATION_OBJECTIVES)}."),
+]
+_States = Annotated[
+    float, typer.Option(min=0, help="Optimizer state per byte of parameters, with --memory: momentum 1, Adam 2.")
+]
+_ShardingPlot = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="With alpa: draw how layers are split: .svg, .png, .pdf.")
+]
+_PlanOut = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE.json", help="Write the plan for `plan` in training.yaml.")
+]
+
+
 @pipeline.command(
     "profile",
     epilog=example(
@@ -133,36 +153,16 @@ def plan_command(
         Path, typer.Argument(metavar="PROFILE", help="Layers with their costs, in the format of PipeDream.")
     ],
     workers: _Workers = None,
-    bandwidth: Annotated[
-        str, typer.Option(metavar="B[,B]", help="Bytes per second between workers; one per level, inner first.")
-    ] = "1e9",
-    objective: Annotated[
-        str, typer.Option(metavar="NAME", help=f"Objective to minimise: {', '.join(OBJECTIVES)}.")
-    ] = "slowest-stage",
+    bandwidth: _Bandwidth = "1e9",
+    objective: _Objective = "slowest-stage",
     speeds: _Speeds = None,
-    memory: Annotated[
-        float | None, typer.Option(metavar="BYTES", help="Memory of a device; unlimited by default.")
-    ] = None,
+    memory: _Memory = None,
     schedule: _Schedule = None,
-    microbatches: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=MAX_ACTIONS,
-            help=f"Micro-batches per iteration, for {', '.join(ITERATION_OBJECTIVES)}.",
-        ),
-    ] = None,
-    states: Annotated[
-        float, typer.Option(min=0, help="Optimizer state per byte of parameters, with --memory: momentum 1, Adam 2.")
-    ] = 0.0,
+    microbatches: _Microbatches = None,
+    states: _States = 0.0,
     all_reduce: _AllReduce = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="With alpa: draw how layers are split: .svg, .png, .pdf."),
-    ] = None,
-    out_: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE.json", help="Write the plan for `plan` in training.yaml.")
-    ] = None,
+    plot: _ShardingPlot = None,
+    out_: _PlanOut = None,
     time_limit: TimeLimit = None,
     json: Json = False,
 ) -> None:
@@ -171,10 +171,7 @@ def plan_command(
     from jellybean.pipeline.sharding.plot import save_sharding
     from jellybean.pipeline.tables import partition_json, partition_notes, partition_table
 
-    if objective not in OBJECTIVES:
-        hint = objective_hint(objective, planner=True) or did_you_mean(objective, OBJECTIVES)
-        known = hint or f"there are {', '.join(OBJECTIVES)}"
-        raise typer.BadParameter(f"unknown objective {quoted(objective)}; {known}")
+    _require_objective(objective)
     if plot is not None:
         if objective != "alpa":
             raise typer.BadParameter(f"--plot draws how alpa splits layers; {objective} splits none")
@@ -201,6 +198,13 @@ def plan_command(
     if plot is not None:
         save_sharding(graph, partitioned, plot)
         say(f"wrote {plot}")
+
+
+def _require_objective(name: str) -> None:
+    if name not in OBJECTIVES:
+        hint = objective_hint(name, planner=True) or did_you_mean(name, OBJECTIVES)
+        known = hint or f"there are {', '.join(OBJECTIVES)}"
+        raise typer.BadParameter(f"unknown objective {quoted(name)}; {known}")
 
 
 @dataclass(frozen=True)

@@ -83,10 +83,7 @@ def diff(
     for note in notes:
         warn(note)
     if difference.out_of_time:
-        warn(
-            "the time limit ended the matching of workers: the rest are paired in the plans' order, and another "
-            "pairing may load fewer models"
-        )
+        warn("the time limit ended the matching of workers: another pairing may load fewer models")
     if not difference.is_empty:
         raise typer.Exit(EXIT_DIFFERENT)
 

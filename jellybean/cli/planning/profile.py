@@ -17,7 +17,39 @@ from jellybean.errors import OutOfTimeError
 from jellybean.folders import shell_text
 
 if TYPE_CHECKING:
-    from jellybean.profiler import WorkerAgent
+    from jellybean.profiler import Profiled, Scope, WorkerAgent
+
+
+_Seconds = Annotated[float, typer.Option(min=0.05, help="Measurement time per point, in seconds.")]
+_Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Measure everything, entries that were written by hand included.")
+]
+_Types = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--type",
+        metavar="NAME",
+        help="Measure only this worker type; if it has no speed, this machine is one. May be repeated.",
+    ),
+]
+_Merge = Annotated[
+    bool,
+    typer.Option("--merge", help="With --type: measure only rows of the type, and leave the rest of the profiles."),
+]
+_On = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--on", metavar="WORKER", help="Measure a worker's type on the worker, through its agent. May be repeated."
+    ),
+]
+_Peers = Annotated[
+    Path | None,
+    typer.Option("--peers", metavar="FILE", help="With --on: addresses of the workers; the run's by default."),
+]
+_Tls = Annotated[
+    Path | None, typer.Option("--tls", metavar="FOLDER", help="With --on: an admin's certificate; DIR's by default.")
+]
+_Force = Annotated[bool, typer.Option("--force", help="With --on: measure workers even while they serve requests.")]
 
 
 @app.command(
@@ -31,39 +63,14 @@ if TYPE_CHECKING:
 def profile(
     directory: Directory,
     overrides: Overrides = None,
-    seconds: Annotated[float, typer.Option(min=0.05, help="Measurement time per point, in seconds.")] = 1.0,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Measure everything, entries that were written by hand included.")
-    ] = False,
-    types: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--type",
-            metavar="NAME",
-            help="Measure only this worker type; if it has no speed, this machine is one. May be repeated.",
-        ),
-    ] = None,
-    merge: Annotated[
-        bool,
-        typer.Option("--merge", help="With --type: measure only rows of the type, and leave the rest of the profiles."),
-    ] = False,
-    on: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--on", metavar="WORKER", help="Measure a worker's type on the worker, through its agent. May be repeated."
-        ),
-    ] = None,
-    peers: Annotated[
-        Path | None,
-        typer.Option("--peers", metavar="FILE", help="With --on: addresses of the workers; the run's by default."),
-    ] = None,
-    tls: Annotated[
-        Path | None,
-        typer.Option("--tls", metavar="FOLDER", help="With --on: an admin's certificate; DIR's by default."),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="With --on: measure workers even while they serve requests.")
-    ] = False,
+    seconds: _Seconds = 1.0,
+    fresh: _Fresh = False,
+    types: _Types = None,
+    merge: _Merge = False,
+    on: _On = None,
+    peers: _Peers = None,
+    tls: _Tls = None,
+    force: _Force = False,
     allow_python: AllowPython = None,
     time_limit: MeasurementLimit = None,
     json: Json = False,
@@ -74,7 +81,6 @@ def profile(
     the workers that --on names.
     """
     from jellybean.profiler import Scope, measurements, scope_on
-    from jellybean.profiler import profile as measure
 
     remote = _Remote(on or (), peers, tls, force)
     remote.check(types, merge=merge)
@@ -88,20 +94,8 @@ def profile(
     for name, part in parts.items():
         for line in todos[name].lines():
             say(line if len(parts) == 1 else f"{name}: {line}")
-        without = ", without --fresh," if scope.fresh else ""
-        kept = f"finished measurements are kept: the same command{without} goes on from there"
-        try:
-            with progress(name, kept=kept) as advance, command_limit(time_limit):
-                measured = measure(
-                    part,
-                    progress=advance,
-                    seconds_per_point=seconds,
-                    scope=scope,
-                    allow_python=allow,
-                    workers=agents[name],
-                )
-        except OutOfTimeError as error:
-            raise OutOfTimeError(f"{error}; {kept}") from error
+        with command_limit(time_limit):
+            measured = _measured(name, part, scope, agents[name], seconds, allow)
         for note in measured.notes:
             warn(note)
         file = part.directory / "profiles.yaml"
@@ -109,6 +103,23 @@ def profile(
         if not json:
             out.print(f"wrote {file}" if measured.written else f"{file} is current: nothing was measured")
     _say_next(directory, files if json else None)
+
+
+def _measured(
+    name: str, project: Project, scope: Scope, agents: Sequence[WorkerAgent], seconds: float, allow: frozenset[str]
+) -> Profiled:
+    """Measure one workflow's variants, with a bar. OutOfTimeError that says what is kept."""
+    from jellybean.profiler import profile as measure
+
+    without = ", without --fresh," if scope.fresh else ""
+    kept = f"finished measurements are kept: the same command{without} goes on from there"
+    try:
+        with progress(name, kept=kept) as advance:
+            return measure(
+                project, progress=advance, seconds_per_point=seconds, scope=scope, allow_python=allow, workers=agents
+            )
+    except OutOfTimeError as error:
+        raise OutOfTimeError(f"{error}; {kept}") from error
 
 
 def _say_next(directory: Path, files: Sequence[dict[str, Any]] | None) -> None:

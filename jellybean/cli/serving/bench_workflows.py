@@ -9,8 +9,8 @@ from pathlib import Path
 import typer
 
 from jellybean.bench import bench as bench_module
+from jellybean.bench.load_settings import DURATION_S
 from jellybean.bench.result import BenchResult
-from jellybean.bench.target import DURATION_S
 from jellybean.bench.together import bench_together
 from jellybean.cli.console import progress, warn
 from jellybean.cli.projects import options_of_plan

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,8 +36,48 @@ from jellybean_protos.plan_format import qualified_name
 from jellybean_solver import to_document
 
 if TYPE_CHECKING:
+    from jellybean.documents import AnyProject
     from jellybean.documents.kubernetes_clusters import ClusterSpec
     from jellybean_agent import Credentials, Identity, PlanView
+
+
+_OutFolder = Annotated[Path | None, typer.Option("--out", help="Output folder; DIR/.jellybean/certs by default.")]
+_Hosts = Annotated[
+    list[str] | None,
+    typer.Option("--host", help="DNS name or IP address of the gateway; by default as before. May be repeated."),
+]
+_Clients = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--client", help="Client that may send requests; WORKFLOW/NAME: only to that one of several. May be repeated."
+    ),
+]
+_Admins = Annotated[list[str] | None, typer.Option("--admin", help="Client that may also drain. May be repeated.")]
+_Relay = Annotated[
+    bool,
+    typer.Option(
+        "--relay",
+        help="Also for a relay, which workers that only dial out connect to; made anyway if kubernetes.yaml names "
+        "several clusters.",
+    ),
+]
+_Namespace = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace",
+        "-n",
+        help="Namespace of the deployment in Kubernetes, for the names of the gateway's Service; that of --context "
+        "by default.",
+    ),
+]
+_Hours = Annotated[float, typer.Option(min=0.01, max=8760.0, help="Validity of the certificates.")]
+_NewCa = Annotated[
+    bool,
+    typer.Option("--new-ca", help="Create a new CA: trusted from now on, used for signing from the next run on."),
+]
+_Renew = Annotated[
+    bool, typer.Option("--renew", help="Also write new certificates into the Secrets of the deployment in Kubernetes.")
+]
 
 
 @app.command(
@@ -52,54 +93,17 @@ def certs(
     directory: Directory,
     overrides: Overrides = None,
     stale: Stale = False,
-    out_folder: Annotated[
-        Path | None, typer.Option("--out", help="Output folder; DIR/.jellybean/certs by default.")
-    ] = None,
-    hosts: Annotated[
-        list[str] | None,
-        typer.Option("--host", help="DNS name or IP address of the gateway; by default as before. May be repeated."),
-    ] = None,
-    clients: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--client",
-            help="Client that may send requests; WORKFLOW/NAME: only to that one of several. May be repeated.",
-        ),
-    ] = None,
-    admins: Annotated[
-        list[str] | None, typer.Option("--admin", help="Client that may also drain. May be repeated.")
-    ] = None,
-    relay: Annotated[
-        bool,
-        typer.Option(
-            "--relay",
-            help="Also for a relay, which workers that only dial out connect to; made anyway if kubernetes.yaml names "
-            "several clusters.",
-        ),
-    ] = False,
+    out_folder: _OutFolder = None,
+    hosts: _Hosts = None,
+    clients: _Clients = None,
+    admins: _Admins = None,
+    relay: _Relay = False,
     context: Context = None,
-    namespace: Annotated[
-        str | None,
-        typer.Option(
-            "--namespace",
-            "-n",
-            help="Namespace of the deployment in Kubernetes, for the names of the gateway's Service; that of --context "
-            "by default.",
-        ),
-    ] = None,
+    namespace: _Namespace = None,
     kubeconfig: Kubeconfig = None,
-    hours: Annotated[float, typer.Option(min=0.01, max=8760.0, help="Validity of the certificates.")] = 168.0,
-    new_ca: Annotated[
-        bool,
-        typer.Option("--new-ca", help="Create a new CA: trusted from now on, used for signing from the next run on."),
-    ] = False,
-    renew: Annotated[
-        bool,
-        typer.Option(
-            "--renew",
-            help="Also write new certificates into the Secrets of the deployment in Kubernetes.",
-        ),
-    ] = False,
+    hours: _Hours = 168.0,
+    new_ca: _NewCa = False,
+    renew: _Renew = False,
     json: Json = False,
 ) -> None:
     """Issue or renew certificates for the gateway, all workers of the plan, and clients.
@@ -116,19 +120,14 @@ def certs(
     if renew and is_first:
         reason = "has no authority: give --renew where the deployment's certificates were made"
         raise InputError(f"{folder / 'ca'} {reason}")
-    clusters = clusters_of(project.directory)
-    refuse_options_of_one(clusters, context, namespace)
-    app, renewal = deployment_name_of(project) if renew else "", None
-    if renew:
-        renewal = SecretRenewal.of(app, view.name, connect_to_deployment(clusters, kubeconfig, context, namespace))
+    deployment = _Deployment.of(project, kubeconfig, context, namespace)
+    renewal = deployment.renewal(project, view) if renew else None
     authority = open_authority(folder / "ca", renew=new_ca)
     signs = renewal is not None and renewal.may_sign(authority)
     made = _identities(view, clients or ["client"], admins or ["admin"])
-    made |= _relay_identity(view) if relay or len(clusters) > 1 else {}
+    made |= _relay_identity(view) if relay or len(deployment.clusters) > 1 else {}
     made |= {} if renewal is None else renewal.identities
-    at_namespace = (
-        _gateway_namespace(clusters, kubeconfig, context, namespace) if renewal is None else renewal.namespace
-    )
+    at_namespace = deployment.gateway_namespace if renewal is None else renewal.namespace
     names = gateway_hosts(project, certificate_hosts(folder / GATEWAY_FOLDER), hosts or (), at_namespace)
     for path, identity in made.items():
         own = names if path == GATEWAY_FOLDER else ()
@@ -138,19 +137,51 @@ def certs(
     kept = _left_alone(folder, made)
     if json:
         print_json(_result(folder, made, kept) | ({} if renewal is None else _renewed(renewal, secrets, signs=signs)))
-        _fail_if_missed(renewal)
-        return
-    out.print(
-        f"{len(made)} certificates in {folder}, valid for {hours:g} hours; run the same command to renew them",
-        style=GOOD,
-    )
-    if renewal is not None:
-        out.print(renewal.outcome(app, secrets, signs=signs), style=GOOD if signs else BAD)
-    if clients or admins:
-        _tell_callers(folder, made)
-    _tell_left_alone(folder, kept, directory)
-    out.print(f"{folder / 'ca'} has the CA's private key: do not copy it to other machines", style="bold")
+    else:
+        _tell_issued(folder, len(made), hours)
+        if renewal is not None:
+            app = deployment_name_of(project)
+            out.print(renewal.outcome(app, secrets, signs=signs), style=GOOD if signs else BAD)
+        if clients or admins:
+            _tell_callers(folder, made)
+        _tell_left_alone(folder, kept, directory)
+        out.print(f"{folder / 'ca'} has the CA's private key: do not copy it to other machines", style="bold")
     _fail_if_missed(renewal)
+
+
+@dataclass(frozen=True, slots=True)
+class _Deployment:
+    """Where the project is deployed in Kubernetes, by options and kubernetes.yaml."""
+
+    clusters: Mapping[str, ClusterSpec]
+    kubeconfig: Path | None
+    context: str | None
+    namespace: str | None
+
+    @classmethod
+    def of(
+        cls, project: AnyProject, kubeconfig: Path | None, context: str | None, namespace: str | None
+    ) -> _Deployment:
+        clusters = clusters_of(project.directory)
+        refuse_options_of_one(clusters, context, namespace)
+        return cls(clusters, kubeconfig, context, namespace)
+
+    def renewal(self, project: AnyProject, view: PlanView) -> SecretRenewal:
+        """The Secrets of the deployment."""
+        connected = connect_to_deployment(self.clusters, self.kubeconfig, self.context, self.namespace)
+        return SecretRenewal.of(deployment_name_of(project), view.name, connected)
+
+    @property
+    def gateway_namespace(self) -> str:
+        """The namespace of the options, or of the gateway's cluster, which is the first; else empty."""
+        named = next((spec.namespace for spec in self.clusters.values()), None)
+        return named or context_namespace(self.kubeconfig, self.context, self.namespace)
+
+
+def _tell_issued(folder: Path, count: int, hours: float) -> None:
+    out.print(
+        f"{count} certificates in {folder}, valid for {hours:g} hours; run the same command to renew them", style=GOOD
+    )
 
 
 def _fail_if_missed(renewal: SecretRenewal | None) -> None:
@@ -164,14 +195,6 @@ def _fail_if_missed(renewal: SecretRenewal | None) -> None:
 def _renewed(renewal: SecretRenewal, secrets: Sequence[str], *, signs: bool) -> dict[str, object]:
     """What --json prints of a deployment's Secrets."""
     return {"secrets": list(secrets), "secrets_signed": signs, "not_reached": dict(renewal.missed)}
-
-
-def _gateway_namespace(
-    clusters: Mapping[str, ClusterSpec], kubeconfig: Path | None, context: str | None, namespace: str | None
-) -> str:
-    """The namespace that options name, or kubernetes.yaml for the gateway's cluster, which is the first; else empty."""
-    named = next((spec.namespace for spec in clusters.values()), None)
-    return named or context_namespace(kubeconfig, context, namespace)
 
 
 def _result(folder: Path, made: Mapping[str, Identity], kept: Mapping[str, Credentials]) -> dict[str, object]:

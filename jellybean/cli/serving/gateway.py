@@ -31,7 +31,8 @@ from jellybean.cli.serving.watch import run_json, watch
 from jellybean.errors import InputError
 from jellybean.folders import STATE_FOLDER, state_folder
 from jellybean.quantities import did_you_mean
-from jellybean_agent import join_address, plan_view
+from jellybean_agent import plan_view
+from jellybean_protos.addresses import join_address
 from jellybean_solver import to_document
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from jellybean.cli.console import say
 from jellybean.cli.kubernetes.options import connect_to
 from jellybean.documents import AnyProject, Project
-from jellybean_agent import plain_host
+from jellybean_protos.addresses import plain_host
 
 _HERE = ("localhost", "127.0.0.1", "::1")
 

@@ -13,8 +13,8 @@ import typer
 from rich.table import Table
 
 from jellybean.bench import bench as bench_module
+from jellybean.bench.load_settings import DURATION_S
 from jellybean.bench.result import BenchResult
-from jellybean.bench.target import DURATION_S
 from jellybean.cli.app import Directory, Json, Overrides, Seed, app, checked_file, example
 from jellybean.cli.command_resources import open_for_command
 from jellybean.cli.console import collected_warnings, errors, out, print_json, progress, say, warn
@@ -58,6 +58,23 @@ from jellybean.serving.outcomes import outcome_text
 from jellybean_agent import planned_rate_per_s
 from jellybean_solver import from_document
 
+_Duration = Annotated[
+    float | None,
+    typer.Option(
+        *("--duration", "--seconds"),
+        parser=seconds_within(1, 86_400),
+        metavar="TIME",
+        help="Time of load, in seconds or with a unit; 30 s by default, 15 per window with --saturate.",
+    ),
+]
+_RateScales = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rate-scale", metavar="FACTOR", help="Multiply all rates; NAME=FACTOR: those of one of several workflows."
+    ),
+]
+_Saturate = Annotated[bool, typer.Option("--saturate", help="Find the highest sustained rate.")]
+
 
 @app.command(
     epilog=example(
@@ -73,20 +90,9 @@ def bench(
     overrides: Overrides = None,
     json: Json = False,
     seed: Seed = 0,
-    duration: Annotated[
-        float | None,
-        typer.Option(
-            *("--duration", "--seconds"),
-            parser=seconds_within(1, 86_400),
-            metavar="TIME",
-            help="Time of load, in seconds or with a unit; 30 s by default, 15 per window with --saturate.",
-        ),
-    ] = None,
-    rate_scale: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FACTOR", help="Multiply all rates; NAME=FACTOR: those of one of several workflows."),
-    ] = None,
-    saturate: Annotated[bool, typer.Option("--saturate", help="Find the highest sustained rate.")] = False,
+    duration: _Duration = None,
+    rate_scale: _RateScales = None,
+    saturate: _Saturate = False,
     workflow: OfWorkflow = "",
     time_limit: MeasurementLimit = None,
     at: GatewayOptions = GatewayOptions(),
@@ -103,54 +109,52 @@ def bench(
         raise typer.BadParameter("--saturate and --rate-scale exclude each other")
     copy = open_for_command(project_copy(directory, endpoint))
     several = holds_several_workflows(copy or directory)
-    if not several:
-        given = [*scales.keys() - {""}, *([workflow] if workflow else [])]
-        if given:
-            own = load_project(copy or directory, overrides or (), profiles=False, files=False).workflow.name
-            for name in given:
-                if name != own:
-                    option = f"--workflow {name}" if name == workflow else f"--rate-scale {name}=..."
-                    raise unknown_workflow(option, name, (own,))
-        results: tuple[BenchResult, ...] = (
-            measure(
-                directory,
-                overrides or (),
-                documents=copy,
-                seed=seed,
-                duration_s=duration,
-                rate_scale=next(iter(scales.values()), 1.0),
-                saturate=saturate,
-                endpoint=endpoint,
-                time_limit_s=time_limit,
-            ),
-        )
-    else:
+    options = overrides or ()
+    results: Sequence[BenchResult]
+    if several:
         results = measure_workflows(
-            directory,
-            overrides or (),
-            documents=copy,
-            workflow=workflow,
-            seed=seed,
-            duration_s=duration,
-            rate_scales=scales,
-            saturate=saturate,
-            endpoint=endpoint,
-            time_limit_s=time_limit,
-        )
+            directory, options, documents=copy, workflow=workflow, seed=seed, duration_s=duration, rate_scales=scales,
+            saturate=saturate, endpoint=endpoint, time_limit_s=time_limit,
+        )  # fmt: skip
+    else:
+        _require_own_name(copy or directory, options, scales, workflow)
+        scale = next(iter(scales.values()), 1.0)
+        results = [
+            measure(
+                directory, options, documents=copy, seed=seed, duration_s=duration, rate_scale=scale,
+                saturate=saturate, endpoint=endpoint, time_limit_s=time_limit,
+            )
+        ]  # fmt: skip
     if json:
         parts = {result.workflow: result.to_json() for result in results}
         print_json({"workflows": parts} if several else results[0].to_json())
     else:
         _show(results, scales)
-    newest = Store.of(directory).latest()
-    if newest is not None and newest.plan_hash != results[0].plan:
-        named = f"--plan {results[0].plan[:HASH_DIGITS]}"
-        report = f"jellybean report {shell_text(directory)} {named}"
-        say(f"the plan that is served is not the newest one; its report: {report}")
+    _tell_newest(directory, results[0].plan)
     if not all(result.sustained for result in results):
         raise typer.Exit(EXIT_OVERLOAD)
     if any(result.breaches for result in results):
         raise typer.Exit(EXIT_MISSED)
+
+
+def _require_own_name(directory: Path, overrides: Sequence[str], scales: Mapping[str, float], workflow: str) -> None:
+    """BadParameter for an option that names another workflow than that of the project."""
+    given = [*scales.keys() - {""}, *([workflow] if workflow else [])]
+    if not given:
+        return
+    own = load_project(directory, overrides, profiles=False, files=False).workflow.name
+    for name in given:
+        if name != own:
+            option = f"--workflow {name}" if name == workflow else f"--rate-scale {name}=..."
+            raise unknown_workflow(option, name, (own,))
+
+
+def _tell_newest(directory: Path, plan_hash: str) -> None:
+    """Say how to report on the plan that was measured, if it is not the newest one."""
+    newest = Store.of(directory).latest()
+    if newest is not None and newest.plan_hash != plan_hash:
+        report = f"jellybean report {shell_text(directory)} --plan {plan_hash[:HASH_DIGITS]}"
+        say(f"the plan that is served is not the newest one; its report: {report}")
 
 
 def _show(results: Sequence[BenchResult], scales: Mapping[str, float]) -> None:

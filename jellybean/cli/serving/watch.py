@@ -13,7 +13,7 @@ from jellybean.cli.exit_status import EXIT_FAILURE
 from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD
 from jellybean.folders import STATE_FOLDER, shell_text
-from jellybean_agent import join_address
+from jellybean_protos.addresses import join_address
 
 if TYPE_CHECKING:
     from jellybean.serving.local.running import Running

@@ -145,6 +145,7 @@ def _migration_json(migration: Migration) -> dict[str, Any]:
         "loads": loads,
         "kept": migration.kept,
         "dropped": migration.dropped,
+        "out_of_time": migration.out_of_time,
     }
 
 

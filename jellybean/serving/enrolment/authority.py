@@ -27,9 +27,9 @@ from jellybean_agent import (
     Identity,
     describe_error,
     is_tls_name,
-    plain_host,
     write_private_file,
 )
+from jellybean_protos.addresses import plain_host
 
 LIFE_S = 7 * 86400.0
 _NEXT = "next.key"  # key of an authority that is trusted already but does not sign yet

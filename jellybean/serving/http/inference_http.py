@@ -51,13 +51,13 @@ from jellybean_agent import (
     check_caller,
     describe_error,
     is_loopback,
-    join_address,
     listening_sockets,
     log_fields,
     log_refusal,
     remember_caller,
     status_of,
 )
+from jellybean_protos.addresses import join_address
 from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 LOG = logging.getLogger("jellybean.gateway")

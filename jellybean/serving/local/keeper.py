@@ -25,16 +25,9 @@ from jellybean.serving.errors import AlreadyRunningError, OtherVersionError, Ser
 from jellybean.serving.local.log_files import limit_log
 from jellybean.serving.local.processes import Child, describe_end, exit_code, process_state, spawn
 from jellybean.serving.local.run_files import RunFiles
+from jellybean.serving.run_locks import is_launch_locked, locked
 from jellybean.serving.run_processes import age_s
-from jellybean.serving.run_state import (
-    ProcessState,
-    RunState,
-    is_launch_locked,
-    locked,
-    read_state,
-    state_path,
-    write_state,
-)
+from jellybean.serving.run_state import ProcessState, RunState, read_state, state_path, write_state
 from jellybean_agent import configure_logging, describe_error
 
 LOG = logging.getLogger("jellybean.keeper")

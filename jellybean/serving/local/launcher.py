@@ -39,17 +39,9 @@ from jellybean.serving.local.processes import Child, describe_end, process_state
 from jellybean.serving.local.running import Running
 from jellybean.serving.local.settings import JoinedSettings, LaunchSettings, Progress, no_progress
 from jellybean.serving.run_folder import is_held, make_run_folder, remove_left_behind
+from jellybean.serving.run_locks import launch_lock, locked
 from jellybean.serving.run_processes import GATEWAY_NAME, KEEPER_MODULE, KEEPER_NAME
-from jellybean.serving.run_state import (
-    ADDRESS_FILE,
-    OWNER_SOCKET,
-    RunState,
-    clear_state,
-    launch_lock,
-    locked,
-    run_of,
-    write_state,
-)
+from jellybean.serving.run_state import ADDRESS_FILE, OWNER_SOCKET, RunState, clear_state, run_of, write_state
 from jellybean.termination import signals_held, terminated_as_interrupted
 from jellybean_agent import GATEWAY, AgentError, PlanView, Role, make_transport, plan_view
 

@@ -34,13 +34,12 @@ from jellybean.serving.local.commands import (
 from jellybean.serving.local.processes import Child, describe_end, process_state, spawn, stop
 from jellybean.serving.local.settings import DRAIN_S, START_S, Progress, gateway_certificate, no_progress
 from jellybean.serving.replacement import replace_at
+from jellybean.serving.run_locks import launch_lock, locked
 from jellybean.serving.run_processes import GATEWAY_NAME
 from jellybean.serving.run_state import (
     STATE_VERSION,
     ProcessState,
     RunState,
-    launch_lock,
-    locked,
     read_state,
     remove_run_folder,
     run_of,

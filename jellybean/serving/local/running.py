@@ -17,12 +17,12 @@ from jellybean.serving.client import Client
 from jellybean.serving.errors import NotRunningError, RequestError, ServingError
 from jellybean.serving.local.processes import Child, describe_end, stop
 from jellybean.serving.local.settings import DRAIN_S
+from jellybean.serving.run_locks import locked
 from jellybean.serving.run_processes import GATEWAY_NAME, KEEPER_NAME
 from jellybean.serving.run_state import (
     RunState,
     await_socket,
     clear_state,
-    locked,
     read_state,
     require_mine,
     require_visible,

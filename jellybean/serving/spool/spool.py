@@ -99,14 +99,18 @@ class Spool:
     @classmethod
     def open(cls, path: Path, max_bytes: int = MAX_BYTES) -> Self:
         """Open the file, made where there is none. StatusError when it cannot be used."""
-        thread = ThreadPoolExecutor(1, thread_name_prefix="spool")
-        try:
-            spool = cls(thread.submit(_open, path).result(), thread, max_bytes)
-        except StatusError:
-            thread.shutdown()
-            raise
-        thread.submit(spool._count).result()
-        thread.submit(spool._count_by_client).result()
+        with contextlib.ExitStack() as unused:
+            thread = ThreadPoolExecutor(1, thread_name_prefix="spool")
+            unused.callback(thread.shutdown)
+            try:
+                database = thread.submit(_open, path).result()
+                unused.callback(lambda: thread.submit(database.close).result())
+                spool = cls(database, thread, max_bytes)
+                thread.submit(spool._count).result()
+                thread.submit(spool._count_by_client).result()
+            except (sqlite3.Error, OSError) as error:
+                raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, f"{path}: {describe_error(error)}") from error
+            unused.pop_all()
         return spool
 
     @property
@@ -338,17 +342,14 @@ class Spool:
 
 
 def _open(path: Path) -> sqlite3.Connection:
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite gives the files beside it the same mode
+    path.chmod(0o600)
+    database = sqlite3.connect(path, isolation_level=None)
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite gives the files beside it the same mode
-        path.chmod(0o600)
-        database = sqlite3.connect(path, isolation_level=None)
-        try:
-            _prepare(database)
-        except BaseException:
-            database.close()
-            raise
-    except (sqlite3.Error, OSError) as error:
-        raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, f"{path}: {describe_error(error)}") from error
+        _prepare(database)
+    except BaseException:
+        database.close()
+        raise
     return database
 
 

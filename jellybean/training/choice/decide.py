@@ -187,13 +187,21 @@ def fitting_together(needed_bytes: Mapping[Candidate, float], memory_bytes: floa
     return together
 
 
-def decide(document: TrainingDocument, rank: Rank, predictor: Predictor | None, make_trial: MakeTrial) -> Decision:
+def decide(
+    document: TrainingDocument,
+    rank: Rank,
+    predictor: Predictor | None,
+    make_trial: MakeTrial,
+    report: Callable[[str], None] = lambda text: None,
+) -> Decision:
     """Search the fastest candidate. A collective call. `predictor`: None on other ranks than the first.
 
-    Devices other than CPUs are not tried yet: there predictions decide.
+    `report`: what the first rank calls while it searches, with how far it is. Devices other than CPUs are not tried
+    yet: there predictions decide.
     """
     limits = SearchLimits() if rank.device.type == "cpu" else SearchLimits(trials=0)
     searcher = _Searcher(document, dist.get_world_size(), predictor, limits) if predictor is not None else None
+    progress = SearchProgress(report)
     while True:
         candidate = searcher.search.next() if searcher is not None else None
         asked: list[Any] = [None]
@@ -204,6 +212,7 @@ def decide(document: TrainingDocument, rank: Rank, predictor: Predictor | None, 
             break
         if searcher is not None and candidate is not None:
             searcher.try_out(candidate, make_trial)
+            progress.tried(searcher.search)
         else:
             other, choice = asked[0]
             _tried(other, choice, make_trial)
@@ -213,6 +222,24 @@ def decide(document: TrainingDocument, rank: Rank, predictor: Predictor | None, 
     if decision[0] is None:
         raise TrainingError("rank 0 sent no decision")
     return decision[0]
+
+
+class SearchProgress:
+    """Reports how far a search is, at most once in `every_s` seconds."""
+
+    def __init__(
+        self, report: Callable[[str], None], clock: Callable[[], float] = time.monotonic, every_s: float = 5.0
+    ) -> None:
+        self._report, self._clock, self._every_s = report, clock, every_s
+        self._last_s = clock()
+
+    def tried(self, search: Search) -> None:
+        """One more candidate was tried."""
+        if self._clock() - self._last_s >= self._every_s:
+            self._last_s = self._clock()
+            left_s = max(0.0, search.limits.seconds - search.spent_s) + search.limits.race_s
+            tried, count = len(search.trials), len(search.candidates)
+            self._report(f"tried {tried} of {count} schedules and splits: at most about {left_s:.0f} s left")
 
 
 def _race(document: TrainingDocument, searcher: _Searcher | None, make_trial: MakeTrial) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from jellybean_k8s.errors import DeployError
 from jellybean_k8s.manifests.pod_settings import PodSettings, ServiceSettings
+from jellybean_protos.addresses import parse_address
 
-_MAX_PORT = 65535
 _NODE_PORTS = range(30000, 32768)  # that the API server gives to Services of type NodePort, unless told otherwise
 _MIB = 2**20
 
@@ -45,7 +45,7 @@ class RelaySettings:
     @property
     def port(self) -> int:
         """The port of the address."""
-        return relay_port(self.address)
+        return parse_address(self.address)[1]
 
     def __post_init__(self) -> None:
         """Check the address."""
@@ -56,16 +56,6 @@ class RelaySettings:
         if self.service.type == "NodePort" and port not in _NODE_PORTS:
             ports = f"{_NODE_PORTS[0]} to {_NODE_PORTS[-1]}"
             raise DeployError(f"relay.address: port {port} is no port of a Service of type NodePort ({ports})")
-
-
-def relay_port(address: str) -> int:
-    """The port of HOST:PORT or [IPV6]:PORT. ValueError if it is no address."""
-    host, _, port = address.rpartition(":")
-    name = host.removeprefix("[").removesuffix("]")
-    is_host = bool(name) and not any(c.isspace() or c in "/@[]" for c in name) and (":" not in name or host != name)
-    if not is_host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= _MAX_PORT:
-        raise ValueError(f"{address} is not HOST:PORT")
-    return int(port)
 
 
 def cluster_of(clusters: Mapping[str, ClusterPlace], tier: str, site: str | None = None) -> str:

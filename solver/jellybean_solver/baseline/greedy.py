@@ -59,7 +59,7 @@ def greedy(
     network = Network(replace(problem, pools=pools))
     best: tuple[_Partial, Selection] | None = None
     unplaced = dict[str, None]()
-    for selection in _selections(network, settings.selections, clock):
+    for _, selection in cheapest_selections(network, problem.accuracy_target, settings.selections, clock):
         try:
             found = _place(network, network.demand(selection), settings, clock)
         except OutOfTimeError:
@@ -91,12 +91,14 @@ def price_per_request(network: Network, operator: Operator, variant: str) -> tup
     return min(p.price_usd_per_h * load for p, load in zip(usable, loads, strict=True)), min(loads)
 
 
-def _selections(network: Network, most: int, clock: Clock) -> list[dict[str, str]]:
-    """At most `most` selections that reach the accuracy target: those with the cheapest variants.
+def cheapest_selections(
+    network: Network, target: float | None, most: int, clock: Clock
+) -> list[tuple[float, dict[str, str]]]:
+    """At most `most` selections that reach an accuracy target: those with the cheapest variants, and their prices.
 
-    OutOfTimeError at the end of the clock.
+    The price is that of the work in USD per hour. OutOfTimeError at the end of the clock.
     """
-    problem, target = network.problem, network.problem.accuracy_target
+    problem = network.problem
     grown: list[tuple[float, dict[str, str]]] = [(0.0, {})]
     for operator in reversed(problem.operators):
         if clock.left() == 0.0:
@@ -106,7 +108,7 @@ def _selections(network: Network, most: int, clock: Clock) -> list[dict[str, str
         children = [(cost + price[v], {**chosen, operator.name: v}) for cost, chosen in grown for v in price]
         within = [child for child in children if target is None or _reaches(problem, child[1], target)]
         grown = heapq.nsmallest(most, within, key=lambda child: child[0])
-    return [chosen for _, chosen in grown]
+    return grown
 
 
 def _reaches(problem: Problem, partial: Selection, target: float) -> bool:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from jellybean_solver.baseline.greedy import GreedySettings, greedy, price_per_request
+from jellybean_solver.baseline.greedy import greedy, price_per_request
 from jellybean_solver.baseline.most_accurate import find_most_accurate
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError
@@ -18,17 +18,14 @@ from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.plan import Certificate, Cost, Plan
 from jellybean_solver.model.problem import Link, Problem
 from jellybean_solver.outcome import Clock, Termination
-from jellybean_solver.planning.cut_problem import Cuts
 from jellybean_solver.planning.infeasibility import first_reason
 from jellybean_solver.planning.many_workflows import has_many_workflows
-from jellybean_solver.planning.solver import Solution, cheapest, finish, limited
+from jellybean_solver.planning.solver import cheapest, finish, limited
 from jellybean_solver.small.objectives import Fleet
 from jellybean_solver.small.routes import build_plan
 from jellybean_solver.time_limit import work_limit
 
 NO_ASSIGNMENT = "no_assignment"  # status of a rule that finds no plan where there may be one
-# A first plan of 300 pools in half a second, without links that carry too much.
-QUICK_GREEDY = GreedySettings(kept=4, selections=16, within_links=True)
 OUT_OF_TIME = "time ended before a plan was found"
 
 
@@ -239,55 +236,6 @@ def _greedy(problem: Problem, name: str) -> Baseline:
     unproven = Certificate.of(assignment.cost, 0.0, Termination.GAP)
     plan = build_plan(network, selection, assignment, unproven)
     return _scored(network.problem, name, "found", plan, evaluate(network.problem, plan))
-
-
-def greedy_solution(problem: Problem, clock: Clock, bound: float = 0.0, *, cuts: Cuts | None = None) -> Solution | None:
-    """The plan of the greedy rule for a search that found none in its time, with a lower `bound` on the cost.
-
-    `cuts`: that the search may choose, and that `bound` holds for; the plan has whole models, and may cost more.
-    The cheapest of its plans on all workers, and on those of one tier alone. None if the rule finds none until the
-    `clock` ends, if all its plans miss a target, or for several workflows.
-    """
-    if problem.workflows:
-        return None
-    one_tier = (
-        replace(problem, pools=tuple(pool for pool in problem.pools if pool.tier == tier))
-        for tier in reversed(problem.tiers)
-    )
-    plans = filter(None, (_greedy_plan(problem, case, clock) for case in (problem, *one_tier)))
-    plan = min(plans, key=lambda plan: plan.cost.total_usd_per_h, default=None)
-    if plan is None:
-        return None
-    cost = plan.cost.total_usd_per_h
-    least = 0.0 if any((cuts or {}).values()) else least_workers_usd_per_h(Network(problem))
-    bound = min(max(bound, least), cost)
-    proof = Certificate.of(cost, bound, Termination.TIME_LIMIT)
-    return Solution(proof.termination, replace(plan, certificate=proof), None, 0, proof)
-
-
-def _greedy_plan(problem: Problem, case: Problem, clock: Clock) -> Plan | None:
-    """A plan of the greedy rule on the pools of `case`; None without one, or if it misses a target of the problem."""
-    try:
-        found = greedy(case, clock, QUICK_GREEDY)
-    except OutOfTimeError:
-        return None
-    if isinstance(found, str):
-        return None
-    network, selection, assignment = found
-    unproven = Certificate.of(assignment.cost, 0.0, Termination.TIME_LIMIT)
-    draft = build_plan(network, selection, assignment, unproven)
-    evaluation = evaluate(problem, draft)
-    return None if evaluation.complaints else evaluation.stated(draft)
-
-
-def least_workers_usd_per_h(network: Network) -> float:
-    """Lower bound on the cost of all plans of whole models: each operator's requests where they are cheapest.
-
-    Accuracy, the number of workers and traffic are left out.
-    """
-    workers = network.demand({}).workers
-    each = (min((network.usd_per_h[pool] * busy for pool, busy in of.items()), default=0.0) for of in workers.values())
-    return sum(each)
 
 
 def _scored(problem: Problem, name: str, status: str, plan: Plan, evaluation: Evaluation) -> Baseline:

@@ -20,6 +20,7 @@ from jellybean_solver.decomposition.local_program import Answer, LocalProgram
 from jellybean_solver.decomposition.prices import Prices
 from jellybean_solver.decomposition.split import Split
 from jellybean_solver.milp.highs_program import Floats, Indices
+from jellybean_solver.outcome import Clock
 
 FIRST_STEPS, AGAIN_STEPS = 200, 100  # of the multipliers of a whole part: at the first prices, at later ones
 STEPS = 50  # of those of smaller boxes
@@ -39,10 +40,13 @@ class _State:
 
 
 class AlikeSearch:
-    """Answers for a group of parts. `gap`: relative, of each part; `local_gap`: of exact programs."""
+    """Answers for a group of parts. `gap`: relative, of each part; `local_gap`: of exact programs.
 
-    def __init__(self, split: Split, parts: AlikeParts, gap: float, local_gap: float) -> None:
-        self.split, self.parts, self._gap, self._local_gap = split, parts, gap, local_gap
+    `clock`: once it ends, no box is cut any more, and each part has the bound of its boxes.
+    """
+
+    def __init__(self, split: Split, parts: AlikeParts, gap: float, local_gap: float, clock: Clock = Clock()) -> None:
+        self.split, self.parts, self._gap, self._local_gap, self._clock = split, parts, gap, local_gap, clock
         self._program = AlikeProgram(split, parts, local_gap)
         self._first: Boxes | None = None  # the last prices' multipliers
         self._best: list[Indices | None] = [None] * len(parts.numbers)  # the last prices' selections
@@ -65,6 +69,8 @@ class AlikeSearch:
         open_, bound = _rows(found, np.arange(count)), found.bound  # the first boxes stay whole for the next prices
         done = np.full(count, math.inf)  # per part the least bound of what is not looked at any more
         for _ in range(MOST_CUTS):
+            if self._clock.left() == 0.0:
+                break
             goal = state.cost * (1.0 - self._gap)
             near = np.minimum(done, _least(open_, bound, count)) >= goal
             own = open_.boxes.part

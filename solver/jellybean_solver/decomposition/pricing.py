@@ -11,6 +11,7 @@ from jellybean_solver.decomposition.alike_search import AlikeSearch
 from jellybean_solver.decomposition.local_program import Answer, LocalProgram
 from jellybean_solver.decomposition.prices import Prices
 from jellybean_solver.decomposition.split import Split
+from jellybean_solver.outcome import Clock
 
 MOST_ALIKE, MOST_ALONE = 250, 50  # workflows of a group; with more alike ones, arrays would not fit a core's cache
 
@@ -28,6 +29,7 @@ class Pricing:
     """Answers for these parts of a split. `gap`: relative, of alike parts; `local_gap`: of exact programs.
 
     `programs`: those of parts that are known already. They also solve alike parts that are left with a larger gap.
+    `clock`: once it ends, alike parts keep the bounds that they have.
     """
 
     def __init__(
@@ -38,10 +40,11 @@ class Pricing:
         gap: float,
         local_gap: float,
         programs: Mapping[int, LocalProgram],
+        clock: Clock,
     ) -> None:
         arrays, alone = alike_parts(split, numbers, MOST_ALIKE)
-        self._pool, self._gap, self._known = pool, gap, programs
-        self.groups: list[Group] = [AlikeSearch(split, each, gap, local_gap) for each in arrays]
+        self._pool, self._gap, self._known, self._clock = pool, gap, programs, clock
+        self.groups: list[Group] = [AlikeSearch(split, each, gap, local_gap, clock) for each in arrays]
         self.groups += [
             _Alone(split, alone[start : start + MOST_ALONE], pool, local_gap, programs)
             for start in range(0, len(alone), MOST_ALONE)
@@ -51,9 +54,14 @@ class Pricing:
         """Per part of this group its number and answer; those with a large gap get their program's, if it is known."""
         found = dict(zip(group.numbers, group.solve(prices), strict=True))
         wide = [n for n, answer in found.items() if n in self._known and answer.gap_at(prices) > self._gap]
-        for number, answer in zip(wide, self._pool.map(lambda n: self._known[n].solve(prices), wide), strict=True):
-            found[number] = answer.closer(found[number], prices)
+        for number, answer in zip(wide, self._pool.map(lambda n: self._exactly(n, prices), wide), strict=True):
+            if answer is not None:
+                found[number] = answer.closer(found[number], prices)
         yield from found.items()
+
+    def _exactly(self, number: int, prices: Prices) -> Answer | None:
+        """The answer of a part's program; None once time has ended."""
+        return None if self._clock.left() == 0.0 else self._known[number].solve(prices)
 
 
 class _Alone:

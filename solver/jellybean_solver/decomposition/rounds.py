@@ -64,7 +64,7 @@ class Rounds:
         self.master = Master(effort.split, self.numbers, weight)
         self._cuts = CountCuts(effort.split)
         alike_gap = gap * settings.alike_gap
-        self.pricing = Pricing(effort.split, self.numbers, pool, alike_gap, effort.local_gap, programs)
+        self.pricing = Pricing(effort.split, self.numbers, pool, alike_gap, effort.local_gap, programs, effort.clock)
         self.bound, self.hoped, self.floor = -math.inf, -math.inf, math.inf
         self.impossible: list[int] = []
         self.center = Prices.listed(effort.split)
@@ -150,12 +150,13 @@ class Rounds:
     def _priced(self, prices: Prices, groups: Sequence[Group] | None) -> bool:
         """Add the plans of these groups, or of all; False if a workflow has none at all.
 
-        If time ends, the groups that are left are not solved, and there is no new bound.
+        If time ends, the groups that are left are not solved, and there is no new bound. One is solved in any case if
+        no plans are known.
         """
         chosen = self.pricing.groups if groups is None else groups
         answers: list[tuple[int, Answer]] = []
         for group in chosen:
-            if answers and self.effort.clock.left() == 0.0:
+            if (answers or self.master.plans) and self.effort.clock.left() == 0.0:
                 break
             answers += self.pricing.solve(prices, group)
             self.effort.work.add(len(group.numbers))

@@ -104,7 +104,7 @@ def _few(effort: Effort, pool: Executor, programs: dict[int, LocalProgram], rela
         rounds.bound = max(rounds.bound, whole.together(None))
     else:
         whole.together(dict(zip(programs, relaxed.variants, strict=True)))
-    if not whole.is_near:
+    if not whole.is_near and (whole.best is None or effort.clock.left() != 0.0):
         rounds.run(rounds.next_prices, effort.settings.rounds)
         whole.run()
     return _decomposed(effort, rounds, whole)

@@ -33,6 +33,7 @@ class DecompositionSettings:
     few_packings: int = 60  # most choices then
     patience: int = 12  # choices in a row that gain little; a bound on whole numbers rises late
     integer_s: float = 20.0  # seconds: most of one solve of the integer master
+    first_plan_s: float = 1.0  # seconds: for each such solve after the time limit, while there is no plan
 
 
 def is_small(problem: Problem) -> bool:

@@ -18,7 +18,8 @@ from jellybean_solver.demand.demand import Tiers
 from jellybean_solver.errors import SolverError
 from jellybean_solver.milp.highs_program import Floats
 from jellybean_solver.model.multi_workflow import Margins
-from jellybean_solver.model.problem import Link, Operator, Pool, Problem, Sharing, Slo, Source, Workflow
+from jellybean_solver.model.problem import Link, Operator, Pool, Problem, Sharing, Source, Workflow
+from jellybean_solver.model.targets import Slo
 
 
 @dataclass(frozen=True)

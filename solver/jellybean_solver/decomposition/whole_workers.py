@@ -47,7 +47,8 @@ class WholeWorkers:
         few = self._programs is not None
         groups: itertools.cycle[Sequence[Group] | None] = itertools.cycle([None] if few else rounds.shares())
         for attempt in range(settings.few_packings if few else settings.packings):
-            if self._programs is not None and (attempt == 0 or self.best is None):
+            is_late = self.best is not None and self.effort.clock.left() == 0.0
+            if self._programs is not None and not is_late and (attempt == 0 or self.best is None):
                 self.together(dict(zip(rounds.master.parts, rounds.master.mixture(), strict=True)))
             self._choose()
             value = math.inf if self.best is None else self.best[0]
@@ -131,7 +132,11 @@ class WholeWorkers:
 
     def _most_s(self) -> float:
         left = self.effort.clock.left()
-        return self.effort.settings.integer_s if left is None else min(left + 1.0, self.effort.settings.integer_s)
+        settings = self.effort.settings
+        if left is None:
+            return settings.integer_s
+        least_s = settings.first_plan_s if self.best is None else 0.0
+        return min(max(left, least_s), settings.integer_s)
 
     def _unfilled(self, plans: Sequence[LocalPlan], packing: Packing) -> Floats:
         """Workers of each common shared pool beyond those that the time of their loads takes."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
-from jellybean_solver.baseline.rules import greedy_solution
+from jellybean_solver.baseline.quick_solution import quick_solution
 from jellybean_solver.errors import SolverError
 from jellybean_solver.explanation.counterfactuals import Resolved, is_better
 from jellybean_solver.figures import distinct_durations
@@ -174,9 +174,9 @@ class Resolver:
     def by_simple_rule(self, problem: Problem) -> Resolved | None:
         """A plan by a simple rule, with a lower bound, for a problem whose search found none in its time; or None."""
         now = self.settings.clock
-        if now is None or problem.is_for_ways or problem.slo.is_soft:
+        if now is None:
             return None
-        solution = greedy_solution(problem, Clock(now, now() + RULE_S))
+        solution = quick_solution(problem, Clock(now, now() + RULE_S))
         if solution is None or solution.plan is None:
             return None
         return self._within_deadline(problem, solution, solution.plan, thorough=False)

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from jellybean_solver.errors import SolverError
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Objective, Problem, Slo
+from jellybean_solver.model.problem import Objective, Problem
+from jellybean_solver.model.targets import Slo
 from jellybean_solver.outcome import ACCURACY_TOLERANCE, COST_TOLERANCE, relative_gap
 from jellybean_solver.planning.infeasibility import scaled
 from jellybean_solver.planning.solve import solve

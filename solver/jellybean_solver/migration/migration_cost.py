@@ -15,6 +15,7 @@ from jellybean_solver.model.model_ref import ModelRef
 from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
 from jellybean_solver.model.problem import GIB, Link
 from jellybean_solver.model.sites import both_sites
+from jellybean_solver.outcome import Clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +78,15 @@ class ModelLoads:
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """Changes from one plan to another. `kept`: replicas that stay on their worker. `dropped`: replicas unloaded."""
+    """Changes from one plan to another. `kept`: replicas that stay on their worker. `dropped`: replicas unloaded.
+
+    `out_of_time`: a time limit ended the matching of workers, so that another one may cost less.
+    """
 
     loads: tuple[ModelLoads, ...]
     kept: int
     dropped: int
+    out_of_time: bool = False
 
     @property
     def replicas(self) -> int:
@@ -105,16 +110,17 @@ def model_bytes(model: ModelRef | None, memory_bytes: float | None) -> float | N
     return model.size_bytes if model is not None and model.size_bytes is not None else memory_bytes
 
 
-def migration(before: Plan, after: Plan, prices: MigrationPrices) -> Migration:
+def migration(before: Plan, after: Plan, prices: MigrationPrices, limit: Clock = Clock()) -> Migration:
     """The cheapest migration from `before` to `after`; workers of a pool are interchangeable.
 
-    It has no time limit: a search checks its own price of the change against this one.
+    At the `limit` it is the best one found, which `out_of_time` says.
     Counts only the sites that both plans have: a new or closed site loads or drops all its models in any case.
     """
     priced = _Priced(after, prices)
     loads: Counter[tuple[str, str, HostedModel]] = Counter()
     kept = dropped = 0
-    for one, two in match_workers(before, after, priced.load_price).pairs:
+    matching = match_workers(before, after, priced.load_price, limit)
+    for one, two in matching.pairs:
         had = hosted_models(before, one) if one is not None else frozenset()
         has = hosted_models(after, two) if two is not None else frozenset()
         tier = next(worker.tier for worker in (one, two) if worker is not None)
@@ -123,7 +129,8 @@ def migration(before: Plan, after: Plan, prices: MigrationPrices) -> Migration:
         if two is not None:
             loads.update({(two.pool, tier, model): sites for model in has - had})
     ordered = sorted(loads.items(), key=lambda item: (after.tiers.index(item[0][1]), item[0][0], item[0][2].operator))
-    return Migration(tuple(priced.loads(*place, count) for place, count in ordered), kept, dropped)
+    every = tuple(priced.loads(*place, count) for place, count in ordered)
+    return Migration(every, kept, dropped, matching.out_of_time)
 
 
 def load_prices(after: Plan, prices: MigrationPrices) -> LoadPrice:

@@ -3,7 +3,8 @@
 Workers of a pool are interchangeable. Old and new workers with equal model sets S are matched first; some optimal
 matching does so (exchange argument: |S| + |A & B| >= |S & A| + |S & B|, if the two were matched to workers with sets A
 and B instead; the same holds for equal sets of operators, of whose models only the unchanged ones count). Other workers
-are grouped by model set and matched by a transport problem, whose linear program has integral vertices.
+are grouped by model set and matched by a transport problem, whose linear program has integral vertices. Where time
+ends first, the pairs of groups are taken by the value that they keep, the greatest first.
 """
 
 from __future__ import annotations
@@ -13,14 +14,19 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-import pulp
+import highspy
+import numpy as np
 
-from jellybean_solver.errors import SolverError
+from jellybean_solver.milp.highs_program import Floats, Indices, Program, SolveLimits, run
 from jellybean_solver.model.plan import Plan, PlannedWorker
 from jellybean_solver.outcome import Clock
 
 DIGITS = 9  # decimals of rates and weights that are compared
 COUNT_WEIGHT = 1e-6  # value of any kept model, where the dearest one has 1: breaks ties by the number of models
+EXACT = 1e-9  # of the linear program: below `COUNT_WEIGHT`
+# Pairs of groups that are matched exactly, even after the time limit: their linear program takes hundredths of seconds.
+ALWAYS_EXACT = 4_000
+WRITTEN_PER_S = 400_000  # pairs whose program is written in a second, not to be cut short: a million took 2.6 s
 
 Pair = tuple[PlannedWorker | None, PlannedWorker | None]
 Colours = Mapping[str, int]  # worker -> colour
@@ -52,7 +58,7 @@ def hosted_models(plan: Plan, worker: PlannedWorker) -> Models:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Pairs with each worker of two plans once. `out_of_time`: workers that share models were paired in order."""
+    """Pairs with each worker of two plans once. `out_of_time`: another matching may keep models of a greater value."""
 
     pairs: tuple[Pair, ...]
     out_of_time: bool
@@ -63,8 +69,8 @@ def match_workers(before: Plan, after: Plan, worth: LoadPrice | None = None, lim
 
     In each pool as many workers as possible continue. Among these matchings, the greatest value of kept models is taken
     (by `worth`; without it all models count equally), then the greatest number. Ties go to equal names, then to the
-    order in the plans; exchanging the plans exchanges the pairs. At the `limit`, which is not that of the work, the
-    workers of unlike models are paired in order: what is priced by the matching has no limit.
+    order in the plans; exchanging the plans exchanges the pairs. At the `limit` workers of unlike models are paired by
+    the value of the models that they keep, the greatest first.
     """
     one_colours, two_colours = colour_workers(before, after)
     one_models, two_models = ({w.name: hosted_models(plan, w) for w in plan.workers} for plan in (before, after))
@@ -81,17 +87,17 @@ def match_workers(before: Plan, after: Plan, worth: LoadPrice | None = None, lim
         ):
             found, one, two = _equal(one, two, *keys)
             pairs += found
-        value = _value(worth, [*one, *two], [one_models[w.name] for w in one] + [two_models[w.name] for w in two])
-        rest = _overlapping(one, two, one_models, two_models, value, limit)
+        worths = _worths(worth, [*one, *two], [one_models[w.name] for w in one] + [two_models[w.name] for w in two])
+        rest = _overlapping(one, two, one_models, two_models, worths, limit)
         pairs += rest.pairs
         out_of_time = out_of_time or rest.out_of_time
     return Matching(tuple(pairs), out_of_time)
 
 
-def _value(
+def _worths(
     worth: LoadPrice | None, workers: Sequence[PlannedWorker], held: Sequence[Models]
-) -> Callable[[Models], float]:
-    """The function that values a set of models kept on a worker of the pool; every model adds to the value.
+) -> Mapping[HostedModel, float]:
+    """What each model is worth that is kept on a worker of the pool; above 0.
 
     `workers`: of one pool, not empty if any models are `held`.
     """
@@ -99,8 +105,7 @@ def _value(
     price = {model: worth(model, workers[0]) for model in models} if worth is not None else {}
     most = max(price.values(), default=0.0)
     count = COUNT_WEIGHT if most > 0 else 1.0
-    each = {model: count + (price[model] / most if most > 0 else 0.0) for model in models}
-    return lambda kept: sum(each[model] for model in kept)
+    return {model: count + (price[model] / most if most > 0 else 0.0) for model in sorted(models, key=_order)}
 
 
 def colour_workers(before: Plan, after: Plan) -> tuple[Colours, Colours]:
@@ -204,26 +209,27 @@ def _overlapping(
     two: Sequence[PlannedWorker],
     one_models: Mapping[str, Models],
     two_models: Mapping[str, Models],
-    value: Callable[[Models], float],
+    worths: Mapping[HostedModel, float],
     limit: Clock,
 ) -> Matching:
     """Pairs of workers with different models: a matching of greatest kept value, then the remaining ones in order."""
     left, right = _kinds(one, one_models), _kinds(two, two_models)
     if _ordered(left) > _ordered(right):  # solve the same problem whichever plan comes first
-        swapped = _overlapping(two, one, two_models, one_models, value, limit)
+        swapped = _overlapping(two, one, two_models, one_models, worths, limit)
         return replace(swapped, pairs=tuple((a, b) for b, a in swapped.pairs))
     pairs: list[Pair] = []
-    continuing = _transport(left, right, value, limit)
-    for (kind, other), count in (continuing or {}).items():
+    before, after = [*left.values()], [*right.values()]
+    continuing, out_of_time = _transport(left, right, worths, limit)
+    for (at, to), count in continuing.items():
         for _ in range(count):
-            pairs.append((left[kind].pop(0), right[other].pop(0)))
+            pairs.append((before[at].pop(0), after[to].pop(0)))
     one = [worker for workers in left.values() for worker in workers]
     two = [worker for workers in right.values() for worker in workers]
     both, one, two = _equal(one, two, lambda worker: worker.name, lambda worker: worker.name)
     many = min(len(one), len(two))
     pairs += [*both, *zip(one[:many], two[:many], strict=True)]
     pairs += [*((worker, None) for worker in one[many:]), *((None, worker) for worker in two[many:])]
-    return Matching(tuple(pairs), continuing is None)
+    return Matching(tuple(pairs), out_of_time)
 
 
 Kinds = dict[Models, list[PlannedWorker]]
@@ -237,34 +243,75 @@ def _kinds(workers: Sequence[PlannedWorker], models: Mapping[str, Models]) -> Ki
     return dict(sorted(found.items(), key=lambda item: sorted(map(_order, item[0]))))
 
 
-def _transport(
-    left: Kinds, right: Kinds, value: Callable[[Models], float], limit: Clock
-) -> Mapping[tuple[Models, Models], int] | None:
-    """(models before, models after) -> number of workers that continue so, for the greatest kept value.
+_Flow = dict[tuple[int, int], int]  # (group before, group after), by their numbers -> workers that continue so
 
-    None if the `limit` comes first.
+
+def _transport(left: Kinds, right: Kinds, worths: Mapping[HostedModel, float], limit: Clock) -> tuple[_Flow, bool]:
+    """How many workers of each group continue in each other one, for the greatest kept value.
+
+    And whether the `limit` came first, so that another flow may keep more.
     """
-    kept = {(kind, other): value(kind & other) for kind in left for other in right if kind & other}
-    if not kept:
-        return {}
-    if limit.left() == 0.0:
+    ways = _Ways.of(left, right, worths)
+    if not len(ways.value):
+        return {}, False
+    left_s = None if len(ways.value) <= ALWAYS_EXACT else limit.left()
+    is_late = left_s is not None and left_s <= len(ways.value) / WRITTEN_PER_S
+    exact = None if is_late else _exact_flow(ways, left_s)
+    return (_greedy_flow(ways), True) if exact is None else (exact, False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """The pairs of groups that have models in common. `value`: of what one worker keeps; `counts`: of each group."""
+
+    before: Indices
+    after: Indices
+    value: Floats
+    counts: tuple[Floats, Floats]
+
+    @classmethod
+    def of(cls, left: Kinds, right: Kinds, worths: Mapping[HostedModel, float]) -> _Ways:
+        columns = {model: column for column, model in enumerate(worths)}
+        holds = [np.zeros((len(kinds), len(columns))) for kinds in (left, right)]
+        for kinds, held in zip((left, right), holds, strict=True):
+            for row, models in enumerate(kinds):
+                held[row, [columns[model] for model in models]] = 1.0
+        value = (holds[0] * np.array([*worths.values()])) @ holds[1].T
+        before, after = np.nonzero(value)
+        counts = [np.array([len(workers) for workers in kinds.values()], float) for kinds in (left, right)]
+        return cls(before, after, value[before, after], (counts[0], counts[1]))
+
+
+def _exact_flow(ways: _Ways, time_limit_s: float | None) -> _Flow | None:
+    """The optimum of the transport problem; None if time ends first."""
+    program = Program()
+    columns = program.add_columns(-ways.value)
+    for at, counts in zip((ways.before, ways.after), ways.counts, strict=True):
+        rows = program.add_rows(np.full(len(counts), -np.inf), counts, len(counts))
+        program.fill(rows[at], columns, 1.0)
+    model = program.model(SolveLimits(time_limit_s=time_limit_s), relaxed=True)
+    for option in ("primal_feasibility_tolerance", "dual_feasibility_tolerance"):
+        model.setOptionValue(option, EXACT)
+    run(model)
+    solution = program.answer(model, relaxed=True)
+    if solution.values is None or model.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return None
-    problem = pulp.LpProblem("match", pulp.LpMaximize)
-    flow = {pair: problem.add_variable(f"x{index}", 0) for index, pair in enumerate(kept)}
-    problem.setObjective(pulp.lpSum(worth * flow[pair] for pair, worth in kept.items()))
-    for side, kinds in enumerate((left, right)):
-        of_kind: defaultdict[Models, list[pulp.LpVariable]] = defaultdict(list)
-        for pair, x in flow.items():
-            of_kind[pair[side]].append(x)
-        for kind, workers in kinds.items():
-            problem += pulp.lpSum(of_kind[kind]) <= len(workers)
-    exact = {"primal_feasibility_tolerance": 1e-9, "dual_feasibility_tolerance": 1e-9, "timeLimit": limit.left()}
-    status = problem.solve(pulp.HiGHS(mip=False, msg=False, threads=1, random_seed=0, **exact))
-    if status != pulp.LpStatusOptimal and limit.left() == 0.0:
-        return None
-    if status != pulp.LpStatusOptimal:
-        raise SolverError(f"HiGHS ended with {pulp.LpStatus[status]} on matching workers; please report this problem")
-    return {pair: round(x.value()) for pair, x in flow.items() if round(x.value()) > 0}
+    many = np.rint(solution.values).astype(int)
+    taken = np.flatnonzero(many > 0)
+    return {(int(ways.before[one]), int(ways.after[one])): int(many[one]) for one in taken}
+
+
+def _greedy_flow(ways: _Ways) -> _Flow:
+    """As many workers as there are of each pair of groups, in the order of the value that they keep."""
+    flow: _Flow = {}
+    before, after = (counts.astype(int) for counts in ways.counts)
+    for one in np.argsort(-ways.value, kind="stable").tolist():
+        at, to = int(ways.before[one]), int(ways.after[one])
+        if (count := min(int(before[at]), int(after[to]))) > 0:
+            flow[at, to] = count
+            before[at] -= count
+            after[to] -= count
+    return flow
 
 
 def _ordered(kinds: Kinds) -> list[list[tuple[str, str, str]]]:

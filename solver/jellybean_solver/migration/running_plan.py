@@ -16,6 +16,7 @@ from jellybean_solver.migration.plan_matching import HostedModel, Models, hosted
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import GIB, Variant
 from jellybean_solver.model.sites import both_sites
+from jellybean_solver.outcome import Clock
 
 Instance = tuple[str, str]  # operator, variant
 HeldModels = frozenset[str]  # operators whose selected model a running worker holds
@@ -45,10 +46,12 @@ class LoadCosts:
 
 
 class RunningPlan:
-    """A running plan, and the cost of migrating from it, divided by `horizon_h` hours."""
+    """A running plan, and the cost of migrating from it, divided by `horizon_h` hours. `limit`: of matching workers."""
 
-    def __init__(self, network: Network, plan: Plan, prices: MigrationPrices, horizon_h: float) -> None:
-        self.network, self.plan, self.prices, self.horizon_h = network, plan, prices, horizon_h
+    def __init__(
+        self, network: Network, plan: Plan, prices: MigrationPrices, horizon_h: float, limit: Clock = Clock()
+    ) -> None:
+        self.network, self.plan, self.prices, self.horizon_h, self.limit = network, plan, prices, horizon_h, limit
         problem = network.problem
         self.per_gib = {tier: prices.per_gib(problem.tiers, problem.links, tier) or 0.0 for tier in problem.tiers}
 
@@ -57,8 +60,8 @@ class RunningPlan:
         return self.migration(after).total_usd / self.horizon_h
 
     def migration(self, after: Plan) -> Migration:
-        """The cheapest migration to plan `after`."""
-        return migration(self.plan, after, self.prices)
+        """The cheapest migration to plan `after`, or the best one found by the time limit."""
+        return migration(self.plan, after, self.prices, self.limit)
 
     def moves(self, selection: Mapping[str, str]) -> LoadCosts:
         """Load costs for a complete selection."""

@@ -18,9 +18,11 @@ import pulp
 
 from jellybean_solver.migration.running_plan import HeldModels
 from jellybean_solver.milp.pulp_program import PulpProgram
+from jellybean_solver.time_limit import work_limit
 
 SHARE_TOLERANCE = 1e-9  # shares of requests or workers below this are rounding errors
 MOST_SWEEPS = 100
+LEAST_S = 0.2  # for matching the workers of one group, whatever the time limit: small groups take hundredths
 BALANCE_TOLERANCE = 1e-7  # busy fraction: sweeps end when no worker's load changes by more
 
 Served = dict[str, float]  # operator -> fraction of its requests
@@ -82,8 +84,8 @@ def _free(
 ) -> tuple[dict[HeldModels, int], dict[tuple[HeldModels, str], float]]:
     """Running workers that continue, and the shares they serve with models they hold, so that few loads remain.
 
-    Returns models held -> number of such workers, and (models held, operator) -> fraction of the operator's requests.
-    Arguments as for `assign_workers`.
+    Returns models held -> number of such workers, and (models held, operator) -> fraction of the operator's requests;
+    nothing if the time limit of the work comes first. Arguments as for `assign_workers`.
     """
     kinds = {held: many for held, many in running.items() if many > 0 and held.intersection(shares)}
     if not kinds:
@@ -112,7 +114,11 @@ def _free(
             terms = [(column, needed) for column in there]
             program.add([*terms, (loads, 1.0)], pulp.LpConstraintGE, share * needed - SHARE_TOLERANCE)
     program.problem.setObjective(pulp.LpAffineExpression(objective))
-    program.solve(integer=True, time_limit_s=None, gap=1e-3)
+    left_s = work_limit().left()
+    within_s = None if left_s is None else max(left_s, LEAST_S)
+    solution = program.solve(integer=True, time_limit_s=within_s, gap=1e-3)
+    if solution is None or solution[0] is None:
+        return {}, {}
     return (
         {held: round(column.value()) for held, column in workers.items() if round(column.value()) > 0},
         {place: max(0.0, float(column.value())) for place, column in served.items()},

@@ -22,7 +22,7 @@ import numpy as np
 from jellybean_solver.milp.highs_program import Floats, Indices, Program
 from jellybean_solver.mixture.seats import Held, Lost
 from jellybean_solver.mixture.ways import Instance, Way, WayTable, instances_of
-from jellybean_solver.model.problem import LossKind
+from jellybean_solver.model.targets import LossKind
 
 Count = tuple[str, Held]  # pool, instances
 PRESENT = 1e-5  # share of the largest rate: an operator without requests needs a worker all the same

@@ -22,6 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.milp.highs_program import Floats, Program, ProgramSolution, SolveLimits
 from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
@@ -31,6 +32,7 @@ from jellybean_solver.mixture.modes import NO_LIMITS, Modes
 from jellybean_solver.mixture.seats import Goal, Held, HeldSets, Lost, Mixture, Seats
 from jellybean_solver.mixture.ways import Instance, WayTable
 from jellybean_solver.model.problem import Pool, Sharing
+from jellybean_solver.outcome import Clock
 
 NODES_AGAIN = 500  # of the branch and bound that looks for a point where presolve says that there is none
 HeldByPool = Mapping[str, HeldSets]  # shared pools only
@@ -47,7 +49,9 @@ class MixProgram:
         modes: Modes = NO_LIMITS,
         losses: Sequence[Lost] = (),
         running: RunningPlan | None = None,
+        clock: Clock = Clock(),
     ) -> None:
+        """OutOfTimeError if the `clock` ends while the flows are written down."""
         self.network, self.table, self.goal, self.modes = table.network, table, goal, modes
         self.program = Program()
         self.batch: dict[tuple[Instance, str], int] = {}
@@ -66,7 +70,11 @@ class MixProgram:
         mean = goal.mean if is_soft or goal.penalty is None else None
         lacking = int(self.program.add_columns([goal.penalty or 0.0], 100.0)[0]) if is_soft else -1
         self.flow = FlowRows(self.program, table, workers, mean, None, lacking)
-        self.after = {lost: FlowRows(self.program, table, workers, mean, lost, lacking) for lost in losses}
+        self.after = dict[Lost, FlowRows]()
+        for lost in losses:
+            if clock.left() == 0.0:
+                raise OutOfTimeError("time ended while the program was written down; allow more time")
+            self.after[lost] = FlowRows(self.program, table, workers, mean, lost, lacking)
         if losses and is_soft and mean is not None:
             self._limit_shortfall_after_losses(mean, lacking)
         self.counts, self.lacking = counts, lacking

@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.mixture.seats import Held, Lost, Mixture, Seats
 from jellybean_solver.mixture.ways import Instance, Way
-from jellybean_solver.model.loss import REHEARSED, Loss, closed_routes, losses
+from jellybean_solver.model.loss import REHEARSED, Loss, RoutesAfterLoss, losses
 from jellybean_solver.model.plan import Certificate, Cost, Fallback, Plan, PlannedOperator, PlannedWorker, Route
-from jellybean_solver.model.problem import LossKind, request_s
+from jellybean_solver.model.problem import request_s
 from jellybean_solver.model.stated_figures import with_figures
+from jellybean_solver.model.targets import LossKind
 
 SLIVER = 1e-9  # relative to all of an operator's requests: less is a rounding error and joins its neighbour
 NEGLIGIBLE = 1e-10  # fraction of requests; routes with a smaller weight are dropped
@@ -99,10 +100,10 @@ class _Builder:
         plan = self._plan(routes, _variants(names, weighed), certificate)
         if not weights:
             return plan
-        borne = losses(plan, self.network.problem.slo.survives)
+        borne, after = losses(plan, self.network.problem.slo.survives), RoutesAfterLoss(plan)
         return replace(
             plan,
-            fallbacks=tuple(Fallback(str(loss), closed_routes(plan, loss), weights.get(loss, ())) for loss in borne),
+            fallbacks=tuple(Fallback(str(loss), after.closed(loss), weights.get(loss, ())) for loss in borne),
         )
 
     def _lost(self, loss: Loss) -> Lost:

@@ -19,13 +19,15 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.demand.memory import Memory, PoolMemory
 from jellybean_solver.demand.model_sets import all_model_sets, largest_model_sets
 from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT, AssignmentSettings
+from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.milp.highs_program import SolveLimits
 from jellybean_solver.mixture.modes import NO_LIMITS, Modes
 from jellybean_solver.mixture.program import HeldByPool, MixProgram
 from jellybean_solver.mixture.seats import Goal, HeldSets, Lost, Mixture
 from jellybean_solver.mixture.ways import Instance, WayTable
-from jellybean_solver.model.problem import LossKind, Sharing, Terms
+from jellybean_solver.model.problem import Sharing, Terms
+from jellybean_solver.model.targets import LossKind
 from jellybean_solver.outcome import Clock
 
 MOST_INSTANCES = 14  # of a pool: the sets of so many that a worker can hold are at most some thousand
@@ -89,17 +91,22 @@ class _Search:
         """The best mixture, with a flow after each loss that can happen to it.
 
         Workers that a solution does not have cannot be lost, so their losses are added where a solution has them. Each
-        program leaves out losses, and with them rows, so the last one's bound holds for all.
+        program leaves out losses, and with them rows, so each one's bound holds for all.
         """
-        losses = [*self._lost_places(table)]
-        while True:
-            program = MixProgram(table, self.goal, held, self.modes, losses, self.running)
+        losses, bound = [*self._lost_places(table)], -math.inf
+        while self.clock.left() != 0.0:
+            try:
+                program = MixProgram(table, self.goal, held, self.modes, losses, self.running, self.clock)
+            except OutOfTimeError:
+                break
             found = program.solve(SolveLimits(self.gap, self.clock.left(), self.cutoff))
+            bound = max(bound, math.inf if program.proven else program.bound)
             lost = () if found is None else self._lost_workers(table.network, found)
             more = [one for one in lost if one not in program.after]
             if not more:
-                return MixOutcome(found, math.inf if program.proven else program.bound)
+                return MixOutcome(found, bound)
             losses += more
+        return MixOutcome(None, bound)
 
     def _lost_places(self, table: WayTable) -> Iterator[Lost]:
         """The losses of tiers without sources and of links, where a way takes them."""

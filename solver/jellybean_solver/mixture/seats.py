@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jellybean_solver.mixture.ways import Instance, Way
-from jellybean_solver.model.problem import LossKind
+from jellybean_solver.model.targets import LossKind
 
 Held = tuple[Instance, ...]
 

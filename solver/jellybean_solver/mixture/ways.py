@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from jellybean_solver.demand.demand import Demand, Network, Tiers
-from jellybean_solver.errors import SolverError
-from jellybean_solver.model.problem import LossKind
-from jellybean_solver.outcome import ACCURACY_SLACK, Selection
+from jellybean_solver.errors import OutOfTimeError, SolverError
+from jellybean_solver.model.targets import LossKind
+from jellybean_solver.outcome import ACCURACY_SLACK, Clock, Selection
 
 MOST_WAYS = 60_000  # columns; HiGHS takes seconds for their relaxation
 
@@ -42,32 +42,57 @@ class Way:
         return of[0] in self.tiers if kind is LossKind.SITE else kind is LossKind.LINK and of in self.crosses
 
 
-def all_ways(network: Network, least: float | None, *, measured: bool = True) -> tuple[Way, ...]:
-    """All ways whose accuracy is at least `least` percent. SolverError for more than `MOST_WAYS`.
+class TooManyWaysError(SolverError):
+    """A problem has more ways than a program can have columns."""
 
-    `measured`: only those whose accuracy is known; else it is 0 where it is not.
+
+def all_ways(
+    network: Network, least: float | None, *, measured: bool = True, limit: Clock = Clock()
+) -> tuple[Way, ...]:
+    """All ways whose accuracy is at least `least` percent. TooManyWaysError for more than `MOST_WAYS`.
+
+    `measured`: only those whose accuracy is known; else it is 0 where it is not. OutOfTimeError at the `limit`.
     """
     found: list[Way] = []
-    for way in _ways(network, least, measured or least is not None):
-        found.append(way)
-        if len(found) > MOST_WAYS:
-            raise SolverError(
-                f"more than {MOST_WAYS:,} selections and tiers are too many to mix variants among: plan without "
-                "a mean accuracy, or with fewer variants, tiers or operators"
-            )
+    for selection, accuracy in _selections(network, least, measured or least is not None, limit):
+        for way in _ways_of(network.settled(selection), selection, accuracy):
+            found.append(way)
+            if len(found) > MOST_WAYS:
+                raise TooManyWaysError(_too_many(network))
     return tuple(found)
 
 
-def _ways(network: Network, least: float | None, measured: bool) -> Iterator[Way]:
-    accuracy = network.problem.accuracy
-    for variants in itertools.product(*(network.runnable[name] for name in network.names)):
-        selection = dict(zip(network.names, variants, strict=True))
-        value = accuracy.value(selection)
-        if value is None and measured:
-            continue
-        reached = 0.0 if value is None else value
-        if least is None or reached >= least - ACCURACY_SLACK:
-            yield from _ways_of(network.settled(selection), selection, reached)
+def _too_many(network: Network) -> str:
+    """The reason, with what leads to fewer ways."""
+    mixes = network.problem.may_mix
+    use, without = ("mix variants among", "a mean accuracy") if mixes else ("plan for losses with", "`survive`")
+    return (
+        f"more than {MOST_WAYS:,} selections and tiers are too many to {use}: plan without {without}, or with fewer "
+        "variants, tiers or operators"
+    )
+
+
+def _selections(
+    network: Network, least: float | None, measured: bool, limit: Clock
+) -> Iterator[tuple[Selection, float]]:
+    """Selections with their accuracy. Variants are chosen one by one, as long as the rest may reach the accuracy."""
+    accuracy, names = network.problem.accuracy, network.names
+
+    def extended(chosen: dict[str, str]) -> Iterator[tuple[Selection, float]]:
+        if limit.left() == 0.0:
+            raise OutOfTimeError("time ended while the selections of variants were listed; allow more time")
+        is_complete = len(chosen) == len(names)
+        most = accuracy.value(chosen) if is_complete else accuracy.upper_bound(chosen) if measured else None
+        if measured and (most is None or (least is not None and most < least - ACCURACY_SLACK)):
+            return
+        if is_complete:
+            yield chosen, 0.0 if most is None else most
+            return
+        name = names[len(chosen)]
+        for variant in network.runnable[name]:
+            yield from extended({**chosen, name: variant})
+
+    return extended({})
 
 
 def _ways_of(network: Network, selection: Selection, accuracy: float) -> Iterator[Way]:

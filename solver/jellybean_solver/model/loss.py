@@ -7,12 +7,14 @@ spread any more, as a worker may be missing in the round.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jellybean_solver.model.plan import Plan, Route
-from jellybean_solver.model.problem import LossKind, Problem, Terms
+from jellybean_solver.model.problem import Problem, Terms
 from jellybean_solver.model.stated_figures import with_figures
+from jellybean_solver.model.targets import LossKind
 
 REHEARSED = 1e-4  # of all requests take the routes of fallbacks, so that these are known to work when they are needed
 MOST_LOSSES = 12  # of workers that a judge sees; of more workers one of each group is lost, the busiest
@@ -79,24 +81,42 @@ def judged_losses(plan: Plan) -> Iterator[Loss]:
     yield from (loss for loss in every if loss.kind is not LossKind.WORKER or loss.of[0] in kept)
 
 
-def closed_routes(plan: Plan, loss: Loss) -> tuple[int, ...]:
-    """The numbers of the routes that a loss closes."""
-    return tuple(number for number, route in enumerate(plan.routes) if loss.closes(plan, route))
+class RoutesAfterLoss:
+    """Which of a plan's routes losses close, and how the requests spread then; the routes are read once."""
 
+    def __init__(self, plan: Plan) -> None:
+        self._weights = [route.weight for route in plan.routes]
+        self._planned = {fallback.lost: fallback.weights for fallback in plan.fallbacks}
+        self._through: defaultdict[tuple[LossKind, tuple[str, ...]], list[int]] = defaultdict(list)
+        tier_of = {worker.name: worker.tier for worker in plan.workers}
+        for number, route in enumerate(plan.routes):
+            used = set(route.workers.values())
+            for worker in used:
+                self._through[LossKind.WORKER, (worker,)].append(number)
+            for tier in {tier_of[worker] for worker in used}:
+                self._through[LossKind.SITE, (tier,)].append(number)
+            for pair in crossings(plan, route):
+                self._through[LossKind.LINK, pair].append(number)
 
-def weights_after(plan: Plan, loss: Loss) -> Sequence[float] | None:
-    """The weights of the plan's routes after a loss; None if no request can be answered."""
-    planned = {fallback.lost: fallback.weights for fallback in plan.fallbacks}.get(str(loss))
-    if planned:
-        return planned
-    left = [0.0 if loss.closes(plan, route) else route.weight for route in plan.routes]
-    total = sum(left)
-    return [weight / total for weight in left] if total > 0 else None
+    def closed(self, loss: Loss) -> tuple[int, ...]:
+        """The numbers of the routes that a loss closes."""
+        return tuple(self._through.get((loss.kind, loss.of), ()))
+
+    def weights(self, loss: Loss) -> Sequence[float] | None:
+        """The weights of the plan's routes after a loss; None if no request can be answered."""
+        planned = self._planned.get(str(loss))
+        if planned:
+            return planned
+        left = list(self._weights)
+        for number in self.closed(loss):
+            left[number] = 0.0
+        total = sum(left)
+        return [weight / total for weight in left] if total > 0 else None
 
 
 def plan_after(problem: Problem, plan: Plan, loss: Loss) -> Plan | None:
     """The plan after a loss, with the problem's figures; None if no request can be answered."""
-    weights = weights_after(plan, loss)
+    weights = RoutesAfterLoss(plan).weights(loss)
     if weights is None:
         return None
     taken = zip(plan.routes, weights, strict=True)

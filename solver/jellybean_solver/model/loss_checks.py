@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jellybean_solver.model.flows import edge_weights
-from jellybean_solver.model.loss import REHEARSED, Loss, closed_routes, losses, weights_after
+from jellybean_solver.model.loss import REHEARSED, Loss, RoutesAfterLoss, losses
 from jellybean_solver.model.plan import Plan, Route
 from jellybean_solver.model.problem import Problem, request_s
 from jellybean_solver.model.selection_shares import selection_on
@@ -94,15 +94,15 @@ def losses_that_break(problem: Problem, plan: Plan, tolerance: float) -> Iterato
     if not problem.slo.survives:
         return
     loads, planned = RouteLoads(problem, plan), {fallback.lost: fallback for fallback in plan.fallbacks}
+    routes = RoutesAfterLoss(plan)
     for loss in losses(plan, problem.slo.survives):
-        weights = weights_after(plan, loss)
-        if planned and (str(loss) not in planned or planned[str(loss)].closes != closed_routes(plan, loss)):
+        weights, closed = routes.weights(loss), routes.closed(loss)
+        if planned and (str(loss) not in planned or planned[str(loss)].closes != closed):
             yield loss, "the plan says of other routes that they are closed"
         if weights is None:
             yield loss, "no request is answered"
             continue
-        closed = [weight for weight, route in zip(weights, plan.routes, strict=True) if loss.closes(plan, route)]
-        if any(closed):
+        if any(weights[number] for number in closed):
             yield loss, "its fallback uses it"
         for reason in loads.complaints(weights, tolerance):
             yield loss, reason

@@ -18,11 +18,11 @@ from jellybean_solver.model.problem import (
     Edge,
     Operator,
     Problem,
-    Slo,
     Variant,
     Workflow,
     qualified_name,
 )
+from jellybean_solver.model.targets import Slo
 
 T = TypeVar("T")
 

@@ -19,7 +19,6 @@ from jellybean_solver.model.problem import (
     Link,
     Objective,
     Sharing,
-    Slo,
     Source,
     Stage,
     Terms,
@@ -27,6 +26,7 @@ from jellybean_solver.model.problem import (
     qualified_name,
     request_s,
 )
+from jellybean_solver.model.targets import Slo
 from jellybean_solver.outcome import ACCURACY_TOLERANCE, Termination, is_gap_closed, relative_gap
 
 

@@ -16,6 +16,7 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.model.evaluate import evaluate
+from jellybean_solver.model.least_cost import least_usd_per_h_of_work
 from jellybean_solver.model.plan import Certificate
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import Clock, termination_of
@@ -89,7 +90,7 @@ def _solve_within(problem: Problem, parts: Split, gap: float, limit: Clock, *, e
             f"the plan found contradicts the problem ({'; '.join(evaluation.violations[:MOST_NAMED])}; it was to cost "
             f"{found.cost - forgone:.9g} USD/h and costs {paid:.9g}); please report this problem"
         )
-    bound = min(found.bound, cost)
+    bound = min(max(found.bound, least_usd_per_h_of_work(problem)), cost)
     certificate = Certificate.of(cost, bound, termination_of(cost, bound, out_of_time=found.late, gap=gap))
     certificate = replace(certificate, forgone_usd_per_h=forgone)
     plan = replace(evaluation.stated(found.plan), certificate=certificate)

@@ -68,7 +68,7 @@ def solve_mixed(
     if first is None:
         return search.refused(explained=explained)
     if deadline is None:
-        return search.solution(first)
+        return search.solution(first, late=limit.left() == 0.0)
     return search.solve_in_time(first, deadline, solve_one)
 
 
@@ -106,7 +106,8 @@ class _MixSearch:
         self.problem, self.gap, self.limit = problem, gap, limit
         self.running, self.assignment = running, assignment
         self.network = Network(problem)
-        self.table = WayTable.of(self.network, all_ways(self.network, problem.slo.accuracy, measured=problem.may_mix))
+        ways = all_ways(self.network, problem.slo.accuracy, measured=problem.may_mix, limit=limit)
+        self.table = WayTable.of(self.network, ways)
         self.is_accuracy = problem.objective is Objective.MEAN_ACCURACY
         self.bound, self.tried = 0.0, 0
         slo = problem.slo
@@ -145,7 +146,7 @@ class _MixSearch:
         for _ in range(WITHIN_BUDGET):
             found = self.best(replace(self.goal, budget=budget), modes, below)
             if modes == NO_LIMITS and budget == self.goal.budget:
-                self.bound = found.bound
+                self.bound = max(0.0, found.bound)
             plan = None if found.mixture is None else self._plan(found.mixture)
             over = 0.0 if plan is None else plan.cost.total_usd_per_h - self.goal.budget
             if over <= LIMIT_TOLERANCE * max(1.0, abs(self.goal.budget)):
@@ -203,7 +204,8 @@ class _MixSearch:
     def refused(self, *, explained: bool) -> Solution:
         """Why no mixture meets the mean accuracy; the highest that one reaches, if other targets can be met."""
         if self.limit.left() == 0.0:
-            raise OutOfTimeError("no plan was found in the time allowed; allow more time")
+            bound = self.bound if math.isfinite(self.bound) else 0.0
+            raise OutOfTimeError("no plan was found in the time allowed; allow more time", bound)
         mean = self.problem.slo.hard_mean
         if mean is not None and not self.problem.slo.survives:
             highest = self.best(Goal(True, None, self.goal.budget)).mixture

@@ -12,6 +12,7 @@ from jellybean_solver.fleet.concurrent_milp import ConcurrentMilp
 from jellybean_solver.fleet.dispatch import cheapest_large, is_large
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.model.evaluate import Evaluation, evaluate
+from jellybean_solver.model.least_cost import least_usd_per_h_of_work
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import Clock, Outcome, Selection, Termination
@@ -116,21 +117,26 @@ def finish(
     """Build and score the plan of a search's result. SolverError if the costs of assignment and evaluation differ.
 
     With a `running` plan the certificate covers the cost including migration. This is recomputed from the two plans,
-    and must equal the assignment's cost, or be lower if the search ended without a proof.
+    and must equal the assignment's cost, or be lower if the search ended without a proof. Where time ended the matching
+    of workers it is the cost of the best matching found, whatever the assignment's.
     """
     if outcome.found is None or outcome.selection is None:
         raise SolverError("the search has no answer to make a plan of")
     draft = build_plan(network, outcome.selection, outcome.found, _certificate(outcome, outcome.value))
     evaluation = evaluate(network.problem, draft)
-    total = evaluation.cost.total_usd_per_h + (running.usd_per_h(draft) if running is not None else 0.0)
+    moved = None if running is None else running.migration(draft)
+    total = evaluation.cost.total_usd_per_h
+    if running is not None and moved is not None:
+        total += moved.total_usd / running.horizon_h
     less = outcome.value - total
     unended = running is not None and not outcome.is_conclusive
-    if abs(less) > AGREEMENT * max(1.0, abs(outcome.value)) and not (unended and less > 0):
+    may_differ = (moved is not None and moved.out_of_time) or (unended and less > 0)
+    if abs(less) > AGREEMENT * max(1.0, abs(outcome.value)) and not may_differ:
         raise SolverError(
             f"the assignment's cost of {outcome.value:.9g} USD/h and the plan's of {total:.9g} USD/h disagree; "
             "please report this problem"
         )
-    certificate = _certificate(outcome, total)
+    certificate = _certificate(outcome, total, least_usd_per_h_of_work(network.problem))
     return replace(evaluation.stated(draft), certificate=certificate), evaluation
 
 
@@ -146,8 +152,9 @@ def nothing_found(outcome: Outcome[Assignment], within: str = "") -> SolverError
     )
 
 
-def _certificate(outcome: Outcome[Assignment], objective: float) -> Certificate:
-    return Certificate.of(objective, min(outcome.bound, objective), outcome.termination)
+def _certificate(outcome: Outcome[Assignment], objective: float, least: float = 0.0) -> Certificate:
+    """The certificate of a plan. `least`: a lower bound that is known without the search."""
+    return Certificate.of(objective, min(max(outcome.bound, least), objective), outcome.termination)
 
 
 def limited(time_limit_s: float | None, clock: Callable[[], float] | None) -> Clock:

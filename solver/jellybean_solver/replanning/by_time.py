@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from jellybean_solver.migration.migration_cost import Migration, MigrationPrices, migration
 from jellybean_solver.model.plan import Plan
+from jellybean_solver.time_limit import work_limit
 
 Rates = Mapping[str, float]
 
@@ -59,8 +60,11 @@ def _waste(one: Period, two: Period, peaks: Rates) -> float:
 
 
 def change(before: Plan, after: Plan, prices: MigrationPrices) -> Migration:
-    """What changing from one plan to another takes: models that workers must load, at these prices."""
-    return migration(before, after, prices)
+    """What changing from one plan to another takes: models that workers must load, at these prices.
+
+    At the time limit of the work it is the best migration found.
+    """
+    return migration(before, after, prices, work_limit())
 
 
 def cheapest_sequence(

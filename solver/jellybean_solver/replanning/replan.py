@@ -36,6 +36,7 @@ from jellybean_solver.replanning.settings import LEAST_SAVED_SHARE
 from jellybean_solver.small.objectives import Fleet
 
 SAVING_TOLERANCE = 1e-6  # relative; a saving below it is a rounding error
+SEARCH_PART = 0.8  # of the time limit, for the search: the rest is for matching its plan's workers to the running ones
 
 
 class Verdict(StrEnum):
@@ -185,7 +186,8 @@ def replan(
     if not broken and (breach := search.check(running)) is not None:
         broken = (breach,)
     network = Network(problem)
-    start = RunningPlan(network, before, settings.prices, settings.horizon_h)
+    start = RunningPlan(network, before, settings.prices, settings.horizon_h, limit)
+    limit = limit.share(SEARCH_PART)
     kept = Replanned(Verdict.KEEP, settings, running, broken, None, None, None, 0.0, 0, objective=problem.objective)
     if has_many_workflows(problem):
         return _beside_new(problem, kept, start, search, limit)

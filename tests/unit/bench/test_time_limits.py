@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import pytest
 
+from jellybean.bench.load_settings import LEAST_WINDOW_S, LoadSettings
 from jellybean.bench.result import BenchResult
 from jellybean.bench.sampling_range import highest_rate_range, sampling_ranges
-from jellybean.bench.target import LEAST_WINDOW_S, LoadSettings, Target
+from jellybean.bench.target import Target
 from jellybean.cli.serving.bench_workflows import cut_short_notes
 from jellybean_solver import Arrivals, OutOfTimeError, limited_work, solve
 from tests.support.small_problems import box, operator, problem, variant

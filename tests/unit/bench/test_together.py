@@ -12,7 +12,7 @@ import pytest
 
 from jellybean.bench import BenchResult, bench_together, together
 from jellybean.bench.load import due_times
-from jellybean.bench.target import LoadSettings
+from jellybean.bench.load_settings import LoadSettings
 from jellybean.bench.together import workflow_seed
 from jellybean_solver import Arrivals
 

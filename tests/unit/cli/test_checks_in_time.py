@@ -17,10 +17,10 @@ from jellybean.cli.pipeline import partition as partition_command
 from jellybean.cli.planning import diff as diff_command
 from jellybean.cli.planning import profile as profile_command
 from jellybean_agent.execution import load_check
-from jellybean_solver import limited_work, solve, to_document
+from jellybean_solver import limited_work, to_document
+from tests.support.hosting_plans import FLEETS, hosting
 from tests.support.paths import PUBLISHED
 from tests.support.silent_process import silent_process
-from tests.support.small_problems import box, operator, problem, variant
 
 LIMIT = ("--time-limit", "1min")
 Over = Callable[[ModuleType], None]
@@ -93,14 +93,13 @@ def test_profile_keeps_what_it_measured_and_says_what_is_missing(
     assert (digits / "profiles.yaml").read_bytes() == before
 
 
-def test_diff_says_that_workers_were_paired_in_order(
+def test_diff_says_that_workers_were_not_matched_exactly(
     tmp_path: Path, over: Over, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    both = [operator(name, ["camera"], variant("x", {"box": 0.2})) for name in "ab"]
-    paths = [tmp_path / "few.json", tmp_path / "many.json"]
-    for path, rate in zip(paths, (2.0, 20.0), strict=True):
-        plan = solve(problem(*both, pools=[box(9)], rate_per_s=rate)).plan
-        assert plan is not None
+    sets = FLEETS["one model in common"]
+    paths = [tmp_path / "one.json", tmp_path / "two.json"]
+    for side, path in enumerate(paths):
+        plan = hosting({f"box-{number}": sets(number)[side] for number in range(70)})
         path.write_text(json.dumps(to_document(plan)), encoding="utf-8")
     assert run(["diff", *map(str, paths), *LIMIT]) == 1
     assert "the time limit" not in capsys.readouterr().err

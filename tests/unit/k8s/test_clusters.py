@@ -216,8 +216,8 @@ clusters:
 relay: {address: "relay.example:30443", service: {type: NodePort}, cpu: 1, cpu_limit: 2}
 """
 WRONG = [
-    ("relay.example:30443", "relay.example", "relay.address: .*is not HOST:PORT"),
-    ("relay.example:30443", "relay.example:99999", "relay.address: .*is not HOST:PORT"),
+    ("relay.example:30443", "relay.example", "relay.address: .*is no address: write HOST:PORT"),
+    ("relay.example:30443", "relay.example:99999", "relay.address: .*is no address: write HOST:PORT"),
     ("relay.example:30443", "relay.example:443", "30000 to 32767"),
     ("cpu_limit: 2", "cpu_limit: 0.5", "cpu_limit 0.5 is below the request"),
     ("{tiers: [edge], sites: [edge-1]}", "{tiers: [edge], contxt: x}", "contxt"),

@@ -25,6 +25,7 @@ from jellybean.planning.simulation import (
     MAX_RUNS_PER_REQUEST,
     MOST_PER_S,
     first_rate_per_s,
+    is_search_limit,
     simulate_plan,
     sustained_rate,
     window_s,
@@ -270,6 +271,8 @@ def test_no_rate_is_sought_above_what_serving_carries(pages: Path) -> None:
     )
     assert sustained_rate(tiny, 0, None) == pytest.approx(MOST_PER_S)
     assert first_rate_per_s(tiny) == 2.0
+    assert is_search_limit(tiny, MOST_PER_S)
+    assert not is_search_limit(tiny, 0.99 * MOST_PER_S)
 
 
 def test_a_command_with_a_limit_that_is_over_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

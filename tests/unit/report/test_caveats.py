@@ -13,7 +13,7 @@ from rich.console import Console
 
 from jellybean.bench import LATE, BenchResult
 from jellybean.bench.result import Counts, verdict_of
-from jellybean.bench.target import saturation_result
+from jellybean.bench.saturation import saturation_result
 from jellybean.cli.console import collected_warnings, warn
 from jellybean.cli.serving.measure import bench_table
 from jellybean.report import Store, build_report, render_html, to_table

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from jellybean.report import Report, Store, build_report
+from jellybean.report import Report, Store, build_report, render_html
 from jellybean.report.breakdown import break_down
 from jellybean.report.comparison import ComparisonVerdict, SloState
 from jellybean.report.headline import HeadlineLevel
+from jellybean.report.history import history
 from jellybean_solver import JellyBeanError, Plan
 from tests import report_plans as plans
 
@@ -59,6 +60,27 @@ def test_as_predicted(tmp_path: Path) -> None:
     assert {slo.metric: slo.measured_state for slo in report.slos} == dict.fromkeys(
         ("accuracy", "latency_p99_s", "cost_usd_per_h"), SloState.MET
     )
+
+
+@pytest.mark.parametrize(
+    ("measured", "verdict"),
+    [(90.0, ComparisonVerdict.WITHIN), (23.0, ComparisonVerdict.WITHIN), (12.0, ComparisonVerdict.LOWER)],
+)
+def test_a_highest_rate_at_which_the_search_ended_is_at_least_that(
+    tmp_path: Path, measured: float, verdict: ComparisonVerdict
+) -> None:
+    plan = plans.digits()
+    prediction = plans.prediction(plan, highest_rate_is_limit=True)
+    report = _report(tmp_path, plan, {"highest_rate_per_s": measured}, prediction=prediction)
+    found = report.comparison("highest_rate_per_s")
+    assert (found.predicted_at_least, found.verdict) == (True, verdict)
+    assert found.shown_prediction.startswith("at least 22.8")
+    (compared,) = (one for one in report.to_json()["comparisons"] if one["metric"] == "highest_rate_per_s")
+    assert compared["predicted_at_least"]
+    assert not any(one.predicted_at_least for one in report.comparisons if one is not found)
+    assert "at least 22.8" in render_html(report)
+    entries = history(Store.of(tmp_path / plan.name).history(), ())
+    assert any("highest rate at least 22.8" in entry.text for entry in entries)
 
 
 @pytest.mark.parametrize(
@@ -287,8 +309,8 @@ JSON_SHAPE = {
     "headline": ["level", "reasons", "title"],
     "cost_by": ["flows", "links", "operators", "tiers", "traffic"],
     "comparisons": [
-        "difference", "measured", "metric", "predicted", "predicted_between", "ratio", "sampled_between",
-        "tolerance", "verdict",
+        "difference", "measured", "metric", "predicted", "predicted_at_least", "predicted_between", "ratio",
+        "sampled_between", "tolerance", "verdict",
     ],
     "slos": ["measured", "measured_state", "metric", "predicted", "predicted_state", "target"],
     "placements": ["batch", "count", "load", "operator", "pool", "rate_per_s", "sites", "tier", "variant"],
@@ -327,6 +349,7 @@ def test_json_keeps_its_shape(tmp_path: Path) -> None:
     assert found["comparisons"][4] | {"ratio": None, "difference": None} == {
         "metric": "latency_p50_s", "predicted": 0.061, "measured": 0.066, "difference": None, "ratio": None,
         "tolerance": 0.25, "verdict": "within", "predicted_between": None, "sampled_between": None,
+        "predicted_at_least": False,
     }  # fmt: skip
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from jellybean_agent.inference.models import ModelCounters, ServedModel
 from jellybean_agent.tensors.ports import TensorPort
 from jellybean_protos.agent.v1 import agent_pb2
 from tests.support.ports import free_port
+from tests.support.simulated_time import run_in_simulated_time
 
 WORKFLOW = "tiny"
 PATH = "/v2/models/m/infer"
@@ -184,3 +186,28 @@ async def served(
         limits=replace(PORT_LIMITS[ListeningPort.HTTP], **limits),
     ):
         yield found
+
+
+def run(
+    test: Callable[[Served], Awaitable[None]],
+    run_loop: Callable[[Callable[[], Coroutine[Any, Any, None]]], None] = lambda body: asyncio.run(body()),
+    **settings: Any,
+) -> None:
+    async def body() -> None:
+        async with served(**settings) as port, asyncio.timeout(60):
+            await test(port)
+
+    run_loop(body)
+
+
+def run_in_simulated_loop(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """For tests of pauses: those of a busy machine are none. Bytes of this machine take no real 20 ms."""
+    run_in_simulated_time(body, in_flight_s=0.02)
+
+
+def gzipped(data: bytes) -> bytes:
+    """The data as gzip, with the same bytes each time."""
+    return gzip.compress(data, mtime=0)
+
+
+ZEROS = gzipped(bytes(2**23))  # 8 MiB in 8 KiB

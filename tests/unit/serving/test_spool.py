@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -310,3 +311,26 @@ def test_what_was_put_survives_a_kill(tmp_path: Path) -> None:
         assert all(answered for answered, _ in states[:10])
 
     run(path, test)
+
+
+DAMAGES: dict[str, Callable[[sqlite3.Connection, Path], None]] = {
+    "no column": lambda database, path: database.executescript("DROP TABLE answers; CREATE TABLE answers (id TEXT)"),
+    "a view": lambda database, path: database.executescript(
+        "DROP TABLE requests; CREATE VIEW requests AS SELECT 1 AS number, NULL AS digest, id FROM missing"
+    ),
+    "no database": lambda database, path: path.write_bytes(b"text " * 1000) and None,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_named_and_left_closed(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "spool.db"
+    Spool.open(path, 1000).close()
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        DAMAGES[damage](database, path)
+    threads = threading.active_count()
+    with pytest.raises(StatusError, match=r"spool\.db: "):
+        Spool.open(path, 1000)
+    assert threading.active_count() == threads
+    opened = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    assert [name for name in opened if name.startswith(str(path))] == []

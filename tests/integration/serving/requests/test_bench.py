@@ -17,7 +17,8 @@ from rich.table import Table
 
 from jellybean.bench import measure_hop
 from jellybean.bench.heldout import HeldOut
-from jellybean.bench.target import LoadSettings, Target
+from jellybean.bench.load_settings import LoadSettings
+from jellybean.bench.target import Target
 from jellybean.cli.serving.measure import bench_table
 from jellybean.serving import NotRunningError, OutcomeKind, ServingError
 from jellybean.serving.local import launcher, replace_plan

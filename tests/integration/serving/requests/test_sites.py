@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from jellybean.bench.heldout import HeldOut
-from jellybean.bench.target import LoadSettings, Target
+from jellybean.bench.load_settings import LoadSettings
+from jellybean.bench.target import Target
 from jellybean.serving import Client, Running
 from jellybean.serving.gateway.plans.route_choice import SiteRouteDrawer
 from jellybean_agent import plan_view

@@ -17,13 +17,13 @@ from jellybean_agent.system.addresses import (
     client_network,
     is_every_address,
     is_loopback,
-    join_address,
     listening_sockets,
     parse_address,
     peer_host,
     peer_name,
     peer_network,
 )
+from jellybean_protos.addresses import join_address
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,12 @@ import pytest
 from jellybean.serving import NotRunningError, RequestError, RunState, is_serving_joined, read_state, running_state
 from jellybean.serving.errors import AlreadyRunningError, KeptError
 from jellybean.serving.run_folder import claim_run_folder
+from jellybean.serving.run_locks import is_launch_locked, launch_lock
 from jellybean.serving.run_processes import KEEPER_MODULE
 from jellybean.serving.run_state import (
     ProcessState,
     clear_state,
     failing,
-    is_launch_locked,
-    launch_lock,
     mark_drained,
     naming_failing,
     state_path,

@@ -22,7 +22,7 @@ from jellybean_solver import (
     SolverError,
     baselines,
     evaluate,
-    greedy_solution,
+    quick_solution,
     solve,
     solve_cut,
 )
@@ -141,7 +141,7 @@ def crossing_problem(bandwidth_bytes_per_s: float) -> Problem:
 @pytest.mark.parametrize(("bandwidth", "where"), [(1e9, {"box", "gpu"}), (1e5, {"gpu"})])
 def test_a_plan_of_the_greedy_rule_keeps_the_bandwidth(bandwidth: float, where: set[str]) -> None:
     case = crossing_problem(bandwidth)
-    solution, best = greedy_solution(case, Clock()), solve(case).plan
+    solution, best = quick_solution(case, Clock()), solve(case).plan
     assert solution is not None and solution.plan is not None and best is not None
     assert {worker.pool for worker in solution.plan.workers} == where
     assert not evaluate(case, solution.plan).complaints
@@ -154,7 +154,7 @@ def test_what_one_search_has_proven_bounds_the_greedy_plan() -> None:
     case = crossing_problem(1e9)
     best = solve(case).plan
     assert best is not None
-    solution = greedy_solution(case, Clock(), best.cost.total_usd_per_h)
+    solution = quick_solution(case, Clock(), best.cost.total_usd_per_h)
     assert solution is not None and solution.certificate is not None
     assert solution.certificate.bound == pytest.approx(best.cost.total_usd_per_h)
 
@@ -181,7 +181,7 @@ def test_a_greedy_plan_of_whole_models_is_not_proven_cheaper_than_one_with_a_cut
     with pytest.raises(OutOfTimeError) as late:
         solve_cut(case, cuts, SolveOptions(0.0, 0.0, lambda: 0.0))
     assert late.value.bound > 0.0
-    solution = greedy_solution(case, Clock(), late.value.bound, cuts=cuts)
+    solution = quick_solution(case, Clock(), late.value.bound, cuts=cuts)
     assert solution is not None and solution.certificate is not None
     cost = best.cost.total_usd_per_h
     assert solution.certificate.bound <= cost * (1 + 1e-9) < solution.certificate.objective
@@ -190,7 +190,7 @@ def test_a_greedy_plan_of_whole_models_is_not_proven_cheaper_than_one_with_a_cut
 
 def test_the_greedy_rule_has_no_plan_where_no_link_is_wide_enough() -> None:
     case = crossing_problem(1e2)
-    assert greedy_solution(case, Clock()) is None
+    assert quick_solution(case, Clock()) is None
 
 
 @pytest.mark.parametrize("counts", [(40, 0), (3, 40), (2, 1)])
@@ -201,7 +201,7 @@ def test_the_greedy_rule_takes_many_workers_of_several_pools(counts: tuple[int, 
         operator("a", ["camera"], variant("x", {"box": 3.0, "gpu": 1.0})),
         pools=[box(small, 0.1, Sharing.EXCLUSIVE), gpu(large, 0.5, Sharing.EXCLUSIVE)],
     )
-    solution = greedy_solution(case, Clock())
+    solution = quick_solution(case, Clock())
     if counts == (2, 1):
         assert solution is None
         return

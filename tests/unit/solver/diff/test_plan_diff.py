@@ -2,59 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
 from jellybean_solver import (
     Clock,
-    Cost,
-    Edge,
     Link,
     MigrationPrices,
     ModelRef,
     Plan,
-    PlannedWorker,
-    Route,
     ServiceTime,
-    Sharing,
-    Source,
-    limited_work,
     plan_diff,
 )
 from jellybean_solver.migration.migration_cost import migration
 from jellybean_solver.migration.plan_matching import hosted_models, match_workers
 from tests import report_plans
-from tests.planned import planned_operator
-
-
-def hosting(workers: Mapping[str, Sequence[str]], variants: Mapping[str, str] | None = None) -> Plan:
-    """A plan whose workers (`pool-1`) hold these operators; what flows is of no interest."""
-    names = sorted({name for names in workers.values() for name in names})
-    pools = {worker.rsplit("-", 1)[0] for worker in workers}
-    service = dict.fromkeys(pools, ServiceTime(0.01, 0.01))
-    operators = tuple(
-        replace(
-            planned_operator(name, (Edge("camera", name),), (variants or {}).get(name, "v"), 10.0, service),
-            memory_bytes=dict.fromkeys(pools, 100.0),
-            model=ModelRef(f"{name}.onnx", "ab" * 32),
-        )
-        for name in names
-    )
-    planned = tuple(
-        PlannedWorker(worker, worker.rsplit("-", 1)[0], "edge", 1.0, Sharing.SHARED, dict.fromkeys(held, 1.0), 0.1)
-        for worker, held in workers.items()
-    )
-    route = {name: next(worker for worker, held in workers.items() if name in held) for name in names}
-    return replace(
-        report_plans.one_worker(),
-        sources=(Source("camera", "edge", 10.0, 1.0),),
-        operators=operators,
-        workers=planned,
-        routes=(Route(1.0, route),),
-        cost=Cost(float(len(workers)), 0.0),
-    )
+from tests.support.hosting_plans import FLEETS, hosting
 
 
 @pytest.mark.parametrize("plan", [report_plans.vqa(), report_plans.digits(), report_plans.large()])
@@ -154,17 +118,28 @@ CROSSWISE = [
 
 
 @pytest.mark.parametrize(("before", "after"), CROSSWISE)
-def test_a_migration_costs_the_same_at_the_time_limit(
+def test_the_workers_of_a_few_groups_are_matched_exactly_at_any_time(
     before: dict[str, list[str]], after: dict[str, list[str]]
 ) -> None:
     one, two, prices = hosting(before), hosting(after), MigrationPrices(1.0, 0.0)
-    free = migration(one, two, prices)
-    with limited_work(0.0, lambda: 0.0):
-        assert migration(one, two, prices) == free
-    late, exact = plan_diff(one, two, limit=OVER), plan_diff(one, two)
+    assert migration(one, two, prices, OVER) == migration(one, two, prices)
+    assert plan_diff(one, two, limit=OVER) == plan_diff(one, two)
+
+
+@pytest.mark.parametrize("kind", FLEETS)
+def test_at_the_time_limit_many_unlike_workers_are_matched_by_what_they_keep(kind: str) -> None:
+    sets, count, prices = FLEETS[kind], 70, MigrationPrices(1.0, 0.0)
+    one = hosting({f"box-{i}": sets(i)[0] for i in range(count)})
+    two = hosting({f"box-{count - i}": sets(i)[1] for i in range(count - 5)})
+    late, exact = migration(one, two, prices, OVER), migration(one, two, prices)
     assert (late.out_of_time, exact.out_of_time) == (True, False)
-    assert sum(len(change.load) for change in exact.workers) == free.replicas
-    assert sum(len(change.load) for change in late.workers) > free.replicas
+    assert late.kept + late.replicas == exact.kept + exact.replicas
+    assert exact.total_usd <= late.total_usd
+    assert late.kept >= exact.kept / 2  # a greedy matching has at least half of the greatest value
+    assert late.kept >= count - 5  # that of any pairs
+    matching = match_workers(one, two, None, OVER)
+    paired = [[worker.name for worker in side if worker is not None] for side in zip(*matching.pairs, strict=True)]
+    assert [len(set(names)) for names in paired] == [len(names) for names in paired] == [count, count - 5]
 
 
 @pytest.mark.parametrize(

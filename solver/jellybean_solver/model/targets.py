@@ -1,0 +1,70 @@
+"""Targets of a plan: accuracy, p99 latency, budget, and what it must do without."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class LossKind(StrEnum):
+    """What a plan can be asked to do without, one at a time.
+
+    SITE: all workers of a tier in one place, where no source is; LINK: the way from one tier to another.
+    """
+
+    WORKER = "worker"
+    SPOT_WORKER = "spot worker"
+    SITE = "site"
+    LINK = "link"
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Targets; None: no target.
+
+    `accuracy`: of the selection that any request gets. `mean_accuracy`: of all requests together; it lets a plan mix
+    variants (mixture/). `survives`: what may be lost, one at a time, while everything else holds (loss.py).
+    `penalty_usd_per_h`: the mean accuracy is soft, and each percent point below it counts so much; None: it is hard.
+    `soft_latency_p99_s`: a p99 latency that a plan may exceed, where each second above it counts
+    `latency_penalty_usd_per_h_per_s`; `latency_p99_s` is then None, so that no plan is refused for it.
+    """
+
+    accuracy: float | None = None
+    latency_p99_s: float | None = None
+    budget_usd_per_h: float | None = None
+    mean_accuracy: float | None = field(default=None, metadata={"said": "if it is stated"})
+    survives: tuple[LossKind, ...] = field(default=(), metadata={"said": "if anything may be lost"})
+    penalty_usd_per_h: float | None = field(default=None, metadata={"said": "if the mean accuracy is soft"})
+    soft_latency_p99_s: float | None = field(default=None, metadata={"said": "if the p99 latency is soft"})
+    latency_penalty_usd_per_h_per_s: float | None = field(default=None, metadata={"said": "if the p99 latency is soft"})
+
+    @property
+    def accuracy_of_plan(self) -> float | None:
+        """What a plan's accuracy, the mean of all requests, must reach."""
+        stated = [target for target in (self.accuracy, self.hard_mean) if target is not None]
+        return max(stated, default=None)
+
+    @property
+    def hard_mean(self) -> float | None:
+        """The mean accuracy that a plan must reach; None if there is none, or it is soft."""
+        return self.mean_accuracy if self.penalty_usd_per_h is None else None
+
+    @property
+    def is_soft(self) -> bool:
+        """True if a target is soft, so that certificates are of cost and penalties together."""
+        return self.penalty_usd_per_h is not None or self.soft_latency_p99_s is not None
+
+    def latency_penalty(self, p99_s: float) -> float:
+        """USD per hour that a plan of a p99 latency counts for what it exceeds the soft target."""
+        if self.soft_latency_p99_s is None or self.latency_penalty_usd_per_h_per_s is None:
+            return 0.0
+        return self.latency_penalty_usd_per_h_per_s * max(0.0, p99_s - self.soft_latency_p99_s)
+
+    def penalty(self, accuracy: float | None) -> float:
+        """USD per hour that a plan of a mean accuracy counts for what it lacks of the soft target."""
+        if self.penalty_usd_per_h is None or self.mean_accuracy is None:
+            return 0.0
+        return self.penalty_usd_per_h * max(0.0, self.mean_accuracy - (accuracy or 0.0))
+
+
+NO_TARGETS = Slo()
