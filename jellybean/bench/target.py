@@ -48,6 +48,7 @@ from jellybean_solver import (
     highest_sustained,
     is_sustained,
     nearest_rank,
+    rate_text,
     work_limit,
 )
 
@@ -361,14 +362,16 @@ class Target:
         def measure(rate: float) -> BenchResult:
             if self.in_time(settings, rate).duration_s < window_s:
                 raise OutOfTimeError("no window was measured in the time allowed; allow more time")
-            progress(len(probes), max(7, len(probes) + 1), f"{rate:.4g}/s")
+            progress(len(probes), max(7, len(probes) + 1), rate_text(rate, 4))
             probes.append(self.measure(rate, settings))
             self._await_quiet()
             return probes[-1]
 
         def probe(rate: float) -> bool:
             if rate < guess / _MIN_PART:
-                raise ServingError(f"not even {rate * 2:.3g}/s is sustained: see `jellybean bench` for what fails")
+                raise ServingError(
+                    f"not even {rate_text(rate * 2, 3)} is sustained: see `jellybean bench` for what fails"
+                )
             result = measure(rate)
             if not result.sustained and rate < guess:  # measure again: it may have been a stall of this machine
                 result = measure(rate)
@@ -441,7 +444,7 @@ def saturation_result(highest: float, planned: float, probes: Sequence[BenchResu
     best = max((probe for probe in probes if probe.sustained), key=lambda probe: probe.rate_per_s)
     late = {name: max(probe.late.get(name, 0.0) for probe in probes) for probe in probes for name in probe.late}
     at_least = "at least " if ended else ""
-    verdict = f"highest sustained rate {at_least}{highest:.4g}/s; the plan was made for {planned:.4g}/s"
+    verdict = f"highest sustained rate {at_least}{rate_text(highest, 4)}; the plan was made for {rate_text(planned, 4)}"
     return dataclasses.replace(
         best,
         highest_rate_per_s=highest,
@@ -457,7 +460,7 @@ def saturation_result(highest: float, planned: float, probes: Sequence[BenchResu
 def _unfinished(planned: float, probes: Sequence[BenchResult]) -> BenchResult:
     """The result of a bisection that the time limit ended. OutOfTimeError if no rate was sustained."""
     refused = sorted(probe.rate_per_s for probe in probes if not probe.sustained)
-    tried = ", ".join(f"{rate:.4g}/s" for rate in refused)
+    tried = ", ".join(rate_text(rate, 4) for rate in refused)
     sustained = [probe.rate_per_s for probe in probes if probe.sustained]
     if not sustained:
         raise OutOfTimeError(f"the time limit ended the search; not sustained: {tried}. Allow more time")
