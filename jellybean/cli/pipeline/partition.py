@@ -17,6 +17,7 @@ from jellybean.cli.times import TimeLimit, command_limit
 from jellybean.documents.training import TRAINING_FILE
 from jellybean.documents.training.plan import PlannedStage, objective_hint, reason_against_training
 from jellybean.errors import InfeasibleError, OutOfTimeError
+from jellybean.folders import write_output
 from jellybean.quantities import did_you_mean, quoted
 from jellybean_solver import SolverError
 from jellybean_solver.pipeline import (
@@ -103,7 +104,7 @@ def profile_command(
     else:
         profiled = profile_model(model, inputs=inputs, seconds=seconds)
     if out_ is not None:
-        out_.write_text(profiled.to_text(), encoding="utf-8")
+        write_output(out_, profiled.to_text())
         say(f"wrote {out_}; next: jellybean pipeline plan {out_}")
     if json:
         print_json(profiled.to_json())
@@ -189,7 +190,7 @@ def plan_command(
         partitioned = options.partition(graph, links)
     record = partition_json(graph, partitioned, options.iteration)
     if out_ is not None:
-        out_.write_text(json_module.dumps(record, indent=2) + "\n", encoding="utf-8")
+        write_output(out_, json_module.dumps(record, indent=2) + "\n")
         reason = reason_against_training(PlannedStage.model_validate(stage) for stage in record["stages"])
         say(f"wrote {out_}; {reason or f'to train it: `plan: {out_.name}` in training.yaml'}")
     if json:
