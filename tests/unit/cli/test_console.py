@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from rich.console import Group
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from jellybean.cli import run
+from jellybean.cli import console, run
 from jellybean.cli.console import errors, out, print_json, print_texts, warn
 
 
@@ -44,3 +46,30 @@ def test_what_a_usage_error_quotes_sends_no_code(capsys: pytest.CaptureFixture[s
     assert run(["up", "nowhere", "--allow-python", "\x1b[2J"]) == 2
     written = capsys.readouterr()
     assert "\x1b[2J" not in written.err and "--allow-python" in written.err
+
+
+def test_no_line_of_a_table_is_padded_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("name", "note", box=None)
+    table.add_row("a", "")
+    table.add_row("bb", "long")
+    print_texts(table, Padding(table, (0, 0, 0, 2), expand=False), Group(Text("x"), table))
+    errors.print(table)
+    out.print("as it is given  ")
+    written = capsys.readouterr()
+    *lines, last = (written.err + written.out).splitlines()
+    assert last == "as it is given  "
+    assert lines and all(line == line.rstrip() for line in lines)
+
+
+def test_a_log_gets_a_line_after_a_second_and_then_ever_fewer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(console.time, "monotonic", lambda: now_s)
+    with console.progress("work") as advance:
+        for step in range(200):
+            now_s = step * 0.5
+            advance(step, 200, f"step {step}")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "work: 2 of 200, step 2, about 99 s left"
+    assert [int(line.split()[1]) for line in lines] == [2, 6, 14, 30, 62, 122, 182]
