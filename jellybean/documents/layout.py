@@ -24,8 +24,14 @@ def document_files(directory: Path) -> dict[str, Path]:
 
 
 def profile_command(file: str | Path) -> str:
-    """The command that profiles the project of a workflow.yaml or profiles.yaml, for hints."""
-    return f"jellybean profile {shlex.quote(str(Path(file).parent))}"
+    """The command that profiles the project of a workflow.yaml or profiles.yaml, for hints.
+
+    Of one of several workflows it is that of all, which measures only what is missing or stale.
+    """
+    folder = Path(file).parent
+    if folder.parent.name == WORKFLOWS_FOLDER and shared_infrastructure_file(folder) is not None:
+        folder = folder.parent.parent
+    return f"jellybean profile {shlex.quote(str(folder))}"
 
 
 def shared_infrastructure_file(directory: Path) -> Path | None:
