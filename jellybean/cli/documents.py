@@ -282,8 +282,13 @@ def schema(
     document: Annotated[
         Schema | None, typer.Argument(metavar="[DOCUMENT]", help="One document; all by default.")
     ] = None,
+    json: Json = False,
 ) -> None:
-    """Print the JSON Schemas of the documents, for completion in editors."""
+    """Print the JSON Schemas of the documents, for completion in editors.
+
+    They are JSON in any case; with --json so are errors.
+    """
+    del json  # read with the command line, for errors
     schemas = {name.lower(): value for name, value in json_schemas().items()}
     print_json(schemas if document is None else schemas[document.value])
 
