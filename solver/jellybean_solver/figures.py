@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from itertools import pairwise
 
+SMALLEST_PLAIN = 1e-3  # below it a number of a sentence keeps its digits, whatever decimals or exponent that takes
 MOST_DECIMALS = 3  # decimals beyond the significant digits: 0.0000123 with three digits is shown as 0.000012
 USD_DECIMALS, SMALL_USD_DECIMALS, SMALL_USD = 2, 4, 0.1
 
@@ -110,8 +111,10 @@ def grouped_text(text: str) -> str:
 def plain_text(value: float, digits: int = 6) -> str:
     """A number of a sentence, with thousands apart and no zeros at the end: 24.31, 60, 38,080, 1,000,000.
 
-    It has `digits` significant digits, or more before the point.
+    It has `digits` significant digits, or more before the point. What is far below 1 has an exponent: 5e-12.
     """
+    if 0 < abs(value) < SMALLEST_PLAIN:
+        return f"{value:.{digits}g}"
     return grouped_text(without_zeros(number_text(value, digits)))
 
 

@@ -27,6 +27,8 @@ FACTORS |= {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
         (formats.rate(1e6), "1,000,000/s"),
         (rate_text(1e6), "1,000,000/s"),
         (plain_text(24.307, 4), "24.31"),
+        (plain_text(4.999e-12, 4), "4.999e-12"),
+        (plain_text(0.00025), "0.00025"),
         (plain_text(-1234.5), "-1,234.5"),
         (plain_text(float("inf")), "inf"),
         (formats.span(86_400), "24 h"),
