@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -94,6 +95,23 @@ def print_texts(*results: RenderableType) -> None:
 def say(text: str) -> None:
     """Print an informational line to stderr; see `_print_note`."""
     _print_note(text, "dim")
+
+
+def lines_of_progress(title: str) -> Advance:
+    """Progress as in a log, also on a terminal: a command that mostly takes less than a second shows no bar."""
+    return _Heartbeat(title, shows_time_left=True)
+
+
+@contextmanager
+def said_if_long(text: str) -> Iterator[None]:
+    """Say what is going on if the block takes longer than a second, and its steps are not known."""
+    timer = threading.Timer(_FIRST_PAUSE_S, say, (text,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 _COMMAND = re.compile(r"(?<= )jellybean [^;,()]*\Z")  # at the end of a note: what to run next

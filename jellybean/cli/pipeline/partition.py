@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from jellybean.cli.app import Json, checked_file, checked_picture, example
-from jellybean.cli.console import out, print_json, say
+from jellybean.cli.console import out, print_json, said_if_long, say
 from jellybean.cli.pipeline.group import MAX_ACTIONS, pipeline
 from jellybean.cli.times import TimeLimit, command_limit
 from jellybean.documents.training import TRAINING_FILE
@@ -100,9 +100,11 @@ def profile_command(
 
         if inputs is not None:
             raise typer.BadParameter(f"--inputs are for ONNX models; {model} has its data in {TRAINING_FILE}")
-        profiled = profile_training(Path(model), seconds=seconds)
+        with said_if_long(f"measuring {model}, layer by layer"):
+            profiled = profile_training(Path(model), seconds=seconds)
     else:
-        profiled = profile_model(model, inputs=inputs, seconds=seconds)
+        with said_if_long(f"measuring {model}, layer by layer"):
+            profiled = profile_model(model, inputs=inputs, seconds=seconds)
     if out_ is not None:
         write_output(out_, profiled.to_text())
         say(f"wrote {out_}; next: jellybean pipeline plan {out_}")
@@ -186,7 +188,8 @@ def plan_command(
     links = _numbers("--bandwidth", bandwidth)
     options = _Options(objective, speeds, workers, memory, schedule, microbatches, states, all_reduce)
     options.check()
-    with command_limit(time_limit):
+    searches = f"searching for the fastest partition of {len(graph.layers)} layers"
+    with said_if_long(searches), command_limit(time_limit):
         partitioned = options.partition(graph, links)
     record = partition_json(graph, partitioned, options.iteration)
     if out_ is not None:

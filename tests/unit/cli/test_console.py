@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from rich.console import Group
 from rich.padding import Padding
@@ -73,3 +75,17 @@ def test_a_log_gets_a_line_after_a_second_and_then_ever_fewer(
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "work: 2 of 200, step 2, about 99 s left"
     assert [int(line.split()[1]) for line in lines] == [2, 6, 14, 30, 62, 122, 182]
+
+
+def test_work_without_known_steps_is_said_once_it_is_long(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "_FIRST_PAUSE_S", 0.0)
+    said = threading.Event()
+    monkeypatch.setattr(console, "say", lambda text: (errors.print(text), said.set()))
+    with console.said_if_long("measuring m.onnx"):
+        assert said.wait(60.0)
+    monkeypatch.setattr(console, "_FIRST_PAUSE_S", 3600.0)
+    with console.said_if_long("short work"):
+        pass
+    assert capsys.readouterr().err == "measuring m.onnx\n"
