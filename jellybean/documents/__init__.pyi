@@ -34,6 +34,8 @@ from .layout import WORKFLOWS_FOLDER as WORKFLOWS_FOLDER
 from .layout import WORKFLOW_FILE as WORKFLOW_FILE
 from .layout import document_files as document_files
 from .layout import holds_several_workflows as holds_several_workflows
+from .layout import profile_command as profile_command
+from .layout import project_folder as project_folder
 from .layout import workflow_folders as workflow_folders
 from .locations import DocumentLocations as DocumentLocations
 from .locations import Location as Location
