@@ -34,6 +34,11 @@ _SPEED_PERIOD_S = 600.0  # the remaining time is estimated from the speed in thi
 _PADDING = re.compile(r" +$", re.MULTILINE)
 
 
+def without_padding(text: str) -> str:
+    """The text without blanks at the ends of its lines."""
+    return _PADDING.sub("", text)
+
+
 class _PrintableConsole(Console):
     """Writes the control characters of texts escaped: names and reasons may come from anywhere."""
 
@@ -43,13 +48,13 @@ class _PrintableConsole(Console):
             yield segment if is_plain else Segment(printable_lines(segment.text), segment.style)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print; without a terminal no line of a table is padded to its width. Texts are as they are given."""
-        if self.is_terminal or all(isinstance(one, str | Text) for one in objects):
+        """Print; without a terminal no line ends with blanks but those of a string, which is as it is given."""
+        if self.is_terminal or all(isinstance(one, str) for one in objects):
             super().print(*objects, **options)
             return
         with self.capture() as captured:
             super().print(*objects, **options)
-        self.file.write(_PADDING.sub("", captured.get()))
+        self.file.write(without_padding(captured.get()))
         self.file.flush()
 
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from jellybean.cli import console, run
 from jellybean.cli.console import errors, out, print_json, print_texts, warn
+from tests.support.command_line import jellybean
 
 
 def test_names_between_colons_and_in_brackets_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,6 +62,12 @@ def test_no_line_of_a_table_is_padded_without_a_terminal(capsys: pytest.CaptureF
     *lines, last = (written.err + written.out).splitlines()
     assert last == "as it is given  "
     assert lines and all(line == line.rstrip() for line in lines)
+
+
+@pytest.mark.parametrize("command", ["plan --help", "pipeline -h", "pipeline draw --devices 4 --schedule chimera"])
+def test_no_line_of_a_help_or_a_drawing_ends_with_blanks(command: str) -> None:
+    lines = jellybean(*command.split()).stdout.splitlines()
+    assert len(lines) > 4 and all(line == line.rstrip() for line in lines)
 
 
 def test_a_log_gets_a_line_after_a_second_and_then_ever_fewer(
