@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,10 @@ def test_labels_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_bytes(b"id,label\n\xff,1\n")
     told = said("label", str(tmp_path), str(tmp_path / "labels.csv"))
     assert told.endswith("labels.csv is not UTF-8 text: invalid start byte at byte 9")
+
+
+@pytest.mark.parametrize("command", [("schema", "workflow"), ("schema",), ("operator", "crd")])
+def test_what_a_machine_reads_is_json_with_the_option(command: tuple[str, ...]) -> None:
+    assert json.loads(jellybean(*command, "--json").stdout)
+    wrong = json.loads(jellybean(*command, "--json", "--nonsense", status=2).stdout)
+    assert wrong["error"]["kind"] == "usage"
