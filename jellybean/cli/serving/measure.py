@@ -423,5 +423,5 @@ def bench_table(result: BenchResult) -> Table:
     if result.cost_usd_per_h is not None:
         table.add_row("cost", f"{formats.usd(result.cost_usd_per_h)} USD/h")
     for worker, busy in result.utilisation.items():
-        table.add_row(f"utilisation {worker}", f"{busy:.0%}")
+        table.add_row(f"utilisation {worker}", formats.percent(busy))
     return table
