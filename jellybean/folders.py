@@ -115,5 +115,17 @@ def write_file(path: Path, content: str | bytes, root: Path | None = None) -> No
                 os.fchmod(number, stat.S_IMODE(path.stat().st_mode))
             file.write(content.encode() if isinstance(content, str) else content)
         partial.replace(path)
+    except OSError as error:  # those of a full disk name no file, others the partial one
+        error.filename = str(path)
+        raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_output(path: Path, content: str) -> None:
+    """Write a file that the user named, in place: it may be a link or a device. An OSError names it."""
+    try:
+        path.write_text(content, encoding="utf-8")
+    except OSError as error:
+        error.filename = str(path)
+        raise

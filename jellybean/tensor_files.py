@@ -183,5 +183,8 @@ def _explained(path: object) -> Iterator[None]:
         raise
     except (*_DAMAGED, MemoryError) as error:
         if "allow_pickle" in str(error):  # numpy's advice, which would run code from the file
-            raise InputError(f"{path} cannot be read as arrays: it holds Python objects; save numbers") from error
+            raise InputError(
+                f"{path} cannot be read as arrays: it is neither .npy nor .npz, or holds Python objects: save numbers "
+                "with numpy"
+            ) from error
         raise InputError(f"{path} cannot be read as arrays: {describe_error(error)}") from error

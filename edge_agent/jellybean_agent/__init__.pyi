@@ -61,6 +61,7 @@ from .errors import PermanentError as PermanentError
 from .errors import PlanViewError as PlanViewError
 from .errors import StatusError as StatusError
 from .errors import describe_error as describe_error
+from .errors import full_disk_text as full_disk_text
 from .errors import status_from_number as status_from_number
 from .errors import status_of as status_of
 from .execution.executor import Executor as Executor
@@ -156,6 +157,7 @@ from .security.certificates import PRIVATE_KEY_FILE as PRIVATE_KEY_FILE
 from .security.certificates import read_credentials as read_credentials
 from .security.connection_fault import ConnectionFault as ConnectionFault
 from .security.connection_fault import connection_fault as connection_fault
+from .security.connection_fault import says_cut_off as says_cut_off
 from .security.connection_fault import says_not_connected as says_not_connected
 from .security.expiry import EXPIRING_SHARE as EXPIRING_SHARE
 from .security.expiry import watch_expiry as watch_expiry

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -77,27 +79,48 @@ _FILE_WORDS = {
     errno.EACCES: "permission denied: check its owner and permissions",
     errno.EPERM: "permission denied: check its owner and permissions",
     errno.EROFS: "the file system is read-only",
-    errno.ENOSPC: "the disk is full: nothing was written",
-    errno.EDQUOT: "the disk quota is used up: nothing was written",
     errno.ENAMETOOLONG: "the name is too long",
     errno.ELOOP: "symbolic links lead round in a circle",
     errno.EMFILE: "too many files are open (see ulimit -n)",
     errno.EADDRINUSE: "the address is taken by another process: choose another port",
     errno.ENOEXEC: "is no program that runs here",
 }
+_FULL = {
+    errno.ENOSPC: "the disk is full: make room there",
+    errno.EDQUOT: "this user's disk quota is used up: make room there",
+}
 
 
-def describe_error(error: BaseException, *, name: bool = False) -> str:
+def full_disk_text(file: str | os.PathLike[str]) -> str:
+    """That a file's file system is full: `the file system /data is full (4,096 bytes left): make room there`."""
+    place = Path(os.fsdecode(file)).absolute()
+    while not os.access(place, os.F_OK):
+        place = place.parent
+    mount = place
+    while not mount.is_mount():
+        mount = mount.parent
+    usage = os.statvfs(place)
+    left = f"{usage.f_bavail * usage.f_frsize:,} bytes left"
+    left += ", but no file more can be made" if usage.f_files and not usage.f_favail else ""
+    return f"the file system {mount} is full ({left}): make room there"
+
+
+def describe_error(error: BaseException, *, name: bool = False, file: str | os.PathLike[str] | None = None) -> str:
     """One line for a person about an exception of a library or the operating system; `name`: include the file name.
 
-    An OSError is described without its errno.
+    An OSError is described without its errno. `file`: what was written, for errors that name no file themselves.
     """
     if not isinstance(error, OSError):
         return next(iter(str(error).splitlines()), "") or type(error).__name__
     if error.errno == errno.ENOENT and error.filename is None and "temporary" in (error.strerror or ""):  # tempfile's
         return "there is no folder for temporary files: set TMPDIR to one that this user may write"
     reason = _FILE_WORDS.get(error.errno or 0) or error.strerror or str(error) or type(error).__name__
-    return f"{error.filename}: {reason}" if name and error.filename is not None else reason
+    named = error.filename
+    if error.errno in _FULL:  # of a copy, what it is copied to
+        named = error.filename2 or named or file
+        named = None if isinstance(named, int) else named  # a number of an open file
+        reason = _FULL[error.errno] if named is None or error.errno == errno.EDQUOT else full_disk_text(named)
+    return f"{named}: {reason}" if name and named is not None else reason
 
 
 def status_of(error: AgentError) -> grpc.StatusCode:

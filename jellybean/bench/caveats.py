@@ -25,7 +25,7 @@ def find_caveats(
         yield (
             f"this machine was too slow or too busy to emulate the fleet: {share:.0%} of the time that {worst} was "
             "busy, its device would have been done; measured latencies contain that delay; close other programs and "
-            "measure again"
+            "measure again; if it stays so, offer less (`bench --rate-scale 0.5`), or `profile --fresh` and plan again"
         )
     if joined:
         yield (

@@ -10,6 +10,7 @@ from jellybean.bench.caveats import find_caveats
 from jellybean.bench.load import UNANSWERED
 from jellybean.bench.shown_answers import ShownAnswer
 from jellybean.display import formats
+from jellybean_solver import rate_text
 
 _OVERLOAD = (UNANSWERED, "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED")  # statuses of requests that overload causes
 
@@ -98,7 +99,7 @@ class BenchResult:
 def verdict_of(rate_per_s: float, counts: Counts, reasons: Mapping[str, int]) -> str:
     """Text that says whether the plan kept up with the load. `reasons`: reason -> number of failed requests."""
     later, unanswered = counts.answered - counts.in_time, counts.offered - counts.answered - counts.failed
-    text = f"{counts.in_time} of {counts.offered} requests answered in time at {rate_per_s:.4g}/s"
+    text = f"{counts.in_time} of {counts.offered} requests answered in time at {rate_text(rate_per_s, 4)}"
     text += f", {later} later than {formats.duration(counts.grace_s)} after the window" if later else ""
     text += f", {counts.failed} failed"
     text += f", {unanswered} not answered" if unanswered else ""

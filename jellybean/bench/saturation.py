@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from jellybean.bench.result import BenchResult
-from jellybean_solver import OutOfTimeError
+from jellybean_solver import OutOfTimeError, rate_text
 
 
 def saturation_result(highest: float, planned: float, probes: Sequence[BenchResult], ended: str = "") -> BenchResult:
@@ -18,7 +18,7 @@ def saturation_result(highest: float, planned: float, probes: Sequence[BenchResu
     best = max((probe for probe in probes if probe.sustained), key=lambda probe: probe.rate_per_s)
     late = {name: max(probe.late.get(name, 0.0) for probe in probes) for probe in probes for name in probe.late}
     at_least = "at least " if ended else ""
-    verdict = f"highest sustained rate {at_least}{highest:.4g}/s; the plan was made for {planned:.4g}/s"
+    verdict = f"highest sustained rate {at_least}{rate_text(highest, 4)}; the plan was made for {rate_text(planned, 4)}"
     return dataclasses.replace(
         best,
         highest_rate_per_s=highest,
@@ -34,7 +34,7 @@ def saturation_result(highest: float, planned: float, probes: Sequence[BenchResu
 def unfinished_result(planned: float, probes: Sequence[BenchResult]) -> BenchResult:
     """The result of a bisection that the time limit ended. OutOfTimeError if no rate was sustained."""
     refused = sorted(probe.rate_per_s for probe in probes if not probe.sustained)
-    tried = ", ".join(f"{rate:.4g}/s" for rate in refused)
+    tried = ", ".join(rate_text(rate, 4) for rate in refused)
     sustained = [probe.rate_per_s for probe in probes if probe.sustained]
     if not sustained:
         raise OutOfTimeError(f"the time limit ended the search; not sustained: {tried}. Allow more time")

@@ -50,6 +50,7 @@ from jellybean_solver import (
     highest_sustained,
     is_sustained,
     nearest_rank,
+    rate_text,
     work_limit,
 )
 
@@ -324,14 +325,16 @@ class Target:
         def measure(rate: float) -> BenchResult:
             if self.in_time(settings, rate).duration_s < window_s:
                 raise OutOfTimeError("no window was measured in the time allowed; allow more time")
-            progress(len(probes), max(7, len(probes) + 1), f"{rate:.4g}/s")
+            progress(len(probes), max(7, len(probes) + 1), rate_text(rate, 4))
             probes.append(self.measure(rate, settings))
             self._await_quiet()
             return probes[-1]
 
         def probe(rate: float) -> bool:
             if rate < guess / _MIN_PART:
-                raise ServingError(f"not even {rate * 2:.3g}/s is sustained: see `jellybean bench` for what fails")
+                raise ServingError(
+                    f"not even {rate_text(rate * 2, 3)} is sustained: see `jellybean bench` for what fails"
+                )
             result = measure(rate)
             if not result.sustained and rate < guess:  # measure again: it may have been a stall of this machine
                 result = measure(rate)

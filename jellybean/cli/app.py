@@ -14,6 +14,8 @@ from jellybean.cli.command_table import PROGRAM, CommandRow, is_group, panel_of,
 from jellybean.cli.program_help import DESCRIPTION, FIRST_STEP, VERSION_HELP, program_help, program_version
 from jellybean.errors import JellyBeanError
 
+_PYDANTIC = "Value error, "  # before the message of a wrong choice
+
 
 class InterruptedCommandError(Exception):
     """Ctrl-C in a command; raised from the KeyboardInterrupt, which Typer would take for a silent exit."""
@@ -62,7 +64,7 @@ class Commands(typer.core.TyperGroup):
         except typer.BadParameter as error:  # Typer prints it, with what it says of documents and peers
             from jellybean_agent import printable_lines
 
-            error.message = printable_lines(error.message)
+            error.message = printable_lines(error.message).replace(_PYDANTIC, "")
             raise
 
 

@@ -7,9 +7,12 @@ command; its clean-up runs as for any exit. SIGPIPE stays ignored, as sockets th
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import stat
 import sys
+from pathlib import Path
 from typing import TextIO
 
 from jellybean.cli.exit_status import EXIT_CLOSED_PIPE, EXIT_FAILURE
@@ -32,10 +35,11 @@ class _EndingWriter(io.FileIO):
         except BlockingIOError:
             raise
         except OSError as error:
+            reason = _reason(self.fileno(), error)
             self._drop()
             if self.fileno() == _STDERR:
                 return memoryview(data).nbytes  # type: ignore[arg-type]
-            print(f"the output cannot be written: {error.strerror}", file=sys.stderr)
+            print(f"the output cannot be written: {reason}", file=sys.stderr)
             raise SystemExit(EXIT_FAILURE) from None
 
     def _drop(self) -> None:
@@ -43,6 +47,16 @@ class _EndingWriter(io.FileIO):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)
+
+
+def _reason(number: int, error: OSError) -> str:
+    """Why a stream cannot be written; of a full disk, which file it goes to and where that is."""
+    if error.errno != errno.ENOSPC or not stat.S_ISREG(os.fstat(number).st_mode):
+        return str(error.strerror)
+    from jellybean_agent import full_disk_text
+
+    file = Path(f"/proc/self/fd/{number}").readlink()
+    return f"{file}: {full_disk_text(file)}"
 
 
 def end_at_closed_pipes() -> None:

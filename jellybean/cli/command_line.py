@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import sys
+from contextlib import redirect_stdout
+
 import typer
 
 from jellybean.cli.app import app
@@ -12,6 +16,7 @@ from jellybean.cli.times import note_start
 from jellybean.display.terminal import BAD, WARN
 from jellybean.termination import TerminatedError, terminated_as_interrupted
 
+HELP = frozenset({"--help", "-h"})
 # Base class of all usage errors; Typer exports only its subclass BadParameter.
 _UsageError: type[Exception] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
@@ -22,7 +27,9 @@ def run_command_line(arguments: list[str]) -> int:
     note_start()
     try:
         with command_resources(), terminated_as_interrupted():
-            return _run(arguments, as_json=as_json)
+            if HELP.isdisjoint(arguments) or sys.stdout.isatty():
+                return _run(arguments, as_json=as_json)
+            return _run_with_help(arguments, as_json=as_json)
     except BaseException as error:
         status = _report(error, as_json=as_json)
         if status is None:
@@ -52,6 +59,18 @@ def _report(error: BaseException, *, as_json: bool) -> int | None:
         print_json(failure(error))
     errors.print(text_of(error), style=BAD, soft_wrap=True)
     return status_of(error)
+
+
+def _run_with_help(arguments: list[str], *, as_json: bool) -> int:
+    """Run a command line that prints a help; without a terminal its lines are not padded to a terminal's width."""
+    from jellybean.cli.console import without_padding
+
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(printed):
+            return _run(arguments, as_json=as_json)
+    finally:
+        sys.stdout.write(without_padding(printed.getvalue()))
 
 
 def _run(arguments: list[str], *, as_json: bool) -> int:

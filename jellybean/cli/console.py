@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,8 +25,18 @@ from jellybean.termination import terminated_as_interrupted
 from jellybean_agent import printable_lines
 
 _PIPED_WIDTH = 160  # width of the output without a terminal, in characters, so that tables in a log are not cut
-_HEARTBEAT_S = 30.0
+# Without a terminal, pauses before a line of progress: the first one after a second, as work that takes no longer needs
+# none, and then ever fewer, so that a log of hours stays short.
+_FIRST_PAUSE_S, _PAUSE_S = 1.0, 30.0
 _SPEED_PERIOD_S = 600.0  # the remaining time is estimated from the speed in this window; some steps take a minute
+
+
+_PADDING = re.compile(r" +$", re.MULTILINE)
+
+
+def without_padding(text: str) -> str:
+    """The text without blanks at the ends of its lines."""
+    return _PADDING.sub("", text)
 
 
 class _PrintableConsole(Console):
@@ -35,6 +46,16 @@ class _PrintableConsole(Console):
         for segment in super().render(renderable, options):
             is_plain = segment.control or segment.text == "\n" or segment.text.isprintable()
             yield segment if is_plain else Segment(printable_lines(segment.text), segment.style)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print; without a terminal no line ends with blanks but those of a string, which is as it is given."""
+        if self.is_terminal or all(isinstance(one, str) for one in objects):
+            super().print(*objects, **options)
+            return
+        with self.capture() as captured:
+            super().print(*objects, **options)
+        self.file.write(without_padding(captured.get()))
+        self.file.flush()
 
 
 # Rich's markup and emoji codes are off, because names and paths are arbitrary text, such as "my_steps:boom: ...".
@@ -79,6 +100,23 @@ def print_texts(*results: RenderableType) -> None:
 def say(text: str) -> None:
     """Print an informational line to stderr; see `_print_note`."""
     _print_note(text, "dim")
+
+
+def lines_of_progress(title: str) -> Advance:
+    """Progress as in a log, also on a terminal: a command that mostly takes less than a second shows no bar."""
+    return _Heartbeat(title, shows_time_left=True)
+
+
+@contextmanager
+def said_if_long(text: str) -> Iterator[None]:
+    """Say what is going on if the block takes longer than a second, and its steps are not known."""
+    timer = threading.Timer(_FIRST_PAUSE_S, say, (text,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 _COMMAND = re.compile(r"(?<= )jellybean [^;,()]*\Z")  # at the end of a note: what to run next
@@ -133,7 +171,7 @@ def collected_warnings() -> Iterator[list[str]]:
 
 @contextmanager
 def progress(title: str, *, shows_time_left: bool = True, kept: str = "") -> Iterator[Advance]:
-    """A progress bar with remaining time on stderr; without a terminal, one line every `_HEARTBEAT_S` seconds.
+    """A progress bar with remaining time on stderr; without a terminal, a line after a second and then ever fewer.
 
     `shows_time_left=False`: for steps that take unlike times, or whose number is not known before.
     The bar is removed if the work fails, so that it does not precede the error message. Work that is interrupted says
@@ -214,12 +252,12 @@ class _Heartbeat:
 
     def __init__(self, title: str, shows_time_left: bool) -> None:
         self._title, self._shows_time_left, self._printed_s = title, shows_time_left, time.monotonic()
-        self._began_s = self._printed_s
+        self._began_s, self._pause_s = self._printed_s, _FIRST_PAUSE_S
 
     def __call__(self, done: float, total: float, label: str) -> None:
         now = time.monotonic()
-        if now - self._printed_s >= _HEARTBEAT_S and done < total:
-            self._printed_s = now
+        if now - self._printed_s >= self._pause_s and done < total:
+            self._printed_s, self._pause_s = now, min(2 * self._pause_s, _PAUSE_S)
             left_s = (now - self._began_s) * (total - done) / done if done > 0 else None
             left = f", about {left_s:.0f} s left" if self._shows_time_left and left_s is not None else ""
             say(f"{self._title}: {round(done)} of {round(total)}, {label}{left}")

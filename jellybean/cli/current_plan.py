@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from jellybean.cli.console import warn
+from jellybean.cli.console import said_if_long, warn
 from jellybean.documents import AnyProject
 from jellybean.planning.plan_file import current_plan, plan_options
 from jellybean.report.records import record_plan
@@ -45,7 +45,8 @@ def load_current_plan(project: AnyProject, *, anew: bool = False, what_if: bool 
 
     `what_if`: options were given, so a plan that is made again is for this command alone, and no file changes.
     """
-    plan, renewed = current_plan(project, anew=anew, writes=not what_if)
+    with said_if_long("makes the plan again where plan.json does not answer the documents"):
+        plan, renewed = current_plan(project, anew=anew, writes=not what_if)
     warn_if_replanned(project, plan, renewed, what_if=what_if)
     return plan
 

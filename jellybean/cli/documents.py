@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 from collections.abc import Mapping, Sequence, Sized
 from enum import StrEnum
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jellybean.cli.app import Directory, Json, Overrides, Stale, app, example
-from jellybean.cli.console import errors, out, print_json, say, warn
+from jellybean.cli.console import Advance, errors, lines_of_progress, out, print_json, say, warn
 from jellybean.cli.exit_status import EXIT_BAD_INPUT
 from jellybean.cli.failures import failure, status_of
 from jellybean.cli.projects import (
@@ -87,7 +88,7 @@ def validate(
             build_problem(project)
         _require_kubernetes(directory)
         with command_limit(time_limit):
-            unloaded = _require_loaded_models(project)
+            unloaded = _require_loaded_models(project, lines_of_progress("validate"))
     except DocumentError as first:
         error = _with_kubernetes(first, directory)
         todos = _todos_beside(directory, error.problems)
@@ -134,7 +135,7 @@ def validate(
     _print_todos(todos)
 
 
-def _require_loaded_models(project: AnyProject) -> list[str]:
+def _require_loaded_models(project: AnyProject, advance: Advance) -> list[str]:
     """DocumentError for models that onnxruntime here does not load, which nothing in their signatures shows.
 
     Returns the variants that the time limit of the work left out, with their files.
@@ -149,12 +150,17 @@ def _require_loaded_models(project: AnyProject) -> list[str]:
     limit = WorkLimit(lambda: work_limit().left(), lambda: OutOfTimeError("the time limit ended the load of a model"))
     problems: list[DocumentProblem] = []
     unloaded: list[str] = []
-    for part in written_projects(project).values():
+    parts = written_projects(project).values()
+    operators = [spec for part in parts for spec in part.workflow.operators.values()]
+    total = sum(files.model is not None for spec in operators for files in spec.variants.values())
+    done = itertools.count()
+    for part in parts:
         has_devices = not all(pool.worker_device.is_cpu for pool in part.infrastructure.workers.values())
         variants = ((name, spec.variants) for name, spec in part.workflow.operators.items())
         models = ((name, variant, files) for name, of in variants for variant, files in of.items() if files.model)
         for operator, variant, files in models:
             path = part.directory / (files.model or "")
+            advance(next(done), total, f"model {operator} {variant}")
             try:
                 problem = load_problem(path, files.sha256, limit) if files.sha256 and path.is_file() else None
             except OutOfTimeError:
@@ -282,8 +288,13 @@ def schema(
     document: Annotated[
         Schema | None, typer.Argument(metavar="[DOCUMENT]", help="One document; all by default.")
     ] = None,
+    json: Json = False,
 ) -> None:
-    """Print the JSON Schemas of the documents, for completion in editors."""
+    """Print the JSON Schemas of the documents, for completion in editors.
+
+    They are JSON in any case; with --json so are errors.
+    """
+    del json  # read with the command line, for errors
     schemas = {name.lower(): value for name, value in json_schemas().items()}
     print_json(schemas if document is None else schemas[document.value])
 

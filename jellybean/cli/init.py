@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jellybean.cli.app import Json, app, example
-from jellybean.cli.console import out, print_json, progress
+from jellybean.cli.console import out, print_json, said_if_long
 from jellybean.display import formats
 from jellybean.errors import JellyBeanError
 from jellybean.quantities import did_you_mean
@@ -286,8 +286,7 @@ def make_example(name: Example, directory: Path) -> None:
 
     command = [sys.executable, _MAKE]
     try:
-        with progress("init") as advance:
-            advance(0, 1, f"{name.value}: models and held-out data, about a minute")
+        with said_if_long(f"init: makes models and held-out data of {name.value}, about a minute"):
             made = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
         if made.returncode:
             lines = made.stderr.strip().splitlines() or [f"it ended with status {made.returncode}"]

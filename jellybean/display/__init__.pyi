@@ -22,6 +22,7 @@ from .pictures import SURFACE as SURFACE
 from .pictures import TINTS as TINTS
 from .pictures import WORKER as WORKER
 from .pictures import bare as bare
+from .pictures import durations as durations
 from .pictures import label_above as label_above
 from .pictures import label_beside as label_beside
 from .pictures import line_points as line_points
@@ -31,6 +32,7 @@ from .pictures import log_sizes as log_sizes
 from .pictures import require_picture as require_picture
 from .pictures import save_figure as save_figure
 from .pictures import series_style as series_style
+from .pictures import span_ticks as span_ticks
 from .terminal import GOOD as GOOD
 from .terminal import LOAD as LOAD
 from .terminal import WARN as WARN

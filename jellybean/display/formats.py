@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from jellybean_solver import duration_text, number_text, size_text, unit_text, usd_text, without_zeros
+from jellybean_solver import (
+    duration_text,
+    grouped_text,
+    number_text,
+    plain_text,
+    size_text,
+    unit_text,
+    usd_text,
+    without_zeros,
+)
 
 MISSING = "–"
 SMALL_LOAD, LEAST_LOAD = 0.005, 0.0001  # below them a load has more than two decimals, or only this bound
@@ -16,11 +25,18 @@ _DECIMAL_SIZES = (
     *((name, factor, factor) for name, factor in (("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12))),
 )
 _AXIS_UNITS = (("µs", 1e-6, 0.0), ("ms", 1e-3, 1e-3), ("s", 1.0, 1.0))
+# Units of a span of time and of an axis over it: seconds of the least span, seconds of the unit, its names.
+_SPAN_UNITS = (
+    (3 * 86_400.0, 86_400.0, "days", "d"),
+    (3 * 3600.0, 3600.0, "hours", "h"),
+    (300.0, 60.0, "minutes", "min"),
+    (0.0, 1.0, "seconds", "s"),
+)
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number as text with `digits` significant digits and without an exponent: 7.01, 0.00430, 1234."""
-    return MISSING if value is None else number_text(value, digits)
+    """A number as text with `digits` significant digits and without an exponent: 7.01, 0.00430, 1,234."""
+    return MISSING if value is None else grouped_text(number_text(value, digits))
 
 
 def usd(value: float | None) -> str:
@@ -39,6 +55,17 @@ def axis_duration(seconds: float) -> str:
         return "0 s"
     text, unit = unit_text(seconds, _AXIS_UNITS, 4)
     return f"{without_zeros(text)} {unit}"
+
+
+def span_unit(length_s: float) -> tuple[float, str]:
+    """The unit of an axis over a span of time: its seconds and its name, such as `minutes` below three hours."""
+    return next((unit_s, name) for least_s, unit_s, name, _ in _SPAN_UNITS if length_s >= least_s)
+
+
+def span(length_s: float) -> str:
+    """The length of a span of time in the unit of its axis: 24 h, 90 min, 7 d."""
+    unit_s, short = next((unit_s, short) for least_s, unit_s, _, short in _SPAN_UNITS if length_s >= least_s)
+    return f"{plain(length_s / unit_s)} {short}"
 
 
 def usd_column(values: Sequence[float]) -> tuple[str, ...]:
@@ -90,7 +117,7 @@ def size(size_bytes: float | None) -> str:
 
 def plain(value: float | None, digits: int = 4) -> str:
     """A number with `digits` significant digits and without trailing zeros: 4, 0.25, 56.5."""
-    return without_zeros(number(value, digits))
+    return MISSING if value is None else plain_text(value, digits)
 
 
 def percent(fraction: float | None) -> str:

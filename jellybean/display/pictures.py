@@ -66,6 +66,20 @@ def save_figure(figure: Any, path: Path) -> None:
     write_file(path, picture.getvalue())
 
 
+def span_ticks(axis: Any) -> None:
+    """Ticks of an axis over a span of time at whole units, some nine: every 3 of 24 hours, every 3 of 25 minutes."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(9, steps=[1, 2, 3, 5, 6, 10], integer=True))
+
+
+def durations(axis: Any) -> None:
+    """Ticks of a linear axis as durations: 0 s, 500 µs, 2.5 ms."""
+    from matplotlib.ticker import FuncFormatter
+
+    axis.set_major_formatter(FuncFormatter(lambda value, _: formats.axis_duration(value)))
+
+
 def log_durations(axis: Any) -> None:
     """Ticks of a logarithmic axis as durations, at powers of ten alone: 100 ms, 1 s, 10 s."""
     _log_ticks(axis, formats.axis_duration)

@@ -4,6 +4,8 @@ from .cascades.cascade import UNSURE as UNSURE
 from .cascades.cascade import part_name as part_name
 from .cascades.measured import profiles_of as profiles_of
 from .cascades.measured import with_cascade as with_cascade
+from .checks.foreign_files import DAMAGED as DAMAGED
+from .checks.foreign_files import foreign_format as foreign_format
 from .checks.tensors import SINGLE_ANSWER as SINGLE_ANSWER
 from .checks.tensors import read_model as read_model
 from .draft.heldout import drawn_by_init as drawn_by_init
@@ -32,6 +34,8 @@ from .layout import WORKFLOWS_FOLDER as WORKFLOWS_FOLDER
 from .layout import WORKFLOW_FILE as WORKFLOW_FILE
 from .layout import document_files as document_files
 from .layout import holds_several_workflows as holds_several_workflows
+from .layout import profile_command as profile_command
+from .layout import project_folder as project_folder
 from .layout import workflow_folders as workflow_folders
 from .locations import DocumentLocations as DocumentLocations
 from .locations import Location as Location
@@ -97,6 +101,7 @@ from .schema.provenance import VariantProvenance as VariantProvenance
 from .schema.provenance import short as short
 from .schema.reader import Tree as Tree
 from .schema.reader import read_file as read_file
+from .schema.validation import plain_message as plain_message
 from .schema.validation import validate_tree as validate_tree
 from .schema.workflow import VariantSpec as VariantSpec
 from .schema.workflow import WorkflowDocument as WorkflowDocument

@@ -14,7 +14,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from jellybean.documents.schema.reader import DocPath
 from jellybean.documents.schema.workflow import MEASURED, InputSpec, OperatorSpec, SourceSpec, WorkflowDocument
-from jellybean_solver import Edge, EdgeKind
+from jellybean_solver import Edge, EdgeKind, rate_text
 
 # Relative tolerance for equal rates at a join, so that a rounded ratio (0.333 for a third) is accepted.
 RATE_TOLERANCE = 2e-3
@@ -165,7 +165,7 @@ def _restrict(edge: Edge, *limits: tuple[str, ...] | None) -> Edge:
 
 
 def _rates_differ(name: str, inputs: tuple[InputSpec, ...], rates: list[float]) -> tuple[str, str]:
-    figures = ", ".join(f"{edge.upstream} {rate:.6g}/s" for edge, rate in zip(inputs, rates, strict=True))
+    figures = ", ".join(f"{edge.upstream} {rate_text(rate)}" for edge, rate in zip(inputs, rates, strict=True))
     hint = "a join needs one message per input and request: write a ratio that makes the rates equal, or gather: true"
     return f"{name} joins inputs whose {RATES_DIFFER}: {figures}", hint
 
@@ -176,7 +176,7 @@ def _sources_differ(name: str, origins: list[dict[str, float]]) -> tuple[str, st
     first = next(iter(rates.values()))
     if all(_close(rate, first) for rate in rates.values()):
         return None
-    figures = ", ".join(f"{source} {rate:.6g}/s" for source, rate in rates.items())
+    figures = ", ".join(f"{source} {rate_text(rate)}" for source, rate in rates.items())
     settings = " and ".join(f"sources.{source}.rate" for source in rates)
     hint = (
         f"a request has one message of each source: make {settings} equal, in all sites together (send the slower "

@@ -24,8 +24,17 @@ def document_files(directory: Path) -> dict[str, Path]:
 
 
 def profile_command(file: str | Path) -> str:
-    """The command that profiles the project of a workflow.yaml or profiles.yaml, for hints."""
-    return f"jellybean profile {shlex.quote(str(Path(file).parent))}"
+    """The command that profiles the project of a workflow.yaml or profiles.yaml, for hints.
+
+    Of one of several workflows it is that of all, which measures only what is missing or stale.
+    """
+    return f"jellybean profile {shlex.quote(str(project_folder(Path(file).parent)))}"
+
+
+def project_folder(folder: Path) -> Path:
+    """The project of a workflow's folder: DIR for DIR/workflows/NAME without a fleet of its own, else the folder."""
+    is_one_of_several = folder.parent.name == WORKFLOWS_FOLDER and shared_infrastructure_file(folder) is not None
+    return folder.parent.parent if is_one_of_several else folder
 
 
 def shared_infrastructure_file(directory: Path) -> Path | None:

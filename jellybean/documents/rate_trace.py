@@ -13,7 +13,7 @@ from pathlib import Path
 from jellybean.documents.csv_lines import cell_columns, cells_of, read_lines
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.quantities import decimal_number, did_you_mean, quoted
-from jellybean_solver import Plan, Problem, RateTrace, Source, is_of_audit, rate_trace, served_streams
+from jellybean_solver import Plan, Problem, RateTrace, Source, is_of_audit, rate_text, rate_trace, served_streams
 
 HEADER = ("time_s", "source", "rate_per_s")
 SINGLE_TIME_LENGTH_S = 60.0  # length of a trace that has one time only
@@ -120,7 +120,10 @@ def _read_row(number: int, line: str, reading: _Reading) -> None:
         return
     if rate is not None and rate > _MAX_RATE_PER_S:
         reading.problem(
-            number, columns[2], f"a rate of {rate:g}/s is too high to replay", f"at most {_MAX_RATE_PER_S:g}"
+            number,
+            columns[2],
+            f"a rate of {rate_text(rate)} is too high to replay",
+            f"at most {rate_text(_MAX_RATE_PER_S)}",
         )
         return
     if time_s is None or rate is None:
@@ -181,4 +184,4 @@ def _check_equal(
 
 def _describe_rate(name: str, row: _Row) -> str:
     where = f"line {row.line}" if row.line else "the workflow's rate, before the first row"
-    return f"{name} has {row.rate_per_s:g}/s ({where})"
+    return f"{name} has {rate_text(row.rate_per_s)} ({where})"

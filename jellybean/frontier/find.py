@@ -11,6 +11,7 @@ from pathlib import Path
 
 from jellybean.documents import Project, build_cuts, build_problem
 from jellybean.errors import JellyBeanError
+from jellybean.folders import write_output
 from jellybean.frontier.mixed import mixed_curves
 from jellybean.planning.cascades import refuse_cascades
 from jellybean.planning.deadline.after_losses import breach_after_loss
@@ -190,7 +191,7 @@ def save_plans(frontier: Frontier, folder: Path) -> tuple[Path, ...]:
     paths: list[Path] = []
     for name, plan in _plans(frontier):
         paths.append(folder / f"{name}.json")
-        paths[-1].write_text(json.dumps(to_document(plan), indent=1) + "\n", encoding="utf-8")
+        write_output(paths[-1], json.dumps(to_document(plan), indent=1) + "\n")
     return tuple(paths)
 
 

@@ -18,7 +18,7 @@ from jellybean.display.pictures import INK, SERIES, STYLE, SURFACE, bare, requir
 from jellybean.display.terminal import BAD
 from jellybean.documents import override_options
 from jellybean.errors import JellyBeanError
-from jellybean.folders import shell_text
+from jellybean.folders import shell_text, write_output
 from jellybean.frontier.changes import changes
 from jellybean.frontier.pairs import Figure, PairCurve, PairPoint
 from jellybean_solver import Plan, to_document
@@ -115,7 +115,7 @@ def save_pairs(curve: PairCurve, folder: Path) -> int:
     documents = [to_document(point.plan) for point in curve.points if point.plan is not None]
     for document in documents:
         path = folder / f"{str(document['hash'])[:12]}.json"
-        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        write_output(path, json.dumps(document, indent=1) + "\n")
     return len(documents)
 
 

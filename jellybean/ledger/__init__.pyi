@@ -1,5 +1,6 @@
 from .amounts import amount_text as amount_text
 from .amounts import apportioned as apportioned
+from .amounts import apportioned_table as apportioned_table
 from .amounts import decimals_for as decimals_for
 from .answers import KeptAnswer as KeptAnswer
 from .answers import LabelledBy as LabelledBy

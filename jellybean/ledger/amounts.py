@@ -20,15 +20,32 @@ def amount_text(usd: float) -> str:
     return f"{usd:,.{decimals_for(usd)}f}"
 
 
-def apportioned(amounts: Sequence[float], decimals: int) -> list[int]:
-    """The amounts in units of the last decimal, rounded so that their sum is the rounded sum of all.
+_SUM_ERROR = 1e-6  # units of the last decimal: far above the error of a sum, and below what is shown
 
-    The units that are left over go to those that lose most by rounding down (largest remainder method).
+
+def apportioned(amounts: Sequence[float], decimals: int, total: int | None = None) -> list[int]:
+    """The amounts in units of the last decimal, rounded so that their sum is `total`: the rounded sum by default.
+
+    The units that are left over go to those that lose most by rounding down (largest remainder method). Halves are
+    rounded up, also those that miss it by an error of their sum: other orders of the same amounts have the same sum.
     """
     unit = 10.0**decimals
-    units = [math.floor(amount * unit) for amount in amounts]
-    left = round(math.fsum(amounts) * unit) - sum(units)
+    units = [math.floor(amount * unit + _SUM_ERROR) for amount in amounts]
+    if total is None:
+        total = math.floor(math.fsum(amounts) * unit + 0.5 + _SUM_ERROR)
+    left = total - sum(units)
     order = sorted(range(len(amounts)), key=lambda index: units[index] - amounts[index] * unit)
     for index in order[:left]:
         units[index] += 1
     return units
+
+
+def apportioned_table(rows: Sequence[Sequence[float]], decimals: int) -> list[list[int]]:
+    """Rows of amounts in units of the last decimal: they, the columns and the sum of all add up.
+
+    The columns' sums depend on nothing but the amounts' sums, so that other divisions of the same cost have them too.
+    """
+    columns = list(zip(*rows, strict=True))
+    totals = apportioned([math.fsum(column) for column in columns], decimals)
+    units = [apportioned(column, decimals, total) for column, total in zip(columns, totals, strict=True)]
+    return [list(row) for row in zip(*units, strict=True)]

@@ -67,7 +67,9 @@ def read_labels(path: Path) -> tuple[LaterLabel, ...]:
             return tuple(_label_of(path, number, row) for number, row in enumerate(rows, start=2))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {describe_error(error)}") from error
-    except (UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    except csv.Error as error:
         raise InputError(f"{path} cannot be read: {error}") from error
 
 

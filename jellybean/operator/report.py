@@ -33,7 +33,7 @@ from jellybean_k8s import (
     NotReadyError,
     PreflightError,
 )
-from jellybean_solver import Plan, to_document
+from jellybean_solver import Plan, plain_text, to_document
 
 COMPONENT = "jellybean-operator"
 _MAX_EVENT = 1000
@@ -94,7 +94,7 @@ class Report:
         figures = {**plan_figures(decision.rescored), "plan": str(to_document(decision.plan)["hash"])[:12]}
         self._figures |= {**figures, "fleet": fleet[:_MAX_FLEET]}
         accuracy = "" if figures["accuracy"] is None else f", accuracy {figures['accuracy']:g}"
-        text = f"plan {figures['plan']}: {figures['costUsdPerHour']:g} USD/h{accuracy}, gap {figures['gap']}"
+        text = f"plan {figures['plan']}: {plain_text(figures['costUsdPerHour'])} USD/h{accuracy}, gap {figures['gap']}"
         self.find(condition(CONDITION_PLANNED, True, decision.reason, text + decision.note))
 
     def deploying(self, deployed: DeployedPlan, label: str) -> None:

@@ -34,6 +34,7 @@ from jellybean.documents.planning_problem.stream_capacity import utilisation_of
 from jellybean.documents.schema.fields import AUTO, FROM_DOCUMENT, DocumentModel, Duration, Name, PricePerHour, Tiers
 from jellybean.documents.schema.infrastructure import LimitsSpec, LinkSpec, MigrationSpec
 from jellybean.documents.schema.profiles import without_provenance
+from jellybean.documents.schema.validation import plain_message
 from jellybean.errors import DocumentError, DocumentProblem, StaleProfilesError
 from jellybean.planning.cascades import refuse_cascades
 from jellybean_agent import BUILTIN_STEPS_MODULE, split_function_name
@@ -227,7 +228,7 @@ def operator_spec(resource: Object) -> OperatorSpec:
         )
     except ValidationError as error:
         problems = [
-            DocumentProblem("spec", None, None, ".".join(map(str, found["loc"])), found["msg"])
+            DocumentProblem("spec", None, None, ".".join(map(str, found["loc"])), plain_message(found))
             for found in error.errors(include_url=False)
         ]
         raise DocumentError(problems) from error
@@ -290,7 +291,7 @@ def _require_names(workflows: Object) -> None:
         try:
             valid.validate_python(own, context=FROM_DOCUMENT)
         except ValidationError as error:
-            message = error.errors(include_url=False)[0]["msg"]
+            message = plain_message(error.errors(include_url=False)[0])
             raise DocumentError([DocumentProblem(f"spec.{_WORKFLOWS}", None, None, "", message)]) from error
 
 

@@ -87,7 +87,9 @@ class ModelProfile:
         """Table of the layers in order, each with the bytes that would cross a cut directly after it."""
 
         total_s = sum(layer.compute_s for layer in self.graph.layers)
-        table = Table("layer", title=f"{len(self.graph.layers)} layers, {1e3 * total_s:.3g} ms", title_justify="left")
+        table = Table(
+            "layer", title=f"{len(self.graph.layers)} layers, {formats.duration(total_s)}", title_justify="left"
+        )
         backward = any(layer.backward_s for layer in self.graph.layers)
         passes = ("forward", "backward") if backward else ("forward",)
         for heading in (*passes, "activations", "parameters", "done", "cut after it"):

@@ -20,8 +20,9 @@ import onnx
 import onnxruntime as ort
 from google.protobuf.message import DecodeError
 
-from jellybean.errors import DocumentError, DocumentProblem, JellyBeanError
-from jellybean_agent import ORT_ERRORS
+from jellybean.documents.checks.foreign_files import DAMAGED, foreign_format
+from jellybean.errors import DocumentError, DocumentProblem, InputError
+from jellybean_agent import ORT_ERRORS, describe_error
 
 Array = npt.NDArray[Any]
 Feed = Mapping[str, Array]
@@ -34,7 +35,7 @@ _OPEN_SHAPES = {"NonZero", "NonMaxSuppression", "Unique", "Compress", "Loop", "I
 MAX_GRAPH_BYTES = 2**31 - 1  # a model with all its weights is passed to onnxruntime as one protobuf message
 
 
-class GraphError(JellyBeanError):
+class GraphError(InputError):
     """A model that cannot be loaded or run node by node; the message says why."""
 
 
@@ -82,12 +83,16 @@ class OnnxGraph:
             raise DocumentError([DocumentProblem(str(path), None, None, "", "there is no such file")])
         try:
             proto = onnx.load(str(path), format="protobuf")  # whatever its name ends in
+            if not proto.graph.node:  # as an empty file is read
+                raise DecodeError
             if proto.ByteSize() > MAX_GRAPH_BYTES:
                 raise GraphError(f"{path} has above 2 GiB of weights: such models are served, but not split (cuts: 0)")
             return cls(proto)
         except (DecodeError, ValueError, RuntimeError, OSError) as error:
-            text = str(error).splitlines()[0] if str(error) else "empty"
-            raise GraphError(f"{path} is no ONNX model ({text})") from error
+            if isinstance(error, OSError):
+                raise GraphError(f"{path} cannot be read: {describe_error(error)}") from error
+            what, advice = foreign_format(path) or DAMAGED
+            raise GraphError(f"{path} is not an ONNX model: {what}: {advice}") from error
 
     @cached_property
     def constant(self) -> frozenset[int]:

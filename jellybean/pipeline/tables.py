@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
+from jellybean.display import formats
 from jellybean.pipeline.sharding.layer_groups import sharding_json, sharding_lines
 from jellybean_solver import Termination
 from jellybean_solver.pipeline import (
@@ -65,7 +66,7 @@ def device_table(timeline: Timeline) -> Table:
     """Table with one row per device: share of busy time, peak activations, weight versions, update delay."""
     record = schedule_json(timeline)
     idle = "idle" if record["flushes"] else "idle in the steady state"
-    title = f"{record['schedule']}: {record['makespan_s']:.6g} s, {record['bubble_fraction']:.1%} {idle}"
+    title = f"{record['schedule']}: {formats.duration(record['makespan_s'])}, {record['bubble_fraction']:.1%} {idle}"
     title += f" ({record['bubble_over_ideal']:.1%} of the ideal time)"
     table = Table("device", "stages", "busy", "activations", "weight versions", "update delay", title=title)
     table.title_justify = "left"
@@ -98,7 +99,7 @@ def comparison_table(timelines: list[Timeline]) -> Table:
         parts = schedule.stages / schedule.devices
         table.add_row(
             schedule.name,
-            f"{timeline.makespan_s:.6g} s",
+            formats.duration(timeline.makespan_s),
             f"{bubble_fraction(timeline):.1%}" + ("" if schedule.flushes else " (steady)"),
             f"{bubble_over_ideal(timeline):.1%}",
             f"{max(device.peak_activations for device in memory) / parts:g}",
@@ -155,7 +156,7 @@ def partition_table(graph: LayerGraph, result: Partition) -> Table:
     table = Table("stage", *device, "layers", "first", "last", "replicas", "time", title_justify="left")
     per = "iteration" if result.objective in ITERATION_OBJECTIVES else "micro-batch"
     per = "request" if result.objective == "latency" else per
-    table.title = f"{result.objective_s:.6g} s per {per}, {proof}"
+    table.title = f"{formats.duration(result.objective_s)} per {per}, {proof}"
     _stage_rows(table, graph, result.stages, "", devices)
     return table
 
@@ -163,7 +164,7 @@ def partition_table(graph: LayerGraph, result: Partition) -> Table:
 def _stage_rows(table: Table, graph: LayerGraph, stages: tuple[PartitionStage, ...], above: str, devices: bool) -> None:
     for number, stage in enumerate(stages):
         names = [graph.layers[index].name for index in stage.layers]
-        figures = (str(len(names)), names[0], names[-1], str(stage.replicas), f"{stage.time_s:.6g} s")
+        figures = (str(len(names)), names[0], names[-1], str(stage.replicas), formats.duration(stage.time_s))
         place = (str(stage.device),) if devices else ()
         table.add_row(f"{above}{number}", *place, *figures)
         if len(stage.inside) > 1 or any(inner.replicas > 1 for inner in stage.inside):
@@ -175,7 +176,7 @@ def partition_notes(graph: LayerGraph, result: Partition, *, line: bool) -> tupl
     notes = list(sharding_lines(graph, result))
     if line:
         sent_s = max(0.0, result.objective_s - sum(stage.time_s for stage in result.stages))
-        sending = f"{sent_s:.6g} s are sending; " if result.objective == "latency" else ""
+        sending = f"{formats.axis_duration(sent_s)} are sending; " if result.objective == "latency" else ""
         notes.append(
             f"{sending}devices count from 0 in the order of --speeds; the input is taken to be at the first stage's "
             "device, for free, and the output to stay at the last one's: `jellybean plan` counts the input's way"

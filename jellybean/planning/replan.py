@@ -36,6 +36,7 @@ from jellybean_solver import (
     from_document,
     load_prices,
     plan_diff,
+    rate_text,
     replan_cut,
     to_document,
 )
@@ -115,8 +116,8 @@ class ReplanResult:
             rates = {source.name: source.rate_per_s for source in self.before.sources}
             other = [s for s in self.problem.sources if rates.get(s.name) != s.rate_per_s]
             if other:
-                current = ", ".join(f"{s.name} {s.rate_per_s:g}/s" for s in other)
-                declared = ", ".join(f"{s.name} {rates[s.name]:g}/s" for s in other if s.name in rates)
+                current = ", ".join(f"{s.name} {rate_text(s.rate_per_s)}" for s in other)
+                declared = ", ".join(f"{s.name} {rate_text(rates[s.name])}" for s in other if s.name in rates)
                 yield f"{PLAN_FILE} has the rates that it was made for ({declared}); the figures here are for {current}"
 
 

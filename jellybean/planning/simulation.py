@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from statistics import median
 
@@ -143,27 +143,41 @@ def _unloaded(plan: Plan, seed: int, requests: int) -> SimulationResult:
 
 
 def highest_sustained_rate(
-    plan: Plan, *, seed: int = 0, window_s: float | None = None, seeds: int = SEEDS
+    plan: Plan,
+    *,
+    seed: int = 0,
+    window_s: float | None = None,
+    seeds: int = SEEDS,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> float | None:
     """Highest sustained rate, in requests per second of the first source over all its sites.
 
     All sources are scaled by the same factor. The result is the median over `seeds` seeds, because one window has too
     few requests for a precision of a few per cent. With many sites one seed is enough. At the time limit of the work
-    it is the median over those that are done; None if there is none.
+    it is the median over those that are done; None if there is none. `progress`: gets the share of the work that is
+    done, after each probe.
     """
     rates: list[float] = []
+    wanted = seeds_of(plan, seed, seeds)
     with suppress(OutOfTimeError):
-        for index in seeds_of(plan, seed, seeds):
-            rates.append(sustained_rate(plan, index, window_s))
+        for done, index in enumerate(wanted):
+
+            def probed(probes: int, done: int = done) -> None:
+                progress((done + probes / (probes + 1)) / len(wanted))
+
+            rates.append(sustained_rate(plan, index, window_s, probed))
     return median(rates) if rates else None
 
 
-def sustained_rate(plan: Plan, seed: int, window_s: float | None) -> float:
+def sustained_rate(
+    plan: Plan, seed: int, window_s: float | None, probed: Callable[[int], None] = lambda probes: None
+) -> float:
     """Highest sustained rate with one seed; 0.0 if no rate is sustained. OutOfTimeError at the limit of the work.
 
     Bisects around the analytic capacity with simulations of `window_s` of evenly spaced requests; sustained is defined
     in `jellybean_solver.simulation.sustained`. Windows are limited to 20,000 requests, fewer of those that bring many
-    runs. Where the capacity is above `MOST_PER_S`, that rate is the answer.
+    runs. Where the capacity is above `MOST_PER_S`, that rate is the answer. `probed`: gets the number of simulations
+    that are done.
     """
     first = first_rate_per_s(plan)
     scale, most = capacity_scale(plan), most_scale(plan)
@@ -175,6 +189,8 @@ def sustained_rate(plan: Plan, seed: int, window_s: float | None) -> float:
     all_per_s = scale * sum(stream.rate_per_s for stream in served_streams(plan))
     most_requests = PROBE_REQUESTS * _requests_share(plan)
     window_s = min(window_s, max(most_requests / all_per_s, min(10.0 * grace, PROBE_REQUESTS / all_per_s)))
+
+    probes = itertools.count(1)
 
     def probe(rate: float) -> bool:
         result = simulate_plan(
@@ -188,6 +204,7 @@ def sustained_rate(plan: Plan, seed: int, window_s: float | None) -> float:
         )
         if not result.complete:
             raise OutOfTimeError("time ended before the highest sustained rate was found")
+        probed(next(probes))
         return is_sustained(result.offered, result.completed, failed=0)
 
     capacity = first * scale

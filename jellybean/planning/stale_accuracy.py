@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from jellybean.display import formats
 from jellybean.documents import Project
+from jellybean.documents.layout import project_folder
 from jellybean.documents.provenance.changes import Part
 from jellybean.planning.cascades import workflow_as_planned
 from jellybean_solver import Plan, selection_shares
@@ -21,7 +22,7 @@ def stale_accuracy_text(project: Project, plan: Plan) -> str:
     project = workflow_as_planned(project, plan)
     if plan.accuracy is None or not (changes := list(_changes(project, plan))):
         return ""
-    folder = shlex.quote(str(project.directory))
+    folder = shlex.quote(str(project_folder(project.directory)))
     return (
         f"the accuracy of this plan was predicted with other data: {'; '.join(changes)}; so it is no prediction of "
         f"today's accuracy: `jellybean profile {folder}`, then `jellybean plan {folder}`"

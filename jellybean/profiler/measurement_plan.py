@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jellybean.documents import ProfilesDocument, Project
-from jellybean.documents.layout import document_files
+from jellybean.documents.layout import WORKFLOW_FILE, document_files, profile_command
 from jellybean.documents.provenance.changes import Change, Entry, Part, content_changes
 from jellybean.documents.provenance.content import Content
 from jellybean.documents.provenance.noise import hop_noise
@@ -327,15 +326,15 @@ class _Decision:
         for entry in elsewhere:
             types.setdefault(entry.worker_type, []).append(entry)
         file = document_files(self.project.directory)["infrastructure"]
-        folder = shlex.quote(str(self.project.directory))
+        command = profile_command(self.project.directory / WORKFLOW_FILE)
         problems = []
         for name, entries in types.items():
             pools = [pool for pool, spec in self.project.infrastructure.workers.items() if (spec.type or pool) == name]
             why = " and ".join(sorted({"missing" if elsewhere[entry] == MISSING else "stale" for entry in entries}))
             message = f"{entries_text(entries)}: {why}, but a {name} is a device of its own, as it has no speed"
             hint = (
-                f"on a {name}: jellybean profile {folder} --type {name}, which measures only {name}; on one "
-                f"that has joined: jellybean profile {folder} --on {pools[0]}-1; to emulate it "
+                f"on a {name}: {command} --type {name}, which measures only {name}; on one "
+                f"that has joined: {command} --on {pools[0]}-1; to emulate it "
                 "here, give it a speed (0.1; 1: as fast as this machine); or write its figures by hand"
             )
             problems.append(DocumentProblem(str(file), None, None, f"workers.{pools[0]}", message, hint))

@@ -14,6 +14,7 @@ from jellybean_solver import Slo
 
 ROUNDING = 1e-9
 RANGES = "ranges"  # key of a measurement: figure -> its least and greatest in simulations of its arrivals
+COMPLETED = "completed"  # key of a measurement: requests that were answered
 ACCURACY_MARGIN = "accuracy_margin"  # key of a measurement: two standard errors of its accuracy
 
 
@@ -71,6 +72,7 @@ METRICS = (
     Metric("latency_p99_s", "Latency p99", "s", 0.50, True, formats.duration),
 )
 METRIC_BY_KEY: Mapping[str, Metric] = {metric.key: metric for metric in METRICS}
+LEAST_REQUESTS = {"latency_p90_s": 10, "latency_p99_s": 100}  # of fewer, the slowest alone is the quantile
 INTERVAL_KEYS: Mapping[str, tuple[str, str]] = {"latency_p99_s": ("latency_p99_low_s", "latency_p99_high_s")}
 
 
@@ -79,7 +81,8 @@ class Comparison:
     """One metric, predicted and measured. `difference` = measured - predicted, `ratio` = measured / predicted.
 
     `tolerance`: the metric's; of an accuracy of few inputs its sampling error, which says nothing against a prediction.
-    `sampled_between`: of few requests, what simulations of the same arrivals give.
+    `sampled_between`: of few requests, what simulations of the same arrivals give. `requests_needed`: to judge a
+    quantile that was measured with fewer; else None.
     """
 
     metric: str
@@ -92,6 +95,16 @@ class Comparison:
     predicted_between: tuple[float, float] | None = None  # confidence interval of the prediction, if it has one
     sampled_between: tuple[float, float] | None = None
     predicted_at_least: bool = False  # the search of the prediction ended there: the plan may do more
+    requests_needed: int | None = None
+
+    @property
+    def unknown_reason(self) -> str:
+        """Why there is no verdict; empty if there is one."""
+        if self.verdict is not ComparisonVerdict.UNKNOWN:
+            return ""
+        if self.requests_needed is not None:
+            return f"too few requests, {self.requests_needed} needed"
+        return "not measured" if self.measured is None else "not predicted"
 
     @property
     def shown_prediction(self) -> str:
@@ -172,11 +185,15 @@ def compare(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> tuple[
         at_least = metric.key == "highest_rate_per_s" and bool(predicted.get("highest_rate_is_limit"))
         if at_least and verdict is ComparisonVerdict.HIGHER:
             verdict = ComparisonVerdict.WITHIN
+        needed = _requests_needed(metric, measured) if known else None
+        verdict = verdict if needed is None else ComparisonVerdict.UNKNOWN
         low, high = (figure(predicted, key) for key in INTERVAL_KEYS.get(metric.key, ("", "")))
         between = (low, high) if low is not None and high is not None else None
         tolerance = max(metric.tolerance, margin)
         comparisons.append(
-            Comparison(metric.key, before, after, difference, ratio, tolerance, verdict, between, sampled, at_least)
+            Comparison(
+                metric.key, before, after, difference, ratio, tolerance, verdict, between, sampled, at_least, needed
+            )
         )
     return tuple(comparisons)
 
@@ -236,6 +253,12 @@ def _sampled_between(metric: Metric, measured: Mapping[str, Any]) -> tuple[float
     """What simulations give for a measurement's own arrivals; None if there were many."""
     found = (measured.get(RANGES) or {}).get(metric.key)
     return None if found is None else (float(found[0]), float(found[1]))
+
+
+def _requests_needed(metric: Metric, measured: Mapping[str, Any]) -> int | None:
+    """How many requests a quantile needs that was measured with fewer; None if they suffice, or are not known."""
+    least, count = LEAST_REQUESTS.get(metric.key, 0), figure(measured, COMPLETED)
+    return least if count is not None and count < least else None
 
 
 def _sampling_error(metric: Metric, measured: Mapping[str, Any]) -> float:

@@ -10,6 +10,7 @@ from jellybean.display import formats
 from jellybean.folders import shell_text
 from jellybean.report.comparison import (
     ACCURACY_MARGIN,
+    COMPLETED,
     METRIC_BY_KEY,
     Comparison,
     ComparisonVerdict,
@@ -140,11 +141,15 @@ def _utilisations(workers: Sequence[WorkerUse]) -> Iterator[str]:
 
 
 def _within(judgement: Judgement) -> Iterator[str]:
-    """How many figures are within tolerance, where none is outside; nothing if none was compared."""
-    figures = sum(c.verdict is ComparisonVerdict.WITHIN for _, c in judgement.comparisons)
-    workers = sum(worker.verdict is ComparisonVerdict.WITHIN for worker in judgement.workers)
-    counts = [(figures, "figures"), (workers, "utilisations")]
-    if compared := [f"{count} of {count} {what}" for count, what in counts if count]:
+    """How many figures are within tolerance, where none is outside; nothing if none was compared.
+
+    Those that were not compared count in the total: `_gaps` names them.
+    """
+    known = [c.verdict for _, c in judgement.comparisons if c.measured is not None or c.predicted is not None]
+    workers = [worker.verdict for worker in judgement.workers]
+    verdicts = ((known, "figures"), (workers, "utilisations"))
+    counts = [(of.count(ComparisonVerdict.WITHIN), len(of), what) for of, what in verdicts]
+    if compared := [f"{count} of {total} {what}" for count, total, what in counts if count]:
         yield f"{' and '.join(compared)} within tolerance of the prediction"
 
 
@@ -159,6 +164,11 @@ def _gaps(judgement: Judgement) -> Iterator[str]:
         yield f"{_labels(unpredicted)}: not predicted{command}"
     if unmeasured:
         yield f"{_labels(unmeasured)}: not measured"
+    for workflow, comparison in comparisons:
+        if comparison.requests_needed is not None:
+            bench = judgement.benches.get(workflow, {})
+            count = f"{figure(bench, COMPLETED) or 0:.0f} requests, {comparison.requests_needed} needed"
+            yield f"{_labels([(workflow, comparison.metric)])}: too few requests to judge it ({count})"
 
 
 def _labels(metrics: Sequence[tuple[str, str]]) -> str:

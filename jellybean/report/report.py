@@ -25,6 +25,7 @@ from jellybean.report.advice import advice_elsewhere, find_advice, known_plans
 from jellybean.report.breakdown import Breakdown, break_down
 from jellybean.report.comparison import (
     ACCURACY_MARGIN,
+    COMPLETED,
     INTERVAL_KEYS,
     METRIC_BY_KEY,
     RANGES,
@@ -305,7 +306,8 @@ def _measured(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _figures_of(bench: Record) -> dict[str, Any]:
-    return {key: value for key in (*METRIC_BY_KEY, ACCURACY_MARGIN) if (value := figure(bench, key)) is not None}
+    keys = (*METRIC_BY_KEY, ACCURACY_MARGIN, COMPLETED)
+    return {key: value for key in keys if (value := figure(bench, key)) is not None}
 
 
 def _bench_record(snapshot: Snapshot) -> Record:

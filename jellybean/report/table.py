@@ -197,7 +197,7 @@ def _measured_figures(own: WorkflowUse) -> Iterator[Text]:
 
 def _verdict(item: Comparison) -> Text:
     if item.verdict is ComparisonVerdict.UNKNOWN:
-        return Text("not measured" if item.measured is None else "not predicted", "dim")
+        return Text(item.unknown_reason, "dim")
     return _verdict_word(item.verdict)
 
 

@@ -54,8 +54,9 @@ def _cost_chart(shares: Sequence[CostShare], traffic: CostShare, total: float, s
 
 
 def ratio_chart(report: Report) -> Chart:
-    """Measured / predicted on a logarithmic scale from 0.5 to 2, with the tolerance as a band."""
-    rows = tuple(_ratio_row(item) for item in report.comparisons if item.ratio is not None)
+    """Measured / predicted on a logarithmic scale from 0.5 to 2, with the tolerance as a band, where it is judged."""
+    judged = [item for item in report.comparisons if item.ratio is not None and item.requests_needed is None]
+    rows = tuple(map(_ratio_row, judged))
     return Chart(rows, (Tick(0.0, "× 0.5"), Tick(50.0, "as predicted"), Tick(100.0, "× 2")))
 
 

@@ -21,9 +21,11 @@ from typing import Any, Self
 import grpc
 import numpy as np
 
+from jellybean.folders import STATE_FOLDER
 from jellybean.ledger.errors import LABELLED_ALREADY
 from jellybean.serving.endpoint import Endpoint
 from jellybean.serving.errors import HandshakeError, KeptError, RequestError, ServingError
+from jellybean.serving.run_processes import GATEWAY_NAME
 from jellybean.serving.run_state import naming_failing, running_state
 from jellybean_agent import (
     AgentError,
@@ -39,6 +41,7 @@ from jellybean_agent import (
     encode_tensor,
     printable,
     protocol_metadata,
+    says_cut_off,
     says_not_connected,
 )
 from jellybean_protos.agent.v1 import agent_pb2
@@ -288,6 +291,8 @@ class Client:
                 answer = socket.call(INFER, request.SerializeToString(), timeout_s or self._timeout_s)
                 return gateway_pb2.InferResponse.FromString(answer)
             except StatusError as error:
+                if error.status is grpc.StatusCode.UNAVAILABLE and error.__cause__ is not None:  # not its own answer
+                    raise RequestError(error.status.name, self._ended_reason()) from error
                 raise RequestError(error.status.name, printable(str(error)) or "no details") from error
         try:
             stub = self._gateway()
@@ -317,11 +322,21 @@ class Client:
             fault = self._connection_fault()
             if fault is not None:
                 return HandshakeError(fault.reason) if fault.of_certificate else RequestError(status.name, fault.reason)
-        elif not is_cut_off:  # an outage is over
+            details = self._ended_reason()  # it answers again
+        elif is_cut_off or (status is grpc.StatusCode.UNAVAILABLE and says_cut_off(details)):
+            details = self._ended_reason()
+        else:  # an outage is over
             self._fault_at_s = -math.inf
         if status is grpc.StatusCode.UNIMPLEMENTED and details.startswith(_NO_METHOD):
             details = f"{self.address} is no port of a gateway for clients or workers: check the address"
         return RequestError(status.name, details)
+
+    def _ended_reason(self) -> str:
+        """What is said of a gateway that does not answer or went away during a call, with the next step."""
+        log = ""
+        if self._directory is not None:
+            log = f"; why it ended is in {self._directory / STATE_FOLDER / 'logs' / f'{GATEWAY_NAME}.log'}"
+        return f"the gateway does not answer: it has ended, and its run starts it again in seconds: repeat this{log}"
 
     def _unix_socket(self) -> UnixSocketClient | None:
         """The faster RPC client of a Unix socket; None when the gateway speaks gRPC only (with certificates)."""

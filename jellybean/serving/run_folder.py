@@ -43,14 +43,14 @@ def make_run_folder(directory: Path) -> Path:
         try:
             folder = _make(base, f"{prefix}{_digest(directory)}-")
         except OSError as error:
-            reasons.append(f"{base} ({describe_error(error)})")
+            reasons.append(f"{base} ({describe_error(error, file=base)})")
             continue
         try:
             _require_sockets(folder)
             claim_run_folder(directory, folder)
         except (OSError, ValueError) as error:
             shutil.rmtree(folder, ignore_errors=True)
-            reasons.append(f"{base} ({describe_error(error)})")
+            reasons.append(f"{base} ({describe_error(error, file=base)})")
             continue
         return folder
     raise LaunchError(

@@ -37,6 +37,7 @@ from jellybean_solver import (
     deadline_s,
     merged_periods,
     problem_as_planned,
+    rate_text,
     rescore,
     with_audit_rates,
     work_limit,
@@ -272,7 +273,7 @@ def _candidates(
                 raise
             continue
         if planned.plan is None:
-            shown = ", ".join(f"{name} {rate:.6g}/s" for name, rate in rates.items())
+            shown = ", ".join(f"{name} {rate_text(rate)}" for name, rate in rates.items())
             raise InfeasibleError((f"no plan meets the targets at {shown}", *planned.reasons))
         found.append(_Candidate(rates, options, planned.plan))
     progress(len(wanted), len(wanted), "done")

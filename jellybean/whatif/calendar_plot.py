@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jellybean.display.pictures import INK, LINE, SERIES, STYLE, SURFACE, require_picture, save_figure
+from jellybean.display import formats
+from jellybean.display.pictures import INK, LINE, SERIES, STYLE, SURFACE, require_picture, save_figure, span_ticks
 from jellybean.planning.plan_file import write_plan_file
 from jellybean.whatif.calendar import Calendar
 from jellybean_solver import to_document
-
-HOUR_S = 3600.0
-MOST_BY_THREE_H = 48.0  # hours up to which every third one is marked
 
 
 def save_calendar_plot(found: Calendar, path: Path) -> None:
@@ -18,11 +16,10 @@ def save_calendar_plot(found: Calendar, path: Path) -> None:
     require_picture(path)
     import matplotlib
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MultipleLocator
 
-    origin_h = found.file.origin_s / HOUR_S
-    edges = [origin_h + one.period.start_s / HOUR_S for one in found.periods]
-    edges.append(origin_h + found.periods[-1].period.end_s / HOUR_S)
+    unit_s, unit = formats.span_unit(found.file.trace.length_s)
+    borders_s = [*(one.period.start_s for one in found.periods), found.periods[-1].period.end_s]
+    edges = [(found.file.origin_s + border_s) / unit_s for border_s in borders_s]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.0, 4.8), facecolor=SURFACE, layout="constrained")
         rates, costs = figure.subplots(2, 1, sharex=True)
@@ -37,9 +34,8 @@ def save_calendar_plot(found: Calendar, path: Path) -> None:
             mean, color=INK, linewidth=1.0, linestyle=(0, (4, 3)), label="one plan for the highest rates, on average"
         )
         costs.set_title("USD per hour", loc="left", fontsize=10.5, color=INK, fontweight="bold")
-        costs.set_xlabel("hours")
-        if edges[-1] - edges[0] <= MOST_BY_THREE_H:
-            costs.xaxis.set_major_locator(MultipleLocator(3.0))
+        costs.set_xlabel(unit)
+        span_ticks(costs.xaxis)
         for axes in (rates, costs):
             axes.set_ylim(bottom=0)
             axes.set_xlim(edges[0], edges[-1])

@@ -23,7 +23,7 @@ def calendar_text(found: Calendar) -> RenderableType:
         table.add_column(heading, overflow="fold")
     for heading in ("USD/h", "USD", "change USD"):
         table.add_column(heading, justify="right", no_wrap=True)
-    before = found.periods[-1] if found.repeats else None
+    before = None  # the first row states its plan also where that of the last one goes on
     for one in found.periods:
         is_new = before is None or one.options != before.options
         table.add_row(
@@ -40,9 +40,9 @@ def calendar_text(found: Calendar) -> RenderableType:
 
 
 def _headline(found: Calendar) -> str:
-    hours = f"{formats.plain(found.file.trace.length_s / 3600.0)} h"
+    length = formats.span(found.file.trace.length_s)
     total, peak = found.total_usd + found.penalty_usd, found.peak_usd
-    text = f"{formats.count(found.plans, 'plan')} in {hours}: {formats.usd(found.total_usd)} USD"
+    text = f"{formats.count(found.plans, 'plan')} in {length}: {formats.usd(found.total_usd)} USD"
     if found.change_usd:
         text += f", of which changes {formats.usd(found.change_usd)}"
     if found.unused_usd:

@@ -15,7 +15,7 @@ from jellybean.planning.plan_file import current_plan, plan_options
 from jellybean.planning.project_plan import plan_project
 from jellybean.planning.simulation import brains, slow_latency_s
 from jellybean.whatif.rate_options import rate_options
-from jellybean_solver import Plan, Replay, replay
+from jellybean_solver import Plan, Replay, rate_text, replay
 
 HEADROOM = (1.0, 1.1, 1.25, 1.5)  # factors on the peak rates, tried in this order
 
@@ -98,7 +98,7 @@ def _hint(
         if all(rate <= declared[name] for name, rate in rates.items()):
             continue
         options = [*overrides, *rate_options(rates)]
-        shown = " and ".join(f"{name} {rate:.6g}/s" for name, rate in rates.items())
+        shown = " and ".join(f"{name} {rate_text(rate)}" for name, rate in rates.items())
         try:
             project = load(options)
             planned = plan_project(project, compare=False)

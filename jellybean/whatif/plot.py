@@ -19,11 +19,10 @@ from jellybean.display.pictures import (
     log_durations,
     require_picture,
     save_figure,
+    span_ticks,
 )
 from jellybean.whatif.check import TraceCheck
 from jellybean_solver import ReplayInterval
-
-_TIMES = ((3 * 86_400.0, 86_400.0, "days"), (3 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "s"))
 
 
 def save_plot(check: TraceCheck, path: Path) -> None:
@@ -36,7 +35,7 @@ def save_plot(check: TraceCheck, path: Path) -> None:
         figure = Figure(figsize=(9.5, 6.6), facecolor=SURFACE)
         panels = figure.subplots(3, 1, sharex=True)
         figure.subplots_adjust(left=0.095, right=0.9, top=0.93, bottom=0.075, hspace=0.26)
-        unit_s, unit = next((size, name) for least, size, name in _TIMES if check.replay.length_s >= least)
+        unit_s, unit = formats.span_unit(check.replay.length_s)
         for axes, draw in zip(panels, (_rates, _latency, _utilisation), strict=True):
             draw(check, axes, unit_s)
             axes.set_axisbelow(True)
@@ -49,6 +48,7 @@ def save_plot(check: TraceCheck, path: Path) -> None:
             _mark_breaks(check, axes, unit_s)
         figure.align_ylabels(panels)
         panels[-1].set_xlabel(f"time since the start of the trace ({unit})")
+        span_ticks(panels[-1].xaxis)
         panels[-1].set_xlim(0, check.replay.length_s / unit_s)
         panels[0].set_title(_title(check), loc="left", fontsize=10)
         save_figure(figure, path)

@@ -37,7 +37,10 @@ from .explanation.resolver import ResolveSettings as ResolveSettings
 from .figures import distinct_durations as distinct_durations
 from .figures import distinct_usd as distinct_usd
 from .figures import duration_text as duration_text
+from .figures import grouped_text as grouped_text
 from .figures import number_text as number_text
+from .figures import plain_text as plain_text
+from .figures import rate_text as rate_text
 from .figures import size_text as size_text
 from .figures import unit_text as unit_text
 from .figures import usd_text as usd_text

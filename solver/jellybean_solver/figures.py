@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from decimal import Decimal
 from itertools import pairwise
 
+SMALLEST_PLAIN = 1e-3  # below it a number of a sentence keeps its digits, whatever decimals or exponent that takes
 MOST_DECIMALS = 3  # decimals beyond the significant digits: 0.0000123 with three digits is shown as 0.000012
 USD_DECIMALS, SMALL_USD_DECIMALS, SMALL_USD = 2, 4, 0.1
 
@@ -99,6 +101,26 @@ def _size_text(size_bytes: float, digits: int) -> str:
 def without_zeros(text: str) -> str:
     """A number as text without zeros at the end of its decimals."""
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def grouped_text(text: str) -> str:
+    """A number as text with its thousands apart: 38,080 for 38080."""
+    return f"{Decimal(text):,f}" if math.isfinite(float(text)) else text
+
+
+def plain_text(value: float, digits: int = 6) -> str:
+    """A number of a sentence, with thousands apart and no zeros at the end: 24.31, 60, 38,080, 1,000,000.
+
+    It has `digits` significant digits, or more before the point. What is far below 1 has an exponent: 5e-12.
+    """
+    if 0 < abs(value) < SMALLEST_PLAIN:
+        return f"{value:.{digits}g}"
+    return grouped_text(without_zeros(number_text(value, digits)))
+
+
+def rate_text(per_s: float, digits: int = 6) -> str:
+    """A rate of a sentence, as by `plain_text`: 24.31/s, 1,000,000/s."""
+    return f"{plain_text(per_s, digits)}/s"
 
 
 def usd_text(value: float, decimals: int = 0) -> str:

@@ -7,6 +7,7 @@ each step (address, TLS or plain text, server's certificate, caller's certificat
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import ssl
 import time
@@ -23,6 +24,9 @@ from jellybean_agent.security.tls_context import anonymous_client_context, clien
 from jellybean_agent.system.addresses import parse_address
 
 _NOT_CONNECTED = ("failed to connect to all addresses", "errors resolving", "DNS resolution failed")
+_CUT_OFF = re.compile(
+    r"((ipv[46]|unix):\S+: )?(Socket closed|Stream removed|Connection reset|Broken pipe|GOAWAY|recvmsg|sendmsg)"
+)
 _CONNECT_S = 3.0
 _ANSWER_S = 2.0  # for the server's first bytes after the handshake: its settings, or why it refuses the certificate
 _HTTP2_BEGIN = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # preface, empty SETTINGS
@@ -47,6 +51,11 @@ class ConnectionFault:
 def says_not_connected(details: str) -> bool:
     """True for what gRPC says of a call when there is no connection; its words differ between versions."""
     return details.startswith(_NOT_CONNECTED)
+
+
+def says_cut_off(details: str) -> bool:
+    """True for what gRPC says of a call whose connection ended before the answer."""
+    return _CUT_OFF.match(details) is not None
 
 
 def connection_fault(address: str, wanted: Identity | None, folder: CertificateFolder | None) -> ConnectionFault | None:

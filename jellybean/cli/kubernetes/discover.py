@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jellybean.cli.app import app, checked_file, example
-from jellybean.cli.console import out, say, warn
+from jellybean.cli.app import Json, app, checked_file, example
+from jellybean.cli.console import out, print_json, say, warn
 from jellybean.cli.kubernetes.options import Context, Kubeconfig, connect_to
 from jellybean.documents.schema.reader import read_file
 from jellybean.errors import DocumentError, JellyBeanError
+from jellybean.folders import write_output
 from jellybean.quantities import PRICE_PER_H, SIZE, InvalidValueError, format_quantity, parse_quantity
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ def discover(
     file: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write to this file instead of stdout.")
     ] = None,
+    json: Json = False,
 ) -> None:
     """Write infrastructure.yaml from a cluster's nodes (labels, size, GPUs, taints). Add the links yourself."""
     if file is not None:
@@ -61,18 +64,37 @@ def discover(
     fleet = discover_pools(cluster.list("Node"), names, known, tier_label=tier_label, site_label=site_label)
     for text in fleet.left_out:
         warn(f"skipped: {text}")
-    if not fleet.pools:
-        raise JellyBeanError(f"no node has a tier label; set it: kubectl label node NODE {tier_label}={names[0]}")
-    if unpriced := [pool.name for pool in fleet.pools if pool.price_usd_per_h is None]:
-        raise JellyBeanError(_UNPRICED.format(", ".join(unpriced), PRICE_LABEL))
+    _require_pools(fleet, tier_label, names[0], PRICE_LABEL)
     text = infrastructure_text(fleet, names)
-    if file is None:
+    if file is not None:
+        write_output(file, text)
+    if json:
+        print_json(_record(fleet, text, file))
+    elif file is None:
         print(text, end="")
     else:
-        file.write_text(text, encoding="utf-8")
         out.print(f"wrote {len(fleet.pools)} pools to {file}", soft_wrap=True)
     if hint := _hint(fleet):
         say(hint)
+
+
+def _require_pools(fleet: NodeFleet, tier_label: str, tier: str, price_label: str) -> None:
+    """JellyBeanError if no node has a tier, or a pool has no price."""
+    if not fleet.pools:
+        raise JellyBeanError(f"no node has a tier label; set it: kubectl label node NODE {tier_label}={tier}")
+    if unpriced := [pool.name for pool in fleet.pools if pool.price_usd_per_h is None]:
+        raise JellyBeanError(_UNPRICED.format(", ".join(unpriced), price_label))
+
+
+def _record(fleet: NodeFleet, text: str, file: Path | None) -> dict[str, Any]:
+    """What was discovered, as JSON values."""
+    return {
+        "pools": [dataclasses.asdict(pool) for pool in fleet.pools],
+        "sites": dict(fleet.sites),
+        "skipped": list(fleet.left_out),
+        "infrastructure": text,
+        "file": None if file is None else str(file),
+    }
 
 
 def infrastructure_text(fleet: NodeFleet, tiers: list[str]) -> str:

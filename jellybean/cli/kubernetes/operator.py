@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from jellybean.cli.app import example, new_group
+from jellybean.cli.app import Json, example, new_group
+from jellybean.cli.console import print_json
 from jellybean.cli.kubernetes.options import Context, Kubeconfig, Namespace, connect_to
 
 operator = new_group(
@@ -65,9 +66,10 @@ def run(
 
 
 @operator.command(epilog=example("jellybean operator crd | kubectl apply --server-side -f -"))
-def crd() -> None:
+def crd(json: Json = False) -> None:
     """Print the CustomResourceDefinition of Workflow."""
     from jellybean.operator.resource import resource_definition
     from jellybean_k8s import to_yaml
 
-    print(to_yaml(resource_definition()), end="")
+    definition = resource_definition()
+    print_json(definition) if json else print(to_yaml(definition), end="")

@@ -14,6 +14,7 @@ from jellybean.cli.kubernetes.deployed_project import deployed_project
 from jellybean.cli.projects import open_served_project, planned_options, require_servable
 from jellybean.documents import AnyProject
 from jellybean.errors import InputError
+from jellybean.folders import write_output
 
 if TYPE_CHECKING:
     from jellybean_k8s import Objects
@@ -90,7 +91,7 @@ def _write_bases(folder: Path, clusters: Mapping[str, Objects], *, json: bool) -
         base.mkdir(parents=True, exist_ok=True)
         texts = kustomize_base(objects)
         for file, text in texts.items():
-            (base / file).write_text(text, encoding="utf-8")
+            write_output(base / file, text)
         written.append({"folder": str(base), "files": list(texts), "objects": len(objects)})
         if not json:
             out.print(f"wrote {len(objects)} objects to {base}", soft_wrap=True)

@@ -11,12 +11,13 @@ from typing import Annotated
 import typer
 
 from jellybean.cli.app import Json, checked_file, checked_picture, example
-from jellybean.cli.console import out, print_json, say
+from jellybean.cli.console import out, print_json, said_if_long, say
 from jellybean.cli.pipeline.group import MAX_ACTIONS, pipeline
 from jellybean.cli.times import TimeLimit, command_limit
 from jellybean.documents.training import TRAINING_FILE
 from jellybean.documents.training.plan import PlannedStage, objective_hint, reason_against_training
 from jellybean.errors import InfeasibleError, OutOfTimeError
+from jellybean.folders import write_output
 from jellybean.quantities import did_you_mean, quoted
 from jellybean_solver import SolverError
 from jellybean_solver.pipeline import (
@@ -119,11 +120,13 @@ def profile_command(
 
         if inputs is not None:
             raise typer.BadParameter(f"--inputs are for ONNX models; {model} has its data in {TRAINING_FILE}")
-        profiled = profile_training(Path(model), seconds=seconds)
+        with said_if_long(f"measuring {model}, layer by layer"):
+            profiled = profile_training(Path(model), seconds=seconds)
     else:
-        profiled = profile_model(model, inputs=inputs, seconds=seconds)
+        with said_if_long(f"measuring {model}, layer by layer"):
+            profiled = profile_model(model, inputs=inputs, seconds=seconds)
     if out_ is not None:
-        out_.write_text(profiled.to_text(), encoding="utf-8")
+        write_output(out_, profiled.to_text())
         say(f"wrote {out_}; next: jellybean pipeline plan {out_}")
     if json:
         print_json(profiled.to_json())
@@ -182,11 +185,12 @@ def plan_command(
     links = _numbers("--bandwidth", bandwidth)
     options = _Options(objective, speeds, workers, memory, schedule, microbatches, states, all_reduce)
     options.check()
-    with command_limit(time_limit):
+    searches = f"searching for the fastest partition of {len(graph.layers)} layers"
+    with said_if_long(searches), command_limit(time_limit):
         partitioned = options.partition(graph, links)
     record = partition_json(graph, partitioned, options.iteration)
     if out_ is not None:
-        out_.write_text(json_module.dumps(record, indent=2) + "\n", encoding="utf-8")
+        write_output(out_, json_module.dumps(record, indent=2) + "\n")
         reason = reason_against_training(PlannedStage.model_validate(stage) for stage in record["stages"])
         say(f"wrote {out_}; {reason or f'to train it: `plan: {out_.name}` in training.yaml'}")
     if json:

@@ -13,6 +13,7 @@ import typer
 from jellybean.cli.app import Json, checked_file, checked_picture, example
 from jellybean.cli.console import out, print_json, say, warn
 from jellybean.cli.pipeline.group import MAX_ACTIONS, pipeline
+from jellybean.folders import write_output
 from jellybean_solver import SolverError
 from jellybean_solver.pipeline import (
     REPLICATED_SCHEDULES,
@@ -103,7 +104,7 @@ def simulate_command(
     times = _Times(forward, backward, input_, weight, transfer, overlap)
     timeline = _simulate(_size(name, devices, microbatches, chunks, replicas), times)
     if trace is not None:
-        trace.write_text(json_module.dumps(chrome_trace(timeline)), encoding="utf-8")
+        write_output(trace, json_module.dumps(chrome_trace(timeline)))
         say(f"wrote {trace}")
     if json:
         lines = {"actions": timeline.schedule.to_text().splitlines()} if actions else {}

@@ -11,7 +11,7 @@ from rich.table import Table
 from jellybean.cli.app import Json, example
 from jellybean.cli.console import out, print_json
 from jellybean.cli.pipeline.group import pipeline
-from jellybean.display.formats import decimal_size
+from jellybean.display.formats import decimal_size, duration
 from jellybean_solver.pipeline import WpipeSize, fastest_size, wpipe_sizes
 
 MAX_WORKERS = 1024
@@ -74,7 +74,7 @@ def _table(by_batch: dict[float, list[WpipeSize]], chosen: dict[float, WpipeSize
     table = Table("M:N", *(f"batch {count:g}" for count in by_batch), title=title, title_justify="left")
     for row in zip(*by_batch.values(), strict=True):
         cells = [
-            f"{decimal_size(one.memory_bytes)}, {1e3 * one.update_s:.4g} ms{' *' * (one == chosen[one.microbatches])}"
+            f"{decimal_size(one.memory_bytes)}, {duration(one.update_s)}{' *' * (one == chosen[one.microbatches])}"
             for one in row
         ]
         table.add_row(f"{row[0].devices}:{row[0].replicas}", *cells)

@@ -167,11 +167,10 @@ def simulate(
 
 def _simulation_table(plan: Plan, record: dict[str, Any]) -> Table:
     table = Table("figure", "predicted", title=f"{plan.name}: simulated", title_justify="left")
-    table.add_row("throughput", f"{record['throughput_per_s']:.1f} /s")
+    table.add_row("throughput", formats.rate(record["throughput_per_s"]))
     at_least = "at least " if record["highest_rate_is_limit"] else ""
     if record["highest_rate_per_s"] is not None and not plan.workflows:
-        highest_per_s = record["highest_rate_per_s"]
-        table.add_row("highest sustained rate", f"{at_least}{highest_per_s:.1f} /s")
+        table.add_row("highest sustained rate", f"{at_least}{formats.rate(record['highest_rate_per_s'])}")
     for share in ("p50", "p90", "p99"):
         table.add_row(f"latency {share}", _latency(record, share))
     if plan.slo.soft_latency_p99_s is not None:
@@ -182,13 +181,13 @@ def _simulation_table(plan: Plan, record: dict[str, Any]) -> Table:
         times = record["highest_rate_per_s"] / (first.rate_per_s * plan.sites.get(first.tier, 1))
         table.add_row("highest sustained rates", f"{at_least}{times:.2f} times the planned rates")
     for name, figures in _shown_workflows(plan, record):
-        table.add_row(f"throughput {name}", f"{figures['throughput_per_s']:.1f} /s")
+        table.add_row(f"throughput {name}", formats.rate(figures["throughput_per_s"]))
         for share in ("p50", "p99"):
             table.add_row(f"latency {share} {name}", _latency(figures, share))
     for worker, busy in _shown_workers(plan, record):
         tier = plan.worker_by_name[worker].tier
         each = f" in each {tier}" if tier in plan.sites else ""
-        table.add_row(f"utilisation {worker}{each}", f"{busy:.0%}")
+        table.add_row(f"utilisation {worker}{each}", formats.percent(busy))
     return table
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from jellybean.cli.command_resources import open_for_command
+from jellybean.documents import require_folder
 from jellybean.quantities import did_you_mean
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class GatewayOptions:
     kubeconfig: Path | None = None
 
     def endpoint(self, directory: Path, workflow: str = "") -> Endpoint | None:
-        """The gateway that is named; None if none is.
+        """The gateway that is named; None if none is: DIR must be a folder then, else it is a DocumentError.
 
         The way into a cluster is open until the command ends. CertificateError for a missing or invalid certificate.
         """
@@ -70,6 +71,7 @@ class GatewayOptions:
         if self.gateway is None:
             if self.tls is not None:
                 raise typer.BadParameter("--tls belongs to --gateway: a plan that is up here needs no certificate")
+            require_folder(directory)
             return None
         from jellybean.serving.endpoint import remote_endpoint
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -41,7 +43,7 @@ from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, WARN
 from jellybean.documents import Project, load_project
 from jellybean.documents.layout import holds_several_workflows
-from jellybean.folders import shell_text, write_file
+from jellybean.folders import shell_text, write_file, write_output
 from jellybean.ledger.queries.source import LedgerSource
 from jellybean.ledger.span import Span
 from jellybean.planning.plan_file import RUNNING
@@ -56,7 +58,7 @@ from jellybean.serving.endpoint import Endpoint, owner_endpoint
 from jellybean.serving.errors import RequestError, ServingError
 from jellybean.serving.outcomes import outcome_text
 from jellybean_agent import planned_rate_per_s
-from jellybean_solver import from_document
+from jellybean_solver import from_document, rate_text
 
 _Duration = Annotated[
     float | None,
@@ -243,7 +245,7 @@ def report(
     if html is None:
         write_file(path, page)
     else:
-        path.write_text(page, encoding="utf-8")
+        write_output(path, page)
     if not json:
         out.print(f"report: {path.resolve()}", soft_wrap=True)
 
@@ -283,10 +285,16 @@ def demo(
     directory: Directory,
     overrides: Overrides = None,
     duration: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds of load at the declared rate.")] = 30.0,
+    json: Json = False,
 ) -> None:
-    """Run all steps on the digits example: profile, plan, serve, measure, report; repeats its warnings at the end."""
+    """Run all steps on the digits example: profile, plan, serve, measure, report; repeats its warnings at the end.
+
+    With --json the report is printed as JSON to stdout, and what the steps print to stderr.
+    """
     with collected_warnings() as warnings:
-        _demo(directory, overrides, duration)
+        with redirect_stdout(sys.stderr) if json else nullcontext():
+            _demo(directory, overrides, duration)
+        report(directory, json=json)
     if warnings:
         errors.print("what limits these figures, as said in between:", style=f"bold {WARN}")
         for text in warnings:
@@ -317,7 +325,6 @@ def _demo(directory: Path, overrides: list[str] | None, duration_s: float) -> No
                 warn(text)
     finally:
         down(directory)
-    report(directory)
 
 
 def measure(
@@ -388,7 +395,9 @@ def _predict(project: Project) -> None:
 def bench_table(result: BenchResult) -> Table:
     """The figures of a measurement, with what was counted over which window."""
     table = Table("figure", "measured", title=f"{result.workflow}: measured", title_justify="left")
-    table.add_row("sent", f"{result.offered} at {result.rate_per_s:.4g}/s in the window of {result.duration_s:g} s")
+    table.add_row(
+        "sent", f"{result.offered} at {rate_text(result.rate_per_s, 4)} in the window of {result.duration_s:g} s"
+    )
     table.add_row("of these", outcome_text(result.outcomes))
     throughput = f"{result.throughput_per_s:.2f}/s"
     if result.answered_in_window is not None:
@@ -418,5 +427,5 @@ def bench_table(result: BenchResult) -> Table:
     if result.cost_usd_per_h is not None:
         table.add_row("cost", f"{formats.usd(result.cost_usd_per_h)} USD/h")
     for worker, busy in result.utilisation.items():
-        table.add_row(f"utilisation {worker}", f"{busy:.0%}")
+        table.add_row(f"utilisation {worker}", formats.percent(busy))
     return table

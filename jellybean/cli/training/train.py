@@ -12,6 +12,7 @@ import typer
 from jellybean.cli.app import Json, Overrides, app, example
 from jellybean.cli.training.job import JobOptions, print_job
 from jellybean.cli.training.run import check_installed, silent_end_of_rank, train_here, train_under_launcher
+from jellybean.documents import require_folder
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder with training.yaml.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start from scratch; existing checkpoints are deleted.")]
@@ -65,6 +66,7 @@ def _train(directory: Path, overrides: Sequence[str], job: JobOptions | None, *,
     from jellybean.documents.training import load_training
     from jellybean.training.processes.environment import started_by_launcher
 
+    require_folder(directory)
     document = load_training(directory, overrides, references=job is None)
     if job is not None:
         print_job(document, directory, overrides, job)

@@ -225,7 +225,7 @@ def _model(workflow: CheckedWorkflow, directory: Path, path: DocPath, files: Var
     except InvalidValueError as error:
         workflow.tree.add((*path, "model"), error.message, error.hint)
     except ModelFileError as error:
-        workflow.tree.add((*path, "model"), str(error), "export it again")
+        workflow.tree.add((*path, "model"), error.reason, error.hint)
     except OSError as error:
         workflow.tree.add(
             (*path, "model"), f"{files.model} cannot be read: {describe_error(error)}", "check its permissions"

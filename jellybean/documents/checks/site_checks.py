@@ -16,7 +16,7 @@ from jellybean.documents.site_columns import SiteColumns, site_columns
 from jellybean.documents.site_table import Site, SiteTable, read_site_table
 from jellybean.errors import DocumentProblem
 from jellybean.quantities import InvalidValueError, did_you_mean
-from jellybean_solver import Objective
+from jellybean_solver import Objective, rate_text
 
 _RATE_TOLERANCE = 1e-9  # relative difference of rates that are equal
 _NOT_YET = "sites that differ cannot have yet: each is planned as a workflow of its own"
@@ -105,7 +105,7 @@ def _unequal_rates(table: SiteTable, document: WorkflowDocument) -> Iterator[Doc
             for name in others:
                 own_per_s = _rate_per_s(site, document, name)
                 if not math.isclose(own_per_s, rate_per_s, rel_tol=_RATE_TOLERANCE):
-                    figures = f"{name} {own_per_s:.6g}/s, {first} {rate_per_s:.6g}/s"
+                    figures = f"{name} {rate_text(own_per_s)}, {first} {rate_text(rate_per_s)}"
                     message = f"a request has one message of each source, but their rates differ: {figures}"
                     column = next((own for own in (_rate(name), _rate(first)) if own in site.values), _rate(name))
                     yield table.problem(site, column, message, "give them one rate")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jellybean.documents.checks.foreign_files import foreign_format
+from jellybean.documents.checks.foreign_files import DAMAGED, foreign_format
 from jellybean_agent import PortNames, unserved_reason
 from jellybean_solver import EdgeKind, JellyBeanError
 
@@ -18,7 +18,11 @@ Sizes = tuple[int | None, ...]  # of a tensor's dimensions; None: unknown
 
 
 class ModelFileError(JellyBeanError):
-    """A file that is not a usable ONNX model."""
+    """A file that is not a usable ONNX model. `hint`: the next step."""
+
+    def __init__(self, reason: str, hint: str = "export it again") -> None:
+        super().__init__(f"{reason}: {hint}")
+        self.reason, self.hint = reason, hint
 
 
 SINGLE_ANSWER = (
@@ -76,21 +80,21 @@ def read_model(path: Path) -> ModelSignature:
     try:
         proto = onnx.load(str(path), format="protobuf", load_external_data=False)
     except (DecodeError, ValueError, RuntimeError) as error:
-        reason = foreign_format(path) or "it is damaged or cut off: copy or export it again"
-        raise ModelFileError(f"{path.name} is not an ONNX model: {reason}") from error
+        reason, hint = foreign_format(path) or DAMAGED
+        raise ModelFileError(f"{path.name} is not an ONNX model: {reason}", hint) from error
     for value in (*proto.graph.input, *proto.graph.output, *proto.graph.initializer):
         if not isinstance(value.name, str):  # protobuf gives the bytes of text that is no UTF-8
-            raise ModelFileError(f"{path.name}: the name {value.name!r:.80} is no UTF-8: export it with another one")
+            raise ModelFileError(f"{path.name}: the name {value.name!r:.80} is no UTF-8", "export it with another one")
     weights = {tensor.name for tensor in proto.graph.initializer}
     inputs = tuple(_port(path, value) for value in proto.graph.input if value.name not in weights)
     outputs = tuple(_port(path, value) for value in proto.graph.output)
     if not proto.graph.node and not outputs:
-        reason = foreign_format(path) or "it is damaged, or of another format: export it again"
-        raise ModelFileError(f"{path.name} is not an ONNX model with inputs and outputs: {reason}")
+        reason, hint = foreign_format(path) or ("it is damaged, or of another format", "export it again")
+        raise ModelFileError(f"{path.name} is not an ONNX model with inputs and outputs: {reason}", hint)
     if not inputs:
-        raise ModelFileError(f"{path.name} has no inputs: there is nothing that a request would bring")
+        raise ModelFileError(f"{path.name} has no inputs, and so nothing that a request would bring")
     if not outputs:
-        raise ModelFileError(f"{path.name} has no outputs: there is nothing to answer with")
+        raise ModelFileError(f"{path.name} has no outputs, and so nothing to answer with")
     return ModelSignature(inputs, outputs)
 
 

@@ -17,7 +17,7 @@ from jellybean.documents.schema.reader import DocPath
 from jellybean.documents.schema.validation import CheckedDocument
 from jellybean.documents.schema.workflow import InputSpec, WorkflowDocument
 from jellybean.quantities import did_you_mean, nearest_name
-from jellybean_solver import missing_link_text, missing_links
+from jellybean_solver import missing_link_text, missing_links, rate_text
 
 Names = tuple[str, ...]
 
@@ -157,7 +157,7 @@ def _check_joined_sources(workflow: CheckedWorkflow, document: WorkflowDocument,
             if abs(per_s - first_per_s) > 1e-9 * first_per_s:
                 counted = {source.tier, first.tier} & sites.keys()
                 in_all = " in all sites" if counted else ""
-                figures = f"{per_s:.6g}/s here, {first_name} {first_per_s:.6g}/s{in_all}"
+                figures = f"{rate_text(per_s)} here, {first_name} {rate_text(first_per_s)}{in_all}"
                 message = f"a request has one message of each source, but their rates differ: {figures}"
                 workflow.tree.add(("sources", name, "rate"), message, "give them one rate")
             if source.arrivals is not first.arrivals:

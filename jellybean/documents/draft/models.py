@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -92,19 +92,28 @@ class DraftOperator:
 
 
 def read_models(files: Sequence[Path]) -> tuple[DraftModel, ...]:
-    """Read ONNX files, ordered by name; of a folder all. InputError for missing and other files, and equal names."""
+    """Read ONNX files, ordered by name; of a folder all.
+
+    InputError, with a line for each, for missing and other files, and equal names.
+    """
     models: dict[str, DraftModel] = {}
-    for file in (file for given in files for file in _files(given)):
+    named: dict[str, Path] = {}
+    problems: list[str] = []
+    for file in _all_files(files, problems):
         name = model_name(file)
-        if name in models:
-            other = models[name].path
-            raise InputError(f"{other} and {file} would both be called {name}: rename one of them")
+        if (other := named.setdefault(name, file)) is not file:
+            problems.append(f"{other} and {file} would both be called {name}: rename one of them")
+            continue
         try:
             models[name] = read_model_file(name, file)
         except OSError as error:
-            raise InputError(f"{file} cannot be read: {describe_error(error)}") from error
+            problems.append(f"{file} cannot be read: {describe_error(error)}")
         except JellyBeanError as error:
-            raise InputError(f"{file}: {error}") from error
+            message = str(error)  # that of a `ModelFileError` begins with the file's name
+            is_named = message.startswith(f"{file.name} ")
+            problems.append(f"{file}{message.removeprefix(file.name)}" if is_named else f"{file}: {message}")
+    if problems:
+        raise InputError("\n".join(problems))
     return tuple(models[name] for name in sorted(models))
 
 
@@ -119,7 +128,8 @@ def read_model_file(name: str, file: Path) -> DraftModel:
     if len(constants) == len(signature.inputs):
         raise ModelFileError(
             f"each input ({', '.join(constants)}) is a single number (shape []), and a request's tensor has a leading "
-            "dimension: export the model with shape [1], or with a dynamic first dimension"
+            "dimension",
+            "export the model with shape [1], or with a dynamic first dimension",
         )
     inputs = tuple(port for port in signature.inputs if port.name not in constants)
     state = guessed_state(inputs, outputs[1:])
@@ -148,13 +158,15 @@ def _answer(outputs: Sequence[Port]) -> int:
     return next(iter(scores), 0) if is_class else 0
 
 
-def _files(path: Path) -> Sequence[Path]:
-    if not path.is_dir():
-        return [path]
-    files = sorted(file for file, _ in walk_tree(path) if file.name.endswith(".onnx"))
-    if not files:
-        raise InputError(f"{path} has no ONNX files (*.onnx)")
-    return files
+def _all_files(given: Sequence[Path], problems: list[str]) -> Iterator[Path]:
+    """The files that are given, and the ONNX files of folders; a folder without any is one of the `problems`."""
+    for path in given:
+        files = [path]
+        if path.is_dir():
+            files = sorted(file for file, _ in walk_tree(path) if file.name.endswith(".onnx"))
+            if not files:
+                problems.append(f"{path} has no ONNX files (*.onnx)")
+        yield from files
 
 
 def model_name(file: Path) -> str:

@@ -15,7 +15,7 @@ from jellybean.documents.draft.trials import tried_inputs
 from jellybean.documents.draft.wiring import Draft, wire
 from jellybean.documents.layout import INFRASTRUCTURE_FILE, PROFILES_FILE, WORKFLOW_FILE, WORKFLOWS_FOLDER
 from jellybean.errors import InputError
-from jellybean.folders import require_no_link
+from jellybean.folders import require_no_link, write_output
 from jellybean.tensor_files import write_archive
 from jellybean_agent import ModelError, data_names, data_path
 
@@ -47,8 +47,8 @@ def write_blank(directory: Path) -> None:
     require_new(directory)
     directory.mkdir(parents=True, exist_ok=True)
     name = project_name(directory)
-    (directory / WORKFLOW_FILE).write_text(blank_workflow(name), encoding="utf-8")
-    (directory / INFRASTRUCTURE_FILE).write_text(BLANK_INFRASTRUCTURE, encoding="utf-8")
+    write_output(directory / WORKFLOW_FILE, blank_workflow(name))
+    write_output(directory / INFRASTRUCTURE_FILE, BLANK_INFRASTRUCTURE)
 
 
 def write_draft(directory: Path, files: Sequence[Path], data: Path | None = None) -> Drafted:
@@ -76,8 +76,8 @@ def write_draft(directory: Path, files: Sequence[Path], data: Path | None = None
         require_no_link(held_out, directory)
         write_archive(held_out, given.arrays)
     text = draft_workflow(project_name(directory), draft, directory, places, given)
-    (directory / WORKFLOW_FILE).write_text(text, encoding="utf-8")
-    (directory / INFRASTRUCTURE_FILE).write_text(draft_infrastructure(), encoding="utf-8")
+    write_output(directory / WORKFLOW_FILE, text)
+    write_output(directory / INFRASTRUCTURE_FILE, draft_infrastructure())
     return Drafted(draft, given.array_of, given.refusals)
 
 

@@ -11,7 +11,7 @@ from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.reader import dotted
 from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean_solver import Variant, whole_stream_times
+from jellybean_solver import Variant, plain_text, whole_stream_times
 
 
 def utilisation_of(workflow: WorkflowDocument, infrastructure: InfrastructureDocument) -> float:
@@ -41,8 +41,8 @@ def with_whole_streams(
         found.append(replace(variant, service={pool: times for pool, times in whole.items() if times}))
     if not any(variant.service for variant in found):
         message = (
-            f"no worker takes one stream: it sends {stream_rate_per_s:.4g} chunks/s, which must run on one worker that "
-            f"is busy at most {utilisation:g} of the time"
+            f"no worker takes one stream: it sends {plain_text(stream_rate_per_s, 4)} chunks/s, which must run on one "
+            f"worker that is busy at most {utilisation:g} of the time"
         )
         where, file = dotted(("operators", operator, "state")), str(directory / WORKFLOW_FILE)
         hint = "use a faster worker or variant, or streams of a lower rate"

@@ -82,6 +82,12 @@ def validate_tree(model: type[Document], tree: Tree) -> CheckedDocument[Document
     return CheckedDocument(tree, document or _valid_part(model, tree.data, broken), frozenset(broken))
 
 
+def plain_message(details: ErrorDetails) -> str:
+    """What is wrong, in words: of our own errors without the prefix that pydantic puts before them."""
+    cause = details.get("ctx", {}).get("error")
+    return details["msg"] if cause is None else str(cause)
+
+
 class FieldReader:
     """Reads single values of a model's field, as tables have them, with the syntax and the errors of the documents."""
 

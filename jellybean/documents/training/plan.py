@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from jellybean.documents.schema.fields import DocumentModel
 from jellybean.documents.schema.reader import Tree
+from jellybean.documents.schema.validation import plain_message
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.quantities import InvalidValueError, quoted
 
@@ -173,7 +174,7 @@ def read_stage_plan(path: Path) -> StagePlan:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise _problem(path, f"is no plan: {place}{': ' * bool(place)}{first['msg']}") from error
+        raise _problem(path, f"is no plan: {place}{': ' * bool(place)}{plain_message(first)}") from error
     except (ValueError, RecursionError) as error:
         raise _problem(path, "is no plan: not JSON") from error
 

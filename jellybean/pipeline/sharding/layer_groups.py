@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from jellybean.display import formats
 from jellybean_solver.pipeline import LayerGraph, Partition, PartitionStage
 
 NAMES = {"sample": "samples", "out": "columns", "in": "rows"}  # of a batch, and of a weight matrix (in x out)
@@ -92,12 +93,15 @@ def sharding_lines(graph: LayerGraph, partition: Partition) -> tuple[str, ...]:
             return ()
         sharding, (hosts, devices) = stage.sharding, stage.submesh
         lines.append(
-            f"stage {number}: {hosts} x {devices} devices; computation {sharding.compute_s:.4g} s, all-reduces "
-            f"{sharding.all_reduce_s:.4g} s, changes of layout {sharding.resharding_s:.4g} s"
+            f"stage {number}: {hosts} x {devices} devices; computation {formats.duration(sharding.compute_s)}, "
+            f"all-reduces {formats.duration(sharding.all_reduce_s)}, "
+            f"changes of layout {formats.duration(sharding.resharding_s)}"
         )
         lines += [f"  {group.title}: {group.words}" for group in layer_groups(graph, stage)]
     alone = [
-        f"{name} parallelism alone {seconds:.6g} s" if math.isfinite(seconds) else f"{name} parallelism alone: no plan"
+        f"{name} parallelism alone {formats.duration(seconds)}"
+        if math.isfinite(seconds)
+        else f"{name} parallelism alone: no plan"
         for name, seconds in partition.alternatives.items()
     ]
     return (*lines, "; ".join(alone))

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from jellybean.display import formats
 from jellybean.display.pictures import INK, LINE, SOFT, STYLE, SUNKEN, SURFACE, TINTS, require_picture, save_figure
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline.sharding.layer_groups import LayerGroup, layer_groups
@@ -44,7 +45,8 @@ def save_sharding(graph: LayerGraph, partition: Partition, path: Path) -> None:
                     _draw_group(cell, stage_groups[place], first)
             axes[number][0].text(-0.25, SIDE / 2, f"stage {number}", rotation=90, va="center", color=INK, fontsize=9)
         figure.suptitle(
-            f"{partition.objective_s:.4g} s per iteration; batch (samples) and weights (rows x columns) by device",
+            f"{formats.duration(partition.objective_s)} per iteration; batch (samples) and weights (rows x columns) "
+            "by device",
             x=0.02, ha="left", fontsize=9.5, color=INK,
         )  # fmt: skip
         figure.tight_layout(rect=(0, 0, 1, 1 - 0.2 / figure.get_figheight()))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jellybean.display.palette import BACKWARD, FORWARD, WEIGHT_GRADIENT
-from jellybean.display.pictures import INK, SOFT, STYLE, SURFACE, require_picture, save_figure
+from jellybean.display.pictures import INK, SOFT, STYLE, SURFACE, durations, require_picture, save_figure
 from jellybean_solver.pipeline import Action, ActionKind, Timeline, bubble_fraction
 
 # Kind of action -> (colour for a device's first stage or replica, colour for its second).
@@ -53,7 +53,8 @@ def save_timeline(timeline: Timeline, path: Path) -> None:
         axes.set_xlim(0, MARGIN * timeline.makespan_s)
         axes.set_yticks(range(schedule.devices), [f"device {device}" for device in range(schedule.devices)])
         axes.tick_params(axis="y", length=0)
-        axes.set_xlabel("seconds")
+        durations(axes.xaxis)
+        axes.set_xlabel("time")
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.set_title(_title(timeline), loc="left", fontsize=10)
         _legend(axes, timeline)

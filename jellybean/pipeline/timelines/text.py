@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
+from jellybean.display import formats
 from jellybean_solver.pipeline import Action, ActionKind, Timeline
 
 MAX_CELLS = 240  # a line with more cells is truncated, with a mark at its end
@@ -55,7 +56,7 @@ def draw_timeline(timeline: Timeline, *, columns: int | None = None) -> Text:
     else:
         drawing.append("B ", style=_STYLES[ActionKind.BACKWARD][0])
         drawing.append(" backward  ")
-    drawing.append(f"one cell: {slot_s:g} s")
+    drawing.append(f"one cell: {formats.axis_duration(slot_s)}")
     return drawing
 
 

@@ -358,7 +358,7 @@ def _breach_text(judged: Judged) -> str:
     if not p99.simulations:
         made = "in closed form, as there was no time for a simulation"
     unloaded_s = unloaded_latency_s(plan, workflow=worst)  # nan if there is no time for that
-    unloaded = f"mean latency with zero queueing delay {formats.duration(unloaded_s)}; "
+    unloaded = f"mean latency over all routes with zero queueing delay {formats.duration(unloaded_s)}; "
     return (
         f"{prefix}p99 latency would be {stated}, above the SLO of {formats.duration(targets_s[worst])} "
         f"({made}; {unloaded if math.isfinite(unloaded_s) else ''}{_busiest(plan)})"

@@ -53,7 +53,7 @@ def amount(kind: RequirementKind, value: float | None) -> str:
     texts = {
         RequirementKind.ACCURACY: lambda: formats.accuracy(value),
         RequirementKind.MEAN_ACCURACY: lambda: formats.accuracy(value),
-        RequirementKind.RATE: lambda: f"x{value:.4g}",
+        RequirementKind.RATE: lambda: f"x{formats.plain(value)}",
         RequirementKind.BUDGET: lambda: f"{formats.usd(value)} USD/h",
         RequirementKind.LATENCY_P99: lambda: formats.duration(value),
         RequirementKind.BANDWIDTH: lambda: f"{formats.number(value * 8e-6)} Mbit/s",
@@ -61,7 +61,7 @@ def amount(kind: RequirementKind, value: float | None) -> str:
         RequirementKind.DEVICE_MEMORY: lambda: formats.size(value),
         RequirementKind.COUNT: lambda: f"{value:.0f}",
     }
-    return texts[kind]() if kind in texts else f"{value:.3g}"
+    return texts[kind]() if kind in texts else formats.plain(value, 3)
 
 
 def title_of(explained: Explained, requirement: Requirement) -> Text:

@@ -133,7 +133,8 @@ def hop_lines(plan: Plan) -> tuple[str, ...]:
         return ()
     return (
         f"messages between processes take {formats.duration(hops_s)} of the {formats.duration(total_s)} of a request "
-        f"without queueing: hop, {formats.duration(plan.hop_s)} each, decides its latency",
+        f"on the most used route with zero queueing delay: hop, {formats.duration(plan.hop_s)} each, decides its "
+        "latency",
     )
 
 

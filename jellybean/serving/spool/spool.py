@@ -22,7 +22,7 @@ from typing import NamedTuple, Self, TypeVar
 import grpc
 
 from jellybean.ledger.readings import Moment
-from jellybean_agent import StatusError, describe_error, fits_share
+from jellybean_agent import StatusError, describe_error, fits_share, full_disk_text
 
 MAX_BYTES = 2**30
 TAKEN_IDS = 1_000_000  # ids of taken answers that are remembered
@@ -83,9 +83,9 @@ class HeldBackError(StatusError):
 class Spool:
     """An open spool; its calls run in a thread of its own, one after another."""
 
-    def __init__(self, database: sqlite3.Connection, thread: ThreadPoolExecutor, max_bytes: int) -> None:
+    def __init__(self, path: Path, database: sqlite3.Connection, thread: ThreadPoolExecutor, max_bytes: int) -> None:
         """Internal; use `Spool.open` to create a spool."""
-        self._database, self._thread, self._max_bytes = database, thread, max_bytes
+        self._path, self._database, self._thread, self._max_bytes = path, database, thread, max_bytes
         self.closed = False
         self._opened = Moment.now()
         self.waiting, self.bytes = 0, 0  # requests without an answer; size of all rows
@@ -105,7 +105,7 @@ class Spool:
             try:
                 database = thread.submit(_open, path).result()
                 unused.callback(lambda: thread.submit(database.close).result())
-                spool = cls(database, thread, max_bytes)
+                spool = cls(path, database, thread, max_bytes)
                 thread.submit(spool._count).result()
                 thread.submit(spool._count_by_client).result()
             except (sqlite3.Error, OSError) as error:
@@ -329,7 +329,9 @@ class Spool:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: call(*arguments))
         except sqlite3.Error as error:
-            reason = f"the spool cannot be used: {describe_error(error)}"
+            is_full = getattr(error, "sqlite_errorname", "").startswith("SQLITE_FULL")
+            cause = full_disk_text(self._path) if is_full else describe_error(error)
+            reason = f"the spool cannot be used: {cause}"
             raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason) from error
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from jellybean.documents import load_project, override_options
 from jellybean.errors import DocumentError
 from jellybean.quantities import DURATION, RATE, format_quantity
 from jellybean_agent import PlanFigures
+from jellybean_solver import rate_text
 
 ABOVE_PLAN = 1.1  # offered / planned rate from which on it is overload; a plan has spare capacity for less
 # Standard deviations of a Poisson count by which more requests than planned must arrive, too: it decides in short
@@ -90,13 +91,13 @@ def find_overload(
 
 def _reasons(load: Load) -> Iterator[str]:
     if load.is_above_plan:
-        yield f"{load.offered_per_s:.3g}/s offered, planned for {load.planned_per_s:.3g}/s"
+        yield f"{rate_text(load.offered_per_s, 3)} offered, planned for {rate_text(load.planned_per_s, 3)}"
     if load.p99_s is not None and load.target_p99_s is not None and load.misses_p99:
         yield f"p99 {seconds(load.p99_s)}, target {seconds(load.target_p99_s)}"
     if load.is_much(load.shed_per_s):
-        yield f"{load.shed_per_s:.3g}/s shed"
+        yield f"{rate_text(load.shed_per_s, 3)} shed"
     if load.is_much(load.late_per_s):
-        yield f"{load.late_per_s:.3g}/s late"
+        yield f"{rate_text(load.late_per_s, 3)} late"
 
 
 def seconds(value_s: float) -> str:

@@ -17,6 +17,7 @@ from jellybean.serving.outcomes import OUTCOME_WORDS, OutcomeKind
 from jellybean.serving.top.overload import Overload, seconds
 from jellybean.serving.top.top import ExpiringCertificate, Top, WorkerRow
 from jellybean_agent import CPU, utc_minute
+from jellybean_solver import plain_text, rate_text
 
 _ENDLESS = 10_000  # columns, to measure how many a table needs
 _BAR, _SHORT_BAR = 20, 10
@@ -71,7 +72,7 @@ def _workflows(top: Top) -> Table:
         is_late = (one.latency_p99_s or 0.0) > (one.target_p99_s or math.inf)
         table.add_row(
             Text(one.workflow, "bold"),
-            f"{one.planned_per_s:g}",
+            plain_text(one.planned_per_s),
             Text(f"{one.offered_per_s:.1f}", WARN if one.overload is not None else ""),
             f"{one.answered_per_s:.1f}",
             Text(f"{one.failed_per_s:.1f}", BAD if one.failed_per_s else ""),
@@ -84,7 +85,9 @@ def _workflows(top: Top) -> Table:
 
 
 def _requests(top: Top) -> Text:
-    found = Text.assemble((f"{top.offered_per_s:.1f}/s offered", "bold"), f" (planned for {top.planned_per_s:g}/s)")
+    found = Text.assemble(
+        (f"{top.offered_per_s:.1f}/s offered", "bold"), f" (planned for {rate_text(top.planned_per_s)})"
+    )
     found.append(f"   {top.answered_per_s:.1f}/s answered   {top.in_hand} in flight")
     found.append(f", {top.waiting} wait for a route" if top.waiting else "")
     found.append(f"   last {top.window_s:.0f} s", "dim")

@@ -76,7 +76,7 @@ def write_rank_file(folder: Path, position: Position, rank: int, tensors: NamedT
         return _sha256(path)
     except (OSError, SafetensorError) as error:
         raise TrainingError(
-            f"the checkpoint of {position} cannot be written to {place}: {describe_error(error)}"
+            f"the checkpoint of {position} cannot be written to {place}: {describe_error(error, file=place)}"
         ) from error
 
 
@@ -154,7 +154,9 @@ def check_writable(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise TrainingError(f"checkpoints cannot be written to {folder}: {describe_error(error)}") from error
+        raise TrainingError(
+            f"checkpoints cannot be written to {folder}: {describe_error(error, file=folder)}"
+        ) from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise TrainingError(f"checkpoints cannot be written to {folder}: it is read-only; change its owner or mount")
 

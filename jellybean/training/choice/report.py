@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jellybean.display import formats
 from jellybean.training.choice.candidates import Candidate
 from jellybean.training.choice.search import Search
 
@@ -37,15 +38,15 @@ def slower_candidates(search: Search, best: Candidate) -> dict[str, str]:
     slower: dict[str, str] = {}
     for one in sorted(search.candidates, key=search.seconds):
         if one.schedule != best.schedule and one.schedule not in slower:
-            slower[one.schedule] = f"{_time(search, one)} a batch in place of {1e3 * chosen:.3g} ms"
+            slower[one.schedule] = f"{_time(search, one)} a batch in place of {formats.duration(chosen)}"
         if one.tensor > 1 == best.tensor and "tensor" not in slower:
-            slower["tensor"] = f"{_time(search, one)} a batch in place of {1e3 * chosen:.3g} ms ({one})"
+            slower["tensor"] = f"{_time(search, one)} a batch in place of {formats.duration(chosen)} ({one})"
     return slower
 
 
 def _time(search: Search, candidate: Candidate) -> str:
     predicted = "" if candidate in search.trials else "predicted "
-    return f"{predicted}{1e3 * search.seconds(candidate):.3g} ms"
+    return f"{predicted}{formats.duration(search.seconds(candidate))}"
 
 
 def _processes(count: int) -> str:

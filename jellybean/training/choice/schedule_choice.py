@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import torch
 
+from jellybean.display import formats
 from jellybean.documents.training import AUTO, TrainingDocument
 from jellybean.pipeline.torch_graph import GraphFacts
 from jellybean.pipeline.torch_profile import ProfileTarget, TorchProfile, profile_traced
@@ -138,8 +139,8 @@ def fastest_of(names: Iterable[str], choose: Callable[[str], Choice]) -> tuple[C
     best = min(usable, key=lambda one: (one.microbatch_s, one.memory_bytes))
     for one in usable:
         if one is not best:
-            times = f"{1e3 * one.microbatch_s:.3g} ms a micro-batch in place of {1e3 * best.microbatch_s:.3g}"
-            rejected[one.name] = times
+            times = formats.duration(one.microbatch_s), formats.duration(best.microbatch_s)
+            rejected[one.name] = f"{times[0]} a micro-batch in place of {times[1]}"
     return replace(best, rejected=rejected), rejected
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import urllib3.exceptions
+import yaml
 from kubernetes import client, config, dynamic
 from kubernetes.client.exceptions import ApiException
 
@@ -264,6 +265,10 @@ def connect(kubeconfig: Path | None, context: str | None, namespace: str | None)
             config.load_incluster_config(client_configuration=configuration)
             return Cluster(client.ApiClient(configuration), namespace or "default")
         raise DeployError(f"no cluster to talk to: {_config_reason(error, path, context)}") from error
+    except (yaml.YAMLError, UnicodeDecodeError, TypeError, AttributeError) as error:  # the client expects a map
+        raise DeployError(
+            f"no cluster to talk to: {path or 'the kubeconfig'} is no kubeconfig: name another with --kubeconfig"
+        ) from error
 
 
 def _config_reason(error: Exception, path: str | None, context: str | None) -> str:
@@ -272,7 +277,7 @@ def _config_reason(error: Exception, path: str | None, context: str | None) -> s
         known = [str(item["name"]) for item in config.list_kube_config_contexts(path)[0]]
         if context is not None and context not in known:
             return f"the kubeconfig has no context {context}; it has {', '.join(known) or 'none'}"
-    return f"{error}; give --context, or set KUBECONFIG"
+    return f"{str(error).rstrip('.')}; give --context, or set KUBECONFIG"
 
 
 def _namespace(path: str | None, context: str | None) -> str:

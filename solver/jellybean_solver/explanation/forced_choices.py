@@ -16,7 +16,7 @@ from jellybean_solver.explanation.restrictions import (
     with_prepaid_worker,
     with_price_paid,
 )
-from jellybean_solver.figures import usd_text
+from jellybean_solver.figures import plain_text, rate_text, usd_text
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Pool, Problem
 from jellybean_solver.outcome import COST_TOLERANCE
@@ -196,7 +196,9 @@ class _Place:
         parts = []
         for name, used in self.used.items():
             whole = self.rates[name] - used <= RATE_TOLERANCE * self.rates[name]
-            parts.append(f"all of {name}" if whole else f"{used:.3g} of {self.rates[name]:.3g}/s of {name}")
+            parts.append(
+                f"all of {name}" if whole else f"{plain_text(used, 3)} of {rate_text(self.rates[name], 3)} of {name}"
+            )
         return f"this plan runs {', '.join(parts)} {self.where}"
 
 
@@ -222,9 +224,11 @@ def _within_budget(problem: Problem, pool: Pool, answer: Resolved) -> Resolved:
     worker = f"{usd_text(problem.unit_usd_per_h(pool))} of it for the worker{problem.in_each(pool.tier)}"
     costs = f"{usd_text(plan.cost.total_usd_per_h)} USD/h, {worker}"
     if plan.certificate.bound <= budget * (1 + COST_TOLERANCE):
-        reason = f"whether a plan keeps the budget of {budget:g} USD/h is not known: the cheapest found costs {costs}"
-        return Resolved("unknown", None, reason)
-    return Resolved("infeasible", plan, f"no plan keeps the budget of {budget:g} USD/h: the cheapest costs {costs}")
+        open_question = f"whether a plan keeps the budget of {plain_text(budget)} USD/h is not known"
+        return Resolved("unknown", None, f"{open_question}: the cheapest found costs {costs}")
+    return Resolved(
+        "infeasible", plan, f"no plan keeps the budget of {plain_text(budget)} USD/h: the cheapest costs {costs}"
+    )
 
 
 def _rank(change: Counterfactual) -> tuple[bool, bool, float]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from jellybean_solver.figures import size_text
+from jellybean_solver.figures import plain_text, rate_text, size_text
 from jellybean_solver.model.audit import is_of_audit
 from jellybean_solver.model.multi_workflow import with_targets
 from jellybean_solver.model.problem import Operator, Pool, Problem, Sharing, request_s
@@ -87,7 +87,7 @@ def _of_workflows(problem: Problem) -> Iterator[Requirement]:
             yield Requirement(RequirementKind.MEAN_ACCURACY, subjects, slo.mean_accuracy, words)
         sources = [source for source in problem.sources if workflow is None or workflow.owns(source.name)]
         sources = [source for source in sources if not is_of_audit(problem.audit, source.name)]  # a share of the others
-        rates = " and ".join(f"{s.name} {s.rate_per_s:g}/s{problem.in_each(s.tier)}" for s in sources)
+        rates = " and ".join(f"{s.name} {rate_text(s.rate_per_s)}{problem.in_each(s.tier)}" for s in sources)
         yield Requirement(RequirementKind.RATE, tuple(s.name for s in sources), 1.0, f"the rate of {rates}")
         if slo.latency_p99_s is not None:
             words = f"the p99 latency of {slo.latency_p99_s * 1e3:g} ms{of}"
@@ -99,7 +99,7 @@ def _of_all_workflows(problem: Problem) -> Iterator[Requirement]:
         yield Requirement(RequirementKind.SURVIVE, (kind.value,), None, f"that any 1 {kind} may be lost")
     budget = problem.slo.budget_usd_per_h
     if budget is not None:
-        yield Requirement(RequirementKind.BUDGET, (), budget, f"the budget of {budget:g} USD/h")
+        yield Requirement(RequirementKind.BUDGET, (), budget, f"the budget of {plain_text(budget)} USD/h")
     if problem.utilisation < 1.0:
         words = f"the utilisation cap of {problem.utilisation:g}"
         yield Requirement(RequirementKind.UTILISATION, (), problem.utilisation, words)
@@ -110,7 +110,7 @@ def _of_links(problem: Problem) -> Iterator[Requirement]:
         if link.bandwidth_bytes_per_s is not None:
             ends = (link.upstream_tier, link.downstream_tier)
             link_of = "each link" if problem.sites.get(ends[0], 1) > 1 else "the link"
-            words = f"the {link.bandwidth_bytes_per_s * 8e-6:g} Mbit/s of {link_of} {ends[0]} -> {ends[1]}"
+            words = f"the {plain_text(link.bandwidth_bytes_per_s * 8e-6)} Mbit/s of {link_of} {ends[0]} -> {ends[1]}"
             yield Requirement(RequirementKind.BANDWIDTH, ends, link.bandwidth_bytes_per_s, words)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from jellybean_solver.figures import distinct_sizes, distinct_usd, size_text, usd_text
+from jellybean_solver.figures import distinct_sizes, distinct_usd, rate_text, size_text, usd_text
 from jellybean_solver.model.flows import Weights, edge_weights, traffic_usd_per_h, worker_shares
 from jellybean_solver.model.left_out import served, wrongly_left_out
 from jellybean_solver.model.loss_checks import losses_that_break
@@ -243,7 +243,7 @@ class _Scorer:
             worker = self.plan.worker_by_name.get(worker_name)
             stated = worker.rates_per_s.get(name, 0.0) if worker is not None else rate
             if abs(stated - rate) > LIMIT_TOLERANCE * max(rate, stated):
-                yield f"{worker_name} states {stated:.6g}/s of {name}, but the routes bring {rate:.6g}/s"
+                yield f"{worker_name} states {rate_text(stated)} of {name}, but the routes bring {rate_text(rate)}"
         for worker in self.plan.workers:
             for name in worker.rates_per_s:
                 if (name, worker.name) not in self.rates:
@@ -315,7 +315,7 @@ class _Scorer:
             allowed = operator.tiers if operator is not None else None
             if worker is not None and allowed is not None and worker.tier not in allowed:
                 where = ", ".join(allowed)
-                yield f"{name} would run in tier {worker.tier} at {rate:.4g}/s, but may run in {where} only"
+                yield f"{name} would run in tier {worker.tier} at {rate_text(rate, 4)}, but may run in {where} only"
         for edge, *tiers in self.edges:
             if edge.tiers is not None and (outside := [tier for tier in tiers if tier not in edge.tiers]):
                 yield (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from jellybean_solver.figures import plain_text
 from jellybean_solver.model.multi_workflow import restricted
 from jellybean_solver.model.plan import LeftOut, Plan
 from jellybean_solver.model.problem import Problem
@@ -33,4 +34,5 @@ def wrongly_left_out(problem: Problem, plan: Plan) -> Iterator[str]:
         elif (worth := known[one.name].worth_usd_per_h) is None:
             yield f"the plan leaves out {one.name}, which must be served"
         elif worth != one.worth_usd_per_h:
-            yield f"the plan leaves out {one.name} as worth {one.worth_usd_per_h:g} USD/h, but it is worth {worth:g}"
+            stated = f"{plain_text(one.worth_usd_per_h)} USD/h"
+            yield f"the plan leaves out {one.name} as worth {stated}, but it is worth {plain_text(worth)}"

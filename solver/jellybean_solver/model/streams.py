@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jellybean_solver.errors import SolverError
+from jellybean_solver.figures import rate_text
 from jellybean_solver.model.audit import AUDIT_STREAM, is_of_audit
 from jellybean_solver.model.plan import Plan, PlannedOperator
 from jellybean_solver.model.problem import WORKFLOW_SEPARATOR, Arrivals, Edge, Operator, Problem, Source
@@ -159,8 +160,9 @@ def _stream(
     rate_per_s = _in_all(plan, first)
     for source in sources[1:]:
         if not math.isclose(_in_all(plan, source), rate_per_s, rel_tol=1e-9):
+            others = f"{source.name} ({rate_text(_in_all(plan, source))})"
             raise SolverError(
-                f"sources {first.name} ({rate_per_s:g}/s) and {source.name} ({_in_all(plan, source):g}/s) feed one "
+                f"sources {first.name} ({rate_text(rate_per_s)}) and {others} feed one "
                 "workflow, so each request needs a message of both; give them the same rate"
             )
     edges = [edge for operator in operators for edge in operator.inputs]

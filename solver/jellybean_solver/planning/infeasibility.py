@@ -12,7 +12,7 @@ from operator import itemgetter
 
 from jellybean_solver.demand.demand import Network, Tiers
 from jellybean_solver.demand.memory import without_memory_limits
-from jellybean_solver.figures import usd_text
+from jellybean_solver.figures import plain_text, rate_text, usd_text
 from jellybean_solver.fleet.dispatch import is_large, reasons_large
 from jellybean_solver.fleet.proposal import propose
 from jellybean_solver.fleet.rate_scale import RateScale, largest_rate_scale
@@ -346,17 +346,17 @@ class _Explainer:
         sites = self.problem.sites.get(tiers[0], 1)
         each = "" if sites == 1 else f" from each of {sites:,} sites"
         bandwidth = self.network.bandwidth[tiers] / sites
-        return f"{tiers[0]} -> {tiers[1]} ({bandwidth * 8e-6:.4g} Mbit/s{each})"
+        return f"{tiers[0]} -> {tiers[1]} ({plain_text(bandwidth * 8e-6, 4)} Mbit/s{each})"
 
     def _fits_at_most(self, found: RateScale, selection: Selection, full: Collection[Tiers]) -> str:
         """The share of the rates that fits, with the utilisation if it binds, and the links in `full`."""
         scale = found.scale * self.base
         rates = ", ".join(
-            f"{s.name} {scale * s.rate_per_s:.4g} of {s.rate_per_s:g}/s{self.problem.in_each(s.tier)}"
+            f"{s.name} {plain_text(scale * s.rate_per_s, 4)} of {rate_text(s.rate_per_s)}{self.problem.in_each(s.tier)}"
             for s in self.problem.sources
             if not is_of_audit(self.problem.audit, s.name)
         )
-        words = f"at most {scale:.4g} of the rates fits ({rates}), with {self._words(selection)}"
+        words = f"at most {plain_text(scale, 4)} of the rates fits ({rates}), with {self._words(selection)}"
         if self._utilisation_binds(found, full):
             words += f", at a utilisation of at most {self.problem.utilisation:g}"
         if full:
@@ -375,4 +375,4 @@ class _Explainer:
                 yield f"nearest: accuracy {accuracy:.10g} is feasible at these rates ({words})"
         if scale is not None:
             asked = "" if self.target is None else " at this accuracy"
-            yield f"nearest: {_rounded_down(scale):.4g} times these rates is feasible{asked}"
+            yield f"nearest: {plain_text(_rounded_down(scale), 4)} times these rates is feasible{asked}"

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jellybean_solver.errors import SolverError
+from jellybean_solver.figures import rate_text
 from jellybean_solver.model.audit import with_audit_rates
 from jellybean_solver.model.deadline_shares import deadlines_s
 from jellybean_solver.model.plan import Plan
@@ -116,7 +117,7 @@ def _check_equal(trace: RateTrace, names: Sequence[str]) -> None:
     for stretch in trace.stretches:
         rates = {name: stretch.rates_per_s[name] for name in names}
         if not all(math.isclose(rate, rates[names[0]], rel_tol=1e-9) for rate in rates.values()):
-            stated = ", ".join(f"{name} {rate:g}/s" for name, rate in rates.items())
+            stated = ", ".join(f"{name} {rate_text(rate)}" for name, rate in rates.items())
             raise SolverError(f"from {stretch.start_s:g} s on sources of one stream of requests differ: {stated}")
 
 

@@ -216,8 +216,8 @@ def test_pods_that_do_not_come_up_end_with_their_reasons(project: Path, flags: l
 def test_a_cluster_that_is_not_named_or_not_there_is_told(
     project: Path, flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["deploy", str(project), "--kubeconfig", str(tmp_path / "none")]) == 1
-    assert "no cluster to talk to" in capsys.readouterr().err
+    assert run(["deploy", str(project), "--kubeconfig", str(tmp_path / "none")]) == 2
+    assert "there is no such file" in " ".join(capsys.readouterr().err.replace("│", "").split())
     assert run(["status", str(project), *flags[:2], "--context", "other"]) == 1
     assert "no cluster to talk to" in capsys.readouterr().err
 
@@ -242,6 +242,10 @@ def test_nodes_become_a_document_that_plans(
     assert run([*command, "--out", str(file)]) == 0
     assert "kubernetes.yaml needs: images: {agent: {cpu: IMAGE, cuda: IMAGE}}" in capsys.readouterr().err
     assert "camera-box: {tier: edge, count: 2, price: 0.04 USD/h, memory: 8 GiB}" in file.read_text(encoding="utf-8")
+    assert run([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [pool["name"] for pool in found["pools"]] == ["camera-box", "cloud"]
+    assert (found["infrastructure"], found["file"]) == (file.read_text(encoding="utf-8"), None)
     assert run(["validate", str(directory)]) == 2  # the profiles are of emulated devices, and these nodes are real ones
     assert "speed of cloud was 0.5, is now 1" in capsys.readouterr().err
     assert run(["validate", str(directory), "--stale"]) == 0

@@ -86,7 +86,7 @@ def test_no_plan_for_one_period(shop: Path, capsys: pytest.CaptureFixture[str]) 
     with (shop / "day.csv").open("a", encoding="utf-8") as file:
         file.write("90000,camera,5000\n")
     assert run(["calendar", str(shop), str(shop / "day.csv")]) == 3
-    assert "no plan meets the targets at camera 5000/s" in " ".join(capsys.readouterr().err.split())
+    assert "no plan meets the targets at camera 5,000/s" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_wrong_trace(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,3 +230,17 @@ def test_another_objective_than_the_cost_is_refused(scales: Path, capsys: pytest
         assert run(["calendar", str(scales), str(scales / "day.csv"), *given(f"objective={objective}")]) == 2
         told = " ".join(capsys.readouterr().err.split())
         assert f"objective: {objective} does not state: use objective: cost" in told
+
+
+def test_a_trace_of_minutes_is_shown_in_minutes(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "".join(f"{360 * at},camera,{rate}\n" for at, rate in enumerate((2, 30, 30, 2)))
+    (shop / "day.csv").write_text("time_s,source,rate_per_s\n" + rows, encoding="utf-8")
+    command = ["calendar", str(shop), str(shop / "day.csv"), "--plot", str(shop / "day.svg")]
+    assert run([*command, "--set", "migration.start=0 USD"]) == 0
+    text = capsys.readouterr().out
+    assert " in 24 min: " in text
+    (first,) = (line for line in text.splitlines() if line.lstrip().startswith("00:00 "))
+    assert "as before" not in first
+    picture = (shop / "day.svg").read_text(encoding="utf-8")
+    assert "minutes" in picture and "hours" not in picture
+    assert all(f">{tick}</text>" in picture for tick in (3, 9, 24))

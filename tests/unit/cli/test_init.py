@@ -170,3 +170,20 @@ def test_a_made_model_gets_its_hash(tmp_path: Path) -> None:
     make_example(Example.OCR, tmp_path)
     empty = hashlib.sha256(b"").hexdigest()
     assert f"{{model: models/a.onnx, sha256: {empty}}}" in (tmp_path / "workflow.yaml").read_text(encoding="utf-8")
+
+
+def test_all_files_that_are_no_models_are_named_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    (tmp_path / "text.onnx").write_text("no model\n", encoding="utf-8")
+    (tmp_path / "folder").mkdir()
+    given = [str(tmp_path / name) for name in ("empty.onnx", "text.onnx", "nowhere.onnx", "folder")]
+    assert run(["init", str(tmp_path / "p"), "--from", *given[:1], "--from", given[3], *given[1:3]]) == 2
+    told = words(capsys.readouterr().err)
+    for reason in (
+        "empty.onnx is not an ONNX model with inputs and outputs: it is empty: copy or export it again",
+        "text.onnx is not an ONNX model: it is text: give the file that the exporter wrote",
+        "nowhere.onnx cannot be read: there is no such file or folder",
+        "folder has no ONNX files (*.onnx)",
+    ):
+        assert reason in told
+    assert not (tmp_path / "p").exists()

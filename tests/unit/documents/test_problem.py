@@ -103,7 +103,7 @@ def test_rates_of_sites_are_told_of_one_and_meet_in_all(folder: Path) -> None:
     assert build_problem(load_project(folder, ["sites.edge=1"])) == build_problem(load_project(folder))
 
     elsewhere = ["sites.edge=500", "sources.scale.tier=cloud"]
-    with pytest.raises(DocumentError, match=r"joins data of sources of different rates: camera 6000/s, scale 12/s"):
+    with pytest.raises(DocumentError, match=r"joins data of sources of different rates: camera 6,000/s, scale 12/s"):
         load_project(folder, elsewhere)
     meeting = build_problem(load_project(folder, [*elsewhere, "sources.scale.rate=6000/s"]))
     assert meeting.rate_per_s["label"] == 6000

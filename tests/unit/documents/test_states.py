@@ -86,7 +86,7 @@ def test_the_project_is_sound(folder: Path) -> None:
         ("periodic,", "periodic, deliver: eventually,", "sources.x.deliver: remember keeps a state by stream"),
         (f"inputs: [double]\n    {STATE}", f"inputs: [{{from: double, ratio: 3}}]\n    {STATE}", "below a fan-out"),
         (STATE, f"{STATE}\n    cuts: 2", "a model with a state is not cut"),
-        ("rate: 20/s", "rate: 20000/s", "no worker takes one stream: it sends 5000 chunks/s"),
+        ("rate: 20/s", "rate: 20000/s", "no worker takes one stream: it sends 5,000 chunks/s"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_words(folder: Path, old: str, new: str, expected: str) -> None:

@@ -127,7 +127,7 @@ def test_inputs_that_no_trial_finds_are_still_to_be_written_with_the_reason(tmp_
     [
         (X, {"ir_version": 99}, "Unsupported model IR version: 99.*install a newer onnxruntime"),
         (X, {"opset": 99}, "onnxruntime .* does not load the model"),
-        ({}, {}, "has no inputs: there is nothing that a request would bring"),
+        ({}, {}, "has no inputs, and so nothing that a request would bring"),
         ({"x": (FLOAT, [])}, {}, "each input .x. is a single number"),
     ],
 )

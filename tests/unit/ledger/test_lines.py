@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -22,6 +24,7 @@ from jellybean.ledger import (
     Work,
     WorkKey,
     apportioned,
+    apportioned_table,
     decimals_for,
 )
 from jellybean.ledger.lines import interval
@@ -125,6 +128,19 @@ def test_rounded_amounts_sum_to_the_rounded_sum(amounts: list[float], decimals: 
     units = apportioned(amounts, decimals)
     assert abs(sum(units) - sum(amounts) * 10**decimals) <= 0.5 + 1e-3
     assert all(abs(unit - amount * 10**decimals) <= 1 + 1e-3 for unit, amount in zip(units, amounts, strict=True))
+
+
+@given(st.lists(st.tuples(st.integers(0, 9_999), st.integers(0, 9_999)), min_size=1, max_size=20), st.randoms())
+def test_other_divisions_of_a_cost_have_the_same_sums(rows: list[tuple[int, int]], random: Random) -> None:
+    amounts = [(workers / 2000, traffic / 2000) for workers, traffic in rows]  # many are halves of the last decimal
+    by_row = apportioned_table(amounts, 3)
+    sums = [sum(column) for column in zip(*by_row, strict=True)]
+    in_one = apportioned_table([[math.fsum(column) for column in zip(*amounts, strict=True)]], 3)
+    shuffled = apportioned_table(random.sample(amounts, len(amounts)), 3)
+    assert in_one == [sums]
+    assert [sum(column) for column in zip(*shuffled, strict=True)] == sums
+    for units, row in zip(by_row, amounts, strict=True):
+        assert all(abs(unit - 1000 * amount) < 1 + 1e-3 for unit, amount in zip(units, row, strict=True))
 
 
 def test_small_totals_have_more_decimals() -> None:

@@ -142,5 +142,5 @@ def test_what_a_subgraph_reads_crosses_too():
 
 def test_a_file_that_is_no_model(tmp_path):
     (tmp_path / "m.onnx").write_bytes(b"not a model")
-    with pytest.raises(GraphError, match="no ONNX model"):
+    with pytest.raises(GraphError, match="not an ONNX model"):
         OnnxGraph.load(tmp_path / "m.onnx")

@@ -34,3 +34,10 @@ def test_a_narrow_terminal_gets_letters_for_numbers_and_no_longer_lines() -> Non
     assert rows[:2] == ["device 0 FF··B─FB─·B─", "device 1 ·FB─FB─FB─··"]
     rows = draw_timeline(timeline, columns=20).plain.splitlines()
     assert rows[:2] == ["device 0 FF··B─F ...", "device 1 ·FB─FB─ ..."]
+
+
+def test_the_axis_is_in_the_unit_of_its_times(tmp_path: Path) -> None:
+    for scale, tick in ((1.0, "10 s"), (1e-3, "10 ms"), (1e-6, "10 µs")):
+        costs = ScheduleCosts((scale,) * 2, (2 * scale,) * 2)
+        save_timeline(simulate(make_schedule("gpipe", 2, 4), costs), tmp_path / "t.svg")
+        assert f">{tick}</text>" in (tmp_path / "t.svg").read_text(encoding="utf-8")

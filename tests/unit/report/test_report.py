@@ -152,6 +152,21 @@ def test_a_latency_of_few_requests_deviates_from_no_prediction_within_what_its_a
     assert beyond.comparison("latency_p50_s").verdict is ComparisonVerdict.HIGHER
 
 
+def test_a_quantile_of_too_few_requests_is_not_judged(tmp_path: Path) -> None:
+    plan = plans.digits()
+    few, some, enough = (
+        _report(tmp_path / f"{count}", plan, plans.measurement(plan, completed=count, latency_p99_s=0.79, **slow))
+        for count, slow in ((8, {"latency_p90_s": 8.0}), (99, {}), (100, {}))
+    )
+    assert few.comparison("latency_p90_s").unknown_reason == "too few requests, 10 needed"
+    assert few.comparison("latency_p99_s").unknown_reason == "too few requests, 100 needed"
+    assert few.comparison("latency_p50_s").verdict is ComparisonVerdict.WITHIN
+    assert "Latency p90: too few requests to judge it (8 requests, 10 needed)" in few.headline.reasons
+    assert some.comparison("latency_p90_s").verdict is ComparisonVerdict.WITHIN
+    assert some.comparison("latency_p99_s").requests_needed == 100
+    assert enough.comparison("latency_p99_s").verdict is ComparisonVerdict.HIGHER
+
+
 def test_a_minute_with_few_arrivals_has_the_throughput_of_these(tmp_path: Path) -> None:
     plan = plans.digits()
     predicted = plans.prediction(plan)["throughput_per_s"]
@@ -225,7 +240,7 @@ def test_figures_that_were_not_predicted_or_not_measured_are_named(tmp_path: Pat
     unpredicted = f"Latency p50, Latency p90: not predicted (run `jellybean simulate {tmp_path}`)"
     assert build_report(store).headline.level is HeadlineLevel.GOOD
     assert build_report(store).headline.reasons == (
-        "4 of 4 figures within tolerance of the prediction", unpredicted,
+        "4 of 6 figures within tolerance of the prediction", unpredicted,
     )  # fmt: skip
     store.add_measurement(plan_hash, plans.measurement(plan, utilisation={}, accuracy=None, throughput_per_s=11.0))
     assert build_report(store).headline.level is HeadlineLevel.WARNING
@@ -240,7 +255,7 @@ def test_a_measured_sustained_rate_is_a_measurement(tmp_path: Path) -> None:
     headline = _report(tmp_path, plans.digits(), {"highest_rate_per_s": 21.0}).headline
     assert (headline.level, headline.title) == (HeadlineLevel.OPEN, "Measured in part")
     assert headline.reasons == (
-        "1 of 1 figures within tolerance of the prediction",
+        "1 of 7 figures within tolerance of the prediction",
         "Cost, Accuracy, Throughput, Latency p50, Latency p90, Latency p99: not measured",
     )
     lower = _report(tmp_path / "lower", plans.digits(), {"highest_rate_per_s": 15.0}).headline
@@ -310,6 +325,7 @@ JSON_SHAPE = {
     "cost_by": ["flows", "links", "operators", "tiers", "traffic"],
     "comparisons": [
         "difference", "measured", "metric", "predicted", "predicted_at_least", "predicted_between", "ratio",
+        "requests_needed",
         "sampled_between", "tolerance", "verdict",
     ],
     "slos": ["measured", "measured_state", "metric", "predicted", "predicted_state", "target"],
@@ -350,6 +366,7 @@ def test_json_keeps_its_shape(tmp_path: Path) -> None:
         "metric": "latency_p50_s", "predicted": 0.061, "measured": 0.066, "difference": None, "ratio": None,
         "tolerance": 0.25, "verdict": "within", "predicted_between": None, "sampled_between": None,
         "predicted_at_least": False,
+        "requests_needed": None,
     }  # fmt: skip
 
 

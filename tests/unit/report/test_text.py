@@ -157,7 +157,7 @@ def test_names_are_never_read_as_markup(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shown", "text"),
     [
-        (formats.number(7.0115), "7.01"), (formats.number(1234.5), "1234"), (formats.number(0.0), "0"),
+        (formats.number(7.0115), "7.01"), (formats.number(1234.5), "1,234"), (formats.number(0.0), "0"),
         (formats.number(0.00427), "0.00427"), (formats.usd(0.0048), "0.0048"), (formats.usd(12.345), "12.35"),
         (formats.usd(0.0), "0.00"), (formats.usd(None), "–"), (formats.duration(0.0123), "12.3 ms"),
         (formats.duration(0.9996), "1.00 s"), (formats.duration(2.5), "2.50 s"), (formats.duration(5e-5), "50.0 µs"),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -12,7 +16,7 @@ import numpy as np
 import pytest
 
 from jellybean.serving import Chunk, Client, RequestError
-from jellybean_agent import encode_tensor
+from jellybean_agent import encode_tensor, says_cut_off
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
 ROW = np.array([[1.0, 2.0]], np.float32)
@@ -83,3 +87,51 @@ def test_it_ends_with_the_last_refusal_at_the_time_limit() -> None:
     with running(gateway) as address, Client(address, retry_s=60.0) as client, refused:
         client.infer({"x": ROW}, timeout_s=1.0)
     assert 3 <= len(gateway.ids) <= 20
+
+
+def gone(address: str, **options: Any) -> str:
+    with Client(address, **options) as client, pytest.raises(RequestError) as error:
+        client.infer({"x": ROW}, timeout_s=10.0)
+    assert error.value.status == "UNAVAILABLE"
+    return error.value.reason
+
+
+ENDED = "the gateway does not answer: it has ended, and its run starts it again in seconds: repeat this"
+
+
+def test_a_gateway_that_has_just_ended_is_told_with_the_next_step(tmp_path: Path) -> None:
+    """Its socket is not there yet; is there, and nothing listens; or ends each connection."""
+    assert gone(f"unix:{tmp_path}/none.sock") == ENDED
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(f"{tmp_path}/dead.sock")
+    assert gone(f"unix:{tmp_path}/dead.sock") == ENDED
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{tmp_path}/closing.sock")
+        server.listen()
+        thread = threading.Thread(target=_answer_and_close, args=(server,), daemon=True)
+        thread.start()
+        assert gone(f"unix:{tmp_path}/closing.sock") == ENDED
+
+
+def _answer_and_close(server: socket.socket) -> None:
+    """Greet each client as a gateway does, read its request, and end."""
+    with contextlib.suppress(OSError):
+        while True:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(connection.recv(64))
+                connection.recv(1)
+
+
+@pytest.mark.parametrize(
+    ("details", "is_said"),
+    [
+        ("Socket closed", True),
+        ("recvmsg:Connection reset by peer", True),
+        ("unix:/run/gateway.sock: Socket closed", True),
+        ("worker box-1: Connection reset by peer", False),
+        ("the gateway is shutting down", False),
+    ],
+)
+def test_what_grpc_says_of_a_connection_that_ends(details: str, is_said: bool) -> None:
+    assert says_cut_off(details) is is_said

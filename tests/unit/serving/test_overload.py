@@ -50,10 +50,10 @@ def figures() -> PlanFigures:
         ),
         ({"offered_per_s": 100.0, "planned_per_s": 100.0, "late_per_s": 1.0, "shed_per_s": 1.0}, ()),  # 1 % is no more
         ({"offered_per_s": 1050.0, "planned_per_s": 1000.0}, ()),  # above chance, but a plan has spare capacity
-        ({"offered_per_s": 1101.0, "planned_per_s": 1000.0}, ("1.1e+03/s offered, planned for 1e+03/s",)),
+        ({"offered_per_s": 1101.0, "planned_per_s": 1000.0}, ("1,101/s offered, planned for 1,000/s",)),
         (
             {"offered_per_s": 1050.0, "planned_per_s": 1000.0, "p99_s": 3.2},
-            ("1.05e+03/s offered, planned for 1e+03/s", "p99 3.2 s, target 3 s"),
+            ("1,050/s offered, planned for 1,000/s", "p99 3.2 s, target 3 s"),
         ),
         ({"planned_per_s": 0.0}, ()),  # unknown
     ],

@@ -73,7 +73,7 @@ def test_a_place_that_cannot_be_used_is_passed_over(place: Path, monkeypatch: py
     monkeypatch.setattr(tempfile, "mkdtemp", _refused)
     with pytest.raises(LaunchError, match=r"no folder for the sockets: .*home.*; .*\.jellybean/run \(") as error:
         make_run_folder(project)
-    assert "the disk is full" in str(error.value) and "XDG_STATE_HOME" in str(error.value)
+    assert " is full (" in str(error.value) and "XDG_STATE_HOME" in str(error.value)
 
 
 def _refused(**_: object) -> str:

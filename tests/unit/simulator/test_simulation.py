@@ -183,7 +183,9 @@ def test_the_latency_slo_is_checked_on_the_plan() -> None:
     breach = check_latency(chain([FIXED], 8.0, slo=Slo(latency_p99_s=0.3)))
     assert breach is not None
     assert "above the SLO of 300 ms" in breach
-    assert re.search(r"mean latency with zero queueing delay 100(\.0)? ms;", breach)  # a sum, not exactly 0.1 s
+    assert re.search(
+        r"mean latency over all routes with zero queueing delay 100(\.0)? ms;", breach
+    )  # a sum, not exactly 0.1 s
     assert "busiest worker w1-1 at utilisation 0.80" in breach
 
 

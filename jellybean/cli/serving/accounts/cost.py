@@ -21,7 +21,7 @@ from jellybean.cli.serving.gateway_options import (
     GatewayOptions,
     takes_gateway,
 )
-from jellybean.ledger.amounts import apportioned, decimals_for
+from jellybean.ledger.amounts import apportioned_table, decimals_for
 from jellybean.ledger.queries.questions import By, CostLine
 from jellybean.ledger.span import Span
 
@@ -123,9 +123,9 @@ def _print_csv(lines: Sequence[CostLine], by: By) -> None:
 
 def _table(lines: Sequence[CostLine], by: By) -> Table:
     """The lines and their sum, in USD, rounded so that they add up."""
-    total = sum(line.usd for line in lines)
+    total = math.fsum(line.usd for line in lines)
     decimals = decimals_for(total)
-    parts = apportioned([amount for line in lines for amount in (line.workers_usd, line.traffic_usd)], decimals)
+    parts = apportioned_table([(line.workers_usd, line.traffic_usd) for line in lines], decimals)
     done = _DONE.get(by, "completed")
     split = by is not By.CLIENT  # a client's part is one amount
     columns = [by.value, "USD", *(("workers", "traffic") if split else ()), *((done, "failed") if done else ())]
@@ -134,13 +134,14 @@ def _table(lines: Sequence[CostLine], by: By) -> Table:
         table.add_column(name, justify="right")
     if done == "answered":
         table.add_column("USD per 1,000", justify="right")
-    for number, line in enumerate(lines):
-        cells = _cells(parts[2 * number], parts[2 * number + 1], decimals, split=split)
+    for line, (workers, traffic) in zip(lines, parts, strict=True):
+        cells = _cells(workers, traffic, decimals, split=split)
         counts = [] if not done else [f"{line.done:,}", f"{line.failed:,}"]
         table.add_row(line.name or _NOBODY.get(by, ""), *cells, *counts, *_per_thousand(line.usd, line.done, done))
     if len(lines) > 1:
         answered, failed = (sum(getattr(line, name) or 0 for line in lines) for name in ("done", "failed"))
-        cells = _cells(sum(parts[0::2]), sum(parts[1::2]), decimals, split=split)
+        workers, traffic = (sum(column) for column in zip(*parts, strict=True))
+        cells = _cells(workers, traffic, decimals, split=split)
         counts = [f"{answered:,}", f"{failed:,}"] if done else []
         table.add_section()
         table.add_row("all", *cells, *counts, *_per_thousand(total, answered, done))

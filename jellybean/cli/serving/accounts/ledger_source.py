@@ -15,6 +15,7 @@ from jellybean.folders import shell_text
 from jellybean.ledger.labels import LabelRule
 from jellybean.ledger.ledger import ledger_url, opened_ledger
 from jellybean.ledger.queries.source import LedgerSource, OpenedLedger
+from jellybean_agent import full_disk_text
 
 if TYPE_CHECKING:
     from jellybean.serving.endpoint import Endpoint
@@ -64,10 +65,7 @@ def full_disk(directory: Path) -> str:
         return ""
     if free_bytes >= _LEAST_BYTES:
         return ""
-    return (
-        f"the disk of {file} has {free_bytes:,} bytes free, too few to write what was served; make room: a run that is "
-        "up then writes what it counted since"
-    )
+    return f"{file}: {full_disk_text(file)}; a run that is up then writes what it counted since"
 
 
 @contextmanager

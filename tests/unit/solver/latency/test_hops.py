@@ -1,4 +1,4 @@
-"""The share of messages between processes in a request's time without queueing."""
+"""The share of messages between processes in a request's time with zero queueing delay."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_plan_says_when_hops_decide_its_latency() -> None:
     assert hop_lines(linked(0.003)) == ()
     (line,) = hop_lines(linked(0.5))
     assert line == (
-        "messages between processes take 1.50 s of the 1.83 s of a request without queueing: hop, 500 ms each, "
-        "decides its latency"
+        "messages between processes take 1.50 s of the 1.83 s of a request on the most used route with zero queueing "
+        "delay: hop, 500 ms each, decides its latency"
     )
     assert hop_lines(dataclasses.replace(linked(0.5), hop_s=0.0)) == ()

@@ -278,7 +278,7 @@ def test_a_full_link_is_named_with_the_utilisation_where_both_bind() -> None:
     anywhere = operator("a", ["camera"], variant("x", {"gpu": 0.01, "box": 0.01}))
     why = _why(replace(case, operators=(anywhere,), pools=(box(), gpu())))
     assert why.reasons[0].endswith("at a utilisation of at most 1; link edge -> cloud (40 Mbit/s) is full")
-    assert "camera 150 of 1000/s" in why.reasons[0]
+    assert "camera 150 of 1,000/s" in why.reasons[0]
 
 
 def test_a_full_pool_beside_an_idle_one_does_not_hide_the_link() -> None:
