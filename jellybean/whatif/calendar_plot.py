@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jellybean.display.pictures import INK, LINE, SERIES, STYLE, SURFACE, require_picture, save_figure
+from jellybean.display.pictures import INK, LINE, SERIES, STYLE, SURFACE, load_matplotlib, require_picture, save_figure
 from jellybean.planning.plan_file import write_plan_file
 from jellybean.whatif.calendar import Calendar
 from jellybean_solver import to_document
@@ -16,7 +16,7 @@ MOST_BY_THREE_H = 48.0  # hours up to which every third one is marked
 def save_calendar_plot(found: Calendar, path: Path) -> None:
     """Two panels over time. JellyBeanError for a format other than .svg, .png and .pdf."""
     require_picture(path)
-    import matplotlib
+    matplotlib = load_matplotlib()
     from matplotlib.figure import Figure
     from matplotlib.ticker import MultipleLocator
 
