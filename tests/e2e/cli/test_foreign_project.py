@@ -5,6 +5,7 @@ No command reads or writes them.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -16,6 +17,7 @@ import onnx
 import pytest
 
 from jellybean.documents.layout import document_files
+from jellybean_protos import plan_format
 from tests.support.command_line import jellybean, jellybean_process
 from tests.support.scales_project import make_scales_project
 
@@ -153,6 +155,26 @@ def test_no_data_file_of_a_model_is_a_pipe(project: Path) -> None:
     os.mkfifo(model.with_name("two.data"))
     done = jellybean("validate", str(project), status=2)
     assert "is a pipe or a device, not a file" in done.stderr
+
+
+@pytest.mark.parametrize("command", [["up", "--detach"], ["certs"]])
+@pytest.mark.parametrize("named", ["box-1", "edge", "scales"])
+@pytest.mark.parametrize("name", ["../../../owned", "PROJECT/../owned", "..", "", "a\0b"])
+def test_no_name_in_a_plan_leads_out_of_the_project(
+    project: Path, victim: Path, named: str, name: str, command: Sequence[str]
+) -> None:
+    """Logs are named after workers, and certificates: `up` would empty a file elsewhere, whose name ends in .log."""
+    jellybean("plan", str(project))
+    text = (project / "plan.json").read_text(encoding="utf-8")
+    record = project / ".jellybean/plan.key"
+    before = json.loads(text)["hash"]
+    document = json.loads(text.replace(json.dumps(named), json.dumps(name.replace("PROJECT", str(project)))))
+    document["hash"] = plan_format.content_hash(document)
+    (project / "plan.json").write_text(json.dumps(document), encoding="utf-8")
+    record.write_text(record.read_text(encoding="utf-8").replace(before, document["hash"]), encoding="utf-8")
+    done = jellybean(command[0], str(project), *command[1:], status=1)
+    assert "is no name, as files are named by it: plan again; run: jellybean plan" in done.stderr
+    assert {path.name for path in victim.parent.iterdir()} == {"scales", "victim"}
 
 
 def test_no_settings_of_matplotlib_come_from_a_project(tmp_path: Path) -> None:
