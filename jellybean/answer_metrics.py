@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,8 @@ import numpy.typing as npt
 from jellybean_solver import JellyBeanError
 
 Array = npt.NDArray[np.generic]
+_CACHED_MASKS = 256  # places of a character in a text that are kept: few characters are most of a text
+MAX_COMPARED = 2**20  # characters of a text: a longer one is no answer to read
 
 
 class MetricError(JellyBeanError):
@@ -47,6 +50,8 @@ def character_accuracy(answer: Array, label: Array) -> float:
     """1 minus the edit distance (Levenshtein) of the two texts over the length of the longer one; spaces are equal."""
     found, wanted = (" ".join(text_of(text).split()) for text in (answer, label))
     most = max(len(found), len(wanted))
+    if most > MAX_COMPARED:
+        raise MetricError(f"a text of {most:,} characters is not compared by them, of which {MAX_COMPARED:,} are most")
     return 1.0 - _edit_distance(found, wanted) / most if most else 1.0
 
 
@@ -58,14 +63,30 @@ def text_of(array: Array) -> str:
 
 
 def _edit_distance(one: str, other: str) -> int:
-    """Fewest insertions, deletions and replacements of characters that make the texts equal."""
-    codes = np.array([ord(character) for character in other], np.int64)
-    steps = np.arange(len(other) + 1)
-    row = steps
-    for count, character in enumerate(one, 1):
-        cheapest = np.concatenate([[count], np.minimum(row[1:] + 1, row[:-1] + (codes != ord(character)))])
-        row = np.minimum.accumulate(cheapest - steps) + steps  # insertions, from left to right
-    return int(row[-1])
+    """Fewest insertions, deletions and replacements of characters that make the texts equal.
+
+    A column of the table of distances is two integers, of a bit for each character of the longer text (Myers, 1999;
+    Hyyro, 2003): labels of one client that are long must not keep a server busy.
+    """
+    text, pattern = sorted((one, other), key=len)
+    if not text:
+        return len(pattern)
+    codes = np.frombuffer(pattern.encode("utf-32-le", "surrogatepass"), np.uint32)
+
+    @lru_cache(_CACHED_MASKS)
+    def places(character: str) -> int:
+        return int.from_bytes(np.packbits(codes == ord(character), bitorder="little").tobytes(), "little")
+
+    every, last = (1 << len(pattern)) - 1, 1 << (len(pattern) - 1)
+    rises, falls, distance = every, 0, len(pattern)  # where the distance rises, or falls, down the column
+    for character in text:
+        equal = places(character)
+        diagonal = ((((equal & rises) + rises) ^ rises) | equal | falls) & every
+        right, left = falls | (every ^ (diagonal | rises)), diagonal & rises
+        distance += bool(right & last) - bool(left & last)
+        right, left = (right << 1 | 1) & every, left << 1 & every
+        rises, falls = left | (every ^ (diagonal | right)), right & diagonal
+    return distance
 
 
 METRICS: dict[str, Callable[[Array, Array], float]] = {

@@ -20,6 +20,7 @@ from jellybean.errors import InputError
 
 STATE_FOLDER = ".jellybean"
 LEDGER_FILE = "ledger.db"  # in it
+_OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO  # rights
 MAX_DEPTH = 64  # of folders in each other; JellyBean makes less than ten
 
 
@@ -29,13 +30,17 @@ def shell_text(path: Path | str) -> str:
 
 
 def state_folder(directory: Path) -> Path:
-    """DIR/.jellybean, created with access for its owner only: its content may be private.
+    """DIR/.jellybean, with access for its owner only: its content may be private.
 
-    InputError if it is a link, or has one in it.
+    One that came with a project, which git makes open to all, is closed. InputError if it is a link, or has one in it.
     """
     folder = directory / STATE_FOLDER
     require_plain(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    if mode & _OF_OTHERS:
+        with contextlib.suppress(PermissionError):  # it is of another user
+            folder.chmod(mode & ~_OF_OTHERS)
     return folder
 
 

@@ -6,6 +6,7 @@ All arrays that enter a command are read here, so that each has the values of it
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import tokenize
 import zipfile
@@ -13,7 +14,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 
@@ -22,11 +23,27 @@ from jellybean_agent import InvalidInputError, available_memory_bytes, describe_
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+_MAX_HEADER_BYTES = 10_000  # as numpy's
 # What numpy raises, which reads headers as Python literals; RuntimeError includes RecursionError.
 _DAMAGED = (
     *(OSError, EOFError, TypeError, ValueError, KeyError, RuntimeError, OverflowError),
     *(SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
 )
+
+
+def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether it is stored by columns, and type of the .npy array that begins here. ValueError if it is none.
+
+    numpy reads a header before it looks at its size, which may be GiBs of a small archive.
+    """
+    version = np.lib.format.read_magic(stream)
+    prefix = stream.read(2 if version == (1, 0) else 4)
+    size = int.from_bytes(prefix, "little")
+    if size > _MAX_HEADER_BYTES:
+        raise ValueError(f"a header of {size:,} bytes, of which numpy reads {_MAX_HEADER_BYTES:,}")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, by_column, dtype = read(io.BytesIO(prefix + stream.read(size)))
+    return tuple(shape), bool(by_column), dtype
 
 
 def read_npy(path: Path, row: int | None = None) -> Array:
@@ -35,6 +52,7 @@ def read_npy(path: Path, row: int | None = None) -> Array:
     The result has at least one dimension. InputError if there is no such array or row.
     """
     with _explained(path), path.open("rb") as stream:  # opened here, because numpy does not close a damaged file
+        _check_header(stream)
         loaded = np.load(stream, allow_pickle=False)
         if isinstance(loaded, np.lib.npyio.NpzFile):
             with loaded:
@@ -57,10 +75,13 @@ def read_npz(path: Path, array: str) -> Array:
     return _row_of(f"{path}#{name}", values, row)
 
 
-def read_archived(path: Path, name: str) -> Array:
-    """Read the array `name` of a .npz file, with at least one dimension. InputError if it does not exist."""
+def read_archived(path: Path, name: str, most_bytes: int | None = None) -> Array:
+    """Read the array `name` of a .npz file, with at least one dimension.
+
+    InputError if it does not exist, or has more than `most_bytes` (default: than there is memory).
+    """
     with _archive(path, name) as archive:
-        return _named(path, archive, name)
+        return _named(path, archive, name, most_bytes)
 
 
 def read_archive(path: Path) -> dict[str, Array]:
@@ -105,17 +126,17 @@ def _first(names: list[str]) -> str:
     return names[0] if names else "name"
 
 
-def _named(path: Path, archive: Any, name: str) -> Array:
+def _named(path: Path, archive: Any, name: str, most_bytes: int | None = None) -> Array:
     if not archive.files:
         raise InputError(f"{path} is an archive without arrays")
     if name not in archive.files:
         raise InputError(f"{path} has no array {name!r}; arrays: {', '.join(archive.files)}")
     what = f"{path}#{name}"
     with _explained(what):
-        return _with_rows(what, _member(what, archive, name))
+        return _with_rows(what, _member(what, archive, name, most_bytes))
 
 
-def _member(what: object, archive: Any, name: str) -> Array:
+def _member(what: object, archive: Any, name: str, most_bytes: int | None = None) -> Array:
     """An array of an archive. InputError if it does not fit into memory: a small file can hold a large one."""
     member = f"{name}.npy" if f"{name}.npy" in archive.zip.namelist() else name
     size, free_bytes = archive.zip.getinfo(member).file_size, available_memory_bytes()
@@ -123,6 +144,10 @@ def _member(what: object, archive: Any, name: str) -> Array:
         raise InputError(
             f"{what} has {size:,} bytes unpacked, more than the {free_bytes:,} of memory that are free: save fewer rows"
         )
+    if most_bytes is not None and size > most_bytes:
+        raise InputError(f"{what} has {size:,} bytes unpacked, of which {most_bytes:,} are read here")
+    with archive.zip.open(member) as stream:
+        _check_header(stream)
     values = _plain(what, archive[name])
     with archive.zip.open(member) as stream:
         _check_end(what, stream, size, values)
@@ -132,14 +157,20 @@ def _member(what: object, archive: Any, name: str) -> Array:
 def _check_end(what: object, stream: BinaryIO, size: int, values: Array) -> None:
     """InputError if the bytes of a file go on behind its array: numpy reads the first of several without a word."""
     stream.seek(0)
-    version = np.lib.format.read_magic(stream)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    read(stream)
+    read_header(stream)
     if (left := size - stream.tell() - values.nbytes) > 0:
         raise InputError(
             f"{what} has {left:,} bytes behind its first array, which numpy would leave out: save several arrays with "
             "numpy.savez, a name for each"
         )
+
+
+def _check_header(stream: IO[bytes]) -> None:
+    """ValueError for an array whose header is too long; a file of another kind is left to numpy. Goes back to 0."""
+    if stream.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
+        stream.seek(0)
+        read_header(stream)
+    stream.seek(0)
 
 
 def _plain(what: object, values: Any) -> Array:

@@ -198,6 +198,8 @@ from .system.private_files import stays_inside_folder as stays_inside_folder
 from .system.private_files import write_private_file as write_private_file
 from .system.protocol_version import protocol_metadata as protocol_metadata
 from .system.protocol_version import protocol_mismatch as protocol_mismatch
+from .system.regular_files import open_regular as open_regular
+from .system.regular_files import read_regular as read_regular
 from .system.share import SHARE_KINDS as SHARE_KINDS
 from .system.share import Share as Share
 from .telemetry.live_counters import LiveCounters as LiveCounters

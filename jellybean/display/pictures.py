@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
+import os
 from collections.abc import Sequence
 from math import floor, log10
 from pathlib import Path
@@ -35,6 +37,18 @@ STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "jellybean",  # makes the ids in SVG files reproducible
 }
+
+
+def load_matplotlib() -> Any:
+    """matplotlib, without a file `matplotlibrc` of the current folder.
+
+    Such a file names modules to import and programs to run, and the folder may be a project from elsewhere.
+    """
+    elsewhere = contextlib.chdir(Path(__file__).parent) if os.path.lexists("matplotlibrc") else contextlib.nullcontext()
+    with elsewhere:
+        import matplotlib
+
+    return matplotlib
 
 
 def series_style(number: int) -> dict[str, Any]:

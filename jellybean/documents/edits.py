@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from jellybean.documents.schema.reader import MAX_BYTES
 from jellybean.folders import write_file
+from jellybean_agent import read_regular
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class Edit:
 
 def read_exactly(file: Path) -> str:
     """The text of a file, with its line ends as they are."""
-    return file.read_bytes().decode()
+    return read_regular(file, MAX_BYTES).decode()
 
 
 def write_edits(file: Path, edits: Iterable[Edit]) -> None:

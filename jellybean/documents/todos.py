@@ -11,8 +11,9 @@ from jellybean.documents.draft.settled import fits_now, follow_up, resolved_reas
 from jellybean.documents.draft.text import todo_lines
 from jellybean.documents.edits import Edit, read_exactly, write_edits
 from jellybean.documents.layout import WORKFLOW_FILE, document_files, workflow_folders
-from jellybean.documents.schema.reader import read_file
+from jellybean.documents.schema.reader import MAX_BYTES, read_file
 from jellybean.documents.schema.todos import todo_comments
+from jellybean_agent import read_regular
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def read_todos(directory: Path) -> tuple[Todo, ...]:
 
 def _todos(file: Path) -> list[Todo]:
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        text = read_regular(file, MAX_BYTES).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
         comments = todo_comments(text)
     except (OSError, ValueError):
         return []  # reported when the document is read

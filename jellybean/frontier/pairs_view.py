@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jellybean.display import formats
-from jellybean.display.pictures import INK, SERIES, STYLE, SURFACE, bare, require_picture, save_figure
+from jellybean.display.pictures import INK, SERIES, STYLE, SURFACE, bare, load_matplotlib, require_picture, save_figure
 from jellybean.display.terminal import BAD
 from jellybean.documents import override_options
 from jellybean.errors import JellyBeanError
@@ -122,7 +122,7 @@ def save_pairs(curve: PairCurve, folder: Path) -> int:
 def save_pairs_plot(curve: PairCurve, path: Path) -> None:
     """Draw the points, joined by a dotted line, as nothing is known between them. JellyBeanError if there is none."""
     require_picture(path)
-    import matplotlib
+    matplotlib = load_matplotlib()
     from matplotlib.figure import Figure as Picture
 
     found = [point for point in curve.points if point.plan is not None]

@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from jellybean.display import formats
-from jellybean.display.pictures import LIMIT, LINE, SOFT, STYLE, label_above, require_picture, save_figure
+from jellybean.display.pictures import (
+    LIMIT,
+    LINE,
+    SOFT,
+    STYLE,
+    label_above,
+    load_matplotlib,
+    require_picture,
+    save_figure,
+)
 from jellybean.errors import JellyBeanError
 from jellybean.frontier.changes import changes
 from jellybean.frontier.find import Frontier
@@ -37,7 +46,7 @@ from jellybean_solver import COST_TOLERANCE, Plan, is_gap_closed
 def save_plot(frontier: Frontier, path: Path, layout: Layout = WIDE) -> None:
     """Draw the curves. JellyBeanError for a format other than .svg, .png and .pdf, or if no plan was found."""
     require_picture(path)
-    import matplotlib
+    matplotlib = load_matplotlib()
 
     first = (_accuracy, _corners(frontier))
     if frontier.mixed is not None:

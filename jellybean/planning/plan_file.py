@@ -21,7 +21,7 @@ from jellybean.folders import STATE_FOLDER, shell_text, state_folder, write_file
 from jellybean.planning.cascades import as_planned
 from jellybean.serving.errors import NotRunningError, RequestError
 from jellybean.serving.run_state import running_state
-from jellybean_agent import describe_error
+from jellybean_agent import describe_error, read_regular
 from jellybean_protos import plan_format
 from jellybean_solver import (
     Cuts,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # the search takes longer to import than most commands run: i
 PLAN_FILE = "plan.json"
 RUNNING = "running"  # given instead of a file name, it means the plan that is being served
 _RECORD_FILE = "plan.key"
+_MAX_BYTES = 2**28  # of plan.json; an agent reads 64 MiB
 _STATUS_S = 5.0  # longest wait for the gateway's status
 
 
@@ -87,7 +88,7 @@ def read_document(path: Path, hint: str = "") -> tuple[dict[str, Any], Plan]:
     """
     kind = JellyBeanError if hint else InputError
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_regular(path, _MAX_BYTES, or_pipe=not hint))
     except FileNotFoundError as error:
         missing = "there is no plan yet" if hint else "file not found"
         raise kind(f"{path}: {missing}{hint}") from error
@@ -251,7 +252,7 @@ def current_hash(directory: Path) -> str | None:
 def _stated(directory: Path) -> dict[str, Any]:
     """What DIR/plan.json states, not validated; empty if it is no JSON object."""
     try:
-        document = json.loads((directory / PLAN_FILE).read_text(encoding="utf-8"))
+        document = json.loads(read_regular(directory / PLAN_FILE, _MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}

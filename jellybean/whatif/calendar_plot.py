@@ -5,7 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from jellybean.display import formats
-from jellybean.display.pictures import INK, LINE, SERIES, STYLE, SURFACE, require_picture, save_figure, span_ticks
+from jellybean.display.pictures import (
+    INK,
+    LINE,
+    SERIES,
+    STYLE,
+    SURFACE,
+    load_matplotlib,
+    require_picture,
+    save_figure,
+    span_ticks,
+)
 from jellybean.planning.plan_file import write_plan_file
 from jellybean.whatif.calendar import Calendar
 from jellybean_solver import to_document
@@ -14,7 +24,7 @@ from jellybean_solver import to_document
 def save_calendar_plot(found: Calendar, path: Path) -> None:
     """Two panels over time. JellyBeanError for a format other than .svg, .png and .pdf."""
     require_picture(path)
-    import matplotlib
+    matplotlib = load_matplotlib()
     from matplotlib.figure import Figure
 
     unit_s, unit = formats.span_unit(found.file.trace.length_s)

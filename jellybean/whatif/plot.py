@@ -16,6 +16,7 @@ from jellybean.display.pictures import (
     SURFACE,
     WORKER,
     label_beside,
+    load_matplotlib,
     log_durations,
     require_picture,
     save_figure,
@@ -28,7 +29,7 @@ from jellybean_solver import ReplayInterval
 def save_plot(check: TraceCheck, path: Path) -> None:
     """Draw the replay. JellyBeanError for a format other than .svg, .png and .pdf."""
     require_picture(path)
-    import matplotlib
+    matplotlib = load_matplotlib()
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE):

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 KIND = "Plan"
@@ -26,6 +27,8 @@ ROUTING_KEYS = ("fallbacks", "spread")
 READABLE_VERSIONS = (2, 3, 4, 5, 6, 7)
 HEADER_KEYS = frozenset({"kind", "version", "hash"})
 WORKFLOW_SEPARATOR = "/"  # between a workflow's name and an operator's or source's, if there are several workflows
+
+_FILE_NAME = re.compile(r"[^/\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,200}")
 
 # What values of other types, numbers out of range and endless depth raise where they are read.
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
@@ -84,4 +87,24 @@ def body_of(document: Any, reader: str) -> dict[str, Any]:
         raise PlanFormatError(f"not a plan: {error}") from error
     if content != document.get("hash"):
         raise PlanFormatError("the plan's content does not match its hash: it was changed by hand; plan again")
-    return {key: value for key, value in document.items() if key not in HEADER_KEYS}
+    body = {key: value for key, value in document.items() if key not in HEADER_KEYS}
+    try:
+        wrong = next((name for name in _names_of_files(body) if not _is_file_name(name)), None)
+    except UNREADABLE as error:
+        raise PlanFormatError(f"not a plan: {type(error).__name__} {error}") from error
+    if wrong is not None:
+        raise PlanFormatError(f"{str(wrong)[:60]!a} is no name, as files are named by it: plan again")
+    return body
+
+
+def _names_of_files(body: Mapping[str, Any]) -> Iterator[Any]:
+    """The names of a plan after which logs, certificates, spools and folders are named."""
+    yield body["name"]
+    yield from body["tiers"]
+    yield from (worker["name"] for worker in body["workers"])
+    yield from (workflow["name"] for workflow in body.get("workflows", ()))
+
+
+def _is_file_name(name: Any) -> bool:
+    """True for text that names a file in a folder, and none elsewhere."""
+    return isinstance(name, str) and _FILE_NAME.fullmatch(name) is not None and name not in (".", "..")

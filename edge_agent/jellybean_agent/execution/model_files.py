@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from jellybean_agent.errors import ModelError, describe_error
 from jellybean_agent.execution.onnx_scan import OPERATOR_DOMAINS, scan_model
 from jellybean_agent.system.memory import process_memory_bytes
 from jellybean_agent.system.private_files import stays_inside_folder
+from jellybean_agent.system.regular_files import open_regular
 
 MAX_MODEL_BYTES = 2**31  # size limit of a protobuf message
 MAX_DATA_BYTES = 2**36  # of one data file that is downloaded; what is loaded is limited by the process's memory
@@ -60,7 +60,7 @@ def combined_sha256(onnx: str, data: Mapping[str, str]) -> str:
 
 def file_sha256(path: Path) -> str:
     """sha256 (hex) of a file's content."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -167,10 +167,8 @@ def _data_names(path: Path, onnx: bytes, *, lenient: bool) -> tuple[str, ...]:
 def _read(path: Path, max_bytes: int, model: Path | None = None) -> bytes:
     """A file's content. ModelError if it is not a file of at most `max_bytes`. `model`: the model whose data it has."""
     try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        with open_regular(path) as file:
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise ModelError(f"model {path}: not a file")
             if status.st_size > max_bytes and model is not None:
                 size_mib, left_mib = status.st_size / 2**20, max(0, max_bytes) / 2**20
                 raise ModelError(

@@ -19,6 +19,7 @@ _OF_CONNECTIONS = frozenset({b"connection", b"proxy-connection", b"keep-alive", 
 _NAME = re.compile(rb"[!-9;-@\[-~]+")  # visible characters but upper case and the colon
 _CACHED_NAME_BYTES = 64
 _FIELD_BYTES = 128  # what a field takes besides its bytes
+_LENGTH = re.compile(rb"0*[0-9]{1,18}")  # no content is longer, and Python converts no text of thousands of digits
 _UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _HOP_BY_HOP = frozenset({"te", "content-type", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding"})
 
@@ -59,7 +60,7 @@ def _split(headers: Headers) -> tuple[dict[bytes, bytes] | None, Headers]:
 def _call(pseudo: dict[bytes, bytes], fields: Headers, names: Sequence[str]) -> CallHeaders | Refusal:
     by_name = dict(fields)
     length = by_name.get(b"content-length")
-    if not all(map(pseudo.get, _REQUIRED)) or not (length is None or length.isdigit()):
+    if not all(map(pseudo.get, _REQUIRED)) or not (length is None or _LENGTH.fullmatch(length)):
         return MALFORMED
     if by_name.get(b"te", b"trailers") != b"trailers":
         return MALFORMED
@@ -80,7 +81,7 @@ def _call(pseudo: dict[bytes, bytes], fields: Headers, names: Sequence[str]) -> 
         ),
         timeout_s,
         by_name.get(b"grpc-encoding", b"identity").decode("latin-1"),
-        None if length is None else int(length),
+        None if length is None else int(length[-18:]),
         size=sum(len(name) + len(value) + _FIELD_BYTES for name, value in fields),
     )
 

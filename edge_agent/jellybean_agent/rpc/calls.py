@@ -239,8 +239,7 @@ class RpcCall:
         if self.method.is_unary:
             if self._timer is not None:
                 self._timer.cancel()
-            raw = self.method.raw
-            if raw is None or not self.headers.is_authorised or not raw(self, memoryview(message)):
+            if not self._takes_raw(memoryview(message)):
                 read = self.method.handler.request_deserializer
                 self._start_task(message if read is None else read(bytes(message)))
         elif self._receiver is not None:
@@ -252,6 +251,17 @@ class RpcCall:
         elif self._requests is not None:
             self._requests.append(bytes(message))  # a copy, as the read buffer is reused
             self._wake()
+
+    def _takes_raw(self, message: memoryview) -> bool:
+        """True if the method's raw handler takes the request, or has failed with it: other calls go on."""
+        raw = self.method.raw
+        if raw is None or not self.headers.is_authorised:
+            return False
+        try:
+            return raw(self, message)
+        except Exception as error:  # noqa: BLE001
+            self.fail_unexpectedly(error)
+            return True
 
     def start_deadline(self) -> None:
         """End the call at its deadline; for calls without an asyncio task, which no other timer ends."""

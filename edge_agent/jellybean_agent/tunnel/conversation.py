@@ -87,10 +87,12 @@ class Conversation(Sink):
                 if reason is not None:
                     self._fail(f"the relay refuses: {reason}")
                 return
-            self._data = self._data[1:]
             if kind == PING and self._is_accepted:
-                self.endpoint.send(PONG)
-            elif kind == ACCEPTED and self._is_offer and not self._is_accepted:
+                self._data = self._data.lstrip(PING)
+                self.endpoint.send(PONG)  # one for all: the relay sends the next ping once it has the answer
+                continue
+            self._data = self._data[1:]
+            if kind == ACCEPTED and self._is_offer and not self._is_accepted:
                 self._is_accepted = True
                 self._on_accepted()
             elif kind == (START if self._is_offer else STARTED) and self._is_accepted == self._is_offer:
@@ -111,6 +113,10 @@ class Conversation(Sink):
             self._started.set_result(None)
         else:
             self._fail("it ended the connection")
+
+    def paused(self) -> None:
+        if not self._started.done():
+            self.endpoint.reset("it pings and does not read the answers")
 
     def lost(self, reason: str) -> None:
         self._fail(reason or "it closed the connection")

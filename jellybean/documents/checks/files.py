@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-import numpy as np
 from pydantic import ValidationError
 
 from jellybean.documents.checks.checked import CheckedWorkflow, as_written
@@ -24,6 +23,7 @@ from jellybean.documents.schema.fields import FROM_DOCUMENT
 from jellybean.documents.schema.reader import DocPath
 from jellybean.documents.schema.workflow import VariantSpec
 from jellybean.quantities import InvalidValueError, did_you_mean, did_you_mean_file, quoted
+from jellybean.tensor_files import read_header
 from jellybean_agent import (
     AgentError,
     FileHash,
@@ -103,9 +103,7 @@ def array_header(directory: Path, reference: str) -> ArrayHeader:
                     f"{file} has no array {quoted(name)}", did_you_mean(name, names) or f"arrays: {', '.join(names)}"
                 )
             with archive.open(f"{name}.npy") as stream:
-                version = np.lib.format.read_magic(stream)
-                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                shape, _, dtype = read(stream)
+                shape, _, dtype = read_header(stream)
     except InvalidValueError:
         raise
     except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:

@@ -26,6 +26,7 @@ from jellybean.tensor_files import read_archived
 from jellybean_agent import unserved_reason
 from jellybean_solver import EdgeKind
 
+_MAX_BYTES = 2**28  # of labels that are looked at; a small archive may hold GiBs
 _TEXT_METRICS = ("word_accuracy", "character_accuracy")
 Problem = tuple[str, str]  # message and hint
 
@@ -210,9 +211,9 @@ def _can_be(row: Sizes, answer: Sizes) -> bool:
 
 
 def _values(directory: Path, reference: str) -> npt.NDArray[np.generic] | None:
-    """The labels; None if they cannot be read, which loading them reports."""
+    """The labels; None if they cannot be read, which loading them reports, or are too large to be looked at here."""
     file, _, name = reference.partition("#")
     try:
-        return read_archived(inside(directory, file), name)
+        return read_archived(inside(directory, file), name, _MAX_BYTES)
     except (InputError, InvalidValueError):
         return None

@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from jellybean.documents.checks.files import inside
 from jellybean.documents.checks.model_fit import Models
 from jellybean.documents.checks.tensors import ModelSignature
@@ -23,6 +21,7 @@ from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.provenance import MeasuredContent, short
 from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
 from jellybean.errors import DocumentError, DocumentProblem
+from jellybean.tensor_files import read_header
 from jellybean_agent import AgentError, Device, PortNames, describe_error
 from jellybean_protos.plan_format import canonical_json
 from jellybean_solver import Edge, EdgeKind
@@ -188,9 +187,7 @@ def array_digest(directory: Path, reference: str) -> str:
     file, _, name = reference.partition("#")
     digest = hashlib.sha256()
     with zipfile.ZipFile(inside(directory, file)) as archive, archive.open(f"{name}.npy") as stream:
-        version = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, by_column, dtype = read(stream)
+        shape, by_column, dtype = read_header(stream)
         digest.update(repr((dtype.str, shape, by_column)).encode())
         while chunk := stream.read(_CHUNK):
             digest.update(chunk)

@@ -35,7 +35,7 @@ from jellybean.documents.schema.todos import PLACEHOLDER, todo_comments
 from jellybean.errors import DocumentProblem
 from jellybean.quantities import quoted
 from jellybean.unit_hints import number_readings
-from jellybean_agent import describe_error
+from jellybean_agent import describe_error, open_regular
 from jellybean_solver import size_text
 
 MAX_BYTES = 2 * 2**20
@@ -118,7 +118,7 @@ def read_file(path: Path) -> Tree:
     """Read a YAML file. Errors are in `problems`; `data` is None if the file cannot be parsed."""
     tree = Tree(str(path))
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)

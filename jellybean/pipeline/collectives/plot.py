@@ -13,6 +13,7 @@ from jellybean.display.pictures import (
     SOFT,
     STYLE,
     SURFACE,
+    load_matplotlib,
     log_durations,
     log_sizes,
     require_picture,
@@ -33,7 +34,7 @@ def save_comparison(comparison: Comparison, path: Path) -> None:
     JellyBeanError for a format other than .svg, .png and .pdf.
     """
     require_picture(path)
-    import matplotlib
+    matplotlib = load_matplotlib()
     from matplotlib.figure import Figure
 
     counts = plotted_workers(comparison.workers)

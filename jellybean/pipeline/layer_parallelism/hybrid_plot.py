@@ -13,6 +13,7 @@ from jellybean.display.pictures import (
     SOFT,
     STYLE,
     SURFACE,
+    load_matplotlib,
     log_sizes,
     require_picture,
     save_figure,
@@ -30,7 +31,7 @@ def save_hybrid(traffic: HybridTraffic, path: Path) -> None:
     JellyBeanError for a format other than .svg, .png and .pdf.
     """
     require_picture(path)
-    import matplotlib
+    matplotlib = load_matplotlib()
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE):

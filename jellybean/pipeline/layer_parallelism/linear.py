@@ -17,6 +17,7 @@ from jellybean.display.pictures import (
     STYLE,
     SURFACE,
     label_above,
+    load_matplotlib,
     log_sizes,
     require_picture,
     save_figure,
@@ -119,7 +120,7 @@ class LinearComparison:
         JellyBeanError for a format other than .svg, .png and .pdf.
         """
         require_picture(path)
-        import matplotlib
+        matplotlib = load_matplotlib()
         from matplotlib.figure import Figure
 
         with matplotlib.rc_context(STYLE):

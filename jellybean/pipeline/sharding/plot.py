@@ -7,7 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from jellybean.display import formats
-from jellybean.display.pictures import INK, LINE, SOFT, STYLE, SUNKEN, SURFACE, TINTS, require_picture, save_figure
+from jellybean.display.pictures import (
+    INK,
+    LINE,
+    SOFT,
+    STYLE,
+    SUNKEN,
+    SURFACE,
+    TINTS,
+    load_matplotlib,
+    require_picture,
+    save_figure,
+)
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline.sharding.layer_groups import LayerGroup, layer_groups
 from jellybean_solver.pipeline import LayerGraph, Partition
@@ -29,7 +40,7 @@ def save_sharding(graph: LayerGraph, partition: Partition, path: Path) -> None:
         raise JellyBeanError("only a plan with --objective alpa splits layers: there is nothing to draw")
     if len(groups) > MAX_GROUPS:
         raise JellyBeanError(f"{len(groups)} groups of layers are too many to draw; at most {MAX_GROUPS} can be read")
-    import matplotlib
+    matplotlib = load_matplotlib()
     from matplotlib.figure import Figure
 
     rows = [[group for number, group in groups if number == stage] for stage in range(len(partition.stages))]

@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 
 from jellybean.display.palette import BACKWARD, FORWARD, WEIGHT_GRADIENT
-from jellybean.display.pictures import INK, SOFT, STYLE, SURFACE, durations, require_picture, save_figure
+from jellybean.display.pictures import (
+    INK,
+    SOFT,
+    STYLE,
+    SURFACE,
+    durations,
+    load_matplotlib,
+    require_picture,
+    save_figure,
+)
 from jellybean_solver.pipeline import Action, ActionKind, Timeline, bubble_fraction
 
 # Kind of action -> (colour for a device's first stage or replica, colour for its second).
@@ -39,7 +48,7 @@ def save_timeline(timeline: Timeline, path: Path) -> None:
     JellyBeanError for a format other than .svg, .png and .pdf.
     """
     require_picture(path)
-    import matplotlib
+    matplotlib = load_matplotlib()
     from matplotlib.figure import Figure
 
     schedule = timeline.schedule

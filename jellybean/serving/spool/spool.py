@@ -22,6 +22,7 @@ from typing import NamedTuple, Self, TypeVar
 import grpc
 
 from jellybean.ledger.readings import Moment
+from jellybean.write_ahead_log import use_write_ahead_log
 from jellybean_agent import StatusError, describe_error, fits_share, full_disk_text
 
 MAX_BYTES = 2**30
@@ -51,6 +52,7 @@ SELECT id, {_REQUEST_BYTES}, 0 FROM requests UNION ALL SELECT id, {_ANSWER_BYTES
 _HELD_BACK = """
 CREATE TEMP TABLE held_back (client TEXT, number INTEGER, PRIMARY KEY (client, number)) WITHOUT ROWID
 """
+_LOCK_TIMEOUT_S = 5.0  # for a lock that another process holds, such as a gateway that is ending
 _PASSED_AT_ONCE = 1000  # requests held back by one call, beside which others wait
 T = TypeVar("T")
 
@@ -357,8 +359,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 def _prepare(database: sqlite3.Connection) -> None:
     """Set what every connection needs, and add the tables and columns that are missing."""
-    database.execute("PRAGMA journal_mode = WAL")
-    database.execute("PRAGMA synchronous = FULL")
+    use_write_ahead_log(database, _LOCK_TIMEOUT_S)
     database.executescript(_TABLES)
     database.execute(_HELD_BACK)
     for table in ("requests", "answers"):  # a file of an older version

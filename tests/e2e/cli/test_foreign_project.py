@@ -5,13 +5,19 @@ No command reads or writes them.
 
 from __future__ import annotations
 
+import json
+import os
+import stat
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import onnx
 import pytest
 
 from jellybean.documents.layout import document_files
+from jellybean_protos import plan_format
 from tests.support.command_line import jellybean, jellybean_process
 from tests.support.scales_project import make_scales_project
 
@@ -115,6 +121,85 @@ def test_names_in_documents_send_no_escape_codes(project: Path) -> None:
     for options in ([], ["--json"]):
         done = jellybean("validate", str(project), *options, status=2)
         assert all(character == "\n" or character.isprintable() for character in done.stdout + done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("place", "command"),
+    [
+        ("workflow.yaml", ["validate"]),
+        ("infrastructure.yaml", ["plan"]),
+        ("profiles.yaml", ["simulate"]),
+        ("plan.json", ["up", "--detach"]),
+        ("kubernetes.yaml", ["render"]),
+        ("training.yaml", ["train"]),
+    ],
+)
+@pytest.mark.parametrize("is_pipe", [True, False])
+def test_no_document_is_a_pipe_or_a_device(project: Path, place: str, command: Sequence[str], is_pipe: bool) -> None:
+    """A pipe would be waited for, and /dev/zero be read until the memory is full."""
+    file = project / place
+    file.unlink(missing_ok=True)
+    if is_pipe:
+        os.mkfifo(file)
+    else:
+        file.symlink_to("/dev/zero")
+    name, *options = command
+    done = jellybean(name, str(project), *options, status=(1, 2))
+    assert "is a pipe or a device, not a file" in done.stderr
+
+
+def test_no_data_file_of_a_model_is_a_pipe(project: Path) -> None:
+    model = project / "models/two.onnx"
+    onnx.save(onnx.load(model), model, save_as_external_data=True, location="two.data", size_threshold=0)
+    model.with_name("two.data").unlink()
+    os.mkfifo(model.with_name("two.data"))
+    done = jellybean("validate", str(project), status=2)
+    assert "is a pipe or a device, not a file" in done.stderr
+
+
+@pytest.mark.parametrize("command", [["up", "--detach"], ["certs"]])
+@pytest.mark.parametrize("named", ["box-1", "edge", "scales"])
+@pytest.mark.parametrize("name", ["../../../owned", "PROJECT/../owned", "..", "", "a\0b"])
+def test_no_name_in_a_plan_leads_out_of_the_project(
+    project: Path, victim: Path, named: str, name: str, command: Sequence[str]
+) -> None:
+    """Logs are named after workers, and certificates: `up` would empty a file elsewhere, whose name ends in .log."""
+    jellybean("plan", str(project))
+    text = (project / "plan.json").read_text(encoding="utf-8")
+    record = project / ".jellybean/plan.key"
+    before = json.loads(text)["hash"]
+    document = json.loads(text.replace(json.dumps(named), json.dumps(name.replace("PROJECT", str(project)))))
+    document["hash"] = plan_format.content_hash(document)
+    (project / "plan.json").write_text(json.dumps(document), encoding="utf-8")
+    record.write_text(record.read_text(encoding="utf-8").replace(before, document["hash"]), encoding="utf-8")
+    done = jellybean(command[0], str(project), *command[1:], status=1)
+    assert "is no name, as files are named by it: plan again; run: jellybean plan" in done.stderr
+    assert {path.name for path in victim.parent.iterdir()} == {"scales", "victim"}
+
+
+def test_no_settings_of_matplotlib_come_from_a_project(tmp_path: Path) -> None:
+    """They name a module to import, programs to run, and what pictures look like."""
+    lines = "backend: module://evil\ntext.usetex: True\nsavefig.facecolor: red\n"
+    (tmp_path / "matplotlibrc").write_text(lines, encoding="utf-8")
+    code = (
+        "import os; from jellybean.display import load_matplotlib; m = load_matplotlib(); "
+        "print(os.getcwd(), m.rcParams['text.usetex'], m.rcParams['savefig.facecolor'], 'evil' in m.get_backend())"
+    )
+    environment = {**os.environ, "MPLCONFIGDIR": str(tmp_path / "none"), "MPLBACKEND": "agg"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [str(tmp_path), "False", "auto", "False"]
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o777, 0o750])
+def test_a_state_folder_that_came_with_the_project_is_closed_to_others(project: Path, mode: int) -> None:
+    """git makes its folders open to all: requests in the spool would be, too."""
+    state = project / ".jellybean"
+    state.mkdir()
+    state.chmod(mode)
+    jellybean("plan", str(project))
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
 
 
 def test_a_project_without_links_is_as_any(project: Path) -> None:

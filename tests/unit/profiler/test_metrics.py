@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 
-from jellybean.answer_metrics import MetricError, correctness, score
+from jellybean.answer_metrics import MAX_COMPARED, MetricError, correctness, score
 
 
 def test_exact_match_ignores_a_leading_dimension_of_one() -> None:
@@ -74,6 +76,32 @@ def test_word_accuracy(answer: str, label: str, share: float) -> None:
 def test_character_accuracy_is_by_edit_distance(answer: str, label: str, edits: int) -> None:
     most = max(len(answer.strip().replace("  ", " ")), len(label))
     assert correctness("character_accuracy", _bytes(answer), _bytes(label)) == pytest.approx(1 - edits / most)
+
+
+def _distance_by_table(one: str, other: str) -> int:
+    row = list(range(len(other) + 1))
+    for count, character in enumerate(one, 1):
+        above, row = row, [count]
+        for place, wanted in enumerate(other):
+            row.append(min(row[-1] + 1, above[place + 1] + 1, above[place] + (character != wanted)))
+    return row[-1]
+
+
+@pytest.mark.parametrize("letters", ["ab", "abcdé€😀", "x"])
+def test_character_accuracy_is_that_of_the_table_of_distances(letters: str) -> None:
+    generator = random.Random(5)
+    for _ in range(100):
+        one, other = ("".join(generator.choices(letters, k=generator.randrange(1, 40))) for _ in range(2))
+        share = 1 - _distance_by_table(one, other) / max(len(one), len(other))
+        assert correctness("character_accuracy", _bytes(one), _bytes(other)) == pytest.approx(share)
+
+
+def test_a_long_text_is_compared_in_a_few_steps_and_a_longer_one_is_refused() -> None:
+    """A label of one client, and its own long answer, kept a gateway busy for minutes."""
+    text = "ab" * (MAX_COMPARED // 2)
+    assert correctness("character_accuracy", _bytes(text), _bytes("b" * 50)) == pytest.approx(50 / MAX_COMPARED)
+    with pytest.raises(MetricError, match="a text of 1,048,577 characters is not compared"):
+        correctness("character_accuracy", _bytes(text + "a"), _bytes("b"))
 
 
 def test_text_that_is_not_bytes_is_refused() -> None:

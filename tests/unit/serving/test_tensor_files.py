@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -102,3 +104,41 @@ def test_an_array_that_does_not_fit_into_memory_is_not_unpacked(tmp_path: Path) 
     for read in (lambda path: read_npz(path, "x"), lambda path: read_npz(path, "x[0]"), read_archive):
         with pytest.raises(JellyBeanError, match=r"x has 1,125,899,906,842,624 bytes unpacked, more than the .* free"):
             read(tmp_path / "x.npz")
+
+
+def _header_bomb(path: Path, size: int) -> Path:
+    """An archive whose array has a header of `size` bytes, which take a thousandth of them."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made, made.open("x.npy", "w", force_zip64=True) as member:
+        member.write(b"\x93NUMPY\x02\x00" + size.to_bytes(4, "little"))
+        for _ in range(size // 2**20):
+            member.write(bytes(2**20))
+    return path
+
+
+@pytest.mark.parametrize(
+    "read", [read_archive, lambda path: read_archived(path, "x"), lambda path: read_npz(path, "x[0]")]
+)
+def test_a_header_is_not_read_that_is_too_long(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    path = _header_bomb(tmp_path / "bomb.npz", 2**26)
+    tracemalloc.start()
+    try:
+        with pytest.raises(JellyBeanError, match="a header of 67,108,864 bytes"):
+            read(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_header_of_a_file_of_one_array_is_not_read_that_is_too_long(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.npy"
+    with path.open("wb") as file:
+        file.write(b"\x93NUMPY\x02\x00" + (2**31).to_bytes(4, "little"))
+        file.truncate(2**31)
+    with pytest.raises(JellyBeanError, match="a header of 2,147,483,648 bytes"):
+        read_npy(path)
+
+
+def test_an_array_may_be_limited_to_what_is_read_of_it(archive: Path) -> None:
+    assert read_archived(archive, "x", 1000).shape == (3, 2)
+    with pytest.raises(JellyBeanError, match="bytes unpacked, of which 100 are read here"):
+        read_archived(archive, "x", 100)

@@ -13,6 +13,10 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
 
 from jellybean.serving import make_token, open_authority
 from jellybean.serving.enrolment import enrolment as enrolment_module
@@ -51,6 +55,7 @@ from tests.support.waiting import wait_until_async
 
 GATEWAY = Identity("tiny", Role.GATEWAY)
 EDGE = Identity("tiny", Role.AGENT, "edge-1")
+RSA = rsa.generate_private_key(65537, 2048)
 Use = Callable[[str], Awaitable[None]]
 
 
@@ -138,6 +143,28 @@ def test_a_wrong_worker_is_told_before_the_token_is_taken(tmp_path: Path) -> Non
 
     serving(tmp_path, use)
     assert len(list((tmp_path / "tokens").iterdir())) == 1  # nobody's
+
+
+def dear_request() -> bytes:
+    """A certificate request by a key of another kind, whose signature takes far longer to check."""
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "agent edge-1")])
+    signed = x509.CertificateSigningRequestBuilder().subject_name(name).sign(RSA, hashes.SHA256())
+    return signed.public_bytes(serialization.Encoding.DER)
+
+
+@pytest.mark.parametrize("request_of", [dear_request, lambda: b"\0" * 16000, lambda: b""])
+def test_who_has_no_token_is_refused_before_anything_is_read(tmp_path: Path, request_of: Callable[[], bytes]) -> None:
+    mine, request = token(tmp_path), request_of()
+
+    async def use(address: str) -> None:
+        for secret in (b"", b"guessed", bytes(32), mine.secret + b"x", mine.secret[:-1]):
+            assert "PERMISSION_DENIED: the token is unknown" in await refused(
+                address, replace(mine, secret=secret), request
+            )
+        assert "INVALID_ARGUMENT: " in await refused(address, mine, request)
+        assert (await enrol(address, mine, join._key_and_request(EDGE)[1])).chain  # the token is good as before
+
+    serving(tmp_path, use)
 
 
 def test_the_gateway_makes_no_authority_and_keeps_the_token(tmp_path: Path) -> None:

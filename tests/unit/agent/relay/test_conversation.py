@@ -79,6 +79,35 @@ def test_an_offer_is_accepted_pinged_and_started() -> None:
     talking(test)
 
 
+@pytest.mark.parametrize("count", [2, 1000, 2**17])
+def test_pings_that_come_together_have_one_answer(count: int) -> None:
+    """Else a relay that sends them without end, and reads nothing, would fill the tunnel's memory."""
+
+    async def test() -> None:
+        talk = Talk()
+        offering = await talk.offer()
+        talk.relay.take()
+        talk.relay.receive(ACCEPTED + PING * count)
+        assert talk.relay.take() == PONG
+        talk.relay.receive(PING * count + START)
+        assert talk.relay.take() == PONG
+        assert await offering
+
+    talking(test)
+
+
+def test_a_relay_that_pings_and_reads_no_answer_is_left() -> None:
+    async def test() -> None:
+        talk = Talk()
+        offering = await talk.offer()
+        talk.relay.receive(ACCEPTED)
+        talk.relay.endpoint.pause_writing()  # as the transport says that too much is unread
+        with pytest.raises(TransientError, match="does not read"):
+            await offering
+
+    talking(test)
+
+
 def test_a_peer_that_is_asked_for() -> None:
     async def test() -> None:
         talk = Talk()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from jellybean_agent.rpc.frames import DATA, END_STREAM, WINDOW, WINDOW_BYTES, frame
 from tests.support.http2_client import (
     BIDI,
@@ -49,6 +51,26 @@ def test_a_raw_call_is_told_of_its_cancellation_and_answers_once() -> None:
         assert [found.number for found in answers] == [3, 3, 3]
         assert content(answers, 3) == message(b"answer")
         assert content(await client.send(unary_call(5, b"by the handler")), 5) == message(b"by the handler")
+
+    run_in_simulated_time(run)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError(), OverflowError(), RecursionError()], ids=repr)
+def test_a_raw_call_that_fails_unexpectedly_ends_alone(error: Exception) -> None:
+    def raw(_call: Any, data: memoryview) -> bool:
+        if bytes(data) == b"fail":
+            raise error
+        return False
+
+    async def run() -> None:
+        server = CallServer()
+        server.server.add_raw(ECHO, raw)
+        client = await greeted_client(server)
+        neighbour = open_call(1, BIDI) + frame(DATA, 0, 1, message(b"before"))
+        answers = await client.send(neighbour + unary_call(3, b"fail") + unary_call(5, b"next"))
+        assert client.status(answers, 3) == (UNKNOWN, f"Unexpected {type(error).__name__}")
+        assert (content(answers, 1), content(answers, 5)) == (message(b"before"), message(b"next"))
+        assert content(await client.send(frame(DATA, END_STREAM, 1, message(b"after"))), 1) == message(b"after")
 
     run_in_simulated_time(run)
 

@@ -78,6 +78,11 @@ RESETS: dict[str, tuple[bytes, int]] = {
     "a longer content-length": (with_field(b"content-length", b"7"), PROTOCOL_ERROR),
     "a shorter content-length": (with_field(b"content-length", b"5"), PROTOCOL_ERROR),
     "a content-length that is no number": (with_field(b"content-length", b"-6"), PROTOCOL_ERROR),
+    "a content-length beyond all content": (with_field(b"content-length", b"9" * 19), PROTOCOL_ERROR),
+    "a content-length of more digits than Python converts": (
+        with_field(b"content-length", b"9" * 5000),
+        PROTOCOL_ERROR,
+    ),
     "headers twice": (open_call(1, BIDI) + open_call(1, BIDI), PROTOCOL_ERROR),
     "trailers with a path": (open_call(1, BIDI) + frame(HEADERS, TRAILERS, 1, call_headers(BIDI)), PROTOCOL_ERROR),
     "trailers of a connection": (
@@ -109,6 +114,15 @@ def test_a_malformed_request_is_reset_and_its_neighbour_is_answered(data: bytes,
         answers = await client.send(frame(DATA, END_STREAM, 3, message(b"after")))
         assert content(answers, 3) == message(b"after")
         assert (server.server.calls_in_progress, server.server.open_connections) == (0, 1)
+
+    run_in_simulated_time(run)
+
+
+def test_a_content_length_may_begin_with_zeros() -> None:
+    async def run() -> None:
+        client = await greeted_client()
+        answers = await client.send(with_field(b"content-length", b"0" * 5000 + b"6"))
+        assert content(answers, 1) == message(b"x")
 
     run_in_simulated_time(run)
 
