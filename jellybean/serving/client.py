@@ -89,7 +89,12 @@ class Client:
         workflow: str = "",
         retry_s: float = 0.0,
     ) -> None:
-        self.address, self.workflow, self._timeout_s, self._retry_s = address, workflow, timeout_s, retry_s
+        self.address, self.workflow, self._timeout_s, self._retry_s = (
+            address,
+            workflow,
+            _checked_limit_s(timeout_s),
+            retry_s,
+        )
         self._directory: Path | None = None  # project that the gateway runs for on this machine
         self._lock = threading.Lock()  # held while connections are opened
         self._channel: grpc.Channel | None = None
@@ -162,7 +167,9 @@ class Client:
         self, request: gateway_pb2.InferRequest, timeout_s: float | None, headers: Mapping[str, str] | None = None
     ) -> dict[str, Array]:
         with contextlib.nullcontext() if self._directory is None else naming_failing(self._directory):
-            response = self._infer(request, timeout_s or self._timeout_s, headers)
+            response = self._infer(
+                request, self._timeout_s if timeout_s is None else _checked_limit_s(timeout_s), headers
+            )
         if response.kept:
             raise KeptError(response.request_id)
         return {name: decode_tensor(tensor) for name, tensor in response.outputs.items()}
@@ -283,16 +290,17 @@ class Client:
         of: Callable[[grpc.Channel], Any] | None = None,
     ) -> Any:
         """Call a method of the service Gateway, or of that with the stub `of`."""
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
         if method == "Infer" and not headers and (socket := self._unix_socket()) is not None:
             try:
-                answer = socket.call(INFER, request.SerializeToString(), timeout_s or self._timeout_s)
+                answer = socket.call(INFER, request.SerializeToString(), limit_s)
                 return gateway_pb2.InferResponse.FromString(answer)
             except StatusError as error:
                 raise RequestError(error.status.name, printable(str(error)) or "no details") from error
         try:
             stub = self._gateway()
             answer = getattr(stub if of is None else of(self._channel), method)(  # type: ignore[arg-type]
-                request, timeout=timeout_s or self._timeout_s, metadata=(*protocol_metadata(), *(headers or {}).items())
+                request, timeout=limit_s, metadata=(*protocol_metadata(), *(headers or {}).items())
             )
         except grpc.RpcError as error:
             raise self._error_of(error) from error
@@ -317,7 +325,9 @@ class Client:
             fault = self._connection_fault()
             if fault is not None:
                 return HandshakeError(fault.reason) if fault.of_certificate else RequestError(status.name, fault.reason)
-        elif not is_cut_off:  # an outage is over
+        elif is_cut_off:
+            details = f"no process answers at {self.address}"
+        else:  # an outage is over
             self._fault_at_s = -math.inf
         if status is grpc.StatusCode.UNIMPLEMENTED and details.startswith(_NO_METHOD):
             details = f"{self.address} is no port of a gateway for clients or workers: check the address"
@@ -343,6 +353,13 @@ def served_document(endpoint: Endpoint) -> dict[str, Any]:
     with Client.at(endpoint) as client:
         found: dict[str, Any] = json.loads(client.plan())
     return found
+
+
+def _checked_limit_s(timeout_s: float) -> float:
+    """ServingError for a time limit in which no call could be answered: it is not taken for none at all."""
+    if timeout_s > 0.0:  # False for NaN
+        return timeout_s
+    raise ServingError(f"a time limit of {timeout_s:g} s leaves no time for an answer: give more, for example 0.5")
 
 
 def request_of(

@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 import pytest
 
-from jellybean.serving import Chunk, Client, RequestError
+from jellybean.serving import Chunk, Client, RequestError, ServingError
 from jellybean_agent import encode_tensor
 from jellybean_protos.gateway.v1 import gateway_pb2, gateway_pb2_grpc
 
@@ -83,3 +83,16 @@ def test_it_ends_with_the_last_refusal_at_the_time_limit() -> None:
     with running(gateway) as address, Client(address, retry_s=60.0) as client, refused:
         client.infer({"x": ROW}, timeout_s=1.0)
     assert 3 <= len(gateway.ids) <= 20
+
+
+@pytest.mark.parametrize("limit_s", [0, -1.0, float("nan")])
+def test_a_time_limit_that_leaves_no_time_is_not_taken_for_none(limit_s: float) -> None:
+    with pytest.raises(ServingError, match=r"leaves no time for an answer: give more"):
+        Client("127.0.0.1:1", timeout_s=limit_s)
+    with Client("127.0.0.1:1") as client:
+        for call in (
+            lambda: client.infer({"x": ROW}, timeout_s=limit_s),
+            lambda: client.answer("a", timeout_s=limit_s),
+        ):
+            with pytest.raises(ServingError, match=r"leaves no time"):
+                call()
