@@ -36,7 +36,7 @@ from jellybean.documents import AnyProject, require_folder
 from jellybean.documents.layout import document_files
 from jellybean.errors import InputError
 from jellybean.serving.run_processes import GATEWAY_NAME
-from jellybean.serving.run_state import is_serving_joined
+from jellybean.serving.run_state import is_serving_joined, run_of
 from jellybean_solver import to_document
 
 if TYPE_CHECKING:
@@ -193,8 +193,9 @@ def down(
     from jellybean.serving.client import Client
     from jellybean.serving.local import running
 
-    check_project(directory, overrides)
     endpoint = GatewayOptions(gateway, tls).endpoint(directory)
+    if endpoint is not None or directory.exists() or run_of(directory.resolve()) is None:
+        check_project(directory, overrides)  # else the run of a project that was removed
     if endpoint is None:
         left = running.down(directory, timeout_s=timeout)
     else:
