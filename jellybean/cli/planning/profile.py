@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def profile(
     directory: Directory,
     overrides: Overrides = None,
-    seconds: Annotated[float, typer.Option(min=0.05, help="Measurement time per point, in seconds.")] = 1.0,
+    seconds: Annotated[float, typer.Option(min=0.05, max=86_400, help="Measurement time per point, in seconds.")] = 1.0,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure everything, entries that were written by hand included.")
     ] = False,

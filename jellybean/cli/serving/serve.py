@@ -136,7 +136,9 @@ def apply(
     peers: Annotated[
         Path | None, typer.Option(help="With --gateway: JSON with the addresses of workers that are new or have moved.")
     ] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the new plan's workers.")] = 120.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=86_400, help="Seconds to wait for the new plan's workers.")
+    ] = 120.0,
     replan: Annotated[
         bool, typer.Option("--replan", help="Plan again first, even if plan.json matches documents and options.")
     ] = False,
@@ -184,7 +186,7 @@ def apply(
 def down(
     directory: Directory,
     overrides: Overrides = None,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for in-flight requests.")] = 30.0,
+    timeout: Annotated[float, typer.Option(min=0, max=86_400, help="Seconds to wait for in-flight requests.")] = 30.0,
     gateway: GatewayAt = None,
     tls: AdminTls = None,
     json: Json = False,
