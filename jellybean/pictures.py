@@ -29,6 +29,8 @@ _GREY = ("1", "L", "LA", "La")
 _ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 _READ_MODES = frozenset({*_MOST_BITS, *_GREY, *_ALPHA, "P", "RGB"})  # of which each channel is kept, or checked
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLES, _SAMPLE_FORMAT = 258, 262, 277, 339  # tags of TIFF
+_WIDTH, _HEIGHT, _ROWS_A_STRIP, _STRIPS, _PLANES_APART = 256, 257, 278, 273, 284
+_TILE_WIDTH, _TILE_HEIGHT, _TILES = 322, 323, 324
 # Mode, bits and number format of a TIFF whose bits Pillow gives as numbers of another sign -> their dtype.
 _TIFF_DTYPES = {("I", 32, 1): np.uint32, ("L", 8, 2): np.int8}
 _PPM_NEXT = 64  # bytes behind a PPM in which the next one begins
@@ -36,7 +38,7 @@ _BOX_BYTES = 2**16  # begin of a file in which AVIF and JPEG 2000 say how many b
 # What Pillow's decoders raise for damaged files.
 _DAMAGED = (
     *(OSError, ValueError, SyntaxError, EOFError, LookupError, TypeError, ArithmeticError, AttributeError),
-    *(RuntimeError, MemoryError, struct.error, zlib.error, Image.DecompressionBombError),
+    *(AssertionError, RuntimeError, MemoryError, struct.error, zlib.error, Image.DecompressionBombError),
 )
 
 
@@ -57,8 +59,9 @@ def read_picture(path: Path, most_bytes: int) -> Picture:
     InputError if the file is none, is damaged, has more than `most_bytes` bytes of pixels, or has what the tensor of
     one picture lacks: more bits in colour, transparency, several pictures.
     """
-    with _readable(path), Image.open(path, formats=_FORMATS) as image:
+    with _opened(path) as image:
         _check_size(path, image, most_bytes)
+        _check_whole(path, image)
         _check_channels(path, image)
         _check_depth(path, image)
         _check_white(path, image)
@@ -66,6 +69,7 @@ def read_picture(path: Path, most_bytes: int) -> Picture:
         clear = _clear_grey(image)
         orientation = image.getexif().get(ExifTags.Base.Orientation, 1)  # which may load the pixels
         image.load()  # which turns a TIFF and removes its orientation
+        _check_palette(path, image)
         _check_opaque(path, image, clear)
         upright = ImageOps.exif_transpose(image)
         notes = [f"the first of its {frames} pictures"] if frames > 1 else []
@@ -74,10 +78,13 @@ def read_picture(path: Path, most_bytes: int) -> Picture:
 
 
 def conversion_code(path: Path, most_bytes: int) -> str:
-    """The Python expression of the pixels that `read_picture` reads, for Pillow's `Image` and `ImageOps`."""
+    """The Python expression of the pixels that `read_picture` reads, for Pillow's `Image` and `ImageOps`, and `io`."""
     dtype = read_picture(path, most_bytes).pixels.dtype
-    opened = f"ImageOps.exif_transpose(Image.open({str(path)!r}))"
-    with _readable(path), Image.open(path, formats=_FORMATS) as image:
+    with _opened(path) as image:
+        file = repr(str(path))
+        if image.format == "TIFF":  # not by its name: see `_opened`
+            file = f"io.BytesIO(np.fromfile({file}, np.uint8))"
+        opened = f"ImageOps.exif_transpose(Image.open({file}))"
         converted = opened if image.mode in _MOST_BITS else f"{opened}.convert({_mode(image)!r})"
     return f"np.asarray({converted})" if dtype == np.uint8 else f"np.asarray({converted}).astype(np.{dtype})"
 
@@ -90,6 +97,8 @@ def _pixels(image: Image.Image, upright: Image.Image) -> Array:
     values = np.asarray(upright if image.mode in _MOST_BITS else upright.convert(_mode(image)))
     if image.format == "TIFF" and (dtype := _TIFF_DTYPES.get((image.mode, *_bits_and_format(image)))) is not None:
         return values.view(dtype)
+    if image.format == "TIFF" and (image.mode, *_bits_and_format(image)) == ("I", 16, 2):
+        return values.astype(np.int16)  # what the file has: Pillow gives it as 32 bits
     if image.format == "PPM" and image.mode == "I":
         return values.astype(np.uint16)  # what the file has: Pillow gives 16 bits of it as 32
     return plain_array(values)
@@ -110,6 +119,32 @@ def _check_size(path: Path, image: Image.Image, most_bytes: int) -> None:
             f"{path}: {image.width} x {image.height} pixels take {size:,} bytes, more than the {most_bytes:,} that an "
             "input may have: scale it down"
         )
+
+
+def _check_whole(path: Path, image: Any) -> None:
+    """Pillow leaves black what the strips or tiles of a TIFF do not cover."""
+    if image.format != "TIFF":
+        return
+    tags = image.tag_v2
+    width, height = tags[_WIDTH], tags[_HEIGHT]
+    if _TILES in tags:
+        what, stated = "tiles", len(tags[_TILES])
+        wanted = -(-width // tags[_TILE_WIDTH]) * -(-height // tags[_TILE_HEIGHT])
+    else:
+        what, stated = "strips", len(tags.get(_STRIPS, ()))
+        wanted = -(-height // min(height, tags.get(_ROWS_A_STRIP, height)))
+    wanted *= int(tags.get(_SAMPLES, 1)) if tags.get(_PLANES_APART, 1) == 2 else 1
+    if stated < wanted:
+        raise InputError(f"{path} has {stated} of the {wanted} {what} of its pixels: copy or save it again")
+
+
+def _check_palette(path: Path, image: Image.Image) -> None:
+    """Pillow gives black for numbers of colours that a palette does not have."""
+    if image.mode not in ("P", "PA") or (colours := image.getpalette("RGB")) is None:
+        return
+    largest, count = int(np.asarray(image.getchannel(0) if image.mode == "PA" else image).max()), len(colours) // 3
+    if largest >= count:
+        raise InputError(f"{path} has pixels of colour {largest}, and its palette has {count} colours: save it again")
 
 
 def _check_channels(path: Path, image: Any) -> None:
@@ -228,6 +263,15 @@ def _check_opaque(path: Path, image: Image.Image, clear: int | None) -> None:
             f"{path}: {count} of {is_clear.size} pixels are transparent, which a tensor of colours cannot say: put it "
             "on a background and save it without transparency"
         )
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A picture's file, by a stream: one that Pillow opens by its name it maps into memory, and maps a TIFF that is to
+    be turned with width and height exchanged.
+    """
+    with _readable(path), path.open("rb") as file, Image.open(file, formats=_FORMATS) as image:
+        yield image
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from jellybean.unit_hints import number_readings, readings
+from jellybean.unit_hints import number_readings, readings, time_readings
 
 _NUMBER = r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?"
 _ABOVE_ZERO = r"(?:[0-9]*[1-9][0-9]*(?:\.[0-9]*)?|[0-9]*\.[0-9]*[1-9][0-9]*)(?:[eE][+-]?[0-9]+)?"
@@ -148,11 +148,15 @@ def parse_quantity(kind: QuantityKind, value: object) -> float:
         raise InvalidValueError(f"{text} has no unit", _units_hint(kind, text))
     match = _QUANTITY.fullmatch(value) if len(value) <= _MAX_CHARACTERS else None
     if match is None:
-        raise InvalidValueError(f"{quoted(value)} is not a {kind.name}", f"write for example {kind.example}")
+        raise InvalidValueError(
+            f"{quoted(value)} is not a {kind.name}", _time_hint(kind, value) or f"write for example {kind.example}"
+        )
     sign, number, unit = match.groups()
     if unit is None:
         raise InvalidValueError(f"{quoted(value)} has no unit", _units_hint(kind, sign + number))
     if unit not in kind.units:
+        if hint := _time_hint(kind, value):
+            raise InvalidValueError(f"{quoted(value)} is not a {kind.name}", hint)
         if written := number_readings(value.strip()):
             raise InvalidValueError(f"{quoted(value)} is not a {kind.name}", _separator_hint(kind, written))
         hint = _unit_hint(kind, number, unit)
@@ -196,6 +200,8 @@ def format_price_of_time(usd_per_h_per_s: float, digits: int | None = None) -> s
 def parse_fraction(value: object) -> float:
     """Parse a fraction, written `0.8` or `80 %`; both give 0.8. The caller checks the upper limit."""
     if isinstance(value, str):
+        if _DECIMAL.fullmatch(number := value.strip()) and 0.0 <= float(number) <= 1.0:  # not a hundredth of it
+            raise InvalidValueError(f"{quoted(value)} is text", f"write {number} without quotes, or {number} %")
         return parse_quantity(PERCENT, value)
     return parse_number("share", value, "0.8 or 80 %")
 
@@ -356,6 +362,12 @@ def _unit_hint(kind: QuantityKind, number: str, unit: str) -> str:
     if meant:
         return f"write {' or '.join(_multiple(number, factor, known) for factor, known in meant)}"
     return f"the units of a {kind.name} are {', '.join(kind.units)}"
+
+
+def _time_hint(kind: QuantityKind, text: str) -> str:
+    """How to write a time in several units; empty for other texts."""
+    written = time_readings(text) if kind is DURATION and len(text) <= _MAX_CHARACTERS else []
+    return f"in one unit: write {' or '.join(written)}" if written else ""
 
 
 def _multiple(number: str, factor: float, unit: str) -> str:

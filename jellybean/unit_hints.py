@@ -40,7 +40,8 @@ _SEPARATED = re.compile(
     re.DOTALL,
 )
 _COUNTS = ("", "1", "req", "reqs", "request", "requests", "frame", "frames", "message", "messages", "call", "calls")
-_PER_SECOND = {"hz": 1.0, "khz": 1e3, "mhz": 1e6, "rps": 1.0, "qps": 1.0, "fps": 1.0, "tps": 1.0, "ips": 1.0}
+_HERTZ = {"Hz": 1.0, "kHz": 1e3, "KHz": 1e3, "MHz": 1e6, "GHz": 1e9, "mHz": 1e-3}  # as it is written: m is milli
+_PER_SECOND = {"rps": 1.0, "qps": 1.0, "fps": 1.0, "tps": 1.0, "ips": 1.0}
 _DOLLARS = ("usd", "$", "us$", "dollar", "dollars")
 Reading = tuple[float, str]  # the unit that is meant, and what the number is multiplied with for it
 
@@ -116,8 +117,10 @@ def _seconds(time: str) -> list[float]:
 
 
 def _rate(unit: str) -> Iterator[Reading]:
-    if (factor := _PER_SECOND.get(unit.lower())) is not None:
+    if (factor := _PER_SECOND.get(unit.lower(), _HERTZ.get(unit))) is not None:
         yield factor, "/s"
+    elif unit.lower() in map(str.lower, _HERTZ):  # mhz may be either
+        yield from ((factor, "/s") for name, factor in _HERTZ.items() if name.lower() == unit.lower())
     match = _PER.fullmatch(unit)
     if match is None or match["what"].strip().lower() not in _COUNTS:
         return
@@ -196,3 +199,49 @@ def number_readings(text: str) -> list[tuple[str, str]]:
     if len(part) == 3 and whole.lstrip("0"):
         candidates.append((f"{whole}{part}", unit))
     return candidates
+
+
+_CLOCK_UNITS: Mapping[str, float] = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3}  # the largest first
+_CLOCK_PART = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)")
+_CLOCK = re.compile(r"(?:([0-9]+):)?([0-9]{1,2}):([0-9]{2}(?:\.[0-9]+)?)")
+_ISO_DATE, _ISO_TIME = "d", {"h": "h", "m": "min", "s": "s"}
+
+
+def time_readings(text: str) -> list[str]:
+    """Each reading of a time in several units, in one: `1h30m`, `1:30` (hours or minutes first), `PT1H30M`."""
+    if (clock := _CLOCK.fullmatch(text.strip())) is not None:
+        hours, first, second = (float(part or 0) for part in clock.groups())
+        if clock[1] is not None:
+            return [_in_one_unit(3600 * hours + 60 * first + second)]
+        return [_in_one_unit(3600 * first + 60 * second), _in_one_unit(60 * first + second)]
+    plain = text.strip().lower()
+    if plain.startswith("p"):
+        date, _, time = plain[1:].partition("t")
+        parts = [(number, unit if unit == _ISO_DATE else "") for number, unit in _clock_parts(date)]
+        parts += [(number, _ISO_TIME.get(unit, "")) for number, unit in _clock_parts(time)]
+    else:  # beside a larger unit, m is minutes
+        names = {name: unit for unit in _CLOCK_UNITS for name in _DURATIONS[unit] if name != "m" or unit == "min"}
+        parts = [(number, names.get(unit, "")) for number, unit in _clock_parts(plain)]
+        if len(parts) < 2:
+            return []
+    order = [*_CLOCK_UNITS]
+    places = [order.index(unit) if unit else -1 for _, unit in parts]
+    if not parts or -1 in places or places != sorted(set(places)):
+        return []
+    return [_in_one_unit(sum(number * _CLOCK_UNITS[unit] for number, unit in parts))]
+
+
+def _clock_parts(text: str) -> list[tuple[float, str]]:
+    """(number, unit) of each part of a time; an unknown unit for what is none."""
+    matches = [*_CLOCK_PART.finditer(text)]
+    if "".join(match[0] for match in matches).strip() != text.strip():
+        return [(0.0, "?")]
+    return [(float(match[1]), match[2]) for match in matches]
+
+
+def _in_one_unit(seconds: float) -> str:
+    """A time in the largest unit in which it is a whole number."""
+    for unit, factor in _CLOCK_UNITS.items():
+        if seconds >= factor and (seconds / factor).is_integer():
+            return f"{seconds / factor:.0f} {unit}"
+    return f"{seconds:.12g} s"

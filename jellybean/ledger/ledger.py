@@ -6,13 +6,15 @@ interval is in the live counters and in its workers, and is part of the next int
 
 from __future__ import annotations
 
+import logging
+import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, func, insert, inspect, select, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
@@ -27,10 +29,11 @@ from jellybean.ledger.lines import Interval, interval, latencies
 from jellybean.ledger.reading_document import reading_from_text, reading_to_text
 from jellybean.ledger.readings import Reading
 from jellybean.ledger.views import add_missing_views
-from jellybean.write_ahead_log import use_write_ahead_log
+from jellybean.write_ahead_log import OpenFile, Place, use_write_ahead_log
 from jellybean_agent import full_disk_text
 from jellybean_protos.extras import install_command
 
+LOG = logging.getLogger("jellybean.ledger")
 _LOCK_TIMEOUT_S = 10.0
 _COMPLETING = 7_240_911  # number of a lock in PostgreSQL
 _CREATE_TRIES, _CREATE_PAUSE_S = 20, 0.1
@@ -81,6 +84,9 @@ class Ledger:
         """
         self._deployment = deployment
         self._gateway, self._is_open, self._is_complete = gateway, False, False
+        self._path = sqlite_path(url)
+        self._file: OpenFile | None = None
+        self._placing = threading.Lock()
         with _explained(url):
             self._engine = _engine(url)
             self._changes = self._engine.execution_options(**{_CHANGES: True})
@@ -160,6 +166,8 @@ class Ledger:
 
     def _open(self) -> None:
         """Create what is missing. Another process, or thread, may be doing the same at this moment: then try again."""
+        with self._placing:
+            self._keep_in_place()
         if self._is_open:
             return
         for left in reversed(range(_CREATE_TRIES)):
@@ -171,7 +179,22 @@ class Ledger:
                 if not left or not (isinstance(error, IntegrityError) or "already exists" in str(error)):
                     raise
                 time.sleep(_CREATE_PAUSE_S)
+        self._file = OpenFile.of(self._path) if self._path is not None else None
         self._is_open = True
+
+    def _keep_in_place(self) -> None:
+        """Write an SQLite file again that was removed while it is open, with all that was in it.
+
+        Where another file is in its place, that is used from now on: somebody has put it there.
+        """
+        if self._file is None or (place := self._file.place) is Place.SAME:
+            return
+        if place is Place.NOTHING:
+            LOG.warning("%s is gone: it is written again", self._file.path)
+            with self._engine.connect() as connection:  # one that was opened before
+                self._file.write_again(_of_sqlite(connection))
+        self._engine.dispose()
+        self._file, self._is_open, self._is_complete = None, False, False
 
     def _create(self) -> None:
         with self._engine.connect() as connection:
@@ -199,6 +222,12 @@ class Ledger:
                     index.create(connection, checkfirst=True)
             add_missing_views(connection)
         self._is_complete = True
+
+
+def _of_sqlite(connection: Connection) -> sqlite3.Connection:
+    """The driver's own connection to an SQLite file."""
+    found: Any = connection.connection.driver_connection
+    return cast(sqlite3.Connection, found)
 
 
 def _version_of(connection: Connection) -> int | None:
@@ -314,7 +343,7 @@ def _engine(url: str) -> Engine:
 def _explained(url: Any) -> Iterator[None]:
     try:
         yield
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, sqlite3.Error, OSError) as error:
         cause = getattr(error, "orig", None) or error
         path = sqlite_path(str(url))
         if path is not None and getattr(cause, "sqlite_errorname", "").startswith("SQLITE_FULL"):

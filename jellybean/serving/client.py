@@ -92,7 +92,12 @@ class Client:
         workflow: str = "",
         retry_s: float = 0.0,
     ) -> None:
-        self.address, self.workflow, self._timeout_s, self._retry_s = address, workflow, timeout_s, retry_s
+        self.address, self.workflow, self._timeout_s, self._retry_s = (
+            address,
+            workflow,
+            _checked_limit_s(timeout_s),
+            retry_s,
+        )
         self._directory: Path | None = None  # project that the gateway runs for on this machine
         self._lock = threading.Lock()  # held while connections are opened
         self._channel: grpc.Channel | None = None
@@ -165,7 +170,9 @@ class Client:
         self, request: gateway_pb2.InferRequest, timeout_s: float | None, headers: Mapping[str, str] | None = None
     ) -> dict[str, Array]:
         with contextlib.nullcontext() if self._directory is None else naming_failing(self._directory):
-            response = self._infer(request, timeout_s or self._timeout_s, headers)
+            response = self._infer(
+                request, self._timeout_s if timeout_s is None else _checked_limit_s(timeout_s), headers
+            )
         if response.kept:
             raise KeptError(response.request_id)
         return {name: decode_tensor(tensor) for name, tensor in response.outputs.items()}
@@ -286,9 +293,10 @@ class Client:
         of: Callable[[grpc.Channel], Any] | None = None,
     ) -> Any:
         """Call a method of the service Gateway, or of that with the stub `of`."""
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
         if method == "Infer" and not headers and (socket := self._unix_socket()) is not None:
             try:
-                answer = socket.call(INFER, request.SerializeToString(), timeout_s or self._timeout_s)
+                answer = socket.call(INFER, request.SerializeToString(), limit_s)
                 return gateway_pb2.InferResponse.FromString(answer)
             except StatusError as error:
                 if error.status is grpc.StatusCode.UNAVAILABLE and error.__cause__ is not None:  # not its own answer
@@ -297,7 +305,7 @@ class Client:
         try:
             stub = self._gateway()
             answer = getattr(stub if of is None else of(self._channel), method)(  # type: ignore[arg-type]
-                request, timeout=timeout_s or self._timeout_s, metadata=(*protocol_metadata(), *(headers or {}).items())
+                request, timeout=limit_s, metadata=(*protocol_metadata(), *(headers or {}).items())
             )
         except grpc.RpcError as error:
             raise self._error_of(error) from error
@@ -333,10 +341,11 @@ class Client:
 
     def _ended_reason(self) -> str:
         """What is said of a gateway that does not answer or went away during a call, with the next step."""
-        log = ""
-        if self._directory is not None:
-            log = f"; why it ended is in {self._directory / STATE_FOLDER / 'logs' / f'{GATEWAY_NAME}.log'}"
-        return f"the gateway does not answer: it has ended, and its run starts it again in seconds: repeat this{log}"
+        if self._directory is None:
+            return f"no gateway answers at {self.address}: it is not up, or has just ended: look after it, then repeat this"
+        log = self._directory / STATE_FOLDER / "logs" / f"{GATEWAY_NAME}.log"
+        ended = "the gateway does not answer: it has ended, and its run starts it again in seconds"
+        return f"{ended}: repeat this; why it ended is in {log}"
 
     def _unix_socket(self) -> UnixSocketClient | None:
         """The faster RPC client of a Unix socket; None when the gateway speaks gRPC only (with certificates)."""
@@ -358,6 +367,13 @@ def served_document(endpoint: Endpoint) -> dict[str, Any]:
     with Client.at(endpoint) as client:
         found: dict[str, Any] = json.loads(client.plan())
     return found
+
+
+def _checked_limit_s(timeout_s: float) -> float:
+    """ServingError for a time limit in which no call could be answered: it is not taken for none at all."""
+    if timeout_s > 0.0:  # False for NaN
+        return timeout_s
+    raise ServingError(f"a time limit of {timeout_s:g} s leaves no time for an answer: give more, for example 0.5")
 
 
 def request_of(

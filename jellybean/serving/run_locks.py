@@ -22,7 +22,12 @@ def launch_lock_path(directory: Path) -> Path:
 
 @contextlib.contextmanager
 def launch_lock(directory: Path) -> Iterator[None]:
-    """One `up` or `apply` at a time per project. AlreadyRunningError when another works."""
+    """One `up` or `apply` at a time per project. AlreadyRunningError when another works.
+
+    FileNotFoundError for a project that was moved or removed: it is not made again.
+    """
+    if not directory.is_dir():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
     state_folder(directory)
     try:
         lock = _flock(launch_lock_path(directory), fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -49,7 +54,10 @@ def is_launch_locked(directory: Path) -> bool:
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold the lock of the state file."""
+    """Hold the lock of the state file; of a project that was removed there is nothing to lock."""
+    if not directory.exists():
+        yield
+        return
     lock = _flock(state_folder(directory) / "run.lock", fcntl.LOCK_EX)
     try:
         yield

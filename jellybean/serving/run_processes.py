@@ -86,6 +86,16 @@ def live_process(pid: int, program: Program | None) -> psutil.Process | None:
     return process if program_of(_command_of(process)) == program else None
 
 
+def is_suspended(process: psutil.Process) -> bool:
+    """True for a process that lives and does nothing, as after SIGSTOP."""
+    import psutil
+
+    try:
+        return process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    except psutil.Error:
+        return False
+
+
 def _command_of(process: psutil.Process) -> list[str]:
     """The command line of a process; empty when it has ended, or has none, as threads of the kernel.
 

@@ -39,6 +39,7 @@ from jellybean.serving.run_processes import (
     LiveProcess,
     Program,
     age_s,
+    is_suspended,
     live_process,
     option_of,
     processes_of_project,
@@ -131,9 +132,14 @@ class RunState:
 def failing(state: RunState) -> tuple[str, ...]:
     """A sentence for each process that is started again and again, with the reason why it ended last.
 
-    And one if the keeper, which starts them again, has ended itself.
+    And one if the keeper, which starts them again, has ended itself, and for each process that is suspended.
     """
     sentences = [
+        f"the project was moved here from {folder}, and no process that ends is started again: `jellybean down` and "
+        "`jellybean up` serve it from here"
+        for folder in _former_folders(state)
+    ]
+    sentences += [
         f"{one.name} was started again {one.restarts} times and ended each time: {one.reason} (log: {one.log})"
         for one in state.processes
         if one.restarts >= _FAILING_RESTARTS and (age_s(one.started) < _FAILING_S or one.process() is None)
@@ -146,7 +152,18 @@ def failing(state: RunState) -> tuple[str, ...]:
             f"the run's keeper has ended, and no process that ends is started again{dead}: "
             f"`jellybean {which}` {again} (log: {state.keeper.log})"
         )
+    sentences += [
+        f"{entry.name} is suspended (process {process.pid}): `kill -CONT {process.pid}` lets it go on"
+        for entry, process in state.alive()
+        if is_suspended(process)
+    ]
     return tuple(sentences)
+
+
+def _former_folders(state: RunState) -> list[str]:
+    """The project's folder when the run began, if it is gone: its processes start nothing from where it is now."""
+    projects = {each.program.project for each in state.processes if each.program is not None}
+    return sorted(project for project in projects if not Path(project).exists())
 
 
 @contextlib.contextmanager
@@ -320,7 +337,8 @@ def mark_drained(directory: Path, gateway_pid: int) -> None:
 def run_of(directory: Path) -> RunState | None:
     """The run of a project, for a command; None if there is none.
 
-    A removed state file is waited for if the run's keeper lives, which writes it again. Without a keeper the state is
+    A removed state file is waited for if the run's keeper lives, which writes it again. Without a keeper, and of a
+    project that was removed, the state is
     what the command lines of the run's processes say: enough to call and to stop it (`version` 0).
     ServingError if this user may not see whether a run is up.
     """
@@ -335,7 +353,9 @@ def run_of(directory: Path) -> RunState | None:
         alive = tuple(processes_of_project(directory))
         if not alive:
             return None
-        is_repaired = any(entry.program.name == KEEPER_NAME for entry in alive) or is_launch_locked(directory)
+        is_repaired = directory.is_dir() and (
+            any(entry.program.name == KEEPER_NAME for entry in alive) or is_launch_locked(directory)
+        )
         if not is_repaired or time.monotonic() > until_s:
             return _state_of(directory, alive)
         time.sleep(_REPAIR_POLL_S)

@@ -103,7 +103,9 @@ def test_a_picture_is_read_upright_and_that_is_said(tmp_path: Path) -> None:
         assert picture.pixels.tolist() == np.rot90(COLOURS, -1).tolist()
         assert picture.note == "turned upright, as its orientation 6 says"
     code = conversion_code(tmp_path / "turned", MOST)
-    assert eval(code, {"np": np, "Image": Image, "ImageOps": ImageOps}).tolist() == (np.rot90(COLOURS, -1).tolist())
+    assert eval(code, {"np": np, "io": io, "Image": Image, "ImageOps": ImageOps}).tolist() == (
+        np.rot90(COLOURS, -1).tolist()
+    )
 
 
 def test_a_picture_that_does_not_fit_into_memory_is_not_decoded(tmp_path: Path) -> None:
@@ -138,7 +140,7 @@ def test_numbers_of_32_bits_and_signs_stay(tmp_path: Path) -> None:
 def test_the_code_that_a_refusal_advises_reads_the_same_pixels(tmp_path: Path, content: bytes) -> None:
     found = read(tmp_path, content)
     code = conversion_code(tmp_path / "picture", MOST)
-    made = eval(code, {"np": np, "Image": Image, "ImageOps": ImageOps})
+    made = eval(code, {"np": np, "io": io, "Image": Image, "ImageOps": ImageOps})
     assert (made.dtype, made.tolist()) == (found.dtype, found.tolist())
 
 
@@ -192,3 +194,53 @@ def test_a_preview_behind_a_picture_is_left_out_and_that_is_said(tmp_path: Path)
     image = Image.fromarray(COLOURS)
     (tmp_path / "x").write_bytes(saved(image, "MPO", save_all=True, append_images=[image.rotate(180)]))
     assert read_picture(tmp_path / "x", MOST).note == "the first of its 2 pictures"
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32], ids=lambda dtype: dtype.__name__)
+def test_a_grey_picture_that_is_mapped_into_memory_is_turned_with_its_values(
+    tmp_path: Path, dtype: type, orientation: int
+) -> None:
+    """Pillow opens a TIFF by its name with width and height exchanged, and the rows of its values mixed up."""
+    grey = np.arange(6, dtype=dtype).reshape(2, 3)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    turned = {
+        2: grey[:, ::-1],
+        3: grey[::-1, ::-1],
+        4: grey[::-1],
+        5: grey.T,
+        6: np.rot90(grey, -1),
+        7: grey[::-1, ::-1].T,
+        8: np.rot90(grey),
+    }
+    found = read(tmp_path, saved(Image.fromarray(grey), "TIFF", exif=exif))
+    assert (found.dtype, found.tolist()) == (grey.dtype, turned[orientation].tolist())
+
+
+def test_values_of_16_bits_with_a_sign_keep_their_type(tmp_path: Path) -> None:
+    values = np.array([[-5, 300, -(2**15)]], np.int16)
+    for order in "<>":
+        found = read(tmp_path, tiff_bytes(values[..., None], order))
+        assert (found.dtype, found.tolist()) == (np.int16, values.tolist())
+
+
+def test_pixels_that_a_file_lacks_are_not_black(tmp_path: Path) -> None:
+    whole = tiff_bytes(np.full((4, 2, 1), 9, np.uint8), "<")
+    rows_a_strip = struct.pack("<HHII", 278, 4, 1, 4)
+    half = whole.replace(rows_a_strip, struct.pack("<HHII", 278, 4, 1, 2))
+    with pytest.raises(InputError, match="has 1 of the 2 strips of its pixels: copy or save it again"):
+        read(tmp_path, half)
+
+
+def test_colours_that_a_palette_lacks_are_not_black(tmp_path: Path) -> None:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 1, 8, 3, 0, 0, 0))
+    palette, end = chunk(b"PLTE", bytes([0, 0, 0, 10, 20, 30])), chunk(b"IDAT", zlib.compress(b"\0\1\5"))
+    end += chunk(b"IEND", b"")
+    with pytest.raises(InputError, match="has pixels of colour 5, and its palette has 2 colours: save it again"):
+        read(tmp_path, head + palette + end)
+    with pytest.raises(InputError, match="its palette has 0 colours"):
+        read(tmp_path, head + end)

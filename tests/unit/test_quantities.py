@@ -181,3 +181,10 @@ def test_what_is_no_price_of_time_is_told(text: str) -> None:
     with pytest.raises(InvalidValueError):
         parse_price_of_time(text)
     assert not re.fullmatch(PRICE_OF_TIME_PATTERN, text)
+
+
+@pytest.mark.parametrize("text", ["0.8", "1", " .5 "])
+def test_a_share_as_text_is_not_taken_for_a_hundredth_of_it(text: str) -> None:
+    with pytest.raises(quantities.InvalidValueError) as raised:
+        quantities.parse_fraction(text)
+    assert raised.value.hint == f"write {text.strip()} without quotes, or {text.strip()} %"

@@ -106,7 +106,7 @@ def profile_command(
     inputs: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Requests for an ONNX model: .npz with an array per input.")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=0.05, help="Measurement time in seconds.")] = 1.0,
+    seconds: Annotated[float, typer.Option(min=0.05, max=86_400, help="Measurement time in seconds.")] = 1.0,
     out_: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the layer profile for `pipeline plan`.")
     ] = None,

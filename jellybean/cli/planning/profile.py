@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jellybean.profiler import Profiled, Scope, WorkerAgent
 
 
-_Seconds = Annotated[float, typer.Option(min=0.05, help="Measurement time per point, in seconds.")]
+_Seconds = Annotated[float, typer.Option(min=0.05, max=86_400, help="Measurement time per point, in seconds.")]
 _Fresh = Annotated[
     bool, typer.Option("--fresh", help="Measure everything, entries that were written by hand included.")
 ]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich.text import Text
 
 from jellybean.cli.app import Directory, Json, Overrides, app, example
-from jellybean.cli.console import out, print_json, progress, warn
+from jellybean.cli.console import errors, print_json, print_texts, progress, warn
 from jellybean.cli.documents import check_project
+from jellybean.cli.failures import failure, status_of
+from jellybean.cli.failures import text_of as text_of_error
 from jellybean.cli.serving.gateway_options import (
     GatewayOptions,
     OfWorkflow,
@@ -22,7 +25,8 @@ from jellybean.cli.serving.request_inputs import (
     refusal_on_the_command_line,
     requests_by_row,
 )
-from jellybean.errors import InputError
+from jellybean.display.terminal import BAD
+from jellybean.errors import InputError, JellyBeanError
 from jellybean.serving.errors import RequestError
 from jellybean.tensor_files import Array
 
@@ -66,7 +70,6 @@ def infer(
     json: Json = False,
 ) -> None:
     """Send one request, or one for each row of a file, and print the answers."""
-    from jellybean.answer_metrics import text_of
     from jellybean.serving.client import Chunk, Client
 
     check_project(directory, overrides)
@@ -82,31 +85,55 @@ def infer(
             advance(number, len(requests), f"request {number + 1}")
             chunk = Chunk(stream, begins=number == 0, ends=number == len(requests) - 1) if stream else None
             try:
-                answers.append(client.infer(request, chunk=chunk))
+                answer = client.infer(request, chunk=chunk)
             except RequestError as error:
-                _check_options(error, inputs, rows=rows, stream=stream)
-                raise
+                fault = _explained(error, inputs, rows=rows, stream=stream)
+                if not rows:
+                    raise fault from (None if fault is error else error)
+                _end_at_row(number, fault, answers if json else None, text=text)
+            answers.append(answer)
+            if rows and not json:  # at once: a row that follows may fail
+                advance.print(*_lines(answer, f"row {number}, ", text=text))
     if json:
-        if not text:
-            _warn_of_null(answers)
-        found = [
-            {name: text_of(value) if text else value.tolist() for name, value in answer.items()} for answer in answers
-        ]
+        found = _as_json(answers, text=text)
         print_json(found if rows else found[0])
-        return
-    for number, answer in enumerate(answers):
-        for name, value in answer.items():
-            shown = readable(value, is_text=text)
-            out.print(f"{f'row {number}, ' if rows else ''}{name}: {shown}", soft_wrap=True)
+    elif not rows:
+        print_texts(*_lines(answers[0], "", text=text))
 
 
-def _check_options(error: RequestError, inputs: Sequence[str], *, rows: bool, stream: str) -> None:
-    """InputError, in terms of the command line, if an option is the reason why a request was refused."""
+def _lines(answer: Mapping[str, Array], where: str, *, text: bool) -> Iterator[Text]:
+    return (Text(f"{where}{name}: {readable(value, is_text=text)}") for name, value in answer.items())
+
+
+def _as_json(answers: Sequence[Mapping[str, Array]], *, text: bool) -> list[dict[str, Any]]:
+    """The answers as JSON values."""
+    from jellybean.answer_metrics import text_of
+
+    if not text:
+        _warn_of_null(answers)
+    return [{name: text_of(value) if text else value.tolist() for name, value in answer.items()} for answer in answers]
+
+
+def _end_at_row(
+    number: int, fault: JellyBeanError, answers: Sequence[Mapping[str, Array]] | None, *, text: bool
+) -> None:
+    """End the command at a row that failed; with `answers` of the rows before it, these go into the JSON."""
+    if answers is not None:
+        print_json({**failure(fault), "answers": _as_json(answers, text=text)})
+    errors.print(
+        f"row {number} has no answer, and those after it were not sent: {text_of_error(fault)}",
+        style=BAD,
+        soft_wrap=True,
+    )
+    raise typer.Exit(status_of(fault)) from fault
+
+
+def _explained(error: RequestError, inputs: Sequence[str], *, rows: bool, stream: str) -> JellyBeanError:
+    """The error, in terms of the command line if an option is the reason why a request was refused."""
     if stream and error.status == "UNIMPLEMENTED":  # the gateway names parameters of the inference protocols
-        raise InputError("no operator of this plan keeps a state between requests: leave out --stream") from error
+        return InputError("no operator of this plan keeps a state between requests: leave out --stream")
     refusal = refusal_on_the_command_line(error.reason, input_values(inputs), rows=rows)
-    if refusal != error.reason:
-        raise InputError(refusal) from error
+    return error if refusal == error.reason else InputError(refusal)
 
 
 def _warn_of_null(answers: Sequence[Mapping[str, Array]]) -> None:

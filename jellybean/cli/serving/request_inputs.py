@@ -104,7 +104,9 @@ def _loading(value: str) -> str:
     if file.kind is _FileKind.BYTES:
         return f'array = np.frombuffer(open({name}, "rb").read(), np.uint8)[None]'
     if file.kind is _FileKind.PICTURE:
-        return f"from PIL import Image, ImageOps; array = {conversion_code(file.path, MAX_INPUT_BYTES)}[None]"
+        return (
+            f"import io; from PIL import Image, ImageOps; array = {conversion_code(file.path, MAX_INPUT_BYTES)}[None]"
+        )
     array, row = (None, file.row) if file.kind is _FileKind.NPY else name_and_row(file.array)
     loaded = f"np.load({name})" if array is None else f"np.load({name})[{json.dumps(array)}]"
     return f"array = {loaded}" if row is None else f"array = {loaded}[{row}:{row + 1}]"

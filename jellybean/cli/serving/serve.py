@@ -36,7 +36,7 @@ from jellybean.documents import AnyProject, require_folder
 from jellybean.documents.layout import document_files
 from jellybean.errors import InputError
 from jellybean.serving.run_processes import GATEWAY_NAME
-from jellybean.serving.run_state import is_serving_joined
+from jellybean.serving.run_state import is_serving_joined, run_of
 from jellybean_solver import to_document
 
 if TYPE_CHECKING:
@@ -136,7 +136,9 @@ def apply(
     peers: Annotated[
         Path | None, typer.Option(help="With --gateway: JSON with the addresses of workers that are new or have moved.")
     ] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the new plan's workers.")] = 120.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, max=86_400, help="Seconds to wait for the new plan's workers.")
+    ] = 120.0,
     replan: Annotated[
         bool, typer.Option("--replan", help="Plan again first, even if plan.json matches documents and options.")
     ] = False,
@@ -184,7 +186,7 @@ def apply(
 def down(
     directory: Directory,
     overrides: Overrides = None,
-    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for in-flight requests.")] = 30.0,
+    timeout: Annotated[float, typer.Option(min=0, max=86_400, help="Seconds to wait for in-flight requests.")] = 30.0,
     gateway: GatewayAt = None,
     tls: AdminTls = None,
     json: Json = False,
@@ -193,8 +195,9 @@ def down(
     from jellybean.serving.client import Client
     from jellybean.serving.local import running
 
-    check_project(directory, overrides)
     endpoint = GatewayOptions(gateway, tls).endpoint(directory)
+    if endpoint is not None or directory.exists() or run_of(directory.resolve()) is None:
+        check_project(directory, overrides)  # else the run of a project that was removed
     if endpoint is None:
         left = running.down(directory, timeout_s=timeout)
     else:

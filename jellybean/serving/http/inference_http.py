@@ -272,7 +272,7 @@ class _Guard:
 
 
 async def _check_host_header(request: web.Request, handler: Handler) -> web.StreamResponse:
-    host = _PORT.sub("", request.host)
+    host = _PORT.sub("", request.host).lower().removesuffix(".")  # names are the same in any case, and with their root
     if not is_loopback(host):
         reason = f"host {host[:60]!r} is not this machine: ask {' or '.join(_HOSTS)}"
         LOG.info("refused: %s", reason, extra=log_fields(status=403) | about(str(request.remote)))
@@ -444,7 +444,10 @@ def _named(request: web.Request) -> dict[str, Any]:
 
 
 def _json_bytes(request: web.Request) -> int | None:
-    given = request.headers.get(JSON_LENGTH)
+    stated = set(request.headers.getall(JSON_LENGTH, ()))
+    if len(stated) > 1:
+        raise InvalidInputError(f"{JSON_LENGTH} is given twice, with other numbers: send it once")
+    given = next(iter(stated), None)
     if given is not None and not (given.isascii() and given.isdecimal() and len(given) < 20):
         raise InvalidInputError(f"{JSON_LENGTH} is {given[:40]!r}: a number of bytes is meant")
     return None if given is None else int(given)

@@ -68,7 +68,7 @@ def parse_request(
     document, lists = yield from _document(body, json_bytes)
     request = pb.ModelInferRequest(id=_take(document, "id", str, ""))
     parameters = _take(document, "parameters", dict, {})
-    all_binary = parameters.pop("binary_data_output", False) is True
+    all_binary = _flag(parameters, "binary_data_output", False, "parameters")
     _parameters(request.parameters, parameters, "parameters")
     rest = memoryview(body)[json_bytes:]
     for index, item in enumerate(_objects(document, "inputs")):
@@ -80,7 +80,7 @@ def parse_request(
     for index, item in enumerate(_objects(document, "outputs")):
         output = request.outputs.add(name=_take(item, "name", str, where=f"outputs[{index}].name"))
         parameters = _take(item, "parameters", dict, {}, where=f"outputs[{index}].parameters")
-        if parameters.pop("binary_data", all_binary) is True:
+        if _flag(parameters, "binary_data", all_binary, f"outputs[{index}].parameters"):
             binary.add(output.name)
         _parameters(output.parameters, parameters, f"outputs[{index}].parameters")
     return request, frozenset(binary) if request.outputs else all_binary
@@ -289,6 +289,14 @@ def _take(item: Mapping[str, Any], key: str, kind: type[Any], default: Any = Non
             f"{where or key}: {_TYPE_NAMES[kind]} is meant" + ("" if key in item else ", it is absent")
         )
     return dict(value) if kind is dict else value
+
+
+def _flag(parameters: dict[str, Any], key: str, default: bool, where: str) -> bool:
+    """Take a parameter that is true or false. InvalidInputError for another one: it asks for what is not done."""
+    value = parameters.pop(key, default)
+    if not isinstance(value, bool):
+        raise InvalidInputError(f"{where}.{key}: true or false is meant")
+    return value
 
 
 def _objects(document: Mapping[str, Any], key: str) -> Sequence[dict[str, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import logging
 import os
 import select
@@ -229,6 +230,8 @@ class Keeper:
     def _restart(self, name: str) -> None:
         """Restart a process unless the run has stopped or its plan was replaced."""
         self._due_s.pop(name, None)
+        if not self._directory.is_dir():  # moved or removed: it is not made again
+            raise FileNotFoundError(errno.ENOENT, f"{self._directory} is gone")
         with locked(self._directory):
             state = read_state(self._directory) or self._state
             if state is None or state.stopping or state.folder != self._folder:

@@ -139,9 +139,12 @@ def require_replaceable(directory: Path) -> None:
 def _require_same_version(directory: Path, state: RunState) -> None:
     """LaunchError for a run of an earlier version: its keeper could not read the state that `apply` writes, and end."""
     if not state.version:
+        keeper = "so is the keeper that would write it again"
+        if state.keeper is not None:
+            keeper = f"its keeper (process {state.keeper.pid}) does not write it again"
         raise LaunchError(
-            f"the state file of this run ({state_path(directory)}) is gone, and so is the keeper that would write it "
-            f"again: `jellybean down {shell_text(directory)}` stops it, then start it again"
+            f"the state file of this run ({state_path(directory)}) is gone, and {keeper}: "
+            f"`jellybean down {shell_text(directory)}` stops it, then start it again"
         )
     if state.version != STATE_VERSION:
         raise LaunchError(

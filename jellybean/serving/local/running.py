@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from jellybean.folders import state_folder
+from jellybean.folders import STATE_FOLDER
 from jellybean.serving.client import Client
 from jellybean.serving.errors import NotRunningError, RequestError, ServingError
 from jellybean.serving.local.processes import Child, describe_end, stop
@@ -131,7 +131,7 @@ class Running:
             print(error, file=sys.stderr, flush=True)
 
     def _log(self, name: str) -> Path:
-        return state_folder(self.directory) / "logs" / f"{name}.log"
+        return self.directory / STATE_FOLDER / "logs" / f"{name}.log"
 
     def _reap(self, limit_s: float) -> None:
         for child in self._children.values():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 import os
 import sqlite3
 from collections import Counter
@@ -22,9 +23,10 @@ from typing import NamedTuple, Self, TypeVar
 import grpc
 
 from jellybean.ledger.readings import Moment
-from jellybean.write_ahead_log import use_write_ahead_log
+from jellybean.write_ahead_log import OpenFile, Place, use_write_ahead_log
 from jellybean_agent import StatusError, describe_error, fits_share, full_disk_text
 
+LOG = logging.getLogger("jellybean.gateway")
 MAX_BYTES = 2**30
 TAKEN_IDS = 1_000_000  # ids of taken answers that are remembered
 ROW_BYTES = 128  # per row, besides its data and its id, which is stored twice (row and index)
@@ -87,7 +89,8 @@ class Spool:
 
     def __init__(self, path: Path, database: sqlite3.Connection, thread: ThreadPoolExecutor, max_bytes: int) -> None:
         """Internal; use `Spool.open` to create a spool."""
-        self._path, self._database, self._thread, self._max_bytes = path, database, thread, max_bytes
+        self._file = OpenFile.of(path)
+        self._database, self._thread, self._max_bytes = database, thread, max_bytes
         self.closed = False
         self._opened = Moment.now()
         self.waiting, self.bytes = 0, 0  # requests without an answer; size of all rows
@@ -329,12 +332,35 @@ class Spool:
         if self.closed:
             raise StatusError(grpc.StatusCode.UNAVAILABLE, "the gateway is shutting down")
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: call(*arguments))
-        except sqlite3.Error as error:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._thread, lambda: self._in_place(call, *arguments)
+            )
+        except (sqlite3.Error, OSError) as error:
             is_full = getattr(error, "sqlite_errorname", "").startswith("SQLITE_FULL")
-            cause = full_disk_text(self._path) if is_full else describe_error(error)
+            cause = full_disk_text(self._file.path) if is_full else describe_error(error, name=True)
             reason = f"the spool cannot be used: {cause}"
             raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason) from error
+
+    def _in_place(self, call: Callable[..., T], *arguments: object) -> T:
+        """Call once the file is where it belongs: what is written to one that was removed would be lost."""
+        place = self._file.place
+        if place is Place.NOTHING:
+            self._write_again()
+        elif place is Place.OTHER:
+            reason = (
+                f"{self._file.path} is another file than the one that this gateway writes: stop the gateway, or put "
+                "the file back"
+            )
+            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, reason)
+        return call(*arguments)
+
+    def _write_again(self) -> None:
+        LOG.warning("%s is gone: it is written again", self._file.path)
+        held_back = self._database.execute("SELECT client, number FROM held_back").fetchall()
+        self._file.write_again(self._database)
+        self._database.close()
+        self._database, self._file = _open(self._file.path), OpenFile.of(self._file.path)
+        self._database.executemany("INSERT INTO held_back VALUES (?, ?)", held_back)
 
     def close(self) -> None:
         """Close the file and end the thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections import defaultdict
@@ -16,7 +17,7 @@ from jellybean.serving.client import Client
 from jellybean.serving.endpoint import Endpoint, owner_endpoint
 from jellybean.serving.errors import ServingError
 from jellybean.serving.outcomes import OutcomeKind
-from jellybean.serving.run_state import failing, read_state
+from jellybean.serving.run_state import failing, naming_failing, read_state
 from jellybean.serving.top.overload import Load, Overload, find_overload
 from jellybean_agent import EXPIRING_SHARE, PlanFigures, PlanView, WorkerView, plan_view, workflow_views
 from jellybean_protos.plan_format import qualified_name
@@ -193,7 +194,8 @@ class Watcher:
         ServingError if a plan that has just taken over leaves the workflow out that is watched.
         """
         endpoint = replace(self._endpoint or owner_endpoint(self._directory), workflow=self._workflow)
-        with Client.at(endpoint, timeout_s=_ASK_S) as client:
+        naming = naming_failing(self._directory) if self._endpoint is None else contextlib.nullcontext()
+        with naming, Client.at(endpoint, timeout_s=_ASK_S) as client:
             status = client.status()
             samples = parse(client.metrics())
             if self._view is None or self._view.hash != status.plan:

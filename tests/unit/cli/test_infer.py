@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -52,3 +53,27 @@ def test_a_refusal_is_said_in_options_of_the_command_line(
     monkeypatch.setattr(Client, "of", lambda _directory, workflow: Client("unix:none"))
     monkeypatch.setattr(Client, "infer", refused)
     assert said in " ".join(jellybean("infer", str(project), *options, status=2).stderr.split())
+
+
+def _answered_but_row_2(project: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """Arguments of `infer` with four rows, of which the gateway answers the first two."""
+    np.save(project / "rows.npy", np.arange(4, dtype=np.float32).reshape(4, 1))
+
+    def infer(_client: Client, inputs: dict[str, np.ndarray], **_options: object) -> dict[str, np.ndarray]:
+        if inputs["x"].item() >= 2:
+            raise RequestError("UNAVAILABLE", "no worker is there")
+        return {"y": 10 * inputs["x"]}
+
+    monkeypatch.setattr(Client, "of", lambda _directory, workflow: Client("unix:none"))
+    monkeypatch.setattr(Client, "infer", infer)
+    return "infer", str(project), "--input", f"x={project / 'rows.npy'}", "--rows"
+
+
+def test_answers_before_a_row_that_fails_are_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = _answered_but_row_2(make_scales_project(tmp_path / "scales"), monkeypatch)
+    result = jellybean(*arguments, status=1)
+    assert result.stdout.splitlines() == ["row 0, y: 0.0", "row 1, y: 10.0"]
+    assert "row 2 has no answer, and those after it were not sent: no worker is there" in result.stderr
+    found = json.loads(jellybean(*arguments, "--json", status=1).stdout)
+    assert found["answers"] == [{"y": [[0.0]]}, {"y": [[10.0]]}]
+    assert found["error"]["kind"] == "failure"

@@ -87,3 +87,14 @@ def test_a_workflow_where_there_is_only_one(project: Path) -> None:
 
 def test_a_clients_name_that_is_no_folder(project: Path) -> None:
     jellybean("certs", str(project), "--client", "../alice", status=2)
+
+
+@pytest.mark.parametrize(
+    "command", ["down --timeout", "apply --timeout", "profile --seconds", "pipeline profile --seconds"]
+)
+@pytest.mark.parametrize("value", ["inf", "nan", "1e300"])
+def test_times_without_an_end_are_refused(project: Path, command: str, value: str) -> None:
+    *words, option = command.split()
+    assert f"Invalid value for '{option}'" in said(
+        jellybean(*words, str(project), f"{option}={value}", status=2).stderr
+    )

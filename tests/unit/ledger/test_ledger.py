@@ -235,6 +235,47 @@ def test_a_path_may_hold_what_means_something_in_a_url(tmp_path: Path) -> None:
     assert path.exists()
 
 
+@pytest.mark.parametrize("lost", ["ledger.db", "ledger.db*"])
+def test_a_file_that_is_removed_is_written_again_with_all_that_was_in_it(tmp_path: Path, lost: str) -> None:
+    path, serving = tmp_path / "ledger.db", Serving()
+    ledger, reader = Ledger(str(path), "gateway"), Ledger(str(path))
+    ledger.write(serving.read(0.0))
+    ledger.write(serving.read(10.0))
+    before = cost(reader, By.DAY)
+    for file in tmp_path.glob(lost):
+        file.unlink()
+    ledger.write(serving.read(20.0))
+    after = cost(reader, By.DAY)
+    assert after[0].usd > before[0].usd
+    reader.close()
+    ledger.close()
+    assert cost(Ledger(str(path)), By.DAY) == after
+
+
+def test_who_asks_a_ledger_whose_file_is_removed_is_answered(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    ledger = Ledger(str(path), "gateway")
+    ledger.write(replace(Serving().read(0.0), is_first=True))
+    path.unlink()
+    assert all_events(ledger) != ()
+    ledger.close()
+    assert path.exists()
+
+
+def test_another_ledger_that_somebody_puts_in_its_place_is_used(tmp_path: Path) -> None:
+    path, serving = tmp_path / "ledger.db", Serving()
+    ledger = Ledger(str(path), "gateway")
+    ledger.write(serving.read(0.0))
+    path.rename(tmp_path / "old.db")
+    other = Ledger(str(tmp_path / "new.db"), "gateway")
+    other.write(serving.read(0.0))
+    other.close()
+    (tmp_path / "new.db").rename(path)
+    ledger.write(serving.read(10.0))
+    ledger.close()
+    assert cost(Ledger(str(path)), By.DAY)
+
+
 def test_a_damaged_reading_is_told_with_what_to_do(ledger: Ledger) -> None:
     ledger.write(Serving().read(0.0))
     with ledger.changing() as connection:

@@ -19,8 +19,18 @@ pytest.importorskip("aiohttp", reason=NotInstalled.AIOHTTP)
 from aiohttp import web_protocol, web_server
 
 from jellybean.serving.http.calls import CALL_BYTES, NO_BODY, TOO_MANY_BYTES, TOO_MANY_CALLS
+from jellybean.serving.http.inference_http import JSON_LENGTH
 from jellybean_agent import Array, PlanViewError
-from tests.unit.serving.http_port import ZEROS, Connection, Served, request, run, run_in_simulated_loop, tensor
+from tests.unit.serving.http_port import (
+    PATH,
+    ZEROS,
+    Connection,
+    Served,
+    request,
+    run,
+    run_in_simulated_loop,
+    tensor,
+)
 
 LIVE = "/v2/health/live"
 CONNECTIONS = 16
@@ -399,3 +409,29 @@ def test_a_fault_of_the_server_ends_its_request_alone(caplog: pytest.LogCaptureF
 
     run(test, answer=answer)
     assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize("host", ["LOCALHOST", "localhost.:80", "[::1]:1", "127.0.0.1"])
+def test_this_machine_is_called_by_any_of_its_names(host: str) -> None:
+    async def test(port: Served) -> None:
+        connection = await port.connect()
+        await connection.send(f"GET {LIVE} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        assert (await connection.answer()).status == 200
+        await connection.close()
+
+    run(test)
+
+
+def test_a_size_of_the_json_that_is_given_twice_is_refused() -> None:
+    async def test(port: Served) -> None:
+        for second, status in ((b"5", 400), (str(len(tensor([1.0]))).encode(), 200)):
+            length = str(len(tensor([1.0]))).encode()
+            head = request(PATH, tensor([1.0])).partition(b"\r\n\r\n")
+            name = JSON_LENGTH.encode()
+            connection = await port.connect()
+            await connection.send(b"%s\r\n%s: %s\r\n%s: %s\r\n\r\n%s" % (head[0], name, length, name, second, head[2]))
+            answer = await connection.answer()
+            assert answer.status == status, answer.body
+            await connection.close()
+
+    run(test)

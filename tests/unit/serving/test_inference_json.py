@@ -120,6 +120,12 @@ def changed(**more: Any) -> bytes:
         (b'{"inputs": [], "outputs": [{}]}', r"outputs\[0\]\.name: text is meant, it is absent"),
         (b'{"inputs": [], "parameters": {"a": [1]}}', "parameters.a: text, a number, true or false"),
         (b'{"inputs": [], "parameters": {"a": 1e400}, "id": 5}', "id: text is meant"),
+        (b'{"inputs": [], "parameters": {"binary_data_output": "true"}}', "binary_data_output: true or false is meant"),
+        (b'{"inputs": [], "parameters": {"binary_data_output": null}}', "binary_data_output: true or false is meant"),
+        (
+            b'{"inputs": [], "outputs": [{"name": "a", "parameters": {"binary_data": 1}}]}',
+            r"outputs\[0\]\.parameters\.binary_data: true or false is meant",
+        ),
         (changed(name=None), r"inputs\[0\]\.name: text is meant, it is absent"),
         (changed(data=None), r"inputs\[0\]\.data: a list is meant, it is absent"),
         (changed(shape=[2.0]), r"inputs\[0\]\.shape: whole numbers"),

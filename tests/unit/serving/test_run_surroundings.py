@@ -6,6 +6,9 @@ import dataclasses
 import errno
 import fcntl
 import os
+import re
+import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -19,18 +22,21 @@ from jellybean.folders import state_folder
 from jellybean.ledger.value_figures import Port
 from jellybean.serving import GATEWAY_NAME, NotRunningError, RunState, running_state
 from jellybean.serving.enrolment import enrolment
-from jellybean.serving.errors import AlreadyRunningError, NoAccessError
+from jellybean.serving.errors import AlreadyRunningError, NoAccessError, RequestError
 from jellybean.serving.gateway.accounting.value_log import ValueLog
 from jellybean.serving.local import running
+from jellybean.serving.local.keeper import Keeper
 from jellybean.serving.local.launcher import _require_down
 from jellybean.serving.local.running import StopLimits, down
 from jellybean.serving.run_folder import _digest, hold
 from jellybean.serving.run_processes import KEEPER_NAME, age_s, processes_of_project, start_ticks
-from jellybean.serving.run_state import read_state, run_of, state_path, write_state
+from jellybean.serving.run_state import failing, naming_failing, read_state, run_of, state_path, write_state
 from jellybean.serving.spool.spool import Spool
 from jellybean_agent import Identity, Role, StatusError
+from tests.support.command_line import jellybean
 from tests.support.run_processes import idle_command, idle_process
 from tests.support.scripted_workers import scale_view, tensor
+from tests.support.waiting import wait_until
 
 QUICKLY = StopLimits(status_s=0.1, terminate_s=10.0)
 
@@ -51,6 +57,7 @@ class Idle:
 @pytest.fixture
 def idle(tmp_path: Path) -> Iterator[Idle]:
     project = tmp_path / "project"
+    project.mkdir()
     state_folder(project)
     folder = tmp_path / f"{_digest(project)}-run"
     (folder / "1").mkdir(mode=0o700, parents=True)
@@ -207,3 +214,40 @@ def test_ages_do_not_move_with_the_clock(tmp_path: Path, monkeypatch: pytest.Mon
 
 class _Authority:
     bundle = b""
+
+
+def test_the_run_of_a_project_that_was_removed_is_stopped(idle: Idle) -> None:
+    shutil.rmtree(idle.project)
+    _make_socket(idle)
+    result = jellybean("down", str(idle.project), "--timeout", "0", status=1)
+    assert "is down, but its gateway did not say" in result.stderr
+    assert not idle.living
+    assert not idle.project.exists(), "nothing makes it again"
+    assert "folder not found" in jellybean("down", str(idle.project), status=2).stderr
+
+
+def test_a_project_that_was_moved_is_not_made_again_where_it_was(idle: Idle, tmp_path: Path) -> None:
+    moved = idle.project.rename(tmp_path / "moved")
+    (agent := idle.state.processes[1].process()).kill()  # type: ignore[union-attr]
+    agent.wait(10)
+    keeper = Keeper(idle.project, str(idle.folder))
+    keeper._state = idle.state
+    with pytest.raises(FileNotFoundError, match=r"project is gone"):
+        keeper._restart("edge-1")
+    assert not idle.project.exists()
+    state = read_state(moved)
+    assert state is not None
+    assert f"the project was moved here from {idle.project}" in failing(state)[0]
+
+
+def test_a_process_that_is_suspended_is_named_with_what_lets_it_go_on(idle: Idle) -> None:
+    gateway = idle.state.processes[0]
+    os.kill(gateway.pid, signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(gateway.pid).status() == psutil.STATUS_STOPPED)
+    try:
+        reason = f"gateway is suspended (process {gateway.pid}): `kill -CONT {gateway.pid}` lets it go on"
+        assert failing(idle.state) == (reason,)
+        with pytest.raises(RequestError, match=re.escape(reason)), naming_failing(idle.project):
+            raise RequestError("UNAVAILABLE", "no process answers")
+    finally:
+        os.kill(gateway.pid, signal.SIGCONT)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
@@ -334,3 +336,86 @@ def test_a_damaged_file_is_named_and_left_closed(tmp_path: Path, damage: str) ->
     assert threading.active_count() == threads
     opened = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     assert [name for name in opened if name.startswith(str(path))] == []
+
+
+LOSSES: dict[str, Callable[[Path], None]] = {
+    "the file": lambda path: path.unlink(),
+    "all of SQLite's files": lambda path: [file.unlink() for file in path.parent.glob(f"{path.name}*")] and None,
+    "the folder": lambda path: shutil.rmtree(path.parent),
+}
+
+
+@pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES)
+def test_a_file_that_is_removed_is_written_again_with_all_that_waits(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "state" / "spool.db"
+    path.parent.mkdir()
+
+    async def test(spool: Spool) -> None:
+        await spool.put("answered", b"a")
+        await spool.put("waits", b"b")
+        await spool.settle(await spool.after(0), DONE)
+        lose(path)
+        await spool.put("later", b"c")
+
+    run(path, test)
+
+    async def again(spool: Spool) -> None:
+        assert sorted(await spool.waiting_ids()) == ["later", "waits"]
+        assert await spool.take("answered") == DONE
+
+    run(path, again)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_requests_that_are_held_back_stay_so_when_the_file_is_removed(tmp_path: Path) -> None:
+    path, crowd, answer = tmp_path / "spool.db", "jellybean://w/client/mallory\t", Answer(b"y" * 30_000, 0, "")
+
+    async def test(spool: Spool) -> None:
+        for number in range(100):
+            await spool.put(f"{crowd}{number}", b"x")
+        last, answered, held_back = 0, [], ""
+        while not held_back:
+            kept, last = await spool.begin(last)
+            assert kept is not None
+            try:
+                await spool.settle(kept, answer)
+                answered.append(kept.id)
+            except HeldBackError:
+                held_back = kept.id
+        path.unlink()
+        for name in answered:
+            await spool.take(name)
+        kept, last = await spool.begin(last)
+        assert kept is not None and kept.id == held_back
+
+    run(path, test, 2**20)
+
+
+def test_another_file_in_its_place_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "spool.db"
+
+    async def test(spool: Spool) -> None:
+        await spool.put("a", b"")
+        path.unlink()
+        path.write_bytes(b"a file of somebody")
+        with pytest.raises(StatusError, match="another file than the one that this gateway writes") as caught:
+            await spool.put("b", b"")
+        assert caught.value.status is grpc.StatusCode.FAILED_PRECONDITION
+
+    run(path, test)
+    assert path.read_bytes() == b"a file of somebody"
+
+
+def test_a_project_that_was_removed_is_not_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "project" / ".jellybean" / "spool.db"
+    path.parent.mkdir(parents=True)
+
+    async def test(spool: Spool) -> None:
+        shutil.rmtree(tmp_path / "project")
+        with pytest.raises(StatusError, match="the spool cannot be used"):
+            await spool.put("b", b"")
+
+    run(path, test)
+    assert not (tmp_path / "project").exists()
