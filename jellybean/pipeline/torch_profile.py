@@ -197,8 +197,11 @@ class _NodeTimer(fx.Interpreter):  # type: ignore[misc]  # mypy does not follow 
             return _seconds(began, done), 0.0
         gradients = [torch.ones_like(value) for value in roots]
         returned = _now(device)
-        torch.autograd.grad(roots, sources, gradients, allow_unused=True)
-        return _seconds(began, done), _seconds(returned, _now(device))
+        torch.autograd.backward(roots, gradients)  # of all leaves: a reentrant checkpoint takes no choice of them
+        finished = _now(device)
+        for value in operation.trained:
+            value.grad = None
+        return _seconds(began, done), _seconds(returned, finished)
 
     def _copied(self, node: fx.Node, leaves: list[torch.Tensor]) -> Any:
         """A copy of a node's value. The values of trained nodes are clones of autograd leaves, added to `leaves`."""

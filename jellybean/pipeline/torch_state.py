@@ -141,12 +141,33 @@ class ModuleState:
 
 @contextmanager
 def state_kept(module: nn.Module) -> Iterator[None]:
-    """Context after which a module and the generators of random numbers are as before it."""
+    """Context after which a module, the generators of random numbers and autograd's mode are as before it.
+
+    A forward that sets the mode by itself (`set_grad_enabled`), and fails or is not followed to its end, leaves it so.
+    """
     state = ModuleState(module)
+    with torch.set_grad_enabled(torch.is_grad_enabled()):
+        try:
+            yield
+        finally:
+            state.restore()
+
+
+@contextmanager
+def globals_kept() -> Iterator[None]:
+    """Context after which the global names of the user's Python modules are bound to what they were before it.
+
+    A function that is called once more may bind one to another model, and a loss may read the first by it.
+    """
+    modules = [one for one in list(sys.modules.values()) if is_users_file(getattr(one, "__file__", None))]
+    before = [dict(vars(one)) for one in modules]
     try:
         yield
     finally:
-        state.restore()
+        for one, values in zip(modules, before, strict=True):
+            for name, value in values.items():
+                if vars(one).get(name, _MISSING) is not value:
+                    setattr(one, name, value)
 
 
 class _Walk:

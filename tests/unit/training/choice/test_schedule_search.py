@@ -152,7 +152,7 @@ class TestSearch:
 
     def test_one_candidate_is_no_plural(self):
         made = search({self.FAST: 1.0})
-        assert choice_note(made, made.best, 2) == "1f1b is fastest: 1e+03 ms a batch (1 candidate, 1 of them tried)"
+        assert choice_note(made, made.best, 2) == "1f1b is fastest: 1e+03 ms a batch (the only candidate)"
 
     @pytest.mark.parametrize("seed", range(examples(20)))
     def test_the_argmin_where_processes_share_cores(self, seed):
