@@ -182,10 +182,11 @@ class _NodeTimer(fx.Interpreter):  # type: ignore[misc]  # mypy does not follow 
         Backward is 0 if the operation has nothing to differentiate.
         """
         leaves: list[torch.Tensor] = []
-        args, kwargs = fx.node.map_arg(
-            (operation.args, operation.kwargs),
-            lambda one: operation.parameters[one] if one in operation.parameters else self._copied(one, leaves),
-        )
+        with torch.enable_grad():  # the graph is run without, and a clone would then lead to no leaf
+            args, kwargs = fx.node.map_arg(
+                (operation.args, operation.kwargs),
+                lambda one: operation.parameters[one] if one in operation.parameters else self._copied(one, leaves),
+            )
         device, precision = self._target.device, self._target.precision
         with torch.enable_grad(), torch.autocast(device.type, precision) if precision else nullcontext():
             began = _now(device)

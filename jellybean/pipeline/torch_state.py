@@ -57,7 +57,17 @@ def same_random_states(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 
 def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors of one dtype hold the same values; NaN is the same as NaN of the same bits."""
+    if one.layout is not torch.strided:
+        return all(map(same_values, _parts_of_sparse(one), _parts_of_sparse(other)))
     return bool(torch.equal(one, other) or (one.shape == other.shape and torch.equal(_bytes(one), _bytes(other))))
+
+
+def _parts_of_sparse(value: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    if value.layout is torch.sparse_coo:
+        return value._indices(), value._values()
+    if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return value.crow_indices(), value.col_indices(), value.values()
+    return value.ccol_indices(), value.row_indices(), value.values()
 
 
 def _bytes(value: torch.Tensor) -> torch.Tensor:
@@ -184,6 +194,8 @@ class _Walk:
         for _, value in module.named_buffers(recurse=False):
             if id(value) not in self.seen:
                 self.seen.add(id(value))
+                if not _is_dense(value):  # a forward can only replace it
+                    continue
                 self._state._tensors.append((value, value.detach().clone()))
         if not isinstance(module, torch.jit.ScriptModule):  # its attributes are not Python's
             self._add_attributes(module, name)

@@ -32,14 +32,21 @@ def dependence_note(
     Batch norm is left out, and so are random numbers. `what`: the loss counts, by ROWS, SUM or one of the `weights` of
     rows. `name`: of the model.
     """
+    for key, value in module.named_parameters():
+        if value._post_accumulate_grad_hooks:
+            return (
+                f"{name}: the hook on the accumulated gradient of {key} (register_post_accumulate_grad_hook) runs "
+                "after each micro-batch, on the sum so far, and in each replica: with microbatches: 1 and replicas: 1 "
+                "once an update"
+            )
     split = split_update(module, loss, samples, what, weights) if len(samples) > 1 else None
     if split is None:
         return ""
     first, second = split.sizes
     return (
         f"{name}: micro-batches train otherwise than their batch: the gradients of {len(samples)} rows differ by "
-        f"{split.by:.1%} from those of {first} and {second} of them{_cause(module, samples, split)}; with microbatches: 1 "
-        "and replicas: 1 a batch is not divided"
+        f"{split.by:.1%} from those of {first} and {second} of them{_cause(module, samples, split)}; with "
+        "microbatches: 1 and replicas: 1 a batch is not divided"
     )
 
 

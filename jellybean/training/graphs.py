@@ -28,8 +28,8 @@ class GraphRecipe:
 
 
 _NOT_TRACED = (
-    "\n`devices: 1`, without `tensor`, trains the model itself, which is not traced; a model that cannot be changed can be "
-    "given as `stages`"
+    "\n`devices: 1`, without `tensor`, trains the model itself, which is not traced; one that cannot be changed can "
+    "be given as `stages`"
 )
 WHOLE = "whole"  # the tracer of a graph whose only operation is the model
 _ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)

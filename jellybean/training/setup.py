@@ -441,7 +441,7 @@ def _sampler(document: TrainingDocument, inputs: TrainingInputs, choice: Schedul
     if sampler.updates < 1:
         parts = document.microbatches * document.workers
         raise TrainingError(
-            f"{sampler.samples} row{'s are' if sampler.samples > 1 else ' is'} too few for one update of {choice.name}, "
+            f"{sampler.samples} row{'s are' if sampler.samples > 1 else ' is'} too few for an update of {choice.name}, "
             f"which takes {parts} micro-batches of {max(1, sampler.size)}; lower batch or microbatches"
         )
     return sampler

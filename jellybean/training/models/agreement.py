@@ -27,8 +27,8 @@ def check_same_model(module: nn.Module, name: str) -> None:
     differing = sorted(filter(None, gather_from_ranks(other)))
     if differing:
         raise TrainingError(
-            f"{name} gives another model in each process: {differing[0]} differs between them, though the generators of "
-            "torch, numpy and Python have the document's seed; let it give the same one, with fixed seeds"
+            f"{name} gives another model in each process: {differing[0]} differs between them, though the generators "
+            "of torch, numpy and Python have the document's seed; let it give the same one, with fixed seeds"
         )
 
 

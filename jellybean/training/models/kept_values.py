@@ -27,7 +27,7 @@ def kept_between_calls(module: nn.Module, forward: Callable[[], Any]) -> str:
     """
     with state_kept(module):
         tensors = [(value, value.detach().clone()) for value in (*module.parameters(), *module.buffers())]
-        results, kept, state = [], [], None
+        results, kept, state = [], [_attributes(module)], None
         for _ in range(_CALLS):
             with torch.no_grad():
                 for value, before in tensors:
@@ -39,7 +39,7 @@ def kept_between_calls(module: nn.Module, forward: Callable[[], Any]) -> str:
             state = state or ModuleState(module)
         if state is None or state.changes() or all(_alike(results[0], other) for other in results[1:]):
             return ""
-    changed = [key for key in kept[-1] if kept[-1][key] != kept[-2].get(key)]
+    changed = [key for key in kept[-1] if kept[-1][key] != kept[0].get(key)]
     return f"{changed[0]} in Python" if changed else "something in Python"
 
 
