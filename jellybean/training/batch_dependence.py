@@ -42,7 +42,7 @@ def dependence_note(
     split = split_update(module, loss, samples, what, weights) if len(samples) > 1 else None
     if split is None:
         return ""
-    first, second = split.sizes
+    first, second = map(len, split.parts)
     return (
         f"{name}: micro-batches train otherwise than their batch: the gradients of {len(samples)} rows differ by "
         f"{split.by:.1%} from those of {first} and {second} of them{_cause(module, samples, split)}; with "
@@ -53,21 +53,21 @@ def dependence_note(
 def _cause(module: nn.Module, samples: Samples, split: UpdateSplit) -> str:
     """The first module in which rows change each other, or the weight whose gradient is no sum over rows."""
     with suppress(Exception), state_kept(module):  # whatever the model raises, the difference is known
-        if place := _first_module(module, samples, split.sizes[0]):
+        if place := _first_module(module, samples, split.parts[1]):
             return f": rows of a batch change each other in {place}"
     names = [name for name, value in module.named_parameters() if value.requires_grad]
     owner = type(module.get_submodule(names[split.weight].rpartition(".")[0])).__name__
     return f": the gradient of {names[split.weight]} ({owner}) is no mean over rows"
 
 
-def _first_module(module: nn.Module, samples: Samples, cut: int) -> str:
-    """Compared are the rows of the second part, which stand at other places in the batch."""
-    whole, rest = _events(module, samples), len(samples) - cut
-    for (place, values), (other, expected) in zip(_events(module, samples.take(slice(cut, None))), whole, strict=False):
+def _first_module(module: nn.Module, samples: Samples, rows: torch.Tensor) -> str:
+    """Where the first value stands that these rows have otherwise among all: they are the second part of a division."""
+    whole = _events(module, samples)
+    for (place, values), (other, expected) in zip(_events(module, samples.take(rows)), whole, strict=False):
         if place != other:
             return ""
         for value, long in zip(values, expected, strict=False):
-            if long.dim() and len(long) == len(samples) and len(value) == rest and _differ(value, long[cut:]):
+            if long.dim() and len(long) == len(samples) and len(value) == len(rows) and _differ(value, long[rows]):
                 return place
     return ""
 

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -144,10 +145,10 @@ def _also_spread(
 class UpdateSplit:
     """The update of some rows beside that of two parts of them. `by`: difference relative to the gradients' norm.
 
-    `weight`: number, among the trained weights, of the one whose gradient differs most.
+    `parts`: row numbers. `weight`: number, among the trained weights, of the one whose gradient differs most.
     """
 
-    sizes: tuple[int, int]
+    parts: tuple[torch.Tensor, torch.Tensor]
     by: float
     weight: int
 
@@ -160,32 +161,44 @@ def split_update(
     Also None where that cannot be seen: with random numbers, and of a model that fails on a part. `what`: the loss
     counts, one of ROWS, SUM and the names of `weights`.
     """
-    cut = len(samples) - max(1, len(samples) // 3)
-    rows = torch.arange(len(samples))
-    parts = rows[:cut], rows[cut:]
-    counted = [(part, share) for part, share in zip(parts, _shares(what, parts, weights), strict=True) if share]
     for dtype in (torch.float64, torch.float32):
+        value_of = partial(_of_model, module, loss, samples, dtype, training=True)
         try:
-            value_of = _of_model(module, loss, samples, dtype, training=True)
-            whole, values = value_of(rows), [(value_of(part), share) for part, share in counted]
+            return _update_apart(value_of(), len(samples), what, weights)
         except TemporaryFileError:
             raise
         except Exception:  # noqa: BLE001  # user code may have constants of single precision, or fail on a part
             continue
+    return None
+
+
+def _update_apart(value_of: _ValueOf, count: int, what: str, weights: Weights) -> UpdateSplit | None:
+    rows = torch.arange(count)
+    whole = value_of(rows)
+    for parts in _divisions(count):
+        shares = _shares(what, parts, weights)
+        values = [(value_of(part), share) for part, share in zip(parts, shares, strict=True) if share]
         if any(value.drawn or value.digests is None for value in (whole, *(value for value, _ in values))):
             return None
-        again = [(value_of(rows), 1.0)]
-        if _fit_by_weights(whole, values) or not _fit_by_weights(whole, again):
+        if _fit_by_weights(whole, values):
+            continue
+        if not _fit_by_weights(whole, [(value_of(rows), 1.0)]):
             return None
         apart, norm = _apart_by_weights(whole, values)
         largest = apart.abs().amax(dim=1)
-        found = UpdateSplit((len(parts[0]), len(parts[1])), float(largest.max()) / norm, int(largest.argmax()))
+        found = UpdateSplit(parts, float(largest.max()) / norm, int(largest.argmax()))
         if found.by > _ROUNDED_BY_16_BITS:
             return found
         with _ShortTypes() as short:
             value_of(rows)
         return None if short.seen else found
     return None
+
+
+def _divisions(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Two ways to divide rows: a third at the end, and every other one."""
+    cut, rows = count - max(1, count // 3), torch.arange(count)
+    return [(rows[:cut], rows[cut:]), (rows[::2], rows[1::2])]
 
 
 class _ShortTypes(TorchDispatchMode):  # type: ignore[misc]  # mypy does not follow torch
@@ -223,13 +236,8 @@ def _compared(value_of: _ValueOf, weights: Weights, count: int) -> LossSplit:
             "keeps a state between calls, which no checkpoint holds and every trial changes: let the model compute it "
             "from buffers, by `loss: model`"
         )
-    cut = count - max(1, count // 3)
-    divisions = [
-        (torch.arange(cut), torch.arange(cut, count)),
-        (torch.arange(0, count, 2), torch.arange(1, count, 2)),
-    ]
     fitting, shown = {ROWS, SUM, *weights}, None
-    for parts in divisions:
+    for parts in _divisions(count):
         values = [_of_part(value_of, part) for part in parts]
         remaining = {what for what in fitting if _fits(whole, parts, values, _shares(what, parts, weights))}
         if shown is None or (fitting and not remaining):

@@ -16,6 +16,8 @@ from torch import nn
 from jellybean.pipeline.torch_gradients import tensor_digest
 from jellybean.pipeline.torch_state import seed_generators, state_kept
 
+_ROUNDING = 1e-5  # relative, in single precision
+
 
 @dataclass(frozen=True)
 class WrittenWeight:
@@ -38,10 +40,15 @@ def written_weights(module: nn.Module, forward: Callable[[], Any]) -> list[Writt
             states.append(_states(weights))
     before, once, twice = states
     return [
-        WrittenWeight(name, not value.requires_grad, not torch.equal(once[name][1], twice[name][1]))
+        WrittenWeight(name, not value.requires_grad, _apart(once[name][1], twice[name][1]))
         for name, value in weights.items()
         if once[name][0] != before[name][0] or not torch.equal(once[name][1], before[name][1])
     ]
+
+
+def _apart(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether numbers differ by more than rounding, as of a norm that is limited once more."""
+    return bool((one - other).abs().max() > _ROUNDING * one[0])
 
 
 def _states(weights: dict[str, nn.Parameter]) -> dict[str, tuple[int, torch.Tensor]]:
