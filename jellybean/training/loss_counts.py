@@ -46,7 +46,7 @@ _SINGLE_BY_WEIGHTS = 1e-3
 _MOST_ROWS = 64  # that are tried: enough for pairs of each of 30 classes; a loss over pairs takes their square
 _WEIGHT_BYTES = 2**28  # of copies of the weights in double precision; of larger ones single precision must do
 _ROUNDED_BY_16_BITS = 2e-2  # most of a difference of gradients that rounding to 8 binary digits may make
-_SPREAD = (1.0, 8.0, 0.125)  # factors of rows: with margins, some are met and some are not
+_SPREAD = (1.0, 32.0, 0.03125)  # factors of rows: with margins, some are met and some are not
 _OUTPUT_BYTES = 2**28  # of all outputs that are tried together
 
 Weights = Mapping[str, torch.Tensor]  # what a loss may count -> how much each row counts
