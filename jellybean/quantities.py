@@ -307,13 +307,13 @@ def did_you_mean_file(path: str, siblings: Iterable[str]) -> str:
 
 
 def nearest_name(word: str, known: Iterable[str]) -> str | None:
-    """The known word most similar to `word` (difflib, cutoff 0.6); None if none is similar."""
+    """The known word most similar to `word`, in any case (difflib, cutoff 0.6); None if none is similar."""
     words = list(known)
     lowered = {item.lower(): item for item in words}
     if word.lower() in lowered:
         return lowered[word.lower()]
-    matches = difflib.get_close_matches(word[:_MAX_CHARACTERS], words, n=1, cutoff=0.6)
-    return matches[0] if matches else None
+    matches = difflib.get_close_matches(word.lower()[:_MAX_CHARACTERS], lowered, n=1, cutoff=0.6)
+    return lowered[matches[0]] if matches else None
 
 
 def _int_text(value: object) -> str:

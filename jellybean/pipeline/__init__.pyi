@@ -50,6 +50,7 @@ from .torch_saved import activations_in_file as activations_in_file
 from .torch_stages import StageChain as StageChain
 from .torch_stages import stage_graph as stage_graph
 from .torch_state import ModuleState as ModuleState
+from .torch_state import globals_kept as globals_kept
 from .torch_state import random_states as random_states
 from .torch_state import restore_random_states as restore_random_states
 from .torch_state import same_random_states as same_random_states

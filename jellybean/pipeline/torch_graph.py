@@ -376,6 +376,8 @@ def _shapes(value: Any) -> Shapes | None:
 
 
 def _storage(value: torch.Tensor) -> int:
+    if value.layout is not torch.strided:  # sparse: its indices and values are never views of another tensor
+        return id(value)
     return int(value.untyped_storage()._cdata)
 
 

@@ -182,10 +182,11 @@ class _NodeTimer(fx.Interpreter):  # type: ignore[misc]  # mypy does not follow 
         Backward is 0 if the operation has nothing to differentiate.
         """
         leaves: list[torch.Tensor] = []
-        args, kwargs = fx.node.map_arg(
-            (operation.args, operation.kwargs),
-            lambda one: operation.parameters[one] if one in operation.parameters else self._copied(one, leaves),
-        )
+        with torch.enable_grad():  # the graph is run without, and a clone would then lead to no leaf
+            args, kwargs = fx.node.map_arg(
+                (operation.args, operation.kwargs),
+                lambda one: operation.parameters[one] if one in operation.parameters else self._copied(one, leaves),
+            )
         device, precision = self._target.device, self._target.precision
         with torch.enable_grad(), torch.autocast(device.type, precision) if precision else nullcontext():
             began = _now(device)
@@ -197,8 +198,11 @@ class _NodeTimer(fx.Interpreter):  # type: ignore[misc]  # mypy does not follow 
             return _seconds(began, done), 0.0
         gradients = [torch.ones_like(value) for value in roots]
         returned = _now(device)
-        torch.autograd.grad(roots, sources, gradients, allow_unused=True)
-        return _seconds(began, done), _seconds(returned, _now(device))
+        torch.autograd.backward(roots, gradients)  # of all leaves: a reentrant checkpoint takes no choice of them
+        finished = _now(device)
+        for value in operation.trained:
+            value.grad = None
+        return _seconds(began, done), _seconds(returned, finished)
 
     def _copied(self, node: fx.Node, leaves: list[torch.Tensor]) -> Any:
         """A copy of a node's value. The values of trained nodes are clones of autograd leaves, added to `leaves`."""

@@ -30,7 +30,7 @@ def activations_in_file(weights: Iterable[torch.Tensor]) -> Iterator[None]:
 
     Backward passes must end before the context does. TemporaryFileError if the file cannot be written.
     """
-    kept = {value.untyped_storage().data_ptr() for value in weights}
+    kept = {value.untyped_storage().data_ptr() for value in weights if value.layout is torch.strided}
     with _temporary_file() as file:
 
         def pack(tensor: torch.Tensor) -> torch.Tensor | _InFile:

@@ -57,7 +57,17 @@ def same_random_states(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 
 def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors of one dtype hold the same values; NaN is the same as NaN of the same bits."""
+    if one.layout is not torch.strided:
+        return all(map(same_values, _parts_of_sparse(one), _parts_of_sparse(other)))
     return bool(torch.equal(one, other) or (one.shape == other.shape and torch.equal(_bytes(one), _bytes(other))))
+
+
+def _parts_of_sparse(value: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    if value.layout is torch.sparse_coo:
+        return value._indices(), value._values()
+    if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return value.crow_indices(), value.col_indices(), value.values()
+    return value.ccol_indices(), value.row_indices(), value.values()
 
 
 def _bytes(value: torch.Tensor) -> torch.Tensor:
@@ -141,12 +151,33 @@ class ModuleState:
 
 @contextmanager
 def state_kept(module: nn.Module) -> Iterator[None]:
-    """Context after which a module and the generators of random numbers are as before it."""
+    """Context after which a module, the generators of random numbers and autograd's mode are as before it.
+
+    A forward that sets the mode by itself (`set_grad_enabled`), and fails or is not followed to its end, leaves it so.
+    """
     state = ModuleState(module)
+    with torch.set_grad_enabled(torch.is_grad_enabled()):
+        try:
+            yield
+        finally:
+            state.restore()
+
+
+@contextmanager
+def globals_kept() -> Iterator[None]:
+    """Context after which the global names of the user's Python modules are bound to what they were before it.
+
+    A function that is called once more may bind one to another model, and a loss may read the first by it.
+    """
+    modules = [one for one in list(sys.modules.values()) if is_users_file(getattr(one, "__file__", None))]
+    before = [dict(vars(one)) for one in modules]
     try:
         yield
     finally:
-        state.restore()
+        for one, values in zip(modules, before, strict=True):
+            for name, value in values.items():
+                if vars(one).get(name, _MISSING) is not value:
+                    setattr(one, name, value)
 
 
 class _Walk:
@@ -163,6 +194,8 @@ class _Walk:
         for _, value in module.named_buffers(recurse=False):
             if id(value) not in self.seen:
                 self.seen.add(id(value))
+                if not _is_dense(value):  # a forward can only replace it
+                    continue
                 self._state._tensors.append((value, value.detach().clone()))
         if not isinstance(module, torch.jit.ScriptModule):  # its attributes are not Python's
             self._add_attributes(module, name)

@@ -8,6 +8,7 @@ if its outputs are the module's, and, in training mode, its gradients.
 
 from __future__ import annotations
 
+import keyword
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,7 @@ from jellybean.pipeline.user_errors import user_frame
 MAX_DIFFERENCE = 1e-4  # between the graph's and the module's outputs and gradients, relative to the largest value
 MOST_WEIGHTS = 1 / 2  # share in one submodule that is called as it is; where one has more, a cut must lie inside it
 TRACERS = ("torch.fx", "torch.export")
+_OF_GRAPHS = {"graph", "code", "meta", *(name for name in dir(fx.GraphModule) if not hasattr(nn.Module, name))}
 _INNER = "module."  # prefix of the user's module in the traced call
 _Results: TypeAlias = tuple[list[torch.Tensor], list[torch.Tensor | None], list[torch.Tensor]]  # `_results`
 
@@ -124,6 +126,7 @@ def trace(
             return _traced_by(tracer, module, arguments, called or CalledModules())
         except Exception as error:  # user code may raise anything when it is traced
             raise JellyBeanError(f"{tracer} cannot follow {type(module).__name__} again: {_reason(error)}") from error
+    _check_names(module)
     expected = _expected(module, arguments) if check else {}
     reasons, coarse = [], None
     for name in tracers:
@@ -144,6 +147,20 @@ def trace(
         f"neither torch.fx nor torch.export can follow {type(module).__name__}; change what they name\n"
         + "\n".join(f"  - {reason}" for reason in reasons)
     )
+
+
+def _check_names(module: nn.Module) -> None:
+    """JellyBeanError for a name of a submodule that the code of a graph cannot have."""
+    for path, _ in module.named_modules():
+        parts = path.split(".")
+        taken = next((part for part in parts if keyword.iskeyword(part)), "")
+        if not taken and parts[0] in _OF_GRAPHS:
+            taken = parts[0]
+        if taken:
+            raise JellyBeanError(
+                f"a graph of {type(module).__name__} cannot have a submodule of the name {taken!r}, which Python or "
+                f"torch.fx keeps for itself: rename {path}"
+            )
 
 
 def _compared(
@@ -367,7 +384,8 @@ def _results(
         if roots and weights:
             coming = [torch.linspace(0.5, 1.5, one.numel(), dtype=one.dtype).reshape(one.shape) for one in roots]
             gradients = gradient_digests(roots, coming, weights)
-        return [value.detach() for value in outputs], gradients, [value.clone() for value in module.buffers()]
+        buffers = [value.clone() if value.layout is torch.strided else value.to_dense() for value in module.buffers()]
+        return [value.detach() for value in outputs], gradients, buffers
 
 
 def _difference(one: torch.Tensor | None, other: torch.Tensor | None) -> float:

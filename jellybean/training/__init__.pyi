@@ -1,7 +1,9 @@
 from .checkpoints.checkpoint import MODEL_FILE as MODEL_FILE
+from .checkpoints.checkpoint import history_in as history_in
 from .checkpoints.checkpoint import save_model as save_model
 from .checkpoints.position import Position as Position
 from .checkpoints.position import checkpoint_folder as checkpoint_folder
+from .checkpoints.position import checkpoints_in as checkpoints_in
 from .checkpoints.position import newest_position as newest_position
 from .choice.candidates import Candidate as Candidate
 from .choice.candidates import enumerate_candidates as enumerate_candidates
@@ -15,6 +17,7 @@ from .choice.trial import race as race
 from .collectives.interpreter import AllReduceInterpreter as AllReduceInterpreter
 from .data.feed import IterationFeed as IterationFeed
 from .data.rows import ReadPlan as ReadPlan
+from .early_stop import reason_to_stop as reason_to_stop
 from .epoch import EpochResult as EpochResult
 from .epoch import EpochStart as EpochStart
 from .epoch import epoch_json as epoch_json

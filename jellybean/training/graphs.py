@@ -27,6 +27,10 @@ class GraphRecipe:
     called: CalledModules = field(default_factory=CalledModules)
 
 
+_NOT_TRACED = (
+    "\n`devices: 1`, without `tensor`, trains the model itself, which is not traced; one that cannot be changed can "
+    "be given as `stages`"
+)
 WHOLE = "whole"  # the tracer of a graph whose only operation is the model
 _ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
@@ -109,7 +113,7 @@ def _traced(
             return stage_graph(module, arguments)
         return trace(module, arguments, tracers=tracers, called=called)
     except JellyBeanError as error:
-        hint = "" if isinstance(module, StageChain) else "\nA model that cannot be changed can be given as `stages`."
+        hint = "" if isinstance(module, StageChain) else _NOT_TRACED
         raise TrainingError(f"{where}{error}{hint}") from error
 
 

@@ -17,6 +17,7 @@ from jellybean.pipeline.torch_saved import TemporaryFileError, activations_in_fi
 from jellybean.pipeline.torch_stages import StageChain
 from jellybean.pipeline.torch_trace import CallArguments
 from jellybean.pipeline.user_errors import place_and_reason
+from jellybean.training.batch_dependence import TRIED_ROWS, dependence_note
 from jellybean.training.data.loading import TrainingData, load_data
 from jellybean.training.data.rules import CountFunction, RowRules
 from jellybean.training.data.sampler import MicrobatchSampler
@@ -120,7 +121,20 @@ def check_inputs(
         rules = _tried(inputs, document, rows)
     _check_saved_tensors(inputs, document, rows)
     judged = LossTrial(inputs.module, inputs.data, inputs.loss, inputs.count, servers_workers).judge(document, rules)
-    return CheckedInputs(judged.rules, rows, judged.warning)
+    notes = (judged.warning, _dependence(inputs, document, judged.rules, servers_workers))
+    return CheckedInputs(judged.rules, rows, "; ".join(filter(None, notes)))
+
+
+def _dependence(inputs: TrainingInputs, document: TrainingDocument, rules: RowRules, servers_workers: int) -> str:
+    """That rows of a batch change each other in the model, where an update is divided; otherwise empty."""
+    parts = document.microbatches * document.workers * servers_workers
+    divided = parts > 1 or document.leaves_open("microbatches") or document.leaves_open("replicas")
+    if not divided or document.loss.counts is not None:  # what the user declares is taken as it is
+        return ""
+    size = min(TRIED_ROWS, document.batch, inputs.data.train.rows)
+    samples = rules.apply(inputs.data.train.sample(size))
+    weights = {} if samples.weights is None else {rules.counts: samples.weights}
+    return dependence_note(inputs.module, inputs.loss, samples, rules.counts, weights, document.model_name)
 
 
 def _check_saved_tensors(inputs: TrainingInputs, document: TrainingDocument, rows: int | None) -> None:
@@ -152,7 +166,8 @@ def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None,
             with sparse_weights(module) as sparse:
                 gradient_digests([loss], [torch.ones_like(loss)], [own for own in weights if own.requires_grad])
             check_sparse_steps(inputs.optimizer, sparse)
-            _check_metrics(inputs, rules.apply(example))  # after the backward pass: it may write into buffers
+            # After the backward pass: it may write into buffers.
+            _check_evaluation(inputs, document, rules.apply(example))
     except (TrainingError, TemporaryFileError):
         raise
     except Exception as error:  # user code may raise anything
@@ -164,12 +179,20 @@ def _tried(inputs: TrainingInputs, document: TrainingDocument, rows: int | None,
     return rules
 
 
-def _check_metrics(inputs: TrainingInputs, example: Samples) -> None:
-    """Try the metrics on outputs in evaluation mode."""
+def _check_evaluation(inputs: TrainingInputs, document: TrainingDocument, example: Samples) -> None:
+    """Try the loss and the metrics on outputs in evaluation mode, by which the test rows are measured."""
     inputs.module.eval()
     try:
         with torch.no_grad():
             outputs = example.inputs.call(inputs.module)
+            try:
+                if example.weight(slice(None)):  # a loss may fail on rows of which nothing counts
+                    check_number(inputs.loss(outputs, example.target(slice(None))))
+            except Exception as error:  # user code may raise anything
+                raise TrainingError(
+                    f"in evaluation mode, in which the test rows are measured, the loss {document.loss} failed on what "
+                    f"{document.model_name} returns{place_and_reason(error)}"
+                ) from error
             check_metrics(inputs.metrics, outputs, example.target(slice(None)))
     finally:
         inputs.module.train()

@@ -117,11 +117,24 @@ def staleness_bound(sync: SyncSpec) -> str:
 
 
 def batch_note(sampler: MicrobatchSampler) -> str:
-    """That a batch is larger than the training data; empty if it is not, or if updates take no whole batches."""
+    """That a batch is larger than the training data, or that each epoch leaves rows out; otherwise empty."""
+    if sampler.left_out:
+        return _left_note(sampler)
     if sampler.period is not None or sampler.batch <= sampler.samples:
         return ""
     return (
         f"batch is {sampler.batch:,} and there are {sampler.samples:,} training rows: each epoch is one update of them"
+    )
+
+
+def _left_note(sampler: MicrobatchSampler) -> str:
+    left = sampler.left_out
+    rows = f"{_count(left, 'row')} of {sampler.samples:,}, others in each epoch, {'are' if left > 1 else 'is'} left out"
+    if sampler.period is not None:
+        return f"{rows}: an update takes {sampler.period * sampler.replicas * sampler.size:,}, and none takes fewer"
+    return (
+        f"{rows}: the last update would have fewer rows than its {sampler.parts} micro-batches; take fewer "
+        "`microbatches`, or another `batch`"
     )
 
 

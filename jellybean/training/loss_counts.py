@@ -14,19 +14,22 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from jellybean.pipeline.torch_gradients import gradient_digests
+from jellybean.pipeline.torch_gradients import gradient_digests, share_gradient_hooks
 from jellybean.pipeline.torch_saved import TemporaryFileError, activations_in_file
 from jellybean.pipeline.torch_state import (
     random_states,
     restore_random_states,
     same_random_states,
     seed_generators,
+    state_kept,
 )
 from jellybean.pipeline.user_errors import place_and_reason
 from jellybean.training.errors import TrainingError
@@ -42,6 +45,8 @@ _BY_WEIGHTS = {torch.float64: 1e-6}
 _SINGLE_BY_WEIGHTS = 1e-3
 _MOST_ROWS = 64  # that are tried: enough for pairs of each of 30 classes; a loss over pairs takes their square
 _WEIGHT_BYTES = 2**28  # of copies of the weights in double precision; of larger ones single precision must do
+_ROUNDED_BY_16_BITS = 2e-2  # most of a difference of gradients that rounding to 8 binary digits may make
+_SPREAD = (1.0, 32.0, 0.03125)  # factors of rows: with margins, some are met and some are not
 _OUTPUT_BYTES = 2**28  # of all outputs that are tried together
 
 Weights = Mapping[str, torch.Tensor]  # what a loss may count -> how much each row counts
@@ -112,7 +117,100 @@ def split_loss(module: nn.Module, loss: LossFunction, samples: Samples, weights:
             splits.append(_tried(way, weights, len(samples)))
             if not splits[-1].failure or splits[-1].counts:
                 break
+    if samples.targets is not None and len(splits) == 1 and splits[0].counts and not splits[0].undecided:
+        return _also_spread(module, loss, samples, weights, splits[0])
     return splits[-1]
+
+
+def _also_spread(
+    module: nn.Module, loss: LossFunction, samples: Samples, weights: Weights, split: LossSplit
+) -> LossSplit:
+    """The split, without what does not fit for other outputs: a trained model may give some that this one does not.
+
+    So a mean over the triplets that violate a margin is one over rows while all of them do.
+    """
+    try:
+        other = _tried(lambda dtype: _of_outputs(module, loss, samples, dtype, spread=True), weights, len(samples))
+    except TemporaryFileError:
+        raise
+    except Exception:  # noqa: BLE001  # the loss may take no such outputs, as of probabilities
+        return split
+    if other.undecided or other.failure or set(split.counts) <= set(other.counts):
+        return split
+    fitting = tuple(what for what in split.counts if what in other.counts)
+    return replace(split if fitting else other, counts=fitting)
+
+
+@dataclass(frozen=True)
+class UpdateSplit:
+    """The update of some rows beside that of two parts of them. `by`: difference relative to the gradients' norm.
+
+    `parts`: row numbers. `weight`: number, among the trained weights, of the one whose gradient differs most.
+    """
+
+    parts: tuple[torch.Tensor, torch.Tensor]
+    by: float
+    weight: int
+
+
+def split_update(
+    module: nn.Module, loss: LossFunction, samples: Samples, what: str, weights: Weights
+) -> UpdateSplit | None:
+    """How the gradients of some rows, in training mode, differ from those of their parts; None if they do not.
+
+    Also None where that cannot be seen: with random numbers, and of a model that fails on a part. `what`: the loss
+    counts, one of ROWS, SUM and the names of `weights`.
+    """
+    for dtype in (torch.float64, torch.float32):
+        value_of = partial(_of_model, module, loss, samples, dtype, training=True)
+        try:
+            return _update_apart(value_of(), len(samples), what, weights)
+        except TemporaryFileError:
+            raise
+        except Exception:  # noqa: BLE001  # user code may have constants of single precision, or fail on a part
+            continue
+    return None
+
+
+def _update_apart(value_of: _ValueOf, count: int, what: str, weights: Weights) -> UpdateSplit | None:
+    rows = torch.arange(count)
+    whole = value_of(rows)
+    for parts in _divisions(count):
+        shares = _shares(what, parts, weights)
+        values = [(value_of(part), share) for part, share in zip(parts, shares, strict=True) if share]
+        if any(value.drawn or value.digests is None for value in (whole, *(value for value, _ in values))):
+            return None
+        if _fit_by_weights(whole, values):
+            continue
+        if not _fit_by_weights(whole, [(value_of(rows), 1.0)]):
+            return None
+        apart, norm = _apart_by_weights(whole, values)
+        largest = apart.abs().amax(dim=1)
+        found = UpdateSplit(parts, float(largest.max()) / norm, int(largest.argmax()))
+        if found.by > _ROUNDED_BY_16_BITS:
+            return found
+        with _ShortTypes() as short:
+            value_of(rows)
+        return None if short.seen else found
+    return None
+
+
+def _divisions(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Two ways to divide rows: a third at the end, and every other one."""
+    cut, rows = count - max(1, count // 3), torch.arange(count)
+    return [(rows[:cut], rows[cut:]), (rows[::2], rows[1::2])]
+
+
+class _ShortTypes(TorchDispatchMode):  # type: ignore[misc]  # mypy does not follow torch
+    """Sees whether an operation computes in 16 bits, or fewer."""
+
+    seen = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        tensors = (one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor))
+        self.seen |= any(one.is_floating_point() and one.dtype.itemsize <= 2 for one in tensors)
+        return result
 
 
 class _NotByRow(Exception):
@@ -138,13 +236,8 @@ def _compared(value_of: _ValueOf, weights: Weights, count: int) -> LossSplit:
             "keeps a state between calls, which no checkpoint holds and every trial changes: let the model compute it "
             "from buffers, by `loss: model`"
         )
-    cut = count - max(1, count // 3)
-    divisions = [
-        (torch.arange(cut), torch.arange(cut, count)),
-        (torch.arange(0, count, 2), torch.arange(1, count, 2)),
-    ]
     fitting, shown = {ROWS, SUM, *weights}, None
-    for parts in divisions:
+    for parts in _divisions(count):
         values = [_of_part(value_of, part) for part in parts]
         remaining = {what for what in fitting if _fits(whole, parts, values, _shares(what, parts, weights))}
         if shown is None or (fitting and not remaining):
@@ -196,23 +289,38 @@ def _fits(whole: _Value, parts: Sequence[torch.Tensor], values: Sequence[_Value]
 
 
 def _fit_by_weights(whole: _Value, counted: Sequence[tuple[_Value, float]]) -> bool:
-    """Whether the gradients by weights are those of the whole: projections of gradients add up as these do."""
+    """Whether the gradients by weights are those of the whole."""
     if whole.digests is None:
         return True
+    apart, norm = _apart_by_weights(whole, counted)
+    return bool(apart.abs().max() <= _BY_WEIGHTS.get(whole.weights, _SINGLE_BY_WEIGHTS) * norm)
+
+
+def _apart_by_weights(whole: _Value, counted: Sequence[tuple[_Value, float]]) -> tuple[torch.Tensor, float]:
+    """(difference of the gradients' projections by weight, largest norm): projections add up as gradients do."""
+    if whole.digests is None:
+        raise AssertionError("a loss without digests is not compared by weights")
     digests = [(value.digests, share) for value, share in counted if value.digests is not None]
     summed = sum((digest[:, 1:] * share for digest, share in digests), torch.zeros_like(whole.digests[:, 1:]))
     norms = [whole.digests[:, 0].norm(), *(share * digest[:, 0].norm() for digest, share in digests)]
-    tolerance = _BY_WEIGHTS.get(whole.weights, _SINGLE_BY_WEIGHTS)
-    return bool((summed - whole.digests[:, 1:]).abs().max() <= tolerance * max(map(float, norms)))
+    return summed - whole.digests[:, 1:], max(map(float, norms))
 
 
-def _of_outputs(module: nn.Module, loss: LossFunction, samples: Samples, dtype: torch.dtype) -> _ValueOf:
-    """The loss and its gradients by rows of the model's outputs, which do not depend on how rows are parted."""
+def _of_outputs(
+    module: nn.Module, loss: LossFunction, samples: Samples, dtype: torch.dtype, *, spread: bool = False
+) -> _ValueOf:
+    """The loss and its gradients by rows of the model's outputs, which do not depend on how rows are parted.
+
+    `spread`: the outputs of each row are multiplied by a small or a large factor.
+    """
     outputs = without_traces(module, samples)
     leaves, spec = pytree.tree_flatten(outputs)
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor) and (not leaf.dim() or len(leaf) != len(samples)):
             raise _NotByRow
+
+    if spread:
+        leaves = [_spread(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
     def value_of(rows: torch.Tensor) -> _Value:
         parts = [_as_type(leaf[rows], dtype) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
@@ -229,6 +337,13 @@ def _of_outputs(module: nn.Module, loss: LossFunction, samples: Samples, dtype: 
     return value_of
 
 
+def _spread(value: torch.Tensor) -> torch.Tensor:
+    if not value.is_floating_point():
+        return value
+    factors = torch.tensor(_SPREAD, dtype=value.dtype).repeat(-(-len(value) // len(_SPREAD)))[: len(value)]
+    return value * factors.reshape(-1, *[1] * (value.dim() - 1))
+
+
 def without_traces(module: nn.Module, samples: Samples) -> Any:
     """The model's outputs in training mode; its buffers stay as they are."""
     buffers = {name: value.clone() for name, value in module.named_buffers()}
@@ -240,22 +355,61 @@ def without_traces(module: nn.Module, samples: Samples) -> Any:
         return samples.inputs.form.call(call, [value.clone() for value in samples.inputs.tensors])
 
 
-def _of_model(module: nn.Module, loss: LossFunction, samples: Samples, dtype: torch.dtype) -> _ValueOf:
+def own_weights(module: nn.Module, loss: LossFunction, samples: Samples) -> list[list[int]]:
+    """Shapes of the leaves that a loss computes with, and that are neither outputs nor weights of the model."""
+    known = {id(value) for value in module.parameters()}
+    with torch.enable_grad(), _repeatable():
+        outputs = pytree.tree_map(_as_leaf, without_traces(module, samples))
+        known |= {id(value) for value in pytree.tree_leaves(outputs)}
+        try:
+            value = loss(outputs, samples.target(slice(None)))
+        except Exception:  # noqa: BLE001  # it may fail on few rows; the trial of the model has run it
+            return []
+    return [list(leaf.shape) for leaf in _graph_leaves(value) if id(leaf) not in known]
+
+
+def _as_leaf(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().requires_grad_(value.is_floating_point() or value.is_complex())
+
+
+def _graph_leaves(value: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The leaves of autograd's graph that get a gradient, each once."""
+    waiting, seen = [value.grad_fn], set[Any]()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            yield node.variable
+        waiting += [following for following, _ in node.next_functions]
+
+
+def _of_model(
+    module: nn.Module, loss: LossFunction, samples: Samples, dtype: torch.dtype, *, training: bool = False
+) -> _ValueOf:
     """The loss by rows of the inputs, in a mode in which the rows of a batch do not change each other.
 
+    `training`: with the model's own code for training, hooks of weights included, but for dropout and batch norm.
     The weights are not touched: those of the type are others. The loss comes with digests of its gradients by them.
     """
     if dtype == torch.float64 and sum(value.numel() for value in module.parameters()) * 8 > _WEIGHT_BYTES:
         raise MemoryError("copies of the weights in double precision are too large")
-    state = {name: _as_type(value.detach(), dtype) for name, value in module.named_parameters()}
-    weights = [state[name].requires_grad_() for name, value in module.named_parameters() if value.requires_grad]
-    state |= {name: _as_type(value.clone(), dtype) for name, value in module.named_buffers()}
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return torch.func.functional_call(module, state, args, kwargs)
+    given = dict(module.named_parameters())
+    state = {name: _as_type(value.detach(), dtype) for name, value in given.items()}
+    weights = [state[name].requires_grad_() for name, value in given.items() if value.requires_grad]
+    for name, value in given.items() if training else ():
+        share_gradient_hooks(state[name], value)
 
     def compute(rows: torch.Tensor) -> _Value:
-        with torch.enable_grad(), _repeatable() as numbers, activations_in_file(state.values()):
+        tensors = state | {name: _as_type(value.clone(), dtype) for name, value in module.named_buffers()}
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return torch.func.functional_call(module, tensors, args, kwargs)
+
+        with torch.enable_grad(), _repeatable() as numbers, activations_in_file(tensors.values()):
             inputs = samples.arguments(rows)
             outputs = inputs.form.call(call, [_as_type(value, dtype).clone() for value in inputs.tensors])
             value = loss(outputs, _target(samples, rows, dtype))
@@ -265,6 +419,9 @@ def _of_model(module: nn.Module, loss: LossFunction, samples: Samples, dtype: to
         return _Value(value.detach().reshape(()), digests=found, weights=dtype, drawn=numbers.drawn)
 
     def value_of(rows: torch.Tensor) -> _Value:
+        if training:
+            with state_kept(module), _mode(module, training=True):
+                return compute(rows)
         try:
             with _mode(module, training=False):
                 return compute(rows)

@@ -16,7 +16,7 @@ from jellybean.pipeline.user_errors import place_and_reason
 from jellybean.training.data.loading import TrainingData
 from jellybean.training.data.rules import CountFunction, RowRules, row_counts
 from jellybean.training.errors import TrainingError
-from jellybean.training.loss_counts import LossSplit, most_rows, split_loss, without_traces
+from jellybean.training.loss_counts import LossSplit, most_rows, own_weights, split_loss, without_traces
 from jellybean.training.losses import (
     BATCH,
     FUNCTION,
@@ -66,6 +66,7 @@ class LossTrial:
         with state_kept(self.module):
             samples = self._rows(document)
             split = self._split(document, samples, self._weights(samples))
+            untrained = self._untrained(document, samples)
         if document.loss.counts is not None:
             judged = _declared(document.loss, rules, split, samples)
         elif split.undecided:
@@ -74,7 +75,20 @@ class LossTrial:
             judged = self._chosen(document, rules, split, samples)
         if judged.rules.counts == SUM and "perplexity" in document.metrics:
             raise TrainingError(f"metrics: perplexity is exp of a mean, and {document.loss} is a sum: remove it")
-        return judged
+        return replace(judged, warning="; ".join(filter(None, (judged.warning, untrained))))
+
+    def _untrained(self, document: TrainingDocument, samples: Samples) -> str:
+        """That a loss computes with weights of its own, which no optimizer has; empty if it does not."""
+        if document.loss.function == MODEL:
+            return ""
+        shapes = own_weights(self.module, self.loss, samples.take(slice(_SIZED_ROWS)))
+        if not shapes:
+            return ""
+        return (
+            f"loss: {document.loss} computes with weights of its own (of {', '.join(map(str, shapes[:3]))}"
+            f"{', ...' if len(shapes) > 3 else ''}), which are not trained: make it a part of the model, and write "
+            "`loss: model`; requires_grad_(False) says that they are constants"
+        )
 
     def _split(self, document: TrainingDocument, samples: Samples, weights: Mapping[str, torch.Tensor]) -> LossSplit:
         try:

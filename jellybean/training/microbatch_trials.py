@@ -7,23 +7,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from jellybean.documents.training import TrainingDocument
 from jellybean.pipeline.torch_gradients import gradient_digests
 from jellybean.pipeline.torch_saved import activations_in_file
-from jellybean.pipeline.torch_state import same_values
+from jellybean.pipeline.torch_state import same_values, seed_generators, state_kept
 from jellybean.pipeline.torch_trace import flat_tensors
 from jellybean.pipeline.user_errors import place_and_reason
+from jellybean.training.checkpoints.tied_names import tied_names
 from jellybean.training.choice.schedule_choice import ScheduleChoice
 from jellybean.training.data.sampler import MicrobatchSampler
 from jellybean.training.errors import TrainingError
 from jellybean.training.inputs import CheckedInputs, TrainingInputs
+from jellybean.training.losses import MODEL
 from jellybean.training.models.buffers import buffer_shapes_kept, carried_buffer
+from jellybean.training.models.kept_values import kept_between_calls
+from jellybean.training.models.written_weights import WrittenWeight, written_weights
 from jellybean_solver.pipeline import STEADY_ROUNDS, ActionKind, Schedule
+
+_OTHER = -2.0  # factor of other weights: an exact one, by which neither odd nor even functions stay the same
 
 
 @dataclass
@@ -52,6 +60,9 @@ class MicrobatchTrials:
             places = zip(*schedule.device_of, strict=True)
             several = document.workers * self.servers_workers > 1 or any(len(set(devices)) > 1 for devices in places)
             self._check_copies(document, several=several)
+            self._check_kept(document, several=several)
+            self._check_loss(document, schedule)
+            self._check_written(document, schedule, several=several)
             if _overlaps(schedule):
                 self._check_backward(document)
                 if not document.recompute:
@@ -75,6 +86,93 @@ class MicrobatchTrials:
                 "copies that run different micro-batches would be other models: take `replicas: 1`, and a schedule "
                 "with one copy of each stage"
             )
+
+    def _check_kept(self, document: TrainingDocument, *, several: bool) -> None:
+        if not self.kept or not (several or document.recompute):
+            return
+        why = (
+            "so copies that run different micro-batches would be other models: take `replicas: 1`, and a schedule with "
+            "one copy of each stage"
+        )
+        raise TrainingError(
+            f"forward of {document.model_name} keeps {self.kept}, which decides what the next one computes, "
+            f"{why if several else 'and `recompute` runs forward twice: leave it out'}; or keep it in a buffer"
+        )
+
+    @cached_property
+    def kept(self) -> str:
+        """What forward keeps beside buffers, weights and plain values, and a later forward reads; empty if nothing."""
+        example, module = self.inputs.example(self.document, self.checked.trial_rows).inputs, self.inputs.module
+        return kept_between_calls(module, lambda: example.call(module))
+
+    @property
+    def note(self) -> str:
+        """What the user must know of the model, or empty."""
+        if not self.kept:
+            return ""
+        return (
+            f"forward keeps {self.kept}, which decides what the next one computes and is in no checkpoint: a run that "
+            "resumes begins with what it is at the start; a buffer would be saved"
+        )
+
+    def _check_written(self, document: TrainingDocument, schedule: Schedule, *, several: bool) -> None:
+        tied = tied_names(self.inputs.module)
+        for weight in self.written:
+            why = ""
+            if weight.frozen:
+                why = (
+                    "which takes no gradient, so that no checkpoint has it, and the trained model would have it as the "
+                    "function gives it: make it a buffer (register_buffer)"
+                )
+            elif several:
+                why = (
+                    "so copies that run different micro-batches would be other models: take `replicas: 1`, and a "
+                    "schedule with one copy of each stage"
+                )
+            elif not schedule.flushes:
+                why = "which an update without a flush replaces at the same time: take a schedule with a flush"
+            elif schedule.stages > 1 and weight.name in tied:
+                why = "which several layers share, and their stages have a copy each: take devices: 1"
+            elif _overlaps(schedule) and (weight.moves or self._needs_written()):
+                why = (
+                    "and a gradient needs the value from before, which the next micro-batch overwrites when several "
+                    "are in flight: take devices: 1"
+                )
+            if why:
+                raise TrainingError(f"forward of {document.model_name} writes into the weight {weight.name}, {why}")
+
+    def _check_loss(self, document: TrainingDocument, schedule: Schedule) -> None:
+        if schedule.stages > 1 and self.loss_reads_weights:
+            raise TrainingError(
+                f"loss: {document.loss} reads weights of the model beside its outputs, and the stage that computes it "
+                "has only some of them: take devices: 1, or let the model compute it, and write `loss: model`"
+            )
+
+    @cached_property
+    def loss_reads_weights(self) -> bool:
+        """Whether the loss of the same outputs is another one when the weights are others."""
+        if self.document.loss.function in ("cross_entropy", "mse", MODEL):
+            return False
+        example = self.checked.rules.apply(self.inputs.example(self.document, self.checked.trial_rows))
+        module = self.inputs.module
+        if not example.weight(slice(None)):
+            return False
+        with state_kept(module), torch.no_grad():
+            outputs = example.inputs.call(module)
+            losses = []
+            for _ in range(2):
+                seed_generators(0)
+                given = pytree.tree_map(lambda one: one.clone() if isinstance(one, torch.Tensor) else one, outputs)
+                losses.append(self.inputs.loss(given, example.target(slice(None))))
+                torch._foreach_mul_(list(module.parameters()), _OTHER)
+            torch._foreach_mul_(list(module.parameters()), 1 / _OTHER**2)
+        return not torch.allclose(*losses, equal_nan=True)
+
+    @cached_property
+    def written(self) -> list[WrittenWeight]:
+        """The weights that forward writes into."""
+        example, module = self.inputs.example(self.document, self.checked.trial_rows).inputs, self.inputs.module
+        return written_weights(module, lambda: example.call(module))
 
     def _check_overlap(self, document: TrainingDocument) -> None:
         if self.carried and self._needs_written():

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from jellybean.documents.training import AUTO, TrainingDocument
 from jellybean.pipeline.torch_profile import ProfileTarget, TorchProfile, profile_traced
+from jellybean.pipeline.torch_state import globals_kept, state_kept
 from jellybean.training.choice.candidates import enumerate_candidates, has_one_stage, leaves_freedom
 from jellybean.training.choice.decide import Predictor
 from jellybean.training.choice.planned import PlannedStages
@@ -22,6 +23,7 @@ from jellybean.training.graphs import GraphRecipe, ModelGraphs, find_graphs, rep
 from jellybean.training.inputs import CheckedInputs, TrainingInputs, check_inputs, read_inputs
 from jellybean.training.loss_trial import loss_named
 from jellybean.training.microbatch_trials import MicrobatchTrials
+from jellybean.training.models.agreement import check_same_model
 from jellybean.training.models.rebuilding import check_own_memory, check_saved, constant_digests, needs_memory
 from jellybean.training.processes.link_speed import LinkSpeed, measure_links, with_conversion
 from jellybean.training.processes.ranks import Rank
@@ -77,6 +79,7 @@ def prepare_rank(document: TrainingDocument, directory: Path, rank: Rank, report
     with rank.busy("loading the model and the data, and profiling"):
         report("building the model, and loading the data")
         inputs = read_inputs(document, directory)
+        check_same_model(inputs.module, document.model_name)
         parts = {"train": inputs.data.train, "test": inputs.data.test}
         digests = [RowDigest(part, rows.digest()) for part, rows in parts.items()]
         link = _link_speed(document, rank)
@@ -147,7 +150,8 @@ def _try_end(inputs: TrainingInputs, constants: Mapping[str, str], document: Tra
         rows = served_arguments(inputs.data.test.example(EXPORT_ROWS).inputs, document.loss.function)
         try_export(inputs.module, document.export, directory, rows)
     weight_bytes = sum(value.nbytes for value in inputs.module.parameters())
-    return needs_memory(constants, document, directory, weight_bytes)
+    with globals_kept(), state_kept(inputs.module):
+        return needs_memory(constants, document, directory, weight_bytes)
 
 
 def _profiles(

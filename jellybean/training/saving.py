@@ -22,7 +22,7 @@ from jellybean.training.checkpoints.checkpoint import (
     write_rank_file,
 )
 from jellybean.training.checkpoints.position import Position, checkpoint_folder, checkpoints_in
-from jellybean.training.checkpoints.states import belongs_to, collect_state, restore_state
+from jellybean.training.checkpoints.states import WEIGHT, belongs_to, collect_state, restore_state, weight_of
 from jellybean.training.checkpoints.tied_names import TensorsByAnyName, by_all_names
 from jellybean.training.early_stop import Metrics, epoch_to_restore
 from jellybean.training.errors import TrainingError
@@ -145,7 +145,9 @@ def resume(run: RankRun, document: TrainingDocument, directory: Path, warn: Call
         for line in found.skipped:
             warn(line)
         warn(f"resuming from {found.path}, after {found.position}")
+    _check_names(run, found)
     _restore(run, found)
+    _check_states(run, document, found)
     scale = run.updates.loss_scale
     if scale is not None and found.manifest.get("loss_scale"):
         scale.restore(found.manifest["loss_scale"])
@@ -207,6 +209,32 @@ def _restore(run: RankRun, found: LoadedCheckpoint) -> None:
     with run.rank.busy("reading a checkpoint"):
         run.frozen.check(found.path, frozen, tensors)
         restore_state(PartsOf(tensors, run.split.weights, run.held), run.held, run.updates, frozen)
+
+
+def _check_names(run: RankRun, found: LoadedCheckpoint) -> None:
+    """TrainingError on all ranks if the checkpoint has a weight that the model does not have. A collective call."""
+    own = {name for stage in run.held.values() for name in stage.versions.parameters}
+    known = {name for names in gather_from_ranks([*own, *run.untrained]) for name in names}
+    known |= {other for name in known for other in run.tied_names.get(name, ())}
+    key = next((key for key in found.tensors if key.startswith(WEIGHT) and weight_of(key) not in known), None)
+    if key is not None:
+        raise TrainingError(
+            f"the checkpoint is of another model: {key} is none of this model's weights; --fresh starts over"
+        )
+
+
+def _check_states(run: RankRun, document: TrainingDocument, found: LoadedCheckpoint) -> None:
+    """TrainingError if the optimizer needs a state that the checkpoint lacks, as it had other arguments before."""
+    for copy, optimizer in run.updates.optimizers.items():
+        names = {id(value): name for name, value in run.held[copy].versions.parameters.items()}
+        for parameter, state in optimizer.state.items():
+            name = names[id(parameter)]
+            missing = sorted(run.optimizer.state_keys(name, parameter.dim()) - state.keys()) if state else []
+            if missing:
+                raise TrainingError(
+                    f"{found.path} has no {missing[0]} of {name}, which {document.optimizer.name} needs as the "
+                    "document sets it now: resume with the arguments of before; --fresh starts over"
+                )
 
 
 def _check_division(found: LoadedCheckpoint, run: RankRun, document: TrainingDocument) -> None:

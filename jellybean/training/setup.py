@@ -158,7 +158,8 @@ def run_of(prepared: PreparedRank, document: TrainingDocument, rank: Rank, choic
     if prepared.trials is not None:
         prepared.trials.check(document, choice)
     run = _RunBuilder(document, rank, prepared.inputs, choice, prepared.graphs).build()
-    warning = "; ".join(filter(None, (prepared.warning, run.warning)))
+    kept = prepared.trials.note if prepared.trials is not None else ""
+    warning = "; ".join(filter(None, (prepared.warning, kept, run.warning)))
     return replace(run, warning=warning, rebuilt_whole=prepared.rebuilt_whole)
 
 
@@ -440,8 +441,8 @@ def _sampler(document: TrainingDocument, inputs: TrainingInputs, choice: Schedul
     if sampler.updates < 1:
         parts = document.microbatches * document.workers
         raise TrainingError(
-            f"{sampler.samples} rows are too few for one update of {choice.name}: {parts} micro-batches of "
-            f"{max(1, sampler.size)}; lower batch or microbatches"
+            f"{sampler.samples} row{'s are' if sampler.samples > 1 else ' is'} too few for an update of {choice.name}, "
+            f"which takes {parts} micro-batches of {max(1, sampler.size)}; lower batch or microbatches"
         )
     return sampler
 

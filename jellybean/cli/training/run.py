@@ -60,6 +60,8 @@ def train_here(
         with lock_folder(directory):
             if fresh:
                 shutil.rmtree(directory / RUN_FOLDER, ignore_errors=True)
+        if note := note_of_finished(document, directory):
+            say(note)
         _check_export(document, directory)
         if document.ranks > 1:
             _launch(document, directory, overrides, json=json)
@@ -85,6 +87,26 @@ def notes_on_devices(document: TrainingDocument) -> list[str]:
             f"--set microbatches={2 * document.devices}, or `parallel: auto`"
         )
     return notes
+
+
+def note_of_finished(document: TrainingDocument, directory: Path) -> str:
+    """That a run has nothing left to train, before its model is tried once more; empty if it has."""
+    from jellybean.training.checkpoints.checkpoint import history_in
+    from jellybean.training.checkpoints.position import checkpoint_folder, checkpoints_in
+    from jellybean.training.early_stop import reason_to_stop
+
+    newest = next(iter(checkpoints_in(checkpoint_folder(directory))), None)
+    if newest is None:
+        return ""
+    done, path = newest
+    why = "" if done.updates else reason_to_stop(document.early_stop, history_in(path))
+    if done.epochs >= document.epochs:
+        why = f"the document asks for {_epochs(document.epochs)}; --set epochs={done.epochs + 1} goes on"
+    return f"nothing is left to train: {path} is after {done}, and {why}; --fresh starts over" if why else ""
+
+
+def _epochs(count: int) -> str:
+    return f"{count} epoch{'s' if count != 1 else ''}"
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
@@ -167,6 +167,15 @@ class TrainingDocument(PlanKeys, ParallelKeys):
             raise InvalidValueError(f"two metrics have the name {twice!r}", "rename one; `loss` is always measured")
         if "perplexity" in value and _is_squared_error(info.data.get("loss")):
             raise InvalidValueError("perplexity is exp of a mean cross-entropy, and the loss is mse", "remove it")
+        return value
+
+    @field_validator("device", mode="before")
+    @classmethod
+    def _check_device(cls, value: Any) -> Any:
+        if value in ("gpu", "GPU"):  # the nearest name would be cpu
+            raise InvalidValueError(
+                f"{value!r} is not one of auto, cpu, cuda", "write auto, which takes a GPU, or cuda"
+            )
         return value
 
     @field_validator("early_stop")

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from jellybean.documents.schema.fields import DocumentModel
 from jellybean.documents.training.data import FUNCTION, Count
-from jellybean.quantities import InvalidValueError, did_you_mean, quoted
+from jellybean.quantities import InvalidValueError, did_you_mean, nearest_name, quoted
 
 METRICS = {"accuracy": "max", "perplexity": "min"}  # name -> what is better
 LR_SCHEDULES = ("constant", "linear", "cosine")
@@ -65,6 +65,16 @@ class OptimizerSpec(DocumentModel):
         strict=False,
         description="Parameter groups; a parameter takes the arguments of all groups that match, later ones win.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_rate(cls, given: Any) -> Any:
+        """A misspelt `lr` would be an argument of the class, and `lr` only missing."""
+        if isinstance(given, dict) and "lr" not in given:
+            wrong = nearest_name("lr", [key for key in given if isinstance(key, str) and key not in cls.model_fields])
+            if wrong is not None:
+                raise InvalidValueError(f"unknown key {quoted(wrong)}", "did you mean 'lr'?", keys=(wrong,))
+        return given
 
     @property
     def of_user(self) -> bool:

@@ -167,6 +167,13 @@ def clear_partial(folder: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def history_in(path: Path) -> list[dict[str, float | None]]:
+    """Loss and metrics on the test rows after each epoch, by a checkpoint's manifest; none if it cannot be read."""
+    with suppress(OSError, ValueError, AttributeError):
+        return list(json.loads((path / MANIFEST).read_bytes()).get("history", ()))
+    return []
+
+
 def load_newest(folder: Path) -> LoadedCheckpoint | None:
     """The newest valid checkpoint; None if there is none. TrainingError if all are broken.
 

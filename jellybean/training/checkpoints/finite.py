@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from jellybean.training.checkpoints.states import AVERAGE, BUFFER, STATE, WEIGHT
+from jellybean.training.checkpoints.states import AVERAGE, BUFFER, NUMBER, STATE, WEIGHT
 
 _KINDS = {WEIGHT: "the weight", BUFFER: "the buffer", AVERAGE: "the average of the weight"}
 
@@ -36,6 +36,6 @@ def _may_be_wrong(value: torch.Tensor) -> bool:
 def _described(name: str) -> str:
     if name.startswith(STATE):
         weight, _, key = name.removeprefix(STATE).rpartition("/")
-        return f"the optimizer's {key} of {weight}"
+        return f"the optimizer's {key.removesuffix(NUMBER)} of {weight}"
     kind, _, rest = name.partition("/")
     return f"{_KINDS[kind + '/']} {rest}"

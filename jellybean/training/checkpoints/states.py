@@ -12,6 +12,7 @@ from jellybean.training.stages.stage import StageCopy
 from jellybean.training.stages.updates import WeightUpdates
 
 WEIGHT, BUFFER, STATE, AVERAGE = "weight/", "buffer/", "state/", "average/"
+NUMBER = ":number"  # at the end of the key of a state that is a number of Python, and no tensor
 HeldStages = Mapping[tuple[int, int], StageCopy]
 
 
@@ -32,9 +33,17 @@ def collect_state(held: HeldStages, updates: WeightUpdates) -> dict[str, torch.T
         optimizer = updates.optimizers.get(copy)
         for parameter, state in optimizer.state.items() if optimizer is not None else ():
             for key, value in state.items():
-                tensor = dense(value) if isinstance(value, torch.Tensor) else torch.tensor(value)
-                tensors[f"{STATE}{names[id(parameter)]}/{key}"] = tensor
+                place = f"{STATE}{names[id(parameter)]}/{key}"
+                if isinstance(value, torch.Tensor):
+                    tensors[place] = dense(value)
+                else:
+                    tensors[place + NUMBER] = _tensor_of(value)
     return tensors
+
+
+def _tensor_of(number: float) -> torch.Tensor:
+    """A number of Python as a tensor, exactly."""
+    return torch.tensor(number, dtype=torch.float64 if isinstance(number, float) else None)
 
 
 def belongs_to(held: HeldStages, tied: Mapping[str, tuple[str, ...]]) -> Callable[[str], bool]:
@@ -87,7 +96,11 @@ def restore_state(
                 # As torch's load_state_dict: fused and capturable steps run on the device.
                 on_device = group.get("fused") or group.get("capturable")
                 optimizer.state[parameter] = {
-                    key: value.clone() if key == "step" and not on_device else value.to(parameter.device, copy=True)
+                    key.removesuffix(NUMBER): value.item()
+                    if key.endswith(NUMBER)
+                    else value.clone()
+                    if key == "step" and not on_device
+                    else value.to(parameter.device, copy=True)
                     for key, value in states.items()
                 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -130,7 +130,7 @@ class _Searcher:
         usable, refused = predictor.usable(candidates)
         self._rejected = undefined | refused
         if not usable:
-            reasons = "\n".join(f"  - {name}: {why.removeprefix(f'{name}: ')}" for name, why in self._rejected.items())
+            reasons = "\n".join(_listed(self._rejected))
             raise TrainingError(f"no schedule can be used on {processes} processes\n{reasons}")
         self.search = Search(usable, predictor.batch_s, limits)
         self._choices: dict[Candidate, ScheduleChoice] = {}
@@ -174,6 +174,14 @@ class _Searcher:
         rejected = self._rejected | slower_candidates(self.search, best)
         choice = replace(self.choice(best), rejected=rejected)
         return Decision(best.applied(self._document), choice, choice_note(self.search, best, self._processes))
+
+
+def _listed(rejected: Mapping[str, str]) -> Iterator[str]:
+    """A line for each reason, with the schedules that it stands against."""
+    names: dict[str, list[str]] = {}
+    for name, why in rejected.items():
+        names.setdefault(why.removeprefix(f"{name}: "), []).append(name)
+    return (f"  - {', '.join(several)}: {why}" for why, several in names.items())
 
 
 def fitting_together(needed_bytes: Mapping[Candidate, float], memory_bytes: float | None) -> list[Candidate]:

@@ -12,8 +12,7 @@ def choice_note(search: Search, best: Candidate, processes: int) -> str:
 
     Times are measured in trials, or predicted and corrected by the trials of similar candidates.
     """
-    several = f"candidate{'s' if len(search.candidates) != 1 else ''}"
-    counts = f"{len(search.candidates)} {several}, {len(search.trials)} of them tried"
+    counts = _counted(len(search.candidates), len(search.trials))
     if len({one.processes for one in search.candidates}) == 1 == len({one.sizes for one in search.candidates}):
         return f"{best.schedule} is fastest: {_time(search, best)} a batch ({counts})"
     others = []
@@ -42,6 +41,12 @@ def slower_candidates(search: Search, best: Candidate) -> dict[str, str]:
         if one.tensor > 1 == best.tensor and "tensor" not in slower:
             slower["tensor"] = f"{_time(search, one)} a batch in place of {formats.duration(chosen)} ({one})"
     return slower
+
+
+def _counted(candidates: int, tried: int) -> str:
+    if candidates == 1:
+        return "the only candidate"
+    return f"{candidates} candidates, {'all' if tried == candidates else tried or 'none'} of them tried"
 
 
 def _time(search: Search, candidate: Candidate) -> str:

@@ -60,6 +60,9 @@ class RowRules:
                 f"{self.model} gives {list(self.sizes)} of a sample and the targets in {part} have "
                 f"{list(targets.shape[1:])}: mse needs the same{hint}"
             )
+        if self.sizes is not None and targets is not None and not bool(torch.isfinite(targets).all()):
+            row = int(torch.nonzero(~torch.isfinite(targets.reshape(len(targets), -1)).all(1))[0])
+            raise TrainingError(f"row {row} of the targets in {part} has nan or infinity, which mse cannot count")
         if self.classes is None or samples.classes is None:
             return
         counted = samples.classes[samples.classes != IGNORED]

@@ -71,6 +71,13 @@ class MicrobatchSampler:
         return self.samples // (self.size * self.replicas) // self.period * self.period
 
     @property
+    def left_out(self) -> int:
+        """Samples at the end of an epoch, other ones in each, that make no update."""
+        if self.period is not None:
+            return self.samples - self.run * self.replicas * self.size
+        return max(0, self.samples - self.iterations * self.batch)
+
+    @property
     def updates(self) -> int:
         """Updates per epoch."""
         return self.iterations if self.period is None else self.run // self.period

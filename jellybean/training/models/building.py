@@ -15,6 +15,7 @@ from jellybean.documents.training import TrainingDocument
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline.torch_gradients import share_gradient_hooks
 from jellybean.pipeline.torch_stages import StageChain
+from jellybean.pipeline.torch_state import seed_generators
 from jellybean.pipeline.user_functions import load_function
 from jellybean.training.errors import TrainingError
 from jellybean.training.models.lora import check_own_adapters
@@ -42,6 +43,7 @@ def _construct(document: TrainingDocument, directory: Path) -> nn.Module:
     """The module, constructed under the document's seed, so that all ranks have the same weights."""
     place, _, name = document.model_name.rpartition(":")
     torch.manual_seed(document.seed)
+    seed_generators(document.seed)  # those of numpy and Python, too: all processes must make the same model
     made = load_function(place, name, directory)()
     module = _module(made, document.model_name) if document.stages is None else _chain(made, document.stages)
     check_own_adapters(module, document)

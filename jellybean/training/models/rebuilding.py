@@ -15,6 +15,7 @@ from safetensors.torch import save
 from torch import nn
 
 from jellybean.documents.training import TrainingDocument
+from jellybean.pipeline.user_errors import place_and_reason
 from jellybean.training.checkpoints.frozen import fingerprint
 from jellybean.training.errors import TrainingError
 from jellybean.training.models.building import constants_of, load_model, load_skeleton
@@ -63,7 +64,11 @@ def needs_memory(
 def check_saved(module: nn.Module) -> None:
     """TrainingError if the trained model could not be written to a safetensors file."""
     types: set[torch.dtype] = set()
-    for name, value in module.state_dict().items():
+    try:
+        state = module.state_dict()
+    except Exception as error:  # hooks of the user may raise anything
+        raise TrainingError(f"state_dict() of the model failed{place_and_reason(error)}") from error
+    for name, value in state.items():
         if not isinstance(value, torch.Tensor):
             raise TrainingError(
                 f"{name} of the model's state_dict() is no tensor but {type(value).__name__}, which no file of weights "

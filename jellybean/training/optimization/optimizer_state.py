@@ -53,11 +53,11 @@ def _parameters() -> list[nn.Parameter]:
 
 
 def _settings(optimizer: torch.optim.Optimizer) -> dict[str, str]:
-    """The values of the only group and the numbers of the optimizer, as text: what is compared may be of any type."""
+    """The values of the only group and of the optimizer, as text: what is compared may be of any type."""
     (group,) = optimizer.param_groups
-    numbers = {f"self.{key}": value for key, value in vars(optimizer).items() if isinstance(value, int | float)}
-    numbers = {key: value for key, value in numbers.items() if not key.startswith("self._")}
-    return {key: repr(value) for key, value in (group | numbers).items() if key != "params"}
+    of_torch = vars(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0))
+    own = {f"self.{key}": value for key, value in vars(optimizer).items() if key not in of_torch}
+    return {key: repr(value) for key, value in (group | own).items() if key != "params"}
 
 
 def _check_values(optimizer: torch.optim.Optimizer, name: str) -> None:

@@ -88,6 +88,14 @@ class OptimizerPlan:
             )
         return states / weights if weights else 0.0
 
+    def state_keys(self, name: str, dimensions: int) -> frozenset[str]:
+        """What the state of a parameter has after a step, by its name and number of dimensions."""
+        tiny = nn.Parameter(torch.ones(_SIZES[:dimensions]))
+        tiny.grad = torch.ones_like(tiny)
+        optimizer = self.made_of({self.group_of[name]: [tiny]})
+        optimizer.step()
+        return frozenset(optimizer.state[tiny])
+
     def _state_sides(self, group: int, dimensions: int) -> list[tuple[int | None, ...]]:
         """For each state tensor of a parameter: the parameter's dimension that each of its sides has, None for 1."""
         tiny = nn.Parameter(torch.ones(_SIZES[:dimensions]))

@@ -129,6 +129,11 @@ class WeightUpdates:
 
     def reduce(self, number: int, stage: StageCopy) -> None:
         """Start the sum of a stage's gradient over its copies, unless it has started."""
+        if name := stage.versions.thawed:
+            raise TrainingError(
+                f"forward lets the weight {name} take gradients (requires_grad) after it did not at first, and the "
+                "optimizer does not have it: let it take them from the start, or in a second run"
+            )
         if number not in self._pending and self._groups.copies.get(number) is not None:
             self._layouts[number] = LocalLayouts(stage.gradient, stage.versions.trained)
             stage.gradient = _filled(stage)

@@ -29,6 +29,7 @@ class WeightVersions:
         self.parameters: dict[str, nn.Parameter] = dict(module.named_parameters())
         copies = {n: masters.shorten(p) for n, p in self.parameters.items()} if masters is not None else {}
         self._masters = {name: copy for name, copy in copies.items() if copy is not None}
+        self._starting = {name for name, value in self.parameters.items() if value.requires_grad}
         self._given = {name for name, value in self.parameters.items() if not value.requires_grad}
         self._aliases: dict[int, dict[str, torch.Tensor]] = {}
         self._latest = 0
@@ -52,8 +53,14 @@ class WeightVersions:
 
     @property
     def trained(self) -> dict[str, torch.Tensor]:
-        """The exact weights that the optimizer updates."""
-        return {name: value for name, value in self.exact.items() if self.parameters[name].requires_grad}
+        """The exact weights that the optimizer updates: those that took gradients when the run began."""
+        return {name: value for name, value in self.exact.items() if name in self._starting}
+
+    @property
+    def thawed(self) -> str:
+        """The first weight that takes gradients now, and did not when the run began; empty if there is none."""
+        now = (name for name, value in self.parameters.items() if value.requires_grad and name not in self._starting)
+        return next(now, "")
 
     def restore(self, name: str, value: torch.Tensor) -> None:
         """Replace one of the newest weights."""

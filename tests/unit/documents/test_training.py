@@ -63,6 +63,8 @@ def test_one_target_may_be_a_text(tmp_path, targets):
         ("epochs: 2", "epochs: 2\nmemory: 4", "memory"),
         ("epochs: 2", "epoch: 2", "epoch"),
         ("kind: Training", "kind: Workflow", "Workflow"),
+        ("lr: 0.001", "lrr: 0.001", "unknown key 'lrr'; did you mean 'lr'?"),
+        ("batch: 64", "batch: 64\ndevice: gpu", "'gpu' is not one of auto, cpu, cuda; write auto"),
         ("lr: 0.001", "lr: fast", "6:29: optimizer.lr: 'fast' is not a finite number"),
         ("batch: 64", "batch: 64\nloss: crossentropy", "did you mean 'cross_entropy'"),
         ("batch: 64", "batch: 64\ndevices: 1000000", "at most 65536"),

@@ -14,9 +14,14 @@ from tests.support.skips import Absent, NotInstalled
 
 torch = pytest.importorskip("torch", reason=NotInstalled.TORCH)
 
+from torch.utils.checkpoint import checkpoint
+
 from jellybean.errors import JellyBeanError
 from jellybean.pipeline import profile_model, read_profile
-from jellybean.pipeline.torch_profile import _HostInstant, profile_module
+from jellybean.pipeline.torch_graph import graph_facts
+from jellybean.pipeline.torch_profile import _HostInstant, profile_module, profile_traced
+from jellybean.pipeline.torch_stages import StageChain, stage_graph
+from jellybean.pipeline.torch_trace import CallArguments
 from jellybean_solver.pipeline import TopologyLevel, partition
 
 nn = torch.nn
@@ -215,3 +220,38 @@ def test_preemptions_are_counted():
         rival.kill()
         rival.wait()
         os.sched_setaffinity(0, cores)
+
+
+class Halved(nn.Module):
+    """Its backward hook fails where its input gets no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.register_full_backward_hook(lambda _, given, coming: (given[0] * 0.5,))
+
+    def forward(self, x):
+        return torch.sin(self.layer(x))
+
+
+class Again(nn.Module):
+    """Its layer by the reentrant checkpoint, which takes no choice of leaves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return checkpoint(self.layer, x, use_reentrant=True) if torch.is_grad_enabled() else self.layer(x)
+
+
+def test_layers_are_timed_with_the_gradients_of_their_inputs() -> None:
+    profile_module(nn.Sequential(nn.Linear(8, 8), Halved(), nn.Linear(8, 3)), (torch.ones(4, 8),), runs=1)
+
+
+def test_no_gradient_stays_behind() -> None:
+    net = nn.Sequential(nn.Linear(8, 8), Again(), nn.Linear(8, 3))
+    arguments = CallArguments.of([torch.ones(4, 8)])
+    traced = stage_graph(StageChain(list(net)), arguments)
+    profile_traced(traced, graph_facts(traced, arguments.tensors), arguments.tensors, runs=1)
+    assert all(value.grad is None for value in net.parameters())

@@ -459,3 +459,118 @@ def test_a_copy_of_a_compiled_module_can_be_trained():
     optimizer.step()
     pairs = list(zip(copied.parameters(), module.parameters(), strict=True))
     assert all(one.grad is not None and not torch.equal(one, other) for one, other in pairs)
+
+
+KEEPS = """\
+import torch
+from torch import nn
+LAST = []
+class Part(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.layer, self.frozen = kind, nn.Linear(3, 3), nn.Linear(3, 3).requires_grad_(False)
+        self.generator = torch.Generator().manual_seed(1)
+    def forward(self, x):
+        if self.kind == "average":
+            with torch.no_grad():
+                self.frozen.weight.lerp_(self.layer.weight, 0.1)
+            return self.layer(x) + self.frozen(x)
+        if self.kind == "drawn":
+            return self.layer(x) + torch.randn(3, generator=self.generator)
+        if self.kind == "clamped":
+            self.layer.weight.data.clamp_(-0.1, 0.1)
+        if self.kind == "moved":
+            self.layer.weight.data.mul_(0.9)
+        return self.layer(x)
+def made(kind):
+    LAST[:] = [nn.Sequential(Part(kind), nn.Tanh(), nn.Linear(3, 1))]
+    return LAST[0]
+average, drawn, clamped, moved, plain = (lambda kind=kind: made(kind) for kind in
+    ("average", "drawn", "clamped", "moved", "plain"))
+class Table(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(5, 3, max_norm=0.1), nn.Linear(3, 5, bias=False)
+        self.head.weight = self.words.weight
+    def forward(self, x):
+        return self.head(torch.tanh(self.words(x.argmax(1))))[:, :1]
+def tied():
+    return Table()
+def norm(outputs, targets):
+    return (outputs - targets).square().mean() * (1 + LAST[0][0].layer.weight.detach().norm())
+def data():
+    torch.manual_seed(1)
+    return {"train": (torch.randn(16, 3), torch.ones(16, 1)), "test": (torch.ones(2, 3), torch.ones(2, 1))}
+"""
+TWO_COPIES, TWO_STAGES = {"replicas": 2}, {"devices": 2, "schedule": "1f1b", "microbatches": 4}
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "said"),
+    [
+        ("average", {}, "writes into the weight 0.frozen.weight, which takes no gradient.*make it a buffer"),
+        ("clamped", TWO_COPIES, "writes into the weight 0.layer.weight, so copies that run different micro-batches"),
+        ("clamped", {}, ""),
+        ("clamped", TWO_STAGES, ""),
+        ("moved", TWO_STAGES, "and a gradient needs the value from before"),
+        ("moved", {}, ""),
+        ("tied", TWO_STAGES, "writes into the weight words.weight, which several layers share"),
+        ("tied", {}, ""),
+        ("drawn", TWO_COPIES, "keeps self.generator of Part 0 in Python.*so copies that run different"),
+        ("drawn", {"recompute": True}, "keeps self.generator of Part 0 in Python.*`recompute` runs forward twice"),
+        ("plain", {"loss": "keeps.py:norm", **TWO_STAGES}, "loss: keeps.py:norm reads weights of the model"),
+        ("plain", {"loss": "keeps.py:norm"}, ""),
+        ("plain", TWO_STAGES, ""),
+    ],
+)
+def test_what_copies_and_stages_would_have_otherwise_is_refused(tmp_path, model, settings, said):
+    (tmp_path / "keeps.py").write_text(KEEPS)
+    document = document_of({"model": f"keeps.py:{model}", "data": "keeps.py:data", "loss": "mse", **settings})
+    inputs = read_inputs(document, tmp_path)
+    trials = MicrobatchTrials(inputs, document, check_inputs(inputs, document))
+    name = settings.get("schedule", "1f1b")
+    choice = ScheduleChoice(name, None, None, (), "torch.fx", {}, ScheduleCosts(), 0.0, 0.0, 0.0)
+    if not said:
+        trials.check(document, choice)
+        return
+    with pytest.raises(TrainingError, match=said):
+        trials.check(document, choice)
+
+
+def test_what_is_in_no_checkpoint_is_said(tmp_path):
+    (tmp_path / "keeps.py").write_text(KEEPS)
+    for model, said in (("drawn", "is in no checkpoint"), ("plain", "")):
+        document = document_of({"model": f"keeps.py:{model}", "data": "keeps.py:data", "loss": "mse"})
+        inputs = read_inputs(document, tmp_path)
+        note = MicrobatchTrials(inputs, document, check_inputs(inputs, document)).note
+        assert said in note
+        assert bool(note) is bool(said)
+
+
+AUXILIARY = """\
+import torch
+class Net(torch.nn.Linear):
+    def forward(self, x):
+        return (super().forward(x), super().forward(2 * x) if self.training else None)
+def net():
+    return Net(3, 1)
+def both(outputs, targets):
+    return sum((one - targets).square().mean() for one in outputs)
+def first(outputs, targets):
+    return sum((one - targets).square().mean() for one in outputs if one is not None)
+def number(outputs, targets):
+    return (outputs[0] - targets).square().mean() if outputs[1] is not None else 0.0
+def data():
+    return {"train": (torch.randn(16, 3), torch.ones(16, 1)), "test": (torch.ones(2, 3), torch.ones(2, 1))}
+"""
+
+
+@pytest.mark.parametrize(("loss", "refused"), [("both", True), ("number", True), ("first", False)])
+def test_a_loss_that_fails_on_what_evaluation_gives_is_refused(tmp_path, loss, refused):
+    (tmp_path / "auxiliary.py").write_text(AUXILIARY)
+    document = document_of({"model": "auxiliary.py:net", "data": "auxiliary.py:data", "loss": f"auxiliary.py:{loss}"})
+    if not refused:
+        check_inputs(read_inputs(document, tmp_path), document)
+        return
+    with pytest.raises(TrainingError, match="in evaluation mode, in which the test rows are measured, the loss"):
+        check_inputs(read_inputs(document, tmp_path), document)

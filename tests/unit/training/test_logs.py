@@ -93,7 +93,19 @@ def test_a_batch_of_more_rows_than_there_are():
         "batch is 2,000 and there are 1,200 training rows: each epoch is one update of them"
     )
     assert not batch_note(MicrobatchSampler(1200, 1200, 4, 1))
-    assert not batch_note(MicrobatchSampler(1200, 2000, 4, 1, period=1))
+    assert not batch_note(MicrobatchSampler(1000, 2000, 4, 1, period=1))
+
+
+def test_rows_that_make_no_update_are_counted():
+    assert not batch_note(MicrobatchSampler(20, 8, 4, 1))  # the last update has a row for each micro-batch
+    assert batch_note(MicrobatchSampler(19, 8, 4, 1)) == (
+        "3 rows of 19, others in each epoch, are left out: the last update would have fewer rows than its 4 "
+        "micro-batches; take fewer `microbatches`, or another `batch`"
+    )
+    assert batch_note(MicrobatchSampler(17, 8, 1, 2)).startswith("1 row of 17, others in each epoch, is left out")
+    assert batch_note(MicrobatchSampler(1200, 2000, 4, 1, period=1)) == (
+        "200 rows of 1,200, others in each epoch, are left out: an update takes 500, and none takes fewer"
+    )
 
 
 def test_time_left_is_of_the_last_five_epochs():

@@ -355,3 +355,59 @@ def test_micro_batches_make_the_loss_of_their_batch(
                 sums[feed.iteration] += factor * float(loss(scores[list(own)], samples.target(list(own))))
     batches = [range(5), range(5, ROWS)]
     assert sums == pytest.approx([float(loss(scores[list(own)], samples.target(list(own)))) for own in batches])
+
+
+def violated_margins(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """A mean over the rows that violate a margin: with the outputs of an untrained model, all do."""
+    losses = functional.relu((outputs * targets).sum(1) + 4.0)
+    return losses.sum() / (losses > 0).sum().clamp(min=1)
+
+
+def confident_rows(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """A mean over the rows of which the model is sure: here of all, as both classes have half of the score."""
+    losses, sure = functional.cross_entropy(outputs, targets, reduction="none"), outputs.softmax(1).amax(1) < 0.95
+    return (losses * sure).sum() / sure.sum().clamp(min=1)
+
+
+def clipped_ratio(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The mean, but for batches of large outputs."""
+    return functional.mse_loss(outputs, targets) / outputs.abs().mean().clamp(min=2.0)
+
+
+@pytest.mark.parametrize(
+    ("loss", "samples"), [(violated_margins, numbers()), (confident_rows, classes()), (clipped_ratio, numbers())]
+)
+def test_a_loss_is_split_on_other_outputs_too(loss: Callable[[Any, Any], Any], samples: Samples) -> None:
+    with pytest.raises(TrainingError, match="is over the batch, no mean over its rows"):
+        judged(loss, samples)
+
+
+class Centres(nn.Module):
+    """A loss with trained centres of classes. `frozen`: with constant ones."""
+
+    def __init__(self, *, frozen: bool = False) -> None:
+        super().__init__()
+        self.centres = nn.Parameter(torch.zeros(2, 2), requires_grad=not frozen)
+
+    def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (outputs - self.centres[targets]).square().mean()
+
+
+SCALE = torch.ones((), requires_grad=True)
+
+
+def scaled(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(outputs, targets) * SCALE
+
+
+def test_weights_of_a_loss_are_told() -> None:
+    said = "computes with weights of its own"
+    assert f"{said} (of [2, 2]), which are not trained" in judged(Centres(), classes()).warning
+    assert f"{said} (of []), which are not trained" in judged(scaled, classes()).warning
+    assert said not in judged(Centres(frozen=True), classes()).warning
+    module = nn.Linear(3, 2)
+
+    def decayed(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(outputs, targets) + 0.1 * module.weight.square().sum()
+
+    assert said not in judged(decayed, classes(), module).warning

@@ -95,6 +95,7 @@ def test_a_tied_weight_is_in_one_group_under_all_its_names():
         ({"name": "lbfgs"}, "LBFGS cannot be used: it evaluates the loss several times"),
         ({"name": "SparseAdam"}, "sparse gradients"),
         ({"name": "adamm"}, "torch.optim has no adamm: did you mean 'Adam'"),
+        ({"name": "adamww"}, "torch.optim has no adamww: did you mean 'AdamW'"),
         ({"name": "adam", "momentum": 0.9}, "Adam has no argument 'momentum'; it has lr, betas"),
         ({"name": "rmsprop", "alhpa": 0.9}, "RMSprop has no argument 'alhpa'; did you mean 'alpha'"),
         ({"name": "rprop", "weight_decay": 0.1}, "Rprop has no argument 'weight_decay'"),

@@ -64,6 +64,14 @@ class Remembers(Lion):
         super().step()
         self.done += 1
 
+class Hides(Lion):
+    def __init__(self, weights, **options):
+        super().__init__(weights, **options)
+        self._memory = {"done": 0}
+    def step(self, closure=None):
+        super().step()
+        self._memory["done"] += 1
+
 class Lists(Lion):
     def step(self, closure=None):
         super().step()
@@ -157,6 +165,7 @@ def test_its_groups_may_have_keys_that_are_no_arguments(folder: Path) -> None:
         ("Breaks", r"Breaks cannot make a step, which gets no closure at .*rules.py:\d+: only on a GPU"),
         ("Counts", "Counts keeps 'done' in its parameter group or in itself"),
         ("Remembers", "Remembers keeps 'self.done' in its parameter group or in itself"),
+        ("Hides", "Hides keeps 'self._memory' in its parameter group or in itself"),
         ("Lists", "Lists has the state 'history', a list, and checkpoints hold tensors and numbers"),
         ("Normed", "Normed steps a parameter in another way where there are others"),
     ],

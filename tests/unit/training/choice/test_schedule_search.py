@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
 
-from jellybean.cli.training.run import notes_on_devices, with_processes
+from jellybean.cli.training.run import note_of_finished, notes_on_devices, with_processes
 from jellybean.documents import OptimizerSpec, TrainingDocument
+from jellybean.documents.training import EarlyStopSpec
 from jellybean.errors import DocumentError
 from jellybean.pipeline import TorchProfile
 from jellybean.training import Candidate, LinkSpeed, MeasuredCosts, enumerate_candidates
 from jellybean.training.choice.compression import compressions
 from jellybean.training.choice.costs import Prices, schedule_costs
-from jellybean.training.choice.decide import Predictor, fitting_together
+from jellybean.training.choice.decide import Predictor, _listed, fitting_together
 from jellybean.training.choice.profiles import SizedProfiles
 from jellybean.training.choice.report import choice_note
 from jellybean.training.choice.search import Search, SearchLimits
@@ -152,7 +154,7 @@ class TestSearch:
 
     def test_one_candidate_is_no_plural(self):
         made = search({self.FAST: 1.0})
-        assert choice_note(made, made.best, 2) == "1f1b is fastest: 1.00 s a batch (1 candidate, 1 of them tried)"
+        assert choice_note(made, made.best, 2) == "1f1b is fastest: 1.00 s a batch (the only candidate)"
 
     @pytest.mark.parametrize("seed", range(examples(20)))
     def test_the_argmin_where_processes_share_cores(self, seed):
@@ -360,3 +362,35 @@ def test_devices_that_wait_or_have_nothing_to_plan_are_named():
     assert notes_on_devices(document(devices=2, microbatches=4)) == []
     assert "--set microbatches=4" in notes_on_devices(document(devices=2))[0]
     assert "nothing to plan" in notes_on_devices(document(objective="dapple"))[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "history", "said"),
+    [
+        ({"epochs": 2}, [{"loss": 1.0}, {"loss": 0.5}], "is after epoch 2, and the document asks for 2 epochs"),
+        ({"epochs": 1}, [{"loss": 1.0}, {"loss": 0.5}], "--set epochs=3 goes on; --fresh starts over"),
+        (
+            {"epochs": 9, "early_stop": EarlyStopSpec(metric="loss", patience=1)},
+            [{"loss": 1.0}, {"loss": 2.0}],
+            "and stopped after epoch 2: loss has not improved",
+        ),
+        ({"epochs": 9, "early_stop": EarlyStopSpec(metric="loss", patience=2)}, [{"loss": 1.0}, {"loss": 2.0}], ""),
+        ({"epochs": 3}, [{"loss": 1.0}, {"loss": 0.5}], ""),
+        ({"epochs": 3}, [], ""),
+    ],
+)
+def test_a_run_with_nothing_left_says_so_before_it_tries_the_model(tmp_path, settings, history, said):
+    if history:
+        folder = tmp_path / "training" / "checkpoints" / f"epoch-{len(history)}"
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text(json.dumps({"history": history}))
+    note = note_of_finished(document(**settings), tmp_path)
+    assert said in note
+    assert bool(note) is bool(said)
+
+
+def test_reasons_that_are_alike_are_listed_once():
+    assert list(_listed({"gpipe": "gpipe: too few", "1f1b": "too few", "naive": "other"})) == [
+        "  - gpipe, 1f1b: too few",
+        "  - naive: other",
+    ]
