@@ -115,5 +115,9 @@ def write_file(path: Path, content: str | bytes, root: Path | None = None) -> No
                 os.fchmod(number, stat.S_IMODE(path.stat().st_mode))
             file.write(content.encode() if isinstance(content, str) else content)
         partial.replace(path)
+    except OSError as error:
+        if error.filename == str(partial):  # a name that says nothing
+            error.filename = str(path)
+        raise
     finally:
         partial.unlink(missing_ok=True)
