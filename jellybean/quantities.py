@@ -96,7 +96,7 @@ DURATION = QuantityKind(
     ("us", "ms", "s"),
 )
 SIZE = QuantityKind(
-    "size", {**_SIZES, **_DECIMAL_SIZES}, "KiB", "794 KiB", tuple(_SIZES), ("B", "KiB", "MiB", "GiB"), most=1e18
+    "size", {**_SIZES, **_DECIMAL_SIZES}, "KiB", "794 KiB", tuple(_SIZES), ("B", "KiB", "MiB", "GiB"), 0.0, 1e18
 )
 BANDWIDTH = QuantityKind(
     "bandwidth",
