@@ -138,7 +138,7 @@ PRICE_OF_TIME_PATTERN = (
     rf"^\s*(?:{_NUMBER})\s*{PRICE_PER_H.unit_pattern}\s+per\s+(?:{_NUMBER})?\s*{DURATION.unit_pattern}\s*$"
 )
 _PRICE_OF_TIME_HINT = "write for example 0.02 USD/h per 10 ms"
-PERCENT = QuantityKind("percentage", {"%": 0.01}, "%", "3 %", ("%",), ("%",))
+PERCENT = QuantityKind("percentage", {"%": 0.01}, "%", "3 %", ("%",), ("%",), 0.0)
 # Used to recognise a unit of the wrong kind. Without PRICE: "USD" alone more often means a price per hour or GiB.
 WITH_DISTINCT_UNITS = (DURATION, SIZE, BANDWIDTH, RATE, PRICE_PER_H, PRICE_PER_GIB, PERCENT)
 
