@@ -45,7 +45,8 @@ class QuantityKind:
     """A kind of quantity, for example a duration. `units` maps each unit to its factor to the unit used in code.
 
     `zero` is the unit in which 0 is written, `display` are the units that `format_quantity` chooses from, ascending,
-    and `suggested` the units offered in the error message for a number without a unit.
+    and `suggested` the units offered in the error message for a number without a unit. `least`, `most`: in the unit
+    used in code, beyond which a value other than 0 is a mistake, and programs of planning fail.
     """
 
     name: str
@@ -54,6 +55,8 @@ class QuantityKind:
     example: str
     display: tuple[str, ...]
     suggested: tuple[str, ...]
+    least: float = 1e-12
+    most: float = 1e15
 
     @property
     def pattern(self) -> str:
@@ -92,7 +95,9 @@ DURATION = QuantityKind(
     ("ns", "us", "ms", "s", "min", "h"),
     ("us", "ms", "s"),
 )
-SIZE = QuantityKind("size", {**_SIZES, **_DECIMAL_SIZES}, "KiB", "794 KiB", tuple(_SIZES), ("B", "KiB", "MiB", "GiB"))
+SIZE = QuantityKind(
+    "size", {**_SIZES, **_DECIMAL_SIZES}, "KiB", "794 KiB", tuple(_SIZES), ("B", "KiB", "MiB", "GiB"), 0.0, 1e18
+)
 BANDWIDTH = QuantityKind(
     "bandwidth",
     {**_BITS, **{f"{unit}/s": factor for unit, factor in {**_SIZES, **_DECIMAL_SIZES}.items()}},
@@ -100,6 +105,7 @@ BANDWIDTH = QuantityKind(
     "100 Mbit/s",
     ("bit/s", "kbit/s", "Mbit/s", "Gbit/s"),
     ("kbit/s", "Mbit/s", "MB/s"),
+    most=1e18,
 )
 RATE = QuantityKind(
     "rate",
@@ -108,6 +114,7 @@ RATE = QuantityKind(
     "40/s",
     ("/d", "/h", "/min", "/s"),
     ("/s", "/min", "/h"),
+    least=1e-9,
 )
 PRICE = QuantityKind("price", {"USD": 1.0}, "USD", "0.02 USD", ("USD",), ("USD",))
 PRICE_PER_H = QuantityKind(
@@ -131,7 +138,7 @@ PRICE_OF_TIME_PATTERN = (
     rf"^\s*(?:{_NUMBER})\s*{PRICE_PER_H.unit_pattern}\s+per\s+(?:{_NUMBER})?\s*{DURATION.unit_pattern}\s*$"
 )
 _PRICE_OF_TIME_HINT = "write for example 0.02 USD/h per 10 ms"
-PERCENT = QuantityKind("percentage", {"%": 0.01}, "%", "3 %", ("%",), ("%",))
+PERCENT = QuantityKind("percentage", {"%": 0.01}, "%", "3 %", ("%",), ("%",), 0.0)
 # Used to recognise a unit of the wrong kind. Without PRICE: "USD" alone more often means a price per hour or GiB.
 WITH_DISTINCT_UNITS = (DURATION, SIZE, BANDWIDTH, RATE, PRICE_PER_H, PRICE_PER_GIB, PERCENT)
 
@@ -162,7 +169,7 @@ def parse_quantity(kind: QuantityKind, value: object) -> float:
         hint = _unit_hint(kind, number, unit)
         raise InvalidValueError(f"{quoted(value)} does not have the unit of a {kind.name}", hint)
     converted = float(sign + number) * kind.units[unit]
-    if not converted and number.lower().partition("e")[0].strip("0."):
+    if (abs(converted) < kind.least or not converted) and number.lower().partition("e")[0].strip("0."):
         raise InvalidValueError(f"{quoted(value)} is too small", f"write for example {kind.example}")
     return _checked(kind, value, converted)
 
@@ -335,7 +342,7 @@ def _finite_text(kind: QuantityKind, value: float) -> str:
 
 
 def _checked(kind: QuantityKind, text: str, value: float) -> float:
-    if not math.isfinite(value):
+    if not abs(value) <= kind.most:
         raise InvalidValueError(f"{quoted(text)} is too large", f"write for example {kind.example}")
     if value < 0 or math.copysign(1.0, value) < 0:
         raise InvalidValueError(

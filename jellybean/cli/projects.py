@@ -164,3 +164,14 @@ def require_servable(project: AnyProject) -> None:
     parts = {part.directory: name for name, part in written_projects(project).items()}
     for directory, reason in unservable_reasons(project).items():
         raise JellyBeanError(f"{parts.get(directory, directory)}: {reason}")
+
+
+@contextmanager
+def recorded_if_possible(what: str) -> Iterator[None]:
+    """Record a result that may have taken long: where it cannot be, that is told, and the result is printed."""
+    from jellybean.report.store import StoreError
+
+    try:
+        yield
+    except StoreError as error:
+        warn(f"{what} is not recorded, and no report has it: {error}")

@@ -26,6 +26,8 @@ from jellybean_solver import JellyBeanError
 SCHEMA_VERSION = 1
 LOCK_TIMEOUT_S = 10.0
 SAME_RATE = 0.01
+# What SQLite calls a disk on which it can make no file.
+_NO_WRITE = ("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_IOERR", "SQLITE_FULL", "SQLITE_PERM")
 _NO_RECORD = "{}"
 STORE_FILE = Path(STATE_FOLDER) / "report.db"
 
@@ -273,10 +275,26 @@ class Store:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        with _explained(self.path), closing(self._connect()) as connection:
-            self._migrate(connection)
+        with _explained(self.path), closing(self._connect_to_read()) as connection:
             connection.execute("BEGIN")
             yield connection
+
+    def _connect_to_read(self) -> sqlite3.Connection:
+        """A connection for questions, also on a disk that is full or read-only, where SQLite writes nothing beside."""
+        log = self.path.with_name(f"{self.path.name}-wal")
+        has_log = log.is_file() and log.stat().st_size > 0
+        try:
+            connection = self._connect()
+        except sqlite3.OperationalError as error:
+            if has_log or not error.sqlite_errorname.startswith(_NO_WRITE):
+                raise  # what the log has would be left out
+            connection = sqlite3.connect(f"{self.path.absolute().as_uri()}?immutable=1", uri=True, isolation_level=None)
+        try:
+            self._migrate(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _connect(self) -> sqlite3.Connection:
         if self.path.parent.name == STATE_FOLDER:

@@ -106,5 +106,6 @@ def _names_of_files(body: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _is_file_name(name: Any) -> bool:
-    """True for text that names a file in a folder, and none elsewhere."""
-    return isinstance(name, str) and _FILE_NAME.fullmatch(name) is not None and name not in (".", "..")
+    """True for text that names a file in a folder, and none elsewhere. A site's worker has its site before it."""
+    parts = name.split(WORKFLOW_SEPARATOR) if isinstance(name, str) else [""]
+    return all(_FILE_NAME.fullmatch(part) is not None and part not in (".", "..") for part in parts)

@@ -172,8 +172,6 @@ def _wide_tiff(path: Path, generator: Generator) -> MadeInput:
         or (dtype == np.uint32 and order == ">")
     )
     expected = None if lacks else pixels[None] if channels == 3 else pixels[None, ..., 0]
-    if expected is not None and dtype == np.int16:
-        expected = expected.astype(np.int32)
     return MadeInput(f"tiff {order}{dtype.name} {pixels.shape}", f"{path}.tif".replace(path.name, path.stem), expected)
 
 

@@ -102,7 +102,7 @@ def test_shares_and_percentages() -> None:
             quantities.parse_percent(bad)
 
 
-magnitudes = st.floats(min_value=0, max_value=1e15, allow_subnormal=False).filter(lambda x: x == 0 or x > 1e-12)
+magnitudes = st.floats(min_value=0, max_value=1e15, allow_subnormal=False).filter(lambda x: x == 0 or x > 1e-9)
 
 
 @given(st.sampled_from(quantities.WITH_DISTINCT_UNITS), magnitudes)
@@ -188,3 +188,12 @@ def test_a_share_as_text_is_not_taken_for_a_hundredth_of_it(text: str) -> None:
     with pytest.raises(quantities.InvalidValueError) as raised:
         quantities.parse_fraction(text)
     assert raised.value.hint == f"write {text.strip()} without quotes, or {text.strip()} %"
+
+
+@pytest.mark.parametrize("kind", quantities.WITH_DISTINCT_UNITS, ids=lambda kind: kind.name)
+def test_values_that_no_plan_could_be_made_for_are_refused(kind: quantities.QuantityKind) -> None:
+    unit = next(unit for unit, factor in kind.units.items() if factor >= 1 or kind is quantities.PERCENT)
+    for number, reason in (("1e300", "is too large"), ("1e-400", "is too small")):
+        with pytest.raises(InvalidValueError, match=reason):
+            parse_quantity(kind, f"{number} {unit}" if unit[0] != "/" else f"{number}{unit}")
+    assert parse_quantity(kind, f"0 {unit}" if unit[0] != "/" else f"0{unit}") == 0.0

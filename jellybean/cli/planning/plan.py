@@ -32,7 +32,7 @@ from jellybean.cli.planning.plan_latency import latency_lines
 from jellybean.cli.planning.plan_output import PlanOutput, refuse
 from jellybean.cli.planning.rate_scale import with_scaled_rates
 from jellybean.cli.planning.replan import horizon_hours, run_replan
-from jellybean.cli.projects import open_any_project, planned_options
+from jellybean.cli.projects import open_any_project, planned_options, recorded_if_possible
 from jellybean.cli.times import SimulationLimit, TimeLimit, command_limit, seconds_within
 from jellybean.display import formats
 from jellybean.errors import OutOfTimeError
@@ -156,7 +156,8 @@ def simulate(
     ended = record.get("ended_by_time_limit", "")
     is_shared = math.isclose(rate_scale, 1.0) and seed == 0 and duration is None and not ended
     if is_shared and to_document(current)["hash"] == current_hash(directory):
-        record_prediction(directory, current, record)
+        with recorded_if_possible("this prediction"):
+            record_prediction(directory, current, record)
     if json:
         print_json(record)
     else:

@@ -13,7 +13,7 @@ from jellybean.bench.load_settings import DURATION_S
 from jellybean.bench.result import BenchResult
 from jellybean.bench.together import bench_together
 from jellybean.cli.console import progress, warn
-from jellybean.cli.projects import options_of_plan
+from jellybean.cli.projects import options_of_plan, recorded_if_possible
 from jellybean.cli.serving.gateway_options import unknown_workflow
 from jellybean.cli.times import command_limit
 from jellybean.documents import MultiWorkflowProject, Project, load_any_project
@@ -95,7 +95,8 @@ def measure_workflows(
         raise ServingError("another plan took over before the measurement began; nothing was stored: measure again")
     for result in found:
         if not result.ended_by_time_limit:
-            record_measurement(directory, document, result.to_dict())
+            with recorded_if_possible("this measurement"):
+                record_measurement(directory, document, result.to_dict())
         for caveat in (*result.caveats, *cut_short_notes(result, duration_s, saturate=saturate)):
             warn(f"{result.workflow}: {caveat}")
     return found

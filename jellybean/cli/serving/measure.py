@@ -24,7 +24,7 @@ from jellybean.cli.current_plan import load_current_plan
 from jellybean.cli.documents import check_project
 from jellybean.cli.exit_status import EXIT_MISSED, EXIT_OVERLOAD
 from jellybean.cli.init import Example, copy_example
-from jellybean.cli.projects import open_project, options_of_plan
+from jellybean.cli.projects import open_project, options_of_plan, recorded_if_possible
 from jellybean.cli.serving.accounts.cost import LedgerAt
 from jellybean.cli.serving.accounts.drift import show_drift
 from jellybean.cli.serving.accounts.ledger_source import open_ledger_source
@@ -374,7 +374,8 @@ def measure(
     if result.plan != document["hash"]:
         raise ServingError("another plan took over before the measurement began; nothing was stored: measure again")
     if not result.ended_by_time_limit:
-        record_measurement(directory, document, result.to_dict())
+        with recorded_if_possible("this measurement"):
+            record_measurement(directory, document, result.to_dict())
     for caveat in (*result.caveats, *cut_short_notes(result, duration_s, saturate=saturate)):
         warn(caveat)
     return result

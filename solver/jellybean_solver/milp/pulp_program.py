@@ -120,4 +120,9 @@ class _Highs(pulp.HiGHS):  # type: ignore[misc]
             if lp.solverModel.getModelStatus() != highspy.HighsModelStatus.kSolutionLimit:
                 raise
             return pulp.LpStatusNotSolved, pulp.LpSolutionIntegerFeasible
+        except IndexError as error:  # HiGHS has taken none of the program's rows
+            raise SolverError(
+                "HiGHS does not take the numbers of this problem: a price, time, size or rate is so large or so small "
+                "that it must be a mistake; check its unit"
+            ) from error
         return found

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -167,6 +169,7 @@ def test_a_folder_in_the_way_says_what_to_do(store: Store) -> None:
 
 _WRITER = """
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from jellybean.report.store import Store
@@ -279,3 +282,29 @@ def test_rows_of_several_stores_are_in_the_order_of_their_times_each_once(tmp_pa
     newest = both.latest(plan_hash)
     assert newest is not None
     assert newest.planning.record == {"solve_s": 0.1}
+
+
+@pytest.mark.parametrize("beside", ["-shm", "-wal"])
+def test_where_nothing_can_be_written_beside_it_a_store_is_read(store: Store, beside: str) -> None:
+    """As on a disk that is full or read-only, which root can make by a folder of the name that SQLite wants."""
+    plan_hash = _filled(store)
+    store.path.with_name(f"{store.path.name}{beside}").mkdir()
+    assert [row.plan_hash for row in store.history()] == [plan_hash]
+    with pytest.raises(StoreError):
+        store.add_prediction(plan_hash, {})
+
+
+def test_a_log_that_is_not_in_the_file_yet_is_not_left_out(store: Store, tmp_path: Path) -> None:
+    _filled(store)
+    with closing(sqlite3.connect(store.path)) as open_one:  # whose end would move the log into the file
+        open_one.execute("SELECT 1 FROM plans").fetchall()
+        store.add_measurement(store.latest().plan_hash, {"accuracy": 1.0})
+        copy = Store(tmp_path / "copy.db")
+        for ending in ("", "-wal"):
+            shutil.copy(f"{store.path}{ending}", f"{copy.path}{ending}")
+    assert Path(f"{copy.path}-wal").stat().st_size > 0
+    Path(f"{copy.path}-shm").mkdir()
+    try:
+        assert [row.kind for row in copy.history()] == ["plan", "bench"]
+    except StoreError as error:
+        assert "unable to open" in str(error)
