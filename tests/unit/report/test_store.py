@@ -5,6 +5,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +45,25 @@ def test_latest_is_the_newest_of_each_kind(store: Store) -> None:
     assert found.saturate is not None
     assert found.saturate.record == {"highest_rate_per_s": 20.0}
     assert [row.kind for row in store.history()] == ["plan", *("prediction", "bench") * 2, "saturate"]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "CREATE TRIGGER foreign_1 AFTER INSERT ON plannings BEGIN DELETE FROM sqlite_sequence; END",
+        "CREATE VIEW foreign_1 AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n",
+        "CREATE INDEX foreign_1 ON plannings (hex(record))",
+        "CREATE TABLE foreign_1 (x CHECK (length(hex(zeroblob(900000000))) > 0))",
+    ],
+)
+def test_a_store_from_elsewhere_has_nothing_that_runs(store: Store, made: str) -> None:
+    """A trigger may run without end at the first plan that is written."""
+    plan_hash = _filled(store)
+    with closing(sqlite3.connect(store.path)) as connection:
+        connection.execute(made)
+    for use in (store.latest, lambda: store.add_prediction(plan_hash, {})):
+        with pytest.raises(StoreError, match=r"has what no report store has: 'foreign_1'\. Move it away"):
+            use()
 
 
 def test_newest_does_not_depend_on_the_clock(tmp_path: Path) -> None:
