@@ -29,7 +29,7 @@ from jellybean.ledger.lines import Interval, interval, latencies
 from jellybean.ledger.reading_document import reading_from_text, reading_to_text
 from jellybean.ledger.readings import Reading
 from jellybean.ledger.views import add_missing_views
-from jellybean.write_ahead_log import OpenFile, Place, use_write_ahead_log
+from jellybean.write_ahead_log import OpenFile, Place, require_no_triggers, use_write_ahead_log
 from jellybean_agent import full_disk_text
 from jellybean_protos.extras import install_command
 
@@ -327,6 +327,7 @@ def _engine(url: str) -> Engine:
         connection.isolation_level = None  # sqlite3 would begin a transaction at its first change, after what it read
         try:
             use_write_ahead_log(connection, _LOCK_TIMEOUT_S)
+            require_no_triggers(connection)
         except BaseException:  # older SQLAlchemy leaves a connection open of which a listener fails
             connection.close()
             raise

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -309,9 +310,17 @@ class Store:
         return connection
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
-        """Create the tables if they do not exist. The write lock serialises concurrent first uses."""
-        if _version(connection) == SCHEMA_VERSION:
-            return
+        """Create the tables if they do not exist. The write lock serialises concurrent first uses.
+
+        StoreError for a file with anything else: triggers and views of a file from elsewhere may run without end.
+        """
+        if _version(connection) != SCHEMA_VERSION:
+            self._create_tables(connection)
+        if foreign := _schema(connection) - _own_schema():
+            names = ", ".join(sorted(ascii(name) for _, name, _ in foreign))
+            raise StoreError(f"{self.path} has what no report store has: {names}. Move it away to start a new history.")
+
+    def _create_tables(self, connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
         version = _version(connection)
         if version > SCHEMA_VERSION:
@@ -320,10 +329,7 @@ class Store:
                 "or move the file away to start a new history"
             )
         if version == 0:
-            script = _TABLES
-            for table in ("plans", "plannings", "predictions", "measurements"):
-                script += "".join(_APPEND_ONLY.format(table=table, verb=verb) for verb in ("UPDATE", "DELETE"))
-            for statement in _statements(script):
+            for statement in _creating_statements():
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.execute("COMMIT")
@@ -355,6 +361,28 @@ def _row(values: tuple[RowKind, str, str, float]) -> StoreRow:
 
 def _version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _creating_statements() -> Iterator[str]:
+    """What makes the tables of a new file."""
+    script = _TABLES
+    for table in ("plans", "plannings", "predictions", "measurements"):
+        script += "".join(_APPEND_ONLY.format(table=table, verb=verb) for verb in ("UPDATE", "DELETE"))
+    return _statements(script)
+
+
+def _schema(connection: sqlite3.Connection) -> frozenset[tuple[str, str, str]]:
+    """Kind, name and definition of each table, index, view and trigger of a file, but SQLite's own."""
+    rows = connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite!_%' ESCAPE '!'")
+    return frozenset((str(kind), str(name), str(sql)) for kind, name, sql in rows)
+
+
+@cache
+def _own_schema() -> frozenset[tuple[str, str, str]]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        for statement in _creating_statements():
+            connection.execute(statement)
+        return _schema(connection)
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -342,7 +342,8 @@ class Client:
     def _ended_reason(self) -> str:
         """What is said of a gateway that does not answer or went away during a call, with the next step."""
         if self._directory is None:
-            return f"no gateway answers at {self.address}: it is not up, or has just ended: look after it, then repeat this"
+            reason = "it is not up, or has just ended: look after it, then repeat this"
+            return f"no gateway answers at {self.address}: {reason}"
         log = self._directory / STATE_FOLDER / "logs" / f"{GATEWAY_NAME}.log"
         ended = "the gateway does not answer: it has ended, and its run starts it again in seconds"
         return f"{ended}: repeat this; why it ended is in {log}"

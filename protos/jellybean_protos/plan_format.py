@@ -99,7 +99,6 @@ def body_of(document: Any, reader: str) -> dict[str, Any]:
 
 def _names_of_files(body: Mapping[str, Any]) -> Iterator[Any]:
     """The names of a plan after which logs, certificates, spools and folders are named."""
-    yield body["name"]
     yield from body["tiers"]
     yield from (worker["name"] for worker in body["workers"])
     yield from (workflow["name"] for workflow in body.get("workflows", ()))

@@ -23,7 +23,7 @@ from typing import NamedTuple, Self, TypeVar
 import grpc
 
 from jellybean.ledger.readings import Moment
-from jellybean.write_ahead_log import OpenFile, Place, use_write_ahead_log
+from jellybean.write_ahead_log import OpenFile, Place, require_no_triggers, use_write_ahead_log
 from jellybean_agent import StatusError, describe_error, fits_share, full_disk_text
 
 LOG = logging.getLogger("jellybean.gateway")
@@ -386,6 +386,7 @@ def _open(path: Path) -> sqlite3.Connection:
 def _prepare(database: sqlite3.Connection) -> None:
     """Set what every connection needs, and add the tables and columns that are missing."""
     use_write_ahead_log(database, _LOCK_TIMEOUT_S)
+    require_no_triggers(database)
     database.executescript(_TABLES)
     database.execute(_HELD_BACK)
     for table in ("requests", "answers"):  # a file of an older version

@@ -158,7 +158,7 @@ def test_no_data_file_of_a_model_is_a_pipe(project: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["up", "--detach"], ["certs"]])
-@pytest.mark.parametrize("named", ["box-1", "edge", "scales"])
+@pytest.mark.parametrize("named", ["box-1", "edge", "server-1"])
 @pytest.mark.parametrize("name", ["../../../owned", "PROJECT/../owned", "..", "", "a\0b"])
 def test_no_name_in_a_plan_leads_out_of_the_project(
     project: Path, victim: Path, named: str, name: str, command: Sequence[str]

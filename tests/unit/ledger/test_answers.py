@@ -64,6 +64,19 @@ def test_only_the_last_answers_wait_and_labelled_ones_stay(ledger: Ledger) -> No
     assert label_answer(ledger, AnswerName("flow", "8"), judge, 2.0) == 1.0
 
 
+def test_a_ledger_from_elsewhere_has_no_triggers(tmp_path: Path) -> None:
+    path = str(tmp_path / "ledger.db")
+    ledger = Ledger(path)
+    keep_answers(ledger, [answer("1")], 1.0)
+    with ledger.changing() as connection:
+        connection.execute(text("CREATE TRIGGER forged AFTER INSERT ON ledger_answers BEGIN SELECT 1; END"))
+    ledger.close()
+    ledger = Ledger(path)
+    with pytest.raises(LedgerError, match="it has a trigger 'forged', as no file of JellyBean"):
+        keep_answers(ledger, [answer("2")], 1.0)
+    ledger.close()
+
+
 def test_a_ledger_of_an_earlier_version_gets_the_index(tmp_path: Path) -> None:
     path = str(tmp_path / "ledger.db")
     ledger = Ledger(path)

@@ -48,6 +48,25 @@ def test_latest_is_the_newest_of_each_kind(store: Store) -> None:
     assert [row.kind for row in store.history()] == ["plan", *("prediction", "bench") * 2, "saturate"]
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        "CREATE TRIGGER foreign_1 AFTER INSERT ON plannings BEGIN DELETE FROM sqlite_sequence; END",
+        "CREATE VIEW foreign_1 AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n",
+        "CREATE INDEX foreign_1 ON plannings (hex(record))",
+        "CREATE TABLE foreign_1 (x CHECK (length(hex(zeroblob(900000000))) > 0))",
+    ],
+)
+def test_a_store_from_elsewhere_has_nothing_that_runs(store: Store, made: str) -> None:
+    """A trigger may run without end at the first plan that is written."""
+    plan_hash = _filled(store)
+    with closing(sqlite3.connect(store.path)) as connection:
+        connection.execute(made)
+    for use in (store.latest, lambda: store.add_prediction(plan_hash, {})):
+        with pytest.raises(StoreError, match=r"has what no report store has: 'foreign_1'\. Move it away"):
+            use()
+
+
 def test_newest_does_not_depend_on_the_clock(tmp_path: Path) -> None:
     ticks = iter((50.0, 50.0, 40.0, 30.0))
     store = Store(tmp_path / "report.db", clock=lambda: next(ticks))

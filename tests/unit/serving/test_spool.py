@@ -56,6 +56,14 @@ def test_the_age_of_the_oldest_request_ends_with_its_answer(tmp_path: Path) -> N
     spool.close()
 
 
+def test_a_spool_from_elsewhere_has_no_triggers(tmp_path: Path) -> None:
+    Spool.open(tmp_path / "spool.db", 1000).close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "spool.db")) as database:
+        database.execute("CREATE TRIGGER forged AFTER INSERT ON answers BEGIN DELETE FROM requests; END")
+    with pytest.raises(StatusError, match="it has a trigger 'forged', as no file of JellyBean"):
+        Spool.open(tmp_path / "spool.db", 1000)
+
+
 def test_once_by_id_and_in_order(tmp_path: Path) -> None:
     async def test(spool: Spool) -> None:
         assert [await spool.put(name, name.encode()) for name in ("b", "a", "b")] == [True, True, False]
