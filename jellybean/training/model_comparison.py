@@ -76,6 +76,7 @@ def compare_update(module: nn.Module, stages: ComparedStages, rows: ComparedRows
 
     The module is afterwards as it was. TrainingError if the module cannot be run on these rows.
     """
+    module.zero_grad()  # a loss that reads the model's weights gets gradients to them in trials of copies, too
     state = ModuleState(module)
     try:
         expected, changes = _expected(module, stages, rows)

@@ -244,6 +244,20 @@ def test_hooks_run(register):
     assert _compared(_chain(Block(), hooked, Block())).difference == ""
 
 
+def test_gradients_that_trials_left_are_no_difference(monkeypatch):
+    def compared_with_gradients(module, stages, rows):
+        for value in module.parameters():
+            value.grad = torch.ones_like(value)
+        return of_package(module, stages, rows)
+
+    of_package = compare_update
+    torch.manual_seed(0)
+    module = _chain(Block(), Block())
+    monkeypatch.setitem(_compared.__globals__, "compare_update", compared_with_gradients)
+    assert _compared(module) == Comparison()
+    assert all(value.grad is None for value in module.parameters())
+
+
 @pytest.mark.parametrize(
     "settings", [{"settings": StageSettings()}, {"schedule": "zb-h1"}], ids=["weight versions", "split backward"]
 )
