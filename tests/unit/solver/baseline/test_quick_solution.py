@@ -17,13 +17,18 @@ from jellybean_solver import (
     OutOfTimeError,
     Pool,
     Problem,
+    Sharing,
     Slo,
     combine_workflows,
     evaluate,
+    losses,
+    plan_after,
     quick_solution,
     solve,
 )
 from jellybean_solver.mixture.ways import all_ways
+from jellybean_solver.planning.mixed import plan_with_spare_workers
+from tests import plan_check
 from tests.support.small_problems import operator, problem, variant
 
 
@@ -119,3 +124,25 @@ def test_a_tight_accuracy_of_many_operators_lists_few_selections() -> None:
     )
     ways = all_ways(Network(case), 100.0 * 0.99**12 - 1e-9)
     assert {way.variants for way in ways} == {("v0",) * 12}
+
+
+@pytest.mark.parametrize("sharing", Sharing)
+@pytest.mark.parametrize("others", [(), (LossKind.LINK,)])
+def test_a_worker_to_spare_in_each_group_survives_the_loss_of_any_one(
+    sharing: Sharing, others: tuple[LossKind, ...]
+) -> None:
+    case = losses_problem(slo=Slo(accuracy=88.0, survives=(LossKind.WORKER, *others)))
+    case = replace(case, pools=tuple(replace(pool, sharing=sharing) for pool in case.pools))
+    plan = plan_with_spare_workers(case, gap=0.1, limit=Clock())
+    assert plan is not None
+    assert evaluate(case, plan).complaints == ()
+    for loss in losses(plan, case.slo.survives):
+        left = plan_after(case, plan, loss)
+        assert left is not None
+        assert plan_check.complaints(case, left) == []
+
+
+def test_there_is_no_plan_with_workers_to_spare_where_a_pool_has_one_worker() -> None:
+    case = losses_problem()
+    alone = replace(case, pools=tuple(replace(pool, count=1) for pool in case.pools))
+    assert plan_with_spare_workers(alone, gap=0.1, limit=Clock()) is None
