@@ -19,6 +19,7 @@ from jellybean_solver import (
     Problem,
     Sharing,
     Slo,
+    Termination,
     combine_workflows,
     evaluate,
     losses,
@@ -74,6 +75,13 @@ def test_a_quick_plan_of_few_variants_and_pools_where_plans_mix_or_survive_losse
         assert proof.objective <= optimum.objective + 1e-6 <= proof.bound + 1e-3
     else:
         assert proof.bound <= optimum.objective * (1 + 1e-9) <= proof.objective * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("ended", [Termination.GAP, Termination.TIME_LIMIT])
+def test_the_certificate_of_a_quick_plan_says_why_the_search_found_none(ended: Termination) -> None:
+    solution = quick_solution(losses_problem(), Clock(), ended=ended)
+    assert solution is not None and solution.certificate is not None
+    assert solution.certificate.termination == ended
 
 
 def test_there_is_no_quick_plan_where_no_restriction_has_one() -> None:
