@@ -41,6 +41,7 @@ from jellybean_solver import (
     SolveOptions,
     SolverError,
     Termination,
+    TooManyWaysError,
     baselines,
     deadline_s,
     fastest_of_equal_cost,
@@ -61,7 +62,8 @@ CHEAPEST_PERCENT, BASELINES_PERCENT = 10.0, 90.0  # of the progress: the search 
 
 SEARCH_SHARE = 0.6  # of the time limit, for the highest rates or least latency: more leaves their plan no time
 
-QUICK_S = 1.0  # at least, also beyond the time limit, for a plan by a simple rule where the search found none
+# For a plan by a simple rule where the search found none: at least, also beyond the time limit, and without one.
+QUICK_S, UNLIMITED_QUICK_S = 1.0, 20.0
 # Where time ends the search at a larger relative gap the rule may have a better plan, in this part of the time left.
 WIDE_GAP, BETTER_PART = 0.1, 0.7
 
@@ -155,8 +157,10 @@ def _searched(
     try:
         with limited_work(search_s, time.monotonic):
             solution = solve_cut(problem, cuts, SolveOptions(gap, search_s, time.monotonic, tell=tell))
-    except OutOfTimeError as error:
-        rule = quick_solution(problem, _quick_clock(limit, 1.0, QUICK_S), error.bound, cuts=cuts)
+    except (OutOfTimeError, TooManyWaysError) as error:
+        bound = error.bound if isinstance(error, OutOfTimeError) else 0.0
+        ended = Termination.TIME_LIMIT if isinstance(error, OutOfTimeError) else Termination.GAP
+        rule = quick_solution(problem, _quick_clock(limit, 1.0, QUICK_S), bound, cuts=cuts, ended=ended)
         if rule is None:
             raise
         return rule
@@ -174,7 +178,9 @@ def _searched(
 
 def _quick_clock(limit: Clock, part: float, least_s: float) -> Clock:
     """The time of a simple rule: a part of what the search has left of the `limit`, and at least so many seconds."""
-    return Clock(time.monotonic, time.monotonic() + max(least_s, part * (limit.left() or 0.0)))
+    left_s = limit.left()
+    seconds = UNLIMITED_QUICK_S if left_s is None else max(least_s, part * left_s)
+    return Clock(time.monotonic, time.monotonic() + seconds)
 
 
 def _planner_of(project: Project) -> _Planner | None:

@@ -68,6 +68,7 @@ from .milp.highs_program import Floats as Floats
 from .milp.highs_program import Indices as Indices
 from .milp.highs_program import Program as Program
 from .milp.pulp_program import FEASIBILITY_TOLERANCE as FEASIBILITY_TOLERANCE
+from .mixture.ways import TooManyWaysError as TooManyWaysError
 from .model.accuracy import AccuracyModel as AccuracyModel
 from .model.accuracy import AccuracyRow as AccuracyRow
 from .model.accuracy import EndToEnd as EndToEnd

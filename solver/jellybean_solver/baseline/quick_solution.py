@@ -22,8 +22,15 @@ from jellybean_solver.small.routes import build_plan
 QUICK_GREEDY = GreedySettings(kept=4, selections=16, within_links=True)
 
 
-def quick_solution(problem: Problem, clock: Clock, bound: float = 0.0, *, cuts: Cuts | None = None) -> Solution | None:
-    """The plan of the greedy rule for a search that found none in its time, with a lower `bound` on the cost.
+def quick_solution(
+    problem: Problem,
+    clock: Clock,
+    bound: float = 0.0,
+    *,
+    cuts: Cuts | None = None,
+    ended: Termination = Termination.TIME_LIMIT,
+) -> Solution | None:
+    """The plan of the greedy rule for a search that found none, with a lower `bound` on the cost, and why it `ended`.
 
     `cuts`: that the search may choose, and that `bound` holds for; the plan has whole models, and may cost more.
     The cheapest of its plans on all workers, and on those of one tier alone. Where plans mix variants or survive losses
@@ -35,19 +42,19 @@ def quick_solution(problem: Problem, clock: Clock, bound: float = 0.0, *, cuts: 
     plan = restricted_plan(problem, clock) if problem.is_for_ways else _cheapest_greedy_plan(problem, clock)
     if plan is None:
         return None
-    proof = _proof(problem, plan, bound, cuts or {})
+    proof = _proof(problem, plan, bound, cuts or {}, ended)
     return Solution(proof.termination, replace(plan, certificate=proof), None, 0, proof)
 
 
-def _proof(problem: Problem, plan: Plan, bound: float, cuts: Cuts) -> Certificate:
-    """The certificate of a rule's plan. `bound`: on the objective, known from the search that time ended."""
+def _proof(problem: Problem, plan: Plan, bound: float, cuts: Cuts, ended: Termination) -> Certificate:
+    """The certificate of a rule's plan. `bound`: on the objective, known from the search that found none."""
     if problem.objective is Objective.MEAN_ACCURACY:
         reached = plan.accuracy or 0.0
-        return Certificate.of_accuracy(reached, max(reached, 100.0 - bound + TIE), Termination.TIME_LIMIT)
+        return Certificate.of_accuracy(reached, max(reached, 100.0 - bound + TIE), ended)
     penalty = problem.slo.penalty(plan.accuracy)
     value = plan.cost.total_usd_per_h + penalty
     least = 0.0 if any(cuts.values()) else least_usd_per_h_of_work(problem)
-    proof = Certificate.of(value, min(max(bound, least), value), Termination.TIME_LIMIT)
+    proof = Certificate.of(value, min(max(bound, least), value), ended)
     return replace(proof, penalty_usd_per_h=penalty)
 
 

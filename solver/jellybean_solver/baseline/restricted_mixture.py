@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from jellybean_solver.baseline.greedy import cheapest_selections
@@ -16,11 +17,15 @@ from jellybean_solver.deadline.search import Deadline
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.latency.estimate import latency
+from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Objective, Pool, Problem
+from jellybean_solver.model.targets import LossKind
 from jellybean_solver.outcome import Clock, Selection
-from jellybean_solver.planning.mixed import solve_mixed
+from jellybean_solver.planning.mixed import plan_with_spare_workers, solve_mixed
 from jellybean_solver.planning.solver import Solution
+
+LOSSES_OF_WORKERS = {LossKind.WORKER, LossKind.SPOT_WORKER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,11 @@ def _plan(restriction: Problem, deadline: Deadline | None, clock: Clock, gap: fl
     def refuse(problem: Problem) -> Solution:
         raise OutOfTimeError("a restriction has one selection")
 
+    if deadline is None and LOSSES_OF_WORKERS & set(restriction.slo.survives):
+        with suppress(SolverError):
+            plan = plan_with_spare_workers(restriction, gap=gap, limit=clock)
+            if plan is not None and not evaluate(restriction, plan).complaints:
+                return plan
     try:
         return solve_mixed(restriction, deadline, gap=gap, limit=clock, explained=False, solve_one=refuse).plan
     except SolverError:

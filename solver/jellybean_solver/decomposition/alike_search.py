@@ -65,7 +65,7 @@ class AlikeSearch:
         first, steps = (bounds.whole(), FIRST_STEPS) if self._first is None else (self._first, AGAIN_STEPS)
         found = bounds.climb(first, steps)
         self._first = found.boxes
-        self._try(found, prices, state, FIRST_NEW)
+        self._try(found, prices, state, FIRST_NEW if self._clock.left() != 0.0 else NEW)
         open_, bound = _rows(found, np.arange(count)), found.bound  # the first boxes stay whole for the next prices
         done = np.full(count, math.inf)  # per part the least bound of what is not looked at any more
         for _ in range(MOST_CUTS):

@@ -67,6 +67,7 @@ class Rounds:
         self.pricing = Pricing(effort.split, self.numbers, pool, alike_gap, effort.local_gap, programs, effort.clock)
         self.bound, self.hoped, self.floor = -math.inf, -math.inf, math.inf
         self.impossible: list[int] = []
+        self._planned = set[int]()  # workflows that were solved
         self.center = Prices.listed(effort.split)
         self.likely: list[int] = []
         self.next_prices = self.center
@@ -150,15 +151,16 @@ class Rounds:
     def _priced(self, prices: Prices, groups: Sequence[Group] | None) -> bool:
         """Add the plans of these groups, or of all; False if a workflow has none at all.
 
-        If time ends, the groups that are left are not solved, and there is no new bound. One is solved in any case if
-        no plans are known.
+        If time ends, the groups that are left are not solved, and there is no new bound; but each is solved once, as
+        without a plan of every workflow there is none.
         """
         chosen = self.pricing.groups if groups is None else groups
         answers: list[tuple[int, Answer]] = []
         for group in chosen:
-            if (answers or self.master.plans) and self.effort.clock.left() == 0.0:
-                break
+            if self.effort.clock.left() == 0.0 and self._planned.issuperset(group.numbers):
+                continue
             answers += self.pricing.solve(prices, group)
+            self._planned.update(group.numbers)
             self.effort.work.add(len(group.numbers))
         worths = self.split.worths
         must = np.isinf(worths)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -115,7 +115,8 @@ def _many(
 ) -> Decomposed:
     """Prices are improved on a sample, whose programs are given; then all workflows are solved, once for the bound."""
     every = range(len(effort.split.parts))
-    sample = Rounds(effort, pool, tuple(programs), weight, programs)
+    first = replace(effort, clock=effort.clock.share(effort.settings.sample_part))
+    sample = Rounds(first, pool, tuple(programs), weight, programs)
     sample.run(prices, effort.settings.sample_rounds)
     if sample.impossible:
         return _impossible(sample)

@@ -15,6 +15,7 @@ class DecompositionSettings:
     threads: int = 2
     sample: int = 60  # workflows on which prices are found first
     sample_rounds: int = 12
+    sample_part: float = 0.5  # of the time left, for them: the rest is for a plan of every workflow
     rounds: int = 8  # most times that all workflows are solved
     smoothing: float = 0.5  # first share of the best bound's prices in the next ones
     bolder: float = 0.1  # by which the share falls if the bound rises towards the master's prices

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jellybean_solver.mixture.ways import Instance, Way
 from jellybean_solver.model.targets import LossKind
@@ -80,3 +80,17 @@ class Mixture:
     value: float
     bound: float
     after: Mapping[Lost, Mixture] = field(default_factory=dict)
+
+    def with_spare_workers(self) -> Mixture:
+        """The mixture with one more worker of each that hold the same instances, so that any one of them may be lost.
+
+        The requests then spread as with everything there: the workers that are left of a group do what it did without
+        the spare one.
+        """
+        groups = {(seats.pool, seats.held) for flow in (self, *self.after.values()) for seats in flow.seats}
+        lost = {Lost(LossKind.WORKER, (pool,), held): replace(self, after={}) for pool, held in sorted(groups)}
+        flows = {loss: flow._with_one_more() for loss, flow in {**self.after, **lost}.items()}
+        return replace(self._with_one_more(), after=flows)
+
+    def _with_one_more(self) -> Mixture:
+        return replace(self, seats=tuple(replace(seats, count=seats.count + 1) for seats in self.seats))

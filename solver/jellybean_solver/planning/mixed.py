@@ -27,8 +27,9 @@ from jellybean_solver.model.evaluate import LIMIT_TOLERANCE, evaluate
 from jellybean_solver.model.loss import Loss, judged_losses, plan_after
 from jellybean_solver.model.loss_checks import losses_that_break
 from jellybean_solver.model.plan import Certificate, Plan
-from jellybean_solver.model.problem import Objective, Problem
+from jellybean_solver.model.problem import Objective, Pool, Problem, Sharing
 from jellybean_solver.model.spreading import identical_workers
+from jellybean_solver.model.targets import LossKind
 from jellybean_solver.outcome import Clock, Termination, termination_of
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.mode_search import ModeSearch
@@ -70,6 +71,27 @@ def solve_mixed(
     if deadline is None:
         return search.solution(first, late=limit.left() == 0.0)
     return search.solve_in_time(first, deadline, solve_one)
+
+
+def plan_with_spare_workers(problem: Problem, *, gap: float, limit: Clock) -> Plan | None:
+    """A plan that survives the loss of a worker as each group of workers has one to spare; None if none was found.
+
+    It is found without flows after such losses, which makes its program small: that of a fleet with one worker less of
+    each group, whose plan gets these workers.
+    """
+    spared = tuple(replace(pool, count=max(0, pool.count - _groups(problem, pool))) for pool in problem.pools)
+    kinds = tuple(kind for kind in problem.slo.survives if kind not in (LossKind.WORKER, LossKind.SPOT_WORKER))
+    fewer = replace(problem, pools=spared, slo=replace(problem.slo, survives=kinds))
+    small = _MixSearch(fewer, gap, limit, None, DEFAULT_ASSIGNMENT)
+    found = small.best(small.goal).mixture
+    if found is None:
+        return None
+    return _MixSearch(problem, gap, limit, None, DEFAULT_ASSIGNMENT).scored_plan(found.with_spare_workers())
+
+
+def _groups(problem: Problem, pool: Pool) -> int:
+    """How many groups of workers a pool may have: one, or one for each operator where a worker serves only one."""
+    return 1 if pool.sharing is Sharing.SHARED else len(problem.operators)
 
 
 def _judge_of_losses(problem: Problem, deadline: Deadline) -> Judge:
@@ -147,16 +169,16 @@ class _MixSearch:
             found = self.best(replace(self.goal, budget=budget), modes, below)
             if modes == NO_LIMITS and budget == self.goal.budget:
                 self.bound = max(0.0, found.bound)
-            plan = None if found.mixture is None else self._plan(found.mixture)
+            plan = None if found.mixture is None else self.scored_plan(found.mixture)
             over = 0.0 if plan is None else plan.cost.total_usd_per_h - self.goal.budget
             if over <= LIMIT_TOLERANCE * max(1.0, abs(self.goal.budget)):
                 return plan
             budget -= 2.0 * over  # what the rehearsal of fallbacks costs, which the program leaves out
         return None
 
-    def _plan(self, mixture: Mixture) -> Plan:
-        draft = self._draft(mixture)
-        return self._scored(draft)
+    def scored_plan(self, mixture: Mixture) -> Plan:
+        """The plan of a mixture. SolverError if it contradicts the problem."""
+        return self._scored(self._draft(mixture))
 
     def _scored(self, draft: Plan) -> Plan:
         """The plan with its cost and accuracy. SolverError if it contradicts the problem."""

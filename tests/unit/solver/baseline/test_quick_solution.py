@@ -17,13 +17,19 @@ from jellybean_solver import (
     OutOfTimeError,
     Pool,
     Problem,
+    Sharing,
     Slo,
+    Termination,
     combine_workflows,
     evaluate,
+    losses,
+    plan_after,
     quick_solution,
     solve,
 )
 from jellybean_solver.mixture.ways import all_ways
+from jellybean_solver.planning.mixed import plan_with_spare_workers
+from tests import plan_check
 from tests.support.small_problems import operator, problem, variant
 
 
@@ -69,6 +75,13 @@ def test_a_quick_plan_of_few_variants_and_pools_where_plans_mix_or_survive_losse
         assert proof.objective <= optimum.objective + 1e-6 <= proof.bound + 1e-3
     else:
         assert proof.bound <= optimum.objective * (1 + 1e-9) <= proof.objective * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("ended", [Termination.GAP, Termination.TIME_LIMIT])
+def test_the_certificate_of_a_quick_plan_says_why_the_search_found_none(ended: Termination) -> None:
+    solution = quick_solution(losses_problem(), Clock(), ended=ended)
+    assert solution is not None and solution.certificate is not None
+    assert solution.certificate.termination == ended
 
 
 def test_there_is_no_quick_plan_where_no_restriction_has_one() -> None:
@@ -119,3 +132,25 @@ def test_a_tight_accuracy_of_many_operators_lists_few_selections() -> None:
     )
     ways = all_ways(Network(case), 100.0 * 0.99**12 - 1e-9)
     assert {way.variants for way in ways} == {("v0",) * 12}
+
+
+@pytest.mark.parametrize("sharing", Sharing)
+@pytest.mark.parametrize("others", [(), (LossKind.LINK,)])
+def test_a_worker_to_spare_in_each_group_survives_the_loss_of_any_one(
+    sharing: Sharing, others: tuple[LossKind, ...]
+) -> None:
+    case = losses_problem(slo=Slo(accuracy=88.0, survives=(LossKind.WORKER, *others)))
+    case = replace(case, pools=tuple(replace(pool, sharing=sharing) for pool in case.pools))
+    plan = plan_with_spare_workers(case, gap=0.1, limit=Clock())
+    assert plan is not None
+    assert evaluate(case, plan).complaints == ()
+    for loss in losses(plan, case.slo.survives):
+        left = plan_after(case, plan, loss)
+        assert left is not None
+        assert plan_check.complaints(case, left) == []
+
+
+def test_there_is_no_plan_with_workers_to_spare_where_a_pool_has_one_worker() -> None:
+    case = losses_problem()
+    alone = replace(case, pools=tuple(replace(pool, count=1) for pool in case.pools))
+    assert plan_with_spare_workers(alone, gap=0.1, limit=Clock()) is None
