@@ -129,8 +129,15 @@ def write_file(path: Path, content: str | bytes, root: Path | None = None) -> No
 
 def write_output(path: Path, content: str) -> None:
     """Write a file that the user named, in place: it may be a link or a device. An OSError names it."""
-    try:
+    with naming(path):
         path.write_text(content, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name a file in the block's OSErrors that name none, as that of a full disk."""
+    try:
+        yield
     except OSError as error:
-        error.filename = str(path)
+        error.filename = str(path) if error.filename is None else error.filename
         raise

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any, Self
 
-from jellybean.folders import STATE_FOLDER, state_folder
+from jellybean.folders import STATE_FOLDER, naming, state_folder
 from jellybean_agent import Device, this_machine
 
 FOLDER = Path(STATE_FOLDER) / "profile-cache"
@@ -76,7 +76,7 @@ class Cache:
     def put(self, key: str, value: Any) -> None:
         """Add a measurement; it is on disk when this returns."""
         key = self._own(key)
-        with self._lock, self._path.open("a", encoding="utf-8") as file:
+        with self._lock, naming(self._path), self._path.open("a", encoding="utf-8") as file:
             self._known[key] = value
             file.write("\n" if _is_truncated(self._path) else "")
             file.write(json.dumps({"key": key, "value": value}) + "\n")

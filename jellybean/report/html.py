@@ -17,7 +17,8 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from jellybean.display import formats, palette
-from jellybean.ledger.amounts import decimals_for
+from jellybean.ledger.amounts import apportioned_table, decimals_for
+from jellybean.ledger.queries.questions import CostLine
 from jellybean.report import views
 from jellybean.report.comparison import METRIC_BY_KEY, Comparison, soft_latency_text
 from jellybean.report.drawing import gauges, topology
@@ -169,9 +170,11 @@ def _unbroken_words(command: str) -> Markup:
     )
 
 
-def _money_of(usd: float, total_usd: float) -> str:
-    """An amount with the decimals of the sum that it is part of, so that a column can be compared."""
-    return f"{usd:,.{decimals_for(total_usd)}f}"
+def _money_of(lines: Sequence[CostLine], total_usd: float) -> list[str]:
+    """The lines' amounts with the decimals of their sum, rounded so that they add up, as `jellybean cost` has them."""
+    decimals = decimals_for(total_usd)
+    units = apportioned_table([(line.workers_usd, line.traffic_usd) for line in lines], decimals)
+    return [f"{sum(row) / 10**decimals:,.{decimals}f}" for row in units]
 
 
 def _correctness(share: float) -> tuple[str, str]:

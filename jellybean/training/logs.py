@@ -181,9 +181,8 @@ class TrainingLogs:
                 stream.write(json.dumps(epoch_json(epoch)) + "\n")
         except OSError as error:
             self._failed = True
-            self._warn(
-                f"{self._folder} cannot be written: {describe_error(error)}; training goes on without these logs"
-            )
+            reason = describe_error(error, file=self._folder)
+            self._warn(f"{self._folder} cannot be written: {reason}; training goes on without these logs")
 
     def close(self) -> None:
         """Close the files."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,3 +67,12 @@ def test_of_an_error_that_names_no_file_the_caller_may() -> None:
     error = OSError(errno.ENOSPC, "No space left on device")
     assert describe_error(error) == "the disk is full: make room there"
     assert re.match(r"the file system \S+ is full", describe_error(error, file=Path("/nowhere/x")))
+
+
+def test_an_output_that_does_not_fit(full: Path) -> None:
+    with (full / "out").open("wb") as out:
+        command = [sys.executable, "-m", "jellybean", "schema"]
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    told = re.fullmatch(r"the output cannot be written: (.*)\n", done.stderr)
+    assert told is not None and re.fullmatch(sentence(full / "out", full), told[1])

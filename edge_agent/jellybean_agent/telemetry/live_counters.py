@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
-from jellybean_agent.errors import CountersError
+from jellybean_agent.errors import CountersError, describe_error
 
 Key = tuple[str, ...]
 LOG = logging.getLogger("jellybean.counters")
@@ -46,7 +46,7 @@ class LiveCounters:
         try:
             self._file = self._opened(path)
         except OSError as error:
-            raise CountersError(f"{path}: {error.strerror}: nothing can be counted there") from error
+            raise CountersError(f"{path}: {describe_error(error, file=path)}: nothing can be counted there") from error
         self._words = memoryview(self._map).cast("q")
         self.mark = self._map[_HEADER.size - 16 : _HEADER.size].hex()  # identifies the file: a new one counts from 0
         self._rows: dict[Key, memoryview] = {}

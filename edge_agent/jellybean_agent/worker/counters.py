@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from jellybean_agent.brain.messages import RunOperator
-from jellybean_agent.errors import CountersError
+from jellybean_agent.errors import CountersError, describe_error
 from jellybean_agent.telemetry.live_counters import LiveCounters
 from jellybean_agent.worker.run_outputs import RunDone, is_direct_call
 
@@ -85,7 +85,8 @@ class WorkerCounters:
                     await asyncio.to_thread(self._kept.sync)
                     synced = counted
                 except OSError as error:
-                    LOG.warning("%s: %s: tried again", self._kept.path, error.strerror)
+                    reason = describe_error(error, file=self._kept.path)
+                    LOG.warning("%s: %s: tried again", self._kept.path, reason)
 
     def close(self) -> None:
         """Close the file of kept counters, if there is one."""

@@ -63,7 +63,8 @@ _MAX_REASON = 240  # characters
 def tried_inputs(draft: Draft) -> HeldOutDraft:
     """Random inputs of a draft's sources. Where no model takes any, there are none, and the reason.
 
-    InputError if onnxruntime does not load a model. Without onnxruntime here, they are drawn untried.
+    InputError, with a line for each, if onnxruntime does not load models. Without onnxruntime here, they are drawn
+    untried.
     """
     drawn = random_inputs(draft.sources)
     if importlib.util.find_spec("onnxruntime") is not None:
@@ -76,7 +77,10 @@ def tried_inputs(draft: Draft) -> HeldOutDraft:
 
 
 def _tried(draft: Draft, drawn: HeldOutDraft) -> HeldOutDraft:
-    executors = {operator.name: _executors(operator, draft.edges[operator.name]) for operator in draft.operators}
+    problems: list[str] = []
+    executors = {one.name: _executors(one, draft.edges[one.name], problems) for one in draft.operators}
+    if problems:
+        raise InputError("\n".join(problems))
     arrays, refusals = dict(drawn.arrays), dict[str, str]()
     for source in draft.sources:
         if source.name not in arrays and (reason := undrawn_reason(source.tensor)):
@@ -94,8 +98,8 @@ def _tried(draft: Draft, drawn: HeldOutDraft) -> HeldOutDraft:
     return HeldOutDraft({name: arrays[name] for name in array_of}, array_of, is_random=True, refusals=refusals)
 
 
-def _executors(operator: DraftOperator, edges: Sequence[DraftEdge]) -> list[tuple[Executor, str]]:
-    """The models of an operator, each with the output that is its answer.
+def _executors(operator: DraftOperator, edges: Sequence[DraftEdge], problems: list[str]) -> list[tuple[Executor, str]]:
+    """The models of an operator, each with the output that is its answer; of those that do not load the `problems`.
 
     Without those that only another device than the CPU loads, or that take text.
     """
@@ -110,7 +114,7 @@ def _executors(operator: DraftOperator, edges: Sequence[DraftEdge]) -> list[tupl
         except ModelError as error:
             problem = load_problem_of(error)
             if not problem.on_cpu_only:
-                raise InputError(f"{model.path}: {problem}") from error
+                problems.append(f"{model.path}: {problem}")
     return found
 
 

@@ -101,7 +101,8 @@ def take_token(folder: Path, secret: bytes, key: bytes) -> str:
             os.link(part, taken)  # atomic: one of two concurrent uses wins
         first = taken.read_bytes()
     except OSError as error:
-        raise StatusError(grpc.StatusCode.UNAVAILABLE, f"the token cannot be taken: {describe_error(error)}") from error
+        reason = f"the token cannot be taken: {describe_error(error, file=part)}"
+        raise StatusError(grpc.StatusCode.UNAVAILABLE, reason) from error
     finally:
         part.unlink(missing_ok=True)
     if first != mine:

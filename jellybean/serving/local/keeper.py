@@ -225,7 +225,7 @@ class Keeper:
             pause_s = self._pause_s[name]
             self._pause_s[name] = min(2 * pause_s, MAX_PAUSE_S)
             self._due_s[name] = time.monotonic() + pause_s
-            LOG.warning("%s cannot be started: %s; tried again in %.1f s", name, error.strerror or error, pause_s)
+            LOG.warning("%s cannot be started: %s; tried again in %.1f s", name, describe_error(error), pause_s)
 
     def _restart(self, name: str) -> None:
         """Restart a process unless the run has stopped or its plan was replaced."""

@@ -141,6 +141,16 @@ def test_a_file_that_cannot_be_served_is_refused_before_anything_is_written(
     assert not (tmp_path / "p").exists()
 
 
+def test_all_models_that_do_not_load_are_named_at_once(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        save_graph(tmp_path / f"{name}.onnx", RELU, X, Y, ir_version=99)
+    with pytest.raises(InputError) as error:
+        write_draft(tmp_path / "p", [tmp_path / "a.onnx", tmp_path / "b.onnx"])
+    lines = str(error.value).splitlines()
+    assert [line.partition(": ")[0] for line in lines] == [str(tmp_path / "a.onnx"), str(tmp_path / "b.onnx")]
+    assert all("Unsupported model IR version" in line for line in lines)
+
+
 @pytest.mark.parametrize(
     ("nodes", "reason"),
     [
