@@ -85,6 +85,8 @@ def read_model(path: Path) -> ModelSignature:
     for value in (*proto.graph.input, *proto.graph.output, *proto.graph.initializer):
         if not isinstance(value.name, str):  # protobuf gives the bytes of text that is no UTF-8
             raise ModelFileError(f"{path.name}: the name {value.name!r:.80} is no UTF-8", "export it with another one")
+        if "\0" in value.name:  # which ends a text for onnxruntime, and for the system
+            raise ModelFileError(f"{path.name}: the name {value.name!r:.80} has a NUL", "export it with another one")
     weights = {tensor.name for tensor in proto.graph.initializer}
     inputs = tuple(_port(path, value) for value in proto.graph.input if value.name not in weights)
     outputs = tuple(_port(path, value) for value in proto.graph.output)

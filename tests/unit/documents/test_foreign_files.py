@@ -42,3 +42,11 @@ def test_a_name_that_is_no_text_is_refused(tmp_path: Path, place: str) -> None:
     (tmp_path / "m.onnx").write_bytes(content.replace(b"NAME", b"NA\xffE"))
     with pytest.raises(ModelFileError, match=r"the name b'NA.xffE' is no UTF-8: export it with another one"):
         read_model(tmp_path / "m.onnx")
+
+
+def test_a_name_with_a_nul_is_refused(tmp_path: Path) -> None:
+    """onnxruntime takes it for shorter, and requests for it are never answered."""
+    ports = {"x\0y": (FLOAT, ["N", 4])}, {"y": (FLOAT, ["N", 4])}
+    save_graph(tmp_path / "m.onnx", [helper.make_node("Relu", ["x\0y"], ["y"])], *ports)
+    with pytest.raises(ModelFileError, match="has a NUL: export it with another one"):
+        read_model(tmp_path / "m.onnx")
