@@ -105,6 +105,7 @@ class ModuleState:
         self._random = random_states()
         walk = _Walk(self)
         weights = list(self.module.parameters())
+        self._trained = [(value, value.requires_grad) for value in weights]
         walk.seen |= {id(value) for value in weights}
         if sum(value.nbytes for value in weights) <= _MAX_WEIGHTS_BYTES:
             self._tensors += [(value, value.detach().clone()) for value in weights if _is_dense(value)]
@@ -120,6 +121,9 @@ class ModuleState:
         """
         for holder in self._holders:
             _refill(holder.target, holder.values)
+        for value, trained in self._trained:
+            if value.requires_grad != trained:  # forward may thaw or freeze a weight
+                value.requires_grad_(trained)
         with torch.no_grad():
             for value, before in self._tensors:
                 if value.shape != before.shape or value.dtype != before.dtype:

@@ -139,10 +139,16 @@ def test_global_names_are_bound_as_before(monkeypatch):
     assert [first] == module._MODELS
 
 
-def test_the_mode_of_autograd_is_as_before():
-    with state_kept(nn.Linear(1, 1)):
+def test_the_modes_of_autograd_are_as_before():
+    layer = nn.Linear(1, 1)
+    layer.bias.requires_grad_(False)
+    with state_kept(layer):
         torch.set_grad_enabled(False)
+        layer.bias.requires_grad_(True)
+        layer.weight.requires_grad_(False)
     assert torch.is_grad_enabled()
+    assert layer.weight.requires_grad
+    assert not layer.bias.requires_grad
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
