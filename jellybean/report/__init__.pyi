@@ -36,4 +36,5 @@ from .served.served_prediction import PlannedFigures as PlannedFigures
 from .served.served_prediction import planned_figures as planned_figures
 from .served.served_table import served_table as served_table
 from .store import Store as Store
+from .store import StoreError as StoreError
 from .table import to_table as to_table
