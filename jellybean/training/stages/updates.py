@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from jellybean.training.stages.all_reduce import (
     global_norm,
 )
 from jellybean.training.stages.averages import AveragedWeights
-from jellybean.training.stages.gradient_layouts import LocalLayouts, NamedGradients, dense
+from jellybean.training.stages.gradient_layouts import LocalLayouts, NamedGradients, added, dense
 from jellybean.training.stages.gradient_sums import GradientSums, PendingSum, TorchSums
 from jellybean.training.stages.loss_scale import LossScale
 from jellybean.training.stages.stage import StageCopy
@@ -227,7 +228,7 @@ class WeightUpdates:
                 for pipe, held, name in holders
                 if pipe == 0 and self._rules.first_replica and name in held.gradient
             ]
-            local: NamedGradients = {tie: sum(gradients[1:], gradients[0])} if gradients else {}
+            local: NamedGradients = {tie: reduce(added, gradients)} if gradients else {}  # each is replaced below
             layouts = LocalLayouts(local, {tie: weight})
             total = dense(local[tie]).clone() if local else torch.zeros_like(weight)
             self._sums.sum_tie(tie, total)
