@@ -54,7 +54,7 @@ class GatewayOptions:
     kubeconfig: Path | None = None
 
     def endpoint(self, directory: Path, workflow: str = "") -> Endpoint | None:
-        """The gateway that is named; None if none is: DIR must be a folder then, else it is a DocumentError.
+        """The gateway that is named; None if none is: DIR must be a folder then, or a removed one whose run is up.
 
         The way into a cluster is open until the command ends. CertificateError for a missing or invalid certificate.
         """
@@ -71,7 +71,8 @@ class GatewayOptions:
         if self.gateway is None:
             if self.tls is not None:
                 raise typer.BadParameter("--tls belongs to --gateway: a plan that is up here needs no certificate")
-            require_folder(directory)
+            if directory.exists() or not _is_up(directory):
+                require_folder(directory)
             return None
         from jellybean.serving.endpoint import remote_endpoint
 
@@ -148,3 +149,10 @@ def check_settings(settings: LaunchSettings | JoinedSettings) -> None:
         settings.check()
     except SettingsError as error:
         raise typer.BadParameter(str(error)) from error
+
+
+def _is_up(directory: Path) -> bool:
+    """True if processes of a project run, though it was removed."""
+    from jellybean.serving.run_state import run_of
+
+    return run_of(directory.resolve()) is not None

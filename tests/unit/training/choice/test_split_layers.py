@@ -95,7 +95,7 @@ def test_the_reason_against_split_layers_is_their_best_time():
     alone, split = Candidate(1, 1, 4, "1f1b"), Candidate(1, 1, 4, "1f1b", tensor=2)
     times = {alone: 1e-3, split: 2e-3, replace(split, microbatches=8): 3e-3}
     made = Search(list(times), lambda one, _: times[one])
-    assert slower_candidates(made, alone) == {"tensor": f"predicted 2 ms a batch in place of 1 ms ({split})"}
+    assert slower_candidates(made, alone) == {"tensor": f"predicted 2.00 ms a batch in place of 1.00 ms ({split})"}
     assert slower_candidates(made, split) == {}
 
 
