@@ -96,7 +96,7 @@ def require_no_triggers(connection: sqlite3.Connection) -> None:
     """DatabaseError if a file has triggers: JellyBean makes none in it, and those of a file from elsewhere may do
     anything at each line that is written, without end.
     """
-    found = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchone()
+    found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchone()
     if found is not None:
         raise sqlite3.DatabaseError(f"it has a trigger {found[0]!a}, as no file of JellyBean: move the file away")
 

@@ -373,7 +373,7 @@ def _creating_statements() -> Iterator[str]:
 
 def _schema(connection: sqlite3.Connection) -> frozenset[tuple[str, str, str]]:
     """Kind, name and definition of each table, index, view and trigger of a file, but SQLite's own."""
-    rows = connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite!_%' ESCAPE '!'")
+    rows = connection.execute("SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite!_%' ESCAPE '!'")
     return frozenset((str(kind), str(name), str(sql)) for kind, name, sql in rows)
 
 
