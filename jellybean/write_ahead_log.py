@@ -92,6 +92,11 @@ def use_write_ahead_log(connection: sqlite3.Connection, timeout_s: float) -> Non
     connection.execute("PRAGMA synchronous = FULL")
 
 
+def is_of_full_disk(error: object) -> bool:
+    """True for SQLite's error where nothing more can be written; it names no file."""
+    return getattr(error, "sqlite_errorname", "").startswith("SQLITE_FULL")
+
+
 def require_no_triggers(connection: sqlite3.Connection) -> None:
     """DatabaseError if a file has triggers: JellyBean makes none in it, and those of a file from elsewhere may do
     anything at each line that is written, without end.

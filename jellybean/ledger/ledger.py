@@ -41,7 +41,7 @@ from jellybean.ledger.lines import Interval, interval, latencies
 from jellybean.ledger.reading_document import reading_from_text, reading_to_text
 from jellybean.ledger.readings import Reading
 from jellybean.ledger.views import add_missing_views
-from jellybean.write_ahead_log import OpenFile, Place, require_no_triggers, use_write_ahead_log
+from jellybean.write_ahead_log import OpenFile, Place, is_of_full_disk, require_no_triggers, use_write_ahead_log
 from jellybean_agent import full_disk_text
 from jellybean_protos.extras import install_command
 
@@ -358,7 +358,7 @@ def _explained(url: Any) -> Iterator[None]:
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:
         cause = getattr(error, "orig", None) or error
         path = sqlite_path(str(url))
-        if path is not None and getattr(cause, "sqlite_errorname", "").startswith("SQLITE_FULL"):
+        if path is not None and is_of_full_disk(cause):
             raise LedgerError(f"ledger {path}: {full_disk_text(path)}") from error
         hint = "Check the file, or server (postgresql+psycopg://USER@HOST/NAME), its owner and free space"
         raise LedgerError(f"ledger {url}: {cause}. {hint}") from error
