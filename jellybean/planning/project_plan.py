@@ -6,7 +6,6 @@ estimate, and its plans are simulated too: a plan that misses a target in simula
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Callable
@@ -225,18 +224,14 @@ def _plan_for_objective(
     search = clock.share(SEARCH_SHARE)
     ended: list[OutOfTimeError] = []
     started = time.perf_counter()
-    attempts = itertools.count()
 
     def try_plan(asked: Project) -> Outcome:
-        if next(attempts) and search.left() == 0.0:  # each plan by a simple rule would take a second more
-            ended.append(OutOfTimeError("the time limit ended the search before a plan was found; allow more time"))
-            return Outcome(found=False)
         try:
             found = plan_project(asked, gap=gap, time_limit_s=search.left(), compare=False)
         except OutOfTimeError as error:  # what was found before stands
             ended.append(error)
-            return Outcome(found=False)
-        return Outcome(found.plan is not None, found.nearest_p99_s)
+            return Outcome(found=False, is_last=True)
+        return Outcome(found.plan is not None, found.nearest_p99_s, is_last=search.left() == 0.0)
 
     best = best_options(project, try_plan, report)
     if best is None and ended:
