@@ -39,7 +39,7 @@ def state_folder(directory: Path) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     mode = stat.S_IMODE(folder.stat().st_mode)
     if mode & _OF_OTHERS:
-        with contextlib.suppress(PermissionError):  # it is of another user
+        with contextlib.suppress(OSError):  # it is of another user, or on a disk that is read-only
             folder.chmod(mode & ~_OF_OTHERS)
     return folder
 

@@ -92,11 +92,16 @@ def use_write_ahead_log(connection: sqlite3.Connection, timeout_s: float) -> Non
     connection.execute("PRAGMA synchronous = FULL")
 
 
+def is_of_full_disk(error: object) -> bool:
+    """True for SQLite's error where nothing more can be written; it names no file."""
+    return getattr(error, "sqlite_errorname", "").startswith("SQLITE_FULL")
+
+
 def require_no_triggers(connection: sqlite3.Connection) -> None:
     """DatabaseError if a file has triggers: JellyBean makes none in it, and those of a file from elsewhere may do
     anything at each line that is written, without end.
     """
-    found = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchone()
+    found = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchone()
     if found is not None:
         raise sqlite3.DatabaseError(f"it has a trigger {found[0]!a}, as no file of JellyBean: move the file away")
 

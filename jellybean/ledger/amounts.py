@@ -35,8 +35,10 @@ def apportioned(amounts: Sequence[float], decimals: int, total: int | None = Non
         total = math.floor(math.fsum(amounts) * unit + 0.5 + _SUM_ERROR)
     left = total - sum(units)
     order = sorted(range(len(amounts)), key=lambda index: units[index] - amounts[index] * unit)
-    for index in order[:left]:
+    for index in order[: max(0, left)]:
         units[index] += 1
+    for index in order[min(0, left) or len(order) :]:  # amounts just below whole units were rounded up
+        units[index] -= 1
     return units
 
 

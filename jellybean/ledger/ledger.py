@@ -16,7 +16,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, func, insert, inspect, select, update
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    PoolProxiedConnection,
+    create_engine,
+    event,
+    func,
+    insert,
+    inspect,
+    select,
+    update,
+)
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from jellybean.folders import LEDGER_FILE, STATE_FOLDER, require_plain
@@ -29,7 +41,7 @@ from jellybean.ledger.lines import Interval, interval, latencies
 from jellybean.ledger.reading_document import reading_from_text, reading_to_text
 from jellybean.ledger.readings import Reading
 from jellybean.ledger.views import add_missing_views
-from jellybean.write_ahead_log import OpenFile, Place, require_no_triggers, use_write_ahead_log
+from jellybean.write_ahead_log import OpenFile, Place, is_of_full_disk, require_no_triggers, use_write_ahead_log
 from jellybean_agent import full_disk_text
 from jellybean_protos.extras import install_command
 
@@ -86,6 +98,7 @@ class Ledger:
         self._gateway, self._is_open, self._is_complete = gateway, False, False
         self._path = sqlite_path(url)
         self._file: OpenFile | None = None
+        self._held: PoolProxiedConnection | None = None  # to the SQLite file, so that it can be written again
         self._placing = threading.Lock()
         with _explained(url):
             self._engine = _engine(url)
@@ -93,6 +106,9 @@ class Ledger:
 
     def close(self) -> None:
         """Close all connections."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
         self._engine.dispose()
 
     def write(self, now: Reading) -> Interval | None:
@@ -179,7 +195,9 @@ class Ledger:
                 if not left or not (isinstance(error, IntegrityError) or "already exists" in str(error)):
                     raise
                 time.sleep(_CREATE_PAUSE_S)
-        self._file = OpenFile.of(self._path) if self._path is not None else None
+        with self._placing:
+            if self._path is not None and self._file is None:
+                self._file, self._held = OpenFile.of(self._path), self._engine.raw_connection()
         self._is_open = True
 
     def _keep_in_place(self) -> None:
@@ -187,13 +205,12 @@ class Ledger:
 
         Where another file is in its place, that is used from now on: somebody has put it there.
         """
-        if self._file is None or (place := self._file.place) is Place.SAME:
+        if self._file is None or self._held is None or (place := self._file.place) is Place.SAME:
             return
         if place is Place.NOTHING:
             LOG.warning("%s is gone: it is written again", self._file.path)
-            with self._engine.connect() as connection:  # one that was opened before
-                self._file.write_again(_of_sqlite(connection))
-        self._engine.dispose()
+            self._file.write_again(cast(sqlite3.Connection, self._held.driver_connection))
+        self.close()
         self._file, self._is_open, self._is_complete = None, False, False
 
     def _create(self) -> None:
@@ -222,12 +239,6 @@ class Ledger:
                     index.create(connection, checkfirst=True)
             add_missing_views(connection)
         self._is_complete = True
-
-
-def _of_sqlite(connection: Connection) -> sqlite3.Connection:
-    """The driver's own connection to an SQLite file."""
-    found: Any = connection.connection.driver_connection
-    return cast(sqlite3.Connection, found)
 
 
 def _version_of(connection: Connection) -> int | None:
@@ -347,7 +358,7 @@ def _explained(url: Any) -> Iterator[None]:
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:
         cause = getattr(error, "orig", None) or error
         path = sqlite_path(str(url))
-        if path is not None and getattr(cause, "sqlite_errorname", "").startswith("SQLITE_FULL"):
+        if path is not None and is_of_full_disk(cause):
             raise LedgerError(f"ledger {path}: {full_disk_text(path)}") from error
         hint = "Check the file, or server (postgresql+psycopg://USER@HOST/NAME), its owner and free space"
         raise LedgerError(f"ledger {url}: {cause}. {hint}") from error

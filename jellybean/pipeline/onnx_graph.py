@@ -82,17 +82,21 @@ class OnnxGraph:
         if not path.is_file():
             raise DocumentError([DocumentProblem(str(path), None, None, "", "there is no such file")])
         try:
-            proto = onnx.load(str(path), format="protobuf")  # whatever its name ends in
+            proto = onnx.load(str(path), format="protobuf", load_external_data=False)  # whatever its name ends in
             if not proto.graph.node:  # as an empty file is read
                 raise DecodeError
-            if proto.ByteSize() > MAX_GRAPH_BYTES:
-                raise GraphError(f"{path} has above 2 GiB of weights: such models are served, but not split (cuts: 0)")
-            return cls(proto)
-        except (DecodeError, ValueError, RuntimeError, OSError) as error:
-            if isinstance(error, OSError):
-                raise GraphError(f"{path} cannot be read: {describe_error(error)}") from error
+        except OSError as error:
+            raise GraphError(f"{path} cannot be read: {describe_error(error)}") from error
+        except (DecodeError, ValueError, RuntimeError) as error:
             what, advice = foreign_format(path) or DAMAGED
             raise GraphError(f"{path} is not an ONNX model: {what}: {advice}") from error
+        try:
+            onnx.load_external_data_for_model(proto, str(path.parent))
+        except (OSError, ValueError, RuntimeError, onnx.checker.ValidationError) as error:
+            raise GraphError(f"weights of {path} in other files cannot be read: {describe_error(error)}") from error
+        if proto.ByteSize() > MAX_GRAPH_BYTES:
+            raise GraphError(f"{path} has above 2 GiB of weights: such models are served, but not split (cuts: 0)")
+        return cls(proto)
 
     @cached_property
     def constant(self) -> frozenset[int]:

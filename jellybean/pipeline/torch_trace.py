@@ -126,7 +126,6 @@ def trace(
             return _traced_by(tracer, module, arguments, called or CalledModules())
         except Exception as error:  # user code may raise anything when it is traced
             raise JellyBeanError(f"{tracer} cannot follow {type(module).__name__} again: {_reason(error)}") from error
-    _check_names(module)
     expected = _expected(module, arguments) if check else {}
     reasons, coarse = [], None
     for name in tracers:
@@ -143,6 +142,7 @@ def trace(
         reasons.append(f"{name}: {difference}")
     if coarse is not None:
         return coarse
+    _check_names(module)
     raise JellyBeanError(
         f"neither torch.fx nor torch.export can follow {type(module).__name__}; change what they name\n"
         + "\n".join(f"  - {reason}" for reason in reasons)

@@ -230,8 +230,8 @@ def _plan_for_objective(
             found = plan_project(asked, gap=gap, time_limit_s=search.left(), compare=False)
         except OutOfTimeError as error:  # what was found before stands
             ended.append(error)
-            return Outcome(found=False)
-        return Outcome(found.plan is not None, found.nearest_p99_s)
+            return Outcome(found=False, is_last=True)
+        return Outcome(found.plan is not None, found.nearest_p99_s, is_last=search.left() == 0.0)
 
     best = best_options(project, try_plan, report)
     if best is None and ended:

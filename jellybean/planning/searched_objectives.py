@@ -25,10 +25,14 @@ Progress = Callable[[float, float, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What planning a project gave: whether there is a plan, and the least p99 latency that was found, in seconds."""
+    """What planning a project gave: whether there is a plan, and the least p99 latency that was found, in seconds.
+
+    `is_last`: the time of the search is over, so that nothing more is tried.
+    """
 
     found: bool
     nearest_p99_s: float | None = None
+    is_last: bool = False
 
 
 TryPlan = Callable[[Project], Outcome]
@@ -57,13 +61,17 @@ def with_options(project: Project, options: tuple[str, ...]) -> Project:
 
 def _highest_rates(project: Project, try_plan: TryPlan, progress: Progress) -> Best | None:
     """Bisection over a factor on the rates of all sources."""
-    steps = 0
+    steps, is_over = 0, False
 
     def is_feasible(factor: float) -> bool:
-        nonlocal steps
+        nonlocal steps, is_over
+        if is_over:  # what was found before stands
+            return False
         steps += 1
         progress(min(steps, 19), 20, f"trying {_rates_text(project, factor)}")
-        return try_plan(with_options(project, scaled_rate_options(project, factor))).found
+        outcome = try_plan(with_options(project, scaled_rate_options(project, factor)))
+        is_over = outcome.is_last
+        return outcome.found
 
     low, high = (1.0, 2.0) if is_feasible(1.0) else (0.5, 1.0)
     while low >= 1.0 and high <= MOST_FACTOR and is_feasible(high):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from jellybean.folders import STATE_FOLDER, require_plain, shell_text, state_folder
-from jellybean.write_ahead_log import use_write_ahead_log
+from jellybean.write_ahead_log import is_of_full_disk, use_write_ahead_log
 from jellybean_agent import describe_error, full_disk_text, planned_rate_per_s
 from jellybean_protos import plan_format
 from jellybean_protos.plan_format import qualified_name
@@ -373,7 +373,7 @@ def _creating_statements() -> Iterator[str]:
 
 def _schema(connection: sqlite3.Connection) -> frozenset[tuple[str, str, str]]:
     """Kind, name and definition of each table, index, view and trigger of a file, but SQLite's own."""
-    rows = connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite!_%' ESCAPE '!'")
+    rows = connection.execute("SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite!_%' ESCAPE '!'")
     return frozenset((str(kind), str(name), str(sql)) for kind, name, sql in rows)
 
 
@@ -401,8 +401,8 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        is_full = getattr(error, "sqlite_errorname", "").startswith("SQLITE_FULL")
-        raise StoreError(f"{path}: {full_disk_text(path) if is_full else error}. {_advice(error)}") from error
+        cause = full_disk_text(path) if is_of_full_disk(error) else error
+        raise StoreError(f"{path}: {cause}. {_advice(error)}") from error
     except OSError as error:
         raise StoreError(
             f"{path}: {describe_error(error, file=path)}. Check the folder's owner and permissions."
@@ -411,7 +411,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 def _advice(error: sqlite3.Error) -> str:
     name = getattr(error, "sqlite_errorname", "")
-    if name.startswith("SQLITE_FULL"):
+    if is_of_full_disk(error):
         return "Nothing was written; then repeat the command."
     if name.startswith("SQLITE_IOERR"):
         return "Nothing was written; check free space, quota and the disk's health, then repeat the command."

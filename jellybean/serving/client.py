@@ -92,12 +92,8 @@ class Client:
         workflow: str = "",
         retry_s: float = 0.0,
     ) -> None:
-        self.address, self.workflow, self._timeout_s, self._retry_s = (
-            address,
-            workflow,
-            _checked_limit_s(timeout_s),
-            retry_s,
-        )
+        self.address, self.workflow = address, workflow
+        self._timeout_s, self._retry_s = _checked_limit_s(timeout_s), retry_s
         self._directory: Path | None = None  # project that the gateway runs for on this machine
         self._lock = threading.Lock()  # held while connections are opened
         self._channel: grpc.Channel | None = None
@@ -170,9 +166,8 @@ class Client:
         self, request: gateway_pb2.InferRequest, timeout_s: float | None, headers: Mapping[str, str] | None = None
     ) -> dict[str, Array]:
         with contextlib.nullcontext() if self._directory is None else naming_failing(self._directory):
-            response = self._infer(
-                request, self._timeout_s if timeout_s is None else _checked_limit_s(timeout_s), headers
-            )
+            limit_s = self._timeout_s if timeout_s is None else _checked_limit_s(timeout_s)
+            response = self._infer(request, limit_s, headers)
         if response.kept:
             raise KeptError(response.request_id)
         return {name: decode_tensor(tensor) for name, tensor in response.outputs.items()}

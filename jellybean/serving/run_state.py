@@ -338,8 +338,8 @@ def run_of(directory: Path) -> RunState | None:
     """The run of a project, for a command; None if there is none.
 
     A removed state file is waited for if the run's keeper lives, which writes it again. Without a keeper, and of a
-    project that was removed, the state is
-    what the command lines of the run's processes say: enough to call and to stop it (`version` 0).
+    project that was removed, the state is what the command lines of the run's processes say: enough to call and to stop
+    it (`version` 0).
     ServingError if this user may not see whether a run is up.
     """
     until_s = time.monotonic() + _REPAIR_S

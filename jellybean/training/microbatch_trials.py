@@ -155,7 +155,8 @@ class MicrobatchTrials:
             return False
         example = self.checked.rules.apply(self.inputs.example(self.document, self.checked.trial_rows))
         module = self.inputs.module
-        if not example.weight(slice(None)):
+        weights = [value for value in module.parameters() if value.is_floating_point() or value.is_complex()]
+        if not weights or not example.weight(slice(None)):
             return False
         with state_kept(module), torch.no_grad():
             outputs = example.inputs.call(module)
@@ -164,8 +165,8 @@ class MicrobatchTrials:
                 seed_generators(0)
                 given = pytree.tree_map(lambda one: one.clone() if isinstance(one, torch.Tensor) else one, outputs)
                 losses.append(self.inputs.loss(given, example.target(slice(None))))
-                torch._foreach_mul_(list(module.parameters()), _OTHER)
-            torch._foreach_mul_(list(module.parameters()), 1 / _OTHER**2)
+                torch._foreach_mul_(weights, _OTHER)
+            torch._foreach_mul_(weights, 1 / _OTHER**2)
         return not torch.allclose(*losses, equal_nan=True)
 
     @cached_property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -225,11 +226,13 @@ def _check_names(run: RankRun, found: LoadedCheckpoint) -> None:
 
 def _check_states(run: RankRun, document: TrainingDocument, found: LoadedCheckpoint) -> None:
     """TrainingError if the optimizer needs a state that the checkpoint lacks, as it had other arguments before."""
+    keys = cache(run.optimizer.state_keys)  # of a few groups and dimensions
     for copy, optimizer in run.updates.optimizers.items():
         names = {id(value): name for name, value in run.held[copy].versions.parameters.items()}
         for parameter, state in optimizer.state.items():
             name = names[id(parameter)]
-            missing = sorted(run.optimizer.state_keys(name, parameter.dim()) - state.keys()) if state else []
+            needed = keys(run.optimizer.group_of[name], parameter.dim()) if state else frozenset[str]()
+            missing = sorted(needed - state.keys())
             if missing:
                 raise TrainingError(
                     f"{found.path} has no {missing[0]} of {name}, which {document.optimizer.name} needs as the "

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from jellybean.errors import InputError
 from jellybean.folders import MAX_DEPTH, require_no_link, require_plain, state_folder, walk_tree, write_file
+from tests.support.full_disk import small_disk
 
 
 @pytest.fixture
@@ -30,6 +32,14 @@ def test_a_state_folder_is_made_for_its_owner_alone(project: Path) -> None:
     assert stat.S_IMODE(state_folder(project).stat().st_mode) == 0o700
     (state_folder(project) / "logs").mkdir()
     assert state_folder(project) == project / ".jellybean"
+
+
+def test_a_state_folder_that_is_open_to_others_is_used_on_a_disk_that_is_read_only(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small") as mount:
+        (mount / ".jellybean").mkdir()
+        (mount / ".jellybean").chmod(0o755)
+        subprocess.run(["mount", "-o", "remount,ro", str(mount)], check=True)
+        assert state_folder(mount) == mount / ".jellybean"
 
 
 @pytest.mark.parametrize(

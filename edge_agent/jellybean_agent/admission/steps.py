@@ -16,9 +16,8 @@ from jellybean_agent.admission.turns import ClientTurns
 
 STEP_S = 0.0005
 Result = TypeVar("Result")
-Steps = Generator[
-    None, None, Result
-]  # does less than half a millisecond of work, again and again, then returns a result
+# Does less than half a millisecond of work, again and again, then returns a result.
+Steps = Generator[None, None, Result]
 
 
 class StepTurns:

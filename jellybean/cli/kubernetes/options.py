@@ -33,7 +33,7 @@ Kubeconfig = Annotated[
 def connect_to(kubeconfig: Path | None, context: str | None, namespace: str | None) -> Cluster:
     """Connect to the cluster that the options name. BadParameter if the kubeconfig is no file."""
     if kubeconfig is not None and not kubeconfig.is_file():
-        reason = "is a folder, not a file" if kubeconfig.exists() else "there is no such file"
+        reason = "is no file" if kubeconfig.exists() else "there is no such file"
         raise typer.BadParameter(f"--kubeconfig {kubeconfig}: {reason}")
     from jellybean_k8s import connect  # imports the client library
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import numpy as np
 import typer
@@ -116,7 +116,7 @@ def _as_json(answers: Sequence[Mapping[str, Array]], *, text: bool) -> list[dict
 
 def _end_at_row(
     number: int, fault: JellyBeanError, answers: Sequence[Mapping[str, Array]] | None, *, text: bool
-) -> None:
+) -> NoReturn:
     """End the command at a row that failed; with `answers` of the rows before it, these go into the JSON."""
     if answers is not None:
         print_json({**failure(fault), "answers": _as_json(answers, text=text)})

@@ -15,6 +15,7 @@ from jellybean.documents.schema.reader import Tree
 from jellybean.documents.schema.validation import plain_message
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.quantities import InvalidValueError, quoted
+from jellybean_agent import describe_error, read_regular
 
 _HOW_TO_MAKE = (
     "jellybean pipeline profile DIR --out layers.txt, then jellybean pipeline plan layers.txt --out plan.json"
@@ -22,6 +23,7 @@ _HOW_TO_MAKE = (
 BRANCHES = "branches"
 PLANNER_OBJECTIVES = {"pipedream": "slowest-stage", "dapple": "dapple", "alpa": "alpa-inter", BRANCHES: BRANCHES}
 _MOST_NAMED = 3  # layers in a message
+_MAX_BYTES = 64 * 2**20
 
 
 def objective_hint(name: str, *, planner: bool) -> str:
@@ -165,12 +167,12 @@ class StagePlan(BaseModel):
 def read_stage_plan(path: Path) -> StagePlan:
     """Read a plan. DocumentError if the file cannot be read or is no plan."""
     try:
-        return StagePlan.model_validate(json.loads(path.read_text(encoding="utf-8")))
+        return StagePlan.model_validate(json.loads(read_regular(path, _MAX_BYTES)))
     except FileNotFoundError as error:
         message = "there is no such file"
         raise _problem(path, message) from error
     except OSError as error:
-        raise _problem(path, (error.strerror or "cannot be read").lower()) from error
+        raise _problem(path, describe_error(error)) from error
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])

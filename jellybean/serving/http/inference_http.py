@@ -62,7 +62,9 @@ from jellybean_protos.inference.v2 import inference_pb2 as pb
 
 LOG = logging.getLogger("jellybean.gateway")
 JSON_LENGTH = "Inference-Header-Content-Length"
-_READ_ANYWAY_BYTES = 2**16  # of a body that was refused before all of it came
+# Of a body that was refused before all of it came: reading more takes longer than another TLS handshake, and a client
+# that is refused in an overload should not have to make one.
+_READ_ANYWAY_BYTES = 2**20
 _LINGERING_S = 2.0  # from an answer before the end of the body to the end of the connection, for a client that sends on
 _HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _PORT = re.compile(r":[0-9]*\Z")  # in a Host header
@@ -201,7 +203,7 @@ def _admitting(port: HttpPort) -> Callable[[web.Request, Handler], Awaitable[web
 
 
 def _is_small(request: web.Request) -> bool:
-    """True if the rest of a body takes little to read, so that its connection can go on behind it."""
+    """True if the rest of a body takes little to read, so that its connection can go on behind it; never in chunks."""
     return request.content_length is not None and request.content_length <= _READ_ANYWAY_BYTES
 
 

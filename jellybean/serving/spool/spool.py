@@ -23,7 +23,7 @@ from typing import NamedTuple, Self, TypeVar
 import grpc
 
 from jellybean.ledger.readings import Moment
-from jellybean.write_ahead_log import OpenFile, Place, require_no_triggers, use_write_ahead_log
+from jellybean.write_ahead_log import OpenFile, Place, is_of_full_disk, require_no_triggers, use_write_ahead_log
 from jellybean_agent import StatusError, describe_error, fits_share, full_disk_text
 
 LOG = logging.getLogger("jellybean.gateway")
@@ -336,7 +336,7 @@ class Spool:
                 self._thread, lambda: self._in_place(call, *arguments)
             )
         except (sqlite3.Error, OSError) as error:
-            is_full = getattr(error, "sqlite_errorname", "").startswith("SQLITE_FULL")
+            is_full = is_of_full_disk(error)
             cause = full_disk_text(self._file.path) if is_full else describe_error(error, name=True)
             reason = f"the spool cannot be used: {cause}"
             raise StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, reason) from error

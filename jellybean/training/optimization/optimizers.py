@@ -88,22 +88,24 @@ class OptimizerPlan:
             )
         return states / weights if weights else 0.0
 
-    def state_keys(self, name: str, dimensions: int) -> frozenset[str]:
-        """What the state of a parameter has after a step, by its name and number of dimensions."""
-        tiny = nn.Parameter(torch.ones(_SIZES[:dimensions]))
-        tiny.grad = torch.ones_like(tiny)
-        optimizer = self.made_of({self.group_of[name]: [tiny]})
-        optimizer.step()
-        return frozenset(optimizer.state[tiny])
+    def state_keys(self, group: int, dimensions: int) -> frozenset[str]:
+        """What the state of a parameter has after a step, by its group and number of dimensions."""
+        return frozenset(self._first_state(group, dimensions))
 
-    def _state_sides(self, group: int, dimensions: int) -> list[tuple[int | None, ...]]:
-        """For each state tensor of a parameter: the parameter's dimension that each of its sides has, None for 1."""
+    def _first_state(self, group: int, dimensions: int) -> Mapping[str, Any]:
+        """The state of a tiny parameter after one step."""
         tiny = nn.Parameter(torch.ones(_SIZES[:dimensions]))
         tiny.grad = torch.ones_like(tiny)
         optimizer = self.made_of({group: [tiny]})
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        tensors = [value for value in optimizer.state[tiny].values() if isinstance(value, torch.Tensor) and value.dim()]
+        state: Mapping[str, Any] = optimizer.state[tiny]
+        return state
+
+    def _state_sides(self, group: int, dimensions: int) -> list[tuple[int | None, ...]]:
+        """For each state tensor of a parameter: the parameter's dimension that each of its sides has, None for 1."""
+        state = self._first_state(group, dimensions)
+        tensors = [value for value in state.values() if isinstance(value, torch.Tensor) and value.dim()]
         return [tuple(_SIZES.index(side) if side in _SIZES else None for side in value.shape) for value in tensors]
 
 

@@ -26,6 +26,7 @@ COUNT_WEIGHT = 1e-6  # value of any kept model, where the dearest one has 1: bre
 EXACT = 1e-9  # of the linear program: below `COUNT_WEIGHT`
 # Pairs of groups that are matched exactly, even after the time limit: their linear program takes hundredths of seconds.
 ALWAYS_EXACT = 4_000
+MOST_AT_ONCE = 2**22  # pairs of groups that are looked at together: more take memory, fewer take time
 WRITTEN_PER_S = 400_000  # pairs whose program is written in a second, not to be cut short: a million took 2.6 s
 
 Pair = tuple[PlannedWorker | None, PlannedWorker | None]
@@ -276,10 +277,15 @@ class _Ways:
         for kinds, held in zip((left, right), holds, strict=True):
             for row, models in enumerate(kinds):
                 held[row, [columns[model] for model in models]] = 1.0
-        value = (holds[0] * np.array([*worths.values()])) @ holds[1].T
-        before, after = np.nonzero(value)
+        worth, rows = holds[0] * np.array([*worths.values()]), max(1, MOST_AT_ONCE // max(1, len(right)))
+        parts = []
+        for first in range(0, len(left), rows):
+            value = worth[first : first + rows] @ holds[1].T
+            before, after = np.nonzero(value)
+            parts.append((before + first, after, value[before, after]))
+        pairs = [np.concatenate(own) for own in zip(*parts, strict=True)] if parts else [np.empty(0, int)] * 3
         counts = [np.array([len(workers) for workers in kinds.values()], float) for kinds in (left, right)]
-        return cls(before, after, value[before, after], (counts[0], counts[1]))
+        return cls(pairs[0], pairs[1], pairs[2], (counts[0], counts[1]))
 
 
 def _exact_flow(ways: _Ways, time_limit_s: float | None) -> _Flow | None:

@@ -42,9 +42,20 @@ class EndToEnd:
 
     def upper_bound(self, partial: Mapping[str, str]) -> float | None:
         """The highest accuracy measured for a selection that contains `partial`; None if there is none."""
-        fixed = [(index, partial[name]) for index, name in enumerate(self.operators) if name in partial]
-        agreeing = (accuracy for row, accuracy in self.table.items() if all(row[index] == v for index, v in fixed))
-        return max(agreeing, default=None)
+        fixed = tuple(index for index, name in enumerate(self.operators) if name in partial)
+        best = self._best.get(fixed)
+        if best is None:
+            best = {}
+            for row, accuracy in self.table.items():
+                variants = tuple(row[index] for index in fixed)
+                best[variants] = max(accuracy, best.get(variants, accuracy))
+            self._best[fixed] = best  # not before: other threads take what is there for complete
+        return best.get(tuple(partial[self.operators[index]] for index in fixed))
+
+    @cached_property
+    def _best(self) -> dict[tuple[int, ...], dict[tuple[str, ...], float]]:
+        """Numbers of operators -> their variants -> the highest accuracy with these; filled as they are asked for."""
+        return {}
 
 
 @dataclass(frozen=True, slots=True)

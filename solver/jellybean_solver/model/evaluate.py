@@ -111,10 +111,13 @@ def cost_and_traffic(problem: Problem, plan: Plan) -> tuple[Cost, tuple[Crossing
 
 
 class _Scorer:
-    """`parts`: the plan's selections, each with its routes and the problem with its fan-out ratios."""
+    """`parts`: the plan's selections, each with its routes and the problem with its fan-out ratios.
+
+    `open_problem`: with the variants and ratios of all of them; `problem`: with those of the first.
+    """
 
     def __init__(self, problem: Problem, plan: Plan) -> None:
-        self.plan = plan
+        self.open_problem, self.plan = problem, plan
         self.unknown = tuple(unknown_choices(problem, plan))
         chosen: Iterable[tuple[Selection, Sequence[Route]]] = [(plan.selection, plan.routes)]
         if plan.mixes and not self.unknown and not _has_gaps(plan):
@@ -363,7 +366,7 @@ class _Scorer:
         if wrong:
             yield f"the fallback for {wrong[0]} does not state a share for each route, or they do not sum to 1"
             return
-        for lost, reason in losses_that_break(self.problem, self.plan, LIMIT_TOLERANCE):
+        for lost, reason in losses_that_break(self.open_problem, self.plan, LIMIT_TOLERANCE):
             yield f"survive: without {lost}, {reason}"
 
     def cost_by_operator(self) -> Mapping[str, Cost]:

@@ -31,14 +31,6 @@ class Loss:
         """The loss in words."""
         return self.of[0] if self.kind is LossKind.WORKER else f"the {self.kind} {' -> '.join(self.of)}"
 
-    def closes(self, plan: Plan, route: Route) -> bool:
-        """True if requests cannot take a route any more."""
-        if self.kind is LossKind.WORKER:
-            return self.of[0] in route.workers.values()
-        if self.kind is LossKind.SITE:
-            return any(plan.worker_by_name[worker].tier == self.of[0] for worker in route.workers.values())
-        return self.of in crossings(plan, route)
-
 
 def crossings(plan: Plan, route: Route) -> frozenset[tuple[str, ...]]:
     """The pairs of tiers between which the data of a request crosses on a route."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,20 @@ BROKEN = {
     "layer a stands in it twice": {"stages": [{"layers": ["a"], "devices": [0]}, {"layers": ["a"], "devices": [1]}]},
     "stages.0.layers": {"stages": [{"layers": "a", "devices": [0]}]},
 }
+
+
+PLACES: dict[str, Callable[[Path], None]] = {
+    "is a pipe or a device, not a file": os.mkfifo,
+    "not a file": lambda path: path.symlink_to("/dev/zero"),
+    "is a folder": Path.mkdir,
+}
+
+
+@pytest.mark.parametrize("message", PLACES)
+def test_what_stands_in_the_place_of_a_plan_is_not_waited_for_and_not_read_without_end(tmp_path, message):
+    PLACES[message](tmp_path / "plan.json")
+    with pytest.raises(DocumentError, match=message):
+        read_stage_plan(tmp_path / "plan.json")
 
 
 @pytest.mark.parametrize("message", BROKEN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -250,6 +251,23 @@ def test_a_file_that_is_removed_is_written_again_with_all_that_was_in_it(tmp_pat
     reader.close()
     ledger.close()
     assert cost(Ledger(str(path)), By.DAY) == after
+
+
+@pytest.mark.parametrize("busy", [1, 2, 5])
+def test_a_file_that_is_removed_while_connections_are_in_use_loses_nothing(tmp_path: Path, busy: int) -> None:
+    """A connection that is opened then is to a new file, which is empty."""
+    path, serving = tmp_path / "ledger.db", Serving()
+    ledger = Ledger(str(path), "gateway")
+    ledger.write(serving.read(0.0))
+    ledger.write(serving.read(10.0))
+    before = cost(ledger, By.DAY)
+    with ExitStack() as questions:
+        for _ in range(busy):
+            questions.enter_context(ledger.reading())
+        path.unlink()
+        ledger.write(serving.read(20.0))
+    assert cost(ledger, By.DAY)[0].usd > before[0].usd
+    ledger.close()
 
 
 def test_who_asks_a_ledger_whose_file_is_removed_is_answered(tmp_path: Path) -> None:

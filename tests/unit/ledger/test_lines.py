@@ -143,6 +143,12 @@ def test_other_divisions_of_a_cost_have_the_same_sums(rows: list[tuple[int, int]
         assert all(abs(unit - 1000 * amount) < 1 + 1e-3 for unit, amount in zip(units, row, strict=True))
 
 
+@pytest.mark.parametrize(("count", "total"), [(3, 2), (4, 2), (3, 3)])
+def test_amounts_just_below_whole_units_have_any_sum_that_is_asked_for(count: int, total: int) -> None:
+    units = apportioned([1 - 5e-7] * count, 0, total)
+    assert sum(units) == total and set(units) <= {0, 1}
+
+
 def test_small_totals_have_more_decimals() -> None:
     assert [decimals_for(total) for total in (0.0, 1234.5, 12.3, 1.0, 0.012, 1e-12)] == [2, 2, 2, 3, 5, 9]
 

@@ -8,7 +8,7 @@ import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 
 from jellybean.pipeline import OnnxGraph, find_layers, split
 from jellybean.pipeline.onnx_graph import GraphError
@@ -143,4 +143,19 @@ def test_what_a_subgraph_reads_crosses_too():
 def test_a_file_that_is_no_model(tmp_path):
     (tmp_path / "m.onnx").write_bytes(b"not a model")
     with pytest.raises(GraphError, match="not an ONNX model"):
+        OnnxGraph.load(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("content", [None, b"", b"x" * 10], ids=["missing", "empty", "cut off"])
+def test_weights_in_another_file_that_cannot_be_read(tmp_path, content):
+    weights = numpy_helper.from_array(np.ones((1, 64), np.float32), "w")
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 64]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", ports[:1], ports[1:], [weights])
+    outside = {"save_as_external_data": True, "location": "w.data", "size_threshold": 0}
+    onnx.save(helper.make_model(graph), tmp_path / "m.onnx", **outside)
+    assert OnnxGraph.load(tmp_path / "m.onnx").parameter_bytes([0]) == 256
+    (tmp_path / "w.data").unlink()
+    if content is not None:
+        (tmp_path / "w.data").write_bytes(content)
+    with pytest.raises(GraphError, match=r"weights of .*m\.onnx in other files cannot be read: .*\bw\b"):
         OnnxGraph.load(tmp_path / "m.onnx")

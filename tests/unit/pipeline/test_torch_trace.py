@@ -272,3 +272,36 @@ def test_a_model_that_is_a_single_layer_keeps_its_names(module, tracer):
     traced, _ = _traced(module, x)
     assert traced.tracer == tracer
     assert {name for name, _ in traced.graph.named_parameters()} == {name for name, _ in module.named_parameters()}
+
+
+class Heads(nn.Module):
+    """A layer of any name. `decides`: forward depends on values, so that it is called as it is."""
+
+    def __init__(self, name: str, *, decides: bool) -> None:
+        super().__init__()
+        self.heads, self.name, self.decides = nn.ModuleDict({name: nn.Linear(4, 4)}), name, decides
+
+    def forward(self, x):
+        y = self.heads[self.name](x)
+        return 2 * y if self.decides and y.sum() > 0 else y
+
+
+@pytest.mark.parametrize("name", ["class", "in", "lambda"])
+def test_a_name_that_the_code_of_a_graph_cannot_have_is_told_where_the_graph_needs_it(name):
+    for decides in (False, True):
+        module = nn.Sequential(nn.Linear(4, 4), Heads(name, decides=decides), nn.Linear(4, 2))
+        if decides:
+            assert [operation.name for operation in _traced(module, torch.randn(3, 4))[0].graph.graph.nodes]
+            continue
+        with pytest.raises(
+            JellyBeanError, match=f"cannot have a submodule of the name '{name}'.*rename 1.heads.{name}"
+        ):
+            trace(module, CallArguments.of([torch.randn(3, 4)]))
+
+
+@pytest.mark.parametrize("name", ["graph", "code", "meta"])
+def test_a_name_of_the_graph_itself_is_told(name):
+    module = nn.Sequential()
+    module.add_module(name, nn.Linear(4, 4))
+    with pytest.raises(JellyBeanError, match=f"cannot have a submodule of the name '{name}'"):
+        trace(module, CallArguments.of([torch.randn(3, 4)]))

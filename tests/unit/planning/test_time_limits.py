@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,6 +36,7 @@ from jellybean_solver.simulation import simulator
 
 Clock = Callable[[], float]
 
+RATE = ("objective=rate", "slo.latency_p99=null")
 REQUESTS = 200  # of a simulation: as many as take a few hundredths of a second
 
 WORKFLOW = """\
@@ -214,6 +215,24 @@ def test_a_plan_without_time_for_a_search_is_that_of_a_simple_rule(pages: Path) 
     out_of_reach = load_project(pages, ("slo.latency_p99=null", "slo.accuracy=99.9"))
     with limited_work(0.0, steps(0.0)):
         assert plan_project(out_of_reach).plan is None
+
+
+@pytest.mark.parametrize("calls", [1, 4])
+def test_a_search_of_the_highest_rates_tries_no_plan_after_its_time(
+    calls: int, pages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would take up to a second more, for a plan by a simple rule."""
+    project, search, solved = load_project(pages, RATE), project_plan.solve_cut, list[None]()
+
+    def solve_counted(*arguments: Any, **options: Any) -> Any:
+        solved.append(None)
+        return search(*arguments, **options)
+
+    monkeypatch.setattr(project_plan, "solve_cut", solve_counted)
+    alarm = Alarm(monkeypatch, project_plan, "solve_cut", calls)
+    monkeypatch.setattr(project_plan, "time", SimpleNamespace(monotonic=alarm, perf_counter=lambda: 0.0))
+    assert plan_project(project, time_limit_s=60.0, compare=False).plan is not None
+    assert len(solved) == calls + 1  # the last one makes the plan of the rates that were found
 
 
 def test_a_curve_at_the_limit_keeps_its_points(pages: Path, monkeypatch: pytest.MonkeyPatch) -> None:

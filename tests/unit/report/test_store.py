@@ -188,7 +188,6 @@ def test_a_folder_in_the_way_says_what_to_do(store: Store) -> None:
 
 _WRITER = """
 import sys
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from jellybean.report.store import Store

@@ -78,12 +78,16 @@ def test_the_rest_of_a_body_that_nobody_reads_is_dropped(path: str) -> None:
     run(test)
 
 
-def test_a_small_body_that_was_refused_leaves_its_connection() -> None:
+@pytest.mark.parametrize("count", [2000, 150_000])
+def test_a_small_body_that_was_refused_leaves_its_connection(count: int) -> None:
+    """As of a picture that came to a gateway with too many calls."""
+    whole = request("/elsewhere", tensor([1.0] * count))
+
     async def test(port: Served) -> None:
         connection = await port.connect()
-        await connection.send(request("/elsewhere", tensor([1.0] * 2000))[:2000])
+        await connection.send(whole[:2000])
         assert (await connection.answer()).status == 404
-        await connection.send(request("/elsewhere", tensor([1.0] * 2000))[2000:])
+        await connection.send(whole[2000:])
         await connection.send(request(body=tensor([2.0])))
         assert (await connection.answer()).json["outputs"][0]["data"] == [-2]
         await connection.close()

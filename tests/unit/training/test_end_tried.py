@@ -470,7 +470,11 @@ class Part(nn.Module):
         super().__init__()
         self.kind, self.layer, self.frozen = kind, nn.Linear(3, 3), nn.Linear(3, 3).requires_grad_(False)
         self.generator = torch.Generator().manual_seed(1)
+        if kind == "stored":
+            self.steps = nn.Parameter(torch.tensor([100, -100, 3], dtype=torch.int8), requires_grad=False)
     def forward(self, x):
+        if self.kind == "stored":
+            x = x + self.steps
         if self.kind == "average":
             with torch.no_grad():
                 self.frozen.weight.lerp_(self.layer.weight, 0.1)
@@ -485,8 +489,8 @@ class Part(nn.Module):
 def made(kind):
     LAST[:] = [nn.Sequential(Part(kind), nn.Tanh(), nn.Linear(3, 1))]
     return LAST[0]
-average, drawn, clamped, moved, plain = (lambda kind=kind: made(kind) for kind in
-    ("average", "drawn", "clamped", "moved", "plain"))
+average, drawn, clamped, moved, stored, plain = (lambda kind=kind: made(kind) for kind in
+    ("average", "drawn", "clamped", "moved", "stored", "plain"))
 class Table(nn.Module):
     def __init__(self):
         super().__init__()
@@ -520,6 +524,8 @@ TWO_COPIES, TWO_STAGES = {"replicas": 2}, {"devices": 2, "schedule": "1f1b", "mi
         ("drawn", {"recompute": True}, "keeps self.generator of Part 0 in Python.*`recompute` runs forward twice"),
         ("plain", {"loss": "keeps.py:norm", **TWO_STAGES}, "loss: keeps.py:norm reads weights of the model"),
         ("plain", {"loss": "keeps.py:norm"}, ""),
+        ("stored", {"loss": "keeps.py:norm", **TWO_STAGES}, "loss: keeps.py:norm reads weights of the model"),
+        ("stored", TWO_STAGES, ""),
         ("plain", TWO_STAGES, ""),
     ],
 )

@@ -15,6 +15,7 @@ from jellybean_solver import (
     ServiceTime,
     plan_diff,
 )
+from jellybean_solver.migration import plan_matching
 from jellybean_solver.migration.migration_cost import migration
 from jellybean_solver.migration.plan_matching import hosted_models, match_workers
 from tests import report_plans
@@ -197,3 +198,15 @@ def test_hosted_names_the_model_and_its_memory() -> None:
     plan = hosting({"box-1": ["find"]})
     (model,) = hosted_models(plan, plan.workers[0])
     assert (model.operator, model.variant, model.memory_bytes) == ("find", "v", 100.0)
+
+
+@pytest.mark.parametrize("kind", FLEETS)
+@pytest.mark.parametrize("at_once", [1, 100, 1000])
+def test_groups_that_are_looked_at_in_parts_are_matched_as_all_at_once(
+    kind: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All pairs of thousands of unlike workers would take gigabytes."""
+    one, two = (hosting({f"box-{i}": FLEETS[kind](i)[side] for i in range(20 + side)}) for side in range(2))
+    every = match_workers(one, two)
+    monkeypatch.setattr(plan_matching, "MOST_AT_ONCE", at_once)
+    assert match_workers(one, two) == every

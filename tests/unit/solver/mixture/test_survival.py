@@ -9,6 +9,8 @@ import pytest
 from jellybean.planning.simulation import simulate_plan
 from jellybean_solver import (
     Deadline,
+    Edge,
+    EdgeKind,
     Independent,
     Link,
     Loss,
@@ -16,6 +18,7 @@ from jellybean_solver import (
     Plan,
     Pool,
     Problem,
+    Route,
     Sharing,
     Slo,
     Source,
@@ -27,10 +30,20 @@ from jellybean_solver import (
     solve,
     to_document,
 )
+from jellybean_solver.model.loss import crossings
 from tests import plan_check
 from tests.support.small_problems import box, gpu, operator, problem, variant
 
 ONE_WORKER = (LossKind.WORKER,)
+
+
+def is_used(plan: Plan, route: Route, lost: Loss) -> bool:
+    """True if requests on a route need what is lost."""
+    if lost.kind is LossKind.WORKER:
+        return lost.of[0] in route.workers.values()
+    if lost.kind is LossKind.SITE:
+        return any(plan.worker_by_name[worker].tier == lost.of[0] for worker in route.workers.values())
+    return lost.of in crossings(plan, route)
 
 
 def served(asked: Problem) -> Plan:
@@ -43,7 +56,7 @@ def served(asked: Problem) -> Plan:
     for loss in losses(plan, asked.slo.survives):
         left = plan_after(asked, plan, loss)
         assert left is not None
-        assert not any(loss.closes(plan, route) for route in left.routes)
+        assert not any(is_used(plan, route, loss) for route in left.routes)
         assert plan_check.complaints(asked, left) == []
         assert sum(route.weight for route in left.routes) == pytest.approx(1.0)
     return plan
@@ -272,3 +285,34 @@ def test_requests_lack_no_more_of_a_soft_mean_after_a_loss_than_before() -> None
     assert sorted(worker.name for worker in plan.workers) == ["fine-1", "plain-1"]
     assert plan.accuracy == pytest.approx(80.0, abs=0.01)  # a few requests rehearse what follows on the loss of plain-1
     assert plan.certificate.objective == pytest.approx(1.1 + 0.5, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("target", "counts", "kinds"),
+    [
+        (90.0, (2, 2), ONE_WORKER),
+        (95.0, (3, 0), ONE_WORKER),
+        (85.0, (2, 2), (LossKind.LINK, LossKind.WORKER)),
+    ],
+)
+def test_variants_with_ratios_of_their_own_are_mixed_and_survive(
+    target: float, counts: tuple[int, int], kinds: tuple[LossKind, ...]
+) -> None:
+    """A variant that finds more needs more of the next operator, after a loss too."""
+    find = [
+        replace(variant(name, {"box": s, "gpu": s}, {"read": 1e3}), ratios={"read": ratio})
+        for name, s, ratio in (("few", 0.05, 1.0), ("many", 0.1, 4.0))
+    ]
+    read = replace(
+        operator("read", ["find"], variant("x", {"box": 0.02, "gpu": 0.01})),
+        inputs=(Edge("find", "read", EdgeKind.FAN_OUT, 1.0),),
+    )
+    asked = problem(
+        operator("find", ["camera"], *find),
+        read,
+        pools=[box(counts[0]), gpu(counts[1])],
+        rate_per_s=6.0,
+        accuracy=Independent({"find": {"few": 80.0, "many": 99.0}}),
+        slo=Slo(mean_accuracy=target, survives=kinds),
+    )
+    assert served(replace(asked, utilisation=0.8)).mixes

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -37,6 +38,31 @@ def test_end_to_end_bound_is_the_best_agreeing_measurement() -> None:
     assert MEASURED.upper_bound({}) == 56.5
     assert MEASURED.upper_bound({"answer": "default", "image": "big"}) == 55.5
     assert MEASURED.upper_bound({"image": "big", "speech": "large"}) is None
+
+
+class CountedReads(dict[tuple[str, ...], float]):
+    """A table that counts how often it is read from its first row to its last."""
+
+    reads = 0
+
+    def items(self) -> Any:
+        self.reads += 1
+        return super().items()
+
+
+def test_end_to_end_reads_its_table_once_for_each_set_of_operators() -> None:
+    """Searches ask for bounds at each node, and a table may have thousands of rows."""
+    table = CountedReads({row: float(number) for number, row in enumerate(itertools.product("abc", repeat=3))})
+    model = EndToEnd(("x", "y", "z"), table)
+    for _ in range(2):
+        for names in (("x",), ("z", "y"), ()):
+            for variants in itertools.product("abc", repeat=len(names)):
+                partial = dict(zip(names, variants, strict=True))
+                agreeing = [
+                    v for row, v in dict.items(table) if partial.items() <= dict(zip("xyz", row, strict=True)).items()
+                ]
+                assert model.upper_bound(partial) == max(agreeing)
+    assert table.reads == 3
 
 
 def test_per_operator_takes_the_measured_point() -> None:
