@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -227,6 +228,23 @@ def checked_file(option: str, path: Path) -> Path:
     if not path.parent.is_dir():
         raise typer.BadParameter(f"{option} {path}: folder {path.parent} not found")
     return path
+
+
+_DOCUMENTS = ("workflow.yaml", "infrastructure.yaml", "profiles.yaml", "training.yaml", "kubernetes.yaml")
+_PLAN = b'"kind": "Plan"'  # in the first bytes of a plan that is served
+
+
+def checked_result(option: str, path: Path) -> Path:
+    """`checked_file` of a result that is no document and no plan to serve: BadParameter if it would replace one."""
+    if path.name in _DOCUMENTS or (path.is_file() and os.access(path, os.R_OK) and _PLAN in _first_bytes(path)):
+        other = path.with_name(f"stages{path.suffix}")
+        raise typer.BadParameter(f"{option} {path}: is a file of the project, which would be lost: write {other}")
+    return checked_file(option, path)
+
+
+def _first_bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(100)
 
 
 def checked_folder(option: str, path: Path) -> Path:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from jellybean.cli.app import Json, checked_file, checked_picture, example
+from jellybean.cli.app import Json, checked_picture, checked_result, example
 from jellybean.cli.console import out, print_json, said_if_long, say
 from jellybean.cli.pipeline.group import MAX_ACTIONS, pipeline
 from jellybean.cli.times import TimeLimit, command_limit
@@ -115,6 +115,8 @@ def profile_command(
     """Profile a model by layer: forward and backward time, activation and parameter bytes, and possible cuts."""
     from jellybean.pipeline.model_profile import profile_model
 
+    if out_ is not None:
+        checked_result("--out", out_)
     if (Path(model) / TRAINING_FILE).is_file():
         from jellybean.training.model_profile import profile_training
 
@@ -146,7 +148,7 @@ def profile_command(
         "jellybean pipeline plan vgg16.txt --workers 4 --memory 12e9 --schedule pipedream-2bw --states 2",
         "jellybean pipeline plan vgg16.txt --workers 8,2 --bandwidth 1e10,1e9 --objective dapple --microbatches 16",
         "jellybean pipeline plan vgg16.txt --workers 4 --objective alpa --microbatches 8 --plot shards.svg",
-        "jellybean pipeline plan layers.txt --workers 4 --out my-digits/plan.json",
+        "jellybean pipeline plan layers.txt --workers 4 --out my-digits/stages.json",
         "jellybean pipeline plan inception.txt --workers 2 --bandwidth 1e10 --objective branches",
         "jellybean pipeline plan vgg16.txt --speeds 0.05,0.2,1 --bandwidth 2e6,1e8 --objective latency",
     ),
@@ -180,7 +182,7 @@ def plan_command(
             raise typer.BadParameter(f"--plot draws how alpa splits layers; {objective} splits none")
         checked_picture(plot)
     if out_ is not None:
-        checked_file("--out", out_)
+        checked_result("--out", out_)
     graph = read_profile(profile)
     links = _numbers("--bandwidth", bandwidth)
     options = _Options(objective, speeds, workers, memory, schedule, microbatches, states, all_reduce)

@@ -12,7 +12,7 @@ import typer
 from jellybean.cli.app import AllowPython, Directory, Json, Overrides, app, example, parse_allowed_python
 from jellybean.cli.console import out, print_json, progress, say, warn
 from jellybean.cli.times import MeasurementLimit, command_limit
-from jellybean.documents import MultiWorkflowProject, Project, load_any_project, written_projects
+from jellybean.documents import PROFILES_FILE, MultiWorkflowProject, Project, load_any_project, written_projects
 from jellybean.errors import OutOfTimeError
 from jellybean.folders import shell_text
 
@@ -98,7 +98,7 @@ def profile(
             measured = _measured(name, part, scope, agents[name], seconds, allow)
         for note in measured.notes:
             warn(note)
-        file = part.directory / "profiles.yaml"
+        file = part.directory / PROFILES_FILE
         files.append({"workflow": part.workflow.name, "file": str(file), **measured.to_dict()})
         if not json:
             out.print(f"wrote {file}" if measured.written else f"{file} is current: nothing was measured")
@@ -111,8 +111,13 @@ def _measured(
     """Measure one workflow's variants, with a bar. OutOfTimeError that says what is kept."""
     from jellybean.profiler import profile as measure
 
-    without = ", without --fresh," if scope.fresh else ""
-    kept = f"finished measurements are kept: the same command{without} goes on from there"
+    kept = "finished measurements are kept: the same command goes on from there"
+    if scope.fresh and (project.directory / PROFILES_FILE).exists():
+        kept = (
+            "finished measurements are kept, and the others as they were: the same command measures all of them again"
+        )
+    elif scope.fresh:
+        kept = "finished measurements are kept: the same command, without --fresh, goes on from there"
     try:
         with progress(name, kept=kept) as advance:
             return measure(

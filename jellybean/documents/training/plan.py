@@ -18,7 +18,7 @@ from jellybean.quantities import InvalidValueError, quoted
 from jellybean_agent import describe_error, read_regular
 
 _HOW_TO_MAKE = (
-    "jellybean pipeline profile DIR --out layers.txt, then jellybean pipeline plan layers.txt --out plan.json"
+    "jellybean pipeline profile DIR --out layers.txt, then jellybean pipeline plan layers.txt --out stages.json"
 )
 BRANCHES = "branches"
 PLANNER_OBJECTIVES = {"pipedream": "slowest-stage", "dapple": "dapple", "alpa": "alpa-inter", BRANCHES: BRANCHES}

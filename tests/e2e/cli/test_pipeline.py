@@ -139,6 +139,21 @@ def test_a_plan_that_splits_layers_is_planned_only(tmp_path: Path) -> None:
     assert json.loads(plan.read_text(encoding="utf-8"))["microbatches"] == 2
 
 
+@pytest.mark.parametrize("name", ["plan.json", "again.json", "profiles.yaml"])
+def test_no_result_replaces_a_file_of_the_project(tmp_path: Path, name: str) -> None:
+    """A plan of stages is another document than the plan to serve, whatever that is called."""
+    file, before = tmp_path / name, '{\n "kind": "Plan",\n "version": 3}'
+    file.write_text(before, encoding="utf-8")
+    layers = tmp_path / "layers.txt"
+    layers.write_text(
+        "0 -- a -- forward_compute_time=1.0, backward_compute_time=2.0, activation_size=4.0, parameter_size=4.0\n"
+    )
+    for command in (("plan", str(layers)), ("profile", str(layers))):
+        told = jellybean("pipeline", *command, "--out", str(file), status=2).stderr
+        assert "is a file of the project, which would be lost" in " ".join(told.replace("│", " ").split())
+        assert file.read_text(encoding="utf-8") == before
+
+
 def test_an_unknown_objective_is_said_first_with_the_name_that_is_meant() -> None:
     for name, hint in {
         "pipedream": "did you mean 'slowest-stage'? training calls it pipedream",

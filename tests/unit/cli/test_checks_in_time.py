@@ -89,7 +89,7 @@ def test_profile_keeps_what_it_measured_and_says_what_is_missing(
     assert run(["profile", str(digits), "--fresh", *LIMIT]) == 1
     shown = " ".join(capsys.readouterr().err.split())
     assert "the time limit ended the measurements at messages on the edges; not measured: survey" in shown
-    assert "the same command, without --fresh, goes on from there" in shown
+    assert "and the others as they were: the same command measures all of them again" in shown
     assert (digits / "profiles.yaml").read_bytes() == before
 
 

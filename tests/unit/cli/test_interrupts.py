@@ -93,7 +93,7 @@ def test_an_interrupted_plan_says_what_it_knows(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_an_interrupted_profile_says_that_the_same_command_goes_on(
+def test_an_interrupted_profile_says_what_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     project = tmp_path / "digits"
@@ -106,4 +106,7 @@ def test_an_interrupted_profile_says_that_the_same_command_goes_on(
     assert run(["profile", str(project), "--fresh"]) == 130
     shown = " ".join(capsys.readouterr().err.split())
     assert "profile: interrupted at" in shown
-    assert "finished measurements are kept: the same command, without --fresh, goes on from there" in shown
+    assert (
+        "finished measurements are kept, and the others as they were: the same command measures all of them again"
+        in shown
+    )
