@@ -21,7 +21,7 @@ from jellybean_solver.explanation.resolver import Resolver, ResolveSettings
 from jellybean_solver.explanation.restrictions import forbid_pool, forbid_tier, force_variant
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.plan_document import json_values
-from jellybean_solver.model.problem import Objective, Problem
+from jellybean_solver.model.problem import WORKFLOW_SEPARATOR, Objective, Problem
 from jellybean_solver.model.selection_shares import selection_shares
 from jellybean_solver.outcome import COST_TOLERANCE
 
@@ -131,10 +131,17 @@ def explain(
     return _Explainer(problem, answer, answer.plan, resolver).run(questions, publish)
 
 
+def _first_name(subject: str) -> str:
+    """The workflow that a requirement's subject is or belongs to, if there are several."""
+    return subject.partition(WORKFLOW_SEPARATOR)[0]
+
+
 class _Explainer:
     def __init__(self, problem: Problem, answer: Resolved, plan: Plan, resolver: Resolver) -> None:
         self.problem, self.answer, self.plan, self.resolver = problem, answer, plan, resolver
-        self.requirements = requirements(problem, resolver.settings.exclusive)
+        gone = {one.name for one in plan.left_out}  # which the plan asks nothing of
+        asked = requirements(problem, resolver.settings.exclusive)
+        self.requirements = tuple(one for one in asked if not gone.intersection(map(_first_name, one.subjects)))
 
     def run(self, questions: Sequence[Question], publish: Publish) -> Explanation:
         """Solve part by part."""
@@ -170,7 +177,8 @@ class _Explainer:
         for pool in self.problem.pools:
             if pool.name in used:
                 yield forbid_pool(self.problem, pool.name), "pool", pool.name, f"without pool {pool.name}"
-        for operator in self.problem.operators:
+        served = (operator for operator in self.problem.operators if operator.name in self.plan.operator_by_name)
+        for operator in served:  # a workflow that is left out has no variants
             used_alone = [one.variant for one in self.plan.operator_by_name[operator.name].variants]
             for variant in operator.variants:
                 if [variant.name] != used_alone:

@@ -45,8 +45,8 @@ class WhyNot:
 
     `verdict`: used (the plan makes this choice already), dearer, same_cost, cheaper (possible only if the explained
     plan is not proven optimal), or worse, same, better where the accuracy is maximised; no_plan, no_profile (no variant
-    has a profile there) or unknown. `used_per_s`: requests per second for which the plan already makes this choice.
-    `change`: the best plan with the forced choice; `conflict`: why there is none.
+    has a profile there), left_out (its workflow is not served) or unknown. `used_per_s`: requests per second for which
+    the plan already makes this choice. `change`: the best plan with the forced choice; `conflict`: why there is none.
     """
 
     question: str
@@ -74,6 +74,11 @@ class _Forced:
 def why_not(problem: Problem, plan: Plan, question: Question, resolver: Resolver) -> WhyNot:
     """Answer one question; `plan` is the problem's cheapest plan."""
     operator, variant = question.operator, question.variant
+    if operator is not None and operator not in plan.operator_by_name:
+        sentence = (
+            f"{problem.workflow_of(operator)} is left out of this plan, as serving it costs more than it is worth"
+        )
+        return WhyNot(question.text, "left_out", sentence, {})
     if operator is None or variant is None:
         return _Place(problem, plan, question, resolver).answer()
     planned = plan.operator_by_name[operator]
@@ -131,7 +136,7 @@ class _Place:
         self.problem, self.plan, self.question, self.resolver = problem, plan, question, resolver
         self.where = f"in {question.place}"
         self.pools = pools_of(problem, question.place or "")
-        names = [question.operator] if question.operator is not None else list(problem.operator_by_name)
+        names = [question.operator] if question.operator is not None else list(plan.operator_by_name)
         self.rates = {name: plan.operator_by_name[name].rate_per_s for name in names}
         self.used = {name: rate for name, rate in _served(plan, self.pools).items() if name in self.rates}
 

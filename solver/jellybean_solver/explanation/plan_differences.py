@@ -11,12 +11,12 @@ LEAST_MOVED = 0.005  # share of an operator's requests; smaller shifts between i
 
 
 def plan_differences(base: Plan, other: Plan) -> tuple[str, ...]:
-    """How `other` differs from `base` in variants, tiers of operators and workers: a short phrase per difference."""
-    found = list(_variant_differences(base, other))
+    """How `other` differs from `base`: who is served, variants, tiers, workers; a short phrase per difference."""
+    found = [*_served_differences(base, other), *_variant_differences(base, other)]
     before, after = _tiers(base), _tiers(other)
     moves: dict[str, list[str]] = {}
     for name, tiers in after.items():
-        if tiers != before.get(name):
+        if tiers != before.get(name, tiers):
             moves.setdefault(f"{' and '.join(before[name])} -> {' and '.join(tiers)}", []).append(name)
     found += [f"{', '.join(names)}: {move}" for move, names in moves.items()]
     counts = Counter(worker.pool for worker in other.workers)
@@ -26,11 +26,21 @@ def plan_differences(base: Plan, other: Plan) -> tuple[str, ...]:
     return (*found, ", ".join(moved)) if moved else tuple(found)
 
 
+def _served_differences(base: Plan, other: Plan) -> Iterator[str]:
+    """A phrase for the workflows that only one of the plans serves."""
+    before, after = ({one.name for one in plan.left_out} for plan in (base, other))
+    for word, names in (("leaves out", after - before), ("serves", before - after)):
+        if names:
+            yield f"{word} {', '.join(sorted(names))}"
+
+
 def _variant_differences(base: Plan, other: Plan) -> Iterator[str]:
     """A phrase per operator whose variants differ, with their shares of its requests where a plan mixes them."""
     if not base.mixes and not other.mixes:
-        changed = ((name, variant) for name, variant in other.selection.items() if variant != base.selection.get(name))
-        yield from (f"{name}: {base.selection[name]} -> {variant}" for name, variant in changed)
+        both = (
+            (name, base.selection[name], other.selection[name]) for name in other.selection if name in base.selection
+        )
+        yield from (f"{name}: {before} -> {after}" for name, before, after in both if before != after)
         return
     before, after = _shares(base), _shares(other)
     for name, shares in after.items():

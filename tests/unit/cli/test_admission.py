@@ -45,6 +45,23 @@ def test_those_of_the_highest_worth_are_served(tmp_path: Path, capsys: pytest.Ca
     assert "with what is left out" in text
 
 
+def test_what_is_explained_is_of_those_that_are_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path, "a,80/s,0,,5 USD/h,,", "b,80/s,0,,9 USD/h,,")
+    operator, variant = next(
+        (one.name, one.variants[0].name)
+        for one in build_problem(load_any_project(folder)).operators
+        if one.name.startswith("a/")
+    )
+    assert run(["explain", str(folder), "--json", "--why-not", f"{operator}={variant}", "--why-not", "cloud"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    asked, cloud = found["why_not"]
+    assert asked["verdict"] == "left_out"
+    assert asked["sentence"] == "a is left out of this plan, as serving it costs more than it is worth"
+    assert cloud["verdict"] == "used"
+    assert not any("a/" in one["subject"] for one in found["choices"])
+    assert not any(one["subjects"][:1] == ["a"] for one in found["limits"])
+
+
 def test_two_smaller_ones_go_before_a_larger_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write(tmp_path, "a,60/s,0,,5 USD/h,,", "b,120/s,0,,9 USD/h,,", "c,60/s,0,,5 USD/h,,")
     assert served(folder, capsys) == {"a", "c"}
