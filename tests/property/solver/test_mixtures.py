@@ -21,7 +21,7 @@ from jellybean_solver import (
     solve,
     to_document,
 )
-from jellybean_solver.model.loss import REHEARSED
+from jellybean_solver.model.loss import REHEARSED, RoutesAfterLoss
 from tests import plan_check
 from tests.brute_force import mixture_optimum
 from tests.strategies import problems
@@ -124,7 +124,7 @@ def test_the_cheapest_plan_that_bears_losses_is_that_of_one_program_over_everyth
     for loss in losses(plan, survives):
         left = plan_after(asked, plan, loss)
         assert left is not None
-        assert not any(loss.closes(plan, route) for route in left.routes)
+        assert RoutesAfterLoss(left).closed(loss) == ()
         assert not plan_check.complaints(asked, left)
     rehearsed = 100.0 * REHEARSED * (slo.penalty_usd_per_h or 0.0) if fallbacks else 0.0  # they may be more accurate
     assert plan.certificate.bound <= expected * (1 + LITTLE) + LITTLE
