@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytest.importorskip("torch", reason="training needs torch: pip install 'jellybean-serving[train]'")
+
 from jellybean.training.choice.candidates import Candidate
 from jellybean.training.choice.decide import SearchProgress
 from jellybean.training.choice.search import Search, SearchLimits
