@@ -168,7 +168,7 @@ class Ledger:
         """A connection for questions. LedgerError if the database cannot be opened, or is of a later version."""
         with _explained(self._engine.url):
             self._open()
-            with self._engine.connect() as connection:
+            with self._engine.connect() as connection, self._closing_of_removed(connection):
                 yield connection
 
     @contextmanager
@@ -179,6 +179,16 @@ class Ledger:
             self._complete()
             with self._changes.begin() as connection:
                 yield connection
+
+    @contextmanager
+    def _closing_of_removed(self, connection: Connection) -> Iterator[None]:
+        """Close a connection behind its use if its file was removed meanwhile: no pool has it any more."""
+        pool = self._engine.pool
+        try:
+            yield
+        finally:
+            if self._engine.pool is not pool and not connection.closed:
+                connection.detach()
 
     def _open(self) -> None:
         """Create what is missing. Another process, or thread, may be doing the same at this moment: then try again."""

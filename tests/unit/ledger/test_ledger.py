@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -250,7 +250,8 @@ def test_a_file_that_is_removed_is_written_again_with_all_that_was_in_it(tmp_pat
     assert after[0].usd > before[0].usd
     reader.close()
     ledger.close()
-    assert cost(Ledger(str(path)), By.DAY) == after
+    with closing(Ledger(str(path))) as again:
+        assert cost(again, By.DAY) == after
 
 
 @pytest.mark.parametrize("busy", [1, 2, 5])
@@ -268,6 +269,8 @@ def test_a_file_that_is_removed_while_connections_are_in_use_loses_nothing(tmp_p
         ledger.write(serving.read(20.0))
     assert cost(ledger, By.DAY)[0].usd > before[0].usd
     ledger.close()
+    opened = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    assert [name for name in opened if name.startswith(str(path))] == [], "those in use have closed, too"
 
 
 def test_who_asks_a_ledger_whose_file_is_removed_is_answered(tmp_path: Path) -> None:
@@ -291,7 +294,8 @@ def test_another_ledger_that_somebody_puts_in_its_place_is_used(tmp_path: Path) 
     (tmp_path / "new.db").rename(path)
     ledger.write(serving.read(10.0))
     ledger.close()
-    assert cost(Ledger(str(path)), By.DAY)
+    with closing(Ledger(str(path))) as again:
+        assert cost(again, By.DAY)
 
 
 def test_a_damaged_reading_is_told_with_what_to_do(ledger: Ledger) -> None:
