@@ -241,7 +241,8 @@ def parse_number(name: str, value: object, example: str, *, negative: bool = Fal
 def format_quantity(kind: QuantityKind, value: float, digits: int | None = None) -> str:
     """Format a quantity in the largest unit in which the number is at least 1.
 
-    `digits` rounds to that many significant digits; None writes enough digits for parsing to return the same value.
+    `digits` rounds to that many significant digits, more where the kind's limits would be left; None writes enough
+    digits for parsing to return the same value.
     """
     if not math.isfinite(value) or value < 0:
         raise InvalidValueError(f"{value} is not a {kind.name}", f"give for example {kind.example}")
@@ -250,19 +251,22 @@ def format_quantity(kind: QuantityKind, value: float, digits: int | None = None)
         if value >= kind.units[candidate] * (1 - 1e-12):
             unit = candidate
     number = value / kind.units[unit]
-    if digits is not None:
-        return _spaced(_plain(number, digits), unit)
-    for count in range(1, 18):
+    for count in range(digits or 1, 18):
         text = _plain(number, count)
-        if float(text) * kind.units[unit] == value:
+        read = float(text) * kind.units[unit]
+        if read == value or (digits and (_within(kind, read) or not _within(kind, value))):
             break
     return _spaced(text, unit)
+
+
+def _within(kind: QuantityKind, value: float) -> bool:
+    return value == 0 or kind.least <= value <= kind.most
 
 
 def rounded_up(kind: QuantityKind, value: float, digits: int = 4) -> float:
     """Round `value` up so that formatting with `digits` significant digits does not go below it."""
     steps = (
-        value * (1 + step * 1.02 * 10.0**-digits) for step in range(7)
+        min(value * (1 + step * 1.02 * 10.0**-digits), max(value, kind.most)) for step in range(7)
     )  # seven steps together are larger than one unit in the last digit
     written = (parse_quantity(kind, format_quantity(kind, step, digits)) for step in steps)
     return next((candidate for candidate in written if candidate >= value), value)

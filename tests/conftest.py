@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from jellybean_protos.library_telemetry import turn_off_telemetry
+from tests.tools.repeatable_examples import use_repeatable_examples
 
 pytest_plugins = [f"tests.tools.{_name}" for _name in ("cost", "listed_skips", "shared_imports", "tiers")]
 turn_off_telemetry()  # tests load onnxruntime before any package of the project
@@ -38,6 +39,8 @@ for _profile, _examples in (("default", 20), ("slow", 60), ("nightly", 1000)):
         suppress_health_check=_quiet,
     )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+if os.environ.get("HYPOTHESIS_PROFILE") != "nightly":
+    use_repeatable_examples()
 
 
 @pytest.fixture

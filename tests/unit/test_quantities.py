@@ -117,6 +117,16 @@ def test_rounded_quantities_read_back_nearly(kind: quantities.QuantityKind, valu
     assert back == pytest.approx(value, rel=10.0 ** (1 - digits), abs=0)
 
 
+@pytest.mark.parametrize("kind", quantities.WITH_DISTINCT_UNITS, ids=lambda kind: kind.name)
+def test_rounding_does_not_leave_the_limits(kind: quantities.QuantityKind) -> None:
+    for share in (1.0, 0.99999, 0.9996, 0.999, 0.99):
+        for value in (kind.most * share, kind.least / share):
+            for digits in (1, 3, 4):
+                back = parse_quantity(kind, format_quantity(kind, value, digits))
+                assert back == pytest.approx(value, rel=10.0 ** (1 - digits), abs=0)
+            assert value <= quantities.rounded_up(kind, value) <= kind.most
+
+
 @given(
     st.text(max_size=30) | st.floats() | st.integers() | st.none() | st.booleans(),
     st.sampled_from(quantities.WITH_DISTINCT_UNITS),
