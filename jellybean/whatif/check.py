@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from jellybean.display import formats
 from jellybean.documents import AnyProject, build_problem, load_any_project
 from jellybean.documents.rate_trace import RateTraceFile, read_rate_trace
 from jellybean.errors import DocumentError, SolverError
@@ -15,7 +16,7 @@ from jellybean.planning.plan_file import current_plan, plan_options
 from jellybean.planning.project_plan import plan_project
 from jellybean.planning.simulation import brains, slow_latency_s
 from jellybean.whatif.rate_options import rate_options
-from jellybean_solver import Plan, Replay, rate_text, replay
+from jellybean_solver import OutOfTimeError, Plan, Replay, rate_text, replay, work_limit
 
 HEADROOM = (1.0, 1.1, 1.25, 1.5)  # factors on the peak rates, tried in this order
 
@@ -90,8 +91,8 @@ def _hint(
 
     `load` loads the project with the given overrides.
     """
-    peaks = file.trace.peaks_per_s
     declared = {source.name: source.rate_per_s for source in plan.sources}
+    peaks = {name: peak for name, peak in file.trace.peaks_per_s.items() if name in declared}
     reasons: tuple[str, ...] = ("the current plan was made for higher rates than those in the trace",)
     for factor in HEADROOM:
         rates = {name: float(f"{peak * factor:.6g}") for name, peak in peaks.items() if peak > 0}
@@ -99,11 +100,18 @@ def _hint(
             continue
         options = [*overrides, *rate_options(rates)]
         shown = " and ".join(f"{name} {rate_text(rate)}" for name, rate in rates.items())
+        late = f"time ended before a plan for {shown} was found; allow more time"
         try:
+            _require_time(late)
             project = load(options)
+            _require_time(late)
             planned = plan_project(project, compare=False)
             if planned.plan is None:
                 return Hint(None, None, (f"no plan meets the targets at {shown}", *planned.reasons))
+            cost = formats.usd(planned.plan.cost.total_usd_per_h)
+            _require_time(
+                f"a plan for {shown} costs {cost} USD/h, but time ended before the trace was replayed over it"
+            )
             second = _replay(planned.plan, file, seed, f"at {shown}", progress)
         except (DocumentError, SolverError) as error:
             return Hint(None, None, (str(error),))
@@ -112,3 +120,9 @@ def _hint(
             return Hint(command, planned.plan.cost.total_usd_per_h, ())
         reasons = (f"even the plan for {shown} would miss a target: {second.breaks[0].text}",)
     return Hint(None, None, reasons)
+
+
+def _require_time(otherwise: str) -> None:
+    """OutOfTimeError, with what is known then, once the time of the command is over: the next step cannot be cut."""
+    if work_limit().left() == 0.0:
+        raise OutOfTimeError(otherwise)

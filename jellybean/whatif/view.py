@@ -82,6 +82,9 @@ def _describe_break(check: TraceCheck, item: TargetBreach) -> str:
 def _notes(check: TraceCheck) -> list[str]:
     replay = check.replay
     notes = [f"{replay.requests:,} requests in {formats.duration(replay.length_s)}, seed {replay.seed}"]
+    if check.plan.left_out:
+        names = ", ".join(one.name for one in check.plan.left_out)
+        notes.append(f"without what the plan leaves out: {names}")
     if (penalty := _penalties(check)) is not None:
         target = formats.duration(check.plan.slo.soft_latency_p99_s)
         highest, mean = formats.usd(penalty["highest"]), formats.usd(penalty["mean"])

@@ -64,7 +64,8 @@ def replay(
 ) -> Replay:
     """Simulate a plan, idle at first, under the trace's rates until every request is answered.
 
-    A rate in the trace is that of one site of the source's tier. `slow_latency_s`: p99 latency without overload.
+    A rate in the trace is that of one site of the source's tier. Sources of workflows that the plan leaves out are not
+    replayed. `slow_latency_s`: p99 latency without overload.
     SolverError if sources of one stream differ in rate.
     """
     streams = request_streams(plan)
@@ -103,12 +104,11 @@ def _with_audit(trace: RateTrace, plan: Plan) -> RateTrace:
 
 
 def _in_all(trace: RateTrace, sites: Mapping[str, int]) -> RateTrace:
-    """The trace with each rate multiplied by the number of sites. `sites`: source -> number of sites."""
-    if max(sites.values()) == 1:
-        return trace
+    """The trace of these sources, with each rate multiplied by the number of sites. `sites`: source -> it."""
     return RateTrace(
         tuple(
-            replace(s, rates_per_s={n: rate * sites[n] for n, rate in s.rates_per_s.items()}) for s in trace.stretches
+            replace(s, rates_per_s={n: rate * sites[n] for n, rate in s.rates_per_s.items() if n in sites})
+            for s in trace.stretches
         )
     )
 

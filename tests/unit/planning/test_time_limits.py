@@ -30,7 +30,7 @@ from jellybean.planning.simulation import (
     sustained_rate,
     window_s,
 )
-from jellybean.whatif import calendar, plan_by_time
+from jellybean.whatif import calendar, check, plan_by_time
 from jellybean_solver import OutOfTimeError, Plan, limited_work, solve, work_limit
 from jellybean_solver.simulation import simulator
 
@@ -300,3 +300,22 @@ def test_a_command_with_a_limit_that_is_over_says_so(tmp_path: Path, capsys: pyt
     status = run(["simulate", str(folder), "--time-limit", "0.01"])
     assert status == 1
     assert "time" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("_replay", "time ended before a plan for camera 40/s was found"),
+        ("plan_project", "but time ended before the trace was replayed over it"),
+    ],
+)
+def test_a_check_says_that_time_ended_before_a_better_plan_was_known(
+    name: str, reason: str, pages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (pages / "peak.csv").write_text("time_s,source,rate_per_s\n0,camera,40\n60,camera,2\n", encoding="utf-8")
+    cheapest(pages)
+    with limited_work(1.0, Alarm(monkeypatch, check, name)):
+        checked = check.check_trace(pages, pages / "peak.csv")
+    assert checked.hint is not None
+    assert checked.hint.command is None
+    assert reason in checked.hint.reasons[0]

@@ -169,3 +169,10 @@ def test_a_rate_that_is_no_rate_is_refused() -> None:
     for rate in (-1.0, math.nan, math.inf):
         with pytest.raises(SolverError, match="rate"):
             rate_trace([0.0], 10.0, {"image": [rate]})
+
+
+def test_what_the_plan_leaves_out_is_not_replayed() -> None:
+    trace = rate_trace([0.0], 100.0, {"image": [5.0], "w14/camera": [3.0]})
+    found = run(chain([FIXED], 5.0), trace)
+    assert found.intervals[0].rates_per_s == {"image": 5.0}
+    assert found.requests == pytest.approx(500, abs=60)
