@@ -14,14 +14,25 @@ def selection_lines(plan: Plan) -> Iterator[str]:
     if not plan.mixes:
         return
     mixed = [operator.name for operator in plan.operators if operator.others]
-    for part in sorted(selection_shares(plan), key=lambda part: -part.share):
-        variants = ", ".join(f"{name} {part.selection[name]}" for name in mixed)
-        yield f"{formats.percent(part.share)} of the requests get {variants}"
+    workflows = [workflow.name for workflow in plan.workflows]
+    parts = sorted(selection_shares(plan), key=lambda part: -part.share)
+    for part in sorted(parts, key=lambda part: workflows.index(part.workflow)) if workflows else parts:
+        variants = ", ".join(f"{name} {part.selection[name]}" for name in mixed if name in part.selection)
+        of = f"the requests of {part.workflow}" if workflows else "the requests"
+        if variants:
+            yield f"{formats.percent(part.share)} of {of} get {variants}"
 
 
 def selections_json(plan: Plan) -> list[dict[str, Any]]:
     """The selections that requests get as JSON values, with the share of the requests that get each."""
-    return [{"share": part.share, "selection": dict(part.selection)} for part in selection_shares(plan)]
+    return [
+        {
+            **({"workflow": part.workflow} if part.workflow else {}),
+            "share": part.share,
+            "selection": dict(part.selection),
+        }
+        for part in selection_shares(plan)
+    ]
 
 
 def spread_lines(plan: Plan) -> Iterator[str]:

@@ -169,7 +169,7 @@ def _answer(
     value, bound = outcome.best.cost_usd_per_h + target.penalty(outcome.best.p99_s), outcome.bound_usd_per_h
     certificate = Certificate.of(value, bound, termination_of(value, bound, out_of_time=outcome.out_of_time))
     certificate = replace(
-        certificate, penalty_usd_per_h=soft.slo.penalty(soft.accuracy) + target.penalty(outcome.best.p99_s)
+        certificate, penalty_usd_per_h=soft.accuracy_penalty_usd_per_h + target.penalty(outcome.best.p99_s)
     )
     plan = replace(soft, certificate=certificate)
     before = _soft_plan(project, target, cheapest)

@@ -172,7 +172,7 @@ def plan_by_time(
     rows = []
     for number, (before, at) in enumerate(costs.steps(chosen)):
         period, own, loads = periods[number], found[at], change_between(before, at)[1]
-        penalty_usd = _penalty_usd(problem, period, own.plan)
+        penalty_usd = period.hours * own.plan.accuracy_penalty_usd_per_h
         cost_usd = costs_usd[number][at] - penalty_usd
         rows.append(TimedPlan(period, own.plan, own.options, cost_usd, changes_usd[before][at], loads, penalty_usd))
     bounds = {_key(one.rates_per_s): one.plan.certificate.bound for one in found}
@@ -300,12 +300,8 @@ def _cost_usd(problem: Problem, period: Period, candidate: _Candidate, *, timed:
     _, score, wrong = rescore(replace(problem, sources=sources), candidate.plan)
     if wrong:
         return float("inf")
-    return period.hours * score.cost.total_usd_per_h + _penalty_usd(problem, period, candidate.plan)
-
-
-def _penalty_usd(problem: Problem, period: Period, plan: Plan) -> float:
-    """What a plan's accuracy lacks of a soft target in a period; the accuracy is the same at all rates."""
-    return period.hours * problem.slo.penalty(plan.accuracy)
+    # The accuracy, and what it counts for a soft target that it misses, is the same at all rates.
+    return period.hours * (score.cost.total_usd_per_h + candidate.plan.accuracy_penalty_usd_per_h)
 
 
 def _key(rates: object) -> str:

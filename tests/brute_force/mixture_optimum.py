@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from scipy.optimize import LinearConstraint, milp
@@ -21,11 +22,12 @@ from tests.brute_force import rates as reference_rates
 
 GIB = 1024.0**3
 Held = tuple[str | None, ...]  # a variant, or none, of each operator
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Way:
-    """A selection, a tier for each operator, and what follows if all requests take this way."""
+    """A selection, a tier for each operator, and what follows if all requests of its workflow take this way."""
 
     selection: dict[str, str]
     tiers: dict[str, str]
@@ -34,6 +36,16 @@ class Way:
     sent: dict[tuple[str, str], float]
     pairs: frozenset[tuple[str, str]]  # of tiers between which its data flows
     rates: dict[str, float]
+    workflow: str = ""
+
+    def of(self, workflow: str) -> Way:
+        """The way with the names that it has in a problem of several workflows."""
+
+        def called(values: dict[str, T]) -> dict[str, T]:
+            return {f"{workflow}/{name}": value for name, value in values.items()}
+
+        selection, tiers, rates = called(self.selection), called(self.tiers), called(self.rates)
+        return replace(self, selection=selection, tiers=tiers, rates=rates, workflow=workflow)
 
 
 def ways(problem: Problem, *, measured: bool) -> Iterator[Way]:
@@ -119,6 +131,29 @@ def best(problem: Problem, *, most_accurate: bool) -> float | None:
     return (max(known) if most_accurate else min(known)) if known else None
 
 
+def best_of_several(together: Problem, parts: dict[str, Problem]) -> float | None:
+    """USD per hour of several workflows, which `parts` has one by one, with penalties; None if nothing is feasible.
+
+    A workflow with a mean accuracy mixes selections, another one does not. What is left out counts its worth; a plan
+    serves some workflow.
+    """
+    worths = {one.name: one.worth_usd_per_h for one in together.workflows}
+    by_workflow = [
+        [
+            *([way.of(name) for way in group] for group in groups(part, mixes=part.slo.mean_accuracy is not None)),
+            *([[]] if worths[name] is not None else []),
+        ]
+        for name, part in parts.items()
+    ]
+    found: list[float] = []
+    for chosen in itertools.product(*by_workflow):
+        if any(chosen):
+            program = Program(together, [way for group in chosen for way in group])
+            value = program.best(most_accurate=False)
+            found += [] if value is None else [value + program.forgone]
+    return min(found, default=None)
+
+
 def cases(problem: Problem) -> list[Problem]:
     """The problem; if losses are borne with a soft mean accuracy, once with the mean met and once with it missed."""
     slo = problem.slo
@@ -152,7 +187,7 @@ class Program:
         self.problem, self.ways = problem, all_ways
         self.columns: list[tuple[float, float, bool]] = []
         self.rows: list[tuple[dict[int, float], float, float]] = []
-        self.most = {o.name: max(1.0, *(way.rates[o.name] for way in all_ways)) for o in problem.operators}
+        self.most = {o.name: max(1.0, *(way.rates.get(o.name, 0.0) for way in all_ways)) for o in problem.operators}
         self.counts: dict[tuple[str, Held], int] = {}
         for pool in problem.pools:
             held = list((sets or largest_sets)(problem, pool))
@@ -160,14 +195,22 @@ class Program:
             own = {(pool.name, one): self.column(price, float(pool.count), whole=True) for one in held}
             self.counts |= own
             self.rows.append((dict.fromkeys(own.values(), 1.0), -math.inf, float(pool.count)))
-        slo = problem.slo
-        self.lacking = None if slo.penalty_usd_per_h is None else self.column(slo.penalty_usd_per_h, 100.0, whole=False)
-        self.unlimited = set() if self.lacking is None else {self.lacking}
+        self.slos = {workflow.name: workflow.slo for workflow in problem.workflows} or {"": problem.slo}
+        soft = {name: slo.penalty_usd_per_h for name, slo in self.slos.items() if slo.penalty_usd_per_h is not None}
+        self.worths = {one.name: one.worth_usd_per_h for one in problem.workflows} or {"": None}
+        self.served = {way.workflow for way in all_ways}
+        self.forgone = sum(worth or 0.0 for name, worth in self.worths.items() if name not in self.served)
+        self.lacking = {
+            name: self.column(penalty, 100.0, whole=False) for name, penalty in soft.items() if name in self.served
+        }
+        self.unlimited = set(self.lacking.values())
         self.flow = self._flow(("", None))
         after = [self._flow(lost) for lost in self._losses()]
-        if after and self.lacking is not None and slo.mean_accuracy is not None:  # no flow lacks more than the first
-            row = {column: way.accuracy for column, way in zip(self.flow, self.ways, strict=True)}
-            self.rows.append((row | {self.lacking: 1.0}, -math.inf, slo.mean_accuracy + 1e-9))
+        for name, lacks in self.lacking.items() if after else ():  # no flow lacks more than the first
+            mean = self.slos[name].mean_accuracy
+            if mean is not None:
+                row = self._accuracies(self.flow, name)
+                self.rows.append((row | {lacks: 1.0}, -math.inf, mean + 1e-9))
 
     def best(self, *, most_accurate: bool) -> float | None:
         accuracies = {column: way.accuracy for column, way in zip(self.flow, self.ways, strict=True)}
@@ -193,7 +236,10 @@ class Program:
         """How requests spread; the columns of the ways."""
         kind, what = lost
         taken = [self.column(0.0 if kind else way.usd_per_h, 1.0, whole=False) for way in self.ways]
-        self.rows.append((dict.fromkeys(taken, 1.0), 1.0, 1.0))
+        for name, worth in self.worths.items():
+            own = [column for column, way in zip(taken, self.ways, strict=True) if way.workflow == name]
+            if own or worth is None:
+                self.rows.append((dict.fromkeys(own, 1.0), 1.0, 1.0))
         for column, way in zip(taken, self.ways, strict=True):
             crossed = {tuple(pair) for pair in way.pairs}
             if (kind == "site" and what in way.tiers.values()) or (kind == "link" and what in crossed):
@@ -201,11 +247,14 @@ class Program:
         served = self._served(lost)
         self._meet(taken, served)
         self._links(taken)
-        if self.problem.slo.mean_accuracy is not None:
-            accuracies = {column: way.accuracy for column, way in zip(taken, self.ways, strict=True)}
-            accuracies |= {} if self.lacking is None else {self.lacking: 1.0}
-            self.rows.append((accuracies, self.problem.slo.mean_accuracy - 1e-9, math.inf))
+        for name, slo in self.slos.items():
+            if slo.mean_accuracy is not None and (self.worths[name] is None or name in self.served):
+                lacks = {self.lacking[name]: 1.0} if name in self.lacking else {}
+                self.rows.append((self._accuracies(taken, name) | lacks, slo.mean_accuracy - 1e-9, math.inf))
         return taken
+
+    def _accuracies(self, taken: list[int], workflow: str) -> dict[int, float]:
+        return {column: way.accuracy for column, way in zip(taken, self.ways, strict=True) if way.workflow == workflow}
 
     def _served(self, lost: Lost) -> dict[tuple[str, str, str], dict[int, float]]:
         """Operator, variant, tier -> the columns of what workers serve of it, each within what its workers can do."""
@@ -245,7 +294,7 @@ class Program:
                 row = dict(served.get((operator.name, variant.name, tier), {}))
                 able = bool(row)
                 for column, way in zip(taken, self.ways, strict=True):
-                    if way.selection[operator.name] == variant.name and way.tiers[operator.name] == tier:
+                    if (way.selection.get(operator.name), way.tiers.get(operator.name)) == (variant.name, tier):
                         row[column] = -way.rates[operator.name]
                         if not able:
                             self.rows.append(({column: 1.0}, 0.0, 0.0))

@@ -107,6 +107,8 @@ def _operator(item: _Item, names: _Names) -> dict[str, Any]:
     found["inputs"] = [
         {**edge, "upstream": names.own(edge["upstream"]), "downstream": found["name"]} for edge in item["inputs"]
     ]
+    if item.get("others"):
+        found["others"] = [_operator(other, names) for other in item["others"]]
     for table in ("message_bytes", "ratios"):  # by downstream
         if item.get(table):
             found[table] = {names.own(name): value for name, value in item[table].items()}
@@ -121,8 +123,11 @@ def _operator(item: _Item, names: _Names) -> dict[str, Any]:
 
 
 def _worker(item: _Item, operators: Mapping[str, _Item], names: _Names) -> dict[str, Any]:
-    rates = item["rates_per_s"]
-    busy = {name: rate * _request_s(operators[name], item["pool"]) for name, rate in rates.items()}
+    rates, variants = item["rates_per_s"], item.get("variants") or {}
+    busy = {
+        name: rate * _request_s(_run_here(operators[name], variants.get(name)), item["pool"])
+        for name, rate in rates.items()
+    }
     total = sum(busy.values())
     own = [name for name in busy if names.owns(name)]
     share = sum(busy[name] for name in own) / total if total > 0 else len(own) / max(1, len(busy))
@@ -130,6 +135,12 @@ def _worker(item: _Item, operators: Mapping[str, _Item], names: _Names) -> dict[
     if item.get("variants"):
         found["variants"] = names.keys(item["variants"])
     return found
+
+
+def _run_here(operator: _Item, variant: str | None) -> _Item:
+    """An operator as the variant that a worker runs; None: the only one."""
+    every = (operator, *operator.get("others", ()))
+    return next((one for one in every if one["variant"] == variant), operator)
 
 
 def _request_s(operator: _Item, pool: str) -> float:

@@ -87,7 +87,11 @@ def _workflows(plan: Plan) -> dict[str, Any]:
         workflow.name: {
             "cost_usd_per_h": _cost(workflow.cost),
             "accuracy": workflow.accuracy,
-            "slo": {"accuracy": workflow.slo.accuracy, "latency_p99_s": workflow.slo.latency_p99_s},
+            "slo": {
+                "accuracy": workflow.slo.accuracy,
+                **({} if (mean := workflow.slo.mean_accuracy) is None else {"mean_accuracy": mean}),
+                "latency_p99_s": workflow.slo.latency_p99_s,
+            },
             **({"worth_usd_per_h": workflow.worth_usd_per_h} if workflow.worth_usd_per_h is not None else {}),
             **({"owner": workflow.owner} if workflow.owner else {}),
             "selection": {},

@@ -146,7 +146,7 @@ def _certified(problem: Problem, cheapest: Solution, nearest: Nearest) -> Soluti
         reached = plan.accuracy or 0.0
         certificate = Certificate.of_accuracy(reached, 100.0 if proof is None else max(reached, proof.bound), ended)
     else:
-        penalty = problem.slo.penalty(plan.accuracy)
+        penalty = plan.accuracy_penalty_usd_per_h
         value = cost_of(plan) + penalty
         bound = 0.0 if proof is None else min(value, proof.bound)
         certificate = replace(Certificate.of(value, bound, ended), penalty_usd_per_h=penalty)

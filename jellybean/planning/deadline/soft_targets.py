@@ -23,7 +23,7 @@ def planned_latency_penalty(plan: Plan) -> float:
     """USD per hour that a plan counts for its p99 latency, as its certificate states it; 0 if it meets the target."""
     if plan.slo.soft_latency_p99_s is None:
         return 0.0
-    penalty = plan.certificate.penalty_usd_per_h - plan.slo.penalty(plan.accuracy)
+    penalty = plan.certificate.penalty_usd_per_h - plan.accuracy_penalty_usd_per_h
     return penalty if penalty > LEAST_PENALTY else 0.0
 
 

@@ -35,6 +35,7 @@ from jellybean_solver import (
     Placement,
     Plan,
     Problem,
+    Slo,
     Termination,
     distinct_usd,
     head_name,
@@ -192,10 +193,7 @@ def plan_line(plan: Plan, solve_s: float | None = None) -> Text:
     )
     if plan.accuracy is not None:
         text.append(f", {'mean ' if plan.mixes else ''}accuracy {formats.accuracy(plan.accuracy)}")
-        if plan.slo.accuracy_of_plan is not None:
-            text.append(f" >= {formats.plain(plan.slo.accuracy_of_plan)}")
-        if penalty := plan.slo.penalty(plan.accuracy):
-            text.append(f" (soft target {formats.plain(plan.slo.mean_accuracy)}: counts {formats.usd(penalty)} USD/h)")
+        text.append(_beside_target(plan.slo, plan.accuracy))
     if (p99_s := planned_late_p99_s(plan)) is not None:
         counts = formats.usd(planned_latency_penalty(plan))
         target = formats.duration(plan.slo.soft_latency_p99_s)
@@ -203,6 +201,15 @@ def plan_line(plan: Plan, solve_s: float | None = None) -> Text:
     text.append(f", {proof(plan)}")
     if solve_s is not None:
         text.append(f" in {solve_s:.2f} s")
+    return text
+
+
+def _beside_target(slo: Slo, accuracy: float | None) -> str:
+    """Text after an accuracy: its target, and what it counts if that is soft and missed; empty without a target."""
+    target = slo.accuracy_of_plan
+    text = "" if target is None else f" >= {formats.plain(target)}"
+    if penalty := slo.penalty(accuracy):
+        text += f" (soft target {formats.plain(slo.mean_accuracy)}: counts {formats.usd(penalty)} USD/h)"
     return text
 
 
@@ -214,14 +221,13 @@ def _workflows(plan: Plan) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("accuracy", no_wrap=True)
     for workflow in plan.workflows:
-        cost, target = workflow.cost, workflow.slo.accuracy
-        bound = "" if target is None else f" >= {formats.plain(target)}"
+        cost, mean = workflow.cost, "mean " if workflow.slo.mean_accuracy is not None else ""
         table.add_row(
             Text(workflow.name),
             formats.usd(cost.total_usd_per_h),
             formats.usd(cost.compute_usd_per_h),
             formats.usd(cost.network_usd_per_h),
-            f"{formats.accuracy(workflow.accuracy)}{bound}",
+            f"{mean}{formats.accuracy(workflow.accuracy)}{_beside_target(workflow.slo, workflow.accuracy)}",
         )
     return table
 

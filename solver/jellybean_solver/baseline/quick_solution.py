@@ -51,7 +51,7 @@ def _proof(problem: Problem, plan: Plan, bound: float, cuts: Cuts, ended: Termin
     if problem.objective is Objective.MEAN_ACCURACY:
         reached = plan.accuracy or 0.0
         return Certificate.of_accuracy(reached, max(reached, 100.0 - bound + TIE), ended)
-    penalty = problem.slo.penalty(plan.accuracy)
+    penalty = plan.accuracy_penalty_usd_per_h
     value = plan.cost.total_usd_per_h + penalty
     least = 0.0 if any(cuts.values()) else least_usd_per_h_of_work(problem)
     proof = Certificate.of(value, min(max(bound, least), value), ended)

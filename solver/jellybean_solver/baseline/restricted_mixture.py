@@ -17,7 +17,9 @@ from jellybean_solver.deadline.search import Deadline
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.latency.estimate import latency
+from jellybean_solver.model.deadline_shares import deadline_s
 from jellybean_solver.model.evaluate import evaluate
+from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Objective, Pool, Problem
 from jellybean_solver.model.targets import LossKind
@@ -47,7 +49,7 @@ def restricted_plan(
 
     If it misses a p99 target by the closed form, that of the first restriction that has one in time, if any has.
     """
-    p99_s = problem.slo.latency_p99_s
+    p99_s = deadline_s(problem)
     plan = _first(problem, None, clock.share(settings.share) if p99_s is not None else clock, settings)
     if plan is None or p99_s is None or latency(plan).meets(p99_s):
         return plan
@@ -97,7 +99,19 @@ def _restrictions(problem: Problem, clock: Clock, settings: RestrictionSettings)
 
 
 def _selections(network: Network, clock: Clock, settings: RestrictionSettings) -> Sequence[Selection]:
-    """The selections to try, the best first: by the price of their work and their penalty, or by their accuracy."""
+    """The selections to try, the best first: by the price of their work and their penalty, or by their accuracy.
+
+    Of several workflows the best of each together, then the second ones.
+    """
+    problem = network.problem
+    if problem.workflows:
+        alone = [Network(single_workflow(problem, workflow)) for workflow in problem.workflows]
+        listed_each = [_selections(own, clock, settings) for own in alone]
+        most = max(map(len, listed_each)) if all(listed_each) else 0
+        return [
+            dict(item for own in listed_each for item in own[min(number, len(own) - 1)].items())
+            for number in range(most)
+        ]
     slo, accuracy = network.problem.slo, network.problem.accuracy
     listed = cheapest_selections(network, slo.accuracy_of_plan, settings.listed, clock)
     if slo.mean_accuracy is not None and slo.penalty_usd_per_h is not None:

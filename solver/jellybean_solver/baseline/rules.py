@@ -12,15 +12,17 @@ from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.figures import distinct_usd
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
-from jellybean_solver.model.evaluate import Evaluation, accuracy_violations, carried_bytes_per_s, evaluate
+from jellybean_solver.model.evaluate import Evaluation, carried_bytes_per_s, evaluate
 from jellybean_solver.model.missing_links import missing_link_text, missing_links
 from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.plan import Certificate, Cost, Plan
 from jellybean_solver.model.problem import Link, Problem
+from jellybean_solver.model.reached_accuracy import accuracy_violations
 from jellybean_solver.outcome import Clock, Termination
 from jellybean_solver.planning.infeasibility import first_reason
 from jellybean_solver.planning.many_workflows import has_many_workflows
-from jellybean_solver.planning.solver import cheapest, finish, limited
+from jellybean_solver.planning.mixed import solve_mixed
+from jellybean_solver.planning.solver import Solution, cheapest, cheapest_solution, finish, limited
 from jellybean_solver.small.objectives import Fleet
 from jellybean_solver.small.routes import build_plan
 from jellybean_solver.time_limit import work_limit
@@ -105,17 +107,18 @@ def _one_by_one(problem: Problem, name: str, effort: _Effort) -> Baseline:
     left, plans = problem, list[Plan]()
     for workflow in problem.workflows:
         one = replace(single_workflow(problem, workflow), pools=left.pools, links=left.links)
-        network, clock = Network(one), effort.clock()
+        clock = effort.clock()
         if clock.left() == 0.0:
             return Baseline(name, Termination.TIME_LIMIT, note=OUT_OF_TIME)
-        outcome = cheapest(Fleet(network), one.accuracy_target, gap=effort.gap, clock=clock)
-        if outcome.found is None:
-            if not outcome.is_conclusive:
-                return Baseline(name, outcome.termination, note=OUT_OF_TIME)
+        try:
+            solution = _cheapest_of_one(one, effort.gap, clock)
+        except OutOfTimeError:
+            return Baseline(name, Termination.TIME_LIMIT, note=OUT_OF_TIME)
+        plan = solution.plan
+        if plan is None:
             note = f"infeasible: what is left does not suffice for {workflow.name}"
             return Baseline(name, "infeasible", note=note)
-        plan, evaluation = finish(network, outcome)
-        cost = evaluation.cost
+        cost, evaluation = plan.cost, evaluate(one, plan)
         total = Cost(total.compute_usd_per_h + cost.compute_usd_per_h, total.network_usd_per_h + cost.network_usd_per_h)
         selection |= plan.selection
         plans.append(plan)
@@ -127,6 +130,17 @@ def _one_by_one(problem: Problem, name: str, effort: _Effort) -> Baseline:
         note = f"budget: {costs} USD/h is more than the {allowed} USD/h allowed"
         return Baseline(name, "limit_broken", total, None, selection, note, tuple(plans))
     return Baseline(name, status, total, None, selection, "", tuple(plans))
+
+
+def _cheapest_of_one(problem: Problem, gap: float, clock: Clock) -> Solution:
+    """The cheapest plan of one workflow, whatever its p99; OutOfTimeError if none was found in time."""
+    if not problem.is_for_ways:
+        return cheapest_solution(problem, gap, clock, explained=False)
+
+    def solve_one(asked: Problem) -> Solution:
+        return cheapest_solution(asked, gap, clock, explained=False)
+
+    return solve_mixed(problem, None, gap=gap, limit=clock, explained=False, solve_one=solve_one)
 
 
 def _without(problem: Problem, plan: Plan, evaluation: Evaluation) -> Problem:

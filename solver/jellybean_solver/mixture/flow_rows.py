@@ -1,27 +1,29 @@
 """The columns and rows of one flow in the program of ways: how requests spread, with everything there or after a loss.
 
 Columns:
-    x[w]        fraction of requests that take way w (ways.py); 0 for ways that a loss closes
+    x[w]        fraction of its block's requests that take way w (ways.py); 0 for ways that a loss closes
+    u[b]        1 if block b is left out; the same column in all flows
     q[i, p, h]  requests of instance i = (operator, variant) on workers of pool p that hold the instances h, as a
                 fraction of the largest rate that the operator has on any way
 Rows:
-    sum_w x[w] = 1; sum_{p in t, h} q[i, p, h] = sum of x[w] times rate, over the ways with i in tier t;
+    sum_w x[w] = 1 - u[b] in each block;
+    sum_{p in t, h} q[i, p, h] = sum of x[w] times rate, over the ways with i in tier t;
     sum_i workers[i, p] q[i, p, h] <= n[p, h]; q[i, p, h] <= n[p, h]; traffic within the bandwidth of each link;
-    sum_w accuracy[w] x[w] >= the mean, less what it may lack. After the loss of a worker n[p, h] is n[p, h] - 1, where
-    there are any.
+    sum_w accuracy[w] x[w] >= the mean of its block times 1 - u[b], less what it may lack.
+    After the loss of a worker n[p, h] is n[p, h] - 1, where there are any.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from jellybean_solver.milp.highs_program import Floats, Indices, Program
 from jellybean_solver.mixture.seats import Held, Lost
-from jellybean_solver.mixture.ways import Instance, Way, WayTable, instances_of
+from jellybean_solver.mixture.ways import Instance, Way, WayTable
 from jellybean_solver.model.targets import LossKind
 
 Count = tuple[str, Held]  # pool, instances
@@ -41,6 +43,15 @@ class Workers:
     stored: Mapping[tuple[Instance, str], float]
 
 
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """The least mean accuracy of a block, in percent. `lacking`: column of what it may lack; -1: nothing."""
+
+    block: int
+    least: float
+    lacking: int = -1
+
+
 class FlowRows:
     """One flow in a program. `taken`: column of each way; `served`: of each instance on the workers of a count."""
 
@@ -49,27 +60,36 @@ class FlowRows:
         program: Program,
         table: WayTable,
         workers: Workers,
-        mean: float | None,
+        means: Sequence[Mean],
+        left_out: Mapping[int, int],
         lost: Lost | None,
-        lacking: int = -1,
     ) -> None:
-        """`lacking`: a column for what the mean accuracy may lack; -1: nothing."""
+        """`means`: of the blocks that have one. `left_out`: block -> its column u, of those that may be left out."""
         self.program, self.table, self.workers, self.lost = program, table, workers, lost
         usd_per_h: Floats = np.array([way.usd_per_h if lost is None else 0.0 for way in table.ways])
         is_open: Floats = np.array([self._is_open(way) for way in table.ways])
         self.taken: Indices = program.add_columns(usd_per_h, is_open)
-        everything = program.add_rows(1.0, 1.0, 1)
-        program.fill(np.repeat(everything, len(table.ways)), self.taken, 1.0)
+        everything = program.add_rows(1.0, 1.0, len(table.blocks))
+        program.fill(everything[[way.block for way in table.ways]], self.taken, 1.0)
+        program.fill(everything[list(left_out)], list(left_out.values()), 1.0)
         self.served: dict[tuple[Instance, str, Held], int] = {}
         for (pool, held), count in workers.counts.items():
             self._capacity(pool, held, count)
         self._meet()
         self._links()
-        if mean is not None:
-            row = int(program.add_rows(mean, math.inf, 1)[0])
-            program.fill([row] * len(table.ways), self.taken, np.array([way.accuracy for way in table.ways]))
-            if lacking >= 0:
-                program.fill([row], [lacking], 1.0)
+        for mean in means:
+            row = int(program.add_rows(mean.least, math.inf, 1)[0])
+            self.fill_accuracy(row, mean.block)
+            if mean.lacking >= 0:
+                program.fill([row], [mean.lacking], 1.0)
+            if mean.block in left_out:
+                program.fill([row], [left_out[mean.block]], mean.least)
+
+    def fill_accuracy(self, row: int, block: int) -> None:
+        """Add a block's mean accuracy to a row."""
+        own = np.flatnonzero([way.block == block for way in self.table.ways])
+        accuracies = [self.table.ways[number].accuracy for number in own]
+        self.program.fill(np.full(len(own), row), self.taken[own], accuracies)
 
     def _is_open(self, way: Way) -> float:
         return 0.0 if self.lost is not None and way.is_closed_by(self.lost.kind, self.lost.of) else 1.0
@@ -112,7 +132,7 @@ class FlowRows:
             self.program.fill([row(instance, network.tier_of[pool])], [column], 1.0)
         at, columns, values = [], [], []
         for way, column in zip(self.table.ways, self.taken.tolist(), strict=True):
-            for instance, tier, rate in instances_of(way, network.names):
+            for instance, tier, rate in self.table.placed(way):
                 at.append(row(instance, tier))
                 columns.append(column)
                 values.append(-max(rate / self.table.most[instance[0]], PRESENT))

@@ -2,11 +2,12 @@
 
 A flow (flow_rows.py) says how the requests spread over ways and workers. There is one with everything there, and one
 after each loss that is asked for, all on the same workers: column n[p, h], integer, workers of pool p that hold the
-instances h. Rows of the program itself: sum_h n[p, h] <= count; with a single selection z[s], binary: in each flow the
-ways of s have the share z[s]; the cost within the budget. The cost is that of the workers and of the first flow. A
-soft mean accuracy is a column for what all flows may lack of it, in percent points, with the penalty as its cost; after
-losses they lack no more than with everything there. With
-a running plan the models that workers must load are priced, too (load_rows.py), outside the budget.
+instances h. Rows of the program itself: sum_h n[p, h] <= count; where a block has a single selection z[s], binary: in
+each flow the ways of s have the share z[s]; the cost within the budget. The cost is that of the workers and of the
+first flow. A block's soft mean accuracy is a column for what all flows may lack of it, in percent points, with the
+penalty as its cost; after losses they lack no more than with everything there. A block that may be left out has a
+binary column for that, with its worth as its cost. With a running plan the models that workers must load are priced,
+too (load_rows.py). What is no cost of workers or traffic is outside the budget.
 
 Batch sizes and utilisations are given (modes.py). An exclusive worker holds one instance. A worker runs at most one
 variant of an operator, so that the worker tells the variant. For shared workers `held` None leaves the sets h out: all
@@ -26,7 +27,7 @@ from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.milp.highs_program import Floats, Program, ProgramSolution, SolveLimits
 from jellybean_solver.milp.pulp_program import FEASIBILITY_TOLERANCE
-from jellybean_solver.mixture.flow_rows import Count, FlowRows, Workers
+from jellybean_solver.mixture.flow_rows import Count, FlowRows, Mean, Workers
 from jellybean_solver.mixture.load_rows import LoadRows
 from jellybean_solver.mixture.modes import NO_LIMITS, Modes
 from jellybean_solver.mixture.seats import Goal, Held, HeldSets, Lost, Mixture, Seats
@@ -66,22 +67,22 @@ class MixProgram:
             if held is None and pool.sharing is Sharing.SHARED and limit:  # each busy worker holds the whole model
                 stored |= {(one, pool.name): self._stored(one, pool.name) / limit for one in instances}
         workers = Workers(counts, busy, stored)
-        is_soft = goal.penalty is not None and not goal.most_accurate
-        mean = goal.mean if is_soft or goal.penalty is None else None
-        lacking = int(self.program.add_columns([goal.penalty or 0.0], 100.0)[0]) if is_soft else -1
-        self.flow = FlowRows(self.program, table, workers, mean, None, lacking)
+        means, left_out = self._means(), self._left_out()
+        self.flow = FlowRows(self.program, table, workers, means, left_out, None)
         self.after = dict[Lost, FlowRows]()
         for lost in losses:
             if clock.left() == 0.0:
                 raise OutOfTimeError("time ended while the program was written down; allow more time")
-            self.after[lost] = FlowRows(self.program, table, workers, mean, lost, lacking)
-        if losses and is_soft and mean is not None:
-            self._limit_shortfall_after_losses(mean, lacking)
-        self.counts, self.lacking = counts, lacking
+            self.after[lost] = FlowRows(self.program, table, workers, means, left_out, lost)
+        soft = [mean for mean in means if mean.lacking >= 0]
+        for mean in soft if losses else ():
+            self._limit_shortfall_after_losses(mean)
+        self.counts = counts
         loads = () if running is None else self._loads(running, workers, held or {})
-        self._goal([*loads, *([lacking] if is_soft else [])])
-        if goal.single:
-            self._single()
+        self._goal([*loads, *(mean.lacking for mean in soft), *left_out.values()])
+        for number, block in enumerate(table.blocks):
+            if block.single:
+                self._single(number)
 
     def solve(self, limits: SolveLimits) -> Mixture | None:
         """The best mixture found; None if none was found, or proven that there is none (`proven`)."""
@@ -126,6 +127,26 @@ class MixProgram:
         )
         return Mixture(ways, seats, self.value, self.bound, after)
 
+    def _means(self) -> list[Mean]:
+        """The mean accuracies that are targets, with a column for what each soft one may lack."""
+        found = []
+        for number, block in enumerate(self.table.blocks):
+            least = block.slo.mean_accuracy
+            if number == self.goal.most_accurate and (block.is_soft or not self.goal.keeps_mean):
+                continue
+            if least is not None:
+                lacking = -1
+                if block.is_soft:
+                    lacking = int(self.program.add_columns([block.slo.penalty_usd_per_h or 0.0], 100.0)[0])
+                found.append(Mean(number, least, lacking))
+        return found
+
+    def _left_out(self) -> dict[int, int]:
+        """Block -> a binary column that leaves it out at its worth, of those that may be."""
+        worths = {n: one.worth_usd_per_h for n, one in enumerate(self.table.blocks) if one.worth_usd_per_h is not None}
+        columns = self.program.add_columns([*worths.values()], 1.0, integer=True)
+        return dict(zip(worths, columns.tolist(), strict=True))
+
     def _factor(self, instance: Instance, pool: str) -> float:
         """Workers in the modes relative to those without limits."""
         name, variant = instance
@@ -151,11 +172,12 @@ class MixProgram:
         name, variant = instance
         return self.network.demand({name: variant}).memory[name][pool]
 
-    def _single(self) -> None:
-        """Rows: in each flow all requests take ways of one selection, with a binary column for each selection."""
+    def _single(self, block: int) -> None:
+        """Rows: in each flow all requests of a block take ways of one selection, with a binary column for each."""
         by_selection: dict[tuple[str, ...], list[int]] = {}
         for number, way in enumerate(self.table.ways):
-            by_selection.setdefault(way.variants, []).append(number)
+            if way.block == block:
+                by_selection.setdefault(way.variants, []).append(number)
         if len(by_selection) == 1:
             return
         made = self.program.add_columns(np.zeros(len(by_selection)), 1.0, integer=True)
@@ -165,18 +187,18 @@ class MixProgram:
             for row, numbers in zip(rows, by_selection.values(), strict=True):
                 self.program.fill([row] * len(numbers), flow.taken[numbers], 1.0)
 
-    def _limit_shortfall_after_losses(self, mean: float, lacking: int) -> None:
+    def _limit_shortfall_after_losses(self, mean: Mean) -> None:
         """Rows: if anything is lacking of the mean accuracy, the first flow lacks as much.
 
         Else a plan could pay the penalty for a loss only, whose requests would get less than its usual accuracy.
         """
-        accuracies = [way.accuracy for way in self.table.ways]
-        most = max(0.0, max(accuracies) - mean)
+        best = max(way.accuracy for way in self.table.ways if way.block == mean.block)
+        most = max(0.0, best - mean.least)
         lacks = int(self.program.add_columns([0.0], 1.0, integer=True)[0])
-        only, as_much = self.program.add_rows(-math.inf, np.array([0.0, mean + most]), 2).tolist()
-        self.program.fill([only, only], [lacking, lacks], [1.0, -100.0])
-        self.program.fill([as_much, as_much], [lacking, lacks], [1.0, most])
-        self.program.fill([as_much] * len(accuracies), self.flow.taken, accuracies)
+        only, as_much = self.program.add_rows(-math.inf, np.array([0.0, mean.least + most]), 2).tolist()
+        self.program.fill([only, only], [mean.lacking, lacks], [1.0, -100.0])
+        self.program.fill([as_much, as_much], [mean.lacking, lacks], [1.0, most])
+        self.flow.fill_accuracy(as_much, mean.block)
 
     def _loads(self, running: RunningPlan, workers: Workers, held: HeldByPool) -> Sequence[int]:
         """The columns of what loading models costs."""
@@ -190,8 +212,9 @@ class MixProgram:
     def _goal(self, unlimited: Sequence[int]) -> None:
         """The objective and the budget. `unlimited`: columns of costs that the budget does not limit."""
         self.program.limit_cost(self.goal.budget, unlimited)
-        if self.goal.most_accurate:
+        if self.goal.most_accurate is not None:
             self.program.cost = [self.goal.points_per_usd * costs for costs in self.program.cost]
             costs = np.concatenate(self.program.cost)
-            costs[self.flow.taken] += 100.0 - np.array([way.accuracy for way in self.table.ways])
+            lacks = [100.0 - way.accuracy if way.block == self.goal.most_accurate else 0.0 for way in self.table.ways]
+            costs[self.flow.taken] += np.array(lacks)
             self.program.cost = [costs]

@@ -1,10 +1,10 @@
 """From a mixture to a plan: concrete workers, and routes of whole requests.
 
-All requests are the interval [0, 1], cut into one piece for each way that is taken. Operator by operator, the pieces of
-one variant in one tier are dealt out to the workers that run it there, in order, each until it has its share of the
-operator's requests; a piece that does not fit is cut. Pieces differ in requests per length where a fan-out's ratio
-depends on the variant, so shares are counted in requests, not in length. A piece goes first to a worker that it is at
-already: fewer messages between workers, and fewer routes that the loss of one closes.
+All requests of a block are the interval [0, 1], cut into one piece for each way that is taken. Operator by operator,
+the pieces of one variant in one tier are dealt out to the workers that run it there, in order, each until it has its
+share of the operator's requests; a piece that does not fit is cut. Pieces differ in requests per length where a
+fan-out's ratio depends on the variant, so shares are counted in requests, not in length. A piece goes first to a worker
+that it is at already: fewer messages between workers, and fewer routes that the loss of one closes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jellybean_solver.demand.demand import Network
+from jellybean_solver.mixture.blocks import Block
 from jellybean_solver.mixture.seats import Held, Lost, Mixture, Seats
 from jellybean_solver.mixture.ways import Instance, Way
 from jellybean_solver.model.loss import REHEARSED, Loss, RoutesAfterLoss, losses
@@ -25,7 +26,7 @@ from jellybean_solver.model.targets import LossKind
 SLIVER = 1e-9  # relative to all of an operator's requests: less is a rounding error and joins its neighbour
 NEGLIGIBLE = 1e-10  # fraction of requests; routes with a smaller weight are dropped
 
-RouteKey = tuple[str, ...]  # the worker of each operator, in the operators' order
+RouteKey = tuple[tuple[str, str], ...]  # operators of a block with their workers, in the operators' order
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class _Worker:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Requests of one way: `weight` of all of them, and the workers chosen so far."""
+    """Requests of one way: `weight` of all of its block, and the workers chosen so far."""
 
     way: Way
     weight: float
@@ -50,6 +51,7 @@ class _Piece:
 
 def plan_of(
     network: Network,
+    blocks: Sequence[Block],
     mixture: Mixture,
     certificate: Certificate,
     *,
@@ -61,15 +63,15 @@ def plan_of(
     `even`: workers that hold the same instances serve equal parts of each, so that any of them can be spared.
     `fallbacks`: losses after which the requests spread as the mixture says.
     """
-    builder = _Builder(network, mixture, even=even)
+    builder = _Builder(network, blocks, mixture, even=even)
     return builder.plan(certificate, fallbacks)
 
 
 class _Builder:
     """Makes one plan. `counts`: (pool, instances) -> workers; of `mixture` and of what comes after each loss."""
 
-    def __init__(self, network: Network, mixture: Mixture, *, even: bool) -> None:
-        self.network, self.mixture, self.even = network, mixture, even
+    def __init__(self, network: Network, blocks: Sequence[Block], mixture: Mixture, *, even: bool) -> None:
+        self.network, self.blocks, self.mixture, self.even = network, blocks, mixture, even
         seats = [seats for flow in (mixture, *mixture.after.values()) for seats in flow.seats]
         self.counts = {(one.pool, one.held): max(1, one.count) for one in seats}
         self.batch = {(one, own.pool): size for own in seats for one, size in own.batches.items()}
@@ -82,22 +84,18 @@ class _Builder:
             lost = loss.of[0] if loss.kind is LossKind.WORKER else ""
             flow = self.mixture.after[self._lost(loss)]
             pieces.append(self._pieces(flow, self._workers(flow, lost)))
-        flows = [_route_weights(self.network, own) for own in pieces]
+        flows = [_route_weights(own) for own in pieces]
         shares = [1.0 - REHEARSED, *[REHEARSED / len(fallbacks)] * len(fallbacks)] if fallbacks else [1.0]
         keys = list(dict.fromkeys(key for flow in flows for key in flow))
-        names = self.network.names
         routes = tuple(
-            Route(
-                math.fsum(share * flow.get(key, 0.0) for share, flow in zip(shares, flows, strict=True)),
-                dict(zip(names, key, strict=True)),
-            )
+            Route(math.fsum(share * flow.get(key, 0.0) for share, flow in zip(shares, flows, strict=True)), dict(key))
             for key in keys
         )
         weights = {
             loss: tuple(flow.get(key, 0.0) for key in keys) for loss, flow in zip(fallbacks, flows[1:], strict=True)
         }
         weighed = [(piece, share) for share, own in zip(shares, pieces, strict=True) for piece in own]
-        plan = self._plan(routes, _variants(names, weighed), certificate)
+        plan = self._plan(routes, self._variants(weighed), certificate)
         if not weights:
             return plan
         borne, after = losses(plan, self.network.problem.slo.survives), RoutesAfterLoss(plan)
@@ -161,10 +159,27 @@ class _Builder:
 
     def _pieces(self, flow: Mixture, workers: Sequence[_Worker]) -> list[_Piece]:
         """The requests of each way, dealt out to workers."""
-        pieces = [_Piece(way, weight, {}) for way, weight in flow.ways]
-        for index, name in enumerate(self.network.names):
-            pieces = _dealt(pieces, index, name, workers)
-        return pieces
+        found: list[_Piece] = []
+        for number, block in enumerate(self.blocks):
+            pieces = [_Piece(way, weight, {}) for way, weight in flow.ways if way.block == number]
+            for index, name in enumerate(block.names):
+                pieces = _dealt(pieces, index, name, workers)
+            found += pieces
+        return found
+
+    def _variants(self, pieces: Sequence[tuple[_Piece, float]]) -> Mapping[str, tuple[str, ...]]:
+        """Operator -> its variants, the one that most requests get first. `pieces`: each with the share of its flow."""
+        shares: dict[str, dict[str, float]] = {name: {} for name in self.network.names}
+        kept: set[Instance] = set()
+        for piece, share in pieces:
+            for name, variant in zip(self.blocks[piece.way.block].names, piece.way.variants, strict=True):
+                shares[name][variant] = shares[name].get(variant, 0.0) + share * piece.weight
+                if piece.weight > NEGLIGIBLE:
+                    kept.add((name, variant))
+        return {
+            name: tuple(sorted((v for v in own if (name, v) in kept), key=own.__getitem__, reverse=True))
+            for name, own in shares.items()
+        }
 
     def _plan(
         self, routes: tuple[Route, ...], variants: Mapping[str, tuple[str, ...]], certificate: Certificate
@@ -270,27 +285,15 @@ def _dealt_out(
             open_rooms.pop()
 
 
-def _route_weights(network: Network, pieces: Sequence[_Piece]) -> Mapping[RouteKey, float]:
-    """The shares of all requests by route, without negligible ones; they sum to 1."""
-    weights: dict[RouteKey, float] = {}
+def _route_weights(pieces: Sequence[_Piece]) -> Mapping[RouteKey, float]:
+    """The shares of its block's requests by route, without negligible ones; those of a block sum to 1."""
+    weights: dict[int, dict[RouteKey, float]] = {}
     for piece in pieces:
-        key = tuple(piece.workers[name] for name in network.names)
-        weights[key] = weights.get(key, 0.0) + piece.weight
-    kept = {key: weight for key, weight in weights.items() if weight > NEGLIGIBLE}
-    total = math.fsum(kept.values())
-    return {key: weight / total for key, weight in kept.items()}
-
-
-def _variants(names: Sequence[str], pieces: Sequence[tuple[_Piece, float]]) -> Mapping[str, tuple[str, ...]]:
-    """Operator -> its variants, the one that most requests get first. `pieces`: each with the share of its flow."""
-    found: dict[str, tuple[str, ...]] = {}
-    for index, name in enumerate(names):
-        shares: dict[str, float] = {}
-        kept: set[str] = set()
-        for piece, share in pieces:
-            variant = piece.way.variants[index]
-            shares[variant] = shares.get(variant, 0.0) + share * piece.weight
-            if piece.weight > NEGLIGIBLE:
-                kept.add(variant)
-        found[name] = tuple(sorted((v for v in shares if v in kept), key=lambda v, shares=shares: -shares[v]))  # type: ignore[misc]
+        own, key = weights.setdefault(piece.way.block, {}), tuple(piece.workers.items())
+        own[key] = own.get(key, 0.0) + piece.weight
+    found: dict[RouteKey, float] = {}
+    for own in weights.values():
+        kept = {key: weight for key, weight in own.items() if weight > NEGLIGIBLE}
+        total = math.fsum(kept.values())
+        found |= {key: weight / total for key, weight in kept.items()}
     return found

@@ -13,20 +13,17 @@ Held = tuple[Instance, ...]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What the program does: minimise the cost, or with `most_accurate` maximise the mean accuracy.
+    """What the program does: minimise the cost, or maximise the mean accuracy of the block `most_accurate`.
 
-    `mean`: least mean accuracy in percent; `budget`: most USD per hour. `most_usd_per_h`: of any plan.
-    `single`: all requests get one selection. `survives`: what may be lost, one at a time, while the rest holds.
-    `penalty`: the mean is soft, and each percent point that it is missed by counts so many USD per hour; None: hard.
+    `budget`: most USD per hour. `most_usd_per_h`: of any plan. `keeps_mean`: that block's mean accuracy is a target,
+    as those of the others are. `survives`: what may be lost, one at a time, while the rest holds.
     """
 
-    most_accurate: bool
-    mean: float | None
+    most_accurate: int | None = None
     budget: float = float("inf")
     most_usd_per_h: float = float("inf")
-    single: bool = False
+    keeps_mean: bool = True
     survives: tuple[LossKind, ...] = ()
-    penalty: float | None = None
 
     @property
     def points_per_usd(self) -> float:

@@ -1,17 +1,18 @@
-"""Ways: every selection with every assignment of its operators to tiers, as columns of the program.
+"""Ways: every selection of a block with every assignment of its operators to tiers, as columns of the program.
 
 All requests of a way get the same variants in the same tiers, so rates, traffic and accuracy are linear in the share of
-requests that take each way.
+the block's requests that take each way.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jellybean_solver.demand.demand import Demand, Network, Tiers
 from jellybean_solver.errors import OutOfTimeError, SolverError
+from jellybean_solver.mixture.blocks import Block
 from jellybean_solver.model.targets import LossKind
 from jellybean_solver.outcome import ACCURACY_SLACK, Clock, Selection
 
@@ -22,7 +23,7 @@ Instance = tuple[str, str]  # operator, variant
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A selection and a tier for each of its operators, in the operators' order.
+    """A selection of a block and a tier for each of its operators, in the operators' order. `block`: its number.
 
     `usd_per_h`: traffic if all requests took this way; `sent`: bytes per second on each limited link then. `rates`:
     requests per second of each operator then, in all sites. `accuracy`: of the selection, in percent. `crosses`: the
@@ -36,6 +37,7 @@ class Way:
     sent: Mapping[Tiers, float]
     rates: tuple[float, ...]
     crosses: frozenset[Tiers] = frozenset()
+    block: int = 0
 
     def is_closed_by(self, kind: LossKind, of: tuple[str, ...]) -> bool:
         """True if requests cannot take this way after the loss of a tier or link; a worker's loss closes none."""
@@ -46,19 +48,19 @@ class TooManyWaysError(SolverError):
     """A problem has more ways than a program can have columns."""
 
 
-def all_ways(
-    network: Network, least: float | None, *, measured: bool = True, limit: Clock = Clock()
-) -> tuple[Way, ...]:
-    """All ways whose accuracy is at least `least` percent. TooManyWaysError for more than `MOST_WAYS`.
+def all_ways(network: Network, blocks: Sequence[Block], *, limit: Clock = Clock()) -> tuple[Way, ...]:
+    """All ways that reach their block's least accuracy. TooManyWaysError for more than `MOST_WAYS`.
 
-    `measured`: only those whose accuracy is known; else it is 0 where it is not. OutOfTimeError at the `limit`.
+    Of blocks that mix selections only those whose accuracy is known; else it is 0 where it is not. OutOfTimeError at
+    the `limit`.
     """
     found: list[Way] = []
-    for selection, accuracy in _selections(network, least, measured or least is not None, limit):
-        for way in _ways_of(network.settled(selection), selection, accuracy):
-            found.append(way)
-            if len(found) > MOST_WAYS:
-                raise TooManyWaysError(_too_many(network))
+    for number, block in enumerate(blocks):
+        for selection, accuracy in _selections(network, block, limit):
+            for way in _ways_of(network.settled(selection), block, selection, accuracy):
+                found.append(replace(way, block=number) if number else way)
+                if len(found) > MOST_WAYS:
+                    raise TooManyWaysError(_too_many(network))
     return tuple(found)
 
 
@@ -72,11 +74,10 @@ def _too_many(network: Network) -> str:
     )
 
 
-def _selections(
-    network: Network, least: float | None, measured: bool, limit: Clock
-) -> Iterator[tuple[Selection, float]]:
+def _selections(network: Network, block: Block, limit: Clock) -> Iterator[tuple[Selection, float]]:
     """Selections with their accuracy. Variants are chosen one by one, as long as the rest may reach the accuracy."""
-    accuracy, names = network.problem.accuracy, network.names
+    accuracy, names, least = block.accuracy, block.names, block.least
+    measured = not block.single or least is not None
 
     def extended(chosen: dict[str, str]) -> Iterator[tuple[Selection, float]]:
         if limit.left() == 0.0:
@@ -95,26 +96,26 @@ def _selections(
     return extended({})
 
 
-def _ways_of(network: Network, selection: Selection, accuracy: float) -> Iterator[Way]:
-    demand, variants = network.demand(selection), tuple(selection[name] for name in network.names)
-    rates = tuple(network.problem.rate_per_s[name] for name in network.names)
-    for tiers in _tiers(network, demand):
-        at = dict(zip(network.names, tiers, strict=True))
+def _ways_of(network: Network, block: Block, selection: Selection, accuracy: float) -> Iterator[Way]:
+    demand, variants = network.demand(selection), tuple(selection[name] for name in block.names)
+    rates = tuple(network.problem.rate_per_s[name] for name in block.names)
+    for tiers in _tiers(network, block.names, demand):
+        at = dict(zip(block.names, tiers, strict=True))
         usd = sum(demand.entry[name][tier] for name, tier in at.items())
-        usd += sum(demand.traffic[up, down][at[up], at[down]] for up, down in network.inner)
+        usd += sum(demand.traffic[up, down][at[up], at[down]] for up, down in network.inner if down in at)
         yield Way(variants, tiers, accuracy, usd, _sent(network, demand, at), rates, _crosses(network, at))
 
 
-def _tiers(network: Network, demand: Demand) -> Iterator[tuple[str, ...]]:
+def _tiers(network: Network, names: Sequence[str], demand: Demand) -> Iterator[tuple[str, ...]]:
     """The tiers in which the operators may run, in the operators' order, so that all data can flow."""
-    own = {name: dict.fromkeys(network.tier_of[pool] for pool in demand.workers[name]) for name in network.names}
-    above = {name: [up for up, down in network.inner if down == name] for name in network.names}
+    own = {name: dict.fromkeys(network.tier_of[pool] for pool in demand.workers[name]) for name in names}
+    above = {name: [up for up, down in network.inner if down == name] for name in names}
 
     def extended(chosen: dict[str, str], index: int) -> Iterator[tuple[str, ...]]:
-        if index == len(network.names):
+        if index == len(names):
             yield tuple(chosen.values())
             return
-        name = network.names[index]
+        name = names[index]
         for tier in own[name]:
             flows = tier in demand.entry[name] and all(
                 (chosen[up], tier) in demand.traffic[up, name] for up in above[name]
@@ -127,59 +128,64 @@ def _tiers(network: Network, demand: Demand) -> Iterator[tuple[str, ...]]:
 
 def _crosses(network: Network, at: Mapping[str, str]) -> frozenset[Tiers]:
     start = {source.name: source.tier for source in network.problem.sources} | dict(at)
-    pairs = {(start[edge.upstream], at[edge.downstream]) for edge in network.problem.edges}
+    edges = (edge for edge in network.problem.edges if edge.downstream in at)
+    pairs = {(start[edge.upstream], at[edge.downstream]) for edge in edges}
     return frozenset(pair for pair in pairs if pair[0] != pair[1])
 
 
 def _sent(network: Network, demand: Demand, at: Mapping[str, str]) -> Mapping[Tiers, float]:
     """Bytes per second on each link of limited bandwidth."""
     found: dict[Tiers, float] = {}
-    inner = (((at[up], at[down]), demand.sent[up, down]) for up, down in network.inner)
-    entries = (item for name in network.names for item in network.entry_bytes_per_s(name, at[name]).items())
+    inner = (((at[up], at[down]), demand.sent[up, down]) for up, down in network.inner if down in at)
+    entries = (item for name in at for item in network.entry_bytes_per_s(name, at[name]).items())
     for link, sent in itertools.chain(inner, entries):
         if link in network.bandwidth and sent > 0:
             found[link] = found.get(link, 0.0) + sent
     return found
 
 
-def instances_of(way: Way, names: tuple[str, ...]) -> Iterator[tuple[Instance, str, float]]:
-    """The (operator, variant) pairs of a way, each with its tier and rate if all requests took this way."""
-    for name, variant, tier, rate in zip(names, way.variants, way.tiers, way.rates, strict=True):
-        yield (name, variant), tier, rate
-
-
 @dataclass(frozen=True)
 class WayTable:
-    """The ways of a network with the coefficients that no mode changes.
+    """The ways of a network with the coefficients that no mode changes. `blocks`: to which the ways belong.
 
     `most`: operator -> the largest of its rates on all ways, 1 for one without requests. `busy`: (instance, pool) ->
     workers kept busy at the utilisation cap by that rate.
     """
 
     network: Network
+    blocks: tuple[Block, ...]
     ways: tuple[Way, ...]
     most: Mapping[str, float]
     busy: Mapping[tuple[Instance, str], float]
 
     @classmethod
-    def of(cls, network: Network, ways: tuple[Way, ...]) -> WayTable:
+    def of(cls, network: Network, blocks: tuple[Block, ...], ways: tuple[Way, ...]) -> WayTable:
         """The table of these ways."""
-        most = {
-            name: max((way.rates[index] for way in ways), default=0.0) or 1.0
-            for index, name in enumerate(network.names)
-        }
+        rates: dict[str, float] = {}
+        for way in ways:
+            for name, rate in zip(blocks[way.block].names, way.rates, strict=True):
+                rates[name] = max(rate, rates.get(name, 0.0))
+        most = {name: rates.get(name) or 1.0 for name in network.names}
+        table = cls(network, blocks, ways, most, {})
         busy: dict[tuple[Instance, str], float] = {}
-        for way in {way.variants: way for way in ways}.values():
-            demand = network.demand(dict(zip(network.names, way.variants, strict=True)))
-            for instance, _, rate in instances_of(way, network.names):
+        for way in {(way.block, way.variants): way for way in ways}.values():
+            demand = network.demand(dict(table.instances(way)))
+            for instance, _, rate in table.placed(way):
                 for pool, workers in demand.workers[instance[0]].items():
                     if rate > 0 or (instance, pool) not in busy:
                         busy[instance, pool] = workers * most[instance[0]] / rate if rate > 0 else 0.0
-        return cls(network, ways, most, busy)
+        return replace(table, busy=busy)
+
+    def instances(self, way: Way) -> Iterator[Instance]:
+        """The (operator, variant) pairs of a way."""
+        return zip(self.blocks[way.block].names, way.variants, strict=True)
+
+    def placed(self, way: Way) -> Iterator[tuple[Instance, str, float]]:
+        """The pairs of a way, each with its tier and rate if all requests of the block took this way."""
+        return zip(self.instances(way), way.tiers, way.rates, strict=True)
 
     def using(self, instances: set[Instance]) -> WayTable:
         """The table of the ways that use no other instances."""
-        names = self.network.names
-        kept = tuple(way for way in self.ways if instances.issuperset(zip(names, way.variants, strict=True)))
+        kept = tuple(way for way in self.ways if instances.issuperset(self.instances(way)))
         busy = {key: workers for key, workers in self.busy.items() if key[0] in instances}
         return replace(self, ways=kept, busy=busy)

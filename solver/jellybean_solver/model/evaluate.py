@@ -15,15 +15,14 @@ from jellybean_solver.figures import distinct_sizes, distinct_usd, rate_text, si
 from jellybean_solver.model.flows import Weights, edge_weights, traffic_usd_per_h, worker_shares
 from jellybean_solver.model.left_out import served, wrongly_left_out
 from jellybean_solver.model.loss_checks import losses_that_break
-from jellybean_solver.model.multi_workflow import Margins
 from jellybean_solver.model.plan import Cost, Fallback, Plan, PlannedWorker, PlannedWorkflow, Route
 from jellybean_solver.model.problem import Problem, Sharing, Variant, request_s
+from jellybean_solver.model.reached_accuracy import accuracy_violations, mean, reached
 from jellybean_solver.model.selection_shares import routes_by_selection
 from jellybean_solver.model.spreading import spread_complaints
+from jellybean_solver.model.targets import LIMIT_TOLERANCE
 from jellybean_solver.model.variant_ratios import settled
 from jellybean_solver.outcome import Selection
-
-LIMIT_TOLERANCE = 1e-6  # relative: a limit counts as broken if it is exceeded by more than this
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ def evaluate(problem: Problem, plan: Plan) -> Evaluation:
     problem = scorer.problem
     cost = scorer.cost
     selections = scorer.selections if not scorer.unknown else None
-    accuracy = mean_accuracy(problem, selections) if selections is not None and not problem.workflows else None
+    accuracies = {} if selections is None else {name: mean(own) for name, own in reached(problem, selections).items()}
     by_operator = scorer.cost_by_operator()
     violations = (
         *scorer.unknown,
@@ -93,14 +92,14 @@ def evaluate(problem: Problem, plan: Plan) -> Evaluation:
     breaches = tuple(_over_budget(problem, cost))
     return Evaluation(
         cost,
-        accuracy,
+        accuracies.get("") if not problem.workflows else None,
         scorer.rates,
         scorer.loads,
         scorer.crossings,
         by_operator,
         violations,
         breaches,
-        tuple(_by_workflow(problem, plan.selection if selections is not None else None, by_operator)),
+        tuple(_by_workflow(problem, accuracies, by_operator)),
     )
 
 
@@ -113,18 +112,17 @@ def cost_and_traffic(problem: Problem, plan: Plan) -> tuple[Cost, tuple[Crossing
 class _Scorer:
     """`parts`: the plan's selections, each with its routes and the problem with its fan-out ratios.
 
-    `open_problem`: with the variants and ratios of all of them; `problem`: with those of the first.
+    `open_problem`: with the variants and ratios of all of them; `problem`: with those of each operator's first variant.
     """
 
     def __init__(self, problem: Problem, plan: Plan) -> None:
         self.open_problem, self.plan = problem, plan
         self.unknown = tuple(unknown_choices(problem, plan))
         chosen: Iterable[tuple[Selection, Sequence[Route]]] = [(plan.selection, plan.routes)]
-        if plan.mixes and not self.unknown and not _has_gaps(plan):
-            names = tuple(plan.operator_by_name)
-            chosen = [(dict(zip(names, one, strict=True)), own) for one, own in routes_by_selection(plan).items()]
+        if plan.mixes and not self.unknown and not _has_gaps(problem, plan):
+            chosen = routes_by_selection(plan)
         self.parts = [(selection, routes, settled(problem, selection)) for selection, routes in chosen]
-        self.problem = self.parts[0][2]
+        self.problem = settled(problem, plan.selection)
 
     @property
     def cost(self) -> Cost:
@@ -148,11 +146,11 @@ class _Scorer:
 
     @cached_property
     def variants(self) -> Mapping[tuple[str, str], Variant]:
-        """(Operator, variant) -> the problem's variant, for all variants of the plan."""
+        """(Operator, variant) -> the problem's variant."""
         return {
-            (name, selection[name]): problem.operator_by_name[name].variant(selection[name])
-            for selection, _, problem in self.parts
-            for name in problem.operator_by_name
+            (operator.name, variant.name): variant
+            for operator in self.open_problem.operators
+            for variant in operator.variants
         }
 
     def _sites(self, worker_name: str) -> int:
@@ -229,6 +227,8 @@ class _Scorer:
             if route.weight < 0:
                 wrong.append(f"route {number} has weight {route.weight:.6g}, below 0")
             covered = {self.problem.workflow_of(name) for name in route.workers} if self.problem.workflows else {""}
+            if len(covered) > 1 and self.plan.mixes:
+                wrong.append(f"route {number} is of several workflows, but a plan that mixes variants has one on each")
             for workflow in sorted(covered & operators.keys()):
                 total[workflow] += route.weight
                 missing = [name for name in operators[workflow] if name not in route.workers]
@@ -360,7 +360,7 @@ class _Scorer:
 
     def losses(self) -> Iterator[str]:
         """What the plan may lose by its targets, and does not bear."""
-        if self.unknown or _has_gaps(self.plan):
+        if self.unknown or _has_gaps(self.open_problem, self.plan):
             return
         wrong = [one.lost for one in self.plan.fallbacks if not _is_share_of_each(self.plan, one)]
         if wrong:
@@ -420,64 +420,35 @@ def _is_share_of_each(plan: Plan, fallback: Fallback) -> bool:
     return is_share and len(weights) == len(plan.routes)
 
 
-def _has_gaps(plan: Plan) -> bool:
-    """True if a route leaves out an operator or names no worker of the plan, so that its selection is unknown."""
-    return any(
-        route.workers.get(name) not in plan.worker_by_name for route in plan.routes for name in plan.operator_by_name
-    )
+def _has_gaps(problem: Problem, plan: Plan) -> bool:
+    """True if a route leaves out an operator or names no worker of the plan, so that its selection is unknown.
 
-
-Shares = Sequence[tuple[Selection, float]]  # selections, each with the fraction of requests that get it
-
-
-def mean_accuracy(problem: Problem, selections: Shares) -> float | None:
-    """The mean accuracy of all requests in percent; None if that of a selection is not in the profile."""
-    found = [(problem.accuracy.value(selection), share) for selection, share in selections]
-    known = [(value, share) for value, share in found if value is not None]
-    if len(known) < len(found):
-        return None
-    return known[0][0] if len(known) == 1 else sum(value * share for value, share in known)
-
-
-def accuracy_violations(problem: Problem, selections: Shares | None) -> Iterator[str]:
-    """Sentences on accuracies that are below their targets by more than a tolerance.
-
-    `selections`: None if the plan has variants that are unknown to the problem.
+    Where a plan mixes variants a route is of one workflow.
     """
-    slo = problem.slo
-    if isinstance(problem.accuracy, Margins):
-        more = slo.accuracy or 0.0
-        for name, target in problem.accuracy.targets.items():
-            known = None if selections is None else problem.accuracy.models[name].value(selections[0][0])
-            yield from _below(known, target + more, f"{name}: ")
-        return
-    if slo.accuracy is not None:
-        known_of_each = [None] if selections is None else [problem.accuracy.value(chosen) for chosen, _ in selections]
-        for known in known_of_each:
-            yield from _below(known, slo.accuracy, "")
-    if slo.hard_mean is not None:
-        yield from _below(None if selections is None else mean_accuracy(problem, selections), slo.hard_mean, "mean ")
-
-
-def _below(accuracy: float | None, target: float, of: str) -> Iterator[str]:
-    if accuracy is None:
-        yield f"{of}the accuracy of this selection is not in the profile; the target is {target:g}"
-    elif accuracy < target - LIMIT_TOLERANCE * max(1.0, abs(target)):
-        yield f"{of}accuracy {accuracy:g} is below the target of {target:g}"
+    operators: dict[str, list[str]] = {}  # workflow -> its operators
+    for name in plan.operator_by_name:
+        operators.setdefault(problem.workflow_of(name), []).append(name)
+    for route in plan.routes:
+        covered = {problem.workflow_of(name) for name in route.workers}
+        needed = [name for workflow in covered for name in operators.get(workflow, ())]
+        if not covered or (len(covered) > 1 and plan.mixes):
+            return True
+        if any(route.workers.get(name) not in plan.worker_by_name for name in needed):
+            return True
+    return False
 
 
 def _by_workflow(
-    problem: Problem, selection: Mapping[str, str] | None, by_operator: Mapping[str, Cost]
+    problem: Problem, accuracies: Mapping[str, float | None], by_operator: Mapping[str, Cost]
 ) -> Iterator[PlannedWorkflow]:
-    models = problem.accuracy.models if isinstance(problem.accuracy, Margins) else {}
     costs: dict[str, list[Cost]] = {}
     for name, cost in by_operator.items():
         costs.setdefault(problem.workflow_of(name), []).append(cost)
     for workflow in problem.workflows:
         own = costs.get(workflow.name, [])
         cost = Cost(sum(c.compute_usd_per_h for c in own), sum(c.network_usd_per_h for c in own))
-        accuracy = None if selection is None else models[workflow.name].value(selection)
-        yield PlannedWorkflow(workflow.name, workflow.slo, accuracy, cost, workflow.worth_usd_per_h, workflow.owner)
+        name, worth = workflow.name, workflow.worth_usd_per_h
+        yield PlannedWorkflow(name, workflow.slo, accuracies.get(name), cost, worth, workflow.owner)
 
 
 def _over_budget(problem: Problem, cost: Cost) -> Iterator[str]:

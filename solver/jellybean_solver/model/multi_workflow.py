@@ -16,6 +16,7 @@ from jellybean_solver.model.accuracy import AccuracyModel, EndToEnd, Independent
 from jellybean_solver.model.problem import (
     WORKFLOW_SEPARATOR,
     Edge,
+    Objective,
     Operator,
     Problem,
     Variant,
@@ -62,10 +63,10 @@ def combine_workflows(name: str, problems: Mapping[str, Problem], budget_usd_per
         raise SolverError("there is no workflow to plan")
     first = next(iter(problems.values()))
     for workflow, problem in problems.items():
-        if problem.is_for_ways:
+        if problem.slo.survives or problem.objective is not Objective.COST:
             raise SolverError(
-                f"{workflow} may mix variants (a mean accuracy, or objective: mean_accuracy) or bears losses "
-                "(survive), which several workflows on one fleet cannot yet"
+                f"{workflow} bears losses (survive) or has the objective mean_accuracy, which several workflows on one "
+                "fleet cannot yet"
             )
         if _fleet(problem) != _fleet(first):
             raise SolverError(f"{workflow} is not on the fleet of {next(iter(problems))}: one plan is of one fleet")

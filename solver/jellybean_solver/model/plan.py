@@ -301,6 +301,12 @@ class Plan:
         """The workflow that a source or operator belongs to; empty if there is only one."""
         return name.partition(WORKFLOW_SEPARATOR)[0] if self.workflows else ""
 
+    @property
+    def accuracy_penalty_usd_per_h(self) -> float:
+        """What the plan counts for all that it lacks of soft mean accuracies."""
+        workflows = sum(workflow.slo.penalty(workflow.accuracy) for workflow in self.workflows)
+        return self.slo.penalty(self.accuracy) + workflows
+
     @cached_property
     def selection(self) -> Mapping[str, str]:
         """Operator -> its variant; where the plan mixes variants, the first of them."""

@@ -280,12 +280,18 @@ class Problem:
     @property
     def is_for_ways(self) -> bool:
         """True if its plans are found by the program of ways (mixture/): they mix variants, or bear losses."""
-        return self.may_mix or bool(self.slo.survives)
+        return self.may_mix or any(slo.survives for slo in self.targets)
 
     @property
     def may_mix(self) -> bool:
         """True if a plan may give requests unlike selections."""
-        return self.slo.mean_accuracy is not None or self.objective is Objective.MEAN_ACCURACY
+        means = any(slo.mean_accuracy is not None for slo in self.targets)
+        return means or self.objective is Objective.MEAN_ACCURACY
+
+    @property
+    def targets(self) -> tuple[Slo, ...]:
+        """The targets of each workflow; those of the budget are in `slo`."""
+        return tuple(workflow.slo for workflow in self.workflows) or (self.slo,)
 
     @property
     def accuracy_target(self) -> float | None:

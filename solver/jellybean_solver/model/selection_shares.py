@@ -7,7 +7,7 @@ A plan that does not mix has one of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jellybean_solver.model.plan import Plan, Route
@@ -18,49 +18,53 @@ from jellybean_solver.model.problem import EdgeKind
 class SelectionShare:
     """The requests of a plan that get one selection. `routes`: theirs; their weights sum to the share.
 
-    `rates_per_s`: operator -> its requests per second in all sites if all requests got this selection.
+    `rates_per_s`: operator -> its requests per second in all sites if all requests got this selection. Where a plan of
+    several workflows mixes variants, the requests are of one `workflow`, and so are the operators; else it is empty.
     """
 
     selection: Mapping[str, str]
     routes: tuple[Route, ...]
     rates_per_s: Mapping[str, float]
+    workflow: str = ""
 
     @property
     def share(self) -> float:
-        """Fraction of all requests."""
+        """Fraction of all requests, or of those of the workflow."""
         return sum(route.weight for route in self.routes)
 
 
 def selection_on(plan: Plan, route: Route) -> Mapping[str, str]:
-    """Operator -> the variant that requests of a route get."""
-    return {name: plan.operator_at(name, route.workers[name]).variant for name in plan.operator_by_name}
+    """Operator -> the variant that requests of a route get, for the operators on it."""
+    on_it = (name for name in plan.operator_by_name if name in route.workers)
+    return {name: plan.operator_at(name, route.workers[name]).variant for name in on_it}
 
 
-def routes_by_selection(plan: Plan) -> Mapping[tuple[str, ...], tuple[Route, ...]]:
-    """Variants in the operators' order -> the routes whose requests get them, in the order of their first route."""
+def routes_by_selection(plan: Plan) -> Sequence[tuple[Mapping[str, str], tuple[Route, ...]]]:
+    """The selections of requests, each with its routes, in the order of their first route.
+
+    Where a plan of several workflows mixes variants, each selection is of one workflow: every route is of one then.
+    """
     if not plan.mixes:
-        return {tuple(plan.selection.values()): plan.routes}
-    found: dict[tuple[str, ...], list[Route]] = {}
+        return [(plan.selection, plan.routes)]
+    found: dict[tuple[tuple[str, str], ...], list[Route]] = {}
     for route in plan.routes:
-        found.setdefault(tuple(selection_on(plan, route).values()), []).append(route)
-    return {variants: tuple(routes) for variants, routes in found.items()}
+        found.setdefault(tuple(selection_on(plan, route).items()), []).append(route)
+    return [(dict(selection), tuple(routes)) for selection, routes in found.items()]
 
 
 def selection_shares(plan: Plan) -> tuple[SelectionShare, ...]:
     """The plan's requests by the selection that they get."""
-    names = tuple(plan.operator_by_name)
     if not plan.mixes:
         rates = {operator.name: operator.rate_per_s for operator in plan.operators}
         return (SelectionShare(plan.selection, plan.routes, rates),)
     return tuple(
-        SelectionShare(selection, routes, _rates_per_s(plan, selection))
-        for variants, routes in routes_by_selection(plan).items()
-        for selection in [dict(zip(names, variants, strict=True))]
+        SelectionShare(selection, routes, _rates_per_s(plan, selection), plan.workflow_of(next(iter(selection))))
+        for selection, routes in routes_by_selection(plan)
     )
 
 
 def _rates_per_s(plan: Plan, selection: Mapping[str, str]) -> Mapping[str, float]:
-    """Requests per second of every operator in all sites if all requests got a selection."""
+    """Requests per second of a selection's operators in all sites if all requests got it."""
     rates = {source.name: source.rate_per_s * plan.sites.get(source.tier, 1) for source in plan.sources}
     opened: dict[str, tuple[float, ...]] = {}  # node -> ratios of its open fan-outs
     for operator in plan.operators:
@@ -76,4 +80,4 @@ def _rates_per_s(plan: Plan, selection: Mapping[str, str]) -> Mapping[str, float
             ratio, levels = 1.0 / levels[-1], levels[:-1]
         opened[operator.name] = levels
         rates[operator.name] = rates[edge.upstream] * ratio
-    return {operator.name: rates[operator.name] for operator in plan.operators}
+    return {name: rates[name] for name in selection}

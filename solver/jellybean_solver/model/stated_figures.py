@@ -61,22 +61,20 @@ class _Rates:
 
 def _rates(problem: Problem, plan: Plan) -> _Rates:
     by_worker: dict[str, dict[str, float]] = {}
-    by_operator: dict[str, float] = {}
-    names = tuple(plan.operator_by_name)
+    by_operator = {source.name: problem.rate_per_s[source.name] for source in problem.sources}
     tier_of = {worker.name: worker.tier for worker in plan.workers}
-    parts = routes_by_selection(plan).items()
-    edges: Mapping[str, tuple[Edge, ...]] = {}
-    for variants, routes in parts:
-        own = settled(problem, dict(zip(names, variants, strict=True)))
+    edges: dict[str, tuple[Edge, ...]] = {}
+    for selection, routes in routes_by_selection(plan):
+        own = settled(problem, selection)
         share = sum(route.weight for route in routes) if plan.mixes else 1.0
-        for name, rate in own.rate_per_s.items():
-            by_operator[name] = by_operator.get(name, 0.0) + share * rate
+        for name in selection:
+            by_operator[name] = by_operator.get(name, 0.0) + share * own.rate_per_s[name]
         for (name, worker), weight in worker_shares(routes).items():
             if name in own.operator_by_name:
                 rate = own.rate_per_s[name] * weight / own.sites.get(tier_of.get(worker, ""), 1)
                 known = by_worker.setdefault(worker, {})
                 known[name] = known.get(name, 0.0) + rate
-        edges = {operator.name: operator.inputs for operator in own.operators}
+        edges |= {operator.name: operator.inputs for operator in own.operators if operator.name in selection}
     if plan.mixes:
         edges = {name: tuple(_mean_ratio(edge, by_operator) for edge in own) for name, own in edges.items()}
     return _Rates(by_worker, by_operator, edges)

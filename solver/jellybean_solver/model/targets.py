@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+LIMIT_TOLERANCE = 1e-6  # relative: a limit counts as broken if it is exceeded by more than this
+
 
 class LossKind(StrEnum):
     """What a plan can be asked to do without, one at a time.

@@ -18,19 +18,23 @@ from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.figures import duration_text, usd_text
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.migration.running_plan import RunningPlan
+from jellybean_solver.mixture.blocks import Block, blocks_of
 from jellybean_solver.mixture.modes import NO_LIMITS, Modes
 from jellybean_solver.mixture.routes import plan_of
 from jellybean_solver.mixture.search import MixOutcome, best_mixture
 from jellybean_solver.mixture.seats import TIE, Goal, Mixture
 from jellybean_solver.mixture.ways import WayTable, all_ways
-from jellybean_solver.model.evaluate import LIMIT_TOLERANCE, evaluate
+from jellybean_solver.model.evaluate import evaluate
+from jellybean_solver.model.left_out import left_out
 from jellybean_solver.model.loss import Loss, judged_losses, plan_after
 from jellybean_solver.model.loss_checks import losses_that_break
+from jellybean_solver.model.multi_workflow import restricted
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Objective, Pool, Problem, Sharing
 from jellybean_solver.model.spreading import identical_workers
-from jellybean_solver.model.targets import LossKind
+from jellybean_solver.model.targets import LIMIT_TOLERANCE, LossKind, Slo
 from jellybean_solver.outcome import Clock, Termination, termination_of
+from jellybean_solver.planning.admission import WORTH_AND_P99, admitted, with_left_out
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.mode_search import ModeSearch
 from jellybean_solver.planning.one_selection import best_of_one_selection
@@ -58,10 +62,10 @@ def solve_mixed(
     `solve_one`: solves a problem under the same `deadline` and `limit`. With a `running` plan its cost includes
     migration, as do the certificate's figures; `assignment` limits the matching of workers.
     """
-    if problem.workflows:
-        raise SolverError("several workflows cannot mix variants: plan each with a mean accuracy alone")
     if stateful := [operator.name for operator in problem.operators if operator.state]:
         raise SolverError(f"variants cannot be mixed where an operator keeps a state by stream: {', '.join(stateful)}")
+    if problem.may_leave_out:
+        return _of_priorities(problem, deadline, MIX_GAP if gap is None else gap, limit, explained=explained)
     search = _MixSearch(problem, MIX_GAP if gap is None else gap, limit, running, assignment)
     if deadline is not None and problem.slo.survives:
         deadline = replace(deadline, judge=_judge_of_losses(problem, deadline))
@@ -71,6 +75,24 @@ def solve_mixed(
     if deadline is None:
         return search.solution(first, late=limit.left() == 0.0)
     return search.solve_in_time(first, deadline, solve_one)
+
+
+def _of_priorities(
+    problem: Problem, deadline: Deadline | None, gap: float, limit: Clock, *, explained: bool
+) -> Solution:
+    """The best plan of workflows that may be left out, one priority after another; SolverError with a p99 target."""
+    if deadline is not None:
+        raise SolverError(WORTH_AND_P99)
+
+    def solve(level: Problem) -> Solution:
+        search = _MixSearch(level, gap, limit, None, DEFAULT_ASSIGNMENT)
+        plan = search.propose(NO_LIMITS)
+        late = limit.left() == 0.0
+        return search.solution(plan, late=late) if plan is not None else search.refused(explained=explained)
+
+    decided = admitted(problem, solve)
+    solution = solve(decided)
+    return solution if decided is problem else with_left_out(problem, solution)
 
 
 def plan_with_spare_workers(problem: Problem, *, gap: float, limit: Clock) -> Plan | None:
@@ -114,6 +136,16 @@ def _judge_of_losses(problem: Problem, deadline: Deadline) -> Judge:
     return judged
 
 
+def _without_ways(problem: Problem) -> Problem:
+    """The problem without mean accuracies, and without losses to bear."""
+
+    def plain(slo: Slo) -> Slo:
+        return replace(slo, mean_accuracy=None, penalty_usd_per_h=None, survives=())
+
+    workflows = tuple(replace(workflow, slo=plain(workflow.slo)) for workflow in problem.workflows)
+    return replace(problem, slo=plain(problem.slo), workflows=workflows, objective=Objective.COST)
+
+
 class _MixSearch:
     """`bound`: on the value of every plan, without a p99 target."""
 
@@ -128,22 +160,20 @@ class _MixSearch:
         self.problem, self.gap, self.limit = problem, gap, limit
         self.running, self.assignment = running, assignment
         self.network = Network(problem)
-        ways = all_ways(self.network, problem.slo.accuracy, measured=problem.may_mix, limit=limit)
-        self.table = WayTable.of(self.network, ways)
+        blocks = blocks_of(problem)
+        self.table = WayTable.of(self.network, blocks, all_ways(self.network, blocks, limit=limit))
         self.is_accuracy = problem.objective is Objective.MEAN_ACCURACY
         self.bound, self.tried = 0.0, 0
         slo = problem.slo
-        budget, single = math.inf if slo.budget_usd_per_h is None else slo.budget_usd_per_h, not problem.may_mix
-        most = self._most_usd_per_h()
-        penalty = slo.penalty_usd_per_h
-        self.goal = Goal(self.is_accuracy, slo.mean_accuracy, budget, most, single, slo.survives, penalty)
+        budget = math.inf if slo.budget_usd_per_h is None else slo.budget_usd_per_h
+        self.goal = Goal(0 if self.is_accuracy else None, budget, self._most_usd_per_h(), survives=slo.survives)
 
     def value(self, plan: Plan) -> float:
         """What is minimised: USD per hour with penalties and migration, or what the accuracy lacks of 100 %."""
         cost = plan.cost.total_usd_per_h + (self.running.usd_per_h(plan) if self.running is not None else 0.0)
         if self.is_accuracy:
             return 100.0 - (plan.accuracy or 0.0) + self.goal.points_per_usd * cost
-        return cost + self.problem.slo.penalty(plan.accuracy)
+        return cost + plan.accuracy_penalty_usd_per_h + sum(one.worth_usd_per_h for one in plan.left_out)
 
     def best(self, goal: Goal, modes: Modes = NO_LIMITS, cutoff: float = math.inf) -> MixOutcome:
         """The best mixture for a goal."""
@@ -169,7 +199,7 @@ class _MixSearch:
             found = self.best(replace(self.goal, budget=budget), modes, below)
             if modes == NO_LIMITS and budget == self.goal.budget:
                 self.bound = max(0.0, found.bound)
-            plan = None if found.mixture is None else self.scored_plan(found.mixture)
+            plan = None if found.mixture is None or not found.mixture.ways else self.scored_plan(found.mixture)
             over = 0.0 if plan is None else plan.cost.total_usd_per_h - self.goal.budget
             if over <= LIMIT_TOLERANCE * max(1.0, abs(self.goal.budget)):
                 return plan
@@ -194,20 +224,27 @@ class _MixSearch:
         """The plan, with fallbacks for the losses that its routes do not bear in their proportions."""
         proof = Certificate.of(0.0, 0.0, Termination.GAP)
         needed: list[Loss] = []
+        served = {self.table.blocks[way.block].workflow for way, _ in mixture.ways}
+        gone = [workflow.name for workflow in self.problem.workflows if workflow.name not in served]
+        problem = restricted(self.problem, served) if gone else self.problem
+        network = Network(problem) if gone else self.network
+        is_even, blocks = bool(self.problem.slo.survives), self.table.blocks
         while True:
-            draft = plan_of(self.network, mixture, proof, even=bool(self.problem.slo.survives), fallbacks=needed)
-            broken = dict.fromkeys(loss for loss, _ in losses_that_break(self.problem, draft, LIMIT_TOLERANCE))
+            draft = plan_of(network, blocks, mixture, proof, even=is_even, fallbacks=needed)
+            broken = dict.fromkeys(loss for loss, _ in losses_that_break(problem, draft, LIMIT_TOLERANCE))
             more = [loss for loss in broken if loss not in needed]
             if not more:
-                return draft
+                return replace(draft, left_out=left_out(self.problem, gone))
             needed += more
 
     def solution(self, plan: Plan, *, late: bool = False) -> Solution:
         """The solution with its certificate. `late`: time ended."""
         value, bound = self.value(plan), min(self.bound, self.value(plan))
         ended = termination_of(value, bound, gap=self.gap, out_of_time=late)
-        penalty = self.problem.slo.penalty(plan.accuracy)
-        certificate = replace(Certificate.of(value, bound, ended), penalty_usd_per_h=penalty)
+        penalty = plan.accuracy_penalty_usd_per_h
+        forgone = sum(one.worth_usd_per_h for one in plan.left_out)
+        certificate = Certificate.of(value, bound, ended)
+        certificate = replace(certificate, penalty_usd_per_h=penalty, forgone_usd_per_h=forgone)
         if self.is_accuracy:
             reached, most = plan.accuracy or 0.0, 100.0 - bound + TIE
             certificate = Certificate.of_accuracy(reached, max(reached, most), ended)
@@ -221,26 +258,33 @@ class _MixSearch:
         if self.running is not None:
             counts = {pool.name: pool.count for pool in self.problem.pools}
             loads = sum(counts[pool] * self.running.load_usd_per_h(*one, pool) for one, pool in self.table.busy)
-        return fleet + loads + max((way.usd_per_h for way in self.table.ways), default=0.0)
+        dearest = [0.0] * len(self.table.blocks)
+        for way in self.table.ways:
+            dearest[way.block] = max(dearest[way.block], way.usd_per_h)
+        return fleet + loads + sum(dearest)
 
     def refused(self, *, explained: bool) -> Solution:
         """Why no mixture meets the mean accuracy; the highest that one reaches, if other targets can be met."""
         if self.limit.left() == 0.0:
             bound = self.bound if math.isfinite(self.bound) else 0.0
             raise OutOfTimeError("no plan was found in the time allowed; allow more time", bound)
-        mean = self.problem.slo.hard_mean
-        if mean is not None and not self.problem.slo.survives:
-            highest = self.best(Goal(True, None, self.goal.budget)).mixture
+        needed = [workflow.name for workflow in self.problem.workflows if workflow.worth_usd_per_h is None]
+        if self.problem.workflows and not needed:
+            nothing = "no workflow is worth what serving it costs, or none fits: the plan would leave out all of them"
+            return Solution("infeasible", None, Infeasibility((nothing,)), self.tried, None)
+        means = [number for number, block in enumerate(self.table.blocks) if block.slo.hard_mean is not None]
+        for number in means if not self.problem.slo.survives else ():
+            highest = self.best(Goal(number, self.goal.budget, keeps_mean=False)).mixture
             if highest is not None:
-                reached = sum(way.accuracy * share for way, share in highest.ways)
-                reason = f"no plan reaches a mean accuracy of {mean:g}; the highest is {reached:.6g}"
-                return Solution("infeasible", None, Infeasibility((reason,), (), reached), self.tried, None)
-        slo = replace(self.problem.slo, mean_accuracy=None, survives=())
-        single = replace(self.problem, slo=slo, objective=Objective.COST)
-        found = cheapest_solution(single, self.gap, self.limit, explained=explained)
+                return self._below(self.table.blocks[number], number, highest)
+        served = restricted(self.problem, needed) if self.problem.may_leave_out else self.problem
+        found = cheapest_solution(_without_ways(served), self.gap, self.limit, explained=explained)
         if found.plan is None:
             return found
         reason = "no plan is of selections whose accuracy is in the profiles"
+        if len(means) > 1:
+            reason = "no plan reaches the mean accuracies of "
+            reason += f"{' and '.join(self.table.blocks[number].workflow for number in means)} together"
         if self.problem.slo.survives:
             cost = usd_text(found.plan.cost.total_usd_per_h)
             kinds = self.problem.slo.survives
@@ -250,6 +294,14 @@ class _MixSearch:
             reason = f"no plan holds after the loss of any one {' or '.join(impossible or kinds)}"
             reason += f"; without `survive` a plan costs {cost} USD/h"
         return Solution("infeasible", None, Infeasibility((reason,)), self.tried, None)
+
+    def _below(self, block: Block, number: int, highest: Mixture) -> Solution:
+        """That a block does not reach its mean accuracy; the others meet their targets in the `highest` mixture."""
+        reached = sum(way.accuracy * share for way, share in highest.ways if way.block == number)
+        of = f"{block.workflow}: " if block.workflow else ""
+        reason = f"{of}no plan reaches a mean accuracy of {block.slo.hard_mean:g}; the highest is {reached:.6g}"
+        known = None if block.workflow else reached
+        return Solution("infeasible", None, Infeasibility((reason,), (), known), self.tried, None)
 
     # -- under a p99 target
 

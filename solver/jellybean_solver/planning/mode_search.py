@@ -226,7 +226,7 @@ class ModeSearch:
         if plan.sites or any(operator.batch_delay_s for operator in plan.operators):
             return _Coarse(latency(plan).slowest_s / self.deadline.p99_s, frozenset(plan.operator_by_name))
         simulation = GroupSimulation(plan)
-        slowness = simulation.p99_s() / self.deadline.p99_s
+        slowness = simulation.slowest_s() / self.deadline.p99_s
         least_s = self.settings.slow_part * max(simulation.spent_s.values(), default=0.0)
         slow = frozenset(name for name, spent_s in simulation.spent_s.items() if spent_s >= least_s)
         return _Coarse(slowness, slow)

@@ -26,6 +26,7 @@ from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Outcome, termination_of
+from jellybean_solver.planning.admission import WORTH_AND_P99
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.many_in_time import in_time
 from jellybean_solver.planning.many_workflows import has_many_workflows, solve_many
@@ -87,9 +88,7 @@ def solve_with(problem: Problem, options: SolveOptions) -> Solution:
         solve_one = partial(solve_within, options, limit)
         return solve_mixed(problem, deadline, gap=gap, limit=limit, explained=explained, solve_one=solve_one)
     if problem.may_leave_out and deadline is not None:
-        raise SolverError(
-            "workflows with a worth, which may be left out, cannot have p99 targets beside them yet: state one of both"
-        )
+        raise SolverError(WORTH_AND_P99)
     if problem.may_leave_out or has_many_workflows(problem):
         known = options.start
         solution = known or solve_many(problem, gap, limit, explained=explained, tell=options.tell)

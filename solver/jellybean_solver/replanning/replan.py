@@ -111,7 +111,7 @@ class Replanned:
 
     def penalty_usd_per_h(self, plan: Plan) -> float:
         """What a plan counts for missing a soft mean accuracy, beside its cost; 0 where the accuracy is maximised."""
-        return 0.0 if self.maximises_accuracy else plan.slo.penalty(plan.accuracy)
+        return 0.0 if self.maximises_accuracy else plan.accuracy_penalty_usd_per_h
 
     def _counted_usd(self, plan: Plan) -> float:
         return (plan.cost.total_usd_per_h + self.penalty_usd_per_h(plan)) * self.settings.horizon_h

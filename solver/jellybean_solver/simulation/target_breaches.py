@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jellybean_solver.figures import distinct_durations, distinct_usd, usd_text
-from jellybean_solver.model.evaluate import LIMIT_TOLERANCE
 from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.targets import LIMIT_TOLERANCE
 from jellybean_solver.simulation.replay_intervals import ReplayInterval
 from jellybean_solver.simulation.sustained import ANSWERED, is_sustained
 

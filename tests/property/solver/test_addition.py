@@ -25,8 +25,9 @@ from jellybean_solver import (
 )
 from tests.brute_force import optimum
 from tests.plan_check import complaints
-from tests.property.solver.test_together import Pair, cheapest_pair, pairs
+from tests.property.solver.test_together import cheapest_pair
 from tests.support.examples import examples
+from tests.support.pairs import Pair, pairs
 
 NEAR = 1e-6
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from jellybean_solver import Problem, combine_workflows, evaluate, from_document, served, solve, to_document
 from tests.brute_force import optimum
 from tests.plan_check import complaints
-from tests.property.solver.test_together import Pair, cheapest_pair, pairs
+from tests.property.solver.test_together import cheapest_pair
 from tests.support.examples import NIGHTLY, examples
+from tests.support.pairs import Pair, pairs
 
 NEAR = 1e-6
 NAMES = ("a", "b")

@@ -36,8 +36,9 @@ from jellybean_solver.decomposition.split import split
 from jellybean_solver.planning.infeasibility import scaled
 from jellybean_solver.planning.many_workflows import solve_many
 from tests.plan_check import complaints
-from tests.property.solver.test_together import Pair, cheapest_pair, pairs
+from tests.property.solver.test_together import cheapest_pair
 from tests.support.examples import NIGHTLY, examples
+from tests.support.pairs import Pair, pairs
 
 GAP = 0.01
 NEAR = 1e-6  # of a cost

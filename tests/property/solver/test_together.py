@@ -12,12 +12,9 @@ from hypothesis import strategies as st
 
 from jellybean_solver import (
     Clock,
-    Edge,
     Network,
-    Operator,
     Problem,
     Slo,
-    Variant,
     combine_workflows,
     deadline_s,
     evaluate,
@@ -34,48 +31,12 @@ from jellybean_solver.planning.infeasibility import scaled
 from jellybean_solver.planning.solver import finish
 from tests.brute_force import deadline_optimum, optimum
 from tests.plan_check import complaints
-from tests.strategies import problems, with_ratios
 from tests.support.examples import NIGHTLY, examples
+from tests.support.pairs import Pair, pairs
 
-Pair = tuple[Problem, Problem]
 IDLE = 1e-6  # of the rates: one worker does for all
 NEAR = 0.06  # of a time: the closed form is never below it, and no further above
 MOST_CHOICES = 20_000  # of places and variants, so that enumeration ends
-
-
-@st.composite
-def pairs(draw: st.DrawFn, *, limited: bool = False) -> Pair:
-    """Two small workflows, of names that they have in common, on the fleet of the first; some ratios are by variant."""
-    small = st.booleans().flatmap(lambda fanned: problems(max_operators=2, limited=limited, fanned=fanned))
-    first, second = draw(small), draw(small)
-    return draw(with_ratios(_on(first, first))), draw(with_ratios(_on(first, second)))
-
-
-def _on(fleet: Problem, problem: Problem) -> Problem:
-    """The problem's workflow on another fleet, with at most two variants each: what is not there is left out."""
-    pools = {pool.name for pool in fleet.pools}
-
-    def tiers(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        return names if names is not None and set(names) <= set(fleet.tiers) else None
-
-    def variant(one: Variant) -> Variant:
-        service = {pool: times for pool, times in one.service.items() if pool in pools}
-        return replace(one, service=service, memory_bytes={p: m for p, m in one.memory_bytes.items() if p in pools})
-
-    def edge(one: Edge) -> Edge:
-        return replace(one, tiers=tiers(one.tiers))
-
-    def operator(one: Operator) -> Operator:
-        inputs, variants = tuple(edge(e) for e in one.inputs), tuple(variant(v) for v in one.variants[:2])
-        return replace(one, inputs=inputs, variants=variants, tiers=tiers(one.tiers))
-
-    return replace(
-        fleet,
-        sources=tuple(replace(s, tier=s.tier if s.tier in fleet.tiers else fleet.tiers[0]) for s in problem.sources),
-        operators=tuple(operator(one) for one in problem.operators),
-        accuracy=problem.accuracy,
-        slo=problem.slo,
-    )
 
 
 def cheapest_pair(pair: Pair, both: Problem) -> float | None:

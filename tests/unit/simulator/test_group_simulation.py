@@ -71,16 +71,16 @@ def _solved(asked: object) -> Plan:
 )
 def test_its_p99_is_near_that_of_the_exact_one(plan: Plan) -> None:
     exact_s = sorted(simulate_plan(plan, seed=seed).latency_p99_s for seed in range(3))[1]
-    coarse_s = sorted(GroupSimulation(plan, seed).p99_s() for seed in range(3))[1]
+    coarse_s = sorted(GroupSimulation(plan, seed).slowest_s() for seed in range(3))[1]
     assert coarse_s == pytest.approx(exact_s, rel=0.3)
 
 
 def test_every_request_is_answered_once() -> None:
     for plan in (chain(0.6), fanned(False), fanned(True), joined(), gathering_join(), gathering_join(0.25)):
         simulation = GroupSimulation(plan, requests=300)
-        assert simulation.p99_s() > 0
-        assert 250 <= len(simulation.latencies) <= 350
+        assert simulation.slowest_s() > 0
+        assert 250 <= sum(map(len, simulation.latencies.values())) <= 350
 
 
 def test_it_repeats_itself() -> None:
-    assert GroupSimulation(chain(0.9), 3).p99_s() == GroupSimulation(chain(0.9), 3).p99_s()
+    assert GroupSimulation(chain(0.9), 3).slowest_s() == GroupSimulation(chain(0.9), 3).slowest_s()

@@ -27,6 +27,7 @@ from jellybean_solver import (
     quick_solution,
     solve,
 )
+from jellybean_solver.mixture.blocks import blocks_of
 from jellybean_solver.mixture.ways import all_ways
 from jellybean_solver.planning.mixed import plan_with_spare_workers
 from tests import plan_check
@@ -110,11 +111,12 @@ def test_several_workflows_have_a_quick_plan_with_each_ones_accuracy(targets: tu
 def test_selections_are_listed_without_those_that_no_variant_makes_accurate_enough(
     least: float | None, count: int
 ) -> None:
-    network = Network(losses_problem())
-    ways = all_ways(network, least, measured=False)
+    asked = losses_problem()
+    network, blocks = Network(asked), blocks_of(replace(asked, slo=replace(asked.slo, accuracy=least)))
+    ways = all_ways(network, blocks)
     assert len({way.variants for way in ways}) == count
     with pytest.raises(OutOfTimeError, match="listed"):
-        all_ways(network, least, measured=False, limit=Clock(lambda: 1.0, 0.0))
+        all_ways(network, blocks, limit=Clock(lambda: 1.0, 0.0))
 
 
 def test_a_tight_accuracy_of_many_operators_lists_few_selections() -> None:
@@ -130,7 +132,8 @@ def test_a_tight_accuracy_of_many_operators_lists_few_selections() -> None:
         accuracy=Independent(dict.fromkeys(names, each)),
         links=[Link("edge", "cloud", 0.0)],
     )
-    ways = all_ways(Network(case), 100.0 * 0.99**12 - 1e-9)
+    asked = replace(case, slo=Slo(mean_accuracy=50.0, accuracy=100.0 * 0.99**12 - 1e-9))
+    ways = all_ways(Network(asked), blocks_of(asked))
     assert {way.variants for way in ways} == {("v0",) * 12}
 
 
@@ -154,3 +157,16 @@ def test_there_is_no_plan_with_workers_to_spare_where_a_pool_has_one_worker() ->
     case = losses_problem()
     alone = replace(case, pools=tuple(replace(pool, count=1) for pool in case.pools))
     assert plan_with_spare_workers(alone, gap=0.1, limit=Clock()) is None
+
+
+@pytest.mark.parametrize("means", [(88.0, None), (90.0, 96.0)])
+def test_several_workflows_have_a_quick_plan_with_each_ones_mean(means: tuple[float | None, ...]) -> None:
+    own = {
+        f"w{number}": replace(losses_problem(), slo=Slo(accuracy=85.0) if mean is None else Slo(mean_accuracy=mean))
+        for number, mean in enumerate(means)
+    }
+    case = combine_workflows("shops", own)
+    solution, best = quick_solution(case, Clock()), solve(case).plan
+    assert solution is not None and solution.plan is not None and best is not None
+    assert evaluate(case, solution.plan).complaints == ()
+    assert solution.plan.cost.total_usd_per_h >= best.cost.total_usd_per_h * (1 - 1e-6)

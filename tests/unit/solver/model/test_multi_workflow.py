@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from jellybean.planning.simulation import simulate_plan
+from jellybean_agent import plan_part
 from jellybean_solver import (
     Arrivals,
     Edge,
@@ -29,9 +30,13 @@ from jellybean_solver import (
     combine_workflows,
     deadline_s,
     deadline_shares,
+    evaluate,
     explain,
+    from_document,
     request_streams,
+    selection_shares,
     solve,
+    to_document,
 )
 from jellybean_solver.explanation.relaxations import drop, relaxed, requirements
 from jellybean_solver.latency.estimate import latency
@@ -218,3 +223,53 @@ def test_a_p99_that_nothing_keeps_is_told_by_workflow() -> None:
     assert solution.infeasibility.reasons == (
         "no plan keeps p99 latencies of 500 ms for a and 2.00 ms for b even with zero queueing delay",
     )
+
+
+def mixed() -> tuple[Problem, Plan]:
+    """Two workflows, of which one mixes its variants, and their plan."""
+    first = workflow(30.0, {"detect": 0.05, "read": 0.02}, None)
+    parts = {"a": replace(first, slo=Slo(mean_accuracy=84.0)), "b": workflow(10.0, {"detect": 0.04})}
+    both = combine_workflows("both", parts)
+    plan = solve(both).plan
+    assert plan is not None
+    return both, plan
+
+
+def test_each_workflow_has_the_mean_of_its_own_selections() -> None:
+    both, plan = mixed()
+    assert evaluate(both, plan).complaints == ()
+    parts = selection_shares(plan)
+    by_workflow = {name: [part for part in parts if part.workflow == name] for name in ("a", "b")}
+    assert len(by_workflow["a"]) > 1
+    assert len(by_workflow["b"]) == 1
+    for one in plan.workflows:
+        own = by_workflow[one.name]
+        assert math.fsum(part.share for part in own) == pytest.approx(1.0)
+        assert all(one.owns(name) for part in own for name in part.selection)
+        assert isinstance(both.accuracy, Margins)
+        model = both.accuracy.models[one.name]
+        mean = math.fsum(part.share * (model.value(part.selection) or 0.0) for part in own)
+        assert one.accuracy == pytest.approx(mean)
+    assert plan.workflows[0].accuracy == pytest.approx(84.0, abs=0.01)
+
+
+def test_a_route_of_two_workflows_tells_no_selection() -> None:
+    both, plan = mixed()
+    first = next(route for route in plan.routes if "a/detect" in route.workers)
+    second = next(route for route in plan.routes if "b/detect" in route.workers)
+    joined = replace(first, workers={**first.workers, **second.workers})
+    wrong = replace(plan, routes=(joined, *(route for route in plan.routes if route not in (first, second))))
+    complaints = " ".join(evaluate(both, wrong).complaints)
+    assert "route 1 is of several workflows, but a plan that mixes variants has one on each" in complaints
+
+
+def test_the_views_of_a_mixed_plan_have_their_own_names_and_parts_of_the_price() -> None:
+    _, plan = mixed()
+    document = to_document(plan)
+    views = [from_document(plan_part(document, name)) for name in ("a", "b")]
+    assert [view.mixes for view in views] == [True, False]
+    for view in views:
+        assert all("/" not in name for one in view.variants for name in (one.name, *one.message_bytes))
+        assert all("/" not in name for worker in view.workers for name in worker.variants)
+    paid = math.fsum(worker.price_usd_per_h for view in views for worker in view.workers)
+    assert paid == pytest.approx(plan.cost.compute_usd_per_h)

@@ -84,7 +84,7 @@ def test_only_the_waiting_changes(plan: Plan) -> None:
     for name, share in spread.utilisation.items():
         assert share == pytest.approx(plain.utilisation[name], abs=0.03)
     assert spread.latency_p99_s < plain.latency_p99_s
-    assert GroupSimulation(plan).p99_s() < GroupSimulation(replace(plan, spread={})).p99_s()
+    assert GroupSimulation(plan).slowest_s() < GroupSimulation(replace(plan, spread={})).slowest_s()
 
 
 def test_agents_and_simulation_agree_where_a_child_goes(plan: Plan) -> None:

@@ -1,0 +1,53 @@
+"""Blocks: the requests of each workflow, which spread over ways of their own, on workers that all blocks share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jellybean_solver.model.accuracy import AccuracyModel
+from jellybean_solver.model.multi_workflow import Margins
+from jellybean_solver.model.problem import Objective, Problem
+from jellybean_solver.model.targets import Slo
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One workflow of a problem, or its only one. `names`: its operators, in the problem's order.
+
+    `least`: accuracy in percent of the selection that any request gets. `single`: all requests get one selection.
+    `worth_usd_per_h`: it may be left out for so much; None: it must be served.
+    """
+
+    workflow: str
+    names: tuple[str, ...]
+    accuracy: AccuracyModel
+    slo: Slo
+    least: float | None
+    single: bool
+    worth_usd_per_h: float | None = None
+
+    @property
+    def is_soft(self) -> bool:
+        """True if its mean accuracy may be missed, at a penalty."""
+        return self.slo.mean_accuracy is not None and self.slo.penalty_usd_per_h is not None
+
+
+def blocks_of(problem: Problem) -> tuple[Block, ...]:
+    """The blocks of a problem, in the order of its workflows."""
+    names = tuple(operator.name for operator in problem.operators)
+    model = problem.accuracy
+    if not isinstance(model, Margins):
+        return (Block("", names, model, problem.slo, problem.slo.accuracy, not problem.may_mix),)
+    margin = problem.slo.accuracy or 0.0
+    return tuple(
+        Block(
+            workflow.name,
+            tuple(name for name in names if workflow.owns(name)),
+            model.models[workflow.name],
+            workflow.slo,
+            None if workflow.slo.accuracy is None else workflow.slo.accuracy + margin,
+            workflow.slo.mean_accuracy is None and problem.objective is not Objective.MEAN_ACCURACY,
+            workflow.worth_usd_per_h,
+        )
+        for workflow in problem.workflows
+    )

@@ -1,0 +1,83 @@
+"""Several workflows of which some may mix variants, against one program over everything."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from jellybean_solver import Independent, Problem, Slo, combine_workflows, evaluate, from_document, solve, to_document
+from jellybean_solver.model.left_out import served
+from tests import plan_check
+from tests.brute_force import mixture_optimum
+from tests.support.examples import NIGHTLY, examples
+from tests.support.pairs import pairs
+
+LITTLE = 1e-6
+MIX_GAP = 2e-4  # relative: programs are solved to 1e-5, and the reference to its own tolerances
+
+budgets = st.sampled_from((None, None, None, 1.0, 4.0))
+worths = st.sampled_from((None, None, None, 0.2, 1.0, 5.0))
+slos = st.builds(
+    Slo,
+    accuracy=st.sampled_from((None, None, None, 45.0)),
+    mean_accuracy=st.sampled_from((55.0, 70.0, 80.0, 88.0, 95.0)),
+    penalty_usd_per_h=st.sampled_from((None, None, 0.01, 0.3)),
+)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Problem, dict[str, Problem]]:
+    """Two workflows together, and one by one; the first mixes variants."""
+    pair = draw(pairs(limited=draw(st.booleans())))
+    if draw(st.booleans()):
+        pair = measured(pair[0]), measured(pair[1])
+    roomy = tuple(replace(pool, count=2 * pool.count + 1) for pool in pair[0].pools)  # else few have such a plan
+    first, second = draw(slos), draw(slos)
+    if draw(st.booleans()):
+        second = Slo(accuracy=second.accuracy)
+    problems = {"a": replace(pair[0], slo=first, pools=roomy), "b": replace(pair[1], slo=second, pools=roomy)}
+    both = combine_workflows("both", problems, draw(budgets))
+    workflows = tuple(replace(one, worth_usd_per_h=draw(worths)) for one in both.workflows)
+    return replace(both, workflows=workflows), problems
+
+
+def measured(problem: Problem) -> Problem:
+    """The problem with accuracies of all selections: later variants are better, most of them dearer."""
+    table = {
+        operator.name: {variant.name: 70.0 + 30.0 * number for number, variant in enumerate(operator.variants)}
+        for operator in problem.operators
+    }
+    return replace(problem, accuracy=Independent(table))
+
+
+@pytest.mark.timeout(3600 if NIGHTLY else 300)
+@settings(max_examples=examples(25, nightly=1000))
+@given(cases())
+def test_the_cheapest_plan_is_that_of_one_program_over_everything(case: tuple[Problem, dict[str, Problem]]) -> None:
+    both, problems = case
+    expected = mixture_optimum.best_of_several(both, problems)
+    solution = solve(both, explained=False)
+    event(f"{solution.status}, mixes {solution.plan is not None and solution.plan.mixes}")
+
+    nothing = math.fsum(math.inf if one.worth_usd_per_h is None else one.worth_usd_per_h for one in both.workflows)
+    if solution.plan is None:
+        assert expected is None or nothing <= expected * (1 + LITTLE) + LITTLE  # to leave out everything is no plan
+        return
+    assert expected is not None
+    plan = solution.plan
+    penalties = math.fsum(one.slo.penalty(one.accuracy) for one in plan.workflows)
+    cost = plan.cost.total_usd_per_h + penalties + math.fsum(one.worth_usd_per_h for one in plan.left_out)
+    assert plan.certificate.penalty_usd_per_h == pytest.approx(penalties)
+    assert evaluate(both, plan).complaints == ()
+    assert plan_check.complaints(served(both, plan), plan) == []
+    assert from_document(to_document(plan)) == plan
+    assert plan.certificate.bound <= expected * (1 + LITTLE) + LITTLE
+    assert cost >= expected * (1 - LITTLE) - LITTLE
+    if plan.certificate.is_optimal:
+        assert cost == pytest.approx(expected, rel=MIX_GAP, abs=1e-5)
+    parts = math.fsum(workflow.cost.total_usd_per_h for workflow in plan.workflows)
+    assert parts == pytest.approx(plan.cost.total_usd_per_h, rel=1e-6, abs=1e-9)
