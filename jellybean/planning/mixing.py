@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jellybean.display import formats
-from jellybean_solver import Objective, Plan, selection_shares
+from jellybean_solver import WORKFLOW_SEPARATOR, Objective, Plan, selection_shares
+
+MOST_NAMED = 3  # workflows of those that mix alike
 
 
 def selection_lines(plan: Plan) -> Iterator[str]:
-    """One line per selection that requests get: its share, and the variants that are not the same in all of them."""
+    """One line per selection that requests get: its share, and the variants that are not the same in all of them.
+
+    Of several workflows each; of many one line for all that mix alike.
+    """
     if not plan.mixes:
         return
-    mixed = [operator.name for operator in plan.operators if operator.others]
-    workflows = [workflow.name for workflow in plan.workflows]
-    parts = sorted(selection_shares(plan), key=lambda part: -part.share)
-    for part in sorted(parts, key=lambda part: workflows.index(part.workflow)) if workflows else parts:
-        variants = ", ".join(f"{name} {part.selection[name]}" for name in mixed if name in part.selection)
-        of = f"the requests of {part.workflow}" if workflows else "the requests"
-        if variants:
-            yield f"{formats.percent(part.share)} of {of} get {variants}"
+    by_workflow: dict[str, list[str]] = {}
+    for part in sorted(selection_shares(plan), key=lambda part: -part.share):
+        mixed = [name for name in part.selection if plan.operator_by_name[name].others]
+        if mixed:
+            variants = ", ".join(f"{_own(name)} {part.selection[name]}" for name in mixed)
+            by_workflow.setdefault(part.workflow, []).append(f"{formats.percent(part.share)} get {variants}")
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for workflow, lines in by_workflow.items():
+        alike.setdefault(tuple(lines), []).append(workflow)
+    for lines_of_all, workflows in alike.items():
+        if workflows == [""]:
+            yield from (f"{line.replace(' get ', ' of the requests get ', 1)}" for line in lines_of_all)
+        else:
+            yield f"of the requests of {_named(workflows)} {'; '.join(lines_of_all)}"
+
+
+def _own(name: str) -> str:
+    """An operator's name without that of its workflow."""
+    return name.rpartition(WORKFLOW_SEPARATOR)[2]
+
+
+def _named(workflows: Sequence[str]) -> str:
+    more = len(workflows) - MOST_NAMED
+    return ", ".join(workflows[:MOST_NAMED]) + (f" and {more:,} more alike" if more > 0 else "")
 
 
 def selections_json(plan: Plan) -> list[dict[str, Any]]:

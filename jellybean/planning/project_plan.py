@@ -48,6 +48,7 @@ from jellybean_solver import (
     is_large,
     limited,
     limited_work,
+    of_one_selection,
     problem_as_planned,
     quick_solution,
     solve,
@@ -247,12 +248,11 @@ def _baselines(problem: Problem, gap: float, time_limit_s: float) -> tuple[Basel
 
     None where the accuracy is maximised or a target soft, or the plan bears losses: they are rules for a low cost.
     """
-    if problem.objective is not Objective.COST or problem.slo.survives or problem.slo.is_soft:
+    if problem.objective is not Objective.COST or problem.slo.survives or any(slo.is_soft for slo in problem.targets):
         return ()
     solved: tuple[Baseline, ...] = ()
     if problem.may_mix:
-        every = replace(problem.slo, accuracy=problem.slo.mean_accuracy, mean_accuracy=None)
-        problem = replace(problem, slo=every)
+        problem = of_one_selection(problem)
         keep_deadline = partial(in_time, problem, {}, gap=gap, time_limit_s=time_limit_s, thorough=False)
         solved = (_solved(problem, "one variant for all requests", gap, time_limit_s, keep_deadline),)
     return *solved, *baselines(problem, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic)

@@ -103,6 +103,7 @@ from .model.model_ref import ModelRef as ModelRef
 from .model.model_ref import PythonRef as PythonRef
 from .model.multi_workflow import Margins as Margins
 from .model.multi_workflow import combine_workflows as combine_workflows
+from .model.multi_workflow import of_one_selection as of_one_selection
 from .model.multi_workflow import restricted as restricted
 from .model.plan import Certificate as Certificate
 from .model.plan import Cost as Cost

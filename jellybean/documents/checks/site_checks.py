@@ -82,8 +82,6 @@ def _check_sources(
 
 def _unsupported(document: WorkflowDocument) -> Iterator[tuple[DocPath, str, str]]:
     """Path, what it says and a hint for each target of a workflow that several workflows on one fleet cannot have."""
-    if document.slo.mean_accuracy is not None:
-        yield ("slo",), "a mean accuracy may mix variants", "write accuracy: 90, which every request gets"
     if document.slo.soft_latency_p99_s is not None:
         yield ("slo", "latency_p99"), "the p99 latency is soft", "write latency_p99: 300 ms, a hard target"
     if document.objective is not Objective.COST:

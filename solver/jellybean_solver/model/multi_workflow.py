@@ -130,6 +130,20 @@ def with_targets(problem: Problem, name: str, **targets: Any) -> Problem:
     return replace(problem, workflows=workflows, accuracy=replace(model, targets=accuracies))
 
 
+def of_one_selection(problem: Problem) -> Problem:
+    """The problem of which all requests of a workflow get one selection, which reaches what the mean has to be."""
+
+    def targets(slo: Slo) -> dict[str, Any]:
+        least = None if slo.mean_accuracy is None else max(slo.mean_accuracy, slo.accuracy or 0.0)
+        return {"accuracy": slo.accuracy if least is None else least, "mean_accuracy": None, "penalty_usd_per_h": None}
+
+    if not problem.workflows:
+        return replace(problem, slo=replace(problem.slo, **targets(problem.slo)))
+    for workflow in problem.workflows:
+        problem = with_targets(problem, workflow.name, **targets(workflow.slo))
+    return problem
+
+
 def _fleet(problem: Problem) -> tuple[object, ...]:
     return problem.tiers, problem.pools, problem.links, problem.utilisation, dict(problem.sites)
 

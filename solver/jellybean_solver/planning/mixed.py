@@ -28,7 +28,7 @@ from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.left_out import left_out
 from jellybean_solver.model.loss import Loss, judged_losses, plan_after
 from jellybean_solver.model.loss_checks import losses_that_break
-from jellybean_solver.model.multi_workflow import restricted
+from jellybean_solver.model.multi_workflow import of_one_selection, restricted
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Objective, Pool, Problem, Sharing
 from jellybean_solver.model.spreading import identical_workers
@@ -363,4 +363,6 @@ class _MixSearch:
             judge = deadline.judge or (lambda one: latency(one).slowest_s / deadline.p99_s)
             return None if plan.spread and judge(plan) > 1.0 else plan  # spread children queue elsewhere
 
+        if self.problem.workflows:
+            return plan_one(of_one_selection(self.problem))
         return best_of_one_selection(self.problem, [way.accuracy for way in self.table.ways], plan_one, self.value)

@@ -29,7 +29,7 @@ from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Outcome, terminatio
 from jellybean_solver.planning.admission import WORTH_AND_P99
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.many_in_time import in_time
-from jellybean_solver.planning.many_workflows import has_many_workflows, solve_many
+from jellybean_solver.planning.many_workflows import MOST_TOGETHER, has_many_workflows, solve_many
 from jellybean_solver.planning.mixed import solve_mixed
 from jellybean_solver.planning.solver import Solution, cheapest, cheapest_solution, finish, limited
 from jellybean_solver.small.assignment import Assignment
@@ -84,6 +84,11 @@ def solve_with(problem: Problem, options: SolveOptions) -> Solution:
     """As `solve`, with its keyword arguments in `options`."""
     limit, explained = limited(options.time_limit_s, options.clock), options.explained
     gap, deadline = options.gap, options.deadline
+    if problem.is_for_ways and len(problem.workflows) > MOST_TOGETHER:
+        raise SolverError(
+            f"a mean accuracy is for up to {MOST_TOGETHER} workflows or sites on one fleet, and here are "
+            f"{len(problem.workflows)}: give each the least accuracy of any request, or plan fewer together"
+        )
     if problem.is_for_ways:
         solve_one = partial(solve_within, options, limit)
         return solve_mixed(problem, deadline, gap=gap, limit=limit, explained=explained, solve_one=solve_one)

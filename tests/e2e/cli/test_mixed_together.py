@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jellybean.serving import Client, running_state
+from tests.e2e.cli.test_sites import DOCUMENTS
 from tests.support.command_line import jellybean
 from tests.support.two_scales import FACTORS, make_two_scales
 
@@ -41,7 +42,7 @@ def test_one_mixes_variants_beside_one_that_does_not(project: Path) -> None:
     assert shares == pytest.approx({("shop", "two"): 0.6, ("shop", "five"): 0.4, ("yard", ""): 1.0})
     text = jellybean("plan", str(project), *MEAN).stdout
     assert "mean 86.00 >= 86" in text
-    assert "60 % of the requests of shop get shop/first two" in text
+    assert "of the requests of shop 60 % get first two; 40 % get first five" in text
     assert "saves" in text and "planning one workflow after the other" in text
 
 
@@ -78,3 +79,31 @@ def test_each_workflow_gets_its_variants_when_served(project: Path) -> None:
     assert found["shop"] == {6.0: 0.6 * REQUESTS, 15.0: 0.4 * REQUESTS}  # two x three, five x three
     assert found["yard"] == {4.0: REQUESTS}
     assert {name: one["failed"] for name, one in measured["workflows"].items()} == {"shop": 0, "yard": 0}
+
+
+def make_stores(folder: Path, count: int) -> Path:
+    """Sites that differ: each may answer some requests in its own boxes, better ones in the cloud."""
+    for name, text in DOCUMENTS.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    rows = [f"s{number},{1 + number % 4}/s,{number % 4}\n" for number in range(count)]
+    (folder / "stores.csv").write_text("site,sources.camera.rate,workers.box.count\n" + "".join(rows), encoding="utf-8")
+    fleet = folder / "infrastructure.yaml"
+    fleet.write_text(fleet.read_text(encoding="utf-8").replace("store: 1000", "store: stores.csv"), encoding="utf-8")
+    return folder
+
+
+def test_sites_that_differ_mix_variants_each(tmp_path: Path) -> None:
+    options = ("--set", "slo.accuracy={mean: 93}", "--set", "slo.latency_p99=null")
+    told = json.loads(jellybean("plan", str(make_stores(tmp_path, 4)), "--json", *options).stdout)
+    assert all(one["accuracy"] >= 93 - 1e-6 for one in told["workflows"].values())
+    assert {one["workflow"] for one in told["selections"]} == {"s0", "s1", "s2", "s3"}
+    single = json.loads(jellybean("plan", str(tmp_path), "--json", *options[2:], "--set", "slo.accuracy=93").stdout)
+    assert told["cost_usd_per_h"]["total"] <= single["cost_usd_per_h"]["total"] * (1 + 1e-6)
+
+
+def test_more_sites_than_one_program_takes_are_refused(tmp_path: Path) -> None:
+    many = make_stores(tmp_path, 16)
+    text = jellybean(
+        "plan", str(many), "--set", "slo.accuracy={mean: 93}", "--set", "slo.latency_p99=null", status=1
+    ).stderr
+    assert "a mean accuracy is for up to 15 workflows or sites on one fleet, and here are 16" in " ".join(text.split())
