@@ -102,8 +102,6 @@ def test_sites_that_differ_mix_variants_each(tmp_path: Path) -> None:
 
 
 def test_more_sites_than_one_program_takes_are_refused(tmp_path: Path) -> None:
-    many = make_stores(tmp_path, 16)
-    text = jellybean(
-        "plan", str(many), "--set", "slo.accuracy={mean: 93}", "--set", "slo.latency_p99=null", status=1
-    ).stderr
+    options = ("--set", "slo.accuracy={mean: 93}", "--set", "slo.latency_p99=null")
+    text = jellybean("plan", str(make_stores(tmp_path, 16)), *options, status=1).stderr
     assert "a mean accuracy is for up to 15 workflows or sites on one fleet, and here are 16" in " ".join(text.split())
