@@ -58,8 +58,10 @@ class SimulationJudge:
         return _multiple(judged)
 
     def p99_s(self, by_workflow: Mapping[str, float]) -> float:
-        """p99 latency in seconds on the scale of the longest target."""
-        return max(by_workflow[name] / share for name, share in self.shares.items())
+        """p99 latency in seconds on the scale of the longest target; workflows that are left out have none."""
+        return max(
+            (by_workflow[name] / share for name, share in self.shares.items() if name in by_workflow), default=0.0
+        )
 
     @property
     def summary(self) -> str:

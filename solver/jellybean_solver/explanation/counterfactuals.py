@@ -11,7 +11,7 @@ from jellybean_solver.model.problem import Objective
 from jellybean_solver.model.selection_shares import selection_shares
 from jellybean_solver.outcome import COST_TOLERANCE
 from jellybean_solver.planning.infeasibility import Infeasibility
-from jellybean_solver.planning.mixed import MIX_GAP
+from jellybean_solver.planning.mix_search import MIX_GAP
 
 WITH_PLAN = ("optimal", "gap", "time_limit")  # statuses of solutions with a plan
 

@@ -30,6 +30,17 @@ def deadline_shares(of: Problem | Plan) -> Mapping[str, float]:
     return {name: target_s / longest for name, target_s in targets.items() if target_s is not None}
 
 
+def on_scale_of(problem: Problem, plan: Plan, seconds: float) -> float:
+    """A latency on the scale of the plan's longest deadline on that of the problem's, of which it may leave out some.
+
+    0 if no workflow of the plan has a deadline, but one of the problem has.
+    """
+    longest, own = deadline_s(problem), deadline_s(plan)
+    if longest is None or not plan.left_out:
+        return seconds
+    return 0.0 if own is None else seconds * longest / own
+
+
 def deadline_share(problem: Problem, operator: str) -> float | None:
     """The deadline of the operator's workflow as a fraction of the longest deadline; None if it has no deadline.
 

@@ -18,10 +18,6 @@ from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import Termination
 from jellybean_solver.planning.solver import Solution
 
-WORTH_AND_P99 = (
-    "workflows with a worth, which may be left out, cannot have p99 targets beside them yet: state one of both"
-)
-
 
 def admitted(problem: Problem, solve: Callable[[Problem], Solution]) -> Problem:
     """The problem with what is decided above its lowest priority: workflows that have to be served, and that are gone.

@@ -17,6 +17,7 @@ from jellybean_solver.deadline.search import Deadline
 from jellybean_solver.latency.estimate import latency
 from jellybean_solver.milp.interruptible_run import solver_threads
 from jellybean_solver.mixture.modes import NO_LIMITS, Modes
+from jellybean_solver.model.deadline_shares import on_scale_of
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import Clock
@@ -55,6 +56,11 @@ class _Step:
     def slowness(self) -> float:
         """Its p99 latency as a multiple of the target, by the coarse simulation."""
         return self.coarse.slowness
+
+
+def estimated_slowness(problem: Problem, plan: Plan, deadline: Deadline) -> float:
+    """The plan's p99 latency by the closed form as a multiple of the target."""
+    return on_scale_of(problem, plan, latency(plan).slowest_s) / deadline.p99_s
 
 
 class ModeSearch:
@@ -163,7 +169,7 @@ class ModeSearch:
 
     def _changed(self, step: _Step, *, down: bool) -> Iterator[Modes]:
         """The modes that differ by one change of one operator."""
-        for name in (name for name in self.problem.operator_by_name if not down or name in step.coarse.slow):
+        for name in (name for name in step.plan.operator_by_name if not down or name in step.coarse.slow):
             yield from self._other_batches(step, name, down)
             yield from self._other_levels(step, name, down)
 
@@ -193,7 +199,7 @@ class ModeSearch:
         """All operators less busy at once, by one step and by several: it may cost nothing where workers are spare."""
         for factor in (self.level_step, self.level_step**self.settings.several):
             modes = step.modes
-            for name in self.problem.operator_by_name:
+            for name in step.plan.operator_by_name:
                 modes = modes.with_level(name, modes.levels.get(name, 1.0) * factor)
             if min(modes.levels.values()) >= self.settings.least_level:
                 yield modes
@@ -224,9 +230,9 @@ class ModeSearch:
 
     def _coarse(self, plan: Plan) -> _Coarse:
         if plan.sites or any(operator.batch_delay_s for operator in plan.operators):
-            return _Coarse(latency(plan).slowest_s / self.deadline.p99_s, frozenset(plan.operator_by_name))
+            return _Coarse(estimated_slowness(self.problem, plan, self.deadline), frozenset(plan.operator_by_name))
         simulation = GroupSimulation(plan)
-        slowness = simulation.slowest_s() / self.deadline.p99_s
+        slowness = on_scale_of(self.problem, plan, simulation.slowest_s()) / self.deadline.p99_s
         least_s = self.settings.slow_part * max(simulation.spent_s.values(), default=0.0)
         slow = frozenset(name for name, spent_s in simulation.spent_s.items() if spent_s >= least_s)
         return _Coarse(slowness, slow)

@@ -105,6 +105,11 @@ class GroupSimulation:
 
     def slowest_s(self) -> float:
         """p99 latency in seconds; of several workflows the longest in proportion to their deadlines, as `latency`."""
+        found = self.p99_by_workflow()
+        return max(found.get(name, 0.0) / share for name, share in deadline_shares(self.plan).items())
+
+    def p99_by_workflow(self) -> Mapping[str, float]:
+        """Workflow -> p99 latency in seconds; a single workflow has the name ""."""
         streams = request_streams(self.plan)
         whole_s = self._whole_s([stream.rate_per_s for stream in streams if stream.rate_per_s > 0])
         for stream in streams:
@@ -112,8 +117,7 @@ class GroupSimulation:
         while self.events:
             self.now, _, handle, data = heapq.heappop(self.events)
             handle(data)
-        found = {name: nearest_rank(sorted(own), 0.99) for name, own in self.latencies.items()}
-        return max(found.get(name, 0.0) / share for name, share in deadline_shares(self.plan).items())
+        return {name: nearest_rank(sorted(own), 0.99) for name, own in self.latencies.items()}
 
     def _whole_s(self, rates_per_s: Sequence[float]) -> float:
         """The measured time: `requests` of the slowest stream, unless the others bring far more meanwhile."""

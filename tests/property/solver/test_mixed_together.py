@@ -9,8 +9,22 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from jellybean_solver import Independent, Problem, Slo, combine_workflows, evaluate, from_document, solve, to_document
+from jellybean_solver import (
+    Independent,
+    Problem,
+    Slo,
+    combine_workflows,
+    deadline_s,
+    evaluate,
+    from_document,
+    solve,
+    to_document,
+)
+from jellybean_solver.deadline.search import Deadline
+from jellybean_solver.deadline.settings import QUICK_SETTINGS
+from jellybean_solver.model.deadline_shares import on_scale_of
 from jellybean_solver.model.left_out import served
+from jellybean_solver.simulation.group_simulation import GroupSimulation
 from tests import plan_check
 from tests.brute_force import mixture_optimum
 from tests.support.examples import NIGHTLY, examples
@@ -81,3 +95,30 @@ def test_the_cheapest_plan_is_that_of_one_program_over_everything(case: tuple[Pr
         assert cost == pytest.approx(expected, rel=MIX_GAP, abs=1e-5)
     parts = math.fsum(workflow.cost.total_usd_per_h for workflow in plan.workflows)
     assert parts == pytest.approx(plan.cost.total_usd_per_h, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.timeout(3600 if NIGHTLY else 300)
+@settings(max_examples=examples(8, nightly=300))
+@given(cases(), st.sampled_from((0.05, 0.5, 5.0, 50.0)), st.booleans())
+def test_who_is_served_is_in_time(
+    case: tuple[Problem, dict[str, Problem]], longest_s: float, is_one_targeted: bool
+) -> None:
+    """A plan in time costs at least as much, and leaves out only what may be."""
+    free, _ = case
+    targets = (None if is_one_targeted else 0.5 * longest_s, longest_s)
+    workflows = tuple(
+        replace(one, slo=replace(one.slo, latency_p99_s=target_s), worth_usd_per_h=one.worth_usd_per_h or 7.0)
+        for one, target_s in zip(free.workflows, targets, strict=True)
+    )
+    both = replace(free, workflows=workflows)
+    cheapest = solve(both, explained=False).plan
+    plan = solve(both, explained=False, deadline=Deadline(longest_s, settings=QUICK_SETTINGS)).plan
+    event(f"cheapest {cheapest is not None}, in time {plan is not None}")
+    if plan is None or cheapest is None:
+        assert plan is None
+        return
+    assert evaluate(both, plan).complaints == ()
+    assert {one.name for one in plan.workflows} | {one.name for one in plan.left_out} == {"a", "b"}
+    assert plan.certificate.objective >= cheapest.certificate.bound * (1 - LITTLE) - LITTLE
+    found = GroupSimulation(plan).slowest_s() if deadline_s(plan) is not None else 0.0
+    assert on_scale_of(both, plan, found) <= longest_s * (1 + LITTLE)

@@ -273,3 +273,17 @@ def test_the_views_of_a_mixed_plan_have_their_own_names_and_parts_of_the_price()
         assert all("/" not in name for worker in view.workers for name in worker.variants)
     paid = math.fsum(worker.price_usd_per_h for view in views for worker in view.workers)
     assert paid == pytest.approx(plan.cost.compute_usd_per_h)
+
+
+@pytest.mark.parametrize(("worth", "left"), [(1.0, ["b"]), (None, None)])
+def test_a_workflow_that_is_always_late_is_left_out_if_it_may_be(worth: float | None, left: list[str] | None) -> None:
+    both = with_p99(two(), a=2.0, b=0.03)  # a run of b takes 50 ms on a box, and 10 ms on a gpu after 30 ms of the link
+    workflows = tuple(replace(one, worth_usd_per_h=worth if one.name == "b" else None) for one in both.workflows)
+    solution = solve(replace(both, workflows=workflows), p99_s=2.0, explained=False)
+    if left is None:
+        assert solution.plan is None
+        return
+    assert solution.plan is not None
+    assert [one.name for one in solution.plan.left_out] == left
+    assert solution.plan.certificate.forgone_usd_per_h == worth
+    assert solution.plan.certificate.bound <= solution.plan.cost.total_usd_per_h + 1.0 + 1e-9

@@ -1,0 +1,125 @@
+"""The best mixture under a p99 target: by descent (mode_search.py), without slow variants, or of one selection."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from jellybean_solver.deadline.lower_bound import LATENCY_TOLERANCE, least_latency_by_variant
+from jellybean_solver.deadline.search import Deadline, Judge
+from jellybean_solver.errors import OutOfTimeError
+from jellybean_solver.figures import duration_text
+from jellybean_solver.mixture.modes import NO_LIMITS
+from jellybean_solver.model.deadline_shares import deadline_s
+from jellybean_solver.model.loss import judged_losses, plan_after
+from jellybean_solver.model.multi_workflow import of_one_selection
+from jellybean_solver.model.plan import Plan
+from jellybean_solver.model.problem import Problem
+from jellybean_solver.planning.infeasibility import Infeasibility
+from jellybean_solver.planning.mix_search import MixSearch
+from jellybean_solver.planning.mode_search import ModeSearch, estimated_slowness
+from jellybean_solver.planning.one_selection import best_of_one_selection
+from jellybean_solver.planning.solver import Solution
+
+SolveOne = Callable[[Problem], Solution]  # the cheapest plan in time of a problem that does not mix variants
+
+
+def deadline_of(level: Problem, problem: Problem, deadline: Deadline) -> Deadline | None:
+    """The deadline of a part of a problem's workflows; None if none of them has one.
+
+    Plans that bear losses are judged after each of them, too.
+    """
+    longest_s, own_s = deadline_s(problem), deadline_s(level)
+    if longest_s is not None and own_s is None:
+        return None
+    if longest_s is not None and own_s is not None:
+        deadline = replace(deadline, p99_s=deadline.p99_s * own_s / longest_s)
+    return replace(deadline, judge=_judge_of_losses(level, deadline)) if level.slo.survives else deadline
+
+
+def _judge_of_losses(problem: Problem, deadline: Deadline) -> Judge:
+    """The judge of plans that must be in time after each loss, too: the slowest of these cases counts."""
+
+    def estimate(plan: Plan) -> float:
+        return estimated_slowness(problem, plan, deadline)
+
+    judge = deadline.judge or estimate
+
+    def judged(plan: Plan) -> float:
+        slowest = judge(plan)
+        for loss in judged_losses(plan):
+            if slowest > 1.0:
+                break
+            left = plan_after(problem, plan, loss)
+            slowest = math.inf if left is None else max(slowest, judge(left))
+        return slowest
+
+    return judged
+
+
+def solve_in_time(search: MixSearch, first: Plan, deadline: Deadline, solve_one: SolveOne) -> Solution:
+    """The best plan found that meets a p99 target; `first` is the best one without it."""
+    found = _descent(search, deadline).run(first)
+    plan, least_slowness = found.in_time, found.least_slowness
+    if plan is None and (fewer := _without_slow_variants(search, deadline.p99_s)) is not None:
+        faster, start = fewer
+        found = _descent(faster, deadline).run(start)
+        search.tried = faster.tried
+        plan, least_slowness = found.in_time, min(least_slowness, found.least_slowness)
+    if plan is None and search.problem.may_mix:
+        plan = _of_one_selection(search, deadline, solve_one)
+    late = search.limit.left() == 0.0
+    if plan is not None:
+        return search.solution(plan, late=late)
+    if late:
+        raise OutOfTimeError("no plan that keeps the p99 latency was found in the time allowed; allow more time")
+    reason = f"no plan was found that keeps a p99 latency of {duration_text(deadline.p99_s)}"
+    fastest_s = deadline.p99_s * least_slowness if math.isfinite(least_slowness) else None
+    refused = Infeasibility((reason,), (), None, None, first, fastest_s, search.bound)
+    return Solution("infeasible", None, refused, search.tried, None)
+
+
+def _descent(search: MixSearch, deadline: Deadline) -> ModeSearch:
+    return ModeSearch(search.problem, search.propose, search.value, deadline, search.limit)
+
+
+def _without_slow_variants(search: MixSearch, p99_s: float) -> tuple[MixSearch, Plan] | None:
+    """A search without the variants that are late even with zero queueing delay, and its best plan at any p99.
+
+    If no mixture is left, some of them are allowed, the fastest first: then the judge sees how fast plans can be.
+    None if all variants are, so that the search would be the same.
+    """
+    used, least_s = {instance for instance, _ in search.table.busy}, least_latency_by_variant(search.problem)
+    longer = {seconds for instance, seconds in least_s.items() if instance in used and seconds > p99_s}
+    for allowed_s in (p99_s, *sorted(longer)):
+        kept = {instance for instance in used if least_s[instance] <= allowed_s * (1.0 + LATENCY_TOLERANCE)}
+        if kept == used or search.limit.left() == 0.0:
+            return None
+        fewer = copy.copy(search)
+        fewer.table = search.table.using(kept)
+        plan = fewer.propose(NO_LIMITS)
+        if plan is not None:
+            return fewer, plan
+    return None
+
+
+def _of_one_selection(search: MixSearch, deadline: Deadline, solve_one: SolveOne) -> Plan | None:
+    """The best plan found in time that gives all requests the same selection; None if there is none."""
+
+    def plan_one(asked: Problem) -> Plan | None:
+        try:
+            solution = solve_one(asked)
+        except OutOfTimeError:
+            return None
+        search.tried += solution.selections_tried
+        if solution.plan is None:
+            return None
+        plan = search.scored(replace(solution.plan, slo=search.problem.slo))
+        judge = deadline.judge or (lambda one: estimated_slowness(search.problem, one, deadline))
+        return None if plan.spread and judge(plan) > 1.0 else plan  # spread children queue elsewhere
+
+    if search.problem.workflows:
+        return plan_one(of_one_selection(search.problem))
+    return best_of_one_selection(search.problem, [way.accuracy for way in search.table.ways], plan_one, search.value)

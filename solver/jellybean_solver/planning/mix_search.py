@@ -1,0 +1,214 @@
+"""The programs of ways of one problem: the best mixture, its plan with its proof, and why there is none."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from jellybean_solver.demand.demand import Network
+from jellybean_solver.demand.settings import AssignmentSettings
+from jellybean_solver.errors import OutOfTimeError, SolverError
+from jellybean_solver.figures import usd_text
+from jellybean_solver.migration.running_plan import RunningPlan
+from jellybean_solver.mixture.blocks import Block, blocks_of
+from jellybean_solver.mixture.modes import NO_LIMITS, Modes
+from jellybean_solver.mixture.routes import plan_of
+from jellybean_solver.mixture.search import MixOutcome, best_mixture
+from jellybean_solver.mixture.seats import TIE, Goal, Mixture
+from jellybean_solver.mixture.ways import WayTable, all_ways
+from jellybean_solver.model.evaluate import evaluate
+from jellybean_solver.model.left_out import left_out
+from jellybean_solver.model.loss import Loss
+from jellybean_solver.model.loss_checks import losses_that_break
+from jellybean_solver.model.multi_workflow import restricted
+from jellybean_solver.model.plan import Certificate, Plan
+from jellybean_solver.model.problem import Objective, Problem
+from jellybean_solver.model.spreading import identical_workers
+from jellybean_solver.model.targets import LIMIT_TOLERANCE, Slo
+from jellybean_solver.outcome import Clock, Termination, termination_of
+from jellybean_solver.planning.infeasibility import Infeasibility
+from jellybean_solver.planning.solver import Solution, cheapest_solution
+
+WITHIN_BUDGET = 4  # programs, as rehearsals, 0.01 % of the requests, cost little
+MIX_GAP = 1e-5  # relative, unless one is stated: of the cost, or of what the accuracy lacks of 100 %
+
+
+def _without_ways(problem: Problem) -> Problem:
+    """The problem without mean accuracies, and without losses to bear."""
+
+    def plain(slo: Slo) -> Slo:
+        return replace(slo, mean_accuracy=None, penalty_usd_per_h=None, survives=())
+
+    workflows = tuple(replace(workflow, slo=plain(workflow.slo)) for workflow in problem.workflows)
+    return replace(problem, slo=plain(problem.slo), workflows=workflows, objective=Objective.COST)
+
+
+class MixSearch:
+    """`bound`: on the value of every plan, without a p99 target."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        gap: float,
+        limit: Clock,
+        running: RunningPlan | None,
+        assignment: AssignmentSettings,
+    ) -> None:
+        self.problem, self.gap, self.limit = problem, gap, limit
+        self.running, self.assignment = running, assignment
+        self.network = Network(problem)
+        blocks = blocks_of(problem)
+        self.table = WayTable.of(self.network, blocks, all_ways(self.network, blocks, limit=limit))
+        self.is_accuracy = problem.objective is Objective.MEAN_ACCURACY
+        self.bound, self.tried = 0.0, 0
+        slo = problem.slo
+        budget = math.inf if slo.budget_usd_per_h is None else slo.budget_usd_per_h
+        self.goal = Goal(0 if self.is_accuracy else None, budget, self._most_usd_per_h(), survives=slo.survives)
+
+    def value(self, plan: Plan) -> float:
+        """What is minimised: USD per hour with penalties and migration, or what the accuracy lacks of 100 %."""
+        cost = plan.cost.total_usd_per_h + (self.running.usd_per_h(plan) if self.running is not None else 0.0)
+        if self.is_accuracy:
+            return 100.0 - (plan.accuracy or 0.0) + self.goal.points_per_usd * cost
+        return cost + plan.accuracy_penalty_usd_per_h + sum(one.worth_usd_per_h for one in plan.left_out)
+
+    def best(self, goal: Goal, modes: Modes = NO_LIMITS, cutoff: float = math.inf) -> MixOutcome:
+        """The best mixture for a goal."""
+        self.tried += 1
+        return best_mixture(
+            self.table,
+            goal,
+            gap=self.gap,
+            clock=self.limit,
+            cutoff=cutoff,
+            modes=modes,
+            running=self.running,
+            assignment=self.assignment,
+        )
+
+    def propose(self, modes: Modes, below: float = math.inf) -> Plan | None:
+        """The best plan within limits of batches and utilisations, if it has a value up to `below`; else None.
+
+        None also if no plan was found in time.
+        """
+        budget = self.goal.budget
+        for _ in range(WITHIN_BUDGET):
+            found = self.best(replace(self.goal, budget=budget), modes, below)
+            if modes == NO_LIMITS and budget == self.goal.budget:
+                self.bound = max(0.0, found.bound)
+            plan = None if found.mixture is None or not found.mixture.ways else self.scored_plan(found.mixture)
+            over = 0.0 if plan is None else plan.cost.total_usd_per_h - self.goal.budget
+            if over <= LIMIT_TOLERANCE * max(1.0, abs(self.goal.budget)):
+                return plan
+            budget -= 2.0 * over  # what the rehearsal of fallbacks costs, which the program leaves out
+        return None
+
+    def scored_plan(self, mixture: Mixture) -> Plan:
+        """The plan of a mixture. SolverError if it contradicts the problem."""
+        return self.scored(self._draft(mixture))
+
+    def scored(self, draft: Plan) -> Plan:
+        """The plan with its cost and accuracy. SolverError if it contradicts the problem."""
+        evaluation = evaluate(self.problem, draft)
+        if evaluation.violations:
+            complaints = "; ".join(evaluation.violations)
+            raise SolverError(f"the plan found contradicts the problem ({complaints}); please report this problem")
+        plan = evaluation.stated(draft)
+        is_spread = self.problem.may_mix and not self.problem.slo.survives
+        return replace(plan, spread=identical_workers(plan)) if is_spread else plan
+
+    def _draft(self, mixture: Mixture) -> Plan:
+        """The plan, with fallbacks for the losses that its routes do not bear in their proportions."""
+        proof = Certificate.of(0.0, 0.0, Termination.GAP)
+        needed: list[Loss] = []
+        served = {self.table.blocks[way.block].workflow for way, _ in mixture.ways}
+        gone = [workflow.name for workflow in self.problem.workflows if workflow.name not in served]
+        problem = restricted(self.problem, served) if gone else self.problem
+        network = Network(problem) if gone else self.network
+        is_even, blocks = bool(self.problem.slo.survives), self.table.blocks
+        while True:
+            draft = plan_of(network, blocks, mixture, proof, even=is_even, fallbacks=needed)
+            broken = dict.fromkeys(loss for loss, _ in losses_that_break(problem, draft, LIMIT_TOLERANCE))
+            more = [loss for loss in broken if loss not in needed]
+            if not more:
+                return replace(draft, left_out=left_out(self.problem, gone))
+            needed += more
+
+    def solution(self, plan: Plan, *, late: bool = False) -> Solution:
+        """The solution with its certificate. `late`: time ended."""
+        value, bound = self.value(plan), min(self.bound, self.value(plan))
+        ended = termination_of(value, bound, gap=self.gap, out_of_time=late)
+        penalty = plan.accuracy_penalty_usd_per_h
+        forgone = sum(one.worth_usd_per_h for one in plan.left_out)
+        certificate = Certificate.of(value, bound, ended)
+        certificate = replace(certificate, penalty_usd_per_h=penalty, forgone_usd_per_h=forgone)
+        if self.is_accuracy:
+            reached, most = plan.accuracy or 0.0, 100.0 - bound + TIE
+            certificate = Certificate.of_accuracy(reached, max(reached, most), ended)
+        best = replace(plan, certificate=certificate)
+        return Solution(certificate.termination, best, None, self.tried, certificate)
+
+    def with_bound(self, solution: Solution) -> Solution:
+        """A solution of fewer workflows as one of all, of which this search knows the bound without the p99 target."""
+        plan = solution.plan
+        if plan is None:
+            return solution
+        before, late = plan.certificate, self.limit.left() == 0.0
+        bound = min(self.bound, before.objective)
+        proof = Certificate.of(
+            before.objective, bound, termination_of(before.objective, bound, gap=self.gap, out_of_time=late)
+        )
+        proof = replace(proof, penalty_usd_per_h=before.penalty_usd_per_h, forgone_usd_per_h=before.forgone_usd_per_h)
+        return replace(solution, status=proof.termination, plan=replace(plan, certificate=proof), certificate=proof)
+
+    def _most_usd_per_h(self) -> float:
+        """What no plan costs more than: all workers, each with all models to load, and the dearest way of the data."""
+        fleet = sum(pool.count * self.problem.unit_usd_per_h(pool) for pool in self.problem.pools)
+        loads = 0.0
+        if self.running is not None:
+            counts = {pool.name: pool.count for pool in self.problem.pools}
+            loads = sum(counts[pool] * self.running.load_usd_per_h(*one, pool) for one, pool in self.table.busy)
+        dearest = [0.0] * len(self.table.blocks)
+        for way in self.table.ways:
+            dearest[way.block] = max(dearest[way.block], way.usd_per_h)
+        return fleet + loads + sum(dearest)
+
+    def refused(self, *, explained: bool) -> Solution:
+        """Why no mixture meets the mean accuracy; the highest that one reaches, if other targets can be met."""
+        if self.limit.left() == 0.0:
+            bound = self.bound if math.isfinite(self.bound) else 0.0
+            raise OutOfTimeError("no plan was found in the time allowed; allow more time", bound)
+        needed = [workflow.name for workflow in self.problem.workflows if workflow.worth_usd_per_h is None]
+        if self.problem.workflows and not needed:
+            nothing = "no workflow is worth what serving it costs, or none fits: the plan would leave out all of them"
+            return Solution("infeasible", None, Infeasibility((nothing,)), self.tried, None)
+        means = [number for number, block in enumerate(self.table.blocks) if block.slo.hard_mean is not None]
+        for number in means if not self.problem.slo.survives else ():
+            highest = self.best(Goal(number, self.goal.budget, keeps_mean=False)).mixture
+            if highest is not None:
+                return self._below(self.table.blocks[number], number, highest)
+        served = restricted(self.problem, needed) if self.problem.may_leave_out else self.problem
+        found = cheapest_solution(_without_ways(served), self.gap, self.limit, explained=explained)
+        if found.plan is None:
+            return found
+        reason = "no plan is of selections whose accuracy is in the profiles"
+        if len(means) > 1:
+            reason = "no plan reaches the mean accuracies of "
+            reason += f"{' and '.join(self.table.blocks[number].workflow for number in means)} together"
+        if self.problem.slo.survives:
+            cost = usd_text(found.plan.cost.total_usd_per_h)
+            kinds = self.problem.slo.survives
+            asked = kinds if explained and len(kinds) > 1 else ()
+            alone = {kind: self.best(replace(self.goal, survives=(kind,))) for kind in asked}
+            impossible = [kind for kind, outcome in alone.items() if outcome.bound == math.inf]
+            reason = f"no plan holds after the loss of any one {' or '.join(impossible or kinds)}"
+            reason += f"; without `survive` a plan costs {cost} USD/h"
+        return Solution("infeasible", None, Infeasibility((reason,)), self.tried, None)
+
+    def _below(self, block: Block, number: int, highest: Mixture) -> Solution:
+        """That a block does not reach its mean accuracy; the others meet their targets in the `highest` mixture."""
+        reached = sum(way.accuracy * share for way, share in highest.ways if way.block == number)
+        of = f"{block.workflow}: " if block.workflow else ""
+        reason = f"{of}no plan reaches a mean accuracy of {block.slo.hard_mean:g}; the highest is {reached:.6g}"
+        known = None if block.workflow else reached
+        return Solution("infeasible", None, Infeasibility((reason,), (), known), self.tried, None)
