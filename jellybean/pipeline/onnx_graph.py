@@ -8,6 +8,7 @@ Nodes that depend on no model input are constants; both sides of a cut get a cop
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,6 +33,7 @@ _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLi
 _OPEN_SHAPES = {"NonZero", "NonMaxSuppression", "Unique", "Compress", "Loop", "If", "Scan", "StringSplit"}
 
 
+_PACKED_BITS = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2}  # of types smaller than a byte
 MAX_GRAPH_BYTES = 2**31 - 1  # a model with all its weights is passed to onnxruntime as one protobuf message
 
 
@@ -90,10 +92,13 @@ class OnnxGraph:
         except (DecodeError, ValueError, RuntimeError) as error:
             what, advice = foreign_format(path) or DAMAGED
             raise GraphError(f"{path} is not an ONNX model: {what}: {advice}") from error
+        outside = [one for one in proto.graph.initializer if one.data_location == onnx.TensorProto.EXTERNAL]
         try:
             onnx.load_external_data_for_model(proto, str(path.parent))
         except (OSError, ValueError, RuntimeError, onnx.checker.ValidationError) as error:
             raise GraphError(f"weights of {path} in other files cannot be read: {describe_error(error)}") from error
+        if cut_off := next(filter(None, map(_lacking, outside)), ""):
+            raise GraphError(f"weights of {path} in other files cannot be read: {cut_off}")
         if proto.ByteSize() > MAX_GRAPH_BYTES:
             raise GraphError(f"{path} has above 2 GiB of weights: such models are served, but not split (cuts: 0)")
         return cls(proto)
@@ -300,3 +305,12 @@ def _run(session: ort.InferenceSession, names: Sequence[str], feed: Feed) -> dic
         return dict(zip(names, session.run(list(names), dict(feed)), strict=True))
     except _FAILED as error:
         raise GraphError(f"onnxruntime: {str(error).splitlines()[0][:300]}") from error
+
+
+def _lacking(weights: onnx.TensorProto) -> str:
+    """That weights read from another file are fewer bytes than their shape has; older versions of onnx do not look."""
+    name = onnx.TensorProto.DataType.Name(weights.data_type)
+    bits = _PACKED_BITS.get(name) or 8 * onnx.helper.tensor_dtype_to_np_dtype(weights.data_type).itemsize
+    needed = math.ceil(math.prod(weights.dims) * bits / 8)
+    found = len(weights.raw_data)
+    return "" if found >= needed else f"{weights.name} has {found:,} of its {needed:,} bytes there"
