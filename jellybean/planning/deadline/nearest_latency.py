@@ -31,6 +31,7 @@ from jellybean_solver import (
     DeadlineSettings,
     Judge,
     Network,
+    Objective,
     Plan,
     Problem,
     SolveOptions,
@@ -39,6 +40,7 @@ from jellybean_solver import (
     is_large,
     least_latency_s,
     limited,
+    of_one_selection,
 )
 
 PRECISION = 0.05  # relative width at which the bisection ends: p99s of one plan with other seeds differ that much
@@ -84,11 +86,13 @@ class NearestLatency:
     def run(self) -> Nearest:
         """Narrow the range, then minimise the cost at its upper end.
 
-        A search of mixtures that finds none in time lets the judge see its fastest plan, and one without slow variants:
-        there is nothing to narrow.
+        Where plans may mix variants the range is that of plans of one selection, which take less time to search: the
+        search of mixtures is given its upper end.
         """
         if not self.problem.may_mix:
             self._narrow()
+        elif self.problem.objective is Objective.COST:
+            self._narrow_one_selection()
         if self.high_s <= self.target_s:
             plan = with_targets_of(self.problem, self.fastest)
             if latency_breach(plan) is None:
@@ -128,6 +132,15 @@ class NearestLatency:
             else:
                 self.fastest, self.high_s = plan, min(seconds, self._first_p99_s(plan))
         self.progress(steps, steps + 1, f"{self.judge.summary}; cheapest plan for {formats.duration(self.high_s)}")
+
+    def _narrow_one_selection(self) -> None:
+        """Narrow the range of plans of one selection per workflow; its lower end is theirs alone."""
+        single = of_one_selection(self.problem)
+        narrower = NearestLatency(
+            single, self.cuts, self.cheapest, self.judge, self.gap, self.clock.left(), self.progress
+        )
+        narrower._narrow()
+        self.fastest, self.high_s, self.ended_by = narrower.fastest, narrower.high_s, narrower.ended_by
 
     def _candidates(self) -> Iterator[float]:
         """Targets to be named, in seconds: the p99 of the fastest plan, then longer ones, below that of the cheapest.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jellybean.quantities import DURATION, parse_quantity
 from jellybean_solver import from_document
 from tests.support.command_line import jellybean
 from tests.support.scales_project import make_scales_project
@@ -70,3 +71,58 @@ def test_the_least_latency_is_a_target_that_a_plan_keeps(project: Path) -> None:
 def test_what_nothing_can_carry_stays_infeasible(project: Path) -> None:
     done = jellybean("plan", str(project), "--set", "objective=rate", "--set", "slo.accuracy=99", status=3)
     assert "the target is 99" in done.stderr
+
+
+TWO_STEPS = {
+    "workflow.yaml": """\
+kind: Workflow
+name: steps
+sources:
+  camera: {tier: edge, rate: 4/s, message: 50 KiB}
+operators:
+  detect: {inputs: [camera], variants: [small, large]}
+  read: {inputs: [detect], variants: [net, big]}
+objective: latency
+slo: {accuracy: {mean: 87, least: 80}}
+""",
+    "infrastructure.yaml": """\
+kind: Infrastructure
+tiers: [edge, cloud]
+workers:
+  box: {tier: edge, count: 4, price: 0.05 USD/h}
+  gpu: {tier: cloud, count: 4, price: 0.50 USD/h}
+links:
+  - {from: edge, to: cloud, price: 0.10 USD/GiB, bandwidth: 100 Mbit/s, latency: 10 ms}
+""",
+    "profiles.yaml": """\
+kind: Profiles
+hop: 1 ms
+operators:
+  detect:
+    small: {message: 4 KiB, latency: {box: 60 ms, gpu: 8 ms}}
+    large: {message: 4 KiB, latency: {box: 150 ms, gpu: 15 ms}}
+  read:
+    net: {latency: {box: 50 ms, gpu: 6 ms}}
+    big: {latency: {box: 120 ms, gpu: 12 ms}}
+accuracy:
+  end_to_end:
+    - {selection: {detect: small, read: net}, accuracy: 82}
+    - {selection: {detect: small, read: big}, accuracy: 86}
+    - {selection: {detect: large, read: net}, accuracy: 88}
+    - {selection: {detect: large, read: big}, accuracy: 93}
+""",
+}
+
+
+@pytest.mark.slow
+def test_the_least_latency_of_mixtures_is_near_that_of_one_variant_for_all(tmp_path: Path) -> None:
+    """The cheapest mixture waits on slow boxes, and changing it step by step ends at 368 ms."""
+    for name, text in TWO_STEPS.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    found = {}
+    for accuracy in ("slo.accuracy={mean: 87}", "slo.accuracy=87"):
+        told = json.loads(jellybean("plan", str(tmp_path), "--set", accuracy, "--dry-run", "--json").stdout)
+        (target,) = (one for one in told["overrides"] if one.startswith("slo.latency_p99="))
+        found[accuracy] = parse_quantity(DURATION, target.partition("=")[2])
+    mixed, single = found.values()
+    assert mixed <= 1.2 * single
