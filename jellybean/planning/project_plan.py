@@ -24,7 +24,7 @@ from jellybean.planning.deadline.predicted_latency import (
 from jellybean.planning.deadline.simulated_deadline import InTime, cost_of, in_time
 from jellybean.planning.deadline.simulation_judge import SAME
 from jellybean.planning.planned import Planned
-from jellybean.planning.searched_objectives import Outcome, best_options, with_options
+from jellybean.planning.searched_objectives import Outcome, best_options, stated_objective, with_options
 from jellybean.planning.soft_latency import plan_with_soft_latency, stated_soft_target
 from jellybean_solver import (
     DEFAULT_GAP,
@@ -68,7 +68,6 @@ QUICK_S, UNLIMITED_QUICK_S = 1.0, 20.0
 # Where time ends the search at a larger relative gap the rule may have a better plan, in this part of the time left.
 WIDE_GAP, BETTER_PART = 0.1, 0.7
 
-SEARCHED = (Objective.RATE, Objective.LATENCY)  # objectives that are found by asking for many plans
 
 Progress = Callable[[float, float, str], None]  # progress callback with the arguments done, total, label
 _Planner = Callable[[Project, float | None, float | None, bool, Progress], Planned]
@@ -89,6 +88,8 @@ def plan_project(
     """
     report = progress or (lambda done, total, label: None)
     with limited_work(time_limit_s, time.monotonic) as limit:
+        if stated_objective(project) is Objective.RATE:
+            return _plan_for_objective(project, gap, limit.left(), compare, report)
         if isinstance(project, Project) and (planner := _planner_of(project)) is not None:
             return planner(project, gap, limit.left(), compare, report)
         return _plan_at_least_cost(project, gap, limit, compare, report)
@@ -186,7 +187,7 @@ def _quick_clock(limit: Clock, part: float, least_s: float) -> Clock:
 
 def _planner_of(project: Project) -> _Planner | None:
     """How a project is planned that asks for several plans and takes the best of them; None if one search does."""
-    if project.workflow.objective in SEARCHED:
+    if project.workflow.objective is Objective.LATENCY:
         return _plan_for_objective
     if stated_soft_target(project) is not None:
         return _plan_with_soft_latency
@@ -218,7 +219,7 @@ def _plan_with_soft_latency(
 
 
 def _plan_for_objective(
-    project: Project, gap: float | None, time_limit_s: float | None, compare: bool, report: Progress
+    project: AnyProject, gap: float | None, time_limit_s: float | None, compare: bool, report: Progress
 ) -> Planned:
     """The plan of the highest rates or the least p99 latency: the cheapest plan under the targets that were found."""
     clock = limited(time_limit_s, time.monotonic)
@@ -226,7 +227,7 @@ def _plan_for_objective(
     ended: list[OutOfTimeError] = []
     started = time.perf_counter()
 
-    def try_plan(asked: Project) -> Outcome:
+    def try_plan(asked: AnyProject) -> Outcome:
         try:
             found = plan_project(asked, gap=gap, time_limit_s=search.left(), compare=False)
         except OutOfTimeError as error:  # what was found before stands

@@ -1,7 +1,7 @@
 """The highest rates or the least p99 latency that a plan can have, as the options with which `plan` finds that plan.
 
 Both are found by asking for cheapest plans under ever other targets, so every other command knows the result as an
-ordinary plan with `--set` options.
+ordinary plan with `--set` options. The rates of several workflows are those of all of them together, by one factor.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from jellybean.display import formats
-from jellybean.documents import Project, load_project
+from jellybean.documents import AnyProject, Project, load_any_project
+from jellybean.errors import InputError
 from jellybean.quantities import DURATION, RATE, format_quantity
-from jellybean_solver import Objective
+from jellybean_solver import WORKFLOW_SEPARATOR, Objective
 
 PRECISION = 0.005  # relative width of the range of rates at which the bisection ends
 MOST_FACTOR = 2.0**20  # on the documents' rates, either way
@@ -35,7 +36,7 @@ class Outcome:
     is_last: bool = False
 
 
-TryPlan = Callable[[Project], Outcome]
+TryPlan = Callable[[AnyProject], Outcome]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +47,37 @@ class Best:
     text: str
 
 
-def best_options(project: Project, try_plan: TryPlan, progress: Progress) -> Best | None:
+def stated_objective(project: AnyProject) -> Objective:
+    """The objective of a project. InputError if its workflows have unlike ones: one plan has one."""
+    stated = {prefix: own.workflow.objective for prefix, own in _by_prefix(project).items()}
+    if len(set(stated.values())) > 1:
+        listed = ", ".join(f"{prefix.rstrip('.')} {objective.value}" for prefix, objective in stated.items())
+        raise InputError(f"workflows that share a fleet have one objective, not several ({listed}): write one into all")
+    return next(iter(stated.values()))
+
+
+def _by_prefix(project: AnyProject) -> Mapping[str, Project]:
+    """What `--set` paths of a workflow begin with -> it."""
+    if isinstance(project, Project):
+        return {"": project}
+    return {f"{name}.": own for name, own in project.workflows.items()}
+
+
+def best_options(project: AnyProject, try_plan: TryPlan, progress: Progress) -> Best | None:
     """The options of the best plan for the project's objective; None if no plan is found whatever is asked for."""
-    if project.workflow.objective is Objective.RATE:
+    if stated_objective(project) is Objective.RATE:
         return _highest_rates(project, try_plan, progress)
     return _least_latency(project, try_plan, progress)
 
 
-def with_options(project: Project, options: tuple[str, ...]) -> Project:
+def with_options(project: AnyProject, options: tuple[str, ...]) -> AnyProject:
     """The project with further `--set` options, and the cost as objective."""
-    overrides = (*project.overrides, "objective=cost", *options)
-    return load_project(project.directory, overrides, accept_stale=project.accept_stale)
+    own = _by_prefix(project)
+    overrides = (*project.overrides, *(f"{prefix}objective=cost" for prefix in own), *options)
+    return load_any_project(project.directory, overrides, accept_stale=any(one.accept_stale for one in own.values()))
 
 
-def _highest_rates(project: Project, try_plan: TryPlan, progress: Progress) -> Best | None:
+def _highest_rates(project: AnyProject, try_plan: TryPlan, progress: Progress) -> Best | None:
     """Bisection over a factor on the rates of all sources."""
     steps, is_over = 0, False
 
@@ -91,26 +109,31 @@ def _highest_rates(project: Project, try_plan: TryPlan, progress: Progress) -> B
     return Best(scaled_rate_options(project, low), text)
 
 
-def _scaled(project: Project, factor: float) -> Mapping[str, str]:
-    """Source -> its scaled rate as text."""
-    sources = project.workflow.sources.items()
-    return {name: format_quantity(RATE, factor * source.rate_per_s, DIGITS) for name, source in sources}
+def _scaled(project: AnyProject, factor: float) -> Mapping[tuple[str, str], str]:
+    """What the paths of a workflow begin with, and a source of it -> the source's scaled rate as text."""
+    return {
+        (prefix, name): format_quantity(RATE, factor * source.rate_per_s, DIGITS)
+        for prefix, own in _by_prefix(project).items()
+        for name, source in own.workflow.sources.items()
+    }
 
 
-def _rates_text(project: Project, factor: float) -> str:
-    return ", ".join(f"{name} {rate}" for name, rate in _scaled(project, factor).items())
+def _rates_text(project: AnyProject, factor: float) -> str:
+    scaled = _scaled(project, factor).items()
+    return ", ".join(f"{prefix.replace('.', WORKFLOW_SEPARATOR)}{name} {rate}" for (prefix, name), rate in scaled)
 
 
-def scaled_rate_options(project: Project, factor: float) -> tuple[str, ...]:
+def scaled_rate_options(project: AnyProject, factor: float) -> tuple[str, ...]:
     """The `--set` options for so many times the rates of all sources, which are made of as many more streams."""
-    options = [f"sources.{name}.rate={rate}" for name, rate in _scaled(project, factor).items()]
-    for name, source in project.workflow.sources.items():
-        if source.streams is not None:  # more streams, rather than faster ones
-            options.append(f"sources.{name}.streams={max(1, round(factor * source.streams))}")
+    options = [f"{prefix}sources.{name}.rate={rate}" for (prefix, name), rate in _scaled(project, factor).items()]
+    for prefix, own in _by_prefix(project).items():
+        for name, source in own.workflow.sources.items():
+            if source.streams is not None:  # more streams, rather than faster ones
+                options.append(f"{prefix}sources.{name}.streams={max(1, round(factor * source.streams))}")
     return tuple(options)
 
 
-def _least_latency(project: Project, try_plan: TryPlan, progress: Progress) -> Best | None:
+def _least_latency(project: AnyProject, try_plan: TryPlan, progress: Progress) -> Best | None:
     """The nearest p99 latency to a target that no plan meets."""
     progress(0, 2, "least p99 latency")
     asked = with_options(project, (f"slo.latency_p99={format_quantity(DURATION, TINY_S)}",))

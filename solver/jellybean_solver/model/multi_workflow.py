@@ -63,11 +63,11 @@ def combine_workflows(name: str, problems: Mapping[str, Problem], budget_usd_per
         raise SolverError("there is no workflow to plan")
     first = next(iter(problems.values()))
     for workflow, problem in problems.items():
-        if problem.slo.survives or problem.objective is not Objective.COST:
-            raise SolverError(
-                f"{workflow} bears losses (survive) or has the objective mean_accuracy, which several workflows on one "
-                "fleet cannot yet"
-            )
+        if problem.slo.survives:
+            raise SolverError(f"{workflow} bears losses (survive), which several workflows on one fleet cannot yet")
+        if problem.objective is not Objective.COST:
+            asked = problem.objective.value
+            raise SolverError(f"several workflows are planned for the lowest cost, or their rates, not for {asked}")
         if _fleet(problem) != _fleet(first):
             raise SolverError(f"{workflow} is not on the fleet of {next(iter(problems))}: one plan is of one fleet")
     parts = {workflow: _qualified(workflow, problem) for workflow, problem in problems.items()}
