@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from jellybean.documents import Project, build_cuts, build_problem, load_project
+from jellybean.documents import AnyProject, Project, build_cuts, build_problem, load_any_project
 from jellybean.errors import InputError
 from jellybean.frontier.mixed import TimedSolver
 from jellybean.planning.cascades import refuse_cascades
@@ -22,7 +22,7 @@ from jellybean.planning.deadline.predicted_latency import predicted_p99
 from jellybean.planning.deadline.soft_targets import refuse_soft_latency
 from jellybean.planning.planned import Planned
 from jellybean.planning.project_plan import plan_project
-from jellybean.planning.searched_objectives import DIGITS, TINY_S, scaled_rate_options
+from jellybean.planning.searched_objectives import DIGITS, TINY_S, by_prefix, scaled_rate_options
 from jellybean.quantities import DURATION, RATE, format_quantity, rounded_up
 from jellybean_solver import (
     DEFAULT_GAP,
@@ -53,6 +53,7 @@ class Figure(StrEnum):
     RATE = "rate"
 
 
+OF_SEVERAL = {Figure.RATE, Figure.COST}  # workflows: their accuracies and latencies are several
 ORDER = (Figure.ACCURACY, Figure.RATE, Figure.LATENCY, Figure.COST)  # of two, the first is fixed along the curve
 TARGETS = {Figure.COST: "slo.budget", Figure.ACCURACY: "slo.accuracy", Figure.LATENCY: "slo.latency_p99"}
 
@@ -79,11 +80,16 @@ class PairPoint:
 class PairCurve:
     """`points`: by rising value of `x`; `y` is the best that a plan was found for there."""
 
-    project: Project
+    project: AnyProject
     x: Figure
     y: Figure
     points: tuple[PairPoint, ...]
     elapsed_s: float
+
+    @property
+    def name(self) -> str:
+        """Name of the project."""
+        return self.project.workflow.name if isinstance(self.project, Project) else self.project.name
 
 
 def ordered(one: Figure, other: Figure) -> tuple[Figure, Figure]:
@@ -94,7 +100,7 @@ def ordered(one: Figure, other: Figure) -> tuple[Figure, Figure]:
 
 
 def pair_curve(
-    project: Project,
+    project: AnyProject,
     x: Figure,
     y: Figure,
     *,
@@ -102,7 +108,15 @@ def pair_curve(
     points: int = POINTS,
     progress: Progress = lambda done, total, label: None,
 ) -> PairCurve:
-    """The curve, within about `limit_s` seconds; targets of the two figures are left out, the others hold."""
+    """The curve, within about `limit_s` seconds; targets of the two figures are left out, the others hold.
+
+    InputError for figures that are not of several workflows together.
+    """
+    if not isinstance(project, Project) and {x, y} != OF_SEVERAL:
+        raise InputError(
+            "of several workflows on one fleet, `jellybean frontier` knows the curve of rate and cost: --of rate,cost; "
+            f"accuracy and latency are of one of them: {project.directory}/workflows/{next(iter(project.workflows))}"
+        )
     refuse_cascades(project, "frontier")
     refuse_soft_latency(project, "frontier")
     started, clock = time.perf_counter(), limited(limit_s, time.monotonic)
@@ -142,17 +156,27 @@ def _is_better(point: PairPoint, best: PairPoint, y: Figure) -> bool:
     return one >= other if y is Figure.RATE else one <= other
 
 
-def _without_targets(project: Project, least: str, *figures: Figure) -> Project:
+def _without_targets(project: AnyProject, least: str, *figures: Figure) -> AnyProject:
     """The project without targets of the figures. `least`: the option of the least accuracy that any request gets."""
-    options = ["objective=cost", *(f"{TARGETS[figure]}=null" for figure in figures if figure in TARGETS)]
+    options = [f"{prefix}objective=cost" for prefix in by_prefix(project)]
+    if isinstance(project, Project):
+        options += [f"{TARGETS[figure]}=null" for figure in figures if figure in TARGETS]
+    elif Figure.COST in figures:
+        options.append("limits.budget=null")
     options += [least] if least and Figure.ACCURACY in figures else []
-    return load_project(project.directory, (*project.overrides, *options), accept_stale=project.accept_stale)
+    return _with(project, options)
+
+
+def _with(project: AnyProject, options: Sequence[str]) -> AnyProject:
+    """The project with further `--set` options."""
+    is_stale = any(one.accept_stale for one in by_prefix(project).values())
+    return load_any_project(project.directory, (*project.overrides, *options), accept_stale=is_stale)
 
 
 class _Search:
     """`project`: without targets of the two figures. `mixes`: the accuracy is the mean of all requests."""
 
-    def __init__(self, project: Project, x: Figure, y: Figure) -> None:
+    def __init__(self, project: AnyProject, x: Figure, y: Figure) -> None:
         self.x, self.y, stated = x, y, build_problem(project)
         self.mixes, least = stated.may_mix, stated.slo.accuracy
         self.least = f", least: {least:.10g}" if self.mixes and least is not None else ""
@@ -174,7 +198,7 @@ class _Search:
 
     def _highest_rates(self, limit_s: float) -> Plan | None:
         try:
-            return self._planned(("objective=rate",), limit_s).plan
+            return self._planned([f"{prefix}objective=rate" for prefix in by_prefix(self.project)], limit_s).plan
         except OutOfTimeError:
             return None
 
@@ -231,7 +255,7 @@ class _Search:
         figures = {
             Figure.COST: plan.cost.total_usd_per_h,
             Figure.ACCURACY: plan.accuracy,
-            Figure.LATENCY: _p99_s(plan),
+            Figure.LATENCY: p99_s if math.isfinite(p99_s := _p99_s(plan)) else None,  # a queue without spare capacity
             Figure.RATE: plan.sources[0].rate_per_s,
         }
         return PairPoint(value, plan, plan.overrides, figures)
@@ -247,10 +271,7 @@ class _Search:
         return () if self.y is Figure.COST else (f"objective={self.y}",)
 
     def _planned(self, options: Sequence[str], limit_s: float) -> Planned:
-        asked = load_project(
-            self.project.directory, (*self.project.overrides, *options), accept_stale=self.project.accept_stale
-        )
-        return plan_project(asked, time_limit_s=max(LEAST_S, limit_s), compare=False)
+        return plan_project(_with(self.project, options), time_limit_s=max(LEAST_S, limit_s), compare=False)
 
 
 def floored(mean: float) -> float:

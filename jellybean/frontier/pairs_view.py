@@ -68,7 +68,7 @@ def pairs_text(curve: PairCurve) -> RenderableType:
 def _headline(curve: PairCurve) -> Text:
     found = sum(point.plan is not None for point in curve.points)
     return Text.assemble(
-        (curve.project.workflow.name, "bold"),
+        (curve.name, "bold"),
         f": {BEST[curve.y]} {curve.y} by {curve.x}, {formats.count(found, 'plan')} in {curve.elapsed_s:.0f} s",
     )
 
@@ -87,7 +87,7 @@ def figure_text(figure: Figure, value: float | None) -> str:
 def pairs_json(curve: PairCurve) -> Mapping[str, Any]:
     """The same as JSON values; plans are given by hash, selection and options."""
     return {
-        "name": curve.project.workflow.name,
+        "name": curve.name,
         "x": curve.x.value,
         "y": curve.y.value,
         "points": [_point_json(point) for point in curve.points],
@@ -125,7 +125,7 @@ def save_pairs_plot(curve: PairCurve, path: Path) -> None:
     matplotlib = load_matplotlib()
     from matplotlib.figure import Figure as Picture
 
-    found = [point for point in curve.points if point.plan is not None]
+    found = [point for point in curve.points if None not in (point.figures.get(curve.x), point.figures.get(curve.y))]
     if not found:
         raise JellyBeanError(f"{path}: no plan to draw")
     xs, ys = ([_drawn(figure, point.figures[figure]) for point in found] for figure in (curve.x, curve.y))
@@ -140,7 +140,7 @@ def save_pairs_plot(curve: PairCurve, path: Path) -> None:
         axes.set_ylabel(LABELS[curve.y])
         axes.set_ylim(0, 1.18 * max(ys) or 1.0)
         axes.margins(x=0.08)
-        title = f"{curve.project.workflow.name}: {BEST[curve.y]} {curve.y} by {curve.x}, of the plans found"
+        title = f"{curve.name}: {BEST[curve.y]} {curve.y} by {curve.x}, of the plans found"
         axes.set_title(title, loc="left", fontsize=10.5, color=INK, fontweight="bold")
         bare(axes)
         save_figure(picture, path)

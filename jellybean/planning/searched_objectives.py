@@ -49,15 +49,15 @@ class Best:
 
 def stated_objective(project: AnyProject) -> Objective:
     """The objective of a project. InputError if its workflows have unlike ones: one plan has one."""
-    stated = {prefix: own.workflow.objective for prefix, own in _by_prefix(project).items()}
+    stated = {prefix: own.workflow.objective for prefix, own in by_prefix(project).items()}
     if len(set(stated.values())) > 1:
         listed = ", ".join(f"{prefix.rstrip('.')} {objective.value}" for prefix, objective in stated.items())
         raise InputError(f"workflows that share a fleet have one objective, not several ({listed}): write one into all")
     return next(iter(stated.values()))
 
 
-def _by_prefix(project: AnyProject) -> Mapping[str, Project]:
-    """What `--set` paths of a workflow begin with -> it."""
+def by_prefix(project: AnyProject) -> Mapping[str, Project]:
+    """What `--set` paths of a workflow begin with -> the workflow: "" for the only one, else its name and a dot."""
     if isinstance(project, Project):
         return {"": project}
     return {f"{name}.": own for name, own in project.workflows.items()}
@@ -72,7 +72,7 @@ def best_options(project: AnyProject, try_plan: TryPlan, progress: Progress) -> 
 
 def with_options(project: AnyProject, options: tuple[str, ...]) -> AnyProject:
     """The project with further `--set` options, and the cost as objective."""
-    own = _by_prefix(project)
+    own = by_prefix(project)
     overrides = (*project.overrides, *(f"{prefix}objective=cost" for prefix in own), *options)
     return load_any_project(project.directory, overrides, accept_stale=any(one.accept_stale for one in own.values()))
 
@@ -113,7 +113,7 @@ def _scaled(project: AnyProject, factor: float) -> Mapping[tuple[str, str], str]
     """What the paths of a workflow begin with, and a source of it -> the source's scaled rate as text."""
     return {
         (prefix, name): format_quantity(RATE, factor * source.rate_per_s, DIGITS)
-        for prefix, own in _by_prefix(project).items()
+        for prefix, own in by_prefix(project).items()
         for name, source in own.workflow.sources.items()
     }
 
@@ -126,7 +126,7 @@ def _rates_text(project: AnyProject, factor: float) -> str:
 def scaled_rate_options(project: AnyProject, factor: float) -> tuple[str, ...]:
     """The `--set` options for so many times the rates of all sources, which are made of as many more streams."""
     options = [f"{prefix}sources.{name}.rate={rate}" for (prefix, name), rate in _scaled(project, factor).items()]
-    for prefix, own in _by_prefix(project).items():
+    for prefix, own in by_prefix(project).items():
         for name, source in own.workflow.sources.items():
             if source.streams is not None:  # more streams, rather than faster ones
                 options.append(f"{prefix}sources.{name}.streams={max(1, round(factor * source.streams))}")

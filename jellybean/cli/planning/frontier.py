@@ -13,7 +13,7 @@ from jellybean.cli.app import Directory, Json, Overrides, Stale, app, checked_fo
 from jellybean.cli.console import errors, out, print_json, progress, say
 from jellybean.cli.exit_status import EXIT_INFEASIBLE
 from jellybean.cli.failures import failure
-from jellybean.cli.projects import open_project
+from jellybean.cli.projects import open_any_project, open_project
 from jellybean.cli.times import command_limit, seconds_within
 from jellybean.display.terminal import BAD
 from jellybean.errors import InfeasibleError
@@ -22,7 +22,7 @@ from jellybean.quantities import RATE, InvalidValueError, parse_quantity
 from jellybean_solver import Problem
 
 if TYPE_CHECKING:
-    from jellybean.documents import Project
+    from jellybean.documents import AnyProject
     from jellybean.frontier import Frontier
     from jellybean.frontier.pairs import Figure
 
@@ -116,12 +116,13 @@ def frontier(
     pair = None if of is None else parse_pair(of)
     if pair is not None and (rates is not None or step or narrow):
         raise typer.BadParameter("--of is a curve of its own: without --rates, --step and --narrow")
-    project = open_project(directory, overrides, stale=stale, shows_times=True)
     if pair is not None:
-        _pair(project, pair, points, time_limit, json=json, plans=plans, path=path)
+        anything = open_any_project(directory, overrides, stale=stale, shows_times=True)
+        _pair(anything, pair, points, time_limit, json=json, plans=plans, path=path)
         return
     from jellybean.frontier import find_frontier
 
+    project = open_project(directory, overrides, stale=stale, shows_times=True)
     with progress("frontier") as advance, command_limit(time_limit, most_finish_s=PICTURE_S):
         result = find_frontier(project, rates=scales, step=step, points=points, progress=advance)
     _write(result, json=json, plans=plans, path=path, narrow=narrow)
@@ -148,7 +149,7 @@ def _write(result: Frontier, *, json: bool, plans: Path | None, path: Path | Non
 
 
 def _pair(
-    project: Project,
+    project: AnyProject,
     pair: tuple[Figure, Figure],
     points: int | None,
     time_limit: float | None,

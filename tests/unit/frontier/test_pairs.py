@@ -11,11 +11,12 @@ import typer
 
 from jellybean.cli import run
 from jellybean.cli.planning.frontier import parse_pair
-from jellybean.documents import load_project
+from jellybean.documents import load_any_project, load_project
 from jellybean.frontier import Figure, ordered, pair_curve, pairs_json, save_pairs, save_pairs_plot
 from jellybean.frontier.pairs import PairCurve
 from jellybean.planning import plan_project, predicted_p99
 from jellybean_solver import from_document, to_document
+from tests.support.two_scales import make_two_scales
 from tests.support.unlike_sites import INFRASTRUCTURE, write_shops
 
 
@@ -114,3 +115,25 @@ def test_the_command_makes_a_curve_whatever_the_objective(shop: Path, capsys: py
     assert (shop / "curve.png").stat().st_size > 0
     assert run(["frontier", str(shop), *options]) == 0
     assert "lowest cost by rate, 2 plans" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_several_workflows_have_a_curve_of_their_rates_together(tmp_path: Path) -> None:
+    folder = make_two_scales(tmp_path / "two")
+    found = pair_curve(load_any_project(folder, ("limits.budget=9 USD/h",)), Figure.RATE, Figure.COST, points=3)
+    costs, rates = values(found, Figure.COST), values(found, Figure.RATE)
+    assert len(costs) == 3
+    assert costs == sorted(costs)
+    plans = [point.plan for point in found.points if point.plan is not None]
+    for plan, rate in zip(plans, rates, strict=True):
+        assert [source.rate_per_s for source in plan.sources] == pytest.approx([rate, rate / 2], rel=1e-3)
+    assert {option.partition("=")[0] for option in found.points[0].options} >= {
+        "shop.sources.x.rate",
+        "yard.sources.x.rate",
+    }
+
+
+def test_other_curves_of_several_workflows_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_two_scales(tmp_path / "two")
+    assert run(["frontier", str(folder), "--of", "latency,cost"]) == 2
+    assert "knows the curve of rate and cost: --of rate,cost" in " ".join(capsys.readouterr().err.split())
