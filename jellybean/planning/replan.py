@@ -34,6 +34,7 @@ from jellybean_solver import (
     Verdict,
     deadline_s,
     from_document,
+    is_by_ways,
     load_prices,
     plan_diff,
     rate_text,
@@ -199,7 +200,7 @@ def replan_project(
 def _deadline(problem: Problem, progress: Callable[[float, float, str], None]) -> Deadline | None:
     """The p99 target of plans that mix variants or bear losses, judged by simulation; None for other problems."""
     target_s = deadline_s(problem)
-    if target_s is None or not problem.is_for_ways:
+    if target_s is None or not is_by_ways(problem):
         return None
 
     def tried(done: float, most: float) -> None:

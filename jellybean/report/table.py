@@ -97,10 +97,11 @@ def _indented(part: RenderableType) -> Padding:
 def _figures(report: Report, *, intervals: bool, targets: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("figure", no_wrap=True)
-    for heading in ("predicted", "measured", "ratio", "tolerance"):
+    for heading in ("predicted", "measured", "ratio"):
         table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("tolerance", justify="right")  # long words are on two lines before a figure is cut off
     for heading in ("verdict", "target")[: 2 if targets else 1]:
-        table.add_column(heading, no_wrap=True)
+        table.add_column(heading)
     for item in report.known_comparisons:
         metric = METRIC_BY_KEY[item.metric]
         table.add_row(

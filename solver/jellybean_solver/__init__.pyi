@@ -177,6 +177,7 @@ from .planning.cut_problem import problem_as_planned as problem_as_planned
 from .planning.cut_problem import qualified_cuts as qualified_cuts
 from .planning.infeasibility import Infeasibility as Infeasibility
 from .planning.many_workflows import has_many_workflows as has_many_workflows
+from .planning.mixed import is_by_ways as is_by_ways
 from .planning.solve import SolveOptions as SolveOptions
 from .planning.solve import fastest_of_equal_cost as fastest_of_equal_cost
 from .planning.solve import solve as solve

@@ -307,6 +307,11 @@ class Plan:
         workflows = sum(workflow.slo.penalty(workflow.accuracy) for workflow in self.workflows)
         return self.slo.penalty(self.accuracy) + workflows
 
+    @property
+    def forgone_usd_per_h(self) -> float:
+        """What the workflows that the plan leaves out are worth."""
+        return sum(one.worth_usd_per_h for one in self.left_out)
+
     @cached_property
     def selection(self) -> Mapping[str, str]:
         """Operator -> its variant; where the plan mixes variants, the first of them."""

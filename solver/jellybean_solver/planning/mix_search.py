@@ -70,7 +70,7 @@ class MixSearch:
         cost = plan.cost.total_usd_per_h + (self.running.usd_per_h(plan) if self.running is not None else 0.0)
         if self.is_accuracy:
             return 100.0 - (plan.accuracy or 0.0) + self.goal.points_per_usd * cost
-        return cost + plan.accuracy_penalty_usd_per_h + sum(one.worth_usd_per_h for one in plan.left_out)
+        return cost + plan.accuracy_penalty_usd_per_h + plan.forgone_usd_per_h
 
     def best(self, goal: Goal, modes: Modes = NO_LIMITS, cutoff: float = math.inf) -> MixOutcome:
         """The best mixture for a goal."""
@@ -139,9 +139,8 @@ class MixSearch:
         value, bound = self.value(plan), min(self.bound, self.value(plan))
         ended = termination_of(value, bound, gap=self.gap, out_of_time=late)
         penalty = plan.accuracy_penalty_usd_per_h
-        forgone = sum(one.worth_usd_per_h for one in plan.left_out)
         certificate = Certificate.of(value, bound, ended)
-        certificate = replace(certificate, penalty_usd_per_h=penalty, forgone_usd_per_h=forgone)
+        certificate = replace(certificate, penalty_usd_per_h=penalty, forgone_usd_per_h=plan.forgone_usd_per_h)
         if self.is_accuracy:
             reached, most = plan.accuracy or 0.0, 100.0 - bound + TIE
             certificate = Certificate.of_accuracy(reached, max(reached, most), ended)

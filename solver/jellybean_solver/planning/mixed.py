@@ -20,6 +20,7 @@ from jellybean_solver.model.problem import Pool, Problem, Sharing
 from jellybean_solver.model.targets import LossKind
 from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.admission import admitted, with_left_out
+from jellybean_solver.planning.many_workflows import MOST_TOGETHER
 from jellybean_solver.planning.mix_in_time import SolveOne, deadline_of, solve_in_time
 from jellybean_solver.planning.mix_search import MIX_GAP, MixSearch
 from jellybean_solver.planning.solver import Solution
@@ -42,6 +43,8 @@ def solve_mixed(
     `solve_one`: solves a problem under the same `deadline` and `limit`. With a `running` plan its cost includes
     migration, as do the certificate's figures; `assignment` limits the matching of workers.
     """
+    if len(problem.workflows) > MOST_TOGETHER:
+        raise SolverError(_too_many(problem))
     unlike = {name for one in blocks_of(problem) if not one.single or one.slo.survives for name in one.names}
     if stateful := [operator.name for operator in problem.operators if operator.state and operator.name in unlike]:
         raise SolverError(f"variants cannot be mixed where an operator keeps a state by stream: {', '.join(stateful)}")
@@ -63,6 +66,22 @@ def solve_mixed(
     decided = admitted(problem, solve)
     solution = solve(decided)
     return solution if decided is problem else with_left_out(problem, solution)
+
+
+def _too_many(problem: Problem) -> str:
+    """That the program of ways is for fewer workflows, and what to do."""
+    asked, instead = "a mean accuracy", "give each the least accuracy of any request"
+    if not problem.is_for_ways:
+        asked, instead = "a p99 target of workflows with a worth, which may be left out,", "state one of both"
+    return (
+        f"{asked} is for up to {MOST_TOGETHER} workflows or sites on one fleet, and here are "
+        f"{len(problem.workflows)}: {instead}, or plan fewer together"
+    )
+
+
+def is_by_ways(problem: Problem) -> bool:
+    """True if the program of ways weighs plans of the problem against a running one."""
+    return problem.is_for_ways or (problem.may_leave_out and len(problem.workflows) <= MOST_TOGETHER)
 
 
 def _latest_optional(problem: Problem, plan: Plan) -> str | None:

@@ -28,7 +28,7 @@ from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Outcome, termination_of
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.many_in_time import in_time
-from jellybean_solver.planning.many_workflows import MOST_TOGETHER, has_many_workflows, solve_many
+from jellybean_solver.planning.many_workflows import has_many_workflows, solve_many
 from jellybean_solver.planning.mixed import solve_mixed
 from jellybean_solver.planning.solver import Solution, cheapest, cheapest_solution, finish, limited
 from jellybean_solver.small.assignment import Assignment
@@ -83,10 +83,7 @@ def solve_with(problem: Problem, options: SolveOptions) -> Solution:
     """As `solve`, with its keyword arguments in `options`."""
     limit, explained = limited(options.time_limit_s, options.clock), options.explained
     gap, deadline = options.gap, options.deadline
-    by_ways = problem.is_for_ways or (problem.may_leave_out and deadline is not None)
-    if by_ways and len(problem.workflows) > MOST_TOGETHER:
-        raise SolverError(_too_many(problem))
-    if by_ways:
+    if problem.is_for_ways or (problem.may_leave_out and deadline is not None):
         solve_one = partial(solve_within, options, limit)
         return solve_mixed(problem, deadline, gap=gap, limit=limit, explained=explained, solve_one=solve_one)
     if problem.may_leave_out or has_many_workflows(problem):
@@ -104,17 +101,6 @@ def solve_with(problem: Problem, options: SolveOptions) -> Solution:
     if has_many_places(Network(problem)) and not problem.varying:
         return search.solve_fleet(explained=explained)
     return search.solve(explained=explained)
-
-
-def _too_many(problem: Problem) -> str:
-    """That the program of ways is for fewer workflows, and what to do."""
-    asked, instead = "a mean accuracy", "give each the least accuracy of any request"
-    if not problem.is_for_ways:
-        asked, instead = "a p99 target of workflows with a worth, which may be left out,", "state one of both"
-    return (
-        f"{asked} is for up to {MOST_TOGETHER} workflows or sites on one fleet, and here are "
-        f"{len(problem.workflows)}: {instead}, or plan fewer together"
-    )
 
 
 def solve_within(options: SolveOptions, limit: Clock, problem: Problem) -> Solution:

@@ -28,7 +28,7 @@ from jellybean_solver.planning.cut_models import least_usd_per_h, refuse_mean_ac
 from jellybean_solver.planning.cut_problem import Cuts, choices, cut_problem, problem_as_planned
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.many_workflows import has_many_workflows, solve_many
-from jellybean_solver.planning.mixed import solve_mixed
+from jellybean_solver.planning.mixed import is_by_ways, solve_mixed
 from jellybean_solver.planning.solve import SolveOptions, solve, solve_within
 from jellybean_solver.planning.solver import Solution, cheapest, finish, limited, nothing_found
 from jellybean_solver.replanning.rescore import rescore
@@ -114,11 +114,12 @@ class Replanned:
         return 0.0 if self.maximises_accuracy else plan.accuracy_penalty_usd_per_h
 
     def _counted_usd(self, plan: Plan) -> float:
-        return (plan.cost.total_usd_per_h + self.penalty_usd_per_h(plan)) * self.settings.horizon_h
+        counted = plan.cost.total_usd_per_h + self.penalty_usd_per_h(plan) + plan.forgone_usd_per_h
+        return counted * self.settings.horizon_h
 
     @property
     def running_usd(self) -> float:
-        """USD over the horizon if the running plan is kept, penalties included."""
+        """USD over the horizon if the running plan is kept, with penalties and what is left out."""
         return self._counted_usd(self.running)
 
     @property
@@ -162,12 +163,7 @@ class Replanned:
         return max(0.0, self.running_usd - self.bound_usd)
 
 
-def _require_comparable(problem: Problem, before: Plan, settings: ReplanSettings) -> None:
-    if problem.may_leave_out or before.left_out:
-        raise SolverError(
-            "plans that may leave workflows out (worth) cannot be weighed against a running one: plan without --from, "
-            "or add to it with --add"
-        )
+def _require_horizon(settings: ReplanSettings) -> None:
     if settings.horizon_h <= 0:
         raise SolverError(f"the horizon must be longer than {settings.horizon_h:g} h")
 
@@ -180,7 +176,7 @@ def replan(
     If time ends before another plan is found, a running plan that meets the targets is kept; for one that does not,
     SolverError is raised.
     """
-    _require_comparable(problem, before, settings)
+    _require_horizon(settings)
     limit = limited(search.time_limit_s, search.clock)
     running, _, broken = rescore(problem, before)
     if not broken and (breach := search.check(running)) is not None:
@@ -189,10 +185,10 @@ def replan(
     start = RunningPlan(network, before, settings.prices, settings.horizon_h, limit)
     limit = limit.share(SEARCH_PART)
     kept = Replanned(Verdict.KEEP, settings, running, broken, None, None, None, 0.0, 0, objective=problem.objective)
-    if has_many_workflows(problem):
-        return _beside_new(problem, kept, start, search, limit)
-    if problem.is_for_ways:
+    if is_by_ways(problem):
         return _beside_mixture(problem, kept, start, search, limit)
+    if problem.may_leave_out or has_many_workflows(problem):
+        return _beside_new(problem, kept, start, search, limit)
     budget, gap = problem.slo.budget_usd_per_h, DEFAULT_GAP if search.gap is None else search.gap
     try:
         outcome = cheapest(
@@ -240,7 +236,7 @@ def _beside_new(
 def _beside_mixture(
     problem: Problem, kept: Replanned, start: RunningPlan, search: SearchSettings, limit: Clock
 ) -> Replanned:
-    """The running plan beside the best one that mixes variants or bears losses, migration minimised with its cost."""
+    """The running plan beside the best one by the program of ways, with migration minimised beside its cost."""
     options = SolveOptions(search.gap, None, search.clock, deadline=search.deadline)
     try:
         solution = solve_mixed(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from jellybean_solver.model.evaluate import Evaluation, evaluate, unknown_choices
-from jellybean_solver.model.left_out import served
+from jellybean_solver.model.left_out import left_out, served
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.stated_figures import with_figures
@@ -14,14 +15,17 @@ from jellybean_solver.model.stated_figures import with_figures
 def rescore(problem: Problem, plan: Plan) -> tuple[Plan, Evaluation, tuple[str, ...]]:
     """The rescored plan, its evaluation, and its violations of the problem as sentences (empty if it is valid).
 
-    A plan with operators or variants that the problem does not have is returned unchanged, with the cost it states.
-    Workers of removed pools are kept, and so are the model files that the plan runs.
+    What it leaves out is worth what the problem says. A plan with operators or variants that the problem does not have
+    is returned unchanged, with the cost it states. Workers of removed pools are kept, and so are the model files that
+    the plan runs.
     """
     if any(unknown_choices(served(problem, plan), plan)):
         score = evaluate(problem, plan)
         return plan, score, score.complaints
     wrong = tuple(_other_models(problem, plan))
-    found = with_figures(served(problem, plan), plan)
+    worths = {one.name: one for one in left_out(problem, [one.name for one in plan.left_out])}
+    gone = tuple(worths.get(one.name, one) for one in plan.left_out)
+    found = replace(with_figures(served(problem, plan), plan), left_out=gone)
     score = evaluate(problem, found)
     return score.stated(found), score, (*wrong, *score.complaints)
 

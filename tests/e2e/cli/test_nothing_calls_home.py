@@ -20,8 +20,8 @@ from tests.support.scales_project import WORKERS, make_scales_project
 from tests.support.skips import NotInstalled
 from tests.support.tiny_models import chain
 
-# Below the home folder, as docs/security.md says: the fonts that matplotlib has found.
-CACHES = (".cache/matplotlib", ".config/matplotlib")
+# Below the home folder, as docs/security.md says: runs' private folders, and the fonts that matplotlib has found.
+CACHES = (".local/state/jellybean", ".cache/matplotlib", ".config/matplotlib")
 SOCKETS = "/tmp/jellybean-"  # a run's private folder, whatever TMPDIR is: paths of sockets are short
 DEVICES = (Path("/dev"), Path("/proc"))
 # glibc asks a cache of users and hosts on this machine, where one runs.
@@ -53,7 +53,8 @@ def environment(folder: Path) -> dict[str, str]:
     own = {"HOME": folder / "home", "TMPDIR": folder / "temporary"}
     for path in own.values():
         path.mkdir(exist_ok=True)
-    ours = {name for name in os.environ if name in TELEMETRY_OFF or name.startswith(("XDG_", "MPL"))}
+    # torch, which other tests of this process have imported, sets its cache for all that they start
+    ours = {name for name in os.environ if name in TELEMETRY_OFF or name.startswith(("XDG_", "MPL", "TORCHINDUCTOR_"))}
     kept = {name: value for name, value in os.environ.items() if name not in ours}
     return {
         **kept,

@@ -6,17 +6,20 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from jellybean_solver import (
     Independent,
+    MigrationPrices,
     Problem,
+    ReplanSettings,
     Slo,
     combine_workflows,
     deadline_s,
     evaluate,
     from_document,
+    replan,
     solve,
     to_document,
 )
@@ -26,7 +29,8 @@ from jellybean_solver.model.deadline_shares import on_scale_of
 from jellybean_solver.model.left_out import served
 from jellybean_solver.simulation.group_simulation import GroupSimulation
 from tests import plan_check
-from tests.brute_force import mixture_optimum
+from tests.brute_force import mixture_migration_optimum, mixture_optimum
+from tests.brute_force.migration_optimum import Prices
 from tests.support.examples import NIGHTLY, examples
 from tests.support.pairs import pairs
 
@@ -122,3 +126,35 @@ def test_who_is_served_is_in_time(
     assert plan.certificate.objective >= cheapest.certificate.bound * (1 - LITTLE) - LITTLE
     found = GroupSimulation(plan).slowest_s() if deadline_s(plan) is not None else 0.0
     assert on_scale_of(both, plan, found) <= longest_s * (1 + LITTLE)
+
+
+@pytest.mark.timeout(3600 if NIGHTLY else 300)
+@settings(max_examples=examples(15, nightly=500))
+@given(cases(), st.sampled_from((0.0, 0.0, 0.1, 2.0)), st.sampled_from((0.5, 1.0, 2.0)), st.tuples(worths, worths))
+def test_who_is_served_is_weighed_against_a_running_plan(
+    case: tuple[Problem, dict[str, Problem]], start_usd: float, scale: float, before_worths: tuple[float | None, ...]
+) -> None:
+    today, _ = case
+    sources = tuple(replace(source, rate_per_s=scale * source.rate_per_s) for source in today.sources)
+    workflows = tuple(
+        replace(one, worth_usd_per_h=worth) for one, worth in zip(today.workflows, before_worths, strict=True)
+    )
+    before = solve(replace(today, sources=sources, workflows=workflows), explained=False).plan
+    assume(before is not None)
+    assert before is not None
+    asked = ReplanSettings(MigrationPrices(start_usd, 0.0), 4.0)
+    found = replan(today, before, asked)
+    fresh = solve(today, explained=False).plan
+    event(f"{found.verdict.value}, left out {0 if found.best is None else len(found.best.left_out)}")
+    if found.best is None or found.best_usd is None or fresh is None:
+        nothing = math.fsum(math.inf if one.worth_usd_per_h is None else one.worth_usd_per_h for one in today.workflows)
+        moving = math.inf if start_usd else 0.0  # with what must be loaded it may be best to leave out everything
+        known = math.inf if fresh is None else fresh.certificate.objective
+        assert math.isinf(known) or found.best is not None or nothing <= known * (1 + LITTLE) + LITTLE + moving
+        return
+    assert evaluate(today, found.best).complaints == ()
+    assert plan_check.complaints(served(today, found.best), found.best) == []
+    assert found.bound_usd <= found.best_usd * (1 + LITTLE) + LITTLE
+    moved = mixture_migration_optimum.least_migration(today, before, fresh, Prices(start_usd, 0.0, 4.0))
+    assert found.best_usd <= (fresh.certificate.objective * 4.0 + moved) * (1 + MIX_GAP) + 1e-4
+    assert found.best_usd >= fresh.certificate.bound * 4.0 * (1 - LITTLE) - LITTLE
