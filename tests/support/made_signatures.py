@@ -285,4 +285,6 @@ def names(path: Path, generator: Generator) -> MadeModel:
     inputs = [port(first, ["n", 2]), port(second, ["n", 3])][:count]
     saved(path, model_of(nodes, inputs, [port(output, ["n", 2 + 3 * (count - 1)])]))
     request = {first: floats(generator, 1, 2), second: floats(generator, 1, 3)}
-    return MadeModel(f"names {[first, second][:count]} {output!r}"[:200], path, [request])
+    used = [first, second][:count]
+    refusal = "has a NUL" if any("\0" in name for name in (*used, output)) else ""
+    return MadeModel(f"names {used} {output!r}"[:200], path, [request], refusal=refusal)

@@ -114,11 +114,17 @@ def test_wrong_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert told.count("stores.csv:3") == 1
 
 
-def test_running_plans_are_not_weighed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_is_served_is_weighed_against_a_running_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write(tmp_path, "a,80/s,0,,5 USD/h,,", "b,80/s,0,,9 USD/h,,")
     assert served(folder, capsys) == {"b"}
-    assert run(["plan", str(folder), "--from", str(folder)]) == 1
-    assert "plan without --from, or add to it with --add" in " ".join(capsys.readouterr().err.split())
+    assert run(["plan", str(folder), "--from", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["replan"]["verdict"] == "keep"
+    sites = folder / "stores.csv"
+    sites.write_text(sites.read_text(encoding="utf-8").replace("5 USD/h", "90 USD/h"), encoding="utf-8")
+    assert run(["plan", str(folder), "--from", str(folder), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["replan"]["verdict"] == "replace"
+    assert [one["name"] for one in found["left_out"]] == ["b"]
 
 
 def test_who_was_left_out_is_added_when_there_is_room(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
