@@ -25,7 +25,11 @@ ORT_ERRORS: tuple[type[Exception], ...] = (
 _OPEN_ERRORS: tuple[type[Exception], ...] = (*ORT_ERRORS, ValueError, RuntimeError)  # ValueError: unknown options
 _MAX_TEXT = 300  # characters of onnxruntime's message
 CODES = re.compile(r"\[ONNXRuntimeError\] : \d+ : ([A-Z_]+) : ")  # before its messages
-_SOURCE_POSITION = re.compile(r"^\S+\.(?:cc|h):\d+ (?:.*\) )?(?:\[with [^\]]*\] )?")
+_LONGEST_POSITION = 2_000  # characters that are searched: names in a model may be long
+# A file and line, and the signature of a function, whose parentheses may hold one level of others.
+_SOURCE_POSITION = re.compile(
+    r"\S+\.(?:cc|h):\d+ (?:[^()]*::[^()]*(?:\((?:[^()]|\([^()]*\))*\))+(?: const)? )?(?:\[with [^\]]*\] )?"
+)
 _CPU_NODES_TEXT = "assigned to the default CPU EP"
 _MPS_THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"  # read by CUDA when a process first uses the GPU
 _TRIAL_MODEL = bytes.fromhex(
@@ -105,7 +109,8 @@ def without_position(text: str) -> str:
     """onnxruntime's message without the position in its source, which may stand behind its codes."""
     codes = CODES.match(text)
     start = codes.end() if codes else 0
-    return text[:start] + _SOURCE_POSITION.sub("", text[start:])
+    position = _SOURCE_POSITION.match(text, start, start + _LONGEST_POSITION)
+    return text if position is None else text[:start] + text[position.end() :]
 
 
 def _does_not_start(device: Device) -> str:

@@ -6,6 +6,7 @@ tensor with leading dimension 1; a gather receives any number of rows. Symbolic 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,19 @@ class ModelSignature:
         return next((port for port in self.outputs if port.name == name), None)
 
 
+def _check_names(path: Path, proto: Any) -> None:
+    """ModelFileError if an input, output or weight has a name that no request can state."""
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.initializer):
+        if not isinstance(value.name, str):  # protobuf gives the bytes of text that is no UTF-8
+            raise ModelFileError(f"{path.name}: the name {value.name!r:.80} is no UTF-8", "export it with another one")
+        if "\0" in value.name:  # which ends a text for onnxruntime, and for the system
+            raise ModelFileError(f"{path.name}: the name {value.name!r:.80} has a NUL", "export it with another one")
+    for what, values in (("input", proto.graph.input), ("output", proto.graph.output)):
+        for name, number in Counter(value.name for value in values).items():
+            if number > 1:  # some versions of onnxruntime load it
+                raise ModelFileError(f"{path.name}: {number} {what}s are called {name!r:.80}", "export it again")
+
+
 def read_model(path: Path) -> ModelSignature:
     """Read inputs and outputs of an ONNX file; its data files are not read. ModelFileError if it is invalid."""
     import onnx
@@ -82,11 +96,7 @@ def read_model(path: Path) -> ModelSignature:
     except (DecodeError, ValueError, RuntimeError) as error:
         reason, hint = foreign_format(path) or DAMAGED
         raise ModelFileError(f"{path.name} is not an ONNX model: {reason}", hint) from error
-    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.initializer):
-        if not isinstance(value.name, str):  # protobuf gives the bytes of text that is no UTF-8
-            raise ModelFileError(f"{path.name}: the name {value.name!r:.80} is no UTF-8", "export it with another one")
-        if "\0" in value.name:  # which ends a text for onnxruntime, and for the system
-            raise ModelFileError(f"{path.name}: the name {value.name!r:.80} has a NUL", "export it with another one")
+    _check_names(path, proto)
     weights = {tensor.name for tensor in proto.graph.initializer}
     inputs = tuple(_port(path, value) for value in proto.graph.input if value.name not in weights)
     outputs = tuple(_port(path, value) for value in proto.graph.output)

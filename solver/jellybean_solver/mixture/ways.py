@@ -66,8 +66,11 @@ def all_ways(network: Network, blocks: Sequence[Block], *, limit: Clock = Clock(
 
 def _too_many(network: Network) -> str:
     """The reason, with what leads to fewer ways."""
-    mixes = network.problem.may_mix
-    use, without = ("mix variants among", "a mean accuracy") if mixes else ("plan for losses with", "`survive`")
+    use, without = "leave late workflows out of", "a worth"
+    if network.problem.may_mix:
+        use, without = "mix variants among", "a mean accuracy"
+    elif network.problem.is_for_ways:
+        use, without = "plan for losses with", "`survive`"
     return (
         f"more than {MOST_WAYS:,} selections and tiers are too many to {use}: plan without {without}, or with fewer "
         "variants, tiers or operators"
