@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import statistics
 import sys
 import tempfile
@@ -25,6 +26,7 @@ ALLOWED_S = 2.0  # after the limit, at two idle processors
 SIGNAL_S = 1.0  # from Ctrl-C to the end
 TRACED_PARTS = (0.5, 1.0, 0.5, 0.5)  # of the sources' rates, by hour
 WHOLE_S = 39 * 60.0  # no further problem is begun that would end later
+_FOLDER = re.compile(r"/\S*/p\d+")  # of a project: the next run has another one
 TIME_LIMIT = ("--time-limit", f"{LIMIT_S:g}")
 COMMANDS: Mapping[str, Sequence[str]] = {  # row -> arguments; DIR and TRACE stand for a project's
     "plan": ("plan", "DIR", *TIME_LIMIT),
@@ -165,6 +167,6 @@ def _kinds_without_answer(runs: Sequence[Run]) -> list[str]:
             missing[run.command, run.kind].append(run)
     return [
         f"`{command}` of {kind}: {len(ended)} without an answer, for example: "
-        f"{(ended[0].text.strip().splitlines() or ['killed'])[-1][:160]}"
+        f"{_FOLDER.sub('DIR', (ended[0].text.strip().splitlines() or ['killed'])[-1])[:160]}"
         for (command, kind), ended in missing.items()
     ]
