@@ -11,6 +11,7 @@ from dataclasses import replace
 from jellybean_solver.deadline.search import Deadline
 from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT, AssignmentSettings
 from jellybean_solver.errors import SolverError
+from jellybean_solver.latency.estimate import p99_by_workflow
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.mixture.blocks import blocks_of
 from jellybean_solver.mixture.modes import NO_LIMITS
@@ -87,7 +88,10 @@ def is_by_ways(problem: Problem) -> bool:
 def _latest_optional(problem: Problem, plan: Plan) -> str | None:
     """The workflow that is latest in a plan of those that may be left out; None if there is none, or no other one."""
     targets = {one.name: one.slo.latency_p99_s for one in plan.workflows if one.worth_usd_per_h is not None}
-    p99_s = GroupSimulation(plan).p99_by_workflow() if len(problem.workflows) > 1 else {}
+    if len(problem.workflows) < 2 or not any(targets.values()):
+        return None
+    # The coarse simulation is of one site per tier.
+    p99_s = p99_by_workflow(plan) if plan.sites else GroupSimulation(plan).p99_by_workflow()
     late = {name: p99_s.get(name, 0.0) / target for name, target in targets.items() if target is not None}
     return max(late, key=late.__getitem__, default=None)
 
