@@ -10,7 +10,7 @@ from jellybean.documents import AnyProject, build_problem
 from jellybean.planning.deadline.predicted_latency import judged_latency, latency_breach
 from jellybean.planning.planned import Planned
 from jellybean.planning.project_plan import Progress
-from jellybean.planning.replan import named_plan
+from jellybean.planning.replan import named_plan, startable
 from jellybean_solver import Added, Deadline, Plan, SolveOptions, add_workflows, deadline_s
 
 
@@ -38,7 +38,7 @@ def add_to_plan(
     """
     progress(0, 3, "running plan")
     _, before = named_plan(project.directory, named)
-    problem = build_problem(project)
+    problem = build_problem(startable(project, before))
     options = SolveOptions(gap, time_limit_s, time.monotonic)
     progress(1, 3, "new workflows")
     started = time.perf_counter()

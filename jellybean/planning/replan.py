@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from jellybean.documents import AnyProject, build_cuts, build_problem, require_folder
+from jellybean.documents import AnyProject, Project, build_cuts, build_problem, require_folder
 from jellybean.folders import shell_text
 from jellybean.planning.cascades import as_planned
 from jellybean.planning.deadline.after_losses import breach_after_loss
@@ -58,6 +59,7 @@ class ReplanResult:
     refusals: tuple[str, ...] = ()  # why no plan meets the p99 targets; empty if one does
     cuts: Cuts = field(default_factory=dict)
     judged: Judged | None = None  # p99 latencies of the chosen plan at the current rates, if it has p99 targets
+    unstartable: tuple[str, ...] = ()  # pools of which a change cannot start all workers, as sentences
 
     @property
     def diff(self) -> PlanDiff | None:
@@ -101,6 +103,7 @@ class ReplanResult:
             yield from (f"the running plan: {text}" for text in decision.broken)
 
     def _notes(self) -> Iterator[str]:
+        yield from self.unstartable
         loads = self.decision.migration.loads if self.decision.migration is not None else ()
         for tier in dict.fromkeys(load.tier for load in loads if load.usd_per_gib is None):
             yield f"no links lead from {tier} to the top tier, so downloads there count as free; set migration.download"
@@ -138,6 +141,26 @@ def named_plan(directory: Path, named: str) -> tuple[dict[str, Any], Plan]:
     return read_document(path / PLAN_FILE, f"; run: jellybean plan {shell_text(path)}")
 
 
+def _unstartable(stated: AnyProject, reached: AnyProject) -> Iterator[str]:
+    """A sentence for each pool of which a change cannot start all workers."""
+    for name, pool in stated.infrastructure.workers.items():
+        if (count := reached.infrastructure.workers[name].count) < pool.count:
+            yield (
+                f"{count} of the {pool.count} workers of {name} can be used: a change starts at most "
+                f"{pool.max_starts} beside those that run (workers.{name}.max_starts)"
+            )
+
+
+def startable(project: AnyProject, before: Plan) -> AnyProject:
+    """The project with the workers that a change from a running plan can have: see `workers.W.max_starts`."""
+    fleet = project.infrastructure.startable_beside(Counter(worker.pool for worker in before.workers))
+    if isinstance(project, Project):
+        alternatives = tuple(replace(one, infrastructure=fleet) for one in project.alternatives)
+        return replace(project, infrastructure=fleet, alternatives=alternatives)
+    workflows = {name: replace(one, infrastructure=fleet) for name, one in project.workflows.items()}
+    return replace(project, infrastructure=fleet, workflows=workflows)
+
+
 def replan_project(
     project: AnyProject,
     named: str,
@@ -152,7 +175,7 @@ def replan_project(
     `horizon_h`: hours over which the costs of both plans and the migration are compared.
     """
     document, before = named_plan(project.directory, named)
-    own = as_planned(project, before)  # the plan's cascade stays
+    own = startable(as_planned(project, before), before)  # the plan's cascade stays
     problem, cuts, migration = build_problem(own), build_cuts(own), project.infrastructure.migration
     refuse_soft_latency(own, "plan --from")
     prices = MigrationPrices(migration.start_usd, migration.download_usd_per_gib)
@@ -194,7 +217,8 @@ def replan_project(
     chosen = {Verdict.KEEP: decision.running, Verdict.REPLACE: decision.best, Verdict.NONE: None}[decision.verdict]
     judged = judged_latency(chosen) if chosen is not None else None
     progress(3, 3, "done")
-    return ReplanResult(problem, before, document, decision, solve_s, refusals, cuts, judged)
+    unstartable = tuple(_unstartable(project, own))
+    return ReplanResult(problem, before, document, decision, solve_s, refusals, cuts, judged, unstartable)
 
 
 def _deadline(problem: Problem, progress: Callable[[float, float, str], None]) -> Deadline | None:

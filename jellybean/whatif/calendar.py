@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import shlex
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -162,6 +164,8 @@ def plan_by_time(
         if before == after:
             return 0.0, 0
         moved = change(found[before].plan, found[after].plan, prices)
+        if not _is_startable(project, found[before].plan, found[after].plan):
+            return math.inf, moved.replicas
         return moved.total_usd, moved.replicas
 
     indices = range(len(found))
@@ -284,6 +288,13 @@ def _as_planned(project: AnyProject, plan: Plan) -> Problem:
     """The problem with the cascade and the cuts that a plan uses."""
     own = as_planned(project, plan)
     return problem_as_planned(build_problem(own), build_cuts(own), plan)
+
+
+def _is_startable(project: AnyProject, before: Plan, after: Plan) -> bool:
+    """True if a change starts no more workers of any pool than `workers.W.max_starts`."""
+    running, wanted = (Counter(worker.pool for worker in plan.workers) for plan in (before, after))
+    fleet = project.infrastructure.startable_beside(running).workers
+    return all(count <= max(running[pool], fleet[pool].count) for pool, count in wanted.items())
 
 
 def _cost_usd(problem: Problem, period: Period, candidate: _Candidate, *, timed: bool) -> float:

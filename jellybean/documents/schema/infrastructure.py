@@ -92,6 +92,12 @@ class WorkerPoolSpec(DocumentModel):
         description="A worker is paid in whole units of this time, for example 1 h; by the second without it. Plans by "
         "time (`calendar`) count it.",
     )
+    max_starts: int | None = Field(
+        default=None,
+        ge=0,
+        description="A change of plan starts at most so many workers of the pool in each site (`plan --from`, "
+        "`--add`, `calendar`), as a provider's quota may have it; unlimited by default.",
+    )
     share: ShareSpec | None = Field(
         default=None,
         description="A worker is a part of the device: {mig: 1g.10gb}, {mps: 25 %} or {slots: 4}. It costs that part "
@@ -112,6 +118,11 @@ class WorkerPoolSpec(DocumentModel):
             )
         if self.device.share is not None:
             raise InvalidValueError("share is no option of the device", "write share beside device")
+        if self.max_starts is not None and self.terms is Terms.RESERVED:
+            raise InvalidValueError(
+                "reserved workers run whether or not a plan uses them, so none is started",
+                "remove max_starts",
+            )
         if self.share is not None and (reason := self.share.refusal(self.device)):
             raise InvalidValueError(reason, "remove share, or write another device")
         return self
@@ -264,6 +275,19 @@ class InfrastructureDocument(DocumentModel):
     def sites(self) -> Mapping[str, int]:
         """Tier -> number of its identical sites."""
         return {tier: sites for tier, sites in self.written_sites.items() if isinstance(sites, int)}
+
+    def startable_beside(self, running: Mapping[str, int]) -> InfrastructureDocument:
+        """The fleet that a change of plan can reach: what runs, and as many more as may be started.
+
+        `running`: pool -> workers in use, in each site.
+        """
+        workers = {
+            name: pool
+            if pool.max_starts is None
+            else pool.model_copy(update={"count": min(pool.count, running.get(name, 0) + pool.max_starts)})
+            for name, pool in self.workers.items()
+        }
+        return self.model_copy(update={"workers": workers})
 
     @property
     def site_files(self) -> Mapping[str, str]:

@@ -1,0 +1,76 @@
+"""`workers.W.max_starts`: a change of plan starts at most so many workers of a pool."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from jellybean.cli import run
+from jellybean.documents import load_any_project
+from jellybean.errors import DocumentError
+from jellybean.planning.plan_file import read_document
+from tests.support.unlike_sites import INFRASTRUCTURE, write_shops
+
+BUSY = ("--set", "sources.camera.rate=30/s")
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """A single shop with a plan for few requests, which one box serves."""
+    folder = write_shops(tmp_path)
+    text = INFRASTRUCTURE.replace("sites: {store: stores.csv}\n", "")
+    (folder / "infrastructure.yaml").write_text(text, encoding="utf-8")
+    (folder / "stores.csv").unlink()
+    assert run(["plan", str(folder), "--set", "sources.camera.rate=2/s"]) == 0
+    return folder
+
+
+def workers(plan: Path) -> Counter[str]:
+    return Counter(worker.pool for worker in read_document(plan)[1].workers)
+
+
+def changed(shop: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[Counter[str], list[str]]:
+    """The workers of the plan that a change leads to, by pool, and its notes."""
+    capsys.readouterr()
+    arguments = ["plan", str(shop), "--from", str(shop), *BUSY, "--out", str(shop / "next.json"), "--json"]
+    assert run([*arguments, *(part for one in options for part in ("--set", one))]) == 0
+    return workers(shop / "next.json"), json.loads(capsys.readouterr().out)["replan"]["notes"]
+
+
+def test_a_change_starts_no_more_than_may_be_started(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert workers(shop / "plan.json") == {"box": 1}
+    assert changed(shop, capsys)[0] == {"box": 2, "gpu": 1}
+    slow, notes = changed(shop, capsys, "workers.box.max_starts=0")
+    assert slow["box"] <= 1
+    assert any("1 of the 2 workers of box can be used" in note for note in notes)
+    assert changed(shop, capsys, "workers.box.max_starts=1")[0] == {"box": 2, "gpu": 1}
+
+
+def test_where_too_few_may_be_started_it_is_said(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("workers.box.max_starts=0", "workers.gpu.max_starts=0")
+    arguments = ["plan", str(shop), "--from", str(shop), *BUSY, *(x for one in options for x in ("--set", one))]
+    assert run(arguments) == 3
+    said = " ".join(capsys.readouterr().err.split())
+    assert "0 of the 6 workers of gpu can be used: a change starts at most 0 beside those that run" in said
+
+
+def test_a_calendar_makes_no_change_that_starts_more(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (shop / "day.csv").write_text("time_s,source,rate_per_s\n0,camera,2\n43200,camera,30\n", encoding="utf-8")
+    capsys.readouterr()
+    found = {}
+    for most in (0, 1):
+        options = ["--set", f"workers.gpu.max_starts={most}", "--json"]
+        assert run(["calendar", str(shop), str(shop / "day.csv"), *options]) == 0
+        found[most] = json.loads(capsys.readouterr().out)
+    assert len({one["plan"] for one in found[0]["periods"]}) == 1
+    assert len({one["plan"] for one in found[1]["periods"]}) == 2
+    assert found[1]["total_usd"] < found[0]["total_usd"]
+
+
+def test_reserved_workers_are_not_started(shop: Path) -> None:
+    options = ("workers.gpu.max_starts=1", "workers.gpu.terms=reserved")
+    with pytest.raises(DocumentError, match="reserved workers run whether or not a plan uses them"):
+        load_any_project(shop, options)
