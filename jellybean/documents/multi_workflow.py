@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from jellybean.documents.cascades.cascade import SEVERAL, without_cascades
+from jellybean.documents.cascades.cascade import NEEDS_MODELS, Cascade, check_measured, without_cascades
+from jellybean.documents.cascades.checked import CheckedProject
 from jellybean.documents.checks.model_fit import Models
 from jellybean.documents.checks.profile_checks import check_types
 from jellybean.documents.checks.workflow_checks import check_infrastructure
@@ -32,6 +33,7 @@ from jellybean.documents.project import (
     checked_project,
     load_written_project,
     require_folder,
+    with_cascades,
 )
 from jellybean.documents.schema.fields import NAME_PATTERN
 from jellybean.documents.schema.infrastructure import InfrastructureDocument
@@ -125,11 +127,14 @@ def _load(
     workflows: dict[str, CheckedDocument[WorkflowDocument]] = {}
     profiled: dict[str, CheckedDocument[ProfilesDocument]] = {}
     models: dict[str, Models] = {}
+    cascades: dict[str, tuple[Cascade, ...]] = {}
     for name, folder in folders.items():
-        workflow, _ = without_cascades(validate_tree(WorkflowDocument, trees[name]["workflow"]), SEVERAL)
+        written = validate_tree(WorkflowDocument, trees[name]["workflow"])
+        workflow, cascades[name] = without_cascades(written, NEEDS_MODELS if profiles and not files else "")
         workflows[name] = workflow
         if profiles:
             profiled[name] = validate_tree(ProfilesDocument, trees[name]["profiles"])
+            check_measured(written, profiled[name])
         models[name] = check_one_workflow(folder if files else None, workflow, infrastructure, profiled.get(name))
         if workflow.document is not None and workflow.document.slo.soft_latency_p99_s is not None:
             message = "workflows that share a fleet have no soft p99 latency"
@@ -152,7 +157,10 @@ def _load(
         for name, workflow in workflows.items()
         if workflow.document is not None
     }
-    projects = {name: replace(project, accept_stale=accept_stale) for name, project in projects.items()}
+    for name, project in projects.items():
+        checked = CheckedProject(workflows[name], infrastructure, profiled.get(name), models[name])
+        own = with_cascades(project, checked, cascades[name] if files else ())
+        projects[name] = replace(own, accept_stale=accept_stale)
     return MultiWorkflowProject(directory, infrastructure.document, projects, last_of_each_path(overrides))
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from jellybean.documents.cascades.cascade import (
     NEEDS_MODELS,
-    SEVERAL,
     Cascade,
     check_measured,
     without_cascades,
@@ -85,6 +84,11 @@ class Project:
     def candidates(self) -> tuple[Project, ...]:
         """The projects of which a plan is made, one of them: without cascades, and with each."""
         return (replace(self, alternatives=()), *self.alternatives)
+
+    @property
+    def chosen_cascade(self) -> tuple[str, str] | None:
+        """Operator and variant of its cascade; None without one."""
+        return None if self.cascade is None else (self.cascade.operator, self.cascade.variant)
 
     @property
     def all_stale(self) -> tuple[StaleProfile, ...]:
@@ -220,8 +224,7 @@ def _load(directory: Path, overrides: Sequence[str], *, profiles: bool, files: b
     written = validate_tree(WorkflowDocument, trees["workflow"])
     infrastructure = validate_tree(InfrastructureDocument, trees["infrastructure"])
     several = infrastructure.document is not None and infrastructure.document.site_files
-    refused = SEVERAL if several else NEEDS_MODELS if profiles and not files else ""
-    workflow, cascades = without_cascades(written, refused)
+    workflow, cascades = without_cascades(written, NEEDS_MODELS if profiles and not files else "")
     sites = {} if infrastructure.document is None else infrastructure.document.sites
     check_audit(workflow, has_cascades=bool(cascades), has_unlike_sites=bool(several), sites=sites)
     profiled = validate_tree(ProfilesDocument, trees["profiles"]) if profiles else None
@@ -239,12 +242,10 @@ def _load(directory: Path, overrides: Sequence[str], *, profiles: bool, files: b
         raise DocumentError(problems)
     project = checked_project(directory, workflow.document, infrastructure.document, profiled, models, files=files)
     project = replace(project, site_table=table)
-    if not files:
-        return project
-    return _with_cascades(project, CheckedProject(workflow, infrastructure, profiled, models), cascades)
+    return with_cascades(project, CheckedProject(workflow, in_any_site, profiled, models), cascades if files else ())
 
 
-def _with_cascades(project: Project, checked: CheckedProject, cascades: Sequence[Cascade]) -> Project:
+def with_cascades(project: Project, checked: CheckedProject, cascades: Sequence[Cascade]) -> Project:
     """The project with an alternative for each cascade. DocumentError if one of them is not right."""
     alternatives: list[Project] = []
     for cascade in cascades:
@@ -252,6 +253,7 @@ def _with_cascades(project: Project, checked: CheckedProject, cascades: Sequence
             own = checked_project(project.directory, *found)
             replaced = {(cascade.operator, variant) for variant in cascade.whole.variants}
             others = [one for one in project.stale if not {(e.operator, e.variant) for e in one.entries} <= replaced]
+            own = replace(own, infrastructure=project.infrastructure, site_table=project.site_table)
             alternatives.append(replace(own, cascade=cascade, stale=(*others, *own.stale)))
     if problems := checked.problems:
         raise DocumentError(problems)

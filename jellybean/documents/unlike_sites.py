@@ -46,7 +46,11 @@ class UnlikeSites:
 
     def workflows(self) -> dict[str, Project]:
         """Site -> the project of its workflow, on the part of the fleet that its data can reach."""
-        return {site.name: self._project(site) for site in self.table.sites}
+        cascades = [UnlikeSites(own, self.table) for own in self.project.alternatives]
+        return {
+            site.name: replace(self._project(site), alternatives=tuple(own._project(site) for own in cascades))
+            for site in self.table.sites
+        }
 
     def _project(self, site: Site) -> Project:
         written = self.project.infrastructure

@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from jellybean.documents import Project, build_cuts, build_problem
+from jellybean.documents import Project, build_forms, build_problem
 from jellybean.errors import JellyBeanError
 from jellybean.folders import write_output
 from jellybean.frontier.mixed import mixed_curves
-from jellybean.planning.cascades import refuse_cascades
 from jellybean.planning.deadline.after_losses import breach_after_loss
 from jellybean.planning.deadline.predicted_latency import check_latency, latency_targets
 from jellybean.planning.deadline.soft_targets import refuse_soft_latency
@@ -26,7 +25,7 @@ from jellybean_solver import (
     Corner,
     CostAccuracy,
     CostRate,
-    Cuts,
+    Forms,
     MixedCurve,
     MixedPoint,
     OutOfTimeError,
@@ -42,7 +41,7 @@ from jellybean_solver import (
     limited_work,
     problem_as_planned,
     quick_solution,
-    solve_cut,
+    solve_forms,
     to_document,
     work_limit,
 )
@@ -122,23 +121,22 @@ def find_frontier(
     `step` as in `cost_accuracy`. If plans may mix variants, the accuracy is the mean, and `points` are solved for. The
     time limit of the work ends the curves where they are; SolverError if no plan is found in time.
     """
-    refuse_cascades(project, "frontier")
     refuse_soft_latency(project, "frontier")
-    problem, cuts = build_problem(project), build_cuts(project)
+    problem, forms = build_problem(project), build_forms(project)
     scales = rates(problem) if rates is not None else ()
     started = time.perf_counter()
-    found, notes = _evaluated(project.directory, problem, cuts)
+    found, notes = _evaluated(project.directory, problem, forms)
 
     limit = work_limit()
 
     def check(plan: Plan) -> str | None:
         if limit.left() == 0.0 and latency_targets(plan):
             return "time ended before its p99 latency was simulated"
-        return check_latency(plan) or breach_after_loss(problem, cuts, plan)
+        return check_latency(plan) or breach_after_loss(problem, forms, plan)
 
     if problem.may_mix:
         curves = mixed_curves(
-            problem, cuts, scales=scales, points=points, step=step, limit_s=limit.left(),
+            problem, forms, scales=scales, points=points, step=step, limit_s=limit.left(),
             current_accuracy=None if found is None else found[0], check=check, progress=progress,
         )  # fmt: skip
         elapsed_s = time.perf_counter() - started
@@ -146,7 +144,7 @@ def find_frontier(
         return Frontier(
             problem, curves.single, curves.rates, current, notes, elapsed_s, mixed=curves.mixed, wanted=curves.wanted
         )
-    solver = _Solver(cuts, limit, None if problem.is_for_ways else DEFAULT_GAP)
+    solver = _Solver(forms, limit, None if problem.is_for_ways else DEFAULT_GAP)
     first = solver.within(CURVE_PART_BESIDE_RATES if scales else CURVE_PART)
     accuracy = cost_accuracy(problem, step=step, solve=first, check=check, progress=progress)
     by_rate = None
@@ -159,8 +157,8 @@ def find_frontier(
 class _Solver:
     """Solves the problems of a curve within the time limit of the work."""
 
-    def __init__(self, cuts: Cuts, limit: Clock, gap: float | None) -> None:
-        self.cuts, self.limit, self.gap, self.has_solved = cuts, limit, gap, False
+    def __init__(self, forms: Forms, limit: Clock, gap: float | None) -> None:
+        self.forms, self.limit, self.gap, self.has_solved = forms, limit, gap, False
 
     def within(self, part: float) -> Callable[[Problem], Solution]:
         """A function that solves in a part of the time that is left now."""
@@ -172,12 +170,12 @@ class _Solver:
             raise OutOfTimeError("the time limit ended the search")
         try:
             with limited_work(left_s, time.monotonic):
-                solution = solve_cut(problem, self.cuts, SolveOptions(self.gap, left_s, time.monotonic))
+                solution = solve_forms(problem, self.forms, SolveOptions(self.gap, left_s, time.monotonic))
         except OutOfTimeError as error:  # the first point is then that of a simple rule
             if self.has_solved:
                 raise
             patience = Clock(time.monotonic, time.monotonic() + QUICK_S)
-            rule = quick_solution(problem, patience, error.bound, cuts=self.cuts)
+            rule = quick_solution(problem, patience, error.bound, forms=self.forms)
             if rule is None:
                 raise
             solution = rule
@@ -213,7 +211,7 @@ def _plans(frontier: Frontier) -> Iterator[tuple[str, Plan]]:
             yield rate_name(frontier.problem, point.scale), point.plan
 
 
-def _evaluated(directory: Path, problem: Problem, cuts: Cuts) -> tuple[tuple[float, float] | None, tuple[str, ...]]:
+def _evaluated(directory: Path, problem: Problem, forms: Forms) -> tuple[tuple[float, float] | None, tuple[str, ...]]:
     """The accuracy and cost of DIR/plan.json by the current documents; None without such a plan, with notes why."""
     if not (directory / PLAN_FILE).exists():
         return None, ()
@@ -221,7 +219,7 @@ def _evaluated(directory: Path, problem: Problem, cuts: Cuts) -> tuple[tuple[flo
         plan = load_plan(directory)
     except JellyBeanError as error:
         return None, (f"the current plan is not shown: {error}",)
-    score = evaluate(replace(problem_as_planned(problem, cuts, plan), slo=Slo()), plan)
+    score = evaluate(replace(problem_as_planned(problem, forms, plan), slo=Slo()), plan)
     if score.violations or score.accuracy is None:
         reason = "it does not match these documents and options" if score.violations else "its accuracy is unknown"
         return None, (f"the plan in {PLAN_FILE} is not shown: {reason}",)

@@ -17,7 +17,7 @@ from jellybean_solver import (
     Clock,
     CostAccuracy,
     CostRate,
-    Cuts,
+    Forms,
     Infeasibility,
     MixedCurve,
     Objective,
@@ -33,7 +33,7 @@ from jellybean_solver import (
     cost_rate,
     limited,
     quick_solution,
-    solve_cut,
+    solve_forms,
 )
 
 LIMIT_S = 60.0  # of all curves: as long as people wait for a picture
@@ -64,8 +64,8 @@ class TimedSolver:
     `expected`: how many solves there will be.
     """
 
-    def __init__(self, cuts: Cuts, clock: Clock, expected: int) -> None:
-        self.cuts, self.clock, self.expected, self.made = cuts, clock, expected, 0
+    def __init__(self, forms: Forms, clock: Clock, expected: int) -> None:
+        self.forms, self.clock, self.expected, self.made = forms, clock, expected, 0
         self.has_plan = False
 
     def __call__(self, problem: Problem) -> Solution:
@@ -79,17 +79,17 @@ class TimedSolver:
         self.made += 1
         own = limited(share_s, time.monotonic)
         try:
-            solution = solve_cut(problem, self.cuts, SolveOptions(None, share_s, time.monotonic))
+            solution = solve_forms(problem, self.forms, SolveOptions(None, share_s, time.monotonic))
         except OutOfTimeError as error:  # the first point is then that of a simple rule
             patience = Clock(time.monotonic, time.monotonic() + QUICK_S)
-            rule = None if self.has_plan else quick_solution(problem, patience, error.bound, cuts=self.cuts)
+            rule = None if self.has_plan else quick_solution(problem, patience, error.bound, forms=self.forms)
             if rule is None:
                 raise
             solution = rule
         self.has_plan = self.has_plan or solution.plan is not None
         if solution.plan is None or problem.slo.latency_p99_s is None or not problem.may_mix:
             return solution
-        found = in_time(problem, self.cuts, solution, DEFAULT_GAP, own.left(), nearest=False)
+        found = in_time(problem, self.forms, solution, DEFAULT_GAP, own.left(), nearest=False)
         if not found.reasons:
             return found.solution
         least = 0.0 if solution.certificate is None else solution.certificate.bound
@@ -98,7 +98,7 @@ class TimedSolver:
 
 def mixed_curves(
     problem: Problem,
-    cuts: Cuts,
+    forms: Forms,
     *,
     scales: Sequence[float] = (),
     points: int | None = None,
@@ -114,7 +114,7 @@ def mixed_curves(
     """
     clock = limited(limit_s or LIMIT_S, time.monotonic)
     count = points or (POINTS if problem.slo.latency_p99_s is None else TIMED_POINTS)
-    curve = TimedSolver(cuts, clock.share(BESIDE_RATES_SHARE if scales else CURVE_SHARE), 2 * count)
+    curve = TimedSolver(forms, clock.share(BESIDE_RATES_SHARE if scales else CURVE_SHARE), 2 * count)
     wanted = wanted_accuracy(problem, curve)
     accuracies = [one for one in (wanted, current_accuracy) if one is not None]
     mixed = cost_mean_accuracy(
@@ -122,9 +122,9 @@ def mixed_curves(
     )
     by_rate = None
     if scales:
-        rated = TimedSolver(cuts, clock.share(CURVE_SHARE), len(scales) + RATE_SOLVES)
+        rated = TimedSolver(forms, clock.share(CURVE_SHARE), len(scales) + RATE_SOLVES)
         by_rate = cost_rate(problem, scales, solve=rated, check=check, progress=progress)
-    return MixedCurves(mixed, wanted, _single_selection(problem, cuts, mixed, clock), by_rate)
+    return MixedCurves(mixed, wanted, _single_selection(problem, forms, mixed, clock), by_rate)
 
 
 def wanted_accuracy(problem: Problem, solve: Callable[[Problem], Solution]) -> float | None:
@@ -138,12 +138,12 @@ def wanted_accuracy(problem: Problem, solve: Callable[[Problem], Solution]) -> f
     return None if plan is None else plan.accuracy
 
 
-def _single_selection(problem: Problem, cuts: Cuts, mixed: MixedCurve, clock: Clock) -> CostAccuracy:
+def _single_selection(problem: Problem, forms: Forms, mixed: MixedCurve, clock: Clock) -> CostAccuracy:
     """The curve of plans with one selection for all requests that meet the p99 target, in the time that is left."""
     if not mixed.points:
         return CostAccuracy((), False, ())
     slo = replace(problem.slo, mean_accuracy=None, penalty_usd_per_h=None, budget_usd_per_h=None)
-    solver = TimedSolver(cuts, clock, STAIRS)
+    solver = TimedSolver(forms, clock, STAIRS)
 
     def check(plan: Plan) -> str | None:
         return check_latency(plan) if clock.left() != 0.0 else "time ended before its p99 latency was simulated"

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from jellybean.documents import AnyProject, Project, build_cuts, build_problem, load_any_project
+from jellybean.documents import AnyProject, Project, build_forms, build_problem, load_any_project
 from jellybean.errors import InputError
 from jellybean.frontier.mixed import TimedSolver
-from jellybean.planning.cascades import refuse_cascades
 from jellybean.planning.deadline.after_losses import plans_after_losses
 from jellybean.planning.deadline.predicted_latency import predicted_p99
 from jellybean.planning.deadline.soft_targets import refuse_soft_latency
@@ -33,7 +32,7 @@ from jellybean_solver import (
     cost_accuracy,
     cost_mean_accuracy,
     limited,
-    solve_cut,
+    solve_forms,
 )
 
 LIMIT_S = 60.0  # of a curve: as long as people wait for a picture
@@ -117,7 +116,6 @@ def pair_curve(
             "of several workflows on one fleet, `jellybean frontier` knows the curve of rate and cost: --of rate,cost; "
             f"accuracy and latency are of one of them: {project.directory}/workflows/{next(iter(project.workflows))}"
         )
-    refuse_cascades(project, "frontier")
     refuse_soft_latency(project, "frontier")
     started, clock = time.perf_counter(), limited(limit_s, time.monotonic)
     search = _Search(project, x, y)
@@ -182,7 +180,7 @@ class _Search:
         self.least = f", least: {least:.10g}" if self.mixes and least is not None else ""
         kept = f"slo.accuracy={least:.10g}" if self.least else ""
         self.project = _without_targets(project, kept, x, y)
-        self.problem, self.cuts = build_problem(self.project), build_cuts(self.project)
+        self.problem, self.forms = build_problem(self.project), build_forms(self.project)
         self.first_per_s = self.problem.sources[0].rate_per_s
 
     def values(self, count: int, limit_s: float) -> Iterator[float]:
@@ -205,7 +203,7 @@ class _Search:
     def _accuracies(self, count: int, limit_s: float) -> Iterator[float]:
         """Accuracies of the cheapest plans without the other targets, evenly many."""
         options = SolveOptions(DEFAULT_GAP, limit_s, time.monotonic)
-        curve = cost_accuracy(self.problem, solve=lambda asked: solve_cut(asked, self.cuts, options))
+        curve = cost_accuracy(self.problem, solve=lambda asked: solve_forms(asked, self.forms, options))
         levels = [corner.accuracy for corner in curve.corners]
         if not levels:
             raise SolverError("; ".join(curve.ended))
@@ -216,7 +214,7 @@ class _Search:
     def _means(self, count: int, limit_s: float) -> Iterator[float]:
         """Mean accuracies from that of the cheapest plan to the highest, in equal steps."""
         asked = replace(self.problem, slo=replace(self.problem.slo, latency_p99_s=None))
-        solver = TimedSolver(self.cuts, limited(limit_s, time.monotonic), 2)
+        solver = TimedSolver(self.forms, limited(limit_s, time.monotonic), 2)
         curve = cost_mean_accuracy(asked, points=2, solve=solver)
         if not curve.points:
             raise SolverError("; ".join(curve.ended))
@@ -228,7 +226,7 @@ class _Search:
         cheapest = self._planned((), limit_s).plan
         if cheapest is None:
             raise SolverError("no plan was found without a p99 target; `jellybean explain` says why")
-        after = (left for _, left in plans_after_losses(self.problem, self.cuts, cheapest) if left is not None)
+        after = (left for _, left in plans_after_losses(self.problem, self.forms, cheapest) if left is not None)
         slow = max(map(_p99_s, (cheapest, *after)))
         out_of_reach = f"{TARGETS[Figure.LATENCY]}={format_quantity(DURATION, TINY_S)}"
         fast = min(slow, self._planned((out_of_reach,), limit_s).nearest_p99_s or UNKNOWN_SHARE * slow)

@@ -35,8 +35,7 @@ from jellybean.documents.schema.fields import AUTO, FROM_DOCUMENT, DocumentModel
 from jellybean.documents.schema.infrastructure import LimitsSpec, LinkSpec, MigrationSpec
 from jellybean.documents.schema.profiles import without_provenance
 from jellybean.documents.schema.validation import plain_message
-from jellybean.errors import DocumentError, DocumentProblem, StaleProfilesError
-from jellybean.planning.cascades import refuse_cascades
+from jellybean.errors import DocumentError, DocumentProblem, InputError, StaleProfilesError
 from jellybean_agent import BUILTIN_STEPS_MODULE, split_function_name
 from jellybean_k8s import (
     CRD_API_VERSION,
@@ -356,7 +355,9 @@ def _workflow_part(project: Project) -> dict[str, Any]:
     """A workflow with its profiles, as the spec states them."""
     if project.profiles is None:
         raise ValueError("a resource has profiles")
-    refuse_cascades(project, "render --resource")
+    for own in project.alternatives:
+        name = " ".join(own.chosen_cascade or ())
+        raise InputError(f"`jellybean render --resource` does not know cascades: remove {name} from the variants")
     workflow = _dump(project.workflow)
     _state_measured(project.workflow, project.profiles, workflow)
     _name_modules(project, workflow)

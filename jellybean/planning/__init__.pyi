@@ -1,10 +1,8 @@
 from .add import AddedPlan as AddedPlan
 from .add import add_to_plan as add_to_plan
 from .altered_models import altered_models_text as altered_models_text
-from .cascades import as_planned as as_planned
 from .cascades import cascade_lines as cascade_lines
 from .cascades import planned_cascades as planned_cascades
-from .cascades import refuse_cascades as refuse_cascades
 from .deadline.after_losses import breach_after_loss as breach_after_loss
 from .deadline.after_losses import plans_after_losses as plans_after_losses
 from .deadline.predicted_latency import Judged as Judged

@@ -1,15 +1,13 @@
-"""The cascades that plans use: in words, and the project as it is with them."""
+"""The cascades that plans use, in words."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from jellybean.display import formats
-from jellybean.documents import AnyProject, Project
 from jellybean.documents.cascades.cascade import FIRST, THEN, UNSURE, part_name
-from jellybean.errors import InputError
 from jellybean_agent import BUILTIN_STEPS_MODULE
 from jellybean_solver import Plan, PlannedOperator
 
@@ -63,25 +61,3 @@ def cascade_lines(plan: Plan) -> Iterator[str]:
             f"{cascade.operator} is a cascade: {cascade.first} first, in {tiers[0]}; then {cascade.then} for "
             f"{formats.percent(cascade.passed_on)}, in {tiers[1]}{when}"
         )
-
-
-def as_planned(project: AnyProject, plan: Plan | None) -> AnyProject:
-    """The project with the cascade that a plan uses, or without any."""
-    return workflow_as_planned(project, plan) if isinstance(project, Project) else project
-
-
-def workflow_as_planned(project: Project, plan: Plan | None) -> Project:
-    """The same of a project of one workflow."""
-    used = {(cascade.operator, cascade.variant) for cascade in planned_cascades(plan)} if plan is not None else set()
-    for one in project.alternatives:
-        if one.cascade is not None and (one.cascade.operator, one.cascade.variant) in used:
-            return one
-    return replace(project, alternatives=()) if project.alternatives else project
-
-
-def refuse_cascades(project: AnyProject, command: str) -> None:
-    """InputError if the workflow has cascades, which `command` does not know."""
-    if isinstance(project, Project) and project.alternatives:
-        cascade = project.alternatives[0].cascade
-        name = f"{cascade.operator} {cascade.variant}" if cascade is not None else ""
-        raise InputError(f"`jellybean {command}` does not know cascades: remove {name} from the variants")

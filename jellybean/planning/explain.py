@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jellybean.documents import AnyProject, MultiWorkflowProject, Project, build_cuts, build_problem
+from jellybean.documents import AnyProject, MultiWorkflowProject, Project, build_forms, build_problem
 from jellybean.documents.locations import DocumentLocations, Location, document_locations
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean.planning.cascades import as_planned
 from jellybean.planning.deadline.predicted_latency import Judged, judged_so_far, simulated_figures
 from jellybean.planning.project_plan import best_of_equal_cost, plan_project, settle
 from jellybean.planning.simulation import SEEDS
@@ -139,14 +138,14 @@ def explain_project(
     is_soft = isinstance(project, Project) and stated_soft_target(project) is not None
     project = _with_choices_of_plan(project, time_limit_s)
     overrides = project.overrides if is_soft else overrides
-    problem, cuts = build_problem(project), build_cuts(project)
+    problem, forms = build_problem(project), build_forms(project)
     soft_as_s = problem.slo.latency_p99_s if is_soft else None
     given: tuple[PlannedCut, ...] = ()
-    if cuts:
+    if forms:
         first_s = None if time_limit_s is None else time_limit_s / 2
         plan = plan_project(project, time_limit_s=first_s, compare=False).plan
         if plan is not None:
-            problem, given = problem_as_planned(problem, cuts, plan), planned_cuts(plan)
+            problem, given = problem_as_planned(problem, forms, plan), planned_cuts(plan)
     questions = parse_questions(problem, why_not)
     left_s = None if time_limit_s is None else max(MIN_EXPLAIN_S, time_limit_s - (time.perf_counter() - started))
     locator = _RequirementLocator(project, document_locations(project, overrides))
@@ -173,12 +172,11 @@ def explain_project(
 
 
 def _with_choices_of_plan(project: AnyProject, time_limit_s: float | None) -> AnyProject:
-    """The project with its plan's cascade, and instead of a soft p99 latency the one that its plan reaches."""
-    if not isinstance(project, Project) or not (project.alternatives or stated_soft_target(project)):
+    """The project with the p99 latency that its plan reaches instead of a soft one."""
+    if not isinstance(project, Project) or stated_soft_target(project) is None:
         return project
     half_s = None if time_limit_s is None else time_limit_s / 2
-    planned = plan_project(project, time_limit_s=half_s, compare=False)
-    return as_planned(with_planned_p99(project, planned), planned.plan)
+    return with_planned_p99(project, plan_project(project, time_limit_s=half_s, compare=False))
 
 
 def _simulated_p99_s(plan: Plan, seed: int) -> dict[str, float]:

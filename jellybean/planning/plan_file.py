@@ -15,16 +15,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jellybean.documents import AnyProject, Project, build_cuts, build_problem, override_options
+from jellybean.documents import AnyProject, build_forms, build_problem, override_options
 from jellybean.errors import InputError, JellyBeanError
 from jellybean.folders import STATE_FOLDER, shell_text, state_folder, write_file
-from jellybean.planning.cascades import as_planned
 from jellybean.serving.errors import NotRunningError, RequestError
 from jellybean.serving.run_state import running_state
 from jellybean_agent import describe_error, read_regular
 from jellybean_protos import plan_format
 from jellybean_solver import (
-    Cuts,
+    Forms,
     Plan,
     PlanDocumentError,
     Problem,
@@ -61,13 +60,13 @@ def save_plan(project: AnyProject, planned: Planned) -> dict[str, Any]:
     from jellybean.planning.project_plan import require_plan
 
     document = to_document(require_plan(planned))
-    return write_plan(planned.asked or project, document, planned.problem, planned.cuts)
+    return write_plan(planned.asked or project, document, planned.problem, planned.forms)
 
 
-def write_plan(project: AnyProject, document: dict[str, Any], problem: Problem, cuts: Cuts) -> dict[str, Any]:
+def write_plan(project: AnyProject, document: dict[str, Any], problem: Problem, forms: Forms) -> dict[str, Any]:
     """Write a plan document to DIR/plan.json, recorded as the solution of `problem`; returns the document unchanged."""
     write_plan_file(project.directory / PLAN_FILE, document)
-    _record(project, str(document["hash"]), project_key(project, problem, cuts))
+    _record(project, str(document["hash"]), problem_key(problem, forms))
     return document
 
 
@@ -149,11 +148,10 @@ def _checked(project: AnyProject, *, writes: bool) -> tuple[Plan | None, str]:
     if not (directory / PLAN_FILE).exists():
         return None, f"{PLAN_FILE} did not exist"
     document, plan = _own_document(directory)
-    own = as_planned(project, plan)
-    problem, cuts = build_problem(own), build_cuts(own)
-    record, key = _read_record(directory), project_key(project, problem, cuts)
+    problem, forms = build_problem(project), build_forms(project)
+    record, key = _read_record(directory), problem_key(problem, forms)
     if record is None or record.plan != document["hash"]:
-        if reason := _mismatch(problem, cuts, plan):
+        if reason := _mismatch(problem, forms, plan):
             return plan, reason
         if writes:
             _record(project, document["hash"], key)
@@ -165,11 +163,11 @@ def _checked(project: AnyProject, *, writes: bool) -> tuple[Plan | None, str]:
     return plan, f"the documents have changed since {PLAN_FILE} was made"
 
 
-def _mismatch(problem: Problem, cuts: Cuts, plan: Plan) -> str:
+def _mismatch(problem: Problem, forms: Forms, plan: Plan) -> str:
     """Why a plan is not one of the problem: it breaks a limit, runs other models, or states other figures."""
     from jellybean_solver import plan_diff, rescore  # which match plans by an integer program
 
-    problem = problem_as_planned(problem, cuts, plan)
+    problem = problem_as_planned(problem, forms, plan)
     rescored, _, complaints = rescore(problem, plan)
     if complaints:
         return f"{PLAN_FILE} does not fit the documents ({complaints[0]})"
@@ -225,17 +223,9 @@ def kept_plan(directory: Path, *, outdated: bool) -> str:
     return f"{path} still has the plan of {date}{note}"
 
 
-def problem_key(problem: Problem, cuts: Cuts) -> str:
+def problem_key(problem: Problem, forms: Forms) -> str:
     """Content hash of a problem, to detect plans that no longer match the documents."""
-    return plan_format.content_hash({"problem": json_values(problem), "cuts": json_values(cuts)})
-
-
-def project_key(project: AnyProject, problem: Problem, cuts: Cuts) -> str:
-    """Content hash of what a project asks for. `problem`: its own, or with the cascade that the plan uses."""
-    if not isinstance(project, Project) or not project.alternatives:
-        return problem_key(problem, cuts)
-    keys = [problem_key(build_problem(one), build_cuts(one)) for one in project.candidates]
-    return plan_format.content_hash({"candidates": keys})
+    return plan_format.content_hash({"problem": json_values(problem), "forms": json_values(forms)})
 
 
 def _own_document(directory: Path) -> tuple[dict[str, Any], Plan]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from jellybean.documents import AnyProject
 from jellybean.planning.deadline.predicted_latency import Judged
-from jellybean_solver import NO_ASSIGNMENT, Baseline, Cuts, Infeasibility, Plan, Problem, Solution
+from jellybean_solver import NO_ASSIGNMENT, Baseline, Forms, Infeasibility, Plan, Problem, Solution
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Planned:
     baselines: tuple[Baseline, ...]
     solve_s: float
     nearest_p99_s: float | None = None  # p99 latency of the fastest rejected plan
-    cuts: Cuts = field(default_factory=dict)  # operator -> cuts of its models that the search could choose
+    forms: Forms = field(default_factory=dict)  # operator -> forms of its models that the search could choose
     judged: Judged | None = None  # the plan's predicted p99 latencies, if it has p99 targets
     cheapest: tuple[Plan, Judged] | None = None  # the cheapest plan, if it was rejected for its p99 latency
     best: str = ""  # what the plan is the best in, if that was searched: its highest rates or least latency

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from jellybean.documents import AnyProject, Project, build_cuts, build_problem
+from jellybean.documents import AnyProject, Project, build_forms, build_problem
 from jellybean.errors import InfeasibleError
-from jellybean.planning.cascade_search import best_of_candidates
 from jellybean.planning.deadline.predicted_latency import (
     judged_latency,
     latency_breach,
@@ -31,7 +30,7 @@ from jellybean_solver import (
     VALUE_TOLERANCE,
     Baseline,
     Clock,
-    Cuts,
+    Forms,
     Network,
     Objective,
     OutOfTimeError,
@@ -46,13 +45,14 @@ from jellybean_solver import (
     deadline_s,
     fastest_of_equal_cost,
     is_large,
+    kinds_text,
     limited,
     limited_work,
     of_one_selection,
     problem_as_planned,
     quick_solution,
     solve,
-    solve_cut,
+    solve_forms,
 )
 
 ACCURACY_TOLERANCE = 1e-6  # percentage points: accuracies closer than this are equal
@@ -100,7 +100,7 @@ def _plan_at_least_cost(
 ) -> Planned:
     """The cheapest plan, or the one of the highest mean accuracy, that meets the targets."""
     report(0, 100, "cheapest plan")
-    problem, cuts = build_problem(project), build_cuts(project)
+    problem, forms = build_problem(project), build_forms(project)
     started = time.perf_counter()
     cheapest_percent = BASELINES_PERCENT if deadline_s(problem) is None else CHEAPEST_PERCENT
 
@@ -110,7 +110,7 @@ def _plan_at_least_cost(
     part = SEARCH_PART_OF_WAYS if problem.is_for_ways else SEARCH_PART
     if deadline_s(problem) is not None:
         part = SEARCH_PART_IN_TIME
-    solution = _searched(problem, cuts, limit, part, gap, found)
+    solution = _searched(problem, forms, limit, part, gap, found)
     solve_s = time.perf_counter() - started
     report(cheapest_percent, 100, "p99 latency")
     left_s = limit.share(part).left() if compare else limit.left()
@@ -119,7 +119,7 @@ def _plan_at_least_cost(
     def searched(done: float, total: float, label: str) -> None:
         report(cheapest_percent + (BASELINES_PERCENT - cheapest_percent) * done / total, 100, label)
 
-    settled = settle(problem, cuts, solution, gap, left_s, progress=searched)
+    settled = settle(problem, forms, solution, gap, left_s, progress=searched)
     if settled.solution is not solution:  # if the cheapest plan stays, its simulation does not count as search time
         solve_s = time.perf_counter() - started
     solution, reasons = settled.solution, settled.reasons
@@ -130,9 +130,10 @@ def _plan_at_least_cost(
         left_s = limit.left()
         limit_s = BASELINE_S if left_s is None else left_s / 2
         compared = _baselines(problem, gap, limit_s)
-        if cuts:
+        if forms:
             keep_deadline = partial(in_time, problem, {}, gap=gap, time_limit_s=limit_s)
-            compared = (_solved(problem, "no model cut", gap, limit_s, keep_deadline), *compared)
+            name = f"no {kinds_text(forms)}"
+            compared = (_solved(problem, name, gap, limit_s, keep_deadline), *compared)
     if plan is not None:
         plan = replace(plan, overrides=project.overrides)
         compared = tuple(_with_latency_note(baseline, plan) for baseline in compared)
@@ -145,24 +146,24 @@ def _plan_at_least_cost(
         compared,
         solve_s,
         settled.nearest_p99_s,
-        cuts,
+        forms,
         settled.judged,
         settled.cheapest if not reasons else None,
     )
 
 
 def _searched(
-    problem: Problem, cuts: Cuts, limit: Clock, part: float, gap: float | None, tell: Callable[[float, str], None]
+    problem: Problem, forms: Forms, limit: Clock, part: float, gap: float | None, tell: Callable[[float, str], None]
 ) -> Solution:
     """The best solution of a search in a part of the time left, and of a simple rule where that is not good enough."""
     search_s = limit.share(part).left()
     try:
         with limited_work(search_s, time.monotonic):
-            solution = solve_cut(problem, cuts, SolveOptions(gap, search_s, time.monotonic, tell=tell))
+            solution = solve_forms(problem, forms, SolveOptions(gap, search_s, time.monotonic, tell=tell))
     except (OutOfTimeError, TooManyWaysError) as error:
         bound = error.bound if isinstance(error, OutOfTimeError) else 0.0
         ended = Termination.TIME_LIMIT if isinstance(error, OutOfTimeError) else Termination.GAP
-        rule = quick_solution(problem, _quick_clock(limit, 1.0, QUICK_S), bound, cuts=cuts, ended=ended)
+        rule = quick_solution(problem, _quick_clock(limit, 1.0, QUICK_S), bound, forms=forms, ended=ended)
         if rule is None:
             raise
         return rule
@@ -171,7 +172,7 @@ def _searched(
         return solution
     is_accuracy = proof.objective_of is Objective.MEAN_ACCURACY
     bound = 100.0 - proof.bound if is_accuracy else proof.bound
-    rule = quick_solution(problem, _quick_clock(limit, BETTER_PART, 0.0), bound, cuts=cuts)
+    rule = quick_solution(problem, _quick_clock(limit, BETTER_PART, 0.0), bound, forms=forms)
     if rule is None or rule.certificate is None:
         return solution
     gained = (proof.objective - rule.certificate.objective) * (-1.0 if is_accuracy else 1.0)
@@ -189,22 +190,7 @@ def _planner_of(project: Project) -> _Planner | None:
     """How a project is planned that asks for several plans and takes the best of them; None if one search does."""
     if project.workflow.objective is Objective.LATENCY:
         return _plan_for_objective
-    if stated_soft_target(project) is not None:
-        return _plan_with_soft_latency
-    return _best_candidate if project.alternatives else None
-
-
-def _best_candidate(
-    project: Project, gap: float | None, time_limit_s: float | None, compare: bool, report: Progress
-) -> Planned:
-    """The best of the plans without cascades, and with each."""
-    clock = limited(time_limit_s, time.monotonic)
-
-    def plan_one(one: Project, compare_it: bool, part: float, progress: Progress) -> Planned:
-        limit_s = clock.share(part).left()
-        return plan_project(one, gap=gap, time_limit_s=limit_s, compare=compare_it, progress=progress)
-
-    return best_of_candidates(project, plan_one, compare, report)
+    return None if stated_soft_target(project) is None else _plan_with_soft_latency
 
 
 def _plan_with_soft_latency(
@@ -297,7 +283,7 @@ def _solved(
 
 def settle(
     problem: Problem,
-    cuts: Cuts,
+    forms: Forms,
     cheapest: Solution,
     gap: float,
     time_limit_s: float | None,
@@ -309,25 +295,25 @@ def settle(
 
     A better plan of equal cost is only sought without a time limit.
     """
-    found = in_time(problem, cuts, cheapest, gap, time_limit_s, thorough=thorough, progress=progress)
+    found = in_time(problem, forms, cheapest, gap, time_limit_s, thorough=thorough, progress=progress)
     if found.solution is not cheapest or cheapest.plan is None or found.reasons or time_limit_s is not None:
         return found
-    better = best_of_equal_cost(problem, cuts, cheapest)
+    better = best_of_equal_cost(problem, forms, cheapest)
     if better is cheapest or better.plan is None:
         return found
     return InTime(better, judged=judged_latency(better.plan))
 
 
-def best_of_equal_cost(problem: Problem, cuts: Cuts, solution: Solution) -> Solution:
+def best_of_equal_cost(problem: Problem, forms: Forms, solution: Solution) -> Solution:
     """Break ties: of the plans of the same cost the most accurate one, of these the one of least closed-form p99.
 
     The second search is bounded (`fastest_of_equal_cost`): it may miss a faster plan. Returns `solution` unchanged
     under the conditions of `more_accurate`, and if the faster plan misses a p99 target in simulation.
     """
-    best = more_accurate(problem, cuts, solution)
+    best = more_accurate(problem, forms, solution)
     if best.plan is None or not _is_comparable(problem, best):
         return best
-    fastest = fastest_of_equal_cost(problem_as_planned(problem, cuts, best.plan), best.plan)
+    fastest = fastest_of_equal_cost(problem_as_planned(problem, forms, best.plan), best.plan)
     if fastest is best.plan or latency_breach(fastest) is not None:
         return best
     return replace(best, plan=fastest, certificate=fastest.certificate)
@@ -341,7 +327,7 @@ def _is_comparable(problem: Problem, solution: Solution) -> bool:
     return is_proven and not problem.workflows and not is_large(Network(problem))
 
 
-def more_accurate(problem: Problem, cuts: Cuts, solution: Solution) -> Solution:
+def more_accurate(problem: Problem, forms: Forms, solution: Solution) -> Solution:
     """Find the most accurate plan of the same cost, which may use spare capacity of workers that are paid for anyway.
 
     Returns `solution` unchanged if it is not proven optimal, for large fleets, and for several workflows, because
@@ -356,7 +342,7 @@ def more_accurate(problem: Problem, cuts: Cuts, solution: Solution) -> Solution:
     while best.plan is not None and best.plan.accuracy is not None:
         slo = replace(problem.slo, accuracy=best.plan.accuracy + ACCURACY_TOLERANCE, budget_usd_per_h=budget)
         try:
-            found = solve_cut(replace(problem, slo=slo), cuts, SolveOptions(explained=False))
+            found = solve_forms(replace(problem, slo=slo), forms, SolveOptions(explained=False))
         except SolverError:
             break
         if found.plan is None or latency_breach(kept := replace(found.plan, slo=problem.slo)) is not None:

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from jellybean.documents import AnyProject, Project, build_cuts, build_problem, require_folder
+from jellybean.documents import AnyProject, Project, build_forms, build_problem, require_folder
 from jellybean.folders import shell_text
-from jellybean.planning.cascades import as_planned
 from jellybean.planning.deadline.after_losses import breach_after_loss
 from jellybean.planning.deadline.predicted_latency import Judged, judged_latency, latency_breach
 from jellybean.planning.deadline.simulation_judge import multiple_of_target
@@ -22,8 +21,8 @@ from jellybean.planning.project_plan import plan_project, require_plan
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import owner_endpoint
 from jellybean_solver import (
-    Cuts,
     Deadline,
+    Forms,
     MigrationPrices,
     Plan,
     PlanDiff,
@@ -39,7 +38,7 @@ from jellybean_solver import (
     load_prices,
     plan_diff,
     rate_text,
-    replan_cut,
+    replan_forms,
     to_document,
 )
 
@@ -57,7 +56,7 @@ class ReplanResult:
     decision: Replanned
     solve_s: float
     refusals: tuple[str, ...] = ()  # why no plan meets the p99 targets; empty if one does
-    cuts: Cuts = field(default_factory=dict)
+    forms: Forms = field(default_factory=dict)
     judged: Judged | None = None  # p99 latencies of the chosen plan at the current rates, if it has p99 targets
     unstartable: tuple[str, ...] = ()  # pools of which a change cannot start all workers, as sentences
 
@@ -81,7 +80,7 @@ class ReplanResult:
         status = certificate.termination if certificate is not None else "infeasible"
         solution = Solution(status, plan, decision.infeasibility, decision.tried, certificate)
         return Planned(
-            self.problem, solution, plan, tuple(self._reasons()), (), self.solve_s, cuts=self.cuts, judged=self.judged
+            self.problem, solution, plan, tuple(self._reasons()), (), self.solve_s, forms=self.forms, judged=self.judged
         )
 
     @property
@@ -175,8 +174,8 @@ def replan_project(
     `horizon_h`: hours over which the costs of both plans and the migration are compared.
     """
     document, before = named_plan(project.directory, named)
-    own = startable(as_planned(project, before), before)  # the plan's cascade stays
-    problem, cuts, migration = build_problem(own), build_cuts(own), project.infrastructure.migration
+    own = startable(project, before)
+    problem, forms, migration = build_problem(own), build_forms(own), project.infrastructure.migration
     refuse_soft_latency(own, "plan --from")
     prices = MigrationPrices(migration.start_usd, migration.download_usd_per_gib)
     checks_s: list[float] = []
@@ -185,7 +184,7 @@ def replan_project(
         progress(2 * len(checks_s), 3, "p99 latency")
         started = time.perf_counter()
         breach = latency_breach(plan)
-        text = breach.text if breach is not None else breach_after_loss(problem, cuts, plan)
+        text = breach.text if breach is not None else breach_after_loss(problem, forms, plan)
         checks_s.append(time.perf_counter() - started)
         progress(1, 3, "best change")
         return text
@@ -201,9 +200,9 @@ def replan_project(
 
     progress(0, 3, "running plan")
     started = time.perf_counter()
-    decision = replan_cut(
+    decision = replan_forms(
         problem,
-        cuts,
+        forms,
         before,
         ReplanSettings(prices, horizon_h, migration.at_least),
         SearchSettings(
@@ -218,7 +217,7 @@ def replan_project(
     judged = judged_latency(chosen) if chosen is not None else None
     progress(3, 3, "done")
     unstartable = tuple(_unstartable(project, own))
-    return ReplanResult(problem, before, document, decision, solve_s, refusals, cuts, judged, unstartable)
+    return ReplanResult(problem, before, document, decision, solve_s, refusals, forms, judged, unstartable)
 
 
 def _deadline(problem: Problem, progress: Callable[[float, float, str], None]) -> Deadline | None:
@@ -236,4 +235,4 @@ def _deadline(problem: Problem, progress: Callable[[float, float, str], None]) -
 def save_change(project: AnyProject, change: ReplanResult) -> None:
     """Write the kept or the new plan to DIR/plan.json, if one meets the targets."""
     if change.result is not None:
-        write_plan(project, change.result, change.problem, change.cuts)
+        write_plan(project, change.result, change.problem, change.forms)

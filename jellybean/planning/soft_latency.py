@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from jellybean.display import formats
-from jellybean.documents import Project, build_cuts, build_problem
+from jellybean.documents import Project, build_forms, build_problem
 from jellybean.errors import InputError
 from jellybean.planning.deadline.predicted_latency import Judged, predicted_p99
 from jellybean.planning.deadline.soft_search import (
@@ -54,7 +54,7 @@ def stated_soft_target(project: Project) -> SoftTarget | None:
 
 
 def with_hard_target(project: Project, p99_s: float) -> Project:
-    """The project with a hard p99 target instead of its soft one, as an option of it and of its alternatives.
+    """The project with a hard p99 target instead of its soft one, as an option of it.
 
     The documents are not read again: those of a Workflow resource have no files of models.
     """
@@ -63,7 +63,6 @@ def with_hard_target(project: Project, p99_s: float) -> Project:
     return replace(
         project,
         workflow=project.workflow.model_copy(update={"slo": slo}),
-        alternatives=tuple(with_hard_target(one, p99_s) for one in project.alternatives),
         overrides=(*project.overrides, f"slo.latency_p99={format_quantity(DURATION, p99_s)}"),
     )
 
@@ -139,7 +138,7 @@ def _candidate(planned: Planned, plan: Plan) -> Candidate[Planned]:
 
 def _least_s(project: Project) -> float:
     """What is proven to be below every plan's p99 latency; 0 where parts of models or cascades may be faster."""
-    if project.alternatives or build_cuts(project):
+    if build_forms(project):
         return 0.0
     problem = build_problem(project)
     return 0.0 if problem.may_mix else least_latency_s(problem)

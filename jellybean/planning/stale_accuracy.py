@@ -10,7 +10,7 @@ from jellybean.display import formats
 from jellybean.documents import Project
 from jellybean.documents.layout import project_folder
 from jellybean.documents.provenance.changes import Part
-from jellybean.planning.cascades import workflow_as_planned
+from jellybean.planning.cascades import planned_cascades
 from jellybean_solver import Plan, selection_shares
 
 _DATA = frozenset({"inputs", "stream_ids", "labels", "labels_of", "metric"})  # content of a run that is no model
@@ -19,7 +19,8 @@ _DIGITS = 0.005  # difference of two accuracies that were measured alike, in per
 
 def stale_accuracy_text(project: Project, plan: Plan) -> str:
     """A sentence with the changes since the plan's accuracy was measured, and the next step; empty without any."""
-    project = workflow_as_planned(project, plan)
+    used = [(cascade.operator, cascade.variant) for cascade in planned_cascades(plan)]
+    project = next((own for own in project.alternatives if used == [own.chosen_cascade]), project)
     if plan.accuracy is None or not (changes := list(_changes(project, plan))):
         return ""
     folder = shlex.quote(str(project_folder(project.directory)))

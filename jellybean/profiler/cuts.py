@@ -16,7 +16,7 @@ import onnx
 
 from jellybean.documents import Project
 from jellybean.documents.checks.tensors import read_model
-from jellybean.documents.planning_problem.cuts import stage_names
+from jellybean.documents.planning_problem.forms import stage_names
 from jellybean.folders import require_no_link, write_file
 from jellybean.pipeline.onnx_graph import Feed, OnnxGraph
 from jellybean.pipeline.onnx_profile import OnnxProfile, node_seconds, offered_cuts

@@ -15,14 +15,13 @@ from pathlib import Path
 from jellybean.documents import (
     AnyProject,
     MultiWorkflowProject,
-    build_cuts,
+    build_forms,
     build_problem,
     load_any_project,
     override_options,
 )
 from jellybean.documents.rate_trace import RateTraceFile, read_rate_trace
 from jellybean.errors import InfeasibleError, InputError
-from jellybean.planning.cascades import as_planned
 from jellybean.planning.deadline.soft_targets import refuse_soft_latency
 from jellybean.planning.project_plan import plan_project
 from jellybean.whatif.billing import improved, unused_usd
@@ -148,7 +147,8 @@ def plan_by_time(
     file = read_rate_trace(path, problem)
     periods = _periods(file, most)
     found, wanted = _candidates(load, overrides, periods, progress)
-    problems = [_as_planned(project, one.plan) for one in found]
+    forms = build_forms(project)
+    problems = [problem_as_planned(problem, forms, one.plan) for one in found]
     prices = MigrationPrices(
         project.infrastructure.migration.start_usd, project.infrastructure.migration.download_usd_per_gib
     )
@@ -282,12 +282,6 @@ def _candidates(
         found.append(_Candidate(rates, options, planned.plan))
     progress(len(wanted), len(wanted), "done")
     return [*found[1:], found[0]], len(wanted)
-
-
-def _as_planned(project: AnyProject, plan: Plan) -> Problem:
-    """The problem with the cascade and the cuts that a plan uses."""
-    own = as_planned(project, plan)
-    return problem_as_planned(build_problem(own), build_cuts(own), plan)
 
 
 def _is_startable(project: AnyProject, before: Plan, after: Plan) -> bool:

@@ -16,7 +16,6 @@ from jellybean.quantities import did_you_mean, quoted
 
 NEEDS_MODELS = "a cascade is planned where the files of its models are: what flows in it is read from them"
 FIRST, UNSURE, THEN = "first", "unsure", "then"  # the parts of a cascade, after the operator's name
-SEVERAL = "several workflows on one fleet, and sites that differ, are planned without cascades"
 
 
 def part_name(operator: str, part: str) -> str:

@@ -11,9 +11,8 @@ from jellybean.documents.layout import profile_command
 from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.profiles import CutProfile, StageProfile, VariantProfile
 from jellybean.documents.schema.reader import DocPath
-from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean.quantities import InvalidValueError
-from jellybean_solver import Objective, head_name
+from jellybean_solver import head_name
 
 
 def check_cuts(
@@ -22,14 +21,13 @@ def check_cuts(
     profiles: CheckedProfiles | None,
     directory: Path | None,
 ) -> None:
-    """Check that variants for which the workflow allows cuts have measured cuts, and that no mean accuracy is stated.
+    """Check that variants for which the workflow allows cuts have measured cuts.
 
     If `directory` is given, also check that it has the stage files that were measured.
     """
     if workflow.document is None:
         return
     names = {*workflow.document.sources, *workflow.document.operators}
-    _check_mean(workflow, workflow.document)
     for operator, spec in workflow.document.operators.items():
         for variant, files in spec.variants.items():
             path: DocPath = ("operators", operator)
@@ -50,20 +48,6 @@ def check_cuts(
                     upstreams = {edge.upstream for edge in spec.inputs}
                     check = _Check(profiles, infrastructure.document, directory)
                     check.variant(("operators", operator, variant), profile, files.sha256, upstreams)
-
-
-def _check_mean(workflow: CheckedWorkflow, document: WorkflowDocument) -> None:
-    """Check that no operator may be cut where plans may mix variants."""
-    cut = [name for name, spec in document.operators.items() if any(map(spec.cuts_of, spec.variants))]
-    if document.slo.mean_accuracy is not None:
-        mean, hint = "a mean accuracy", "write slo: {accuracy: 90}, which every request gets"
-    elif document.objective is Objective.MEAN_ACCURACY:
-        mean, hint = "the highest mean accuracy", "leave objective out"
-    else:
-        return
-    for name in cut:
-        message = f"plans for {mean} do not cut models"
-        workflow.tree.add(("operators", name, "cuts"), message, f"set operators.{name}.cuts=0, or {hint}", key=True)
 
 
 class _Check:

@@ -89,8 +89,6 @@ def _unsupported(document: WorkflowDocument) -> Iterator[tuple[DocPath, str, str
     if document.slo.survives:
         yield ("slo", "survive"), "the plan bears losses", "remove it"
     for name, operator in document.operators.items():
-        if any(operator.cuts_of(variant) for variant in operator.variants):
-            yield ("operators", name, "cuts"), "its models may be cut", "remove cuts"
         if operator.state is not None:
             yield ("operators", name, "state"), "its models keep a state", "write a number of identical sites"
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from jellybean.documents.checks.site_checks import most_of_any_site
@@ -25,7 +26,6 @@ from jellybean.documents.schema.profiles import (
 )
 from jellybean.documents.schema.reader import dotted
 from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
-from jellybean.documents.site_table import SiteTable
 from jellybean.errors import DocumentError, DocumentProblem, StaleProfilesError
 from jellybean_solver import (
     EdgeKind,
@@ -48,28 +48,49 @@ def build_problem(project: AnyProject) -> Problem:
     """
     require_current(project)
     if not isinstance(project, MultiWorkflowProject):
-        return audited(project, _of_one_workflow(project))
-    if project.written is not None and project.written.site_table is not None:
-        return _of_sites(project, project.written, project.written.site_table)
-    parts = {name: _with_model_paths(_of_one_workflow(part), name) for name, part in project.workflows.items()}
+        return audited(project, of_one_workflow(project))
+    if project.written is not None:
+        return _of_sites(project, project.written)
+    parts = {name: _with_model_paths(of_one_workflow(part), name) for name, part in project.workflows.items()}
     least = min(part.utilisation for part in parts.values())  # `auto` is lower for workflows without a p99 target
     parts = {name: replace(part, utilisation=least) for name, part in parts.items()}
     problem = combine_workflows(project.name, parts, project.infrastructure.limits.budget_usd_per_h)
     return _with_admission(problem, project)
 
 
-def _of_sites(project: MultiWorkflowProject, written: Project, table: SiteTable) -> Problem:
+def _of_sites(project: MultiWorkflowProject, written: Project) -> Problem:
     """The problem of all sites that differ."""
-    infrastructure = project.infrastructure
+    of_site = problems_of_sites(project)
+    parts = {name: of_site(name)(part) for name, part in project.workflows.items()}
+    problem = combine_workflows(project.name, parts, project.infrastructure.limits.budget_usd_per_h)
+    stale = tuple(str(entry) for entry in written.all_stale)
+    return _with_admission(replace(problem, stale_profiles=stale), project)
+
+
+def problems_of_sites(project: MultiWorkflowProject) -> Callable[[str], Callable[[Project], Problem]]:
+    """Site -> a function that builds the problem of one of its projects: without cascades, or with one of them.
+
+    Figures are those of the written project, so they are computed once for all sites.
+    """
+    written, infrastructure = project.written, project.infrastructure
+    if written is None or written.site_table is None:
+        raise ValueError(f"{project.name} has no sites that differ")
     fleet = WholeFleet(infrastructure.tiers, _pools(infrastructure), _links(infrastructure))
-    in_any_site = most_of_any_site(written.infrastructure, table)
-    common = _of_one_workflow(replace(written, infrastructure=in_any_site))
-    parts = {
-        name: site_problem(common, fleet, name, part, _sources(part.workflow))
-        for name, part in project.workflows.items()
-    }
-    problem = combine_workflows(project.name, parts, infrastructure.limits.budget_usd_per_h)
-    return _with_admission(replace(problem, stale_profiles=common.stale_profiles), project)
+    in_any_site = most_of_any_site(written.infrastructure, written.site_table)
+
+    @cache
+    def common(cascade: tuple[str, str] | None) -> Problem:
+        own = next(one for one in written.candidates if one.chosen_cascade == cascade)
+        return of_one_workflow(replace(own, infrastructure=in_any_site))
+
+    def of_site(name: str) -> Callable[[Project], Problem]:
+        def problem_of(part: Project) -> Problem:
+            sources = _sources(part.workflow)
+            return site_problem(common(part.chosen_cascade), fleet, name, part, sources)
+
+        return problem_of
+
+    return of_site
 
 
 def _with_admission(problem: Problem, project: MultiWorkflowProject) -> Problem:
@@ -87,7 +108,8 @@ def _with_admission(problem: Problem, project: MultiWorkflowProject) -> Problem:
     return replace(problem, workflows=workflows)
 
 
-def _of_one_workflow(project: Project) -> Problem:
+def of_one_workflow(project: Project) -> Problem:
+    """The problem of one workflow, without forms and without an audit."""
     workflow, infrastructure = project.workflow, project.infrastructure
     if project.profiles is None:
         path = project.directory / PROFILES_FILE

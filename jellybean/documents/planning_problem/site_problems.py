@@ -30,11 +30,11 @@ def site_problem(
     common: Problem, fleet: WholeFleet, site: str, project: Project, sources: tuple[Source, ...]
 ) -> Problem:
     """The problem of one site. `common`: that of the written project. `project`, `sources`: of the site."""
-    names = _pool_names(site, project)
+    names = pool_names_of_site(site, project)
     edges = follow_requests(project.workflow, {}).edges
 
     def moved(operator: Operator) -> Operator:
-        variants = tuple(_with_pools(variant, names) for variant in operator.variants)
+        variants = tuple(with_pools(variant, names) for variant in operator.variants)
         tiers = project.workflow.operators[operator.name].tiers
         return replace(operator, inputs=edges[operator.name], variants=variants, tiers=tiers)
 
@@ -50,14 +50,14 @@ def site_problem(
     )
 
 
-def _pool_names(site: str, project: Project) -> Mapping[str, str]:
+def pool_names_of_site(site: str, project: Project) -> Mapping[str, str]:
     """The site's name of each pool that has workers for it -> the name as written."""
     prefix = f"{site}{WORKFLOW_SEPARATOR}"
     workers = project.infrastructure.workers.items()
     return {name: name.removeprefix(prefix) for name, pool in workers if pool.count > 0}
 
 
-def _with_pools(variant: Variant, names: Mapping[str, str]) -> Variant:
+def with_pools(variant: Variant, names: Mapping[str, str]) -> Variant:
     """The variant with its figures in a site's pools. `names`: the site's name of a pool -> the name as written."""
 
     def of_site(figures: Mapping[str, Figure]) -> dict[str, Figure]:

@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jellybean.planning.deadline.predicted_latency import latency_breach
-from jellybean_solver import Cuts, Loss, Plan, Problem, judged_losses, plan_after, problem_as_planned
+from jellybean_solver import Forms, Loss, Plan, Problem, judged_losses, plan_after, problem_as_planned
 
 
-def plans_after_losses(problem: Problem, cuts: Cuts, plan: Plan) -> Iterator[tuple[Loss, Plan | None]]:
+def plans_after_losses(problem: Problem, forms: Forms, plan: Plan) -> Iterator[tuple[Loss, Plan | None]]:
     """Each loss with what is left of the plan, at its rates and with its targets; None if no request is answered."""
-    planned = replace(problem_as_planned(problem, cuts, plan), sources=plan.sources, slo=plan.slo)
+    planned = replace(problem_as_planned(problem, forms, plan), sources=plan.sources, slo=plan.slo)
     for loss in judged_losses(plan):
         yield loss, plan_after(planned, plan, loss)
 
 
-def breach_after_loss(problem: Problem, cuts: Cuts, plan: Plan) -> str | None:
+def breach_after_loss(problem: Problem, forms: Forms, plan: Plan) -> str | None:
     """The p99 target that the plan would miss after a loss that it is asked to bear, in words; None if it keeps all."""
-    for loss, left in plans_after_losses(problem, cuts, plan):
+    for loss, left in plans_after_losses(problem, forms, plan):
         if left is None:
             return f"without {loss} no request is answered"
         if (breach := latency_breach(left)) is not None:

@@ -26,9 +26,9 @@ from jellybean.planning.deadline.simulation_judge import (
 )
 from jellybean_solver import (
     DEFAULT_SETTINGS,
-    Cuts,
     Deadline,
     DeadlineSettings,
+    Forms,
     Judge,
     Network,
     Objective,
@@ -70,16 +70,16 @@ class NearestLatency:
     def __init__(
         self,
         problem: Problem,
-        cuts: Cuts,
+        forms: Forms,
         cheapest: Plan,
         judge: SimulationJudge,
         gap: float,
         time_limit_s: float | None,
         progress: Progress,
     ) -> None:
-        self.problem, self.cuts, self.judge, self.gap, self.progress = problem, cuts, judge, gap, progress
+        self.problem, self.forms, self.judge, self.gap, self.progress = problem, forms, judge, gap, progress
         self.clock, self.target_s = limited(time_limit_s, time.monotonic), deadline_s(problem) or 0.0
-        self.low_s = max(self.target_s, 0.0 if cuts else least_latency_s(problem))
+        self.low_s = max(self.target_s, 0.0 if forms else least_latency_s(problem))
         self.fastest, self.high_s = judge.fastest, judge.fastest_s
         self.cheapest, self.ended_by = cheapest, ""
 
@@ -137,7 +137,7 @@ class NearestLatency:
         """Narrow the range of plans of one selection per workflow; its lower end is theirs alone."""
         single = of_one_selection(self.problem)
         narrower = NearestLatency(
-            single, self.cuts, self.cheapest, self.judge, self.gap, self.clock.left(), self.progress
+            single, self.forms, self.cheapest, self.judge, self.gap, self.clock.left(), self.progress
         )
         narrower._narrow()
         self.fastest, self.high_s, self.ended_by = narrower.fastest, narrower.high_s, narrower.ended_by
@@ -158,7 +158,7 @@ class NearestLatency:
         deadline = Deadline(deadline_s(targeted) or 0.0, settings=settings)
         options = SolveOptions(self.gap, self.clock.left(), time.monotonic, deadline=deadline)
         try:
-            return solve_in_time(targeted, self.cuts, options, judge).plan
+            return solve_in_time(targeted, self.forms, options, judge).plan
         except SolverError:
             return None
 

@@ -24,8 +24,8 @@ from jellybean_solver import (
     QUICK_SETTINGS,
     Certificate,
     Clock,
-    Cuts,
     Deadline,
+    Forms,
     Objective,
     Plan,
     Problem,
@@ -65,7 +65,7 @@ class InTime:
 
 def in_time(
     problem: Problem,
-    cuts: Cuts,
+    forms: Forms,
     solution: Solution,
     gap: float,
     time_limit_s: float | None,
@@ -80,12 +80,12 @@ def in_time(
     each once and leaves the second search out, as `nearest=False` does. `time_limit_s` includes the simulations.
     """
     with limited_work(time_limit_s, time.monotonic) as clock:
-        return _in_time(problem, cuts, solution, gap, clock, thorough, nearest, progress)
+        return _in_time(problem, forms, solution, gap, clock, thorough, nearest, progress)
 
 
 def _in_time(
     problem: Problem,
-    cuts: Cuts,
+    forms: Forms,
     solution: Solution,
     gap: float,
     clock: Clock,
@@ -100,7 +100,7 @@ def _in_time(
     judge_plan = judged_latency if thorough else partial(quick_judgement, most=1, whole=True)
     with limited_to(clock.share(JUDGE_PART)):
         quick = quick_judgement(solution.plan, far=FAR, whole=True) if thorough else judge_plan(solution.plan)
-    if quick is None or (quick.kept and breach_after_loss(problem, cuts, solution.plan) is None):
+    if quick is None or (quick.kept and breach_after_loss(problem, forms, solution.plan) is None):
         return InTime(solution, reasons, judged=judge_plan(solution.plan))
     judge = SimulationJudge(deadline_shares(problem), quick)
 
@@ -109,10 +109,10 @@ def _in_time(
 
     deadline = Deadline(target_s, settings=DEFAULT_SETTINGS if thorough else QUICK_SETTINGS, advance=tried)
     try:
-        start = solution if has_many_workflows(problem) and not cuts else None
+        start = solution if has_many_workflows(problem) and not forms else None
         search_s = clock.share(SEARCH_PART).left()
         options = SolveOptions(gap, search_s, time.monotonic, deadline=deadline, start=start)
-        simulated = solve_in_time(problem, cuts, options, judge if thorough else partial(judge, most=1))
+        simulated = solve_in_time(problem, forms, options, judge if thorough else partial(judge, most=1))
         if simulated.plan is not None:
             # What mixes may be far too late, and takes seconds to simulate: its p99 is told by what was simulated.
             again = judged_so_far if problem.is_for_ways else judge_plan
@@ -129,12 +129,12 @@ def _in_time(
     def second_half(done: float, total: float, label: str) -> None:
         progress(total + done, 2 * total, label)
 
-    search = NearestLatency(problem, cuts, solution.plan, judge, gap, clock.share(SEARCH_PART).left(), second_half)
+    search = NearestLatency(problem, forms, solution.plan, judge, gap, clock.share(SEARCH_PART).left(), second_half)
     found = search.run()
     if found.targeted is problem:
         late, meeting = judged_latency(solution.plan) or quick, _certified(problem, solution, found)
         return InTime(meeting, judged=judged_latency(found.plan), cheapest=(solution.plan, late))
-    refusals = (_lateness(judged_so_far(solution.plan) or quick), *reasons, _named(problem, cuts, judge, found))
+    refusals = (_lateness(judged_so_far(solution.plan) or quick), *reasons, _named(problem, forms, judge, found))
     return InTime(solution, refusals, latency_targets(found.plan).get(""), found.plan, quick)
 
 
@@ -159,7 +159,7 @@ def _lateness(judged: Judged) -> str:
     return f"the cheapest plan ({formats.usd(cost_of(judged.plan))} USD/h) is too slow: {judged.text}"
 
 
-def _named(problem: Problem, cuts: Cuts, judge: SimulationJudge, nearest: Nearest) -> str:
+def _named(problem: Problem, forms: Forms, judge: SimulationJudge, nearest: Nearest) -> str:
     """The nearest p99 targets that a plan meets, as `--set` options, with its cost and what is known of lower ones."""
     targets_s = latency_targets(nearest.plan)
     paths = {name: f"{name}.slo.latency_p99" if name else "slo.latency_p99" for name in targets_s}
@@ -169,7 +169,7 @@ def _named(problem: Problem, cuts: Cuts, judge: SimulationJudge, nearest: Neares
     if nearest.ended_by:
         notes.append(f"other plans may be faster or cheaper, as {nearest.ended_by} ended the search")
     if not problem.workflows:
-        least_s = 0.0 if cuts else least_latency_s(problem)
+        least_s = 0.0 if forms else least_latency_s(problem)
         if nearest.refused_s > least_s:
             notes.append(f"for {formats.duration(nearest.refused_s)} none was found")
         if least_s > 0.0:

@@ -148,11 +148,6 @@ def _fleet(problem: Problem) -> tuple[object, ...]:
     return problem.tiers, problem.pools, problem.links, problem.utilisation, dict(problem.sites)
 
 
-def qualified_variant(workflow: str, variant: Variant) -> Variant:
-    """The variant with its upstream and downstream operators renamed to WORKFLOW/NAME."""
-    return _renamed_variant(partial(qualified_name, workflow), variant)
-
-
 def renamed_operator(called: Callable[[str], str], operator: Operator) -> Operator:
     """The operator with itself, its upstreams and its downstreams renamed."""
 
@@ -188,11 +183,11 @@ def _qualified(workflow: str, problem: Problem) -> Problem:
         problem,
         sources=tuple(replace(source, name=called(source.name)) for source in problem.sources),
         operators=tuple(renamed_operator(called, one) for one in problem.operators),
-        accuracy=_renamed(problem.accuracy, workflow),
+        accuracy=qualified_model(problem.accuracy, workflow),
     )
 
 
-def _renamed(model: AccuracyModel, workflow: str) -> AccuracyModel:
+def qualified_model(model: AccuracyModel, workflow: str) -> AccuracyModel:
     """The accuracy model with its operators renamed to WORKFLOW/NAME."""
 
     def keyed(table: Mapping[str, T]) -> dict[str, T]:

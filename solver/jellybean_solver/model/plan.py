@@ -114,7 +114,7 @@ class PlannedOperator:
     memory_bytes: Mapping[str, float]  # pool -> bytes
     model: ModelRef | None = None
     children: tuple[float, ...] = ()  # fraction of outputs with 0, 1, 2, ... rows; empty if not measured
-    stage: Stage | None = None  # set if the operator runs one part of a model that is cut in two (cut_models.py)
+    stage: Stage | None = None  # set if the operator runs one part of a model that is cut in two (forms.py)
     batch_delay_s: float = field(default=0.0, metadata={"said": "unless 0"})  # as in `Operator`
     device_memory_bytes: Mapping[str, float] = field(  # pool -> bytes of the device's own memory
         default_factory=dict, metadata={"said": "if there are any"}

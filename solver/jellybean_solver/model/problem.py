@@ -146,7 +146,7 @@ class Variant:
     model: ModelRef | None = None
     children: tuple[float, ...] = ()  # fraction of outputs with 0, 1, 2, ... rows; empty if not measured
     ratios: Mapping[str, float] = field(default_factory=dict)  # downstream operator -> this variant's fan-out ratio
-    stage: Stage | None = None  # set if the variant is one part of a model that is cut in two (cut_models.py)
+    stage: Stage | None = None  # set if the variant is one part of a model that is cut in two (forms.py)
     device_memory_bytes: Mapping[str, float] = field(default_factory=dict)  # pool -> bytes of the device's own memory
     counts_rows: bool = False  # the rows of a batch that it fans out or gathers can be told apart by request
 

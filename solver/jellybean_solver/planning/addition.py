@@ -20,7 +20,7 @@ from jellybean_solver.model.multi_workflow import restricted
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import Termination
-from jellybean_solver.planning.cut_problem import planned_cuts
+from jellybean_solver.planning.forms import planned_cuts
 from jellybean_solver.planning.solve import SolveOptions, solve_with
 from jellybean_solver.planning.solver import Solution
 

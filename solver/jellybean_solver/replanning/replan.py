@@ -8,10 +8,12 @@ errors, or is as accurate and saves enough.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
+from typing import Any
 
 from jellybean_solver.deadline.search import Deadline
 from jellybean_solver.demand.demand import Network
@@ -24,8 +26,15 @@ from jellybean_solver.mixture.seats import TIE
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.outcome import Clock
-from jellybean_solver.planning.cut_models import least_usd_per_h, refuse_mean_accuracy
-from jellybean_solver.planning.cut_problem import Cuts, choices, cut_problem, problem_as_planned
+from jellybean_solver.planning.form_search import MOST_SOLVED, TIME_PARTS, candidates
+from jellybean_solver.planning.forms import (
+    Forms,
+    chosen_in,
+    forms_of,
+    number_of_choices,
+    problem_as_planned,
+    problem_in_forms,
+)
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.many_workflows import has_many_workflows, solve_many
 from jellybean_solver.planning.mixed import is_by_ways, solve_mixed
@@ -311,35 +320,64 @@ def saves_enough(found: Replanned) -> bool:
     return saved_usd > 0 and saved_usd >= least_usd * (1 - SAVING_TOLERANCE)
 
 
-def replan_cut(
-    problem: Problem, cuts: Cuts, before: Plan, settings: ReplanSettings, search: SearchSettings = SearchSettings()
+def replan_forms(
+    problem: Problem, forms: Forms, before: Plan, settings: ReplanSettings, search: SearchSettings = SearchSettings()
 ) -> Replanned:
-    """As `replan`, over all choices of model cuts. `search.instead` is called only for the running plan's cuts."""
-    refuse_mean_accuracy(problem, cuts)
-    limit = limited(search.time_limit_s, search.clock)
-    own = problem_as_planned(problem, cuts, before)
-    decision = replan(own, before, settings, replace(search, time_limit_s=limit.left()))
-    search = replace(search, instead=lambda: None)
-    others = [one for one in (cut_problem(problem, choice) for choice in choices(cuts)) if one != own]
-    for least, number in sorted((least_usd_per_h(one), number) for number, one in enumerate(others)):
-        least_usd = least * settings.horizon_h
+    """As `replan`, over all choices of forms. `search.instead` is called only for the running plan's choice."""
+    forms, limit = forms_of(problem, forms), limited(search.time_limit_s, search.clock)
+    left, running = min(MOST_SOLVED, number_of_choices(forms)), chosen_in(before, forms)
+
+    def decided(changed: Problem, **options: Any) -> Replanned:
+        left_s = limit.share(1.0 / min(left, TIME_PARTS)).left()
+        return replan(changed, before, settings, replace(search, time_limit_s=left_s, **options))
+
+    decision = decided(problem_as_planned(problem, forms, before))
+    for candidate in candidates(problem, forms) if forms else ():
+        least_usd = 0.0 if decision.maximises_accuracy else candidate.bound * settings.horizon_h
         if decision.best_usd is not None and least_usd >= decision.best_usd:
-            break  # its lower bound is not below the incumbent
+            break  # its lower bound is not below the incumbent, nor are those that follow
+        if candidate.choice == running or candidate.bound == math.inf:
+            continue
+        left -= 1
+        changed = None if candidate.choice is None else problem_in_forms(problem, candidate.choice)
+        if changed is None or left == 0:
+            decision = replace(decision, bound_usd=min(decision.bound_usd, least_usd))
+            if left == 0:
+                break
+            continue
         try:
-            found = replan(others[number], before, settings, replace(search, time_limit_s=limit.left()))
+            found = decided(changed, instead=lambda: None)
         except OutOfTimeError:
             decision = replace(decision, bound_usd=min(decision.bound_usd, least_usd))
             continue
-        decision = _cheaper(decision, found)
+        decision = _better(decision, found, problem)
     return decision
 
 
-def _cheaper(decision: Replanned, found: Replanned) -> Replanned:
-    """The decision, replaced by `found` (for another choice of cuts) if the change found there costs less."""
-    tried, bound_usd = decision.tried + found.tried, min(decision.bound_usd, found.bound_usd)
-    known = replace(decision, tried=tried, bound_usd=bound_usd)
-    if found.best_usd is None or (decision.best_usd is not None and found.best_usd >= decision.best_usd):
+def _better(decision: Replanned, found: Replanned, problem: Problem) -> Replanned:
+    """The decision, replaced by `found` (for another choice of forms) if the change found there is better."""
+    bounds = [one.accuracy_bound for one in (decision, found) if one.accuracy_bound is not None]
+    known = replace(
+        decision,
+        tried=decision.tried + found.tried,
+        bound_usd=min(decision.bound_usd, found.bound_usd),
+        accuracy_bound=max(bounds, default=None),
+    )
+    if found.best_usd is None or (decision.best_usd is not None and _rank(found, problem) >= _rank(decision, problem)):
         return known
     taken = replace(known, best=found.best, migration=found.migration, refused=found.refused, infeasibility=None)
     verdict = Verdict.REPLACE if taken.broken or is_worthwhile(taken) else Verdict.KEEP
     return replace(taken, verdict=verdict)
+
+
+def _rank(decision: Replanned, problem: Problem) -> tuple[float, ...]:
+    """Lower is better: what the change leaves out, by priority, the accuracy if that is maximised, and the cost."""
+    if decision.best is None or decision.best_usd is None:
+        return (math.inf,)
+    priorities = {one.name: one.priority for one in problem.workflows}
+    out = dict.fromkeys(sorted(set(priorities.values()), reverse=True)[:-1], 0.0)
+    for one in decision.best.left_out:
+        if priorities[one.name] in out:
+            out[priorities[one.name]] += one.worth_usd_per_h
+    lacks = -(decision.best.accuracy or 0.0) if decision.maximises_accuracy else 0.0
+    return (*out.values(), lacks, decision.best_usd)

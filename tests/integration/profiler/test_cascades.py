@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,11 +10,10 @@ import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
-from jellybean.documents import build_problem, load_project
-from jellybean.errors import DocumentError, InputError, StaleProfilesError
+from jellybean.documents import build_forms, build_problem, load_project
+from jellybean.errors import DocumentError, StaleProfilesError
 from jellybean.frontier import find_frontier
 from jellybean.planning import (
-    as_planned,
     cascade_lines,
     current_plan,
     explain_project,
@@ -27,7 +27,7 @@ from jellybean.serving import Client
 from jellybean.serving.local import launcher
 from jellybean.serving.local.running import down
 from jellybean_agent import Executor
-from jellybean_solver import Verdict, evaluate, to_document
+from jellybean_solver import Verdict, evaluate, problem_as_planned, to_document
 from tests.support.known_hop import keep_hop
 from tests.support.paths import EXAMPLES
 
@@ -137,7 +137,8 @@ def test_the_plan_takes_the_cascade_where_it_is_needed(folder: Path) -> None:
     assert (cascade.operator, cascade.first, cascade.then, cascade.when) == ("read", "small", "wide", WHEN)
     (line,) = cascade_lines(plan)
     assert line.startswith("read is a cascade: small first, in ")
-    assert evaluate(build_problem(as_planned(project, plan)), plan).complaints == ()
+    problem, forms = build_problem(project), build_forms(project)
+    assert evaluate(problem_as_planned(problem, forms, plan), plan).complaints == ()
     alone = {found.name: found for found in planned.baselines}["no cascade"]
     assert alone.cost_usd_per_h is None
     save_plan(project, planned)
@@ -146,8 +147,26 @@ def test_the_plan_takes_the_cascade_where_it_is_needed(folder: Path) -> None:
     explained = explain_project(project)
     assert explained.explanation.plan is not None
     assert planned_cascades(explained.explanation.plan)
-    with pytest.raises(InputError, match="`jellybean frontier` does not know cascades"):
-        find_frontier(project)
+    curves = find_frontier(load_project(folder, ["sources.plate.rate=2/s", "slo.latency_p99=5 s"]))
+    assert curves.points[-1].accuracy == pytest.approx(plan.accuracy)
+    assert planned_cascades(curves.points[-1].plan)
+
+
+@pytest.mark.slow
+def test_a_running_plan_adopts_the_cascade_and_drops_it(folder: Path, tmp_path: Path) -> None:
+    """As soon as the accuracy asks for it, and as soon as one model alone is cheaper."""
+    project = load_project(folder, ["slo.accuracy=80", "slo.latency_p99=null"])
+    plain = plan_project(project).plan
+    assert plain is not None and not planned_cascades(plain)
+    (tmp_path / "plain.json").write_text(json.dumps(to_document(plain)), encoding="utf-8")
+    better = load_project(folder, [TARGET, "slo.latency_p99=null"])
+    adopted = replan_project(better, str(tmp_path / "plain.json"), horizon_h=24.0).decision
+    assert adopted.verdict is Verdict.REPLACE and adopted.best is not None
+    assert planned_cascades(adopted.best)
+    (tmp_path / "cascade.json").write_text(json.dumps(to_document(adopted.best)), encoding="utf-8")
+    dropped = replan_project(project, str(tmp_path / "cascade.json"), horizon_h=1000.0).decision
+    assert dropped.verdict is Verdict.REPLACE and dropped.best is not None
+    assert not planned_cascades(dropped.best)
 
 
 def test_the_plan_is_the_cheapest_with_and_without(folder: Path) -> None:
@@ -165,7 +184,7 @@ def test_the_plan_is_the_cheapest_with_and_without(folder: Path) -> None:
 def test_no_plan_says_that_no_cascade_gives_one_either(folder: Path) -> None:
     planned = plan_project(load_project(folder, ["slo.accuracy=99.9"]))
     assert planned.plan is None
-    assert planned.reasons[-1] == "that is without cascades; with one, none of 1 gives a plan either"
+    assert planned.reasons[-1] == "that is without a cascade; with one, none of 1 gives a plan either"
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
-from jellybean.documents import build_cuts, build_problem, load_project
+from jellybean.documents import build_forms, build_problem, load_project
 from jellybean.errors import DocumentError, StaleProfilesError
 from jellybean.planning import current_plan, plan_project, replan_project, save_plan
 from jellybean.profiler import profile
@@ -21,8 +21,17 @@ from jellybean.serving import Client
 from jellybean.serving.local import launcher
 from jellybean.serving.local.running import down
 from jellybean_agent import Executor
-from jellybean_solver import Verdict, evaluate, planned_cuts, problem_as_planned, solve, to_document
-from jellybean_solver.planning.cut_problem import cut_problem
+from jellybean_solver import (
+    Form,
+    Variant,
+    Verdict,
+    evaluate,
+    planned_cuts,
+    problem_as_planned,
+    solve,
+    to_document,
+)
+from jellybean_solver.planning.forms import problem_in_forms
 from tests.support.known_hop import keep_hop
 from tests.unit.pipeline.onnx_models import conv_net, skip_net
 
@@ -81,17 +90,24 @@ def folder(profiled: Path, tmp_path: Path) -> Path:
 
 def test_profile_knows_the_stages(folder: Path) -> None:
     project = load_project(folder)
-    cuts = build_cuts(project)
+    cuts = build_forms(project)
     assert 1 <= len(cuts["look"]) <= 2
     for name, found in cuts.items():
         for cut in found:
-            assert cut.head.stage is not None
-            assert cut.tail.stage is not None
-            assert cut.head.stage.last + 1 == cut.tail.stage.first
-            assert set(cut.head.service) == set(cut.tail.service) == {"box", "cloud"}
-            assert cut.head.message_bytes[name] > 0
-            assert all(size > 0 for size in cut.head.memory_bytes.values())
-    assert all(set(cut.head_inputs) <= {"a", "b"} for cut in cuts["think"])
+            head, tail = stages(cut)
+            assert head.stage is not None
+            assert tail.stage is not None
+            assert head.stage.last + 1 == tail.stage.first
+            assert set(head.service) == set(tail.service) == {"box", "cloud"}
+            assert head.message_bytes[name] > 0
+            assert all(size > 0 for size in head.memory_bytes.values())
+    assert all({edge.upstream for edge in cut.operators[0].inputs} <= {"a", "b"} for cut in cuts["think"])
+
+
+def stages(cut: Form) -> tuple[Variant, Variant]:
+    """The head and the tail of a cut model."""
+    head, tail = cut.operators
+    return head.variants[0], tail.variants[0]
 
 
 def test_stages_in_a_row_are_the_whole_model(folder: Path) -> None:
@@ -99,13 +115,14 @@ def test_stages_in_a_row_are_the_whole_model(folder: Path) -> None:
         pictures = data["picture"]
     sha256 = hashlib.sha256((folder / "models/conv.onnx").read_bytes()).hexdigest()
     whole = Executor(folder / "models/conv.onnx", sha256, ["picture"], batch=3).run((pictures[:3],)).outputs
-    for cut in build_cuts(load_project(folder))["look"]:
-        assert cut.head.model is not None
-        assert cut.tail.model is not None
-        head = Executor(folder / cut.head.model.path, cut.head.model.sha256, ["picture"], batch=3)
-        tail = Executor(folder / cut.tail.model.path, cut.tail.model.sha256, ["look.head"], batch=3)
+    for cut in build_forms(load_project(folder))["look"]:
+        first, second = stages(cut)
+        assert first.model is not None
+        assert second.model is not None
+        head = Executor(folder / first.model.path, first.model.sha256, ["picture"], batch=3)
+        tail = Executor(folder / second.model.path, second.model.sha256, ["look.head"], batch=3)
         (sent,) = head.run((pictures[:3],)).outputs.values()
-        assert sent.nbytes == 3 * cut.head.message_bytes["look"]
+        assert sent.nbytes == 3 * first.message_bytes["look"]
         np.testing.assert_allclose(tail.run((sent,)).outputs["scores"], whole["scores"], rtol=0, atol=1e-5)
 
 
@@ -125,13 +142,13 @@ def layers_of_a_millisecond(folder: Path) -> list[str]:
 def test_plan_cuts_where_it_pays(folder: Path) -> None:
     """Pictures may not leave the edge, where the whole model does not fit: only a cut one can be served."""
     times = layers_of_a_millisecond(folder)
-    cuts = build_cuts(load_project(folder, times))
-    head = min(cut.head.service["box"][1].load_s for cut in cuts["look"])
+    cuts = build_forms(load_project(folder, times))
+    head = min(stages(cut)[0].service["box"][1].load_s for cut in cuts["look"])
     whole = 0.004
     rate = 0.8 / (0.4 * head + 0.6 * whole)  # of the box: a head fits, all of the model does not
     settings = [*times, f"sources.picture.rate={rate:.6f}/s", "limits.batch=1", "sources.picture.stays_in=[edge]"]
     project = load_project(folder, settings)
-    problem, cuts = build_problem(project), build_cuts(project)
+    problem, cuts = build_problem(project), build_forms(project)
     planned = plan_project(project)
     plan = planned.plan
     assert plan is not None
@@ -155,7 +172,7 @@ def test_plan_cuts_where_it_pays(folder: Path) -> None:
 
 def test_what_was_cut_from_another_model_is_refused(folder: Path, tmp_path: Path) -> None:
     project = load_project(folder)
-    stage = build_cuts(project)["look"][0].head.model
+    stage = stages(build_forms(project)["look"][0])[0].model
     assert stage is not None
     kept = (folder / stage.path).read_bytes()
     try:
@@ -211,13 +228,14 @@ def test_served_cut_as_whole(folder: Path) -> None:
     sha256 = hashlib.sha256((folder / "models/conv.onnx").read_bytes()).hexdigest()
     whole = Executor(folder / "models/conv.onnx", sha256, ["picture"], batch=3).run((requests["picture"],)).outputs
     project = load_project(folder, settings)
-    cut = build_cuts(project)["look"][-1]
-    problem = cut_problem(build_problem(project), {"look": cut})
+    cut = build_forms(project)["look"][-1]
+    problem = problem_in_forms(build_problem(project), {"look": cut})
+    assert problem is not None
     apart = {"look.head": ("edge",), "look": ("cloud",)}
     operators = tuple(replace(one, tiers=apart.get(one.name)) for one in problem.operators)
     plan = solve(replace(problem, operators=operators)).plan
     assert plan is not None
-    assert [one.layers for one in planned_cuts(plan)] == [cut.head.stage.last if cut.head.stage else 0]
+    assert [one.layers for one in planned_cuts(plan)] == [stage.last if (stage := stages(cut)[0].stage) else 0]
     launcher.up(folder, to_document(plan))
     try:
         with Client.of(folder) as client:

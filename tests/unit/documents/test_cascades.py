@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,14 +10,15 @@ import pytest
 from onnx import helper
 from ruamel.yaml import YAML
 
-from jellybean.documents import build_problem, load_any_project, load_project, profiles_of, with_cascade
+from jellybean.documents import build_forms, build_problem, load_any_project, load_project, profiles_of, with_cascade
 from jellybean.documents.cascades.cascade import plain_workflow
 from jellybean.documents.cascades.expansion import cascade_workflow
 from jellybean.documents.schema.cascade import Condition, parse_condition
 from jellybean.documents.writer import profiles_text
 from jellybean.errors import DocumentError
 from jellybean.quantities import InvalidValueError
-from jellybean_solver import EdgeKind
+from jellybean_solver import EdgeKind, combine_workflows
+from jellybean_solver.planning.forms import problem_in_forms
 from tests.support import tiny_models
 
 WORKFLOW = """\
@@ -263,14 +265,28 @@ def test_what_the_profiles_lack(folder: Path, old: str, new: str, message: str) 
 
 
 def test_where_there_are_no_cascades(folder: Path) -> None:
-    """Several workflows, sites that differ, and where the models' files are not: told, not left out silently."""
+    """Where the models' files are not: told, not left out silently."""
     with pytest.raises(DocumentError, match="what flows in it is read from them"):
         load_project(folder, files=False)
-    (folder / "workflows/doors").mkdir(parents=True)
-    for name in ("workflow.yaml", "profiles.yaml"):
-        (folder / name).rename(folder / "workflows/doors" / name)
-    with pytest.raises(DocumentError, match="several workflows on one fleet, and sites that differ, are planned with"):
-        load_any_project(folder)
+
+
+def test_a_form_makes_the_problem_of_the_workflow_with_the_cascade(folder: Path) -> None:
+    """In one workflow, and in one of several, whose names and accuracies it has then."""
+    project = load_project(folder)
+    ((form,),) = build_forms(project).values()
+    (own,) = project.alternatives
+    wanted = build_problem(own)
+    assert problem_in_forms(build_problem(project), {"look": form}) == wanted
+    for name in ("doors", "gates"):
+        (folder / "workflows" / name).mkdir(parents=True)
+        for file in ("workflow.yaml", "profiles.yaml"):
+            shutil.copy(folder / file, folder / "workflows" / name / file)
+    (folder / "workflow.yaml").unlink()
+    (folder / "profiles.yaml").unlink()
+    several = load_any_project(folder)
+    ((first,), (second,)) = build_forms(several).values()
+    found = problem_in_forms(build_problem(several), {first.name: first, second.name: second})
+    assert found == combine_workflows(several.name, {"doors": wanted, "gates": wanted})
 
 
 def test_profiles_are_written_and_read_again(folder: Path) -> None:

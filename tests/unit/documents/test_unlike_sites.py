@@ -242,7 +242,6 @@ def test_a_file_that_is_not_text_is_told(shops: Path) -> None:
             "slo.latency_p99: the p99 latency is soft, which sites",
         ),
         ("workflow.yaml", "slo:", "objective: rate\nslo:", "objective: the objective is rate, which sites that differ"),
-        ("workflow.yaml", "large]", "large], cuts: 2", "operators.detect.cuts: its models may be cut, which sites"),
     ],
 )
 def test_what_sites_that_differ_cannot_have_is_refused(

@@ -25,7 +25,6 @@ def test_the_candidate_that_is_nearest_to_the_target_says_why(folder: Path) -> N
     assert planned.plan is None
     assert planned.nearest_p99_s is not None
     assert "p99 latency would be" in planned.reasons[0]
-    assert planned.reasons[-1] == "that is with the cascade look both, the nearest of 1 and of the workflow without"
 
 
 @pytest.mark.nightly
@@ -48,7 +47,7 @@ def test_a_soft_p99_latency_is_weighed_with_cascades_too(folder: Path) -> None:
 def test_a_time_limit_is_for_all_candidates(folder: Path) -> None:
     planned = plan_project(load_project(folder, [*ONLY_THE_CASCADE]), time_limit_s=30.0)
     assert planned.status == "optimal"
-    assert [baseline.name for baseline in planned.baselines] == ["no cascade"]
+    assert planned.baselines[0].name == "no cascade"
 
 
 @pytest.mark.slow

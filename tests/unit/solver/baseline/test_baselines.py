@@ -10,9 +10,8 @@ from jellybean_solver import (
     NO_ASSIGNMENT,
     Baseline,
     Clock,
-    Cut,
-    Cuts,
     EndToEnd,
+    Forms,
     Link,
     OutOfTimeError,
     Problem,
@@ -21,10 +20,11 @@ from jellybean_solver import (
     SolveOptions,
     SolverError,
     baselines,
+    cut_form,
     evaluate,
     quick_solution,
     solve,
-    solve_cut,
+    solve_forms,
 )
 from tests.support.small_problems import box, gpu, operator, problem, variant
 from tests.vqa_medium import vqa_problem
@@ -159,7 +159,7 @@ def test_what_one_search_has_proven_bounds_the_greedy_plan() -> None:
     assert solution.certificate.bound == pytest.approx(best.cost.total_usd_per_h)
 
 
-def cut_case(head_s: float, tail_s: float) -> tuple[Problem, Cuts]:
+def cut_case(head_s: float, tail_s: float) -> tuple[Problem, Forms]:
     """A model that a GPU runs best, and a cut of it: the head on boxes, the tail on GPUs, each in so many seconds."""
     case = problem(
         operator("find", ["camera"], variant("net", {"box": 0.1, "gpu": 0.1})),
@@ -168,20 +168,21 @@ def cut_case(head_s: float, tail_s: float) -> tuple[Problem, Cuts]:
         links=[Link("edge", "cloud", 0.0)],
     )
     head = replace(variant("net.head", {"box": head_s, "gpu": 0.09}), message_bytes={"find": 10.0})
-    return case, {"find": (Cut(head, variant("net", {"box": 0.08, "gpu": tail_s}), ("camera",)),)}
+    tail = variant("net", {"box": 0.08, "gpu": tail_s})
+    return case, {"find": (cut_form(case.operators[0], head, tail, ("camera",)),)}
 
 
 @pytest.mark.parametrize("parts", [(0.02, 0.01), (0.05, 0.01), (0.02, 0.06)])
 def test_a_greedy_plan_of_whole_models_is_not_proven_cheaper_than_one_with_a_cut(
     parts: tuple[float, float],
 ) -> None:
-    case, cuts = cut_case(*parts)
-    best = solve_cut(case, cuts).plan
+    case, forms = cut_case(*parts)
+    best = solve_forms(case, forms).plan
     assert best is not None
     with pytest.raises(OutOfTimeError) as late:
-        solve_cut(case, cuts, SolveOptions(0.0, 0.0, lambda: 0.0))
+        solve_forms(case, forms, SolveOptions(0.0, 0.0, lambda: 0.0))
     assert late.value.bound > 0.0
-    solution = quick_solution(case, Clock(), late.value.bound, cuts=cuts)
+    solution = quick_solution(case, Clock(), late.value.bound, forms=forms)
     assert solution is not None and solution.certificate is not None
     cost = best.cost.total_usd_per_h
     assert solution.certificate.bound <= cost * (1 + 1e-9) < solution.certificate.objective

@@ -1,0 +1,268 @@
+"""The best plan over all choices of forms, chosen together with variants and places.
+
+It is the optimum of a union of problems, one for each choice. They are solved in the order of their lower bounds, each
+below the best value so far, until no bound is below that value. What a workflow costs at least does not depend on the
+forms of others, so the choices of all workflows come in this order without a list of their product.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from jellybean_solver.demand.demand import Network
+from jellybean_solver.errors import OutOfTimeError, SolverError
+from jellybean_solver.fleet.dispatch import default_gap
+from jellybean_solver.mixture.ways import TooManyWaysError
+from jellybean_solver.model.least_cost import least_usd_per_h_of_work
+from jellybean_solver.model.multi_workflow import single_workflow
+from jellybean_solver.model.plan import Certificate, Plan
+from jellybean_solver.model.problem import Objective, Problem
+from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Termination, termination_of
+from jellybean_solver.planning.admission import admitted, with_left_out
+from jellybean_solver.planning.forms import (
+    Choice,
+    Form,
+    Forms,
+    choices,
+    forms_of,
+    kinds_text,
+    number_of_choices,
+    problem_in_forms,
+)
+from jellybean_solver.planning.many_workflows import DECOMPOSED_GAP, has_many_workflows
+from jellybean_solver.planning.solve import SolveOptions, solve_with
+from jellybean_solver.planning.solver import Solution, limited
+from jellybean_solver.small.objectives import Fleet
+
+MOST_CHOICES = 512  # of one workflow: those of fewest forms. What the others cost at least is a bound of its own
+MOST_SOLVED = 512  # choices of all workflows together
+MOST_SOLVED_APART = 8  # where each is a search of many workflows one by one, which may take a minute
+TIME_PARTS = 4  # each choice gets that part of the time left, or an equal one if fewer are left
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A choice of forms with a lower bound on the value of its plans; None for all those that are not listed."""
+
+    bound: float
+    choice: Choice | None
+
+
+def solve_forms(problem: Problem, forms: Forms, options: SolveOptions = SolveOptions()) -> Solution:
+    """As `solve`, over all choices of forms; if there is no plan, the reasons are those of the problem without forms.
+
+    The bound of an OutOfTimeError holds for all choices.
+    """
+    forms = forms_of(problem, forms)
+    if not forms:
+        return solve_with(problem, options)
+    limit = limited(options.time_limit_s, options.clock)
+
+    def of_level(level: Problem) -> Solution:
+        return solve_forms(level, forms, replace(options, time_limit_s=limit.left(), explained=False, start=None))
+
+    decided = admitted(problem, of_level)
+    solution = _FormSearch(decided, forms_of(decided, forms), options, limit).run()
+    return solution if decided is problem else with_left_out(problem, solution)
+
+
+class _FormSearch:
+    """Best-first search over choices: the incumbent's cost is the budget of the next one."""
+
+    def __init__(self, problem: Problem, forms: Forms, options: SolveOptions, limit: Clock) -> None:
+        self.problem, self.forms, self.options, self.limit = problem, forms, options, limit
+        self.best: Plan | None = None
+        self.bound = math.inf  # least lower bound of the choices solved or pruned so far
+        self.tried = 0
+        self.late: SolverError | None = None  # it ended the search of one choice
+        self.is_accuracy = problem.objective is Objective.MEAN_ACCURACY
+        self.gap = max(VALUE_TOLERANCE, _gap(problem, options))
+
+    def run(self) -> Solution:
+        """The best plan with the certificate of all choices, or why there is none."""
+        self._walk()
+        if self.best is not None:
+            return self._answer(self.best)
+        if self.late is not None:
+            raise self._out_of_time(self.late)
+        whole = self._solved(self.problem, self.limit, explained=self.options.explained)
+        why = whole.infeasibility
+        if why is None:  # a plan without forms after all; it has a certificate of its own
+            return whole
+        kinds = kinds_text(self.forms)
+        ways = number_of_choices(self.forms) - 1
+        note = f"that is without a {kinds}; with one, none of {ways:,} gives a plan either"
+        why = replace(why, reasons=(*why.reasons, note), least_usd_per_h=self.bound)
+        return replace(whole, infeasibility=why, selections_tried=self.tried + whole.selections_tried)
+
+    def _walk(self) -> None:
+        """Solve choices, lowest bound first, until none can be better, or as many as may be are solved."""
+        most = MOST_SOLVED_APART if has_many_workflows(self.problem) else MOST_SOLVED
+        left = min(most, number_of_choices(self.forms))
+        for candidate in candidates(self.problem, self.forms):
+            if self._is_near(candidate.bound) or left == 0 or candidate.bound == math.inf:
+                self.bound = min(self.bound, candidate.bound)
+                return  # the bounds of those that follow are not lower
+            left -= 1
+            changed = None if candidate.choice is None else problem_in_forms(self.problem, candidate.choice)
+            if candidate.choice is None or changed is not None:
+                solved = candidate.bound if changed is None else self._try(changed, candidate.bound, left)
+                self.bound = min(self.bound, max(candidate.bound, solved))
+
+    def _is_near(self, bound: float) -> bool:
+        return self.best is not None and bound >= self.value - self.gap * abs(self.value)
+
+    @property
+    def value(self) -> float:
+        """What is minimised: USD per hour with penalties and worths, or what the accuracy lacks of 100 %."""
+        return math.inf if self.best is None else self._value(self.best.certificate.objective)
+
+    def _value(self, objective: float) -> float:
+        """The value of an objective; and the objective of a value."""
+        return 100.0 - objective if self.is_accuracy else objective
+
+    def _try(self, changed: Problem, least: float, left: int) -> float:
+        """Solve a choice below the incumbent's cost; returns its lower bound. `left`: choices that follow."""
+        slo, budget = self.problem.slo, self.problem.slo.budget_usd_per_h
+        if self.best is not None and not self.is_accuracy:
+            changed = replace(changed, slo=replace(slo, budget_usd_per_h=min(self.value, budget or math.inf)))
+        try:
+            found = self._solved(changed, self.limit.share(1.0 / min(left + 1, TIME_PARTS)))
+        except (OutOfTimeError, TooManyWaysError) as error:
+            self.late = error
+            return error.bound if isinstance(error, OutOfTimeError) else least
+        self.tried += found.selections_tried
+        if found.plan is None:
+            return self._least_of_refused(changed, found)
+        if self.best is None or self._is_better(found.plan, self.best):
+            self.best = replace(found.plan, slo=slo)
+        return self._value(found.plan.certificate.bound)
+
+    def _is_better(self, plan: Plan, best: Plan) -> bool:
+        value, other = (self._value(one.certificate.objective) for one in (plan, best))
+        if abs(value - other) <= VALUE_TOLERANCE * max(1.0, abs(other)):
+            return self.is_accuracy and plan.cost.total_usd_per_h < best.cost.total_usd_per_h
+        return value < other
+
+    def _least_of_refused(self, changed: Problem, found: Solution) -> float:
+        """Lower bound on the value of a choice without a plan; inf if no plan of it can be feasible."""
+        refused, budget = found.infeasibility, changed.slo.budget_usd_per_h
+        if self.is_accuracy:
+            return 0.0 if refused is not None and refused.least_usd_per_h < math.inf else math.inf
+        if refused is None or not refused.breaches or found.certificate is None:
+            return refused.least_usd_per_h if refused is not None else math.inf
+        bound = found.certificate.bound
+        return bound if budget is None or bound <= budget else math.inf
+
+    def _solved(self, problem: Problem, limit: Clock, *, explained: bool = False) -> Solution:
+        return solve_with(problem, replace(self.options, time_limit_s=limit.left(), explained=explained, start=None))
+
+    def _answer(self, plan: Plan) -> Solution:
+        """The best plan, with the certificate of all choices."""
+        before, bound = plan.certificate, min(self.value, self.bound)
+        late = isinstance(self.late, OutOfTimeError) or before.termination == Termination.TIME_LIMIT
+        if self.is_accuracy:
+            ended = Termination.TIME_LIMIT if late else Termination.GAP
+            proof = Certificate.of_accuracy(before.objective, max(before.objective, self._value(bound)), ended)
+        else:
+            proof = Certificate.of(self.value, bound, termination_of(self.value, bound, out_of_time=late))
+        certificate = replace(
+            before, objective=proof.objective, bound=proof.bound, gap=proof.gap, termination=proof.termination
+        )
+        best = replace(plan, certificate=certificate)
+        return Solution(certificate.termination, best, None, self.tried, certificate)
+
+    def _out_of_time(self, error: SolverError) -> SolverError:
+        """The error of a search that found no plan, with a bound on all choices."""
+        if not isinstance(error, OutOfTimeError):
+            return error
+        return OutOfTimeError(str(error), self.bound if math.isfinite(self.bound) else 0.0)
+
+
+def _gap(problem: Problem, options: SolveOptions) -> float:
+    """The relative gap at which the search of choices ends: that of the problem's own search."""
+    if options.gap is not None:
+        return options.gap
+    return DECOMPOSED_GAP if has_many_workflows(problem) else default_gap(Network(problem))
+
+
+def candidates(problem: Problem, forms: Forms) -> Iterator[Candidate]:
+    """The choices of forms of all workflows, lowest bound first."""
+    by_workflow = [
+        _of_workflow(_reached(single, own), own, worth)
+        for single, worth in _single_workflows(problem)
+        for own in [forms_of(single, forms)]
+    ]
+    start = (0,) * len(by_workflow)
+    waiting, known = [(_sum(by_workflow, start), start)], {start}
+    while waiting:
+        bound, at = heapq.heappop(waiting)
+        chosen = [listed[index].choice for listed, index in zip(by_workflow, at, strict=True)]
+        known_ones = [one for one in chosen if one is not None]
+        together = {name: form for one in known_ones for name, form in one.items()}
+        yield Candidate(bound, together if len(known_ones) == len(chosen) else None)
+        for number, listed in enumerate(by_workflow):
+            following = (*at[:number], at[number] + 1, *at[number + 1 :])
+            if following[number] < len(listed) and following not in known:
+                known.add(following)
+                heapq.heappush(waiting, (_sum(by_workflow, following), following))
+
+
+def _sum(by_workflow: Sequence[Sequence[Candidate]], at: Sequence[int]) -> float:
+    return sum(listed[index].bound for listed, index in zip(by_workflow, at, strict=True))
+
+
+def _single_workflows(problem: Problem) -> Iterator[tuple[Problem, float]]:
+    """The problem of each workflow, and what it counts at most, as it may be left out at its worth."""
+    if not problem.workflows:
+        yield problem, math.inf
+    for workflow in problem.workflows:
+        worth = workflow.worth_usd_per_h
+        yield single_workflow(problem, workflow), math.inf if worth is None else worth
+
+
+def _reached(problem: Problem, forms: Forms) -> Problem:
+    """The problem with the pools that it can use: those of other sites that differ may be a thousand."""
+    operators = (*problem.operators, *(part for own in forms.values() for form in own for part in form.operators))
+    used = {pool for operator in operators for variant in operator.variants for pool in variant.service}
+    return replace(problem, pools=tuple(pool for pool in problem.pools if pool.name in used))
+
+
+def _of_workflow(problem: Problem, forms: Forms, worth: float) -> Sequence[Candidate]:
+    """The choices of one workflow with their bounds, lowest first, and one entry for those beyond `MOST_CHOICES`."""
+    found = [
+        Candidate(min(worth, least_value(changed)), choice)
+        for choice in choices(forms, MOST_CHOICES)
+        if (changed := problem_in_forms(problem, choice)) is not None
+    ]
+    if number_of_choices(forms) > MOST_CHOICES:
+        found.append(Candidate(min(worth, _least_of_any(problem, forms.values())), None))
+    return sorted(found, key=lambda one: one.bound)
+
+
+def _least_of_any(problem: Problem, forms: Iterable[Sequence[Form]]) -> float:
+    """Lower bound on the value of plans of any choice: each operator's work in the form in which it costs least."""
+    if problem.objective is Objective.MEAN_ACCURACY:
+        return 0.0
+    base = least_usd_per_h_of_work(problem)
+    saved = 0.0
+    for own in forms:
+        changed = (problem_in_forms(problem, {form.name: form}) for form in own)
+        least = min((least_usd_per_h_of_work(one) for one in changed if one is not None), default=base)
+        saved += max(0.0, base - least)
+    return max(0.0, base - saved)
+
+
+def least_value(problem: Problem) -> float:
+    """Lower bound on the value of the plans of a problem of one workflow, without solving it; inf if it has none.
+
+    The value is the cost in USD per hour, or what the accuracy lacks of 100 % where that is maximised.
+    """
+    cost = Fleet(Network(problem)).cost_bound({})
+    if problem.objective is not Objective.MEAN_ACCURACY or cost == math.inf:
+        return cost
+    most = problem.accuracy.upper_bound({})
+    return 0.0 if most is None else max(0.0, 100.0 - most)
