@@ -43,7 +43,7 @@ _LONG_FORMS: Mapping[DocPath, tuple[str, ...]] = {  # path -> keys beside it
 }
 _OPTIONAL_LISTS = {("links",)}
 _OPTIONAL_MAPS = {
-    *(("slo",), ("admission",), ("limits",), ("migration",), ("machine",), ("sites",)),
+    *(("slo",), ("slo", "margin"), ("admission",), ("limits",), ("migration",), ("machine",), ("sites",)),
     *(("lr_schedule",), ("checkpoint",), ("export",)),  # maps in training.yaml
 }
 

@@ -295,6 +295,7 @@ class _RequirementLocator:
             RequirementKind.ACCURACY: lambda: [self._accuracy(_document(*subjects))],
             RequirementKind.MEAN_ACCURACY: lambda: [self._mean_accuracy(_document(*subjects))],
             RequirementKind.SURVIVE: lambda: [("workflow", "slo", "survive")],
+            RequirementKind.MARGIN: lambda: [self._margin()],
             RequirementKind.BUDGET: lambda: [self._budget()],
             RequirementKind.LATENCY_P99: lambda: [(_document(*subjects), "slo", "latency_p99")],
             RequirementKind.RATE: lambda: [
@@ -317,6 +318,13 @@ class _RequirementLocator:
     def _mean_accuracy(self, document: str) -> tuple[Any, ...]:
         mean = (document, "slo", "accuracy", "mean")
         return mean if self.locations.locate(*mean).written is not None else (document, "slo", "mean_accuracy")
+
+    def _margin(self) -> tuple[Any, ...]:
+        """Where the margin is stated: of several workflows, in the first that has one."""
+        if isinstance(self.project, Project):
+            return ("workflow", "slo", "margin")
+        stated = (name for name, one in self.project.workflows.items() if one.workflow.slo.margin.text)
+        return (next(stated, "workflow"), "slo", "margin")
 
     def _sharing(self, pool: str) -> tuple[Any, ...]:
         own = self.project.infrastructure.workers[pool].sharing is not None

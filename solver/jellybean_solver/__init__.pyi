@@ -95,6 +95,8 @@ from .model.loss import Loss as Loss
 from .model.loss import judged_losses as judged_losses
 from .model.loss import losses as losses
 from .model.loss import plan_after as plan_after
+from .model.margin import margin_of_plan as margin_of_plan
+from .model.margin import stressed as stressed
 from .model.missing_links import missing_link_text as missing_link_text
 from .model.missing_links import missing_links as missing_links
 from .model.model_ref import ModelFile as ModelFile
@@ -156,6 +158,7 @@ from .model.streams import request_streams as request_streams
 from .model.streams import served_streams as served_streams
 from .model.streams import visits_per_request as visits_per_request
 from .model.targets import LossKind as LossKind
+from .model.targets import Margin as Margin
 from .model.targets import Slo as Slo
 from .outcome import ACCURACY_TOLERANCE as ACCURACY_TOLERANCE
 from .outcome import COST_TOLERANCE as COST_TOLERANCE

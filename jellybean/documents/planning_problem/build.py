@@ -139,6 +139,7 @@ def of_one_workflow(project: Project) -> Problem:
             workflow.slo.penalty_usd_per_h,
             workflow.slo.soft_latency_p99_s,
             workflow.slo.latency_penalty_usd_per_h_per_s,
+            workflow.slo.margin,
         ),
         utilisation=utilisation_of(workflow, infrastructure),
         hop_s=project.profiles.hop_s or 0.0,

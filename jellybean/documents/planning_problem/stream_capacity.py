@@ -15,9 +15,10 @@ from jellybean_solver import Variant, plain_text, whole_stream_times
 
 
 def utilisation_of(workflow: WorkflowDocument, infrastructure: InfrastructureDocument) -> float:
-    """The highest planned utilisation of a workflow's workers."""
+    """The highest planned utilisation of a workflow's workers, so that its margin of times and rates is left."""
     stated = (workflow.slo.latency_p99_s, workflow.slo.soft_latency_p99_s)
-    return infrastructure.limits.highest_utilisation(in_time=any(target_s is not None for target_s in stated))
+    highest = infrastructure.limits.highest_utilisation(in_time=any(target_s is not None for target_s in stated))
+    return highest / workflow.slo.margin.work
 
 
 def with_whole_streams(

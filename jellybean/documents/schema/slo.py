@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
 from jellybean.documents.schema.fields import AuditShare, DocumentModel, Duration, Percent, PriceOfTime, PricePerHour
-from jellybean.quantities import InvalidValueError, describe_value, quoted
-from jellybean_solver import LossKind
+from jellybean.quantities import InvalidValueError, decimal_number, describe_value, parse_fraction, quoted
+from jellybean_solver import LossKind, Margin
 
 
 def _expand_accuracy(value: Any) -> Any:
@@ -37,6 +37,52 @@ def _with_soft_mean(value: dict[str, Any]) -> dict[str, Any]:
             "write accuracy: {mean: 90, penalty: 0.2 USD/h}",
         )
     return value
+
+
+_MARGIN = "write margin: {times: 20 %, rates: 1.5x}"
+
+
+def _expand_margin(value: Any) -> Any:
+    """Take `margin: {lose: 1 worker}` as what is survived; the rest of the margin stays."""
+    margin = value.get("margin") if isinstance(value, dict) else None
+    if not isinstance(margin, dict) or "lose" not in margin:
+        return value
+    if "survive" in value:
+        raise InvalidValueError("what may be lost is stated twice", "keep survive, or margin.lose", keys=("margin",))
+    rest = {key: item for key, item in margin.items() if key != "lose"}
+    return {**value, "margin": rest, "survive": margin["lose"]}
+
+
+def _excess(value: object) -> float:
+    """What `20 %`, `0.2` or `1.2x` is more than stated: 0.2."""
+    if isinstance(value, str) and value.strip().endswith("x"):
+        try:
+            found = decimal_number(value.strip()[:-1]) - 1.0
+        except ValueError as error:
+            raise InvalidValueError(f"{describe_value(value)} is no factor", _MARGIN) from error
+    elif isinstance(value, int | float) and not isinstance(value, bool) and value > 1:
+        raise InvalidValueError(f"{value:g} may be a factor or a share", f"write {value:g}x, or {100 * value:g} %")
+    else:
+        found = parse_fraction(value)
+    if not 0.0 <= found <= MOST_EXCESS:
+        raise InvalidValueError(f"{describe_value(value)} is no margin", _MARGIN)
+    return found
+
+
+MOST_EXCESS = 100.0  # a hundred times more than stated
+Excess = Annotated[
+    float,
+    BeforeValidator(_excess),
+    PlainSerializer(lambda value: f"{1.0 + value:g}x", when_used="json"),
+    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}]}),
+]
+
+
+class MarginSpec(DocumentModel):
+    """By how much times and rates may be higher than stated while all targets hold."""
+
+    times: Excess = Field(default=0.0, description="Service times of all operators: 20 %, or 1.2x.")
+    rates: Excess = Field(default=0.0, description="Rates of all sources: 50 %, or 1.5x.")
 
 
 _SOFT_LATENCY = "write latency_p99: {target: 300 ms, penalty: 0.02 USD/h per 10 ms}"
@@ -140,10 +186,22 @@ class SloSpec(DocumentModel):
         "served is estimated without labels: 1 %. None by default.",
     )
 
+    stated_margin: MarginSpec = Field(
+        default=MarginSpec(),
+        alias="margin",
+        description="All targets hold even if times and rates are so much higher: {times: 20 %, rates: 1.5x}; lose: 1 "
+        "worker is another word for survive.",
+    )
+
+    @property
+    def margin(self) -> Margin:
+        """The margin as the solver knows it."""
+        return Margin(self.stated_margin.times, self.stated_margin.rates)
+
     @model_validator(mode="before")
     @classmethod
     def _expand(cls, value: Any) -> Any:
-        return _expand_accuracy(_expand_latency(value))
+        return _expand_accuracy(_expand_latency(_expand_margin(value)))
 
     @model_validator(mode="after")
     def _check_soft_latency(self) -> SloSpec:

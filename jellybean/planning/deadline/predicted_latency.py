@@ -34,7 +34,9 @@ from jellybean_solver import (
     SimulationResult,
     Slo,
     json_values,
+    margin_of_plan,
     p99_by_workflow,
+    stressed,
     work_limit,
 )
 
@@ -296,24 +298,26 @@ def latency_breach(plan: Plan) -> Judged | None:
     quick = quick_judgement(plan, far=math.inf, whole=True)
     if quick is None or quick.kept:
         return None
-    judged = judged_latency(plan)
-    return None if judged is None or judged.kept else judged
+    judged = replace(quick, p99=predicted_p99(stressed(plan)))
+    return None if judged.kept else judged
 
 
 def quick_judgement(plan: Plan, *, far: float = QUICK_FAR, most: int = SEEDS, whole: bool = False) -> Judged | None:
     """Compare p99 latencies with their targets by few simulations; None without a target.
 
-    Simulations stop once a majority meets the targets or misses one, if the first p99 is below a target by the factor
-    `FAR`, or above it by `far`. `most`: most simulations. Unless they are to be `whole`, each ends once it is certain
-    to miss a target; the p99 stated then is that of the requests so far.
+    Times and rates are those of the plan with its margin. Simulations stop once a majority meets the targets or misses
+    one, if the first p99 is below a target by the factor `FAR`, or above it by `far`. `most`: most simulations. Unless
+    they are to be `whole`, each ends once it is certain to miss a target; the p99 stated then is that of the requests
+    so far.
     """
     targets_s = latency_targets(plan)
     if not targets_s:
         return None
-    seeds = seeds_of(plan, most=most)
+    within = stressed(plan)
+    seeds = seeds_of(within, most=most)
     samples: list[_Figures] = []
     partial = 0
-    for sample, is_whole in _one_by_one(plan, seeds, None if whole else targets_s):
+    for sample, is_whole in _one_by_one(within, seeds, None if whole else targets_s):
         samples.append(sample)
         partial += not is_whole
         p99s = {name: [sample[name].latency_p99_s for sample in samples] for name in targets_s}
@@ -322,8 +326,8 @@ def quick_judgement(plan: Plan, *, far: float = QUICK_FAR, most: int = SEEDS, wh
         clearly = math.inf if partial else far
         if any(_is_missed(p99s[name], target_s, len(seeds), clearly) for name, target_s in targets_s.items()):
             break
-    complete = not partial and len(samples) == len(seeds_of(plan))
-    predicted = _predicted(samples or [_estimated(plan)], complete=complete)
+    complete = not partial and len(samples) == len(seeds_of(within))
+    predicted = _predicted(samples or [_estimated(within)], complete=complete)
     return Judged(plan, {name: predicted[name] for name in targets_s}, targets_s)
 
 
@@ -348,7 +352,7 @@ def _is_missed(p99_s: Sequence[float], target_s: float, seeds: int, far: float) 
 
 def _breach_text(judged: Judged) -> str:
     """The missed target with the largest excess, as text; "about" if its p99 is not of all simulations."""
-    plan, targets_s = judged.plan, judged.targets_s
+    plan, targets_s, margin = stressed(judged.plan), judged.targets_s, margin_of_plan(judged.plan).text
     worst = max(targets_s, key=lambda name: judged.p99[name].p99_s / targets_s[name])
     p99 = judged.p99[worst]
     prefix = f"{worst}: " if worst else ""
@@ -359,8 +363,9 @@ def _breach_text(judged: Judged) -> str:
         made = "in closed form, as there was no time for a simulation"
     unloaded_s = unloaded_latency_s(plan, workflow=worst)  # nan if there is no time for that
     unloaded = f"mean latency over all routes with zero queueing delay {formats.duration(unloaded_s)}; "
+    within = f" with {margin}" if margin else ""
     return (
-        f"{prefix}p99 latency would be {stated}, above the SLO of {formats.duration(targets_s[worst])} "
+        f"{prefix}p99 latency{within} would be {stated}, above the SLO of {formats.duration(targets_s[worst])} "
         f"({made}; {unloaded if math.isfinite(unloaded_s) else ''}{_busiest(plan)})"
     )
 

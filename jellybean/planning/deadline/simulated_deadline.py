@@ -39,6 +39,7 @@ from jellybean_solver import (
     least_latency_s,
     limited_to,
     limited_work,
+    stressed,
 )
 
 # Of the time that is left: for the simulations of the cheapest plan, and for the search of another. What remains is for
@@ -116,7 +117,7 @@ def _in_time(
         if simulated.plan is not None:
             # What mixes may be far too late, and takes seconds to simulate: its p99 is told by what was simulated.
             again = judged_so_far if problem.is_for_ways else judge_plan
-            late = again(solution.plan) or quick
+            late = again(stressed(solution.plan)) or quick
             return InTime(simulated, judged=judge_plan(simulated.plan), cheapest=(solution.plan, late))
         refused = simulated.infeasibility
         reasons = refused.reasons if refused is not None else ()
@@ -132,9 +133,10 @@ def _in_time(
     search = NearestLatency(problem, forms, solution.plan, judge, gap, clock.share(SEARCH_PART).left(), second_half)
     found = search.run()
     if found.targeted is problem:
-        late, meeting = judged_latency(solution.plan) or quick, _certified(problem, solution, found)
+        late, meeting = judged_latency(stressed(solution.plan)) or quick, _certified(problem, solution, found)
         return InTime(meeting, judged=judged_latency(found.plan), cheapest=(solution.plan, late))
-    refusals = (_lateness(judged_so_far(solution.plan) or quick), *reasons, _named(problem, forms, judge, found))
+    late = judged_so_far(stressed(solution.plan)) or quick
+    refusals = (_lateness(late), *reasons, _named(problem, forms, judge, found))
     return InTime(solution, refusals, latency_targets(found.plan).get(""), found.plan, quick)
 
 

@@ -198,6 +198,7 @@ TITLES = {
     RequirementKind.ACCURACY: "accuracy",
     RequirementKind.MEAN_ACCURACY: "mean accuracy",
     RequirementKind.SURVIVE: "losses",
+    RequirementKind.MARGIN: "margin",
     RequirementKind.RATE: "rate",
     RequirementKind.BUDGET: "budget",
     RequirementKind.LATENCY_P99: "p99 latency",

@@ -71,6 +71,8 @@ def title_of(explained: Explained, requirement: Requirement) -> Text:
 
 def written(location: Location, requirement: Requirement) -> str:
     """One place of a requirement as path and value, for example `slo.accuracy: 56`."""
+    if requirement.kind is RequirementKind.MARGIN:
+        return f"{location.path}: {requirement.words.removeprefix('the margin of ')}"
     losses = [f"1 {kind}" for kind in requirement.subjects]
     own = ", ".join(losses) if requirement.kind is RequirementKind.SURVIVE else "exclusive"
     default = amount(requirement.kind, requirement.value) or own

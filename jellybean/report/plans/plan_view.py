@@ -18,6 +18,7 @@ from jellybean.planning.cascades import cascade_lines
 from jellybean.planning.deadline.predicted_latency import Judged
 from jellybean.planning.deadline.soft_targets import planned_late_p99_s, planned_latency_penalty
 from jellybean.planning.mixing import selection_lines, spread_lines
+from jellybean.planning.simulation import load_by_link
 from jellybean.report.plans.audit_view import audit_lines
 from jellybean.report.plans.workflows_summary import (
     MOST_NAMED,
@@ -40,6 +41,7 @@ from jellybean_solver import (
     distinct_usd,
     head_name,
     losses,
+    margin_of_plan,
     p99_by_workflow,
     planned_cuts,
     unqueued_and_hops_s,
@@ -47,6 +49,7 @@ from jellybean_solver import (
 
 MAX_RANGES = 3
 MOSTLY_HOPS = 0.5  # share of a request's time above which hops are said to decide its latency
+LEAST_ROOM = 0.01  # share of the rates: room below it is not told
 SAME_COST = 0.001  # relative difference below which two costs are said to be the same
 
 
@@ -71,6 +74,7 @@ def plan_text(
     parts += [Padding(Text(line), (0, 0, 0, 2), expand=False) for line in main]
     parts_of_models = (*cascade_lines(plan), *cut_lines(plan))
     notes = (
+        *margin_lines(plan),
         *survival_lines(plan),
         *selection_lines(plan),
         *spread_lines(plan),
@@ -137,6 +141,34 @@ def hop_lines(plan: Plan) -> tuple[str, ...]:
         f"on the most used route with zero queueing delay: hop, {formats.duration(plan.hop_s)} each, decides its "
         "latency",
     )
+
+
+def margin_lines(plan: Plan) -> tuple[str, ...]:
+    """One line: by how much times or rates may be higher until a worker or link is full, and the margin of targets.
+
+    None where there is no room and no margin.
+    """
+    margin = margin_of_plan(plan)
+    cap = plan.utilisation * margin.work
+    busiest = max(plan.workers, key=lambda worker: worker.load, default=None)
+    if busiest is None or busiest.load <= 0:
+        return ()
+    times = cap / busiest.load
+    links = load_by_link(plan)
+    fullest = max(links, key=links.__getitem__, default=None)
+    rates, where = times, busiest.name
+    if fullest is not None and links[fullest] * times > 1.0:
+        rates, where = 1.0 / links[fullest], " -> ".join(fullest)
+    stated = f"; all targets hold with {margin.text}" if margin.text else ""
+    if rates < 1.0 + LEAST_ROOM and not stated:
+        return ()
+    longer = f"times up to {_more(times)} ({busiest.name} is then busy {cap:g} of the time)"
+    return (f"workers and links suffice for rates up to {_more(rates)} ({where}), or {longer}{stated}",)
+
+
+def _more(factor: float) -> str:
+    """How much more a factor is: `+25 %`."""
+    return f"+{max(0.0, 100.0 * (factor - 1.0)):.3g} %"
 
 
 def survival_lines(plan: Plan) -> tuple[str, ...]:

@@ -153,7 +153,8 @@ def _without(problem: Problem, plan: Plan, evaluation: Evaluation) -> Problem:
         if limit is None:
             return link
         tiers = link.upstream_tier, link.downstream_tier
-        rest = limit - carried.get(tiers, 0.0) / problem.sites.get(tiers[0], 1)
+        margin = limit / (problem.usable_bytes_per_s(link) or limit)
+        rest = limit - margin * carried.get(tiers, 0.0) / problem.sites.get(tiers[0], 1)
         return replace(link, bandwidth_bytes_per_s=max(rest, 1e-9 * limit))  # a full link keeps a negligible bandwidth
 
     pools = tuple(replace(pool, count=pool.count - used[pool.name]) for pool in problem.pools)

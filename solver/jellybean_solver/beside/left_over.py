@@ -94,7 +94,8 @@ def _links(problem: Problem, links: Iterable[Link], carried: Mapping[tuple[str, 
     """The links with the bandwidth that is left; none where nothing is."""
     for link in links:
         ends, limit = (link.upstream_tier, link.downstream_tier), link.bandwidth_bytes_per_s
-        left = None if limit is None else limit - carried.get(ends, 0.0) / problem.sites.get(ends[0], 1)
+        used = carried.get(ends, 0.0) / problem.sites.get(ends[0], 1)
+        left = None if limit is None else limit - used * limit / (problem.usable_bytes_per_s(link) or limit)
         if limit is None or left is None or left > LEAST_BANDWIDTH * limit:
             yield replace(link, bandwidth_bytes_per_s=left)
 

@@ -22,6 +22,7 @@ from typing import Protocol
 from jellybean_solver.deadline.restriction import Restriction, without_margin
 from jellybean_solver.deadline.settings import DEFAULT_SETTINGS, DeadlineSettings
 from jellybean_solver.latency.estimate import latency
+from jellybean_solver.model.margin import stressed
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import VALUE_TOLERANCE, Clock
@@ -184,7 +185,7 @@ class DeadlineSearch:
 
     def _slowness(self, plan: Plan) -> float:
         """p99 latency as a multiple of the target: simulated if the plan may become the incumbent, else estimated."""
-        estimate = latency(plan)
+        estimate = latency(stressed(plan))
         slowness = estimate.slowest_s / self.deadline.p99_s
         if estimate.meets(self.deadline.p99_s):
             slowness = min(1.0, slowness)

@@ -95,10 +95,9 @@ class Network:
         self._leasts: dict[tuple[str, int], Mapping[str, float]] = {}
         self._settled: dict[tuple[str | None, ...], Network] = {}
         self.bandwidth: Mapping[Tiers, float] = {
-            (link.upstream_tier, link.downstream_tier): link.bandwidth_bytes_per_s
-            * problem.sites.get(link.upstream_tier, 1)
+            (link.upstream_tier, link.downstream_tier): usable * problem.sites.get(link.upstream_tier, 1)
             for link in problem.links
-            if link.bandwidth_bytes_per_s is not None
+            if (usable := problem.usable_bytes_per_s(link)) is not None
         }
 
     @cached_property

@@ -28,6 +28,7 @@ from jellybean_solver.explanation.relaxations import (
 from jellybean_solver.explanation.resolver import Resolve, Resolver
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.flows import link_uses
+from jellybean_solver.model.margin import largest_margin
 from jellybean_solver.model.plan import Plan, PlannedWorker
 from jellybean_solver.model.plan_document import json_values
 from jellybean_solver.model.problem import Problem
@@ -324,7 +325,9 @@ def usage(problem: Problem, plan: Plan, requirement: Requirement, resolver: Reso
         RequirementKind.RATE: lambda: requirement.value,
         RequirementKind.BUDGET: lambda: plan.cost.total_usd_per_h,
         RequirementKind.LATENCY_P99: lambda: resolver.p99_s(plan, "".join(subjects), thorough=True),
-        RequirementKind.UTILISATION: lambda: max(evaluate(problem, plan).loads.values(), default=0.0),
+        RequirementKind.UTILISATION: lambda: (
+            max(evaluate(problem, plan).loads.values(), default=0.0) * largest_margin(problem.targets).work
+        ),
         RequirementKind.BANDWIDTH: lambda: sum(
             use.bytes_per_s / use.sites
             for use in link_uses(plan)
@@ -338,7 +341,7 @@ def usage(problem: Problem, plan: Plan, requirement: Requirement, resolver: Reso
         ),
         RequirementKind.COUNT: lambda: float(sum(worker.pool in subjects for worker in plan.workers)),
     }
-    return uses.get(requirement.kind, lambda: None)()  # sharing, residency and losses have no value
+    return uses.get(requirement.kind, lambda: None)()  # sharing, residency, losses and margins have no value
 
 
 def _held_bytes(plan: Plan, worker: PlannedWorker, *, on_device: bool) -> float:

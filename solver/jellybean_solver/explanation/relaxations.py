@@ -13,8 +13,10 @@ from typing import Any
 
 from jellybean_solver.figures import plain_text, rate_text, size_text
 from jellybean_solver.model.audit import is_of_audit
+from jellybean_solver.model.margin import largest_margin
 from jellybean_solver.model.multi_workflow import with_targets
 from jellybean_solver.model.problem import Operator, Pool, Problem, Sharing, request_s
+from jellybean_solver.model.targets import NO_MARGIN
 from jellybean_solver.model.variant_ratios import plain
 from jellybean_solver.planning.infeasibility import scaled
 
@@ -30,6 +32,7 @@ class RequirementKind(StrEnum):
     BUDGET = "budget"  # USD per hour, at most
     LATENCY_P99 = "latency_p99"  # seconds, at most
     SURVIVE = "survive"  # no value; what may be lost, one at a time
+    MARGIN = "margin"  # no value; times and rates may be higher than stated
     UTILISATION = "utilisation"  # busy share of a worker, at most
     SHARING = "sharing"  # no value; an exclusive pool must not be shared
     BANDWIDTH = "bandwidth"  # bytes per second of a link, at most
@@ -46,7 +49,7 @@ class Requirement:
     `subjects`: names of what it applies to: a pool, a link's two tiers, sources, exclusive pools, an operator, or an
     edge's two ends, or the kind of a loss; for accuracy and latency the workflow if there are several, else empty.
 
-    `value` is in the kind's unit; None for sharing, residency and losses, which are either kept or dropped.
+    `value` is in the kind's unit; None for sharing, residency, losses and margins, which are either kept or dropped.
     """
 
     kind: RequirementKind
@@ -100,9 +103,11 @@ def _of_all_workflows(problem: Problem) -> Iterator[Requirement]:
     budget = problem.slo.budget_usd_per_h
     if budget is not None:
         yield Requirement(RequirementKind.BUDGET, (), budget, f"the budget of {plain_text(budget)} USD/h")
-    if problem.utilisation < 1.0:
-        words = f"the utilisation cap of {problem.utilisation:g}"
-        yield Requirement(RequirementKind.UTILISATION, (), problem.utilisation, words)
+    margin = largest_margin(problem.targets)
+    if margin != NO_MARGIN:
+        yield Requirement(RequirementKind.MARGIN, (), None, f"the margin of {margin.text}")
+    if (cap := problem.utilisation * margin.work) < 1.0:
+        yield Requirement(RequirementKind.UTILISATION, (), cap, f"the utilisation cap of {cap:g}")
 
 
 def _of_links(problem: Problem) -> Iterator[Requirement]:
@@ -202,6 +207,18 @@ def _unspared(problem: Problem, subjects: tuple[str, ...], value: float) -> Prob
     return replace(problem, slo=replace(problem.slo, survives=survives))
 
 
+def _busier(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
+    return replace(problem, utilisation=value / largest_margin(problem.targets).work)
+
+
+def _without_margin(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
+    work = largest_margin(problem.targets).work
+    for workflow in problem.workflows:
+        problem = with_targets(problem, workflow.name, margin=NO_MARGIN)
+    slo = replace(problem.slo, margin=NO_MARGIN)
+    return replace(problem, slo=slo, utilisation=problem.utilisation * work)
+
+
 def _anywhere(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
     def freed(operator: Operator) -> Operator:
         if subjects == (operator.name,):
@@ -225,7 +242,8 @@ _CHANGES: dict[RequirementKind, Callable[[Problem, tuple[str, ...], float], Prob
     RequirementKind.RATE: lambda problem, subjects, value: scaled(problem, value, subjects),
     RequirementKind.BUDGET: _slo("budget_usd_per_h"),
     RequirementKind.LATENCY_P99: _slo("latency_p99_s"),
-    RequirementKind.UTILISATION: lambda problem, subjects, value: replace(problem, utilisation=value),
+    RequirementKind.MARGIN: _without_margin,
+    RequirementKind.UTILISATION: _busier,
     RequirementKind.SHARING: _pool(lambda pool, value: replace(pool, sharing=Sharing.SHARED)),
     RequirementKind.BANDWIDTH: _link,
     RequirementKind.MEMORY: _pool(

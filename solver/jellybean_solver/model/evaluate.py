@@ -348,7 +348,7 @@ class _Scorer:
     def over_bandwidth(self) -> Iterator[str]:
         for tiers, carries in carried_bytes_per_s(self.crossings).items():
             link = self.problem.link_by_tiers.get(tiers)
-            limit = link.bandwidth_bytes_per_s if link is not None else None
+            limit = self.problem.usable_bytes_per_s(link) if link is not None else None
             sites = self.problem.sites.get(tiers[0], 1)
             one = carries / sites
             if limit is not None and one > limit * (1 + LIMIT_TOLERANCE):

@@ -54,7 +54,7 @@ class RouteLoads:
             pair = tiers[0], tiers[1]
             if pair in self.links:
                 link = problem.link_by_tiers[pair]
-                most = (link.bandwidth_bytes_per_s or 0.0) * problem.sites.get(pair[0], 1)
+                most = (problem.usable_bytes_per_s(link) or 0.0) * problem.sites.get(pair[0], 1)
                 per_s = problem.edge_rate_per_s(edge) * problem.message_bytes(edge, selection)
                 self.sent[self.links[pair], number] += per_s / most
         value = problem.accuracy.value(selection)

@@ -288,6 +288,12 @@ class Problem:
         means = any(slo.mean_accuracy is not None for slo in self.targets)
         return means or self.objective is Objective.MEAN_ACCURACY
 
+    def usable_bytes_per_s(self, link: Link) -> float | None:
+        """What of a link's bandwidth a plan may fill, in each site: less where rates have a margin; None: all."""
+        if link.bandwidth_bytes_per_s is None:
+            return None
+        return link.bandwidth_bytes_per_s / (1.0 + max(slo.margin.rates for slo in self.targets))
+
     @property
     def targets(self) -> tuple[Slo, ...]:
         """The targets of each workflow; those of the budget are in `slo`."""

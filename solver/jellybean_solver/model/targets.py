@@ -21,6 +21,31 @@ class LossKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Margin:
+    """By how much figures may be wrong while all targets hold: 0.2 is 20 % more than stated.
+
+    `times`: service times of all operators; `rates`: of all sources. Both at once, at any worker and link.
+    """
+
+    times: float = 0.0
+    rates: float = 0.0
+
+    @property
+    def work(self) -> float:
+        """Factor on the time that workers are busy."""
+        return (1.0 + self.times) * (1.0 + self.rates)
+
+    @property
+    def text(self) -> str:
+        """`times +20 % and rates +50 %`."""
+        stated = (("times", self.times), ("rates", self.rates))
+        return " and ".join(f"{name} +{100.0 * share:g} %" for name, share in stated if share)
+
+
+NO_MARGIN = Margin()
+
+
+@dataclass(frozen=True, slots=True)
 class Slo:
     """Targets; None: no target.
 
@@ -28,7 +53,8 @@ class Slo:
     variants (mixture/). `survives`: what may be lost, one at a time, while everything else holds (loss.py).
     `penalty_usd_per_h`: the mean accuracy is soft, and each percent point below it counts so much; None: it is hard.
     `soft_latency_p99_s`: a p99 latency that a plan may exceed, where each second above it counts
-    `latency_penalty_usd_per_h_per_s`; `latency_p99_s` is then None, so that no plan is refused for it.
+    `latency_penalty_usd_per_h_per_s`; `latency_p99_s` is then None, so that no plan is refused for it. `margin`: all of
+    this holds if figures are worse by so much.
     """
 
     accuracy: float | None = None
@@ -39,6 +65,8 @@ class Slo:
     penalty_usd_per_h: float | None = field(default=None, metadata={"said": "if the mean accuracy is soft"})
     soft_latency_p99_s: float | None = field(default=None, metadata={"said": "if the p99 latency is soft"})
     latency_penalty_usd_per_h_per_s: float | None = field(default=None, metadata={"said": "if the p99 latency is soft"})
+
+    margin: Margin = field(default=NO_MARGIN, metadata={"said": "if there is one"})
 
     @property
     def accuracy_of_plan(self) -> float | None:

@@ -19,6 +19,7 @@ from jellybean_solver.fleet.rate_scale import RateScale, largest_rate_scale
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.model.audit import audited_name, is_of_audit
 from jellybean_solver.model.evaluate import Evaluation
+from jellybean_solver.model.margin import largest_margin
 from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem, Workflow
@@ -358,7 +359,9 @@ class _Explainer:
         )
         words = f"at most {plain_text(scale, 4)} of the rates fits ({rates}), with {self._words(selection)}"
         if self._utilisation_binds(found, full):
-            words += f", at a utilisation of at most {self.problem.utilisation:g}"
+            margin = largest_margin(self.problem.targets)
+            words += f", at a utilisation of at most {self.problem.utilisation * margin.work:g}"
+            words += f" with {margin.text}" if margin.text else ""
         if full:
             links, verb = ("link", "is") if len(full) == 1 else ("links", "are")
             words += f"; {links} {', '.join(map(self._link_text, full))} {verb} full"

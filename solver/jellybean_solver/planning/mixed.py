@@ -15,6 +15,7 @@ from jellybean_solver.latency.estimate import p99_by_workflow
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.mixture.blocks import blocks_of
 from jellybean_solver.mixture.modes import NO_LIMITS
+from jellybean_solver.model.margin import stressed
 from jellybean_solver.model.multi_workflow import restricted
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Pool, Problem, Sharing
@@ -91,6 +92,7 @@ def _latest_optional(problem: Problem, plan: Plan) -> str | None:
     if len(problem.workflows) < 2 or not any(targets.values()):
         return None
     # The coarse simulation is of one site per tier.
+    plan = stressed(plan)
     p99_s = p99_by_workflow(plan) if plan.sites else GroupSimulation(plan).p99_by_workflow()
     late = {name: p99_s.get(name, 0.0) / target for name, target in targets.items() if target is not None}
     return max(late, key=late.__getitem__, default=None)

@@ -18,6 +18,7 @@ from jellybean_solver.latency.estimate import latency
 from jellybean_solver.milp.interruptible_run import solver_threads
 from jellybean_solver.mixture.modes import NO_LIMITS, Modes
 from jellybean_solver.model.deadline_shares import on_scale_of
+from jellybean_solver.model.margin import stressed
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import Clock
@@ -231,7 +232,7 @@ class ModeSearch:
     def _coarse(self, plan: Plan) -> _Coarse:
         if plan.sites or any(operator.batch_delay_s for operator in plan.operators):
             return _Coarse(estimated_slowness(self.problem, plan, self.deadline), frozenset(plan.operator_by_name))
-        simulation = GroupSimulation(plan)
+        simulation = GroupSimulation(stressed(plan))
         slowness = on_scale_of(self.problem, plan, simulation.slowest_s()) / self.deadline.p99_s
         least_s = self.settings.slow_part * max(simulation.spent_s.values(), default=0.0)
         slow = frozenset(name for name, spent_s in simulation.spent_s.items() if spent_s >= least_s)

@@ -1,0 +1,64 @@
+"""Margins: plans that meet their targets although times are longer and rates higher than stated.
+
+Workers are busier by both factors, and links fuller by that of the rates, so a plan may fill less of them; its latency
+is judged with the longer times and the higher rates. Workers and links are shared, so of several workflows the largest
+margin counts for all (a box of uncertainty: Soyster, 1973).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from jellybean_solver.model.plan import Plan, PlannedOperator
+from jellybean_solver.model.problem import ServiceTime, Times
+from jellybean_solver.model.targets import NO_MARGIN, Margin, Slo
+
+
+def largest_margin(targets: Iterable[Slo]) -> Margin:
+    """The margin that covers those of all workflows."""
+    margins = [slo.margin for slo in targets]
+    return Margin(
+        max((margin.times for margin in margins), default=0.0), max((margin.rates for margin in margins), default=0.0)
+    )
+
+
+def margin_of_plan(plan: Plan) -> Margin:
+    """The margin that a plan was made with."""
+    return largest_margin([plan.slo, *(workflow.slo for workflow in plan.workflows)])
+
+
+def stressed(plan: Plan, margin: Margin | None = None) -> Plan:
+    """The plan with longer times and higher rates: by its own margin, or by another one. It states no margin then."""
+    factors = margin_of_plan(plan) if margin is None else margin
+    if factors == NO_MARGIN:
+        return plan
+    longer, more = 1.0 + factors.times, 1.0 + factors.rates
+    return replace(
+        plan,
+        sources=tuple(replace(source, rate_per_s=more * source.rate_per_s) for source in plan.sources),
+        operators=tuple(_slower(operator, longer, more) for operator in plan.operators),
+        workers=tuple(
+            replace(
+                worker,
+                rates_per_s={name: more * rate for name, rate in worker.rates_per_s.items()},
+                load=factors.work * worker.load,
+            )
+            for worker in plan.workers
+        ),
+        slo=replace(plan.slo, margin=NO_MARGIN),
+        workflows=tuple(replace(one, slo=replace(one.slo, margin=NO_MARGIN)) for one in plan.workflows),
+    )
+
+
+def _slower(operator: PlannedOperator, longer: float, more: float) -> PlannedOperator:
+    service: Mapping[str, Times] = {
+        pool: {size: _longer(time, longer) for size, time in times.items()} for pool, times in operator.service.items()
+    }
+    others = tuple(_slower(one, longer, more) for one in operator.others)
+    return replace(operator, service=service, rate_per_s=more * operator.rate_per_s, others=others)
+
+
+def _longer(time: ServiceTime, factor: float) -> ServiceTime:
+    quantiles = tuple((share, factor * seconds) for share, seconds in time.quantiles)
+    return replace(time, load_s=factor * time.load_s, mean_s=factor * time.mean_s, quantiles=quantiles)
