@@ -50,6 +50,7 @@ from .searched_objectives import TINY_S as TINY_S
 from .searched_objectives import by_prefix as by_prefix
 from .searched_objectives import scaled_rate_options as scaled_rate_options
 from .simulation import brains as brains
+from .simulation import load_by_link as load_by_link
 from .simulation import slow_latency_s as slow_latency_s
 from .simulation import sustained_rate as sustained_rate
 from .stale_accuracy import stale_accuracy_text as stale_accuracy_text
