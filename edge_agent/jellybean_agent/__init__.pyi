@@ -40,6 +40,7 @@ from .brain.plan_figures import PlanFigures as PlanFigures
 from .brain.plan_figures import planned_rate_per_s as planned_rate_per_s
 from .brain.plan_reading import plan_view as plan_view
 from .brain.plan_reading import read_plan as read_plan
+from .brain.plan_view import Fallback as Fallback
 from .brain.plan_view import LinkView as LinkView
 from .brain.plan_view import PlanView as PlanView
 from .brain.plan_view import WorkerView as WorkerView

@@ -20,7 +20,7 @@ def next_commands(directory: Path, plan: Plan) -> str:
     arguments = f"{shlex.quote(str(directory))}{plan_options(plan)}"
     follow_up, allowed = "apply" if _is_running(directory) else "up", options_for_plan(plan)
     if operators_without_model(plan) or independent_streams_text(plan):  # such a plan cannot be served on this machine
-        if plan.mixes or plan.slo.survives:  # nor can `explain` explain it
+        if plan.mixes or plan.survives:  # nor can `explain` explain it
             return f"jellybean simulate {arguments}"
         follow_up, allowed = "explain", ""
     return f"jellybean simulate {arguments}, jellybean {follow_up} {arguments}{allowed}"

@@ -203,7 +203,7 @@ class _Steps:
         If the cheapest plan misses the p99 target (`late`), or may miss it after a loss, returns a plan that meets it.
         Otherwise, without a time limit, returns the best plan of the same cost, as `plan` does.
         """
-        if not late and not problem.slo.survives:
+        if not late and not problem.survives:
             return DeadlineResult(cheapest if time_limit_s is not None else best_of_equal_cost(problem, {}, cheapest))
         searched = self._searched if thorough else _ignore
         settled = settle(problem, {}, cheapest, DEFAULT_GAP, time_limit_s, thorough=thorough, progress=searched)
@@ -294,7 +294,7 @@ class _RequirementLocator:
         paths: dict[RequirementKind, Callable[[], list[tuple[Any, ...]]]] = {
             RequirementKind.ACCURACY: lambda: [self._accuracy(_document(*subjects))],
             RequirementKind.MEAN_ACCURACY: lambda: [self._mean_accuracy(_document(*subjects))],
-            RequirementKind.SURVIVE: lambda: [("workflow", "slo", "survive")],
+            RequirementKind.SURVIVE: lambda: [(_document(*subjects[1:]), "slo", "survive")],
             RequirementKind.MARGIN: lambda: [self._margin()],
             RequirementKind.BUDGET: lambda: [self._budget()],
             RequirementKind.LATENCY_P99: lambda: [(_document(*subjects), "slo", "latency_p99")],
@@ -407,7 +407,9 @@ def _setting_text(problem: Problem, requirement: Requirement, index: int, value:
 
 def _dropped_text(problem: Problem, requirement: Requirement) -> str:
     if requirement.kind is RequirementKind.SURVIVE:
-        left = [f"1 {loss}" for loss in problem.slo.survives if loss.value not in requirement.subjects]
+        kind, *workflow = requirement.subjects
+        survives = problem.slo_by_workflow["".join(workflow)].survives
+        left = [f"1 {loss}" for loss in survives if loss.value != kind]
         return f"[{', '.join(left)}]" if left else "null"
     return "shared" if requirement.kind is RequirementKind.SHARING else "null"
 

@@ -235,7 +235,7 @@ def _baselines(problem: Problem, gap: float, time_limit_s: float) -> tuple[Basel
 
     None where the accuracy is maximised or a target soft, or the plan bears losses: they are rules for a low cost.
     """
-    if problem.objective is not Objective.COST or problem.slo.survives or any(slo.is_soft for slo in problem.targets):
+    if problem.objective is not Objective.COST or problem.survives or any(slo.is_soft for slo in problem.targets):
         return ()
     solved: tuple[Baseline, ...] = ()
     if problem.may_mix:

@@ -23,8 +23,9 @@ DEVICE_KEYS = frozenset({"device", "device_options"})
 MIXED_VERSION = 6  # written if an operator has several variants: a reader that ignores them runs the first everywhere
 ROUTING_VERSION = 7  # written if a plan has one of `ROUTING_KEYS`: a reader that ignores them sends requests elsewhere
 ROUTING_KEYS = ("fallbacks", "spread")
+PARTIAL_VERSION = 8  # written if a plan of several workflows has fallbacks: a reader of 7 takes it to be of one
 # 2: one site per tier, one workflow; 1, which lacks batch sizes, is not readable.
-READABLE_VERSIONS = (2, 3, 4, 5, 6, 7)
+READABLE_VERSIONS = (2, 3, 4, 5, 6, 7, 8)
 HEADER_KEYS = frozenset({"kind", "version", "hash"})
 WORKFLOW_SEPARATOR = "/"  # between a workflow's name and an operator's or source's, if there are several workflows
 
@@ -61,6 +62,8 @@ def with_header(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _version_of(body: Mapping[str, Any]) -> int:
     """The oldest version whose readers serve the plan right, so that older agents refuse no other plans."""
+    if body.get("fallbacks") and body.get("workflows"):
+        return PARTIAL_VERSION
     if any(body.get(key) for key in ROUTING_KEYS):
         return ROUTING_VERSION
     if any(operator.get("others") for operator in body["operators"]):

@@ -10,13 +10,13 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy.optimize import LinearConstraint, milp
 from scipy.sparse import coo_matrix
 
-from jellybean_solver import Operator, Pool, Problem, Variant
+from jellybean_solver import Operator, Pool, Problem, Slo, Variant
 from tests.brute_force import optimum
 from tests.brute_force import rates as reference_rates
 
@@ -135,7 +135,7 @@ def best_of_several(together: Problem, parts: dict[str, Problem]) -> float | Non
     """USD per hour of several workflows, which `parts` has one by one, with penalties; None if nothing is feasible.
 
     A workflow with a mean accuracy mixes selections, another one does not. What is left out counts its worth; a plan
-    serves some workflow.
+    serves some workflow. After a loss a workflow that does not survive it is served as far as the others leave workers.
     """
     worths = {one.name: one.worth_usd_per_h for one in together.workflows}
     by_workflow = [
@@ -146,19 +146,27 @@ def best_of_several(together: Problem, parts: dict[str, Problem]) -> float | Non
         for name, part in parts.items()
     ]
     found: list[float] = []
-    for chosen in itertools.product(*by_workflow):
+    for case, chosen in itertools.product(cases(together), itertools.product(*by_workflow)):
         if any(chosen):
-            program = Program(together, [way for group in chosen for way in group])
+            program = Program(case, [way for group in chosen for way in group])
             value = program.best(most_accurate=False)
             found += [] if value is None else [value + program.forgone]
     return min(found, default=None)
 
 
 def cases(problem: Problem) -> list[Problem]:
-    """The problem; if losses are borne with a soft mean accuracy, once with the mean met and once with it missed."""
-    slo = problem.slo
-    hard = replace(problem, slo=replace(slo, penalty_usd_per_h=None))
-    return [problem, hard] if slo.survives and slo.penalty_usd_per_h is not None else [problem]
+    """The problem; for each soft mean accuracy with losses to bear, once with the mean met and once with it missed."""
+
+    def targets(slo: Slo) -> list[Slo]:
+        both = slo.survives and slo.penalty_usd_per_h is not None
+        return [slo, replace(slo, penalty_usd_per_h=None)] if both else [slo]
+
+    if not problem.workflows:
+        return [replace(problem, slo=slo) for slo in targets(problem.slo)]
+    return [
+        replace(problem, workflows=tuple(replace(w, slo=slo) for w, slo in zip(problem.workflows, chosen, strict=True)))
+        for chosen in itertools.product(*(targets(workflow.slo) for workflow in problem.workflows))
+    ]
 
 
 def groups(problem: Problem, *, mixes: bool) -> list[list[Way]]:
@@ -168,7 +176,7 @@ def groups(problem: Problem, *, mixes: bool) -> list[list[Way]]:
     return [part for part in parts if part]
 
 
-Lost = tuple[str, object]  # ("worker", (pool, held)), ("site", tier) or ("link", (tier, tier)); ("", None): nothing
+Lost = tuple[str, Any]  # ("worker", (pool, held)), ("site", tier) or ("link", (tier, tier)); ("", None): nothing
 
 
 class Program:
@@ -205,10 +213,11 @@ class Program:
         }
         self.unlimited = set(self.lacking.values())
         self.flow = self._flow(("", None))
-        after = [self._flow(lost) for lost in self._losses()]
-        for name, lacks in self.lacking.items() if after else ():  # no flow lacks more than the first
+        losses = [*self._losses()]
+        self.after = {lost: self._flow(lost) for lost in losses}
+        for name, lacks in self.lacking.items():  # no flow lacks more than the first
             mean = self.slos[name].mean_accuracy
-            if mean is not None:
+            if mean is not None and any(self._holds(name, lost) for lost in losses):
                 row = self._accuracies(self.flow, name)
                 self.rows.append((row | {lacks: 1.0}, -math.inf, mean + 1e-9))
 
@@ -222,7 +231,7 @@ class Program:
         return _solved(self.columns, self.rows, goal, sign=-1.0 if most_accurate else 1.0)
 
     def _losses(self) -> Iterator[Lost]:
-        for kind in self.problem.slo.survives:
+        for kind in dict.fromkeys(kind for name in sorted(self.served) for kind in self.slos[name].survives):
             if kind.value in ("worker", "spot worker"):
                 spot = {pool.name for pool in self.problem.pools if pool.terms.value == "spot"}
                 yield from (("worker", group) for group in self.counts if kind.value == "worker" or group[0] in spot)
@@ -232,6 +241,13 @@ class Program:
             else:
                 yield from (("link", (link.upstream_tier, link.downstream_tier)) for link in self.problem.links)
 
+    def _holds(self, workflow: str, lost: Lost) -> bool:
+        """True if the workflow's targets hold with everything there, or after this loss."""
+        kind, what = lost
+        stated = {one.value for one in self.slos[workflow].survives}
+        spot = kind == "worker" and any(p.name == what[0] and p.terms.value == "spot" for p in self.problem.pools)
+        return not kind or kind in stated or (spot and "spot worker" in stated)
+
     def _flow(self, lost: Lost) -> list[int]:
         """How requests spread; the columns of the ways."""
         kind, what = lost
@@ -239,7 +255,7 @@ class Program:
         for name, worth in self.worths.items():
             own = [column for column, way in zip(taken, self.ways, strict=True) if way.workflow == name]
             if own or worth is None:
-                self.rows.append((dict.fromkeys(own, 1.0), 1.0, 1.0))
+                self.rows.append((dict.fromkeys(own, 1.0), 1.0 if self._holds(name, lost) else 0.0, 1.0))
         for column, way in zip(taken, self.ways, strict=True):
             crossed = {tuple(pair) for pair in way.pairs}
             if (kind == "site" and what in way.tiers.values()) or (kind == "link" and what in crossed):
@@ -248,7 +264,8 @@ class Program:
         self._meet(taken, served)
         self._links(taken)
         for name, slo in self.slos.items():
-            if slo.mean_accuracy is not None and (self.worths[name] is None or name in self.served):
+            is_served = self.worths[name] is None or name in self.served
+            if slo.mean_accuracy is not None and is_served and self._holds(name, lost):
                 lacks = {self.lacking[name]: 1.0} if name in self.lacking else {}
                 self.rows.append((self._accuracies(taken, name) | lacks, slo.mean_accuracy - 1e-9, math.inf))
         return taken

@@ -85,6 +85,7 @@ def _parse(document: Mapping[str, Any]) -> PlanView:
         for item in document["links"]
     )
     weights = tuple(float(item["weight"]) for item in document["routes"])
+    several = tuple(_text(item["name"]) for item in document.get("workflows", ()))
     name, hash_ = _text(document["name"]), document["hash"]
     served = {source["name"] for source in served_sources(document)}
     periodic = all(item.get("arrivals") == "periodic" for item in document["sources"])
@@ -104,10 +105,15 @@ def _parse(document: Mapping[str, Any]) -> PlanView:
         eventually=eventually,
         others=others,
         groups=_groups(document.get("spread", {}), operators, workers),
-        fallbacks=_fallbacks(document.get("fallbacks", ()), len(routes)),
-        workflows=tuple(_text(item["name"]) for item in document.get("workflows", ())),
+        fallbacks=_fallbacks(document.get("fallbacks", ()), [_workflow_of(route, several) for route in routes]),
+        workflows=several,
         audit=read_audit(document, outputs),
     )
+
+
+def _workflow_of(route: Mapping[str, str], several: Sequence[str]) -> str:
+    """The workflow of a route's requests, of several; empty if there is only one."""
+    return next(iter(route), "").partition(plan_format.WORKFLOW_SEPARATOR)[0] if several else ""
 
 
 def no_plan(error: Exception) -> PlanViewError:
@@ -126,16 +132,28 @@ def _text(value: Any) -> str:
     return value
 
 
-def _fallbacks(items: Sequence[Mapping[str, Any]], routes: int) -> tuple[Fallback, ...]:
-    """The fallbacks, those that close the fewest routes first. ValueError unless weights are shares of open routes."""
+def _fallbacks(items: Sequence[Mapping[str, Any]], workflow_of: Sequence[str]) -> tuple[Fallback, ...]:
+    """The fallbacks, those that close the fewest routes first. ValueError unless weights are shares of open routes.
+
+    `workflow_of`: the workflow of each route, of several, which may be served in part; else "".
+    """
     fallbacks: list[Fallback] = []
     for item in items:
         closes, weights = frozenset(map(int, item["closes"])), tuple(map(float, item["weights"]))
-        is_share = not weights or (min(weights) >= 0 and abs(sum(weights) - 1.0) <= _LITTLE and len(weights) == routes)
-        if not is_share or any(weights[number] for number in closes if weights):
+        if weights and (not _are_shares(weights, workflow_of) or any(weights[number] for number in closes)):
             raise ValueError("a fallback does not share the requests out over the routes that are left")
-        fallbacks.append((closes, weights))
-    return tuple(sorted(fallbacks, key=lambda fallback: len(fallback[0])))
+        fallbacks.append(Fallback(_text(item["lost"]), closes, weights))
+    return tuple(sorted(fallbacks, key=lambda fallback: len(fallback.closes)))
+
+
+def _are_shares(weights: Sequence[float], workflow_of: Sequence[str]) -> bool:
+    """True if there is a weight for each route, and those of a workflow are shares of its requests."""
+    if len(weights) != len(workflow_of) or min(weights) < 0:
+        return False
+    shares = dict.fromkeys(workflow_of, 0.0)
+    for workflow, weight in zip(workflow_of, weights, strict=True):
+        shares[workflow] += weight
+    return all((0.0 if workflow else 1.0) - _LITTLE <= share <= 1.0 + _LITTLE for workflow, share in shares.items())
 
 
 def _groups(

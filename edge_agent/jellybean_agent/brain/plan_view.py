@@ -6,7 +6,7 @@ the workers, links and routes of each site, and each site is a tier of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jellybean_agent.brain.audit_view import AUDIT_PREFIX, AuditView
@@ -17,7 +17,22 @@ from jellybean_agent.system.device import CPU, Device
 from jellybean_agent.tensors.ports import PortNames
 from jellybean_protos import plan_format
 
-Fallback = tuple[frozenset[int], tuple[float, ...]]  # numbers of the routes that a loss closes; all weights then
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """What becomes of requests after a loss. `lost`: what, in words; `closes`: numbers of the plan's routes.
+
+    `weights`: of this view's routes then; empty: in proportion. They sum to the `share` of its requests that is served.
+    """
+
+    lost: str
+    closes: frozenset[int]
+    weights: tuple[float, ...]
+
+    @property
+    def share(self) -> float:
+        """The share of the requests that is served; the others are refused."""
+        return min(1.0, sum(self.weights)) if self.weights else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +114,7 @@ class PlanView:
 
     If tiers have several sites, a place is one site of the tier with the most sites, with the sites that it sends to.
     `routes`: the routes of the first place, then of the second, and so on. `weights`: of the routes of one place.
-    `fallbacks`: for each loss the numbers of the routes that it closes, and the weights then; empty: in proportion.
+    `fallbacks`: for each loss that the plan bears, those that close the fewest routes first.
     `tiers_at`: for each place, the tier of each source.
 
     `operators`: with the first variant of each; where workers run different variants, `seen_by` gives those of one
@@ -160,6 +175,10 @@ class PlanView:
             return self.plan_variants.get(worker, {})
         entry = self.workers[worker]
         return {name: entry.variants.get(name, self.operators[name].variant) for name in entry.operators}
+
+    def numbers_in_plan(self, routes: Iterable[int]) -> frozenset[int]:
+        """The numbers that the plan gives to routes of one place of this view."""
+        return frozenset(self.route_numbers[route] if self.workflow else route for route in routes)
 
     def plan_route(self, number: int) -> int:
         """The number that workers give to one of this view's routes."""

@@ -2,7 +2,9 @@
 
 A view has the workflow's sources, operators, routes, targets and cost only, under their own names. Workers of the plan
 know them as WORKFLOW/NAME, and the plan's routes by other numbers: `PlanView.qualified` and `PlanView.plan_route`. A
-worker that workflows share costs each the part of its price that corresponds to its part of the planned busy time.
+worker that workflows share costs each the part of its price that corresponds to its part of the planned busy time. A
+view's fallbacks have the weights of its routes, but say which routes of the plan are closed: after a loss that closes
+none of its own, a workflow may have to leave workers to another one.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from jellybean_agent.brain.plan_reading import no_plan, plan_view, view_of_part
-from jellybean_agent.brain.plan_view import PlanView
+from jellybean_agent.brain.plan_view import Fallback, PlanView
 from jellybean_protos import plan_format
 from jellybean_protos.plan_format import qualified_name
 
@@ -28,7 +30,11 @@ def workflow_views(document: Any) -> Mapping[str, PlanView]:
     if not whole.workflows:
         return {whole.name: whole}
     variants = {worker: whole.variants_of(worker) for worker in whole.workers}
-    return {name: replace(_view(document, name), plan_variants=variants) for name in whole.workflows}
+    views = ((name, _view(document, name)) for name in whole.workflows)
+    return {
+        name: replace(view, plan_variants=variants, fallbacks=tuple(_own_weights(view, one) for one in whole.fallbacks))
+        for name, view in views
+    }
 
 
 def plan_part(document: Mapping[str, Any], workflow: str) -> dict[str, Any]:
@@ -53,6 +59,12 @@ def _view(document: _Item, workflow: str) -> PlanView:
     return replace(view, figures=figures, workflow=workflow, route_numbers=numbers, plan_routes=total)
 
 
+def _own_weights(view: PlanView, fallback: Fallback) -> Fallback:
+    """A fallback of the plan with the weights of one workflow's routes; what it closes is told by all workflows'."""
+    own = view.route_numbers if fallback.weights else ()
+    return replace(fallback, weights=tuple(fallback.weights[number] for number in own))
+
+
 def _part(document: _Item, workflow: str) -> tuple[dict[str, Any], tuple[int, ...]]:
     """A document of one of the workflows, and the number of each of its routes in the whole plan."""
     own = next(item for item in document["workflows"] if item["name"] == workflow)
@@ -74,6 +86,7 @@ def _part(document: _Item, workflow: str) -> tuple[dict[str, Any], tuple[int, ..
         "workers": [_worker(item, operators, names) for item in document["workers"] if item["name"] in used],
         "routes": [route for _, route in routes],
         "spread": names.keys(document.get("spread", {})),
+        "fallbacks": [],
     }
     return part, tuple(number for number, _ in routes)
 

@@ -86,8 +86,6 @@ def _unsupported(document: WorkflowDocument) -> Iterator[tuple[DocPath, str, str
         yield ("slo", "latency_p99"), "the p99 latency is soft", "write latency_p99: 300 ms, a hard target"
     if document.objective is not Objective.COST:
         yield ("objective",), f"the objective is {document.objective.value}", "remove it: plans are of the lowest cost"
-    if document.slo.survives:
-        yield ("slo", "survive"), "the plan bears losses", "remove it"
     for name, operator in document.operators.items():
         if operator.state is not None:
             yield ("operators", name, "state"), "its models keep a state", "write a number of identical sites"

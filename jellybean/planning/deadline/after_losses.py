@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jellybean.planning.deadline.predicted_latency import latency_breach
-from jellybean_solver import Forms, Loss, Plan, Problem, judged_losses, plan_after, problem_as_planned
+from jellybean_solver import Forms, Loss, Plan, Problem, judged_losses, plan_after, problem_as_planned, served
 
 
 def plans_after_losses(problem: Problem, forms: Forms, plan: Plan) -> Iterator[tuple[Loss, Plan | None]]:
     """Each loss with what is left of the plan, at its rates and with its targets; None if no request is answered."""
-    planned = replace(problem_as_planned(problem, forms, plan), sources=plan.sources, slo=plan.slo)
+    problem = served(problem_as_planned(problem, forms, plan), plan)
+    targets = plan.slo_by_workflow
+    workflows = tuple(replace(one, slo=targets[one.name]) for one in problem.workflows)
+    planned = replace(problem, sources=plan.sources, slo=plan.slo, workflows=workflows)
     for loss in judged_losses(plan):
         yield loss, plan_after(planned, plan, loss)
 

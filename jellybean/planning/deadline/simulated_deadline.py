@@ -124,7 +124,7 @@ def _in_time(
     except SolverError as error:
         reasons = (str(error),)
     # The nearest target is sought for few workflows, and without losses, of which the judge sees what is left of plans.
-    if not thorough or not nearest or problem.slo.survives or has_many_workflows(problem):
+    if not thorough or not nearest or problem.survives or has_many_workflows(problem):
         return InTime(solution, reasons or ("no plan in time was found",), None, judge.fastest, quick)
 
     def second_half(done: float, total: float, label: str) -> None:

@@ -73,7 +73,6 @@ def written(location: Location, requirement: Requirement) -> str:
     """One place of a requirement as path and value, for example `slo.accuracy: 56`."""
     if requirement.kind is RequirementKind.MARGIN:
         return f"{location.path}: {requirement.words.removeprefix('the margin of ')}"
-    losses = [f"1 {kind}" for kind in requirement.subjects]
-    own = ", ".join(losses) if requirement.kind is RequirementKind.SURVIVE else "exclusive"
+    own = f"1 {requirement.subjects[0]}" if requirement.kind is RequirementKind.SURVIVE else "exclusive"
     default = amount(requirement.kind, requirement.value) or own
     return f"{location.path}: {location.written if location.written is not None else f'{default} (default)'}"

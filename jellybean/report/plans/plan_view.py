@@ -44,6 +44,7 @@ from jellybean_solver import (
     margin_of_plan,
     p99_by_workflow,
     planned_cuts,
+    served_shares,
     unqueued_and_hops_s,
 )
 
@@ -172,19 +173,30 @@ def _more(factor: float) -> str:
 
 
 def survival_lines(plan: Plan) -> tuple[str, ...]:
-    """One line if the plan was made to bear losses, and one if some of them need other routes."""
-    if not plan.slo.survives:
-        return ()
-    found = losses(plan, plan.slo.survives)
+    """What each workflow survives, or what is left of it, in a line; and one if some losses need other routes."""
+    asked = {name: slo.survives for name, slo in plan.slo_by_workflow.items() if slo.survives}
+    lines = tuple(f"{f'{name}: ' if name else ''}{_survival_text(plan, kinds)}" for name, kinds in asked.items())
+    lines += tuple(_left_text(plan, name) for name in plan.slo_by_workflow if asked and name not in asked)
+    if others := [one.lost for one in plan.fallbacks if one.weights]:
+        lines += (f"fallbacks, other shares of the routes: without {', '.join(others)}",)
+    return lines
+
+
+def _left_text(plan: Plan, workflow: str) -> str:
+    shares = [own.get(workflow, 0.0) for own in served_shares(plan).values()]
+    least, most = (f"{100.0 * share:.3g} %" for share in (min(shares, default=1.0), max(shares, default=1.0)))
+    part = least if least == most else f"{least} to {most}"
+    return f"{workflow}: gets what is left: {part} of its requests are then answered, and the others refused"
+
+
+def _survival_text(plan: Plan, kinds: Sequence[LossKind]) -> str:
+    found = losses(plan, kinds)
     workers = sum(loss.kind is LossKind.WORKER for loss in found)
-    spot = "" if LossKind.WORKER in plan.slo.survives else "spot "
+    spot = "" if LossKind.WORKER in kinds else "spot "
     lost = [f"one of its {workers} {spot}workers"] if workers else []
     lost += [str(loss) for loss in found if loss.kind is not LossKind.WORKER]
     busy = f"no worker is then busy more than {plan.utilisation:g} of the time"
-    lines = [f"any of these may be lost: {', '.join(lost)}; {busy}" if lost else "nothing that may be lost is used"]
-    if others := [one.lost for one in plan.fallbacks if one.weights]:
-        lines.append(f"fallbacks, other shares of the routes: without {', '.join(others)}")
-    return tuple(lines)
+    return f"any of these may be lost: {', '.join(lost)}; {busy}" if lost else "nothing that may be lost is used"
 
 
 def reserved_text(problem: Problem) -> str:

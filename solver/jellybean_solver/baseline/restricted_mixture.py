@@ -70,7 +70,7 @@ def _plan(restriction: Problem, deadline: Deadline | None, clock: Clock, gap: fl
     def refuse(problem: Problem) -> Solution:
         raise OutOfTimeError("a restriction has one selection")
 
-    if deadline is None and LOSSES_OF_WORKERS & set(restriction.slo.survives):
+    if deadline is None and LOSSES_OF_WORKERS & set(restriction.survives):
         with suppress(SolverError):
             plan = plan_with_spare_workers(restriction, gap=gap, limit=clock)
             if plan is not None and not evaluate(restriction, plan).complaints:

@@ -31,7 +31,7 @@ class RequirementKind(StrEnum):
     RATE = "rate"  # factor on all rates
     BUDGET = "budget"  # USD per hour, at most
     LATENCY_P99 = "latency_p99"  # seconds, at most
-    SURVIVE = "survive"  # no value; what may be lost, one at a time
+    SURVIVE = "survive"  # no value; what may be lost, one at a time, and of several workflows for which one
     MARGIN = "margin"  # no value; times and rates may be higher than stated
     UTILISATION = "utilisation"  # busy share of a worker, at most
     SHARING = "sharing"  # no value; an exclusive pool must not be shared
@@ -95,11 +95,16 @@ def _of_workflows(problem: Problem) -> Iterator[Requirement]:
         if slo.latency_p99_s is not None:
             words = f"the p99 latency of {slo.latency_p99_s * 1e3:g} ms{of}"
             yield Requirement(RequirementKind.LATENCY_P99, subjects, slo.latency_p99_s, words)
+        for kind in slo.survives:
+            words = (
+                f"that {subjects[0]} survives the loss of any 1 {kind}"
+                if subjects
+                else f"that any 1 {kind} may be lost"
+            )
+            yield Requirement(RequirementKind.SURVIVE, (kind.value, *subjects), None, words)
 
 
 def _of_all_workflows(problem: Problem) -> Iterator[Requirement]:
-    for kind in problem.slo.survives:
-        yield Requirement(RequirementKind.SURVIVE, (kind.value,), None, f"that any 1 {kind} may be lost")
     budget = problem.slo.budget_usd_per_h
     if budget is not None:
         yield Requirement(RequirementKind.BUDGET, (), budget, f"the budget of {plain_text(budget)} USD/h")
@@ -172,17 +177,21 @@ def _enough(problem: Problem, name: str) -> int:
         slowest_s = max((request_s(times, batch) for times in known for batch in times), default=0.0)
         most += len(known) if problem.may_mix else 1
         most += math.ceil(rates[operator.name] * slowest_s / problem.utilisation / sites)
-    return max(2 * most if problem.slo.survives else most, pool.count)
+    return max(2 * most if problem.survives else most, pool.count)
 
 
 def _slo(field: str) -> Callable[[Problem, tuple[str, ...], float], Problem]:
     def change(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
-        relaxed: dict[str, Any] = {field: value if math.isfinite(value) else None}
-        if subjects:  # one of several workflows
-            return with_targets(problem, subjects[0], **relaxed)
-        return replace(problem, slo=replace(problem.slo, **relaxed))
+        return _with_target(problem, subjects, field, value if math.isfinite(value) else None)
 
     return change
+
+
+def _with_target(problem: Problem, subjects: Sequence[str], field: str, value: Any) -> Problem:
+    """The problem with another target. `subjects`: the workflow, of several."""
+    if subjects:
+        return with_targets(problem, subjects[0], **{field: value})
+    return replace(problem, slo=replace(problem.slo, **{field: value}))
 
 
 def _pool(change: Callable[[Pool, float], Pool]) -> Callable[[Problem, tuple[str, ...], float], Problem]:
@@ -203,8 +212,9 @@ def _link(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
 
 
 def _unspared(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
-    survives = tuple(kind for kind in problem.slo.survives if kind.value not in subjects)
-    return replace(problem, slo=replace(problem.slo, survives=survives))
+    kind, *workflow = subjects
+    survives = problem.slo_by_workflow["".join(workflow)].survives
+    return _with_target(problem, workflow, "survives", tuple(one for one in survives if one.value != kind))
 
 
 def _busier(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:

@@ -144,7 +144,7 @@ class Resolver:
         return self._settled(problem, solution, cheapest, thorough)
 
     def _settled(self, problem: Problem, solution: Solution, cheapest: Resolved, thorough: bool) -> Resolved:
-        late, bears = cheapest.status == "refused", bool(problem.slo.survives) and cheapest.holds
+        late, bears = cheapest.status == "refused", bool(problem.survives) and cheapest.holds
         if self.settings.keep_deadline is None or not (thorough or late or bears):
             return cheapest
         allowed_s = self._allowed_s(thorough)

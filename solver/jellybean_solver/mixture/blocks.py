@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jellybean_solver.model.accuracy import AccuracyModel
 from jellybean_solver.model.multi_workflow import Margins
-from jellybean_solver.model.problem import Objective, Problem
-from jellybean_solver.model.targets import Slo
+from jellybean_solver.model.problem import Objective, Problem, Terms
+from jellybean_solver.model.targets import LossKind, Slo
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +52,9 @@ def blocks_of(problem: Problem) -> tuple[Block, ...]:
         )
         for workflow in problem.workflows
     )
+
+
+def surviving(problem: Problem, blocks: Sequence[Block], kind: LossKind, of: Sequence[str]) -> frozenset[int]:
+    """The numbers of the blocks whose targets hold after a loss: of a worker of a pool, a tier, or a link."""
+    is_spot = kind is LossKind.WORKER and problem.pool_by_name[of[0]].terms is Terms.SPOT
+    return frozenset(number for number, one in enumerate(blocks) if one.slo.survives_loss(kind, is_spot=is_spot))

@@ -6,10 +6,10 @@ Columns:
     q[i, p, h]  requests of instance i = (operator, variant) on workers of pool p that hold the instances h, as a
                 fraction of the largest rate that the operator has on any way
 Rows:
-    sum_w x[w] = 1 - u[b] in each block;
+    sum_w x[w] = 1 - u[b] in each block, or at most so much in one that does not survive the loss;
     sum_{p in t, h} q[i, p, h] = sum of x[w] times rate, over the ways with i in tier t;
     sum_i workers[i, p] q[i, p, h] <= n[p, h]; q[i, p, h] <= n[p, h]; traffic within the bandwidth of each link;
-    sum_w accuracy[w] x[w] >= the mean of its block times 1 - u[b], less what it may lack.
+    sum_w accuracy[w] x[w] >= the mean of its block times 1 - u[b], less what it may lack, unless it does not survive.
     After the loss of a worker n[p, h] is n[p, h] - 1, where there are any.
 """
 
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jellybean_solver.milp.highs_program import Floats, Indices, Program
+from jellybean_solver.mixture.blocks import surviving
 from jellybean_solver.mixture.seats import Held, Lost
 from jellybean_solver.mixture.ways import Instance, Way, WayTable
 from jellybean_solver.model.targets import LossKind
@@ -53,7 +54,10 @@ class Mean:
 
 
 class FlowRows:
-    """One flow in a program. `taken`: column of each way; `served`: of each instance on the workers of a count."""
+    """One flow in a program. `taken`: column of each way; `served`: of each instance on the workers of a count.
+
+    `partial`: blocks that need not be served in full, as their targets do not survive the loss.
+    """
 
     def __init__(
         self,
@@ -66,10 +70,14 @@ class FlowRows:
     ) -> None:
         """`means`: of the blocks that have one. `left_out`: block -> its column u, of those that may be left out."""
         self.program, self.table, self.workers, self.lost = program, table, workers, lost
+        every = frozenset(range(len(table.blocks)))
+        kept = every if lost is None else surviving(table.network.problem, table.blocks, lost.kind, lost.of)
+        self.partial = every - kept
         usd_per_h: Floats = np.array([way.usd_per_h if lost is None else 0.0 for way in table.ways])
         is_open: Floats = np.array([self._is_open(way) for way in table.ways])
         self.taken: Indices = program.add_columns(usd_per_h, is_open)
-        everything = program.add_rows(1.0, 1.0, len(table.blocks))
+        least: Floats = np.array([0.0 if number in self.partial else 1.0 for number in range(len(table.blocks))])
+        everything = program.add_rows(least, np.ones(len(table.blocks)), len(table.blocks))
         program.fill(everything[[way.block for way in table.ways]], self.taken, 1.0)
         program.fill(everything[list(left_out)], list(left_out.values()), 1.0)
         self.served: dict[tuple[Instance, str, Held], int] = {}
@@ -77,7 +85,7 @@ class FlowRows:
             self._capacity(pool, held, count)
         self._meet()
         self._links()
-        for mean in means:
+        for mean in (mean for mean in means if mean.block not in self.partial):
             row = int(program.add_rows(mean.least, math.inf, 1)[0])
             self.fill_accuracy(row, mean.block)
             if mean.lacking >= 0:

@@ -66,8 +66,8 @@ class MixProgram:
             limit = self.network.memory_limits[pool.name].scarcer
             if held is None and pool.sharing is Sharing.SHARED and limit:  # each busy worker holds the whole model
                 stored |= {(one, pool.name): self._stored(one, pool.name) / limit for one in instances}
-        workers = Workers(counts, busy, stored)
-        means, left_out = self._means(), self._left_out()
+        self.workers = workers = Workers(counts, busy, stored)
+        self.means, self.left_out = means, left_out = self._means(), self._left_out()
         self.flow = FlowRows(self.program, table, workers, means, left_out, None)
         self.after = dict[Lost, FlowRows]()
         for lost in losses:
@@ -75,9 +75,9 @@ class MixProgram:
                 raise OutOfTimeError("time ended while the program was written down; allow more time")
             self.after[lost] = FlowRows(self.program, table, workers, means, left_out, lost)
         soft = [mean for mean in means if mean.lacking >= 0]
-        for mean in soft if losses else ():
-            self._limit_shortfall_after_losses(mean)
-        self.counts = counts
+        for mean in soft:
+            if any(mean.block not in flow.partial for flow in self.after.values()):
+                self._limit_shortfall_after_losses(mean)
         loads = () if running is None else self._loads(running, workers, held or {})
         self._goal([*loads, *(mean.lacking for mean in soft), *left_out.values()])
         for number, block in enumerate(table.blocks):
@@ -91,8 +91,51 @@ class MixProgram:
         self.bound, self.value = answer.bound, answer.value
         if answer.values is None:
             return None
-        after = {lost: self._mixture(flow, answer.values, {}) for lost, flow in self.after.items()}
-        return self._mixture(self.flow, answer.values, after)
+        self.values = answer.values
+        after = {lost: self._mixture(flow, answer.values) for lost, flow in self.after.items()}
+        return replace(self._mixture(self.flow, answer.values), after=after)
+
+    def with_most_served(self, mixture: Mixture, clock: Clock = Clock()) -> Mixture:
+        """The solution with flows that serve as much as its workers can of what does not survive a loss.
+
+        That costs nothing, so it is decided after the optimum: for each loss by a program of its flow alone, on
+        the workers and with the selections of the solution. A reward in the objective would be part of every bound, and
+        would have to be too small to buy a worker, but large enough to count. At the `clock` flows stay as they are.
+        """
+        after = dict(mixture.after)
+        for lost, flow in self.after.items():
+            if flow.partial and clock.left() != 0.0:
+                after[lost] = self._most_served(lost, mixture)
+        return replace(mixture, after=after)
+
+    def _most_served(self, lost: Lost, mixture: Mixture) -> Mixture:
+        """The flow after a loss with the largest sum of the served shares of the blocks that do not survive it."""
+        program, left_out = Program(), self.left_out
+        soft = [mean.lacking for mean in self.means if mean.lacking >= 0]
+        whole = [*self.workers.counts.values(), *left_out.values()]
+        values: Floats = np.concatenate([np.round(self.values[whole]), np.maximum(0.0, self.values[soft])])
+        columns = program.add_columns(np.zeros(len(values)), values)
+        program.fill(program.add_rows(values, values, len(values)), columns, 1.0)
+        fixed = dict(zip((*whole, *soft), columns.tolist(), strict=True))
+        chosen = {(way.block, way.variants) for way, _ in mixture.ways}
+        ways = tuple(
+            way
+            for way in self.table.ways
+            if not self.table.blocks[way.block].single or (way.block, way.variants) in chosen
+        )
+        flow = FlowRows(
+            program,
+            replace(self.table, ways=ways),
+            replace(self.workers, counts={key: fixed[count] for key, count in self.workers.counts.items()}),
+            [replace(mean, lacking=fixed.get(mean.lacking, -1)) for mean in self.means],
+            {block: fixed[column] for block, column in left_out.items()},
+            lost,
+        )
+        costs = np.concatenate(program.cost)
+        costs[flow.taken] -= [float(way.block in flow.partial) for way in ways]
+        program.cost = [costs]
+        answer = program.solve()
+        return mixture.after[lost] if answer.values is None else self._mixture(flow, answer.values)
 
     def _answer(self, limits: SolveLimits) -> ProgramSolution:
         """The program's answer; that there is none is tried once more without presolve.
@@ -105,10 +148,10 @@ class MixProgram:
             return answer if again.values is None else again
         return answer
 
-    def _mixture(self, flow: FlowRows, values: Floats, after: Mapping[Lost, Mixture]) -> Mixture:
+    def _mixture(self, flow: FlowRows, values: Floats) -> Mixture:
         ways = tuple(
             (way, float(values[column]))
-            for way, column in zip(self.table.ways, flow.taken.tolist(), strict=True)
+            for way, column in zip(flow.table.ways, flow.taken.tolist(), strict=True)
             if values[column] > FEASIBILITY_TOLERANCE
         )
         by_group: dict[Count, dict[Instance, float]] = {}
@@ -120,12 +163,12 @@ class MixProgram:
                 pool,
                 held,
                 served,
-                round(values[self.counts[pool, held]]),
+                round(values[flow.workers.counts[pool, held]]),
                 {instance: self.batch[instance, pool] for instance in served},
             )
             for (pool, held), served in by_group.items()
         )
-        return Mixture(ways, seats, self.value, self.bound, after)
+        return Mixture(ways, seats, self.value, self.bound)
 
     def _means(self) -> list[Mean]:
         """The mean accuracies that are targets, with a column for what each soft one may lack."""
@@ -182,7 +225,8 @@ class MixProgram:
             return
         made = self.program.add_columns(np.zeros(len(by_selection)), 1.0, integer=True)
         for flow in (self.flow, *self.after.values()):
-            rows = self.program.add_rows(0.0, 0.0, len(by_selection)).tolist()
+            least = -math.inf if block in flow.partial else 0.0
+            rows = self.program.add_rows(least, 0.0, len(by_selection)).tolist()
             self.program.fill(rows, made, -1.0)
             for row, numbers in zip(rows, by_selection.values(), strict=True):
                 self.program.fill([row] * len(numbers), flow.taken[numbers], 1.0)

@@ -13,11 +13,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from jellybean_solver.demand.demand import Network
-from jellybean_solver.mixture.blocks import Block
+from jellybean_solver.milp.highs_program import Floats
+from jellybean_solver.mixture.blocks import Block, surviving
 from jellybean_solver.mixture.seats import Held, Lost, Mixture, Seats
 from jellybean_solver.mixture.ways import Instance, Way
 from jellybean_solver.model.loss import REHEARSED, Loss, RoutesAfterLoss, losses
+from jellybean_solver.model.loss_checks import RouteLoads
 from jellybean_solver.model.plan import Certificate, Cost, Fallback, Plan, PlannedOperator, PlannedWorker, Route
 from jellybean_solver.model.problem import request_s
 from jellybean_solver.model.stated_figures import with_figures
@@ -25,6 +29,7 @@ from jellybean_solver.model.targets import LossKind
 
 SLIVER = 1e-9  # relative to all of an operator's requests: less is a rounding error and joins its neighbour
 NEGLIGIBLE = 1e-10  # fraction of requests; routes with a smaller weight are dropped
+ALL = 1e-6  # of a workflow's requests: a share that lacks no more of 1 is 1, as programs are solved to tolerances
 
 RouteKey = tuple[tuple[str, str], ...]  # operators of a block with their workers, in the operators' order
 
@@ -49,60 +54,65 @@ class _Piece:
     workers: Mapping[str, str]
 
 
-def plan_of(
-    network: Network,
-    blocks: Sequence[Block],
-    mixture: Mixture,
-    certificate: Certificate,
-    *,
-    even: bool = False,
-    fallbacks: Sequence[Loss] = (),
-) -> Plan:
-    """The plan of a mixture. Its cost and accuracy are placeholders; `evaluate` computes them.
+class PlanBuilder:
+    """Makes the plan of a mixture. Its cost and accuracy are placeholders; `evaluate` computes them.
 
     `even`: workers that hold the same instances serve equal parts of each, so that any of them can be spared.
-    `fallbacks`: losses after which the requests spread as the mixture says.
+    `counts`: (pool, instances) -> workers; of `mixture` and of what comes after each loss.
     """
-    builder = _Builder(network, blocks, mixture, even=even)
-    return builder.plan(certificate, fallbacks)
 
-
-class _Builder:
-    """Makes one plan. `counts`: (pool, instances) -> workers; of `mixture` and of what comes after each loss."""
-
-    def __init__(self, network: Network, blocks: Sequence[Block], mixture: Mixture, *, even: bool) -> None:
+    def __init__(self, network: Network, blocks: Sequence[Block], mixture: Mixture, *, even: bool = False) -> None:
         self.network, self.blocks, self.mixture, self.even = network, blocks, mixture, even
         seats = [seats for flow in (mixture, *mixture.after.values()) for seats in flow.seats]
         self.counts = {(one.pool, one.held): max(1, one.count) for one in seats}
         self.batch = {(one, own.pool): size for own in seats for one, size in own.batches.items()}
         self.workers = self._workers(mixture, "")
 
-    def plan(self, certificate: Certificate, fallbacks: Sequence[Loss]) -> Plan:
-        """The plan with fallbacks for these losses."""
-        pieces = [self._pieces(self.mixture, self.workers)]
-        for loss in fallbacks:
-            lost = loss.of[0] if loss.kind is LossKind.WORKER else ""
-            flow = self.mixture.after[self._lost(loss)]
-            pieces.append(self._pieces(flow, self._workers(flow, lost)))
-        flows = [_route_weights(own) for own in pieces]
-        shares = [1.0 - REHEARSED, *[REHEARSED / len(fallbacks)] * len(fallbacks)] if fallbacks else [1.0]
-        keys = list(dict.fromkeys(key for flow in flows for key in flow))
-        routes = tuple(
-            Route(math.fsum(share * flow.get(key, 0.0) for share, flow in zip(shares, flows, strict=True)), dict(key))
-            for key in keys
-        )
-        weights = {
-            loss: tuple(flow.get(key, 0.0) for key in keys) for loss, flow in zip(fallbacks, flows[1:], strict=True)
-        }
-        weighed = [(piece, share) for share, own in zip(shares, pieces, strict=True) for piece in own]
-        plan = self._plan(routes, self._variants(weighed), certificate)
-        if not weights:
+    def plan(self, certificate: Certificate, fallbacks: Sequence[Loss] = ()) -> Plan:
+        """The plan. `fallbacks`: losses after which the requests spread as the mixture says."""
+        problem, pieces = self.network.problem, {loss: self._pieces_after(loss) for loss in fallbacks}
+        usual = self._pieces(self.mixture, self.workers)
+        flow, after = _route_weights(usual), {loss: _route_weights(own) for loss, own in pieces.items()}
+        keys = list(dict.fromkeys(key for own in (flow, *after.values()) for key in own))
+        before: Floats = np.array([flow.get(key, 0.0) for key in keys])
+        weights: Floats = (1.0 - REHEARSED) * before if fallbacks else before
+        for loss, own in after.items():
+            lost = self._lost(loss)
+            blocks = [self.blocks[number] for number in surviving(problem, self.blocks, lost.kind, lost.of)]
+            kept = {name for block in blocks for name in block.names}
+            rehearsed = [(own if key[0][0] in kept else flow).get(key, 0.0) for key in keys]
+            weights = weights + REHEARSED / len(fallbacks) * np.array(rehearsed)
+        spread = [(usual, 1.0), *((own, REHEARSED) for own in pieces.values())]
+        variants = self._variants([(piece, share) for own, share in spread for piece in own])
+        plan = self._plan(keys, weights, variants, certificate)
+        if not fallbacks:
             return plan
-        borne, after = losses(plan, self.network.problem.slo.survives), RoutesAfterLoss(plan)
+        if (carried := RouteLoads(problem, plan).carried_share(before, weights)) < 1.0:
+            plan = self._plan(keys, before + carried * (weights - before), variants, certificate)
+        planned = {loss: tuple(own.get(key, 0.0) for key in keys) for loss, own in after.items()}
+        borne, closing = losses(plan, problem.survives), RoutesAfterLoss(problem, plan)
         return replace(
             plan,
-            fallbacks=tuple(Fallback(str(loss), after.closed(loss), weights.get(loss, ())) for loss in borne),
+            fallbacks=tuple(Fallback(str(loss), closing.closed(loss), planned.get(loss, ())) for loss in borne),
         )
+
+    def served_less(self, plan: Plan) -> list[Loss]:
+        """The losses after which a plan serves less of some workflow than the mixture does."""
+        after = RoutesAfterLoss(self.network.problem, plan)
+        found: list[Loss] = []
+        for loss in losses(plan, self.network.problem.survives):
+            flow, shares = self.mixture.after.get(self._lost(loss)), after.shares(after.weights(loss))
+            served = dict.fromkeys(shares, 0.0)
+            for way, share in () if flow is None else flow.ways:
+                served[self.blocks[way.block].workflow] += share
+            if any(share > shares[workflow] + ALL for workflow, share in served.items()):
+                found.append(loss)
+        return found
+
+    def _pieces_after(self, loss: Loss) -> list[_Piece]:
+        lost = loss.of[0] if loss.kind is LossKind.WORKER else ""
+        flow = self.mixture.after[self._lost(loss)]
+        return self._pieces(flow, self._workers(flow, lost))
 
     def _lost(self, loss: Loss) -> Lost:
         if loss.kind is not LossKind.WORKER:
@@ -182,9 +192,14 @@ class _Builder:
         }
 
     def _plan(
-        self, routes: tuple[Route, ...], variants: Mapping[str, tuple[str, ...]], certificate: Certificate
+        self,
+        keys: Sequence[RouteKey],
+        weights: Floats,
+        variants: Mapping[str, tuple[str, ...]],
+        certificate: Certificate,
     ) -> Plan:
         problem = self.network.problem
+        routes = tuple(Route(weight, dict(key)) for weight, key in zip(weights.tolist(), keys, strict=True))
         used = {worker for route in routes for worker in route.workers.values()}
         runs = [worker for worker in self.workers if worker.name in used]
         draft = Plan(
@@ -286,7 +301,7 @@ def _dealt_out(
 
 
 def _route_weights(pieces: Sequence[_Piece]) -> Mapping[RouteKey, float]:
-    """The shares of its block's requests by route, without negligible ones; those of a block sum to 1."""
+    """The shares of its block's requests by route, without negligible ones; those of a block sum to what is served."""
     weights: dict[int, dict[RouteKey, float]] = {}
     for piece in pieces:
         own, key = weights.setdefault(piece.way.block, {}), tuple(piece.workers.items())
@@ -295,5 +310,6 @@ def _route_weights(pieces: Sequence[_Piece]) -> Mapping[RouteKey, float]:
     for own in weights.values():
         kept = {key: weight for key, weight in own.items() if weight > NEGLIGIBLE}
         total = math.fsum(kept.values())
-        found |= {key: weight / total for key, weight in kept.items()}
+        served = total if total < 1.0 - ALL else 1.0
+        found |= {key: served * weight / total for key, weight in kept.items()}
     return found

@@ -104,7 +104,7 @@ class _Search:
             lost = () if found is None else self._lost_workers(table.network, found)
             more = [one for one in lost if one not in program.after]
             if not more:
-                return MixOutcome(found, bound)
+                return MixOutcome(None if found is None else program.with_most_served(found, self.clock), bound)
             losses += more
         return MixOutcome(None, bound)
 

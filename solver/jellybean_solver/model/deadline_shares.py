@@ -31,12 +31,12 @@ def deadline_shares(of: Problem | Plan) -> Mapping[str, float]:
 
 
 def on_scale_of(problem: Problem, plan: Plan, seconds: float) -> float:
-    """A latency on the scale of the plan's longest deadline on that of the problem's, of which it may leave out some.
+    """A latency on the scale of the plan's longest deadline on that of the problem's, of which it may lack some.
 
     0 if no workflow of the plan has a deadline, but one of the problem has.
     """
     longest, own = deadline_s(problem), deadline_s(plan)
-    if longest is None or not plan.left_out:
+    if longest is None or not plan.workflows:
         return seconds
     return 0.0 if own is None else seconds * longest / own
 

@@ -14,6 +14,7 @@ from functools import cached_property
 from jellybean_solver.figures import distinct_sizes, distinct_usd, rate_text, size_text, usd_text
 from jellybean_solver.model.flows import Weights, edge_weights, traffic_usd_per_h, worker_shares
 from jellybean_solver.model.left_out import served, wrongly_left_out
+from jellybean_solver.model.loss import RoutesAfterLoss
 from jellybean_solver.model.loss_checks import losses_that_break
 from jellybean_solver.model.plan import Cost, Fallback, Plan, PlannedWorker, PlannedWorkflow, Route
 from jellybean_solver.model.problem import Problem, Sharing, Variant, request_s
@@ -362,9 +363,10 @@ class _Scorer:
         """What the plan may lose by its targets, and does not bear."""
         if self.unknown or _has_gaps(self.open_problem, self.plan):
             return
-        wrong = [one.lost for one in self.plan.fallbacks if not _is_share_of_each(self.plan, one)]
+        after = RoutesAfterLoss(self.open_problem, self.plan)
+        wrong = [one.lost for one in self.plan.fallbacks if not _is_share_of_each(after, one)]
         if wrong:
-            yield f"the fallback for {wrong[0]} does not state a share for each route, or they do not sum to 1"
+            yield f"the fallback for {wrong[0]} does not state a share for each route, or more than all requests"
             return
         for lost, reason in losses_that_break(self.open_problem, self.plan, LIMIT_TOLERANCE):
             yield f"survive: without {lost}, {reason}"
@@ -412,12 +414,14 @@ def unknown_choices(problem: Problem, plan: Plan) -> Iterator[str]:
                 yield f"{worker.name} runs {name} with variant {variant}, which the plan does not describe"
 
 
-def _is_share_of_each(plan: Plan, fallback: Fallback) -> bool:
+def _is_share_of_each(after: RoutesAfterLoss, fallback: Fallback) -> bool:
+    """True if a fallback states a share for each route, or none; those of a workflow are at most all its requests."""
     weights = fallback.weights
     if not weights:
         return True
-    is_share = min(weights, default=0.0) >= 0 and abs(sum(weights) - 1.0) <= LIMIT_TOLERANCE
-    return is_share and len(weights) == len(plan.routes)
+    if len(weights) != len(after.workflow) or min(weights) < 0:
+        return False
+    return max(after.shares(weights).values()) <= 1.0 + LIMIT_TOLERANCE
 
 
 def _has_gaps(problem: Problem, plan: Plan) -> bool:

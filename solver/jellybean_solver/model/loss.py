@@ -3,21 +3,26 @@
 A gateway closes the routes through what is lost. The requests take the routes that are left, in their proportions, or,
 where these would be too much for some worker or link, in those of the plan's fallback for this loss. Children are not
 spread any more, as a worker may be missing in the round.
+
+Of several workflows, those that survive the loss are answered as before. The others get what is left: the fallback
+serves a share of their requests, and the rest is refused.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from jellybean_solver.model.multi_workflow import restricted, with_slos
 from jellybean_solver.model.plan import Plan, Route
 from jellybean_solver.model.problem import Problem, Terms
 from jellybean_solver.model.stated_figures import with_figures
-from jellybean_solver.model.targets import LossKind
+from jellybean_solver.model.targets import LossKind, Slo
 
 REHEARSED = 1e-4  # of all requests take the routes of fallbacks, so that these are known to work when they are needed
 MOST_LOSSES = 12  # of workers that a judge sees; of more workers one of each group is lost, the busiest
+NOTHING = 1e-9  # share of a workflow's requests that counts as none
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,10 @@ def crossings(plan: Plan, route: Route) -> frozenset[tuple[str, ...]]:
     tier_of = {source.name: source.tier for source in plan.sources}
     tier_of |= {name: plan.worker_by_name[worker].tier for name, worker in route.workers.items()}
     pairs = {
-        (tier_of[edge.upstream], tier_of[operator.name]) for operator in plan.operators for edge in operator.inputs
+        (tier_of[edge.upstream], tier_of[operator.name])
+        for operator in plan.operators
+        for edge in operator.inputs
+        if operator.name in route.workers
     }
     return frozenset(pair for pair in pairs if pair[0] != pair[1])
 
@@ -61,7 +69,7 @@ def losses(plan: Plan, kinds: Iterable[LossKind]) -> tuple[Loss, ...]:
 
 def judged_losses(plan: Plan) -> Iterator[Loss]:
     """The losses that are simulated: all, but of many workers the busiest of those with the same operators."""
-    every = losses(plan, plan.slo.survives)
+    every = losses(plan, plan.survives)
     if len(plan.workers) <= MOST_LOSSES:
         yield from every
         return
@@ -73,10 +81,40 @@ def judged_losses(plan: Plan) -> Iterator[Loss]:
     yield from (loss for loss in every if loss.kind is not LossKind.WORKER or loss.of[0] in kept)
 
 
-class RoutesAfterLoss:
-    """Which of a plan's routes losses close, and how the requests spread then; the routes are read once."""
+def survivors(problem: Problem | Plan, plan: Plan, loss: Loss) -> Collection[str]:
+    """The workflows whose targets hold after a loss; the only workflow is called ""."""
+    is_spot = loss.kind is LossKind.WORKER and plan.worker_by_name[loss.of[0]].terms is Terms.SPOT
+    targets = problem.slo_by_workflow.items()
+    return [name for name, slo in targets if slo.survives_loss(loss.kind, is_spot=is_spot)]
 
-    def __init__(self, plan: Plan) -> None:
+
+def with_routes_of_one_workflow(problem: Problem, plan: Plan) -> Plan:
+    """The plan with the routes that cover several workflows divided, as a loss may close the one part and not others.
+
+    Fallbacks number the routes, and their plan has no others.
+    """
+    if not problem.workflows or plan.fallbacks:
+        return plan
+    weights: dict[tuple[tuple[str, str], ...], float] = {}
+    for route in plan.routes:
+        parts: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+        for item in route.workers.items():
+            parts[problem.workflow_of(item[0])].append(item)
+        for part in parts.values():
+            key = tuple(part)
+            weights[key] = weights.get(key, 0.0) + route.weight
+    return replace(plan, routes=tuple(Route(weight, dict(key)) for key, weight in weights.items()))
+
+
+class RoutesAfterLoss:
+    """Which of a plan's routes losses close, and how the requests spread then; the routes are read once.
+
+    `workflow`: of each route, which is of one; the only workflow is called "".
+    """
+
+    def __init__(self, problem: Problem | Plan, plan: Plan) -> None:
+        """`problem`: whose workflows they are; a plan knows them too, once it is scored."""
+        self.workflow = [problem.workflow_of(next(iter(route.workers), "")) for route in plan.routes]
         self._weights = [route.weight for route in plan.routes]
         self._planned = {fallback.lost: fallback.weights for fallback in plan.fallbacks}
         self._through: defaultdict[tuple[LossKind, tuple[str, ...]], list[int]] = defaultdict(list)
@@ -94,25 +132,77 @@ class RoutesAfterLoss:
         """The numbers of the routes that a loss closes."""
         return tuple(self._through.get((loss.kind, loss.of), ()))
 
-    def weights(self, loss: Loss) -> Sequence[float] | None:
-        """The weights of the plan's routes after a loss; None if no request can be answered."""
-        planned = self._planned.get(str(loss))
-        if planned:
+    def weights(self, loss: Loss) -> Sequence[float]:
+        """The weights of the plan's routes after a loss. Those of a workflow without a route that is left are 0."""
+        if planned := self._planned.get(str(loss)):
             return planned
         left = list(self._weights)
         for number in self.closed(loss):
             left[number] = 0.0
-        total = sum(left)
-        return [weight / total for weight in left] if total > 0 else None
+        total = self.shares(left)
+        return [
+            weight / total[workflow] if weight else 0.0 for weight, workflow in zip(left, self.workflow, strict=True)
+        ]
+
+    def shares(self, weights: Sequence[float]) -> Mapping[str, float]:
+        """Workflow -> the share of its requests that is answered with these weights of the routes."""
+        found = dict.fromkeys(self.workflow, 0.0)
+        for workflow, weight in zip(self.workflow, weights, strict=True):
+            found[workflow] += weight
+        return found
+
+
+def served_shares(plan: Plan) -> Mapping[Loss, Mapping[str, float]]:
+    """For each loss that a plan is asked to bear: workflow -> the share of its requests that is answered then."""
+    after = RoutesAfterLoss(plan, plan)
+    return {loss: after.shares(after.weights(loss)) for loss in losses(plan, plan.survives)}
 
 
 def plan_after(problem: Problem, plan: Plan, loss: Loss) -> Plan | None:
-    """The plan after a loss, with the problem's figures; None if no request can be answered."""
-    weights = RoutesAfterLoss(plan).weights(loss)
-    if weights is None:
+    """The plan after a loss, with the problem's figures; None if a workflow that survives it is not answered.
+
+    Workflows that do not survive it have no targets then, and the rates of the share of their requests that is served.
+    Those of which none is served are left out.
+    """
+    plan = with_routes_of_one_workflow(problem, plan)
+    after = RoutesAfterLoss(problem, plan)
+    weights = after.weights(loss)
+    shares = {name: share for name, share in after.shares(weights).items() if share > NOTHING}
+    kept = survivors(problem, plan, loss)
+    if not shares or any(name in after.workflow and name not in shares for name in kept):
         return None
-    taken = zip(plan.routes, weights, strict=True)
-    routes = tuple(replace(route, weight=weight) for route, weight in taken if weight > 0)
+    problem = _served(problem, shares, kept)
+    taken = zip(plan.routes, weights, after.workflow, strict=True)
+    routes = tuple(replace(route, weight=weight / shares[of]) for route, weight, of in taken if weight > 0)
     used = {name for route in routes for name in route.workers.values()}
-    workers = tuple(replace(one, rates_per_s={}) for one in plan.workers if one.name in used)
-    return with_figures(problem, replace(plan, routes=routes, workers=workers, spread={}, fallbacks=()))
+    left = replace(
+        plan,
+        operators=tuple(one for one in plan.operators if problem.workflow_of(one.name) in shares),
+        workers=tuple(replace(one, rates_per_s={}) for one in plan.workers if one.name in used),
+        routes=routes,
+        workflows=tuple(
+            one if one.name in kept else replace(one, slo=without_targets(one.slo))
+            for one in plan.workflows
+            if one.name in shares
+        ),
+        spread={},
+        fallbacks=(),
+    )
+    return with_figures(problem, left)
+
+
+def without_targets(slo: Slo) -> Slo:
+    """What is left of targets that do not survive a loss: how uncertain rates and times are."""
+    return Slo(margin=slo.margin)
+
+
+def _served(problem: Problem, shares: Mapping[str, float], kept: Collection[str]) -> Problem:
+    """The problem of the requests that are served; only workflows in `kept` have targets."""
+    if not problem.workflows:
+        return problem
+    problem = restricted(problem, shares)
+    problem = with_slos(problem, lambda name, slo: slo if name in kept else without_targets(slo))
+    scaled = (
+        replace(one, rate_per_s=one.rate_per_s * shares[problem.workflow_of(one.name)]) for one in problem.sources
+    )
+    return replace(problem, sources=tuple(scaled))

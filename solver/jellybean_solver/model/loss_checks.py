@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from jellybean_solver.model.flows import edge_weights
-from jellybean_solver.model.loss import REHEARSED, Loss, RoutesAfterLoss, losses
+from jellybean_solver.model.loss import (
+    REHEARSED,
+    Loss,
+    RoutesAfterLoss,
+    losses,
+    survivors,
+    with_routes_of_one_workflow,
+)
+from jellybean_solver.model.multi_workflow import accuracy_of
 from jellybean_solver.model.plan import Plan, Route
 from jellybean_solver.model.problem import Problem, request_s
 from jellybean_solver.model.selection_shares import selection_on
+from jellybean_solver.model.targets import LIMIT_TOLERANCE, Slo
 from jellybean_solver.model.variant_ratios import settled
 from jellybean_solver.outcome import Selection
 
@@ -22,7 +31,7 @@ class RouteLoads:
     """What each route brings if all requests take it.
 
     `busy`: (worker, route) -> share of the worker's time; `sent`: (link, route) -> share of its bandwidth; `accuracy`:
-    of each route's selection, in percent; NaN if it is not known.
+    of each route's selection, in percent; NaN if it is not known. `routes_of`: numbers of each workflow's routes.
     """
 
     def __init__(self, problem: Problem, plan: Plan) -> None:
@@ -33,10 +42,11 @@ class RouteLoads:
         self.busy: Floats = np.zeros((len(self.workers), len(plan.routes)))
         self.sent: Floats = np.zeros((len(self.links), len(plan.routes)))
         self.accuracy: Floats = np.full(len(plan.routes), np.nan)
-        settled_by: dict[tuple[str, ...], Problem] = {}
+        self.routes_of: dict[str, list[int]] = {}
+        settled_by: dict[tuple[tuple[str, str], ...], Problem] = {}
         for number, route in enumerate(plan.routes):
             selection = selection_on(plan, route)
-            key = tuple(selection.values())
+            key = tuple(selection.items())
             if key not in settled_by:
                 settled_by[key] = settled(problem, selection)
             self._fill(number, route, selection, settled_by[key])
@@ -57,13 +67,15 @@ class RouteLoads:
                 most = (problem.usable_bytes_per_s(link) or 0.0) * problem.sites.get(pair[0], 1)
                 per_s = problem.edge_rate_per_s(edge) * problem.message_bytes(edge, selection)
                 self.sent[self.links[pair], number] += per_s / most
-        value = problem.accuracy.value(selection)
+        workflow = problem.workflow_of(next(iter(selection)))
+        self.routes_of.setdefault(workflow, []).append(number)
+        value = accuracy_of(problem, workflow).value(selection)
         self.accuracy[number] = np.nan if value is None else value
 
-    def complaints(self, weights: Sequence[float], tolerance: float) -> Iterator[str]:
+    def complaints(self, weights: Sequence[float], kept: Collection[str], tolerance: float) -> Iterator[str]:
         """What would be too much with these weights of the routes, at most one sentence for each kind of limit.
 
-        `tolerance`: relative excess of a limit that does not count.
+        `kept`: workflows whose targets must hold. `tolerance`: relative excess of a limit that does not count.
         """
         taken, cap = np.asarray(weights), self.problem.utilisation
         loads = self.busy @ taken
@@ -74,35 +86,61 @@ class RouteLoads:
         if carried.size and (most := float(carried.max())) > 1 + tolerance:
             link = " -> ".join([*self.links][int(carried.argmax())])
             yield f"the link {link} would carry {(most - 1) * 100:.1f} % more than its bandwidth"
-        mean = self.problem.slo.mean_accuracy
-        if mean is not None and self.problem.slo.penalty_usd_per_h is not None:
-            mean = min(mean, self._usual_accuracy())  # soft: as much as with everything there
-        if mean is not None and not (reached := float(self.accuracy @ taken)) >= mean * (1 - tolerance):
-            yield f"the mean accuracy would be {reached:.4f}, below {mean:g}"
+        for name, slo in self.problem.slo_by_workflow.items():
+            if name in kept and slo.mean_accuracy is not None:
+                yield from self._inaccurate(name, slo, taken, tolerance)
 
-    def _usual_accuracy(self) -> float:
-        """The mean accuracy with everything there, without the requests that rehearse fallbacks."""
-        stated = float(self.accuracy @ np.array([route.weight for route in self.plan.routes]))
-        rehearsed = [float(self.accuracy @ np.array(one.weights)) for one in self.plan.fallbacks if one.weights]
-        if not rehearsed:
+    def carried_share(self, before: Floats, after: Floats) -> float:
+        """The largest share, up to 1, of a change of the routes' weights that all workers and links can carry."""
+        limits = ((self.busy, self.problem.utilisation), (self.sent, 1.0))
+        shares = [1.0]
+        for table, limit in limits:
+            free, more = limit * (1.0 + LIMIT_TOLERANCE / 2.0) - table @ before, table @ (after - before)
+            shares += (np.maximum(0.0, free[more > 0.0]) / more[more > 0.0]).tolist()
+        return min(shares)
+
+    def _inaccurate(self, workflow: str, slo: Slo, taken: Floats, tolerance: float) -> Iterator[str]:
+        least = slo.mean_accuracy or 0.0
+        if slo.penalty_usd_per_h is not None:
+            least = min(least, self._usual_accuracy(workflow))  # soft: as much as with everything there
+        if not (reached := self._accuracy(workflow, taken)) >= least * (1 - tolerance):
+            of = f"{workflow}: " if workflow else ""
+            yield f"{of}the mean accuracy would be {reached:.4f}, below {least:g}"
+
+    def _accuracy(self, workflow: str, weights: Sequence[float] | Floats) -> float:
+        own = self.routes_of.get(workflow, [])
+        return float(self.accuracy[own] @ np.asarray(weights)[own])
+
+    def _usual_accuracy(self, workflow: str) -> float:
+        """The least mean accuracy with everything there, as up to `REHEARSED` of the requests rehearse fallbacks."""
+        stated = self._accuracy(workflow, [route.weight for route in self.plan.routes])
+        every = {str(one): one for one in losses(self.plan, self.problem.survives)}
+        fallbacks = [one for one in self.plan.fallbacks if one.weights and one.lost in every]
+        kept = [one for one in fallbacks if workflow in survivors(self.problem, self.plan, every[one.lost])]
+        if not kept:
             return stated
-        return (stated - REHEARSED * sum(rehearsed) / len(rehearsed)) / (1.0 - REHEARSED)
+        each = REHEARSED / len(fallbacks)
+        rehearsed = sum(self._accuracy(workflow, one.weights) for one in kept)
+        return min(stated, (stated - each * rehearsed) / (1.0 - each * len(kept)))
 
 
 def losses_that_break(problem: Problem, plan: Plan, tolerance: float) -> Iterator[tuple[Loss, str]]:
     """Each loss that the targets name and that the plan does not bear, with the reason in words."""
-    if not problem.slo.survives:
+    if not problem.survives:
         return
+    plan = with_routes_of_one_workflow(problem, plan)
     loads, planned = RouteLoads(problem, plan), {fallback.lost: fallback for fallback in plan.fallbacks}
-    routes = RoutesAfterLoss(plan)
-    for loss in losses(plan, problem.slo.survives):
+    routes = RoutesAfterLoss(problem, plan)
+    for loss in losses(plan, problem.survives):
         weights, closed = routes.weights(loss), routes.closed(loss)
         if planned and (str(loss) not in planned or planned[str(loss)].closes != closed):
             yield loss, "the plan says of other routes that they are closed"
-        if weights is None:
-            yield loss, "no request is answered"
-            continue
+        kept, shares = survivors(problem, plan, loss), routes.shares(weights)
+        for name in kept:
+            if (share := shares.get(name, 0.0)) < 1.0 - tolerance:
+                of = f" of {name}" if name else ""
+                yield loss, f"{f'only {share:.2%} of the requests are' if share else 'no request is'} answered{of}"
         if any(weights[number] for number in closed):
             yield loss, "its fallback uses it"
-        for reason in loads.complaints(weights, tolerance):
+        for reason in loads.complaints(weights, kept if all(map(shares.get, kept)) else (), tolerance):
             yield loss, reason

@@ -63,8 +63,6 @@ def combine_workflows(name: str, problems: Mapping[str, Problem], budget_usd_per
         raise SolverError("there is no workflow to plan")
     first = next(iter(problems.values()))
     for workflow, problem in problems.items():
-        if problem.slo.survives:
-            raise SolverError(f"{workflow} bears losses (survive), which several workflows on one fleet cannot yet")
         if problem.objective is not Objective.COST:
             asked = problem.objective.value
             raise SolverError(f"several workflows are planned for the lowest cost, or their rates, not for {asked}")
@@ -85,6 +83,12 @@ def combine_workflows(name: str, problems: Mapping[str, Problem], budget_usd_per
         ),
         stale_profiles=tuple(f"{name}: {text}" for name, part in parts.items() for text in part.stale_profiles),
     )
+
+
+def accuracy_of(problem: Problem, workflow: str) -> AccuracyModel:
+    """The accuracy model of one of the problem's workflows, or of the only one."""
+    model = problem.accuracy
+    return model.models[workflow] if isinstance(model, Margins) else model
 
 
 def single_workflow(problem: Problem, workflow: Workflow) -> Problem:
@@ -122,26 +126,28 @@ def restricted(problem: Problem, names: Collection[str]) -> Problem:
 
 def with_targets(problem: Problem, name: str, **targets: Any) -> Problem:
     """The problem with changed targets (fields of `Slo`) for the workflow called `name`."""
+    return with_slos(problem, lambda workflow, slo: replace(slo, **targets) if workflow == name else slo)
+
+
+def with_slos(problem: Problem, change: Callable[[str, Slo], Slo]) -> Problem:
+    """The problem with changed targets, given the name and the targets of each workflow; the only one is called ""."""
     model = problem.accuracy
     if not isinstance(model, Margins):
-        raise SolverError(f"problem {problem.name} is not of several workflows")
-    workflows = tuple(replace(w, slo=replace(w.slo, **targets)) if w.name == name else w for w in problem.workflows)
-    accuracies = {w.name: w.slo.accuracy for w in workflows if w.slo.accuracy is not None}
+        return replace(problem, slo=change("", problem.slo))
+    workflows = tuple(replace(one, slo=change(one.name, one.slo)) for one in problem.workflows)
+    accuracies = {one.name: one.slo.accuracy for one in workflows if one.slo.accuracy is not None}
     return replace(problem, workflows=workflows, accuracy=replace(model, targets=accuracies))
 
 
 def of_one_selection(problem: Problem) -> Problem:
     """The problem of which all requests of a workflow get one selection, which reaches what the mean has to be."""
 
-    def targets(slo: Slo) -> dict[str, Any]:
+    def single(_: str, slo: Slo) -> Slo:
         least = None if slo.mean_accuracy is None else max(slo.mean_accuracy, slo.accuracy or 0.0)
-        return {"accuracy": slo.accuracy if least is None else least, "mean_accuracy": None, "penalty_usd_per_h": None}
+        accuracy = slo.accuracy if least is None else least
+        return replace(slo, accuracy=accuracy, mean_accuracy=None, penalty_usd_per_h=None)
 
-    if not problem.workflows:
-        return replace(problem, slo=replace(problem.slo, **targets(problem.slo)))
-    for workflow in problem.workflows:
-        problem = with_targets(problem, workflow.name, **targets(workflow.slo))
-    return problem
+    return with_slos(problem, single)
 
 
 def _fleet(problem: Problem) -> tuple[object, ...]:

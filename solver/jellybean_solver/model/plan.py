@@ -26,7 +26,7 @@ from jellybean_solver.model.problem import (
     qualified_name,
     request_s,
 )
-from jellybean_solver.model.targets import Slo
+from jellybean_solver.model.targets import LossKind, Slo, all_survived
 from jellybean_solver.outcome import ACCURACY_TOLERANCE, Termination, is_gap_closed, relative_gap
 
 
@@ -245,7 +245,8 @@ class Fallback:
     """What becomes of the requests when something is lost (loss.py). `lost`: what, in words.
 
     `closes`: numbers of the routes that it closes. `weights`: of the plan's routes then; empty: the proportions of
-    those that are left.
+    those that are left. The weights of a workflow whose targets do not hold then may sum to less than 1: so much of its
+    requests is served, and the others are refused until what was lost is back.
     """
 
     lost: str
@@ -300,6 +301,16 @@ class Plan:
     def workflow_of(self, name: str) -> str:
         """The workflow that a source or operator belongs to; empty if there is only one."""
         return name.partition(WORKFLOW_SEPARATOR)[0] if self.workflows else ""
+
+    @property
+    def slo_by_workflow(self) -> Mapping[str, Slo]:
+        """Workflow -> its targets; the only one is called ""."""
+        return {workflow.name: workflow.slo for workflow in self.workflows} or {"": self.slo}
+
+    @property
+    def survives(self) -> tuple[LossKind, ...]:
+        """What may be lost, one at a time, while the targets of some workflow hold."""
+        return all_survived(self.slo_by_workflow.values())
 
     @property
     def accuracy_penalty_usd_per_h(self) -> float:

@@ -16,7 +16,7 @@ from jellybean_solver.errors import SolverError
 from jellybean_solver.model.accuracy import AccuracyModel
 from jellybean_solver.model.audit import Audit
 from jellybean_solver.model.model_ref import ModelRef
-from jellybean_solver.model.targets import NO_TARGETS, Slo
+from jellybean_solver.model.targets import NO_TARGETS, LossKind, Slo, all_survived
 
 GIB = 2**30
 CPU = "cpu"  # device of a worker for which no other is stated
@@ -280,7 +280,12 @@ class Problem:
     @property
     def is_for_ways(self) -> bool:
         """True if its plans are found by the program of ways (mixture/): they mix variants, or bear losses."""
-        return self.may_mix or any(slo.survives for slo in self.targets)
+        return self.may_mix or bool(self.survives)
+
+    @property
+    def survives(self) -> tuple[LossKind, ...]:
+        """What may be lost, one at a time, while the targets of some workflow hold."""
+        return all_survived(self.targets)
 
     @property
     def may_mix(self) -> bool:
@@ -297,7 +302,12 @@ class Problem:
     @property
     def targets(self) -> tuple[Slo, ...]:
         """The targets of each workflow; those of the budget are in `slo`."""
-        return tuple(workflow.slo for workflow in self.workflows) or (self.slo,)
+        return tuple(self.slo_by_workflow.values())
+
+    @property
+    def slo_by_workflow(self) -> Mapping[str, Slo]:
+        """Workflow -> its targets; the only one is called ""."""
+        return {workflow.name: workflow.slo for workflow in self.workflows} or {"": self.slo}
 
     @property
     def accuracy_target(self) -> float | None:

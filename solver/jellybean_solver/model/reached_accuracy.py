@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from jellybean_solver.model.multi_workflow import Margins
+from jellybean_solver.model.multi_workflow import accuracy_of
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.targets import LIMIT_TOLERANCE
 from jellybean_solver.outcome import Selection
@@ -15,17 +15,13 @@ Known = Sequence[tuple[float | None, float]]  # accuracies in percent, None: not
 
 def reached(problem: Problem, selections: Shares) -> Mapping[str, Known]:
     """Workflow -> the accuracies that its requests get; the only workflow is called ""."""
-    model = problem.accuracy
-    if not isinstance(model, Margins):
-        return {"": [(model.value(selection), share) for selection, share in selections]}
-    return {
-        workflow.name: [
-            (model.models[workflow.name].value(selection), share)
-            for selection, share in selections
-            if any(map(workflow.owns, selection))
-        ]
-        for workflow in problem.workflows
-    }
+    found: dict[str, list[tuple[float | None, float]]] = {name: [] for name in problem.slo_by_workflow}
+    models = {name: accuracy_of(problem, name) for name in found}
+    for selection, share in selections:
+        for name in dict.fromkeys(map(problem.workflow_of, selection)):
+            if name in found:
+                found[name].append((models[name].value(selection), share))
+    return found
 
 
 def mean(known: Known) -> float | None:
@@ -43,8 +39,7 @@ def accuracy_violations(problem: Problem, selections: Shares | None) -> Iterator
     """
     found = {} if selections is None else reached(problem, selections)
     more = (problem.slo.accuracy or 0.0) if problem.workflows else 0.0
-    targets = {workflow.name: workflow.slo for workflow in problem.workflows} or {"": problem.slo}
-    for name, slo in targets.items():
+    for name, slo in problem.slo_by_workflow.items():
         known, of = found.get(name, [(None, 1.0)]), f"{name}: " if name else ""
         if slo.accuracy is not None:
             for value, _ in known:

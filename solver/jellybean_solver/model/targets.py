@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -84,6 +85,10 @@ class Slo:
         """True if a target is soft, so that certificates are of cost and penalties together."""
         return self.penalty_usd_per_h is not None or self.soft_latency_p99_s is not None
 
+    def survives_loss(self, kind: LossKind, *, is_spot: bool = False) -> bool:
+        """True if the targets hold after such a loss. `is_spot`: of a worker that may be taken away at short notice."""
+        return kind in self.survives or (is_spot and kind is LossKind.WORKER and LossKind.SPOT_WORKER in self.survives)
+
     def latency_penalty(self, p99_s: float) -> float:
         """USD per hour that a plan of a p99 latency counts for what it exceeds the soft target."""
         if self.soft_latency_p99_s is None or self.latency_penalty_usd_per_h_per_s is None:
@@ -98,3 +103,8 @@ class Slo:
 
 
 NO_TARGETS = Slo()
+
+
+def all_survived(targets: Iterable[Slo]) -> tuple[LossKind, ...]:
+    """The losses that any of these targets survive."""
+    return tuple(dict.fromkeys(kind for slo in targets for kind in slo.survives))

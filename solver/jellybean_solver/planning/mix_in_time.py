@@ -36,7 +36,7 @@ def deadline_of(level: Problem, problem: Problem, deadline: Deadline) -> Deadlin
         return None
     if longest_s is not None and own_s is not None:
         deadline = replace(deadline, p99_s=deadline.p99_s * own_s / longest_s)
-    return replace(deadline, judge=_judge_of_losses(level, deadline)) if level.slo.survives else deadline
+    return replace(deadline, judge=_judge_of_losses(level, deadline)) if level.survives else deadline
 
 
 def _judge_of_losses(problem: Problem, deadline: Deadline) -> Judge:

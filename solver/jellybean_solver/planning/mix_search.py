@@ -12,7 +12,7 @@ from jellybean_solver.figures import usd_text
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.mixture.blocks import Block, blocks_of
 from jellybean_solver.mixture.modes import NO_LIMITS, Modes
-from jellybean_solver.mixture.routes import plan_of
+from jellybean_solver.mixture.routes import PlanBuilder
 from jellybean_solver.mixture.search import MixOutcome, best_mixture
 from jellybean_solver.mixture.seats import TIE, Goal, Mixture
 from jellybean_solver.mixture.ways import WayTable, all_ways
@@ -20,7 +20,7 @@ from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.left_out import left_out
 from jellybean_solver.model.loss import Loss
 from jellybean_solver.model.loss_checks import losses_that_break
-from jellybean_solver.model.multi_workflow import restricted
+from jellybean_solver.model.multi_workflow import restricted, with_slos
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.model.spreading import identical_workers
@@ -36,11 +36,10 @@ MIX_GAP = 1e-5  # relative, unless one is stated: of the cost, or of what the ac
 def _without_ways(problem: Problem) -> Problem:
     """The problem without mean accuracies, and without losses to bear."""
 
-    def plain(slo: Slo) -> Slo:
+    def plain(_: str, slo: Slo) -> Slo:
         return replace(slo, mean_accuracy=None, penalty_usd_per_h=None, survives=())
 
-    workflows = tuple(replace(workflow, slo=plain(workflow.slo)) for workflow in problem.workflows)
-    return replace(problem, slo=plain(problem.slo), workflows=workflows, objective=Objective.COST)
+    return replace(with_slos(problem, plain), objective=Objective.COST)
 
 
 class MixSearch:
@@ -63,7 +62,7 @@ class MixSearch:
         self.bound, self.tried = 0.0, 0
         slo = problem.slo
         budget = math.inf if slo.budget_usd_per_h is None else slo.budget_usd_per_h
-        self.goal = Goal(0 if self.is_accuracy else None, budget, self._most_usd_per_h(), survives=slo.survives)
+        self.goal = Goal(0 if self.is_accuracy else None, budget, self._most_usd_per_h(), survives=problem.survives)
 
     def value(self, plan: Plan) -> float:
         """What is minimised: USD per hour with penalties and migration, or what the accuracy lacks of 100 %."""
@@ -114,7 +113,7 @@ class MixSearch:
             complaints = "; ".join(evaluation.violations)
             raise SolverError(f"the plan found contradicts the problem ({complaints}); please report this problem")
         plan = evaluation.stated(draft)
-        is_spread = self.problem.may_mix and not self.problem.slo.survives
+        is_spread = self.problem.may_mix and not self.problem.survives
         return replace(plan, spread=identical_workers(plan)) if is_spread else plan
 
     def _draft(self, mixture: Mixture) -> Plan:
@@ -125,11 +124,11 @@ class MixSearch:
         gone = [workflow.name for workflow in self.problem.workflows if workflow.name not in served]
         problem = restricted(self.problem, served) if gone else self.problem
         network = Network(problem) if gone else self.network
-        is_even, blocks = bool(self.problem.slo.survives), self.table.blocks
+        builder = PlanBuilder(network, self.table.blocks, mixture, even=bool(self.problem.survives))
         while True:
-            draft = plan_of(network, blocks, mixture, proof, even=is_even, fallbacks=needed)
-            broken = dict.fromkeys(loss for loss, _ in losses_that_break(problem, draft, LIMIT_TOLERANCE))
-            more = [loss for loss in broken if loss not in needed]
+            draft = builder.plan(proof, needed)
+            broken = [loss for loss, _ in losses_that_break(problem, draft, LIMIT_TOLERANCE)]
+            more = [loss for loss in dict.fromkeys((*broken, *builder.served_less(draft))) if loss not in needed]
             if not more:
                 return replace(draft, left_out=left_out(self.problem, gone))
             needed += more
@@ -182,7 +181,7 @@ class MixSearch:
             nothing = "no workflow is worth what serving it costs, or none fits: the plan would leave out all of them"
             return Solution("infeasible", None, Infeasibility((nothing,)), self.tried, None)
         means = [number for number, block in enumerate(self.table.blocks) if block.slo.hard_mean is not None]
-        for number in means if not self.problem.slo.survives else ():
+        for number in means if not self.problem.survives else ():
             highest = self.best(Goal(number, self.goal.budget, keeps_mean=False)).mixture
             if highest is not None:
                 return self._below(self.table.blocks[number], number, highest)
@@ -194,9 +193,9 @@ class MixSearch:
         if len(means) > 1:
             reason = "no plan reaches the mean accuracies of "
             reason += f"{' and '.join(self.table.blocks[number].workflow for number in means)} together"
-        if self.problem.slo.survives:
+        if self.problem.survives:
             cost = usd_text(found.plan.cost.total_usd_per_h)
-            kinds = self.problem.slo.survives
+            kinds = self.problem.survives
             asked = kinds if explained and len(kinds) > 1 else ()
             alone = {kind: self.best(replace(self.goal, survives=(kind,))) for kind in asked}
             impossible = [kind for kind, outcome in alone.items() if outcome.bound == math.inf]

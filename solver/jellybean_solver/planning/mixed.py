@@ -16,10 +16,10 @@ from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.mixture.blocks import blocks_of
 from jellybean_solver.mixture.modes import NO_LIMITS
 from jellybean_solver.model.margin import stressed
-from jellybean_solver.model.multi_workflow import restricted
+from jellybean_solver.model.multi_workflow import restricted, with_slos
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Pool, Problem, Sharing
-from jellybean_solver.model.targets import LossKind
+from jellybean_solver.model.targets import LossKind, Slo
 from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.admission import admitted, with_left_out
 from jellybean_solver.planning.many_workflows import MOST_TOGETHER
@@ -47,7 +47,7 @@ def solve_mixed(
     """
     if len(problem.workflows) > MOST_TOGETHER:
         raise SolverError(_too_many(problem))
-    unlike = {name for one in blocks_of(problem) if not one.single or one.slo.survives for name in one.names}
+    unlike = {name for one in blocks_of(problem) if not one.single for name in one.names}
     if stateful := [operator.name for operator in problem.operators if operator.state and operator.name in unlike]:
         raise SolverError(f"variants cannot be mixed where an operator keeps a state by stream: {', '.join(stateful)}")
 
@@ -105,8 +105,12 @@ def plan_with_spare_workers(problem: Problem, *, gap: float, limit: Clock) -> Pl
     each group, whose plan gets these workers.
     """
     spared = tuple(replace(pool, count=max(0, pool.count - _groups(problem, pool))) for pool in problem.pools)
-    kinds = tuple(kind for kind in problem.slo.survives if kind not in (LossKind.WORKER, LossKind.SPOT_WORKER))
-    fewer = replace(problem, pools=spared, slo=replace(problem.slo, survives=kinds))
+
+    def kept(_: str, slo: Slo) -> Slo:
+        spare = (LossKind.WORKER, LossKind.SPOT_WORKER)
+        return replace(slo, survives=tuple(kind for kind in slo.survives if kind not in spare))
+
+    fewer = with_slos(replace(problem, pools=spared), kept)
     small = MixSearch(fewer, gap, limit, None, DEFAULT_ASSIGNMENT)
     found = small.best(small.goal).mixture
     if found is None:

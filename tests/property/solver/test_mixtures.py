@@ -124,7 +124,7 @@ def test_the_cheapest_plan_that_bears_losses_is_that_of_one_program_over_everyth
     for loss in losses(plan, survives):
         left = plan_after(asked, plan, loss)
         assert left is not None
-        assert RoutesAfterLoss(left).closed(loss) == ()
+        assert RoutesAfterLoss(asked, left).closed(loss) == ()
         assert not plan_check.complaints(asked, left)
     rehearsed = 100.0 * REHEARSED * (slo.penalty_usd_per_h or 0.0) if fallbacks else 0.0  # they may be more accurate
     assert plan.certificate.bound <= expected * (1 + LITTLE) + LITTLE

@@ -40,7 +40,8 @@ def view_of(root: Path, fallbacks: tuple[Fallback, ...] = FALLBACKS) -> PlanView
 def shares(view: PlanView, *away: str) -> Counter[int]:
     routes = OpenRoutes(view, lambda name: name in away)
     routes.reweight()
-    return Counter(route for route, is_open in (routes.draw() for _ in range(1000)) if is_open)
+    drawn = (routes.draw() for _ in range(1000))
+    return Counter(one[0] for one in drawn if one is not None and one[1])
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from jellybean.serving.gateway.byte_limits import MAX_BYTES_IN_FLIGHT, MAX_INCOMPLETE_BYTES
+from jellybean.serving.gateway.plans.closed_routes import ClosedRoutes
 from jellybean.serving.gateway.plans.cost_so_far import CostAccount
 from jellybean.serving.gateway.plans.served_plan import OnSent, ServedPlan
 from jellybean_agent import EmulatedLinks, PlanView, RefusedClaims, ReplyAddress, SharedLimit, Transport
@@ -35,9 +37,14 @@ class WorkerNetwork:
     claims: RefusedClaims = field(init=False)
     in_flight_bytes: SharedLimit = field(default_factory=lambda: SharedLimit(MAX_BYTES_IN_FLIGHT))
     incomplete_bytes: SharedLimit = field(default_factory=lambda: SharedLimit(MAX_INCOMPLETE_BYTES))
+    _closed: WeakValueDictionary[str, ClosedRoutes] = field(default_factory=WeakValueDictionary)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "claims", RefusedClaims(LOG, self.known))
+
+    def closed_routes(self, plan: str) -> ClosedRoutes:
+        """The closed routes of a plan, given its hash, which all its workflows share."""
+        return self._closed.setdefault(plan, ClosedRoutes())
 
     @property
     def request_prefix(self) -> str:
@@ -77,6 +84,7 @@ class CurrentPlan:
             on_worker_lost=self._on_worker_lost,
             reply=self._network.reply,
             claims=self._network.claims,
+            closed=self._network.closed_routes(view.hash),
         )
         plan.on_sent = self._on_sent
         return plan

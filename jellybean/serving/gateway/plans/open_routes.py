@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 
+from jellybean.serving.gateway.plans.closed_routes import ClosedRoutes
 from jellybean.serving.gateway.plans.route_choice import SiteRouteDrawer
-from jellybean_agent import PlanView
+from jellybean_agent import Fallback, PlanView
 from jellybean_solver import StreamAssignment
 
 BARRED_S = 1.0  # seconds between probes of a barred route
+ALL = 1.0 - 1e-6  # share of the requests from which on none is refused: it is a sum of rounded weights
 
 
 class OpenRoutes:
@@ -20,11 +22,14 @@ class OpenRoutes:
     while all workers that these may reach are there, otherwise without.
 
     While routes are closed, the others of the site share its requests as the fallback says of the smallest loss that
-    closes all these routes, or else in their proportions.
+    closes all these routes, or else in their proportions. Of several workflows, the routes of all count, which `closed`
+    knows. A fallback may serve a part of the requests only: the others are refused.
     """
 
-    def __init__(self, view: PlanView, is_away: Callable[[str], bool]) -> None:
+    def __init__(self, view: PlanView, is_away: Callable[[str], bool], closed: ClosedRoutes | None = None) -> None:
         self._view, self._is_away = view, is_away
+        self._closed = ClosedRoutes() if closed is None else closed
+        self._fallbacks: list[Fallback | None] = []  # of each site, that which is in use
         self._table = view.table
         self._workers = [self._table.workers(number) for number in range(len(self._table))]
         self._barred: dict[int, float] = {}  # route -> CLOCK_MONOTONIC second of its next probe
@@ -34,13 +39,26 @@ class OpenRoutes:
         self._drawer = SiteRouteDrawer(view.weights, sites, periodic=view.periodic)
 
     @property
+    def refused_text(self) -> str:
+        """What is lost, and which share of the requests is answered meanwhile; empty if all are."""
+        partial = [one for one in self._fallbacks if one is not None and one.share < ALL]
+        if not partial:
+            return ""
+        lost = " and ".join(dict.fromkeys(one.lost for one in partial))
+        share = sum(1.0 if one is None else one.share for one in self._fallbacks) / len(self._fallbacks)
+        part = f"{share * 100:.3g} % of the requests are" if share else "no request is"
+        return f"{lost} is lost, and what is left must serve other workflows: {part} answered until it is back"
+
+    @property
     def has_opened(self) -> bool:
         """True once a route has had all its workers."""
         return bool(self._opened)
 
-    def draw(self) -> tuple[int, bool]:
-        """A route for a new attempt, and whether it is open."""
+    def draw(self) -> tuple[int, bool] | None:
+        """A route for a new attempt, and whether it is open; None if the attempt is refused."""
         route = self._drawer.draw()
+        if route is None:
+            return None
         spread = self._table.spread(route)
         if not self._is_closed(spread):
             return spread, True
@@ -70,7 +88,12 @@ class OpenRoutes:
         return route in self._barred
 
     def alternative(self, route: int) -> int | None:
-        """The open route of the same site that shares the fewest workers; None when none has another worker."""
+        """The open route of the same site that shares the fewest workers; None when none has another worker.
+
+        None also while requests are refused: what is left is too little for them.
+        """
+        if self.refused_text:
+            return None
         used, route = self._workers[route], self._table.plain(route)
         first = route - route % len(self._view.weights)
         candidates: list[tuple[int, int]] = []
@@ -94,34 +117,43 @@ class OpenRoutes:
 
     def reweight(self) -> None:
         """Give closed routes weight 0, unless every route of a site is closed."""
-        weights: list[float] = []
+        weights: list[Sequence[float]] = []
+        shares: list[float] = []
+        self._fallbacks = []
+        closed: list[frozenset[int]] = []
         for site in range(len(self._view.routes) // len(self._view.weights)):
             is_open = [not self._is_closed(route) for route in self._of_site(site)]
             if any(is_open):
                 self._opened.add(site)
-            weights += self._open_weights(is_open)
-        self._drawer.reweight(weights)
+            closed.append(self._view.numbers_in_plan(number for number, ready in enumerate(is_open) if not ready))
+            fallback = self._fallback(closed[-1] | self._closed.elsewhere(self._view.workflow, site))
+            self._fallbacks.append(fallback)
+            shares.append(1.0 if fallback is None or fallback.share >= ALL else fallback.share)
+            if fallback is not None and fallback.weights:
+                weights.append(fallback.weights)
+            else:
+                weights.append([one if ready else 0.0 for one, ready in zip(self._view.weights, is_open, strict=True)])
+        self._drawer.reweight(weights, shares)
         if self._streams is not None:
-            self._streams.reweight(weights)
+            served = [weight for own in weights for weight in own]
+            self._streams.reweight([*served, sum(1.0 - share for share in shares)])
+        self._closed.state(self._view.workflow, closed)
 
-    def _open_weights(self, is_open: Sequence[bool]) -> Sequence[float]:
-        """The weights of one site's routes."""
-        closed = {number for number, ready in enumerate(is_open) if not ready}
-        if not closed:
-            return self._view.weights
-        fits = (weights for closes, weights in self._view.fallbacks if closed <= closes)
-        if weights := next(fits, ()):
-            return weights
-        return [weight if ready else 0.0 for weight, ready in zip(self._view.weights, is_open, strict=True)]
+    def _fallback(self, closed: Set[int]) -> Fallback | None:
+        """What the plan says of the smallest loss that closes these routes of one site."""
+        return next((one for one in self._view.fallbacks if closed <= one.closes), None) if closed else None
 
     def draw_for(self, stream: str) -> int | None:
-        """The route of a stream, which it keeps while it is open; None when it is closed, and all others are."""
+        """The route of a stream, which it keeps while it is open; None when it is closed, and all others are.
+
+        The number of routes for a stream that is refused.
+        """
         if self._streams is None:
             sites = len(self._view.routes) // len(self._view.weights)
-            self._streams = StreamAssignment([*self._view.weights] * sites)
+            self._streams = StreamAssignment([*[*self._view.weights] * sites, 0.0])
             self.reweight()
         route = self._streams.route_of(stream)
-        return None if self._is_closed(route) else route
+        return None if route < len(self._view.routes) and self._is_closed(route) else route
 
     def release_stream(self, stream: str) -> None:
         """Forget a stream."""

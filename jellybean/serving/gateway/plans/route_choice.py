@@ -22,18 +22,24 @@ class SiteRouteDrawer:
         self._weights, self._periodic = weights, periodic
         self._random = random.Random(_SEED)
         self._drawn = 0
-        self.reweight([*weights] * sites)
+        self.reweight([weights] * sites)
 
-    def reweight(self, weights: Sequence[float]) -> None:
-        """Replace the weights of all routes of all sites; a site whose weights are all 0 uses the plan's weights."""
-        size, has_sites = len(self._weights), len(weights) > len(self._weights)
-        by_site = [weights[start : start + size] for start in range(0, len(weights), size)]
-        phase = self._random if has_sites else None
-        self._drawers = [RouteDrawer(part if any(part) else self._weights, phase) for part in by_site]
+    def reweight(self, by_site: Sequence[Sequence[float]], shares: Sequence[float] = ()) -> None:
+        """Replace the weights of the routes of each site; a site whose weights are all 0 uses the plan's weights.
 
-    def draw(self) -> int:
-        """Index of the next request's route."""
+        `shares`: of the requests of each site that are served, where it is not all; the rest is drawn without a route.
+        """
+        phase = self._random if len(by_site) > 1 else None
+        self._drawers = []
+        for site, weights in enumerate(by_site):
+            share = shares[site] if shares else 1.0
+            served = weights if any(weights) or share < 1.0 else self._weights
+            self._drawers.append(RouteDrawer([*served, 1.0 - share] if share < 1.0 else served, phase))
+
+    def draw(self) -> int | None:
+        """Index of the next request's route; None: it is not served."""
         count = len(self._drawers)
         site = self._drawn % count if self._periodic else self._random.randrange(count) if count > 1 else 0
         self._drawn += 1
-        return site * len(self._weights) + self._drawers[site].draw()
+        drawn, size = self._drawers[site].draw(), len(self._weights)
+        return site * size + drawn if drawn < size else None

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import grpc.aio
 
 from jellybean.serving.gateway.plans.answer_rights import AnswerRights
+from jellybean.serving.gateway.plans.closed_routes import ClosedRoutes
 from jellybean.serving.gateway.plans.open_routes import BARRED_S, OpenRoutes
 from jellybean.serving.gateway.plans.signatures import Signatures, own_signatures, problem_of
 from jellybean.serving.gateway.plans.source_messages import Inputs, source_messages
@@ -85,8 +86,9 @@ class ServedPlan:
         on_worker_lost: Callable[[ServedPlan, str, str], None],
         reply: ReplyAddress | None = None,
         claims: RefusedClaims | None = None,
+        closed: ClosedRoutes | None = None,
     ) -> None:
-        """`claims`: where claims of workers beyond the plan are counted."""
+        """`claims`: where claims of workers beyond the plan are counted. `closed`: routes of all workflows."""
         self._reply = reply
         self.claims = RefusedClaims(LOG, view.workers) if claims is None else claims
         self._rights = AnswerRights(view)
@@ -102,7 +104,8 @@ class ServedPlan:
         self.left_out = 0  # number of times that a ready worker was lost
         self.bytes_sent: Counter[tuple[str, str, str]] = Counter()  # by source, its tier and the worker's tier
         self.on_sent: OnSent | None = None
-        self._routes = OpenRoutes(view, lambda name: self.workers[name].state != "ready")
+        self._closed = ClosedRoutes() if closed is None else closed
+        self._routes = OpenRoutes(view, lambda name: self.workers[name].state != "ready", self._closed)
         self._attempts: Counter[str] = Counter()  # worker -> attempts in progress over routes with it
         self._describing: dict[str, asyncio.Task[None]] = {}  # by worker
         self._peers: dict[str, Peer] = {}
@@ -114,9 +117,11 @@ class ServedPlan:
         for name in self.workers:
             peer = Peer(name, self._addresses[name], settings, on_lost=self._on_lost, on_credit=self._on_credit)
             self._peers[name] = peer.start()
+        self._closed.listen(self.view.workflow, self._on_routes_changed)
 
     async def close(self) -> None:
         """End all streams."""
+        self._closed.leave(self.view.workflow)
         for task in self._describing.values():
             task.cancel()
         for peer in self._peers.values():
@@ -125,11 +130,14 @@ class ServedPlan:
 
     @property
     def state(self) -> str:
-        """One of: starting (no route has had all its workers yet), ready, degraded (some worker is not available).
+        """One of: starting (no route has had all its workers yet), ready, degraded (some worker is not available, or
+        requests are refused as workers are left to other workflows).
 
         A worker in quarantine is not waited for, as long as there are routes without it.
         """
         away = {worker.state for worker in self.workers.values() if worker.state != "ready"}
+        if not away and self._routes.refused_text:
+            return "degraded"
         if not away or (away == {"quarantined"} and self._has_route):
             return "ready"
         return "degraded" if self._routes.has_opened else "starting"
@@ -235,9 +243,12 @@ class ServedPlan:
         """A route for a new attempt, by the plan's weights; None when the route drawn is closed.
 
         `is_new`: the first attempt of a request. StatusError for it if other sites are served, and no route of the site
-        drawn has had all its workers yet.
+        drawn has had all its workers yet; and for attempts that are refused after a loss.
         """
-        route, is_open = self._routes.draw()
+        drawn = self._routes.draw()
+        if drawn is None:
+            raise StatusError(grpc.StatusCode.UNAVAILABLE, self._routes.refused_text)
+        route, is_open = drawn
         if not is_open:
             if is_new and self._routes.has_opened and not self._routes.has_site_opened(route):
                 reason = f"no route is left: {self._told(self._routes.missing(route))}"
@@ -248,8 +259,14 @@ class ServedPlan:
         return route
 
     def draw_for(self, stream: str) -> int | None:
-        """The route of a stream: always the same one while its workers are there; None when no route is open."""
-        return self._routes.draw_for(stream)
+        """The route of a stream: always the same one while its workers are there; None when no route is open.
+
+        StatusError for a stream that is refused after a loss.
+        """
+        route = self._routes.draw_for(stream)
+        if route == len(self.view.routes):
+            raise StatusError(grpc.StatusCode.UNAVAILABLE, self._routes.refused_text)
+        return route
 
     def release_stream(self, stream: str) -> None:
         """Forget a stream's route."""

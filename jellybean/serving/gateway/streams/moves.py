@@ -72,7 +72,10 @@ async def settle(stream: Stream, plan: ServedPlan, send: SendChunk) -> Outcome |
 
     With the status ABORTED it may be tried again.
     """
-    route = plan.draw_for(stream.key)
+    try:
+        route = plan.draw_for(stream.key)
+    except StatusError as error:
+        return Outcome(error.status, str(error))
     if route is None or stream.number == 0:  # nothing to move, or no place to move it to: the chunk waits for one
         return None
     target = Place.of(plan, route)

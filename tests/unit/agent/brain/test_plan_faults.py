@@ -85,14 +85,14 @@ def test_fallbacks_come_in_the_order_of_what_they_close() -> None:
     def both(document: Document) -> None:
         document["routes"] = [*document["routes"], copy.deepcopy(document["routes"][0])]
         document["fallbacks"] = [
-            {"closes": [0, 1], "weights": []},
-            {"closes": [1], "weights": [1.0, 0.0, *[0.0] * (len(document["routes"]) - 2)]},
+            {"lost": "two", "closes": [0, 1], "weights": []},
+            {"lost": "one", "closes": [1], "weights": [1.0, 0.0, *[0.0] * (len(document["routes"]) - 2)]},
         ]
 
     view = plan_view(changed(both))
-    assert [sorted(closes) for closes, _ in view.fallbacks] == [[1], [0, 1]]
-    assert view.fallbacks[0][1][:2] == (1.0, 0.0)
-    assert view.fallbacks[1][1] == ()
+    assert [sorted(fallback.closes) for fallback in view.fallbacks] == [[1], [0, 1]]
+    assert view.fallbacks[0].weights[:2] == (1.0, 0.0)
+    assert view.fallbacks[1].weights == ()
 
 
 def test_devices_and_their_memory_are_read() -> None:

@@ -118,7 +118,7 @@ def test_reads_what_the_solver_writes(tmp_path: Path) -> None:
         ),
         (rehash(make_document(operators=[{"name": "a"}])), "not a plan"),
         (rehash(make_document(operators=7)), "not a plan"),
-        (make_document(version=1), "version 1; this agent reads 2 to 7: plan again"),
+        (make_document(version=1), "version 1; this agent reads 2 to 8: plan again"),
         (make_document({"each": 0}), "batches of 0 of each"),
     ],
 )

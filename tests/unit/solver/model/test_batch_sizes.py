@@ -117,5 +117,5 @@ def test_another_batch_size_is_a_difference() -> None:
 
 def test_a_plan_of_an_older_version_says_to_plan_again() -> None:
     document = to_document(planned(problem(operator("a", ["camera"], variant("x", {"box": 0.01})), pools=[box()])))
-    with pytest.raises(PlanDocumentError, match=r"plan version 1; this JellyBean reads 2 to 7: plan again"):
+    with pytest.raises(PlanDocumentError, match=r"plan version 1; this JellyBean reads 2 to 8: plan again"):
         from_document({**document, "version": 1})
