@@ -236,7 +236,7 @@ class MixProgram:
 
         Else a plan could pay the penalty for a loss only, whose requests would get less than its usual accuracy.
         """
-        best = max(way.accuracy for way in self.table.ways if way.block == mean.block)
+        best = max((way.accuracy for way in self.table.ways if way.block == mean.block), default=0.0)
         most = max(0.0, best - mean.least)
         lacks = int(self.program.add_columns([0.0], 1.0, integer=True)[0])
         only, as_much = self.program.add_rows(-math.inf, np.array([0.0, mean.least + most]), 2).tolist()
