@@ -1,0 +1,103 @@
+"""Two workflows on one fleet, each with a cascade: planned, explained, simulated, served, and planned from a plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jellybean.serving import Client, running_state
+from tests.support.command_line import jellybean
+from tests.support.two_scales import make_two_scales
+
+CASCADE = '      both: {cascade: {first: two, then: five, when: "y < 8"}}\n'
+PROFILES = """\
+cascades:
+  first:
+    both:
+      operators:
+        first.first: {two: {message: 16 B, latency: {box: 16 ms}}}
+        first.unsure: {both: {message: 16 B, latency: {box: 1 ms}, children: [75 %, 25 %]}}
+        first.then: {five: {message: 16 B, latency: {box: 60 ms}}}
+        first: {both: {message: 16 B, latency: {box: 1 ms}}}
+      accuracy: {independent: {first: {both: 93}, last: {last: 100}}}
+"""
+BETTER = ("--set", "shop.slo.accuracy=90", "--set", "yard.slo.accuracy=90")  # one box with cascades, two without
+BUSY = ("--set", "shop.sources.x.rate=40/s")  # two boxes with cascades, one with `two`
+SURE, UNSURE = np.array([[1, 2, 3, 4]], np.float32), np.array([[1, 2, 3, 3.9]], np.float32)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = make_two_scales(tmp_path / "two")
+    for name in ("shop", "yard"):
+        workflow, profiles = (folder / "workflows" / name / f"{file}.yaml" for file in ("workflow", "profiles"))
+        text = workflow.read_text(encoding="utf-8").replace("  last:\n", f"{CASCADE}  last:\n", 1)
+        workflow.write_text(text, encoding="utf-8")
+        text = profiles.read_text(encoding="utf-8").replace("box: 24 ms", "box: 60 ms")
+        profiles.write_text(text + PROFILES, encoding="utf-8")
+    return folder
+
+
+def planned(folder: Path, *options: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(jellybean("plan", str(folder), "--json", *options).stdout)
+    return found
+
+
+def test_both_take_a_cascade_where_it_pays(project: Path) -> None:
+    plain, better = planned(project), planned(project, *BETTER)
+    assert "cascades" not in plain
+    assert [(one["operator"], one["passed_on"]) for one in better["cascades"]] == [
+        ("shop/first", 0.25),
+        ("yard/first", 0.25),
+    ]
+    assert better["certificate"]["termination"] == "optimal"
+    assert better["cost_usd_per_h"]["total"] == pytest.approx(plain["cost_usd_per_h"]["total"], rel=0.01)
+    assert {name: one["accuracy"] for name, one in better["workflows"].items()} == {"shop": 93.0, "yard": 93.0}
+    text = jellybean("plan", str(project), *BETTER).stdout
+    assert "shop/first is a cascade: two first, in edge; then five for 25 %, in edge (y < 8)" in text
+    assert "no cascade" in text
+    simulated = json.loads(jellybean("simulate", str(project), "--duration", "20", "--json", *BETTER).stdout)
+    assert all(one["completed"] for one in simulated["workflows"].values())
+
+
+def test_one_may_take_a_cascade_beside_one_that_does_not(project: Path) -> None:
+    (cascade,) = planned(project, "--set", "yard.slo.accuracy=90")["cascades"]
+    assert cascade["operator"] == "yard/first"
+
+
+def test_a_running_plan_adopts_cascades_and_drops_them(project: Path) -> None:
+    planned(project)
+    adopted = planned(project, "--from", str(project / "plan.json"), *BETTER)
+    assert adopted["replan"]["verdict"] == "replace"
+    assert [one["operator"] for one in adopted["cascades"]] == ["shop/first", "yard/first"]
+    dropped = planned(project, "--from", str(project / "plan.json"), *BUSY, "--horizon", "1000 h")
+    assert dropped["replan"]["verdict"] == "replace"
+    assert "cascades" not in dropped
+
+
+def test_questions_about_such_a_plan(project: Path) -> None:
+    text = jellybean("explain", str(project), *BETTER).stdout
+    assert "shop/first" in text
+
+
+@pytest.fixture
+def serving(project: Path) -> Iterator[Path]:
+    jellybean("plan", str(project), *BETTER)
+    jellybean("up", str(project), "--detach", *BETTER)
+    yield project
+    jellybean("down", str(project))
+
+
+@pytest.mark.slow
+def test_each_is_served_by_its_own_cascade(serving: Path) -> None:
+    socket = running_state(serving).gateway_address
+    for name, last in (("shop", 3.0), ("yard", 2.0)):
+        with Client(socket, workflow=name) as client:
+            for row, factor in ((SURE, 2.0), (UNSURE, 5.0)):
+                (answer,) = client.infer({"x": row}).values()
+                np.testing.assert_allclose(answer, row * factor * last, rtol=1e-6)
