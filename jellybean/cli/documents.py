@@ -126,9 +126,9 @@ def validate(
     pools = next(iter(parts.values())).infrastructure.workers  # as written: sites that differ have each of their own
     workers = f"{count:,} worker{'s' * (count != 1)} in {_count(pools, 'pool')}"
     between = ", " if len(parts) == 1 else "; "
-    sites = (
-        [f"{len(project.workflows):,} sites"] if isinstance(project, MultiWorkflowProject) and project.written else []
-    )
+    sites = []
+    if isinstance(project, MultiWorkflowProject) and project.written:
+        sites = [f"{len(project.workflows) // len(project.written):,} sites"]
     out.print(f"valid: {between.join([*workflows, *sites, workers])}")
     for folder in unprofiled:
         warn(f"{folder / 'profiles.yaml'} does not exist yet; run: jellybean profile {shell_text(directory)}")

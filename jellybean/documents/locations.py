@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jellybean.documents.layout import INFRASTRUCTURE_FILE, WORKFLOW_FILE, WORKFLOWS_FOLDER, document_files
-from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject
+from jellybean.documents.multi_workflow import SITE_SEPARATOR, AnyProject, MultiWorkflowProject
 from jellybean.documents.overrides import apply_multi_workflow_overrides, apply_overrides
 from jellybean.documents.project import Project
 from jellybean.documents.schema.reader import DocPath, Tree, dotted, read_file
@@ -55,7 +55,8 @@ class DocumentLocations:
         tree = self._trees[document]
         value = _value(tree, path)
         mark = tree.position(path, key=True)
-        within = (document,) if self._qualified and document != "infrastructure" else ()
+        workflow = document.partition(SITE_SEPARATOR)[0]
+        within = (workflow,) if self._qualified and document != "infrastructure" else ()
         return Location(mark.file, mark.line, dotted((*within, *path)), None if value is None else _text(value))
 
 
@@ -66,14 +67,14 @@ def document_locations(project: AnyProject, overrides: Sequence[str] = ()) -> Do
         trees = {name: read_file(file) for name, file in files.items() if name != "profiles"}
         apply_overrides(trees, overrides)
         return DocumentLocations(trees)
-    if project.written is not None:
-        return _of_sites(project, project.written, overrides)
+    if only := project.written.get(""):
+        return _of_sites(project, only, overrides)
     fleet = read_file(project.directory / INFRASTRUCTURE_FILE)
-    own = {name: {"workflow": read_file(p.directory / WORKFLOW_FILE)} for name, p in project.workflows.items()}
+    stated = project.written_workflows
+    own = {name: {"workflow": read_file(p.directory / WORKFLOW_FILE)} for name, p in stated.items()}
     apply_multi_workflow_overrides(fleet, own, overrides)
-    return DocumentLocations(
-        {"infrastructure": fleet, **{n: trees["workflow"] for n, trees in own.items()}}, qualified=True
-    )
+    found = {name: own[project.written_name(name) or name]["workflow"] for name in project.workflows}
+    return DocumentLocations({"infrastructure": fleet, **found}, qualified=True)
 
 
 def _of_sites(project: MultiWorkflowProject, written: Project, overrides: Sequence[str]) -> DocumentLocations:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from jellybean.documents.cascades.cascade import NEEDS_MODELS, Cascade, check_me
 from jellybean.documents.cascades.checked import CheckedProject
 from jellybean.documents.checks.model_fit import Models
 from jellybean.documents.checks.profile_checks import check_types
+from jellybean.documents.checks.site_checks import check_sites_that_differ, most_of_any_site
 from jellybean.documents.checks.workflow_checks import check_infrastructure
 from jellybean.documents.garbage import cycle_search_paused
 from jellybean.documents.layout import (
@@ -41,7 +42,6 @@ from jellybean.documents.schema.profiles import ProfilesDocument
 from jellybean.documents.schema.reader import Tree, read_file
 from jellybean.documents.schema.validation import CheckedDocument, validate_tree
 from jellybean.documents.schema.workflow import WorkflowDocument
-from jellybean.documents.site_table import SiteTable
 from jellybean.documents.unlike_sites import UnlikeSites
 from jellybean.errors import DocumentError, DocumentProblem
 
@@ -51,26 +51,40 @@ _RESERVED = frozenset([*SECTIONS, *(key for keys in SECTIONS.values() for key in
 
 @dataclass(frozen=True)
 class MultiWorkflowProject:
-    """Validated documents of several workflows on one fleet, keyed by folder name, or by site if sites differ.
+    """Validated documents of several workflows on one fleet, keyed by folder name; by site if sites differ.
 
-    `overrides`: as of a `Project`. `written`: the project as its documents state it, if they are expanded by site.
+    `overrides`: as of a `Project`. `written`: the projects as their documents state them, if they are expanded by site,
+    by name of the workflow ("" for the only one): each site has a workflow of each, called by `name_at`.
     """
 
     directory: Path
     infrastructure: InfrastructureDocument
     workflows: Mapping[str, Project]
     overrides: tuple[str, ...] = ()
-    written: Project | None = None
+    written: Mapping[str, Project] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """Name of the project: its folder's name, or that of the workflow of all sites."""
-        return self.directory.resolve().name if self.written is None else self.written.workflow.name
+        only = self.written.get("")
+        return self.directory.resolve().name if only is None else only.workflow.name
 
     @property
     def written_workflows(self) -> Mapping[str, Project]:
         """The projects that documents state, each once: a workflow of many sites is one."""
-        return self.workflows if self.written is None else {self.name: self.written}
+        return {name or self.name: project for name, project in (self.written or self.workflows).items()}
+
+    def written_name(self, workflow: str) -> str:
+        """The key in `written` of a workflow of a site."""
+        return workflow.rpartition(SITE_SEPARATOR)[0]
+
+
+SITE_SEPARATOR = "@"  # is in no name of the documents
+
+
+def name_at(workflow: str, site: str) -> str:
+    """What a workflow is called in a site that differs: the site's name for the only one, else `shop@berlin`."""
+    return f"{workflow}{SITE_SEPARATOR}{site}" if workflow else site
 
 
 AnyProject = Project | MultiWorkflowProject
@@ -92,7 +106,9 @@ def load_any_project(
     require_folder(directory)
     if not holds_several_workflows(directory):
         project = load_written_project(directory, overrides, profiles=profiles, files=files, accept_stale=accept_stale)
-        return project if project.site_table is None else _by_site(project, project.site_table)
+        if project.site_table is None:
+            return project
+        return _by_site(project.directory, {"": project}, project.workflow.slo.budget_usd_per_h, project.overrides)
     try:
         return _load(directory, overrides, profiles=profiles, files=files, accept_stale=accept_stale)
     except DocumentError as error:
@@ -102,10 +118,16 @@ def load_any_project(
         raise DocumentError(blame_overrides(error.problems, plain, overrides)) from error
 
 
-def _by_site(project: Project, table: SiteTable) -> MultiWorkflowProject:
-    """The project with a workflow for each of its sites, which differ."""
-    sites = UnlikeSites(project, table)
-    return MultiWorkflowProject(project.directory, sites.fleet(), sites.workflows(), project.overrides, project)
+def _by_site(
+    directory: Path, written: Mapping[str, Project], budget: float | None, overrides: tuple[str, ...]
+) -> MultiWorkflowProject:
+    """The project with each written workflow in each of its sites, which differ."""
+    sites = {name: UnlikeSites(one, one.site_table) for name, one in written.items() if one.site_table is not None}
+    workflows = {
+        name_at(name, site): project for name, own in sites.items() for site, project in own.workflows().items()
+    }
+    fleet = next(iter(sites.values())).fleet(budget)
+    return MultiWorkflowProject(directory, fleet, workflows, overrides, written)
 
 
 def written_projects(project: AnyProject) -> Mapping[str, Project]:
@@ -122,31 +144,27 @@ def _load(
     trees = {name: _trees(folder, profiles=profiles) for name, folder in folders.items()}
     problems += apply_multi_workflow_overrides(fleet, trees, overrides)
     infrastructure = validate_tree(InfrastructureDocument, fleet)
-    check_infrastructure(infrastructure)
-    _refuse_sites_that_differ(infrastructure)
     workflows: dict[str, CheckedDocument[WorkflowDocument]] = {}
     profiled: dict[str, CheckedDocument[ProfilesDocument]] = {}
     models: dict[str, Models] = {}
     cascades: dict[str, tuple[Cascade, ...]] = {}
-    for name, folder in folders.items():
+    for name in folders:
         written = validate_tree(WorkflowDocument, trees[name]["workflow"])
-        workflow, cascades[name] = without_cascades(written, NEEDS_MODELS if profiles and not files else "")
-        workflows[name] = workflow
+        workflows[name], cascades[name] = without_cascades(written, NEEDS_MODELS if profiles and not files else "")
         if profiles:
             profiled[name] = validate_tree(ProfilesDocument, trees[name]["profiles"])
             check_measured(written, profiled[name])
-        models[name] = check_one_workflow(folder if files else None, workflow, infrastructure, profiled.get(name))
-        if workflow.document is not None and workflow.document.slo.soft_latency_p99_s is not None:
-            message = "workflows that share a fleet have no soft p99 latency"
-            workflow.tree.add(("slo", "latency_p99"), message, "write latency_p99: 300 ms, a hard target")
-        if workflow.document is not None and workflow.document.slo.audit is not None:
-            message = "workflows that share a fleet are not audited"
-            workflow.tree.add(("slo", "audit"), message, "remove it, or give the workflow a fleet of its own")
-        if workflow.document is not None and workflow.document.slo.budget_usd_per_h is not None:
-            hint = f"write it into {INFRASTRUCTURE_FILE}: limits: {{budget: 10 USD/h}}"
-            workflow.tree.add(("slo", "budget"), "workflows that share a fleet have one budget", hint)
+    table = check_sites_that_differ(workflows, infrastructure, profiled)
+    in_any_site = infrastructure
+    if infrastructure.document is not None and table is not None:
+        in_any_site = replace(infrastructure, document=most_of_any_site(infrastructure.document, table))
+    check_infrastructure(in_any_site)
+    for name, folder in folders.items():
+        workflow = workflows[name]
+        models[name] = check_one_workflow(folder if files else None, workflow, in_any_site, profiled.get(name))
+        _check_targets(workflow)
     if profiles:
-        check_types(infrastructure, [*profiled.values()])
+        check_types(in_any_site, [*profiled.values()])
     problems += [problem for tree in _all_trees(fleet, trees) for problem in tree.problems]
     if problems or infrastructure.document is None:
         raise DocumentError(problems)
@@ -158,16 +176,30 @@ def _load(
         if workflow.document is not None
     }
     for name, project in projects.items():
-        checked = CheckedProject(workflows[name], infrastructure, profiled.get(name), models[name])
-        own = with_cascades(project, checked, cascades[name] if files else ())
+        checked = CheckedProject(workflows[name], in_any_site, profiled.get(name), models[name])
+        written = replace(project, site_table=None if table is None else table.of_workflow(name))
+        own = with_cascades(written, checked, cascades[name] if files else ())
         projects[name] = replace(own, accept_stale=accept_stale)
-    return MultiWorkflowProject(directory, infrastructure.document, projects, last_of_each_path(overrides))
+    stated = last_of_each_path(overrides)
+    if table is not None:
+        return _by_site(directory, projects, infrastructure.document.limits.budget_usd_per_h, stated)
+    return MultiWorkflowProject(directory, infrastructure.document, projects, stated)
 
 
-def _refuse_sites_that_differ(infrastructure: CheckedDocument[InfrastructureDocument]) -> None:
-    for tier in infrastructure.document.site_files if infrastructure.document is not None else ():
-        message = "sites that differ are for a project of one workflow, but this one has a folder workflows/"
-        infrastructure.tree.add(("sites", tier), message, "write a number of sites, or plan workflows/NAME alone")
+def _check_targets(workflow: CheckedDocument[WorkflowDocument]) -> None:
+    """Add problems of targets that a workflow on a common fleet cannot have."""
+    if workflow.document is None:
+        return
+    slo = workflow.document.slo
+    if slo.soft_latency_p99_s is not None:
+        message = "workflows that share a fleet have no soft p99 latency"
+        workflow.tree.add(("slo", "latency_p99"), message, "write latency_p99: 300 ms, a hard target")
+    if slo.audit is not None:
+        message = "workflows that share a fleet are not audited"
+        workflow.tree.add(("slo", "audit"), message, "remove it, or give the workflow a fleet of its own")
+    if slo.budget_usd_per_h is not None:
+        hint = f"write it into {INFRASTRUCTURE_FILE}: limits: {{budget: 10 USD/h}}"
+        workflow.tree.add(("slo", "budget"), "workflows that share a fleet have one budget", hint)
 
 
 def _trees(folder: Path, *, profiles: bool) -> dict[str, Tree]:

@@ -229,19 +229,23 @@ def _load(directory: Path, overrides: Sequence[str], *, profiles: bool, files: b
     check_audit(workflow, has_cascades=bool(cascades), has_unlike_sites=bool(several), sites=sites)
     profiled = validate_tree(ProfilesDocument, trees["profiles"]) if profiles else None
     check_measured(written, profiled)
-    table = check_sites_that_differ(workflow, infrastructure, profiled)
+    is_shared = shared_infrastructure_file(directory) is not None
+    name = directory.resolve().name if is_shared else ""
+    others = workflow_folders(directory.parent.parent) if is_shared else ()
+    profiles_by_name = {} if profiled is None else {name: profiled}
+    table = check_sites_that_differ({name: workflow}, infrastructure, profiles_by_name, others=others)
     in_any_site = infrastructure
     if infrastructure.document is not None and table is not None:
         in_any_site = replace(infrastructure, document=most_of_any_site(infrastructure.document, table))
     check_infrastructure(in_any_site)
     models = check_one_workflow(directory if files else None, workflow, in_any_site, profiled)
-    if shared_infrastructure_file(directory) is None:
+    if not is_shared:
         _check_unshared_fleet(infrastructure, profiled)
     problems += [problem for tree in trees.values() for problem in tree.problems]
     if problems or workflow.document is None or infrastructure.document is None:
         raise DocumentError(problems)
     project = checked_project(directory, workflow.document, infrastructure.document, profiled, models, files=files)
-    project = replace(project, site_table=table)
+    project = replace(project, site_table=None if table is None else table.of_workflow(name))
     return with_cascades(project, CheckedProject(workflow, in_any_site, profiled, models), cascades if files else ())
 
 

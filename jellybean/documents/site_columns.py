@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jellybean.documents.schema.infrastructure import LinkSpec, WorkerPoolSpec
@@ -20,12 +20,16 @@ _SOURCE_KEYS, _POOL_KEYS, _LINK_KEYS = ("rate",), ("count", "price"), ("price", 
 
 @dataclass(frozen=True)
 class SiteColumn:
-    """A column with a value of each site. `section`, `entry`: the part of the documents that it changes."""
+    """A column with a value of each site. `section`, `entry`: the part of the documents that it changes.
+
+    `workflow`: of several the one that it is of, whose name comes first in the column's; empty for the fleet's.
+    """
 
     name: str
     section: str
     entry: str
     reader: FieldReader
+    workflow: str = ""
 
     @property
     def field(self) -> str:
@@ -35,11 +39,19 @@ class SiteColumn:
 
 @dataclass(frozen=True)
 class SiteColumns:
-    """The columns of a project's file of sites of the tier `tier`. `shared`: pool -> tier, of those of all sites."""
+    """The columns of a project's file of sites of the tier `tier`. `shared`: pool -> tier, of those of all sites.
+
+    `others`: workflows whose columns are not looked at.
+    """
 
     tier: str
     by_name: Mapping[str, SiteColumn]
     shared: Mapping[str, str]
+    others: tuple[str, ...] = ()
+
+    def is_of_another(self, name: str) -> bool:
+        """True for a column of a workflow that is not looked at."""
+        return any(name.startswith(f"{other}.") for other in self.others)
 
     @property
     def example(self) -> str:
@@ -59,17 +71,33 @@ class SiteColumns:
 
 
 def site_columns(
-    tier: str, sources: Sequence[str], pools: Sequence[str], above: Sequence[str], shared: Mapping[str, str]
+    tier: str,
+    sources: Mapping[str, Sequence[str]],
+    pools: Sequence[str],
+    above: Sequence[str],
+    shared: Mapping[str, str],
+    others: tuple[str, ...] = (),
 ) -> SiteColumns:
-    """The columns for sites of `tier`, with these sources and pools, and links to the tiers `above`."""
+    """The columns for sites of `tier`, with these pools, and links to the tiers `above`.
+
+    `sources`: workflow -> its sources; the only workflow has the name "". `others`: as of `SiteColumns`.
+    """
     columns = [
-        *_columns("sources", sources, SourceSpec, _SOURCE_KEYS),
+        *(column for workflow, names in sources.items() for column in _of_workflow(workflow, names)),
         *_columns("workers", pools, WorkerPoolSpec, _POOL_KEYS),
         *_columns("links", above, LinkSpec, _LINK_KEYS),
+    ]
+    return SiteColumns(tier, {column.name: column for column in columns}, shared, others)
+
+
+def _of_workflow(workflow: str, sources: Sequence[str]) -> list[SiteColumn]:
+    own = [
+        *_columns("sources", sources, SourceSpec, _SOURCE_KEYS),
         SiteColumn("slo.accuracy", "slo", "", FieldReader(SloSpec, "accuracy")),
         *(SiteColumn(f"admission.{key}", "admission", "", FieldReader(AdmissionSpec, key)) for key in _ADMISSION_KEYS),
     ]
-    return SiteColumns(tier, {column.name: column for column in columns}, shared)
+    prefix = f"{workflow}." if workflow else ""
+    return [replace(column, name=f"{prefix}{column.name}", workflow=workflow) for column in own]
 
 
 def _columns(section: str, entries: Sequence[str], model: type[Any], keys: Sequence[str]) -> list[SiteColumn]:

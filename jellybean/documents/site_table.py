@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +40,17 @@ class SiteTable:
     columns: Mapping[str, SiteColumn]
     sites: tuple[Site, ...]
 
+    def of_workflow(self, name: str) -> SiteTable:
+        """The table with the columns of the fleet and of one of several workflows."""
+        columns = {key: column for key, column in self.columns.items() if column.workflow in ("", name)}
+        return replace(self, columns=columns)
+
     def changes(self, site: Site, section: str) -> Mapping[str, Mapping[str, Any]]:
         """Entry of a section -> field -> value, of what a site states."""
         found: dict[str, dict[str, Any]] = {}
         for name, value in site.values.items():
-            column = self.columns[name]
-            if column.section == section:
+            column = self.columns.get(name)
+            if column is not None and column.section == section:
                 found.setdefault(column.entry, {})[column.field] = value
         return found
 
@@ -111,7 +116,7 @@ def _read_header(line: str, reading: _Reading) -> bool:
     counts = Counter(names)
     kept: list[str] = []
     for place, (name, start) in enumerate(zip(names, starts, strict=True)):
-        known = name in reading.columns.by_name or name in (SITE, *NOTES)
+        known = name in reading.columns.by_name or name in (SITE, *NOTES) or reading.columns.is_of_another(name)
         if not name:
             reading.add(1, start, "", f"column {place + 1} has no name", "name or remove it")
         elif counts[name] > 1 and name in names[:place]:

@@ -28,19 +28,18 @@ class UnlikeSites:
     project: Project
     table: SiteTable
 
-    def fleet(self) -> InfrastructureDocument:
-        """The infrastructure of all sites together. The workflow's budget is that of all of them."""
+    def fleet(self, budget_usd_per_h: float | None) -> InfrastructureDocument:
+        """The infrastructure of all sites together, with the budget of all of them."""
         written, tier, sites = self.project.infrastructure, self.table.tier, self.table.sites
         own = {name: pool for site in sites for name, pool in self._pools(site).items()}
         links = tuple(link for link in written.links if tier not in (link.upstream_tier, link.downstream_tier))
-        budget = self.project.workflow.slo.budget_usd_per_h
         return written.model_copy(
             update={
                 "tiers": (*self._below, *(self._tier(site) for site in sites), *self._above),
                 "written_sites": {},
                 "workers": {n: pool for n, pool in written.workers.items() if pool.tier != tier} | own,
                 "links": (*links, *(link for site in sites for link in self._links(site))),
-                "limits": written.limits.model_copy(update={"budget_usd_per_h": budget}),
+                "limits": written.limits.model_copy(update={"budget_usd_per_h": budget_usd_per_h}),
             }
         )
 

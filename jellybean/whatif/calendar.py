@@ -142,7 +142,7 @@ def plan_by_time(
     problem = build_problem(project)
     _require_cost(problem)
     refuse_soft_latency(project, "calendar")
-    if problem.may_leave_out or (isinstance(project, MultiWorkflowProject) and project.written is not None):
+    if problem.may_leave_out or (isinstance(project, MultiWorkflowProject) and project.written):
         raise InputError("`jellybean calendar` does not know sites that differ, nor workflows that may be left out")
     file = read_rate_trace(path, problem)
     periods = _periods(file, most)

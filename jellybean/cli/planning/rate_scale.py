@@ -22,9 +22,9 @@ def with_scaled_rates(directory: Path, overrides: Sequence[str], factor: float) 
         return list(overrides)
     project = load_any_project(directory, overrides, profiles=False)
     parts = {"": project} if isinstance(project, Project) else project.workflows
-    if isinstance(project, MultiWorkflowProject) and project.written is not None:
-        _require_common_rates(project.written)
-        parts = {"": project.written}
+    if isinstance(project, MultiWorkflowProject) and project.written:
+        parts = project.written
+        _require_common_rates(next(iter(parts.values())))
     scaled = list(overrides)
     for workflow, part in parts.items():
         for name, source in part.workflow.sources.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from jellybean.documents.checks.checked import CheckedInfrastructure, CheckedProfiles, CheckedWorkflow
@@ -23,18 +23,26 @@ _NOT_YET = "sites that differ cannot have yet: each is planned as a workflow of 
 
 
 def check_sites_that_differ(
-    workflow: CheckedWorkflow, infrastructure: CheckedInfrastructure, profiles: CheckedProfiles | None
+    workflows: Mapping[str, CheckedWorkflow],
+    infrastructure: CheckedInfrastructure,
+    profiles: Mapping[str, CheckedProfiles],
+    *,
+    others: Collection[str] = (),
 ) -> SiteTable | None:
-    """Read and check the file of sites; None if no tier has one. Problems are added to the documents' trees."""
-    fleet, document = infrastructure.document, workflow.document
+    """Read and check the file of sites; None if no tier has one. Problems are added to the documents' trees.
+
+    The only workflow has the name "". `others`: workflows on the same fleet, whose columns are not looked at.
+    """
+    fleet = infrastructure.document
     if fleet is None or not fleet.site_files or infrastructure.is_broken("sites"):
         return None
     tier, name = next(iter(fleet.site_files.items()))
     _check_tiers(infrastructure, fleet, tier)
-    if document is not None and tier in fleet.tiers:
-        _check_sources(workflow, infrastructure, document, tier)
-        for path, what, hint in _unsupported(document):
-            workflow.tree.add(path, f"{what}, which {_NOT_YET}", hint)
+    for workflow in workflows.values() if tier in fleet.tiers else ():
+        if workflow.document is not None:
+            _check_sources(workflow, infrastructure, workflow.document, tier)
+            for path, what, hint in _unsupported(workflow.document):
+                workflow.tree.add(path, f"{what}, which {_NOT_YET}", hint)
     file = Path(infrastructure.tree.file).with_name(name)
     if not file.is_file():
         infrastructure.tree.add(("sites", tier), f"{file}: file not found", _missing_hint(file))
@@ -44,10 +52,11 @@ def check_sites_that_differ(
     except InvalidValueError as error:
         infrastructure.tree.add(("sites", tier), error.message, error.hint)
         return None
-    table, problems = read_site_table(file, _columns(workflow, infrastructure, tier))
-    if document is not None:
-        problems += _unequal_rates(table, document)
-        problems += _unknown_accuracies(table, profiles)
+    table, problems = read_site_table(file, _columns(workflows, infrastructure, tier, others))
+    for of, workflow in workflows.items():
+        if workflow.document is not None:
+            own = table.of_workflow(of)
+            problems += [*_unequal_rates(own, of, workflow.document), *_unknown_accuracies(own, profiles.get(of))]
     infrastructure.tree.problems += problems
     return table
 
@@ -91,34 +100,32 @@ def _unsupported(document: WorkflowDocument) -> Iterator[tuple[DocPath, str, str
             yield ("operators", name, "state"), "its models keep a state", "write a number of identical sites"
 
 
-def _unequal_rates(table: SiteTable, document: WorkflowDocument) -> Iterator[DocumentProblem]:
+def _unequal_rates(table: SiteTable, workflow: str, document: WorkflowDocument) -> Iterator[DocumentProblem]:
     """Sites in which sources of one request have unlike rates."""
+
+    def column(source: str) -> str:
+        return f"{f'{workflow}.' * bool(workflow)}sources.{source}.rate"
+
+    def rate(site: Site, source: str) -> float:
+        return float(site.values.get(column(source), document.sources[source].rate_per_s))
+
     for first, *others in connected_sources(document):
         for site in table.sites:
-            rate_per_s = _rate_per_s(site, document, first)
+            rate_per_s = rate(site, first)
             for name in others:
-                own_per_s = _rate_per_s(site, document, name)
+                own_per_s = rate(site, name)
                 if not math.isclose(own_per_s, rate_per_s, rel_tol=_RATE_TOLERANCE):
                     figures = f"{name} {rate_text(own_per_s)}, {first} {rate_text(rate_per_s)}"
                     message = f"a request has one message of each source, but their rates differ: {figures}"
-                    column = next((own for own in (_rate(name), _rate(first)) if own in site.values), _rate(name))
-                    yield table.problem(site, column, message, "give them one rate")
-
-
-def _rate(source: str) -> str:
-    """The column with a source's rate."""
-    return f"sources.{source}.rate"
-
-
-def _rate_per_s(site: Site, document: WorkflowDocument, source: str) -> float:
-    return float(site.values.get(_rate(source), document.sources[source].rate_per_s))
+                    stated = next((own for own in (column(name), column(first)) if own in site.values), column(name))
+                    yield table.problem(site, stated, message, "give them one rate")
 
 
 def _unknown_accuracies(table: SiteTable, profiles: CheckedProfiles | None) -> Iterator[DocumentProblem]:
     """The first accuracy target, if the profiles have no accuracy."""
     if profiles is None or profiles.document is None or profiles.is_broken("accuracy"):
         return
-    column = "slo.accuracy"
+    column = next((name for name, one in table.columns.items() if one.section == "slo"), "")
     site = next((site for site in table.sites if column in site.values), None)
     if site is not None and profiles.document.accuracy is None:
         message = f"the target is accuracy {site.values[column]:g}, but the profiles have no accuracy"
@@ -136,7 +143,12 @@ def most_of_any_site(fleet: InfrastructureDocument, table: SiteTable) -> Infrast
     return fleet.model_copy(update={"workers": {name: most(name, pool) for name, pool in fleet.workers.items()}})
 
 
-def _columns(workflow: CheckedWorkflow, infrastructure: CheckedInfrastructure, tier: str) -> SiteColumns:
+def _columns(
+    workflows: Mapping[str, CheckedWorkflow],
+    infrastructure: CheckedInfrastructure,
+    tier: str,
+    others: Collection[str],
+) -> SiteColumns:
     """The columns of the documents' names; those of broken entries count, as their values are another problem."""
     fleet = infrastructure.document
     pools = fleet.workers if fleet is not None else {}
@@ -144,8 +156,9 @@ def _columns(workflow: CheckedWorkflow, infrastructure: CheckedInfrastructure, t
     above = [link.downstream_tier for link in fleet.links if link.upstream_tier == tier] if fleet is not None else []
     return site_columns(
         tier,
-        workflow.names("sources"),
+        {name: workflow.names("sources") for name, workflow in workflows.items()},
         [*(name for name, pool in pools.items() if pool.tier == tier), *broken],
         above,
         {name: pool.tier for name, pool in pools.items() if pool.tier != tier},
+        tuple(name for name in others if name not in workflows),
     )

@@ -49,44 +49,48 @@ def build_problem(project: AnyProject) -> Problem:
     require_current(project)
     if not isinstance(project, MultiWorkflowProject):
         return audited(project, of_one_workflow(project))
-    if project.written is not None:
-        return _of_sites(project, project.written)
+    if project.written:
+        return _of_sites(project)
     parts = {name: _with_model_paths(of_one_workflow(part), name) for name, part in project.workflows.items()}
+    return _combined(project, parts)
+
+
+def _combined(project: MultiWorkflowProject, parts: Mapping[str, Problem]) -> Problem:
     least = min(part.utilisation for part in parts.values())  # `auto` is lower for workflows without a p99 target
     parts = {name: replace(part, utilisation=least) for name, part in parts.items()}
     problem = combine_workflows(project.name, parts, project.infrastructure.limits.budget_usd_per_h)
     return _with_admission(problem, project)
 
 
-def _of_sites(project: MultiWorkflowProject, written: Project) -> Problem:
+def _of_sites(project: MultiWorkflowProject) -> Problem:
     """The problem of all sites that differ."""
     of_site = problems_of_sites(project)
-    parts = {name: of_site(name)(part) for name, part in project.workflows.items()}
-    problem = combine_workflows(project.name, parts, project.infrastructure.limits.budget_usd_per_h)
-    stale = tuple(str(entry) for entry in written.all_stale)
-    return _with_admission(replace(problem, stale_profiles=stale), project)
+    problem = _combined(project, {name: of_site(name)(part) for name, part in project.workflows.items()})
+    stale = tuple(str(entry) for written in project.written.values() for entry in written.all_stale)
+    return replace(problem, stale_profiles=stale)
 
 
 def problems_of_sites(project: MultiWorkflowProject) -> Callable[[str], Callable[[Project], Problem]]:
-    """Site -> a function that builds the problem of one of its projects: without cascades, or with one of them.
+    """Workflow of a site -> a function that builds its problem: without cascades, or with one of them.
 
-    Figures are those of the written project, so they are computed once for all sites.
+    Figures are those of the written projects, so they are computed once for all sites.
     """
-    written, infrastructure = project.written, project.infrastructure
-    if written is None or written.site_table is None:
-        raise ValueError(f"{project.name} has no sites that differ")
+    infrastructure = project.infrastructure
     fleet = WholeFleet(infrastructure.tiers, _pools(infrastructure), _links(infrastructure))
-    in_any_site = most_of_any_site(written.infrastructure, written.site_table)
 
     @cache
-    def common(cascade: tuple[str, str] | None) -> Problem:
-        own = next(one for one in written.candidates if one.chosen_cascade == cascade)
-        return of_one_workflow(replace(own, infrastructure=in_any_site))
+    def common(workflow: str, cascade: tuple[str, str] | None) -> Problem:
+        own = next(one for one in project.written[workflow].candidates if one.chosen_cascade == cascade)
+        if own.site_table is None:
+            raise ValueError(f"{project.name} has no sites that differ")
+        in_any_site = most_of_any_site(own.infrastructure, own.site_table)
+        problem = of_one_workflow(replace(own, infrastructure=in_any_site))
+        return _with_model_paths(problem, workflow) if workflow else problem
 
     def of_site(name: str) -> Callable[[Project], Problem]:
         def problem_of(part: Project) -> Problem:
-            sources = _sources(part.workflow)
-            return site_problem(common(part.chosen_cascade), fleet, name, part, sources)
+            own = common(project.written_name(name), part.chosen_cascade)
+            return site_problem(own, fleet, part, _sources(part.workflow))
 
         return problem_of
 

@@ -32,7 +32,7 @@ def build_forms(project: AnyProject) -> Forms:
     if not isinstance(project, MultiWorkflowProject):
         return _forms(project, of_one_workflow, _cut_stages)
     found: dict[str, tuple[Form, ...]] = {}
-    of_site = None if project.written is None else problems_of_sites(project)
+    of_site = problems_of_sites(project) if project.written else None
     for name, part in project.workflows.items():
         if of_site is None:
             forms = _with_model_paths(_forms(part, of_one_workflow, _cut_stages), name)
@@ -81,13 +81,18 @@ def _with_model_paths(forms: Forms, workflow: str) -> Forms:
     return {name: tuple(map(moved, own)) for name, own in forms.items()}
 
 
-def _cut_stages_of_site(project: MultiWorkflowProject, site: str) -> Callable[[Project, str], Iterator[CutStages]]:
+def _cut_stages_of_site(project: MultiWorkflowProject, name: str) -> Callable[[Project, str], Iterator[CutStages]]:
     """The measured cuts of one of the sites that differ, with figures for the pools that its data can reach."""
 
+    workflow = project.written_name(name)
+
+    def of_site(part: Project, variant: Variant) -> Variant:
+        moved = with_model_path(variant, workflow) if workflow else variant
+        return with_pools(moved, pool_names_of_site(part))
+
     def cuts_of(part: Project, operator: str) -> Iterator[CutStages]:
-        names = pool_names_of_site(site, part)
-        for head, tail, inputs in () if project.written is None else _cut_stages(project.written, operator):
-            yield with_pools(head, names), with_pools(tail, names), inputs
+        for head, tail, inputs in _cut_stages(project.written[workflow], operator):
+            yield of_site(part, head), of_site(part, tail), inputs
 
     return cuts_of
 

@@ -26,11 +26,9 @@ class WholeFleet:
     links: tuple[Link, ...]
 
 
-def site_problem(
-    common: Problem, fleet: WholeFleet, site: str, project: Project, sources: tuple[Source, ...]
-) -> Problem:
+def site_problem(common: Problem, fleet: WholeFleet, project: Project, sources: tuple[Source, ...]) -> Problem:
     """The problem of one site. `common`: that of the written project. `project`, `sources`: of the site."""
-    names = pool_names_of_site(site, project)
+    names = pool_names_of_site(project)
     edges = follow_requests(project.workflow, {}).edges
 
     def moved(operator: Operator) -> Operator:
@@ -50,11 +48,10 @@ def site_problem(
     )
 
 
-def pool_names_of_site(site: str, project: Project) -> Mapping[str, str]:
-    """The site's name of each pool that has workers for it -> the name as written."""
-    prefix = f"{site}{WORKFLOW_SEPARATOR}"
+def pool_names_of_site(project: Project) -> Mapping[str, str]:
+    """The name of each pool that has workers for a site's project -> the name as written, without the site's."""
     workers = project.infrastructure.workers.items()
-    return {name: name.removeprefix(prefix) for name, pool in workers if pool.count > 0}
+    return {name: name.rpartition(WORKFLOW_SEPARATOR)[2] for name, pool in workers if pool.count > 0}
 
 
 def with_pools(variant: Variant, names: Mapping[str, str]) -> Variant:

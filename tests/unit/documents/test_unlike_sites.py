@@ -277,10 +277,22 @@ def test_an_accuracy_target_needs_accuracies(shops: Path) -> None:
     )
 
 
-def test_several_workflows_cannot_have_sites_that_differ(shops: Path) -> None:
-    own = shops / "workflows" / "one"
-    own.mkdir(parents=True)
+def test_a_workflow_of_several_has_the_fleet_with_its_sites(shops: Path) -> None:
+    (shops / "stores.csv").write_text(
+        "site,one.sources.camera.rate,two.slo.accuracy\na,4/s,\nb,,90\n", encoding="utf-8"
+    )
+    for workflow in ("one", "two"):
+        own = shops / "workflows" / workflow
+        own.mkdir(parents=True)
+        for name in ("workflow.yaml", "profiles.yaml"):
+            (own / name).write_text((shops / name).read_text(encoding="utf-8"), encoding="utf-8")
     for name in ("workflow.yaml", "profiles.yaml"):
-        (shops / name).rename(own / name)
-    assert "sites.store: sites that differ are for a project of one workflow" in told(shops)[0]
-    assert isinstance(load_any_project(own), MultiWorkflowProject)  # alone it has the fleet with its sites
+        (shops / name).unlink()
+    for workflow in ("one", "two"):
+        alone = load_any_project(shops / "workflows" / workflow)
+        assert isinstance(alone, MultiWorkflowProject)
+        assert list(alone.workflows) == ["a", "b"]
+    together = load_any_project(shops)
+    assert isinstance(together, MultiWorkflowProject)
+    assert list(together.workflows) == ["one@a", "one@b", "two@a", "two@b"]
+    assert together.workflows["two@b"].workflow.slo.accuracy == 90
