@@ -191,9 +191,6 @@ def _check_targets(workflow: CheckedDocument[WorkflowDocument]) -> None:
     if workflow.document is None:
         return
     slo = workflow.document.slo
-    if slo.soft_latency_p99_s is not None:
-        message = "workflows that share a fleet have no soft p99 latency"
-        workflow.tree.add(("slo", "latency_p99"), message, "write latency_p99: 300 ms, a hard target")
     if slo.audit is not None:
         message = "workflows that share a fleet are not audited"
         workflow.tree.add(("slo", "audit"), message, "remove it, or give the workflow a fleet of its own")

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from jellybean.documents import AnyProject, MultiWorkflowProject, Project, build_forms, build_problem
 from jellybean.documents.locations import DocumentLocations, Location, document_locations
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.planning.deadline.predicted_latency import Judged, judged_so_far, simulated_figures
+from jellybean.planning.deadline.soft_plan import reached_s
+from jellybean.planning.deadline.soft_targets import as_hard, soft_targets
+from jellybean.planning.planned import Planned
 from jellybean.planning.project_plan import best_of_equal_cost, plan_project, settle
 from jellybean.planning.simulation import SEEDS
-from jellybean.planning.soft_latency import stated_soft_target, with_planned_p99
 from jellybean.quantities import (
     BANDWIDTH,
     DURATION,
@@ -68,7 +70,8 @@ class Explained:
     explain_s: float
     cuts: tuple[PlannedCut, ...] = ()  # the plan's cut models; all compared plans have the same cuts
     time_limit_s: float | None = None
-    soft_as_s: float | None = None  # the hard p99 target that a soft one is explained as
+    # Workflow with a soft p99 latency -> the hard target that it is explained as: what the plan keeps.
+    soft_as_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def enough_s(self) -> float | None:
@@ -106,7 +109,8 @@ class Explained:
                 item["settings"] = list(self.settings(requirement, relaxation.value)) if relaxation.helps else []
         latency = self.judged.to_list() if self.judged is not None else None
         cuts = [asdict(cut) for cut in self.cuts]
-        soft = {} if self.soft_as_s is None else {"soft_latency_p99_as_s": self.soft_as_s}
+        as_s: Mapping[str, float] | float = self.soft_as_s.get("", self.soft_as_s)
+        soft = {"soft_latency_p99_as_s": as_s} if self.soft_as_s else {}
         return {**document, "latency_p99": latency, **soft, "cuts": cuts, "explain_s": self.explain_s}
 
     @property
@@ -135,17 +139,13 @@ def explain_project(
     unknown names.
     """
     started = time.perf_counter()
-    is_soft = isinstance(project, Project) and stated_soft_target(project) is not None
-    project = _with_choices_of_plan(project, time_limit_s)
-    overrides = project.overrides if is_soft else overrides
+    planned = _planned_choices(project, time_limit_s)
     problem, forms = build_problem(project), build_forms(project)
-    soft_as_s = problem.slo.latency_p99_s if is_soft else None
+    soft_as_s = reached_s(planned.judged) if planned is not None and planned.judged is not None else {}
+    problem = as_hard(problem, soft_as_s)
     given: tuple[PlannedCut, ...] = ()
-    if forms:
-        first_s = None if time_limit_s is None else time_limit_s / 2
-        plan = plan_project(project, time_limit_s=first_s, compare=False).plan
-        if plan is not None:
-            problem, given = problem_as_planned(problem, forms, plan), planned_cuts(plan)
+    if forms and planned is not None and planned.plan is not None:
+        problem, given = problem_as_planned(problem, forms, planned.plan), planned_cuts(planned.plan)
     questions = parse_questions(problem, why_not)
     left_s = None if time_limit_s is None else max(MIN_EXPLAIN_S, time_limit_s - (time.perf_counter() - started))
     locator = _RequirementLocator(project, document_locations(project, overrides))
@@ -171,12 +171,12 @@ def explain_project(
     return explained(explanation)
 
 
-def _with_choices_of_plan(project: AnyProject, time_limit_s: float | None) -> AnyProject:
-    """The project with the p99 latency that its plan reaches instead of a soft one."""
-    if not isinstance(project, Project) or stated_soft_target(project) is None:
-        return project
+def _planned_choices(project: AnyProject, time_limit_s: float | None) -> Planned | None:
+    """The plan, where what is explained are its forms, or the p99 latencies that soft targets are worth; else None."""
+    if not (build_forms(project) or soft_targets(build_problem(project))):
+        return None
     half_s = None if time_limit_s is None else time_limit_s / 2
-    return with_planned_p99(project, plan_project(project, time_limit_s=half_s, compare=False))
+    return plan_project(project, time_limit_s=half_s, compare=False)
 
 
 def _simulated_p99_s(plan: Plan, seed: int) -> dict[str, float]:

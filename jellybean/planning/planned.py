@@ -27,7 +27,6 @@ class Planned:
     judged: Judged | None = None  # the plan's predicted p99 latencies, if it has p99 targets
     cheapest: tuple[Plan, Judged] | None = None  # the cheapest plan, if it was rejected for its p99 latency
     best: str = ""  # what the plan is the best in, if that was searched: its highest rates or least latency
-    asked_p99_s: float | None = None  # if the p99 latency is soft, a hard target whose cheapest plan is this one
     asked: AnyProject | None = None  # then the project with the options that were found
 
     @property

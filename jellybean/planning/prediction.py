@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from jellybean.planning.deadline.predicted_latency import PredictedLatency, predicted_of_all, predictions
+from jellybean.planning.deadline.soft_targets import latency_penalty, soft_targets
 from jellybean.planning.simulation import highest_sustained_rate, is_search_limit, seeds_of, simulate_plan
 from jellybean_solver import (
     OutOfTimeError,
@@ -103,10 +104,11 @@ def _what_ended(results: Sequence[SimulationResult], wanted: int, highest: float
 
 
 def _penalty(plan: Plan, p99: Mapping[str, PredictedLatency]) -> Mapping[str, float]:
-    """What the p99 latency counts where it exceeds a soft target; empty without one."""
-    if plan.slo.soft_latency_p99_s is None:
+    """What p99 latencies count where they exceed soft targets; empty without one."""
+    if not soft_targets(plan):
         return {}
-    return {"latency_penalty_usd_per_h": sum(plan.slo.latency_penalty(own.p99_s) for own in p99.values())}
+    penalty = latency_penalty(plan, {name: own.p99_s for name, own in p99.items()})
+    return {"latency_penalty_usd_per_h": penalty}
 
 
 def _figures(samples: Sequence[RequestFigures], latency: PredictedLatency) -> Mapping[str, float]:

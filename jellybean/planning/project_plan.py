@@ -21,15 +21,17 @@ from jellybean.planning.deadline.predicted_latency import (
     quick_judgement,
 )
 from jellybean.planning.deadline.simulated_deadline import InTime, cost_of, in_time
-from jellybean.planning.deadline.simulation_judge import SAME
+from jellybean.planning.deadline.simulation_judge import SAME, solve_in_time, with_targets_of
+from jellybean.planning.deadline.soft_plan import SOFT_SETTINGS, Trial, best_with_penalties
+from jellybean.planning.deadline.soft_targets import soft_targets
 from jellybean.planning.planned import Planned
 from jellybean.planning.searched_objectives import Outcome, best_options, stated_objective, with_options
-from jellybean.planning.soft_latency import plan_with_soft_latency, stated_soft_target
 from jellybean_solver import (
     DEFAULT_GAP,
     VALUE_TOLERANCE,
     Baseline,
     Clock,
+    Deadline,
     Forms,
     Network,
     Objective,
@@ -59,6 +61,7 @@ ACCURACY_TOLERANCE = 1e-6  # percentage points: accuracies closer than this are 
 BASELINE_S = 5.0  # time limit of each baseline, if the plan has no time limit
 # Of the time limit, for the search of the cheapest plan: the rest is for its p99 and what it is compared with.
 SEARCH_PART, SEARCH_PART_IN_TIME, SEARCH_PART_OF_WAYS = 0.8, 0.5, 0.6
+SEARCH_PART_BESIDE_SOFT = 0.5  # of the time of plans in time, for hard targets where there are soft ones, too
 CHEAPEST_PERCENT, BASELINES_PERCENT = 10.0, 90.0  # of the progress: the search in between takes longest
 
 SEARCH_SHARE = 0.6  # of the time limit, for the highest rates or least latency: more leaves their plan no time
@@ -70,7 +73,6 @@ WIDE_GAP, BETTER_PART = 0.1, 0.7
 
 
 Progress = Callable[[float, float, str], None]  # progress callback with the arguments done, total, label
-_Planner = Callable[[Project, float | None, float | None, bool, Progress], Planned]
 
 
 def plan_project(
@@ -88,10 +90,9 @@ def plan_project(
     """
     report = progress or (lambda done, total, label: None)
     with limited_work(time_limit_s, time.monotonic) as limit:
-        if stated_objective(project) is Objective.RATE:
+        is_latency = isinstance(project, Project) and project.workflow.objective is Objective.LATENCY
+        if is_latency or stated_objective(project) is Objective.RATE:
             return _plan_for_objective(project, gap, limit.left(), compare, report)
-        if isinstance(project, Project) and (planner := _planner_of(project)) is not None:
-            return planner(project, gap, limit.left(), compare, report)
         return _plan_at_least_cost(project, gap, limit, compare, report)
 
 
@@ -102,24 +103,27 @@ def _plan_at_least_cost(
     report(0, 100, "cheapest plan")
     problem, forms = build_problem(project), build_forms(project)
     started = time.perf_counter()
-    cheapest_percent = BASELINES_PERCENT if deadline_s(problem) is None else CHEAPEST_PERCENT
+    is_soft, is_timed = bool(soft_targets(problem)), bool(soft_targets(problem)) or deadline_s(problem) is not None
+    cheapest_percent = CHEAPEST_PERCENT if is_timed else BASELINES_PERCENT
 
     def found(share: float, known: str) -> None:
         report(cheapest_percent * share, 100, known)
 
     part = SEARCH_PART_OF_WAYS if problem.is_for_ways else SEARCH_PART
-    if deadline_s(problem) is not None:
+    if is_timed:
         part = SEARCH_PART_IN_TIME
     solution = _searched(problem, forms, limit, part, gap, found)
     solve_s = time.perf_counter() - started
     report(cheapest_percent, 100, "p99 latency")
+    compare = compare and not is_soft  # the rules that plans are compared with know no penalty
     left_s = limit.share(part).left() if compare else limit.left()
-    gap = DEFAULT_GAP if gap is None else gap  # for the many solves of the deadline search, and for the baselines
+    # For the many solves of the deadline search, and for the baselines.
+    tolerance, gap = gap, DEFAULT_GAP if gap is None else gap
 
     def searched(done: float, total: float, label: str) -> None:
         report(cheapest_percent + (BASELINES_PERCENT - cheapest_percent) * done / total, 100, label)
 
-    settled = settle(problem, forms, solution, gap, left_s, progress=searched)
+    settled = settle(problem, forms, solution, gap, left_s, tolerance=tolerance, progress=searched)
     if settled.solution is not solution:  # if the cheapest plan stays, its simulation does not count as search time
         solve_s = time.perf_counter() - started
     solution, reasons = settled.solution, settled.reasons
@@ -149,6 +153,7 @@ def _plan_at_least_cost(
         forms,
         settled.judged,
         settled.cheapest if not reasons else None,
+        settled.compared,
     )
 
 
@@ -184,24 +189,6 @@ def _quick_clock(limit: Clock, part: float, least_s: float) -> Clock:
     left_s = limit.left()
     seconds = UNLIMITED_QUICK_S if left_s is None else max(least_s, part * left_s)
     return Clock(time.monotonic, time.monotonic() + seconds)
-
-
-def _planner_of(project: Project) -> _Planner | None:
-    """How a project is planned that asks for several plans and takes the best of them; None if one search does."""
-    if project.workflow.objective is Objective.LATENCY:
-        return _plan_for_objective
-    return None if stated_soft_target(project) is None else _plan_with_soft_latency
-
-
-def _plan_with_soft_latency(
-    project: Project, gap: float | None, time_limit_s: float | None, compare: bool, report: Progress
-) -> Planned:
-    """The plan of least cost and penalty; the rules that plans are compared with know no penalty."""
-
-    def plan_one(one: Project, limit_s: float | None, progress: Progress) -> Planned:
-        return plan_project(one, gap=gap, time_limit_s=limit_s, compare=False, progress=progress)
-
-    return plan_with_soft_latency(project, plan_one, gap, time_limit_s, report)
 
 
 def _plan_for_objective(
@@ -289,12 +276,32 @@ def settle(
     time_limit_s: float | None,
     *,
     thorough: bool = True,
+    tolerance: float | None = None,
     progress: Progress = lambda done, total, label: None,
 ) -> InTime:
-    """Replace the cheapest plan if necessary: by one that meets the p99 target, or by the best of equal cost.
+    """Replace the cheapest plan if necessary: by one that meets the p99 targets, or by the best of equal cost.
 
-    A better plan of equal cost is only sought without a time limit.
+    Where p99 targets are soft, by the one of least cost and penalties. A better plan of equal cost is only sought
+    without a time limit. `tolerance`: the relative saving that is left for soft targets; None: the usual one.
     """
+    with limited_work(time_limit_s, time.monotonic) as clock:
+        part = SEARCH_PART_BESIDE_SOFT if soft_targets(problem) else 1.0
+        found = _settled(problem, forms, cheapest, gap, clock.share(part).left(), thorough, progress)
+        if found.reasons or not soft_targets(problem) or problem.objective is not Objective.COST:
+            return found
+        return _with_penalties(problem, forms, found, gap, tolerance, clock, progress)
+
+
+def _settled(
+    problem: Problem,
+    forms: Forms,
+    cheapest: Solution,
+    gap: float,
+    time_limit_s: float | None,
+    thorough: bool,
+    progress: Progress,
+) -> InTime:
+    """The same by the hard targets alone."""
     found = in_time(problem, forms, cheapest, gap, time_limit_s, thorough=thorough, progress=progress)
     if found.solution is not cheapest or cheapest.plan is None or found.reasons or time_limit_s is not None:
         return found
@@ -302,6 +309,37 @@ def settle(
     if better is cheapest or better.plan is None:
         return found
     return InTime(better, judged=judged_latency(better.plan))
+
+
+def _with_penalties(
+    problem: Problem,
+    forms: Forms,
+    found: InTime,
+    gap: float,
+    tolerance: float | None,
+    clock: Clock,
+    progress: Progress,
+) -> InTime:
+    """The plan of least cost and penalties, from the cheapest one on that meets the hard targets."""
+    cheapest = found.solution
+    proof = cheapest.certificate
+    is_start = not forms and proof is not None and proof.termination != Termination.TIME_LIMIT
+
+    def solve_trial(trial: Trial) -> Solution:
+        plan = None if cheapest.plan is None else with_targets_of(trial.problem, cheapest.plan)
+        start = replace(cheapest, plan=plan) if is_start else None
+        deadline = Deadline(0.0, settings=SOFT_SETTINGS, advance=trial.advance, below=trial.below)
+        options = SolveOptions(gap, trial.limit_s, time.monotonic, deadline=deadline, start=start)
+        return solve_in_time(trial.problem, forms, options, trial.judge)
+
+    best = best_with_penalties(problem, forms, cheapest, solve_trial, gap=tolerance, clock=clock, progress=progress)
+    if best is None:
+        return found
+    certificate = best.plan.certificate
+    solution = replace(cheapest, status=certificate.termination, plan=best.plan, certificate=certificate)
+    return replace(
+        found, solution=solution, judged=best.judged, cheapest=best.cheapest or found.cheapest, compared=best.text
+    )
 
 
 def best_of_equal_cost(problem: Problem, forms: Forms, solution: Solution) -> Solution:

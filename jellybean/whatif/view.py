@@ -16,6 +16,8 @@ from rich.text import Text
 
 from jellybean.display import formats
 from jellybean.display.terminal import BAD, GOOD, WARN
+from jellybean.planning.deadline.soft_search import SoftTarget
+from jellybean.planning.deadline.soft_targets import soft_targets
 from jellybean.whatif.check import Hint, TraceCheck
 from jellybean_solver import ReplayInterval, TargetBreach, to_document
 
@@ -86,9 +88,10 @@ def _notes(check: TraceCheck) -> list[str]:
         names = ", ".join(one.name for one in check.plan.left_out)
         notes.append(f"without what the plan leaves out: {names}")
     if (penalty := _penalties(check)) is not None:
-        target = formats.duration(check.plan.slo.soft_latency_p99_s)
+        soft = soft_targets(check.plan)
+        target = f"target {formats.duration(soft[''].p99_s)}: counts" if "" in soft else "targets: count"
         highest, mean = formats.usd(penalty["highest"]), formats.usd(penalty["mean"])
-        notes.append(f"soft p99 target {target}: counts up to {highest} USD/h, {mean} USD/h in the mean")
+        notes.append(f"soft p99 {target} up to {highest} USD/h, {mean} USD/h in the mean")
     if replay.share < 1:
         notes.append(
             f"the trace is too long to simulate every request: where no worker or link is near its limit, only the "
@@ -100,12 +103,16 @@ def _notes(check: TraceCheck) -> list[str]:
 
 def _penalties(check: TraceCheck) -> dict[str, float] | None:
     """What the p99 of intervals counts above a soft target, at most and in the mean of the time; None without one."""
-    slo, intervals = check.plan.slo, check.replay.intervals
-    if slo.soft_latency_p99_s is None:
+    soft, intervals = soft_targets(check.plan), check.replay.intervals
+    if not soft:
         return None
-    own = [0.0 if math.isnan(i.latency_p99_s) else slo.latency_penalty(i.latency_p99_s) for i in intervals]
+    own = [sum(_penalty(one, interval.of(name)) for name, one in soft.items()) for interval in intervals]
     lengths_s = [interval.end_s - interval.start_s for interval in intervals]
     return {"highest": max(own), "mean": sum(map(operator.mul, own, lengths_s)) / sum(lengths_s)}
+
+
+def _penalty(soft: SoftTarget, interval: ReplayInterval) -> float:
+    return 0.0 if math.isnan(interval.latency_p99_s) else soft.penalty(interval.latency_p99_s)
 
 
 def _table(check: TraceCheck) -> Table:

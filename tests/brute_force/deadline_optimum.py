@@ -26,11 +26,14 @@ class Choice:
 
     At the least children run in the fastest of the sizes of runs; at the most in the slowest, and operators of one pool
     are on one worker, where a request's runs wait for each other: no search for headroom parts them at no load.
+    `fastest_s`, `slowest_s`: the same in seconds, by workflow; "" is a single one.
     """
 
     cost: float
     fast_s: float
     slow_s: float
+    fastest_s: Mapping[str, float]
+    slowest_s: Mapping[str, float]
 
 
 def cheapest(problem: Problem, within_s: float, *, surely: bool) -> float | None:
@@ -52,8 +55,21 @@ def choices(problem: Problem, selections: Iterable[Mapping[str, str]] | None = N
                     for pool, index in places.values()
                 }
                 packed = {name: (pool, 0) for name, (pool, _) in places.items()}
-                fast_s, slow_s = _takes_s(problem, chosen, places, min), _takes_s(problem, chosen, packed, max)
-                yield Choice(traffic + sum(workers.values()), fast_s, slow_s)
+                fastest_s, slowest_s = _takes_s(problem, chosen, places, min), _takes_s(problem, chosen, packed, max)
+                fast_s, slow_s = (
+                    max(own_s / _deadline(problem, name) for name, own_s in takes_s.items())
+                    for takes_s in (fastest_s, slowest_s)
+                )
+                yield Choice(traffic + sum(workers.values()), fast_s, slow_s, fastest_s, slowest_s)
+
+
+def least_value(choices_: Iterable[Choice], penalty: Callable[[str, float], float], *, surely: bool) -> float:
+    """The least cost with what the times of each workflow count; `surely`: at the most."""
+    return min(
+        choice.cost
+        + sum(penalty(name, own_s) for name, own_s in (choice.slowest_s if surely else choice.fastest_s).items())
+        for choice in choices_
+    )
 
 
 def _accurate(problem: Problem) -> Iterator[Mapping[str, str]]:
@@ -64,11 +80,11 @@ def _accurate(problem: Problem) -> Iterator[Mapping[str, str]]:
             yield selection
 
 
-def _deadline(problem: Problem, operator: str) -> float:
-    """Seconds of an operator's workflow; 1 where there is one only. Never, for one that is asked for nothing."""
+def _deadline(problem: Problem, workflow: str) -> float:
+    """Seconds of a workflow; 1 where there is one only. Never, for one that is asked for nothing."""
     if not problem.workflows:
         return 1.0
-    asked = next(w.slo.latency_p99_s for w in problem.workflows if w.name == operator.partition("/")[0])
+    asked = next(w.slo.latency_p99_s for w in problem.workflows if w.name == workflow)
     return math.inf if asked is None else asked
 
 
@@ -143,8 +159,8 @@ def _traffic_usd_per_h(problem: Problem, chosen: Mapping[str, Variant], places: 
 
 def _takes_s(
     problem: Problem, chosen: Mapping[str, Variant], places: Places, each: Callable[[Iterable[float]], float]
-) -> float:
-    """The longest way; the children of a request come one after the other, and so do its runs on one worker."""
+) -> Mapping[str, float]:
+    """The longest way of each workflow; the children of a request come one after the other, as do runs on a worker."""
     links = {(link.upstream_tier, link.downstream_tier): link for link in problem.links}
     visits = _visits(problem, chosen)
     begins = dict.fromkeys((operator.name for operator in problem.operators), 0.0)
@@ -171,4 +187,8 @@ def _takes_s(
         waits = sum(own[other] for other in beside if places[other] == places[name])
         ready[name] = begins[name] + waits + own[name]
         above[name] = direct.union(*(above[d] for d in direct))
-    return max(ready[name] / _deadline(problem, name) for name in above)
+    takes_s: dict[str, float] = {}
+    for name in above:
+        workflow = name.rpartition("/")[0]
+        takes_s[workflow] = max(takes_s.get(workflow, 0.0), ready[name])
+    return takes_s

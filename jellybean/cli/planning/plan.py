@@ -36,6 +36,7 @@ from jellybean.cli.projects import open_any_project, planned_options, recorded_i
 from jellybean.cli.times import SimulationLimit, TimeLimit, command_limit, seconds_within
 from jellybean.display import formats
 from jellybean.errors import OutOfTimeError
+from jellybean.planning.deadline.soft_targets import soft_targets
 from jellybean.planning.plan_file import current_hash, kept_plan, save_plan
 from jellybean.planning.prediction import predict
 from jellybean.planning.project_plan import plan_project
@@ -174,9 +175,9 @@ def _simulation_table(plan: Plan, record: dict[str, Any]) -> Table:
         table.add_row("highest sustained rate", f"{at_least}{formats.rate(record['highest_rate_per_s'])}")
     for share in ("p50", "p90", "p99"):
         table.add_row(f"latency {share}", _latency(record, share))
-    if plan.slo.soft_latency_p99_s is not None:
-        target = formats.duration(plan.slo.soft_latency_p99_s)
-        table.add_row(f"penalty, p99 above {target}", f"{formats.usd(record['latency_penalty_usd_per_h'])} USD/h")
+    if soft := soft_targets(plan):
+        above = formats.duration(soft[""].p99_s) if "" in soft else "soft targets"
+        table.add_row(f"penalty, p99 above {above}", f"{formats.usd(record['latency_penalty_usd_per_h'])} USD/h")
     if plan.workflows and record.get("highest_rate_per_s"):
         first = plan.sources[0]
         times = record["highest_rate_per_s"] / (first.rate_per_s * plan.sites.get(first.tier, 1))

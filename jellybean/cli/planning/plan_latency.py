@@ -34,7 +34,8 @@ def latency_lines(planned: Planned) -> tuple[str, ...]:
             for name, p99 in late.p99.items()
             if p99.p99_s > late.targets_s[name]
         )
-        missed += f", which counts {formats.usd(late.penalty_usd_per_h)} USD/h" if late.is_soft else ""
+        penalty = sum(late.penalties_usd_per_h.values())
+        missed += f", which counts {formats.usd(penalty)} USD/h" if penalty else ""
         changes = "; ".join(plan_differences(cheapest, plan)) or "shares of the requests"
         relation = f"{formats.usd(increase)} USD/h{share} more than" if increase > 0 else "instead of"
         before = distinct_usd(cheapest_cost, cost_of(plan))[0]
@@ -58,7 +59,7 @@ def latency_json(planned: Planned) -> dict[str, Any] | None:
             "cost_usd_per_h": cost_of(cheapest),
             "dearer_usd_per_h": cost_of(plan) - cost_of(cheapest),
             "simulated_s": {name: p99.p99_s for name, p99 in late.p99.items()},
-            **({"penalty_usd_per_h": late.penalty_usd_per_h} if late.is_soft else {}),
+            **({"penalty_usd_per_h": sum(late.penalties_usd_per_h.values())} if late.penalties_usd_per_h else {}),
             "differences": list(plan_differences(cheapest, plan)),
         }
     return result

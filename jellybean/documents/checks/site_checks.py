@@ -91,8 +91,6 @@ def _check_sources(
 
 def _unsupported(document: WorkflowDocument) -> Iterator[tuple[DocPath, str, str]]:
     """Path, what it says and a hint for each target of a workflow that several workflows on one fleet cannot have."""
-    if document.slo.soft_latency_p99_s is not None:
-        yield ("slo", "latency_p99"), "the p99 latency is soft", "write latency_p99: 300 ms, a hard target"
     if document.objective is not Objective.COST:
         yield ("objective",), f"the objective is {document.objective.value}", "remove it: plans are of the lowest cost"
     for name, operator in document.operators.items():

@@ -215,7 +215,4 @@ class SloSpec(DocumentModel):
             raise InvalidValueError("the latency penalty has no target", _SOFT_LATENCY, keys=("latency_p99",))
         if self.latency_p99_s is not None:
             raise InvalidValueError("the p99 latency is either hard or soft", _SOFT_LATENCY, keys=("latency_p99",))
-        if self.survives:
-            hint = "remove survive, or write latency_p99: 300 ms, which holds after each loss"
-            raise InvalidValueError("a soft p99 latency is not known together with losses", hint, keys=("survive",))
         return self

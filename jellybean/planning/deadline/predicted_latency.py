@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from statistics import median, stdev
 from typing import Any
 
@@ -33,10 +34,13 @@ from jellybean_solver import (
     RequestFigures,
     SimulationResult,
     Slo,
+    deadlines_s,
     json_values,
     margin_of_plan,
     p99_by_workflow,
+    slos,
     stressed,
+    with_deadlines,
     work_limit,
 )
 
@@ -165,7 +169,7 @@ def _estimated(plan: Plan) -> _Figures:
 
 
 def _with_target(slo: Slo) -> Slo:
-    return slo if slo.latency_p99_s is not None else replace(slo, latency_p99_s=1.0, soft_latency_p99_s=None)
+    return slo if slo.latency_p99_s is not None else replace(slo, latency_p99_s=1.0)
 
 
 def _by_workflow(result: SimulationResult) -> Mapping[str, RequestFigures]:
@@ -203,11 +207,11 @@ def _of_workflow(samples: Sequence[RequestFigures], complete: bool) -> Predicted
     return PredictedLatency(p50_s, p90_s, p99_s, max(0.0, p99_s - half_s), p99_s + half_s, 1, requests, complete)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Judged:
     """Predicted p99 latencies of a plan beside their targets in seconds, by workflow, for those with a target.
 
-    A single workflow has the empty name.
+    A single workflow has the empty name. Targets are hard or soft; soft ones are never missed.
     """
 
     plan: Plan
@@ -216,23 +220,32 @@ class Judged:
 
     @property
     def kept(self) -> bool:
-        """True if all targets are met."""
-        return all(self.p99[name].p99_s <= target_s for name, target_s in self.targets_s.items())
+        """True if all hard targets are met."""
+        return all(self.p99[name].p99_s <= target_s for name, target_s in self._hard_s.items())
 
     @property
     def share(self) -> float:
-        """The largest p99 latency as a multiple of its target."""
-        return max(self.p99[name].p99_s / target_s for name, target_s in self.targets_s.items())
+        """The largest p99 latency as a multiple of its hard target."""
+        return max(self.p99[name].p99_s / target_s for name, target_s in self._hard_s.items())
 
     @property
-    def is_soft(self) -> bool:
-        """True if the target is a soft one, which may be exceeded."""
-        return self.plan.slo.soft_latency_p99_s is not None
+    def _hard_s(self) -> Mapping[str, float]:
+        return {name: target_s for name, target_s in self.targets_s.items() if name not in self.penalties_usd_per_h}
 
-    @property
-    def penalty_usd_per_h(self) -> float:
-        """What the p99 latency counts where it exceeds a soft target."""
-        return sum(self.plan.slo.latency_penalty(p99.p99_s) for p99 in self.p99.values())
+    @cached_property
+    def penalties_usd_per_h(self) -> Mapping[str, float]:
+        """Workflow with a soft target -> what its p99 latency counts where it exceeds that."""
+        stated = slos(self.plan)
+        return {
+            name: stated[name].latency_penalty(p99.p99_s)
+            for name, p99 in self.p99.items()
+            if stated[name].soft_latency_p99_s is not None
+        }
+
+    @cached_property
+    def closed_form_s(self) -> Mapping[str, float]:
+        """Workflow with a target -> its p99 latency in closed form."""
+        return p99_by_workflow(with_deadlines(self.plan, self.targets_s))
 
     @property
     def text(self) -> str:
@@ -241,7 +254,7 @@ class Judged:
 
     def to_list(self) -> list[dict[str, Any]]:
         """JSON values, an item per target: the prediction, and the closed form with its measured error."""
-        closed, (low, high) = p99_by_workflow(self.plan), CLOSED_FORM_RATIO
+        closed, (low, high) = self.closed_form_s, CLOSED_FORM_RATIO
         return [
             {
                 "workflow": name,
@@ -253,16 +266,22 @@ class Judged:
                 "closed_form_s": closed[name],
                 "closed_form_over_simulated": {"lowest": low, "highest": high},
                 "target_s": self.targets_s[name],
-                **({"penalty_usd_per_h": self.penalty_usd_per_h} if self.is_soft else {}),
+                **({"penalty_usd_per_h": self.penalties_usd_per_h[name]} if name in self.penalties_usd_per_h else {}),
             }
             for name, p99 in self.p99.items()
         ]
 
 
 def latency_targets(plan: Plan) -> Mapping[str, float]:
-    """Workflow -> p99 latency target in seconds; a single workflow has the empty name."""
-    targets = {w.name: w.slo.latency_p99_s for w in plan.workflows} or {"": plan.slo.latency_p99_s}
-    return {name: target_s for name, target_s in targets.items() if target_s is not None}
+    """Workflow -> hard p99 latency target in seconds; a single workflow has the empty name."""
+    return {name: target_s for name, target_s in deadlines_s(plan).items() if target_s is not None}
+
+
+def stated_targets(plan: Plan) -> Mapping[str, float]:
+    """As `latency_targets`, with the soft ones."""
+    soft_s = {name: slo.soft_latency_p99_s for name, slo in slos(plan).items()}
+    targets_s = {name: soft_s[name] or target_s for name, target_s in deadlines_s(plan).items()}
+    return {name: target_s for name, target_s in targets_s.items() if target_s is not None}
 
 
 def check_latency(plan: Plan) -> str | None:
@@ -273,7 +292,7 @@ def check_latency(plan: Plan) -> str | None:
 
 def judged_latency(plan: Plan) -> Judged | None:
     """Predict the plan's p99 latencies and compare them with their targets; None if it has no target."""
-    targets_s = latency_targets(plan)
+    targets_s = stated_targets(plan)
     if not targets_s:
         return None
     predicted = predicted_p99(plan)
@@ -282,7 +301,7 @@ def judged_latency(plan: Plan) -> Judged | None:
 
 def judged_so_far(plan: Plan) -> Judged | None:
     """The same from the simulations of the plan that were made already; None without any, or without a target."""
-    targets_s, content = latency_targets(plan), _content(plan)
+    targets_s, content = stated_targets(plan), _content(plan)
     samples = [_cached[content, seed] for seed in seeds_of(plan) if (content, seed) in _cached]
     if not targets_s or not samples:
         return None
@@ -300,6 +319,16 @@ def latency_breach(plan: Plan) -> Judged | None:
         return None
     judged = replace(quick, p99=predicted_p99(stressed(plan)))
     return None if judged.kept else judged
+
+
+def first_p99_s(plan: Plan, limits_s: Mapping[str, float]) -> tuple[Mapping[str, float], bool]:
+    """Workflow -> p99 latency in the first of a prediction's simulations, and whether all of it was made.
+
+    It ends once a workflow is certain to exceed its limit; what is known then is of the requests so far.
+    """
+    samples = _figures(plan, seeds_of(plan)[:1], limits_s)
+    figures, is_whole = samples[0] if samples else (_estimated(plan), False)
+    return {name: one.latency_p99_s for name, one in figures.items()}, is_whole
 
 
 def quick_judgement(plan: Plan, *, far: float = QUICK_FAR, most: int = SEEDS, whole: bool = False) -> Judged | None:
@@ -352,7 +381,7 @@ def _is_missed(p99_s: Sequence[float], target_s: float, seeds: int, far: float) 
 
 def _breach_text(judged: Judged) -> str:
     """The missed target with the largest excess, as text; "about" if its p99 is not of all simulations."""
-    plan, targets_s, margin = stressed(judged.plan), judged.targets_s, margin_of_plan(judged.plan).text
+    plan, targets_s, margin = stressed(judged.plan), latency_targets(judged.plan), margin_of_plan(judged.plan).text
     worst = max(targets_s, key=lambda name: judged.p99[name].p99_s / targets_s[name])
     p99 = judged.p99[worst]
     prefix = f"{worst}: " if worst else ""

@@ -53,7 +53,8 @@ class InTime:
 
     With `reasons`: `nearest_p99_s` is the least p99 target that a plan was found for, None for several workflows, and
     `fastest` that plan. `judged`: predicted latencies of the solution's plan, None without a p99 target. `cheapest`:
-    the cheapest plan with its latencies, if it was replaced. Quick results may be from fewer simulations.
+    the cheapest plan with its latencies, if it was replaced. Quick results may be from fewer simulations. `compared`:
+    the targets that were tried for soft ones, in words.
     """
 
     solution: Solution
@@ -62,6 +63,7 @@ class InTime:
     fastest: Plan | None = None
     judged: Judged | None = None
     cheapest: tuple[Plan, Judged] | None = None
+    compared: str = ""
 
 
 def in_time(

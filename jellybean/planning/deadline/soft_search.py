@@ -1,46 +1,54 @@
-"""The plan of least cost and penalty, where each second of p99 latency above a soft target counts.
+"""The plan of least cost and penalties, where p99 latencies above soft targets count.
 
-Branch and bound over the p99 latency: it is divided into ranges by the cheapest plans found for hard targets. Bounds on
-cost often leave queues out and then stay far below what plans in time cost, so ranges are chosen by the estimate that
-no plan for a target costs less than the one found for it. The certificate is of the bounds alone.
+Branch and bound over the p99 latencies of the workflows with soft targets. A box is a range of each of them; it is
+divided by the cheapest plan found for a hard target at its upper corner. Bounds on cost often leave queues out and
+then stay far below what plans in time cost, so boxes are chosen by the estimate that no plan for a target costs less
+than the one found for it. The certificate is of the bounds alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Generic, TypeVar
 
 from jellybean.quantities import DURATION, format_quantity, parse_quantity
 
-TOLERANCE = 0.005  # relative: ranges of p99 that save no more are left; less asks for more plans in time
-MOST_TARGETS = 10  # each asks for a plan in time, which takes seconds; after these the certificate states the gap
+TOLERANCE = 0.005  # relative: boxes that save no more are left; less asks for more plans in time
+PRECISION = 0.05  # relative: narrower ranges are not divided, as p99s of one plan with other seeds differ that much
+# Each target asks for a plan in time, which takes seconds; after so many the certificate states the gap.
+MOST_TARGETS, MOST_PER_FURTHER_WORKFLOW = 10, 4
 DIGITS = 4  # of targets that are tried
 
 PlannedT = TypeVar("PlannedT")
+Targets = Mapping[str, float]  # workflow -> a p99 latency in seconds
+Vector = tuple[float, ...]  # the same in the order of the search's workflows; inf: any
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate(Generic[PlannedT]):
-    """A plan, its cost, its p99 latency, and a lower bound on the cost of all plans for the target it was made for."""
+    """A plan and its p99 latencies by workflow; those that it leaves out have none.
+
+    `cost_usd_per_h`: all that it counts but for its p99 latencies. `bound_usd_per_h`: a lower bound on that of all
+    plans for the targets that it was sought for.
+    """
 
     cost_usd_per_h: float
     bound_usd_per_h: float
-    p99_s: float
+    p99_s: Targets
     planned: PlannedT
 
 
 @dataclass(frozen=True, slots=True)
 class NoPlan:
-    """No plan for a target. `nearest_s`: the least p99 latency that one was found for; `out_of_time`: time ended."""
+    """No plan for a target. `bound_usd_per_h`: on the cost of those that may exist; `out_of_time`: time ended."""
 
-    nearest_s: float | None = None
+    bound_usd_per_h: float = 0.0
     out_of_time: bool = False
 
 
-PlanInTime = Callable[[float], "Candidate[PlannedT] | NoPlan"]  # the cheapest plan for a hard p99 target in seconds
+PlanInTime = Callable[[Targets], "Candidate[PlannedT] | NoPlan"]  # the cheapest plan for hard p99 targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +64,42 @@ class SoftTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class _Range:
-    """Plans whose p99 latency is above `low_s` and at most `high_s`. `open`: a target inside it may be tried.
+class _Box:
+    """Plans whose p99 latencies are above `low_s` and at most `high_s`. `is_open`: a target inside it may be tried.
 
-    `cost_bound`: proven, `estimate`: the cost of the plan found for the least target that was tried above the range.
+    `cost_bound`: proven; `estimate`: the cost of the plan found for the least targets tried that the box is within,
+    and `p99_s` that plan's latencies.
     """
 
-    low_s: float
-    high_s: float
+    low_s: Vector
+    high_s: Vector
     cost_bound: float
     estimate: float
-    open: bool = True
+    p99_s: Vector
+    is_open: bool = True
+
+    def is_within(self, corner_s: Vector) -> bool:
+        """True if all its plans meet the targets."""
+        return _is_below(self.high_s, corner_s)
+
+    def cut_at(self, number: int, border_s: float) -> tuple[_Box, _Box]:
+        """The parts below and above a latency of one workflow."""
+        low, high = list(self.low_s), list(self.high_s)
+        low[number] = high[number] = border_s
+        return replace(self, high_s=tuple(high)), replace(self, low_s=tuple(low))
 
 
 @dataclass(frozen=True, slots=True)
 class SoftOutcome(Generic[PlannedT]):
-    """The best candidate, with a lower bound on cost and penalty of every plan, and the targets that were tried."""
+    """The best candidate, with a lower bound on cost and penalties of every plan, and the targets that were tried.
+
+    `refused`: the last ones that no plan was found for.
+    """
 
     best: Candidate[PlannedT]
     bound_usd_per_h: float
-    tried_s: tuple[float, ...]
-    refused_s: float | None  # highest target that no plan was found for
+    tried: tuple[Targets, ...]
+    refused: Targets | None
     out_of_time: bool
 
 
@@ -88,114 +111,186 @@ class SoftSearch(Generic[PlannedT]):
 
     def __init__(
         self,
-        target: SoftTarget,
+        targets: Mapping[str, SoftTarget],
         cheapest: Candidate[PlannedT],
         plan_in_time: PlanInTime[PlannedT],
-        least_s: float = 0.0,
+        least_s: Targets | None = None,
         tolerance: float = TOLERANCE,
-        most: int = MOST_TARGETS,
+        most: int | None = None,
+        precision: float = PRECISION,
     ) -> None:
-        self._target, self._plan, self._tolerance, self._most = target, plan_in_time, tolerance, most
+        self._targets, self._plan, self._tolerance, self._precision = targets, plan_in_time, tolerance, precision
+        further = MOST_PER_FURTHER_WORKFLOW * (len(targets) - 1)
+        self.most = MOST_TARGETS + further if most is None else most
+        self._soft = tuple(targets.values())
         self.best = cheapest
-        self._tried: list[float] = []
-        self._refused_s: float | None = None
-        self._floor_s = 0.0  # below it no plan was found
+        self._known: list[Candidate[PlannedT]] = []
+        self._tried: list[Targets] = []
+        self._refused: Targets | None = None
         self._out_of_time = False
-        self._known = [cheapest]
-        least_s = 0.0 if cheapest.p99_s < least_s else least_s
-        borders = sorted({least_s, *self._inside(least_s, cheapest.p99_s), cheapest.p99_s})
-        known = cheapest.bound_usd_per_h, cheapest.cost_usd_per_h
-        self._ranges = [_Range(low, high, *known) for low, high in pairwise(borders)]
-        self._ranges.append(_Range(cheapest.p99_s, math.inf, *known, open=False))
-
-    def _inside(self, low_s: float, high_s: float) -> tuple[float, ...]:
-        return (self._target.p99_s,) if low_s < self._target.p99_s < high_s else ()
+        self._least_s = tuple((least_s or {}).get(name, 0.0) for name in targets)
+        anything = (math.inf,) * len(targets)
+        known = cheapest.bound_usd_per_h, cheapest.cost_usd_per_h, self._vector(cheapest)
+        self._boxes = [_Box(self._least_s, anything, *known)]
+        self._accept(anything, cheapest)
 
     def value(self, candidate: Candidate[PlannedT]) -> float:
-        """Cost and penalty of a candidate in USD per hour."""
-        return candidate.cost_usd_per_h + self._target.penalty(candidate.p99_s)
+        """Cost and penalties of a candidate in USD per hour."""
+        return candidate.cost_usd_per_h + self._penalty(self._vector(candidate))
+
+    def offer(self, candidate: Candidate[PlannedT]) -> None:
+        """Record a plan that was seen while another one was sought."""
+        self._known.append(candidate)
+        self.best = min(self.best, candidate, key=self.value)
+
+    @property
+    def ranked(self) -> Sequence[Candidate[PlannedT]]:
+        """All plans that were seen, the best first."""
+        return sorted(self._known, key=self.value)
+
+    @property
+    def tried(self) -> int:
+        """How many targets were tried."""
+        return len(self._tried)
 
     def run(self) -> SoftOutcome[PlannedT]:
-        """Divide the most promising range until none can save more than the tolerance, or targets or time end."""
-        while len(self._tried) < self._most and not self._out_of_time:
+        """Divide the most promising box until none can save more than the tolerance, or targets or time end."""
+        while len(self._tried) < self.most and not self._out_of_time:
             chosen = self._most_promising()
             if chosen is None:
                 break
             self._divide(chosen)
-        bound = min(self.value(self.best), *(self._bound(one) for one in self._ranges))
-        return SoftOutcome(self.best, bound, tuple(self._tried), self._refused_s, self._out_of_time)
+        bound = min(self.value(self.best), *map(self._bound, self._boxes))
+        return SoftOutcome(self.best, bound, tuple(self._tried), self._refused, self._out_of_time)
 
-    def _bound(self, one: _Range) -> float:
-        return one.cost_bound + self._target.penalty(one.low_s)
+    def _vector(self, candidate: Candidate[PlannedT]) -> Vector:
+        return tuple(candidate.p99_s.get(name, 0.0) for name in self._targets)
 
-    def _most_promising(self) -> _Range | None:
-        """The open range of the least estimate of cost and penalty; None if that saves too little."""
+    def _penalty(self, p99_s: Vector) -> float:
+        return sum(soft.penalty(seconds) for soft, seconds in zip(self._soft, p99_s, strict=True))
+
+    def _bound(self, box: _Box) -> float:
+        return box.cost_bound + self._penalty(box.low_s)
+
+    def _estimate(self, box: _Box) -> float:
+        return box.estimate + self._penalty(box.low_s)
+
+    def _most_promising(self) -> _Box | None:
+        """The open box of the least estimate of cost and penalties; None if that saves too little."""
         worth_trying = self.value(self.best) * (1.0 - self._tolerance)
+        boxes = [box for box in self._boxes if box.is_open and self._estimate(box) < worth_trying]
+        return min(boxes, key=lambda box: (self._estimate(box), box.low_s), default=None)
 
-        def estimate(one: _Range) -> float:
-            return one.estimate + self._target.penalty(one.low_s)
-
-        ranges = [one for one in self._ranges if one.open and estimate(one) < worth_trying]
-        return min(ranges, key=lambda one: (estimate(one), one.low_s), default=None)
-
-    def _divide(self, chosen: _Range) -> None:
-        """Try a target inside the range, and replace it by what is known below and above the target."""
-        target_s = self._target_inside(chosen)
-        if target_s is None:
-            self._ranges = [replace(one, open=False) if one is chosen else one for one in self._ranges]
+    def _divide(self, chosen: _Box) -> None:
+        """Try targets inside the box, and replace it by what is known of plans that meet them and of the others."""
+        corner_s = self._corner_inside(chosen)
+        if corner_s is None:
+            self._boxes = [replace(box, is_open=False) if box is chosen else box for box in self._boxes]
             return
-        self._tried.append(target_s)
-        tried = self._plan(target_s)
-        if isinstance(tried, NoPlan) and tried.out_of_time:
+        asked = {name: one for name, one in zip(self._targets, corner_s, strict=True) if one < math.inf}
+        self._tried.append(asked)
+        result = self._plan(asked)
+        if isinstance(result, NoPlan) and result.out_of_time:
             self._out_of_time = True
             return
-        self._split_at(target_s)
-        if isinstance(tried, NoPlan):
-            self._refuse(target_s, tried.nearest_s)
+        self._boxes = [part for box in self._boxes for part in self._parts(box, corner_s, box is chosen)]
+        if isinstance(result, NoPlan):
+            self._refuse(corner_s, result)
         else:
-            self._accept(target_s, tried)
+            self._accept(corner_s, result)
 
-    def _target_inside(self, chosen: _Range) -> float | None:
-        """The soft target itself for what meets it; else the least p99 that is known to be met, or the middle."""
-        if chosen.high_s <= self._target.p99_s:
-            return chosen.high_s
-        if chosen.low_s < self._floor_s < chosen.high_s:
-            return self._floor_s
-        middle_s = parse_quantity(DURATION, format_quantity(DURATION, 0.5 * (chosen.low_s + chosen.high_s), DIGITS))
-        return middle_s if chosen.low_s < middle_s < chosen.high_s else None
+    def _parts(self, box: _Box, corner_s: Vector, is_chosen: bool) -> Sequence[_Box]:
+        """A box divided by the corner that is tried inside it; others stay as they are."""
+        parts: list[_Box] = []
+        for number, border_s in enumerate(corner_s if is_chosen else ()):
+            if box.low_s[number] < border_s < box.high_s[number]:
+                box, above = box.cut_at(number, border_s)
+                parts.append(above)
+        return [*parts, box]
 
-    def _split_at(self, border_s: float) -> None:
-        parts: list[_Range] = []
-        for one in self._ranges:
-            inside = one.low_s < border_s < one.high_s
-            parts += [replace(one, high_s=border_s), replace(one, low_s=border_s)] if inside else [one]
-        self._ranges = parts
+    def _corner_inside(self, box: _Box) -> Vector | None:
+        """The soft targets for what may meet them; then the latency of the best plan known, or the middle of the box.
 
-    def _refuse(self, target_s: float, nearest_s: float | None) -> None:
-        """Close the ranges in which no plan was found. Their bounds stay: that there is none is not proven."""
-        self._refused_s = max(target_s, self._refused_s or 0.0)
-        self._floor_s = max(self._floor_s, target_s, nearest_s or 0.0)
-        self._ranges = [replace(one, open=one.open and one.high_s > self._floor_s) for one in self._ranges]
+        That of the workflow whose penalty may fall the most; None if none does.
+        """
+        numbers = range(len(self._soft))
+        late = [number for number in numbers if box.p99_s[number] > self._soft[number].p99_s]
+        crossed = [number for number in late if box.low_s[number] < self._soft[number].p99_s < box.high_s[number]]
+        if crossed:
+            return self._with(box.high_s, {number: self._soft[number].p99_s for number in crossed})
+        if any(box.p99_s[number] > box.high_s[number] for number in numbers):
+            return box.high_s
+        number = max(numbers, key=lambda number: self._saving(box, number))
+        low_s, high_s = box.low_s[number], min(box.high_s[number], box.p99_s[number])
+        if self._saving(box, number) <= 0.0 or high_s - low_s <= self._precision * high_s:
+            return None
+        known_s = self._vector(self.best)[number]
+        if low_s < known_s < high_s and _is_below(self._vector(self.best), box.high_s):
+            return self._with(box.high_s, {number: known_s})
+        middle_s = parse_quantity(DURATION, format_quantity(DURATION, 0.5 * (low_s + high_s), DIGITS))
+        return self._with(box.high_s, {number: middle_s}) if low_s < middle_s < high_s else None
 
-    def _accept(self, target_s: float, candidate: Candidate[PlannedT]) -> None:
-        """Raise bounds and estimates below the target, and close what the plan found for it answers."""
-        p99_s = min(candidate.p99_s, target_s)
-        lowest = self._ranges[0]
-        if p99_s < lowest.low_s:
-            self._ranges[0] = replace(lowest, low_s=0.0)
-        self._split_at(p99_s)
-        self._known.append(candidate)
-        cost = min(one.cost_usd_per_h for one in self._known if one.p99_s <= target_s or one is candidate)
-        done_s = max(self._target.p99_s, self._floor_s)
-        self._ranges = [
-            replace(
-                one,
-                cost_bound=max(candidate.bound_usd_per_h, one.cost_bound),
-                estimate=max(cost, one.estimate),
-                open=one.open and done_s < one.high_s <= p99_s,
-            )
-            if one.high_s <= target_s
-            else one
-            for one in self._ranges
+    def _saving(self, box: _Box, number: int) -> float:
+        """The penalty of one workflow that plans of the box may save over the one that is known."""
+        soft, high_s = self._soft[number], min(box.high_s[number], box.p99_s[number])
+        return soft.penalty(high_s) - soft.penalty(box.low_s[number])
+
+    @staticmethod
+    def _with(corner_s: Vector, changed: Mapping[int, float]) -> Vector:
+        return tuple(changed.get(number, seconds) for number, seconds in enumerate(corner_s))
+
+    def _refuse(self, corner_s: Vector, refusal: NoPlan) -> None:
+        """Close the boxes in which no plan was found. Only a bound says that there is none."""
+        self._refused = dict(zip(self._targets, corner_s, strict=True))
+        self._boxes = [
+            replace(_raised(box, refusal.bound_usd_per_h), is_open=False) if box.is_within(corner_s) else box
+            for box in self._boxes
         ]
-        self.best = min(self.best, candidate, key=self.value)
+
+    def _accept(self, corner_s: Vector, candidate: Candidate[PlannedT]) -> None:
+        """Raise bounds and estimates within the targets, and close what the best plan known for them answers."""
+        self.offer(candidate)
+        in_time = [one for one in self._known if _is_below(self._vector(one), corner_s)]
+        answer = min((*in_time, candidate), key=lambda one: (one.cost_usd_per_h, self.value(one)))
+        p99_s = tuple(map(min, self._vector(answer), corner_s))
+        if not _is_below(self._least_s, p99_s):
+            self._boxes = [replace(box, low_s=self._refuted(box.low_s, p99_s)) for box in self._boxes]
+        boxes: list[_Box] = []
+        for box in self._boxes:
+            if not box.is_within(corner_s):
+                boxes.append(box)
+                continue
+            raised = _raised(box, candidate.bound_usd_per_h)
+            if answer.cost_usd_per_h >= box.estimate:
+                raised = replace(raised, estimate=answer.cost_usd_per_h, p99_s=p99_s)
+            boxes += self._answered(raised, p99_s)
+        self._boxes = boxes
+
+    def _refuted(self, low_s: Vector, p99_s: Vector) -> Vector:
+        """Lower ends of a box, without those that a plan has shown to be none."""
+        known = zip(low_s, self._least_s, p99_s, strict=True)
+        return tuple(0.0 if low == least and own < least else low for low, least, own in known)
+
+    def _answered(self, box: _Box, p99_s: Vector) -> Sequence[_Box]:
+        """The parts of a box below the p99 latencies of the plan found for it, and what that plan answers, closed."""
+        late = [
+            (number, own_s)
+            for number, (own_s, soft) in enumerate(zip(p99_s, self._soft, strict=True))
+            if own_s > max(soft.p99_s, box.low_s[number])
+        ]
+        if any(own_s >= box.high_s[number] for number, own_s in late):
+            return [box]
+        parts: list[_Box] = []
+        for number, own_s in late:
+            below, box = box.cut_at(number, own_s)
+            parts.append(below)
+        return [*parts, replace(box, is_open=False)]
+
+
+def _raised(box: _Box, bound_usd_per_h: float) -> _Box:
+    return replace(box, cost_bound=max(box.cost_bound, bound_usd_per_h))
+
+
+def _is_below(vector: Vector, other: Vector) -> bool:
+    """True if no latency is above the other's."""
+    return all(own <= most for own, most in zip(vector, other, strict=True))

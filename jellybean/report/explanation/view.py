@@ -94,9 +94,9 @@ def _footer(explained: Explained) -> str:
     changes = [*found.values, *found.choices, *(c for limit in found.limits for c in (limit.without, limit.more) if c)]
     if not all(map(_proven, changes)):
         text += ", except those with ~, which compare the best plans found (--json has the proven ranges)"
-    if explained.soft_as_s is not None:
-        text += "; the soft p99 latency is explained as the hard one of "
-        text += f"{formats.duration(explained.soft_as_s)} that its plan was found for"
+    for name, target_s in explained.soft_as_s.items():
+        text += f"; the soft p99 latency{f' of {name}' if name else ''} is explained as the hard one of "
+        text += f"{formats.duration(target_s)} that its plan keeps"
     if explained.cuts:
         cuts = ", ".join(f"{cut.operator} after {cut.layers} of {cut.of} layers" for cut in explained.cuts)
         text += f"; the cuts of the plan are fixed ({cuts})"

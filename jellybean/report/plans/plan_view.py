@@ -42,7 +42,6 @@ from jellybean_solver import (
     head_name,
     losses,
     margin_of_plan,
-    p99_by_workflow,
     planned_cuts,
     served_shares,
     unqueued_and_hops_s,
@@ -97,7 +96,7 @@ def p99_lines(judged: Judged) -> Iterator[str]:
 
     Of many workflows only those nearest to their targets.
     """
-    closed, (low, high) = p99_by_workflow(judged.plan), CLOSED_FORM_RATIO
+    closed, (low, high) = judged.closed_form_s, CLOSED_FORM_RATIO
     nearest = sorted(judged.p99, key=lambda name: -judged.p99[name].p99_s / judged.targets_s[name])
     shown = nearest[:MOST_NAMED] if is_summarised(judged.plan) else list(judged.p99)
     for name in shown:
@@ -121,10 +120,10 @@ def p99_lines(judged: Judged) -> Iterator[str]:
 def _target_text(judged: Judged, name: str) -> str:
     """The p99 target of a workflow; a soft one with what the p99 counts where it exceeds it."""
     target = formats.duration(judged.targets_s[name])
-    if not judged.is_soft:
+    penalty = judged.penalties_usd_per_h.get(name)
+    if penalty is None:
         return f"<= {target}"
-    counts = formats.usd(judged.penalty_usd_per_h)
-    return f"<= {target}, soft" if judged.kept else f"> {target}, soft: counts {counts} USD/h"
+    return f"> {target}, soft: counts {formats.usd(penalty)} USD/h" if penalty else f"<= {target}, soft"
 
 
 def stale_lines(plan: Plan) -> tuple[str, ...]:
@@ -242,6 +241,8 @@ def plan_line(plan: Plan, solve_s: float | None = None) -> Text:
         counts = formats.usd(planned_latency_penalty(plan))
         target = formats.duration(plan.slo.soft_latency_p99_s)
         text.append(f", p99 latency {formats.duration(p99_s)} (soft target {target}: counts {counts} USD/h)")
+    elif penalty := planned_latency_penalty(plan):
+        text.append(f", p99 latencies above soft targets count {formats.usd(penalty)} USD/h")
     text.append(f", {proof(plan)}")
     if solve_s is not None:
         text.append(f" in {solve_s:.2f} s")

@@ -35,13 +35,17 @@ Judge = Callable[[Plan], float]
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A p99 latency target in seconds. Without a `judge`, the estimate decides whether a plan meets the target."""
+    """A p99 latency target in seconds. Without a `judge`, the estimate decides whether a plan meets the target.
+
+    `below`: USD per hour from which on a plan is of no use, whatever its latency; it may fall while plans are judged.
+    """
 
     p99_s: float
     judge: Judge | None = None
     settings: DeadlineSettings = DEFAULT_SETTINGS
     # Called before each proposal: proposals made, and at most to be made in all, which the first plan in time changes.
     advance: Callable[[float, float], None] = lambda done, most: None
+    below: Callable[[], float] = lambda: math.inf
 
 
 class Proposals(Protocol):
@@ -135,7 +139,8 @@ class DeadlineSearch:
 
     def cutoff(self) -> float:
         """USD per hour that a plan must stay below to become the incumbent."""
-        return math.inf if self.incumbent is None else self.incumbent.cost.total_usd_per_h * (1.0 - VALUE_TOLERANCE)
+        own = math.inf if self.incumbent is None else self.incumbent.cost.total_usd_per_h * (1.0 - VALUE_TOLERANCE)
+        return min(own, self.deadline.below())
 
     def _try(self, proposals: Proposals, node: _Node) -> bool:
         """Propose a plan under the node's restriction and add its child nodes. False if there is no such plan."""

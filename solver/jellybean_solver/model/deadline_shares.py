@@ -3,20 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
 
 from jellybean_solver.model.audit import is_of_audit
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
+from jellybean_solver.model.targets import Slo
 
 
 def deadlines_s(of: Problem | Plan) -> Mapping[str, float | None]:
     """Workflow -> p99 latency target in seconds, None without a target; a single workflow has the name ""."""
-    return {w.name: w.slo.latency_p99_s for w in of.workflows} or {"": of.slo.latency_p99_s}
+    return {name: slo.latency_p99_s for name, slo in slos(of).items()}
 
 
 def deadline_s(of: Problem | Plan) -> float | None:
     """The p99 latency target in seconds, with several workflows the longest one; None if none has a target."""
     return max((target_s for target_s in deadlines_s(of).values() if target_s is not None), default=None)
+
+
+OfPlanning = TypeVar("OfPlanning", Problem, Plan)
+
+
+def with_deadlines(of: OfPlanning, targets_s: Mapping[str, float | None]) -> OfPlanning:
+    """A problem or plan with these p99 latency targets, by workflow as in `deadlines_s`; others keep theirs."""
+    if not of.workflows:
+        slo = replace(of.slo, latency_p99_s=targets_s[""]) if "" in targets_s else of.slo
+        return replace(of, slo=slo)
+    workflows = tuple(
+        replace(workflow, slo=replace(workflow.slo, latency_p99_s=targets_s[workflow.name]))
+        if workflow.name in targets_s
+        else workflow
+        for workflow in of.workflows
+    )
+    return replace(of, workflows=workflows)
+
+
+def of_promised(of: OfPlanning) -> OfPlanning:
+    """A problem or plan without the deadlines that a search tries in the place of soft targets."""
+    return with_deadlines(of, {name: slo.promised_p99_s for name, slo in slos(of).items()})
+
+
+def slos(of: Problem | Plan) -> Mapping[str, Slo]:
+    """Workflow -> its targets; a single workflow has the name ""."""
+    return {workflow.name: workflow.slo for workflow in of.workflows} or {"": of.slo}
 
 
 def deadline_shares(of: Problem | Plan) -> Mapping[str, float]:

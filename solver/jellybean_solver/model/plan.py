@@ -323,6 +323,11 @@ class Plan:
         """What the workflows that the plan leaves out are worth."""
         return sum(one.worth_usd_per_h for one in self.left_out)
 
+    @property
+    def counted_usd_per_h(self) -> float:
+        """What the plan counts beside its p99 latencies: its cost, what it lacks of accuracies, and what it forgoes."""
+        return self.cost.total_usd_per_h + self.accuracy_penalty_usd_per_h + self.forgone_usd_per_h
+
     @cached_property
     def selection(self) -> Mapping[str, str]:
         """Operator -> its variant; where the plan mixes variants, the first of them."""

@@ -54,8 +54,9 @@ class Slo:
     variants (mixture/). `survives`: what may be lost, one at a time, while everything else holds (loss.py).
     `penalty_usd_per_h`: the mean accuracy is soft, and each percent point below it counts so much; None: it is hard.
     `soft_latency_p99_s`: a p99 latency that a plan may exceed, where each second above it counts
-    `latency_penalty_usd_per_h_per_s`; `latency_p99_s` is then None, so that no plan is refused for it. `margin`: all of
-    this holds if figures are worse by so much.
+    `latency_penalty_usd_per_h_per_s`; `latency_p99_s` is then None, so that no plan is refused for it, but in a search,
+    which sets it to one value after another. `margin`: all of this holds if figures are worse by so much, but for the
+    penalties, which are of the figures as they are stated.
     """
 
     accuracy: float | None = None
@@ -79,6 +80,11 @@ class Slo:
     def hard_mean(self) -> float | None:
         """The mean accuracy that a plan must reach; None if there is none, or it is soft."""
         return self.mean_accuracy if self.penalty_usd_per_h is None else None
+
+    @property
+    def promised_p99_s(self) -> float | None:
+        """The p99 latency that a plan must keep, also after losses; None if there is none, or it is soft."""
+        return self.latency_p99_s if self.soft_latency_p99_s is None else None
 
     @property
     def is_soft(self) -> bool:

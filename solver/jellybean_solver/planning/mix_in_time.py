@@ -12,7 +12,7 @@ from jellybean_solver.deadline.search import Deadline, Judge
 from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.figures import duration_text
 from jellybean_solver.mixture.modes import NO_LIMITS
-from jellybean_solver.model.deadline_shares import deadline_s
+from jellybean_solver.model.deadline_shares import deadline_s, of_promised
 from jellybean_solver.model.loss import judged_losses, plan_after
 from jellybean_solver.model.multi_workflow import of_one_selection
 from jellybean_solver.model.plan import Plan
@@ -40,7 +40,10 @@ def deadline_of(level: Problem, problem: Problem, deadline: Deadline) -> Deadlin
 
 
 def _judge_of_losses(problem: Problem, deadline: Deadline) -> Judge:
-    """The judge of plans that must be in time after each loss, too: the slowest of these cases counts."""
+    """The judge of plans that must be in time after each loss, too: the slowest of these cases counts.
+
+    A soft target promises nothing about the hours after a loss: its penalty is a price of the usual ones.
+    """
 
     def estimate(plan: Plan) -> float:
         return estimated_slowness(problem, plan, deadline)
@@ -53,7 +56,11 @@ def _judge_of_losses(problem: Problem, deadline: Deadline) -> Judge:
             if slowest > 1.0:
                 break
             left = plan_after(problem, plan, loss)
-            slowest = math.inf if left is None else max(slowest, judge(left))
+            promised = None if left is None else of_promised(left)
+            if promised is None:
+                slowest = math.inf
+            elif deadline_s(promised) is not None:
+                slowest = max(slowest, judge(promised))
         return slowest
 
     return judged

@@ -66,10 +66,10 @@ class MixSearch:
 
     def value(self, plan: Plan) -> float:
         """What is minimised: USD per hour with penalties and migration, or what the accuracy lacks of 100 %."""
-        cost = plan.cost.total_usd_per_h + (self.running.usd_per_h(plan) if self.running is not None else 0.0)
+        moved = self.running.usd_per_h(plan) if self.running is not None else 0.0
         if self.is_accuracy:
-            return 100.0 - (plan.accuracy or 0.0) + self.goal.points_per_usd * cost
-        return cost + plan.accuracy_penalty_usd_per_h + plan.forgone_usd_per_h
+            return 100.0 - (plan.accuracy or 0.0) + self.goal.points_per_usd * (plan.cost.total_usd_per_h + moved)
+        return moved + plan.counted_usd_per_h
 
     def best(self, goal: Goal, modes: Modes = NO_LIMITS, cutoff: float = math.inf) -> MixOutcome:
         """The best mixture for a goal."""

@@ -40,8 +40,8 @@ from jellybean_solver.time_limit import work_limit
 class SolveOptions:
     """The keyword arguments of `solve` as one value. `explained`: give the reasons if there is no plan.
 
-    `tell`: hears how far the search of many workflows is: the share that is done, and what is known. `start`: for many
-    workflows under a deadline, the solution without regard to it, if it is known.
+    `tell`: hears how far the search of many workflows is: the share that is done, and what is known. `start`: under a
+    deadline, the solution without regard to it, if it is known; for problems whose plans are not found by ways.
     """
 
     gap: float | None = None
@@ -100,7 +100,7 @@ def solve_with(problem: Problem, options: SolveOptions) -> Solution:
     search = _DeadlineSolver(problem, deadline, gap, limit)
     if has_many_places(Network(problem)) and not problem.varying:
         return search.solve_fleet(explained=explained)
-    return search.solve(explained=explained)
+    return search.solve(options.start, explained=explained)
 
 
 def solve_within(options: SolveOptions, limit: Clock, problem: Problem) -> Solution:
@@ -154,10 +154,10 @@ class _DeadlineSolver:
         self.limits = SearchLimits(gap, limit, self.budget)
         self.bound = 0.0
 
-    def solve(self, *, explained: bool) -> Solution:
-        """Solve a small problem; the search starts from the cheapest plan without the target."""
+    def solve(self, start: Solution | None, *, explained: bool) -> Solution:
+        """Solve a small problem; the search starts from the cheapest plan without the target, if known `start`."""
         limit = self.limit.share(self.deadline.settings.first_share)
-        solution = cheapest_solution(self.problem, self.gap, limit, explained=explained)
+        solution = start or cheapest_solution(self.problem, self.gap, limit, explained=explained)
         if solution.plan is None:
             return solution
         search = DeadlineSearch(self.problem, self.deadline, solution.plan, self.limit, self._is_near)

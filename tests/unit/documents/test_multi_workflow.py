@@ -126,10 +126,6 @@ def test_options_reach_a_workflow_by_name_and_the_fleet_without(shop: Path) -> N
             "parcels.slo.budget=5 USD/h",
             "workflows that share a fleet have one budget; write it into infrastructure.yaml",
         ),
-        (
-            "parcels.slo.latency_p99={target: 1 s, penalty: 1 USD/h per s}",
-            "workflows that share a fleet have no soft p99 latency; write latency_p99: 300 ms, a hard target",
-        ),
     ],
 )
 def test_wrong_options_are_told_at_the_option(shop: Path, option: str, text: str) -> None:

@@ -440,7 +440,6 @@ def test_what_a_soft_p99_latency_lacks_is_told(folder: Path, wrong: str, said: s
 def test_what_a_soft_p99_latency_cannot_stand_beside_is_told(folder: Path) -> None:
     soft = "slo.latency_p99={target: 300 ms, penalty: 1 USD/h per s}"
     for other, said in (
-        ("slo.survive=1 worker", "not known together with losses"),
         ("objective=rate", "weighed against the cost, but the objective is rate"),
         ("objective=latency", "weighed against the cost, but the objective is latency"),
         ("objective=mean_accuracy", "but the objective is mean_accuracy"),
