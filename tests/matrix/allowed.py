@@ -42,14 +42,7 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
         "lose link x add",
         "lose site x add",
     ),
-    "soft p99 latencies are for one workflow, with the cost as objective and without losses": (
-        "several x soft p99",
-        "unlike x soft p99",
-        "lose worker x soft p99",
-        "lose link x soft p99",
-        "lose site x soft p99",
-        "soft p99 x worth",
-        "soft p99 x priorities",
+    "soft p99 latencies have the cost as objective, and are not known to `plan --add`": (
         "soft p99 x max accuracy",
         "soft p99 x max rate",
         "soft p99 x min latency",
