@@ -177,8 +177,8 @@ def _load(
     }
     for name, project in projects.items():
         checked = CheckedProject(workflows[name], in_any_site, profiled.get(name), models[name])
-        written = replace(project, site_table=None if table is None else table.of_workflow(name))
-        own = with_cascades(written, checked, cascades[name] if files else ())
+        of_sites = replace(project, site_table=None if table is None else table.of_workflow(name))
+        own = with_cascades(of_sites, checked, cascades[name] if files else ())
         projects[name] = replace(own, accept_stale=accept_stale)
     stated = last_of_each_path(overrides)
     if table is not None:
