@@ -83,7 +83,8 @@ def is_there(name: str) -> bool:
 
 def module_file(folder: Path, parts: list[str]) -> Path | None:
     path = folder.joinpath(*parts)
-    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+    found = (path.with_suffix(".py"), path / "__init__.py", path / "__main__.py")
+    return next((file for file in found if file.is_file()), None)
 
 
 def is_said(name: str) -> bool:
