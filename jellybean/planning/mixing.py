@@ -21,7 +21,7 @@ def selection_lines(plan: Plan) -> Iterator[str]:
     by_workflow: dict[str, list[str]] = {}
     for part in sorted(selection_shares(plan), key=lambda part: -part.share):
         mixed = [name for name in part.selection if plan.operator_by_name[name].others]
-        if mixed:
+        if mixed and part.share > 0:
             variants = ", ".join(f"{_own(name)} {part.selection[name]}" for name in mixed)
             by_workflow.setdefault(part.workflow, []).append(f"{formats.percent(part.share)} get {variants}")
     alike: dict[tuple[str, ...], list[str]] = {}
@@ -29,9 +29,15 @@ def selection_lines(plan: Plan) -> Iterator[str]:
         alike.setdefault(tuple(lines), []).append(workflow)
     for lines_of_all, workflows in alike.items():
         if workflows == [""]:
-            yield from (f"{line.replace(' get ', ' of the requests get ', 1)}" for line in lines_of_all)
+            yield from (f"{line.replace(' get ', f' of the {_shared(plan, '')} get ', 1)}" for line in lines_of_all)
         else:
-            yield f"of the requests of {_named(workflows)} {'; '.join(lines_of_all)}"
+            yield f"of the {_shared(plan, workflows[0])} of {_named(workflows)} {'; '.join(lines_of_all)}"
+
+
+def _shared(plan: Plan, workflow: str) -> str:
+    """What of a workflow gets one selection or another: requests, or whole streams where an operator keeps a state."""
+    is_whole = any(operator.state for operator in plan.operators if plan.workflow_of(operator.name) == workflow)
+    return "streams" if is_whole else "requests"
 
 
 def _own(name: str) -> str:

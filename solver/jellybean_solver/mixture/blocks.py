@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jellybean_solver.model.accuracy import AccuracyModel
 from jellybean_solver.model.multi_workflow import Margins
 from jellybean_solver.model.problem import Objective, Problem, Terms
+from jellybean_solver.model.streams import WholeStreams, whole_streams
 from jellybean_solver.model.targets import LossKind, Slo
 
 
@@ -16,7 +17,7 @@ class Block:
     """One workflow of a problem, or its only one. `names`: its operators, in the problem's order.
 
     `least`: accuracy in percent of the selection that any request gets. `single`: all requests get one selection.
-    `worth_usd_per_h`: it may be left out for so much; None: it must be served.
+    `worth_usd_per_h`: it may be left out for so much; None: it must be served. `streams`: of which each is on one way.
     """
 
     workflow: str
@@ -26,6 +27,7 @@ class Block:
     least: float | None
     single: bool
     worth_usd_per_h: float | None = None
+    streams: tuple[WholeStreams, ...] = ()
 
     @property
     def is_soft(self) -> bool:
@@ -36,9 +38,10 @@ class Block:
 def blocks_of(problem: Problem) -> tuple[Block, ...]:
     """The blocks of a problem, in the order of its workflows."""
     names = tuple(operator.name for operator in problem.operators)
-    model = problem.accuracy
+    model, streams = problem.accuracy, whole_streams(problem)
     if not isinstance(model, Margins):
-        return (Block("", names, model, problem.slo, problem.slo.accuracy, not problem.may_mix),)
+        least, single = problem.slo.accuracy, not problem.may_mix
+        return (Block("", names, model, problem.slo, least, single, streams=streams),)
     margin = problem.slo.accuracy or 0.0
     return tuple(
         Block(
@@ -49,6 +52,7 @@ def blocks_of(problem: Problem) -> tuple[Block, ...]:
             None if workflow.slo.accuracy is None else workflow.slo.accuracy + margin,
             workflow.slo.mean_accuracy is None and problem.objective is not Objective.MEAN_ACCURACY,
             workflow.worth_usd_per_h,
+            tuple(one for one in streams if one.workflow == workflow.name),
         )
         for workflow in problem.workflows
     )
@@ -58,3 +62,8 @@ def surviving(problem: Problem, blocks: Sequence[Block], kind: LossKind, of: Seq
     """The numbers of the blocks whose targets hold after a loss: of a worker of a pool, a tier, or a link."""
     is_spot = kind is LossKind.WORKER and problem.pool_by_name[of[0]].terms is Terms.SPOT
     return frozenset(number for number, one in enumerate(blocks) if one.slo.survives_loss(kind, is_spot=is_spot))
+
+
+def stream_counts(blocks: Iterable[Block]) -> Mapping[str, int]:
+    """Operator -> the number of streams that its requests come in, of those that keep to one route."""
+    return {name: streams.count for block in blocks for streams in block.streams for name in streams.operators}

@@ -4,13 +4,17 @@ Columns:
     x[w]        fraction of its block's requests that take way w (ways.py); 0 for ways that a loss closes
     u[b]        1 if block b is left out; the same column in all flows
     q[i, p, h]  requests of instance i = (operator, variant) on workers of pool p that hold the instances h, as a
-                fraction of the largest rate that the operator has on any way
+                fraction of the largest rate that the operator has on any way; of whole streams for each rate by itself
 Rows:
     sum_w x[w] = 1 - u[b] in each block, or at most so much in one that does not survive the loss;
     sum_{p in t, h} q[i, p, h] = sum of x[w] times rate, over the ways with i in tier t;
     sum_i workers[i, p] q[i, p, h] <= n[p, h]; q[i, p, h] <= n[p, h]; traffic within the bandwidth of each link;
     sum_w accuracy[w] x[w] >= the mean of its block times 1 - u[b], less what it may lack, unless it does not survive.
     After the loss of a worker n[p, h] is n[p, h] - 1, where there are any.
+Where the requests of a block come in k streams that keep to one route (whole_streams.py), with s[i, p, h] = k q:
+    y[g]        streams on the ways of g, integer; g: ways that are alike for the operators of the streams
+    m[p, h, a]  workers with the allotment a, integer;  s[i, p, h] <= sum_a a[i] m[p, h, a];  sum_a m <= n[p, h]
+    k sum_{w in g} x[w] = y[g].
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from jellybean_solver.milp.highs_program import Floats, Indices, Program
 from jellybean_solver.mixture.blocks import surviving
 from jellybean_solver.mixture.seats import Held, Lost
 from jellybean_solver.mixture.ways import Instance, Way, WayTable
+from jellybean_solver.mixture.whole_streams import NO_ROOM, Allotment, Room, Task
 from jellybean_solver.model.targets import LossKind
 
 Count = tuple[str, Held]  # pool, instances
@@ -36,12 +41,15 @@ class Workers:
     """The workers that all flows share. `counts`: column of the number of workers that hold these instances.
 
     `busy`: workers that the largest rate of an instance keeps busy in a pool. `stored`: the part of a worker's memory
-    that an instance takes, where the rows count it.
+    that an instance takes, where the rows count it. `rooms`: for streams, of workers that hold any which keep to one
+    route. `relaxed`: the instances of a count need not fit on one worker.
     """
 
     counts: Mapping[Count, int]
     busy: Mapping[tuple[Instance, str], float]
     stored: Mapping[tuple[Instance, str], float]
+    rooms: Mapping[Count, Room]
+    relaxed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +62,7 @@ class Mean:
 
 
 class FlowRows:
-    """One flow in a program. `taken`: column of each way; `served`: of each instance on the workers of a count.
+    """One flow in a program. `taken`: column of each way; `served`: of each task on the workers of a count.
 
     `partial`: blocks that need not be served in full, as their targets do not survive the loss.
     """
@@ -80,11 +88,13 @@ class FlowRows:
         everything = program.add_rows(least, np.ones(len(table.blocks)), len(table.blocks))
         program.fill(everything[[way.block for way in table.ways]], self.taken, 1.0)
         program.fill(everything[list(left_out)], list(left_out.values()), 1.0)
-        self.served: dict[tuple[Instance, str, Held], int] = {}
+        self.served: dict[tuple[Task, str, Held], int] = {}
+        self.allotted: dict[Count, list[tuple[Allotment, int]]] = {}  # to how many workers, by column
         for (pool, held), count in workers.counts.items():
             self._capacity(pool, held, count)
         self._meet()
         self._links()
+        self._keep_streams_whole()
         for mean in (mean for mean in means if mean.block not in self.partial):
             row = int(program.add_rows(mean.least, math.inf, 1)[0])
             self.fill_accuracy(row, mean.block)
@@ -103,20 +113,89 @@ class FlowRows:
         return 0.0 if self.lost is not None and way.is_closed_by(self.lost.kind, self.lost.of) else 1.0
 
     def _capacity(self, pool: str, held: Held, count: int) -> None:
-        program, busy, stored = self.program, self.workers.busy, self.workers.stored
-        own = [instance for instance in held if (instance, pool) in busy]
-        columns = program.add_columns(np.zeros(len(own)), 1.0).tolist()
+        program, stored, most = self.program, self.workers.stored, self.table.most
+        room = self.workers.rooms.get((pool, held), NO_ROOM)
+        own = [one for one in held if (one, pool) in self.workers.busy]
+        whole = {task[:2] for task in room.size}
+        tasks = [*room.size, *((*one, most[one[0]]) for one in own if one not in whole)]
+        columns = program.add_columns(np.zeros(len(tasks)), 1.0).tolist()
         load = int(program.add_rows(-math.inf, 0.0, 1)[0])
-        present = program.add_rows(-math.inf, 0.0, len(own)).tolist()
+        present = program.add_rows(-math.inf, 0.0, len(tasks)).tolist()
         full = int(program.add_rows(-math.inf, 0.0, 1)[0])
-        rows = [load, full, *present]
-        program.fill(rows, [count] * len(rows), -1.0)
+        workers = {count: -1.0}
         if self.lost == Lost(LossKind.WORKER, (pool,), held):
-            program.fill(rows, [self._has_any(count)] * len(rows), 1.0)
-        for instance, column, row in zip(own, columns, present, strict=True):
-            self.served[instance, pool, held] = column
-            kept = stored.get((instance, pool), 0.0) * max(1.0, busy[instance, pool])
-            program.fill([load, row, full], [column] * 3, [busy[instance, pool], 1.0, kept])
+            workers[self._has_any(count)] = 1.0
+        for row in (load, full, *present):
+            program.fill([row] * len(workers), [*workers], [*workers.values()])
+        for (name, variant, rate), column, row in zip(tasks, columns, present, strict=True):
+            instance = name, variant
+            self.served[(*instance, rate), pool, held] = column
+            busy = self.workers.busy[instance, pool] * rate / most[name]
+            kept = stored.get((instance, pool), 0.0) * max(1.0, busy)
+            program.fill([load, row, full], [column] * 3, [busy, 1.0, kept])
+        if room.size:
+            self._allot((pool, held), room, workers)
+
+    def _allot(self, of: Count, room: Room, workers: Mapping[int, float]) -> None:
+        """Rows: the streams fit on whole workers. `workers`: the coefficients of less than their number."""
+        program = self.program
+        counts = [float(self.table.streams[name]) for name, _, _ in room.size]
+        columns = [self.served[(task, *of)] for task in room.size]
+        rows = program.add_rows(-math.inf, 0.0, len(columns)).tolist()
+        program.fill(rows, columns, counts)
+        if len(room.allotments) > 1:
+            times = program.add_columns(np.zeros(len(room.allotments)), integer=True).tolist()
+            self.allotted[of] = [*zip(room.allotments, times, strict=True)]
+            for allotment, column in self.allotted[of]:
+                program.fill(rows, [column] * len(rows), [-float(allotment[task]) for task in room.size])
+            together = int(program.add_rows(-math.inf, 0.0, 1)[0])
+            program.fill([together] * len(times), times, 1.0)
+            program.fill([together] * len(workers), [*workers], [*workers.values()])
+            return
+        for task, row in zip(room.size, rows, strict=True):
+            program.fill([row] * len(workers), [*workers], [room.most[task] * less for less in workers.values()])
+        if not room.allotments and not self.workers.relaxed:
+            self._leave_a_stream_free(room, columns, counts, workers)
+
+    def _leave_a_stream_free(
+        self, room: Room, columns: Sequence[int], counts: Sequence[float], workers: Mapping[int, float]
+    ) -> None:
+        """Rows: there are whole numbers of streams, and room for each of them at the least busy worker."""
+        program, largest = self.program, max(room.size.values())
+        fitting = int(program.add_rows(-math.inf, largest, 1)[0])
+        program.fill([fitting] * len(workers), [*workers], [(1.0 - largest) * less for less in workers.values()])
+        whole = program.add_columns(np.zeros(len(columns)), integer=True).tolist()
+        equal = program.add_rows(0.0, 0.0, len(columns)).tolist()
+        program.fill(equal, whole, -1.0)
+        program.fill(equal, columns, counts)
+        program.fill([fitting] * len(whole), whole, [*room.size.values()])
+
+    def _keep_streams_whole(self) -> None:
+        """Rows: the ways that are alike for streams have a whole number of them (`groups`: count, ways)."""
+        self.groups: list[tuple[int, list[int]]] = []
+        for number, block in enumerate(self.table.blocks):
+            for streams in block.streams:
+                at = [index for index, name in enumerate(block.names) if name in streams.operators]
+                groups: dict[tuple[tuple[str, str], ...], list[int]] = {}
+                for index, way in enumerate(self.table.ways):
+                    if way.block == number:
+                        key = tuple((way.variants[own], way.tiers[own]) for own in at)
+                        groups.setdefault(key, []).append(index)
+                whole = self.program.add_columns(np.zeros(len(groups)), float(streams.count), integer=True)
+                rows = self.program.add_rows(0.0, 0.0, len(groups))
+                self.program.fill(rows, whole, -1.0)
+                for row, ways in zip(rows.tolist(), groups.values(), strict=True):
+                    self.program.fill([row] * len(ways), self.taken[ways], float(streams.count))
+                self.groups += [(streams.count, ways) for ways in groups.values()]
+
+    def shares(self, values: Floats) -> Floats:
+        """The share of each way in a solution, without its rounding errors where streams are whole."""
+        found: Floats = values[self.taken]
+        for _ in range(3):  # ways are in several groups where a block has several kinds of streams
+            for count, ways in self.groups:
+                if (total := count * float(found[ways].sum())) > 0:
+                    found[ways] *= round(total) / total
+        return found
 
     def _has_any(self, count: int) -> int:
         """A column that is 1 where a count is not 0."""
@@ -129,21 +208,23 @@ class FlowRows:
     def _meet(self) -> None:
         """Rows: what the pools of a tier serve of an instance is what the ways bring there."""
         network = self.table.network
-        rows: dict[tuple[Instance, str], int] = {}
+        rows: dict[tuple[Task, str], int] = {}
 
-        def row(instance: Instance, tier: str) -> int:
-            if (instance, tier) not in rows:
-                rows[instance, tier] = int(self.program.add_rows(0.0, 0.0, 1)[0])
-            return rows[instance, tier]
+        def row(task: Task, tier: str) -> int:
+            if (task, tier) not in rows:
+                rows[task, tier] = int(self.program.add_rows(0.0, 0.0, 1)[0])
+            return rows[task, tier]
 
-        for (instance, pool, _), column in self.served.items():
-            self.program.fill([row(instance, network.tier_of[pool])], [column], 1.0)
+        for (task, pool, _), column in self.served.items():
+            self.program.fill([row(task, network.tier_of[pool])], [column], 1.0)
         at, columns, values = [], [], []
         for way, column in zip(self.table.ways, self.taken.tolist(), strict=True):
-            for instance, tier, rate in self.table.placed(way):
-                at.append(row(instance, tier))
+            for (name, variant), tier, rate in self.table.placed(way):
+                is_whole = name in self.table.streams and not self.workers.relaxed
+                most = rate if is_whole else self.table.most[name]
+                at.append(row((name, variant, most), tier))
                 columns.append(column)
-                values.append(-max(rate / self.table.most[instance[0]], PRESENT))
+                values.append(-1.0 if is_whole else -max(rate / most, PRESENT))
         self.program.fill(at, columns, values)
 
     def _links(self) -> None:

@@ -73,7 +73,7 @@ class LoadRows:
             loads = self._add([prices[one]], integer=True)[0]
             holding = float(sum(count for held, count in before.items() if one in held))
             for flow in flows:
-                served = [column for (own, at, _), column in flow.served.items() if (own, at) == (one, pool)]
+                served = [column for (task, at, _), column in flow.served.items() if (task[:2], at) == (one, pool)]
                 for workers in (1.0, self.workers.busy[one, pool]) if served else ():
                     row = int(self.program.add_rows(-math.inf, holding, 1)[0])
                     self.program.fill([row] * (1 + len(served)), [loads, *served], [-1.0] + [workers] * len(served))

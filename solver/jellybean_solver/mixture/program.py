@@ -18,7 +18,7 @@ do, as holding more costs nothing, unless loads are priced: then all sets are ne
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -31,8 +31,10 @@ from jellybean_solver.mixture.flow_rows import Count, FlowRows, Mean, Workers
 from jellybean_solver.mixture.load_rows import LoadRows
 from jellybean_solver.mixture.modes import NO_LIMITS, Modes
 from jellybean_solver.mixture.seats import Goal, Held, HeldSets, Lost, Mixture, Seats
-from jellybean_solver.mixture.ways import Instance, WayTable
+from jellybean_solver.mixture.ways import Instance, Way, WayTable
+from jellybean_solver.mixture.whole_streams import NO_ROOM, Allotment, Room, Task, whole_numbers
 from jellybean_solver.model.problem import Pool, Sharing
+from jellybean_solver.model.targets import LossKind
 from jellybean_solver.outcome import Clock
 
 NODES_AGAIN = 500  # of the branch and bound that looks for a point where presolve says that there is none
@@ -66,7 +68,9 @@ class MixProgram:
             limit = self.network.memory_limits[pool.name].scarcer
             if held is None and pool.sharing is Sharing.SHARED and limit:  # each busy worker holds the whole model
                 stored |= {(one, pool.name): self._stored(one, pool.name) / limit for one in instances}
-        self.workers = workers = Workers(counts, busy, stored)
+        is_relaxed = held is None
+        rooms = self._rooms(counts, busy, relaxed=is_relaxed)
+        self.workers = workers = Workers(counts, busy, stored, rooms, is_relaxed)
         self.means, self.left_out = means, left_out = self._means(), self._left_out()
         self.flow = FlowRows(self.program, table, workers, means, left_out, None)
         self.after = dict[Lost, FlowRows]()
@@ -83,6 +87,12 @@ class MixProgram:
         for number, block in enumerate(table.blocks):
             if block.single:
                 self._single(number)
+
+    @property
+    def is_restricted(self) -> bool:
+        """True if some plans are left out, so that its bound is none on all: streams are taken to be larger."""
+        workers = self.flow.workers
+        return not workers.relaxed and any(not one.allotments for one in workers.rooms.values())
 
     def solve(self, limits: SolveLimits) -> Mixture | None:
         """The best mixture found; None if none was found, or proven that there is none (`proven`)."""
@@ -149,26 +159,86 @@ class MixProgram:
         return answer
 
     def _mixture(self, flow: FlowRows, values: Floats) -> Mixture:
+        shares = flow.shares(values).tolist()
         ways = tuple(
-            (way, float(values[column]))
-            for way, column in zip(flow.table.ways, flow.taken.tolist(), strict=True)
-            if values[column] > FEASIBILITY_TOLERANCE
+            (way, share) for way, share in zip(flow.table.ways, shares, strict=True) if share > FEASIBILITY_TOLERANCE
         )
-        by_group: dict[Count, dict[Instance, float]] = {}
-        for (instance, pool, held), column in flow.served.items():
+        by_group: dict[Count, dict[Task, float]] = {}
+        for (task, pool, held), column in flow.served.items():
             if values[column] > FEASIBILITY_TOLERANCE:
-                by_group.setdefault((pool, held), {})[instance] = float(values[column]) * self.table.most[instance[0]]
-        seats = tuple(
-            Seats(
-                pool,
-                held,
-                served,
-                round(values[flow.workers.counts[pool, held]]),
-                {instance: self.batch[instance, pool] for instance in served},
-            )
-            for (pool, held), served in by_group.items()
-        )
+                by_group.setdefault((pool, held), {})[task] = float(values[column])
+        streams = self._whole_streams(flow, values, ways, by_group)
+        seats = tuple(self._seats(flow, values, of, shares, streams) for of, shares in by_group.items())
         return Mixture(ways, seats, self.value, self.bound)
+
+    def _seats(
+        self,
+        flow: FlowRows,
+        values: Floats,
+        of: Count,
+        shares: Mapping[Task, float],
+        streams: Mapping[tuple[Task, Count], int],
+    ) -> Seats:
+        served: dict[Instance, float] = {}
+        for (name, variant, rate), share in shares.items():
+            served[name, variant] = served.get((name, variant), 0.0) + share * rate
+        batches = {instance: self.batch[instance, of[0]] for instance in served}
+        own = {task: streams[task, of] for task in shares if (task, of) in streams}
+        room, count = flow.workers.rooms.get(of, NO_ROOM), round(float(values[flow.workers.counts[of]]))
+        return Seats(*of, served, count, batches, own, room, self._allotted(flow, of, values))
+
+    def _allotted(self, flow: FlowRows, of: Count, values: Floats) -> tuple[tuple[Allotment, int], ...]:
+        """How many of the workers take at most what, of those with a choice."""
+        columns = flow.allotted.get(of, ())
+        return tuple((one, times) for one, column in columns if (times := round(float(values[column]))) > 0)
+
+    def _whole_streams(
+        self,
+        flow: FlowRows,
+        values: Floats,
+        ways: Sequence[tuple[Way, float]],
+        by_group: Mapping[Count, Mapping[Task, float]],
+    ) -> Mapping[tuple[Task, Count], int]:
+        """(Task, workers that hold the same) -> whole streams there, which sum to those of the ways."""
+        brought: dict[tuple[Task, str], float] = {}
+        for way, share in ways:
+            for instance, tier, rate in self.table.placed(way):
+                key = (*instance, rate), tier
+                brought[key] = brought.get(key, 0.0) + share
+        found: dict[tuple[Task, Count], int] = {}
+        for (task, tier), share in brought.items():
+            if count := self.table.streams.get(task[0], 0):
+                on = [of for of in by_group if self.network.tier_of[of[0]] == tier and task in by_group[of]]
+                parts = [count * by_group[of][task] for of in on]
+                most = [self._most(flow, of, task, values) for of in on]
+                whole = whole_numbers(parts, most, round(count * share))
+                found |= {(task, of): streams for of, streams in zip(on, whole, strict=True)}
+        return found
+
+    def _most(self, flow: FlowRows, of: Count, task: Task, values: Floats) -> int:
+        """The most streams of a task on the workers that hold the same."""
+        if allotted := self._allotted(flow, of, values):
+            return sum(times * one[task] for one, times in allotted)
+        is_hit = flow.lost == Lost(LossKind.WORKER, of[:1], of[1])
+        workers = round(float(values[flow.workers.counts[of]])) - is_hit
+        return workers * flow.workers.rooms.get(of, NO_ROOM).most.get(task, 0)
+
+    def _rooms(
+        self, counts: Iterable[Count], busy: Mapping[tuple[Instance, str], float], *, relaxed: bool
+    ) -> Mapping[Count, Room]:
+        """The rooms for whole streams; in a relaxation without those of unlike rates."""
+        table, found = self.table, dict[Count, Room]()
+        for pool, held in counts:
+            size = {
+                (*one, rate): busy[one, pool] * rate / table.most[one[0]] / table.streams[one[0]]
+                for one in held
+                if one[0] in table.streams and (one, pool) in busy
+                for rate in sorted(table.rates[one[0]])
+                if not (relaxed and table.has_streams_of_unlike_rates(one[0]))
+            }
+            if size:
+                found[pool, held] = Room.of(size, table.streams, listed=not relaxed)
+        return found
 
     def _means(self) -> list[Mean]:
         """The mean accuracies that are targets, with a column for what each soft one may lack."""

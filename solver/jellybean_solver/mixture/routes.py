@@ -17,9 +17,10 @@ import numpy as np
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.milp.highs_program import Floats
-from jellybean_solver.mixture.blocks import Block, surviving
+from jellybean_solver.mixture.blocks import Block, stream_counts, surviving
 from jellybean_solver.mixture.seats import Held, Lost, Mixture, Seats
 from jellybean_solver.mixture.ways import Instance, Way
+from jellybean_solver.mixture.whole_streams import Task
 from jellybean_solver.model.loss import REHEARSED, Loss, RoutesAfterLoss, losses
 from jellybean_solver.model.loss_checks import RouteLoads
 from jellybean_solver.model.plan import Certificate, Cost, Fallback, Plan, PlannedOperator, PlannedWorker, Route
@@ -36,13 +37,17 @@ RouteKey = tuple[tuple[str, str], ...]  # operators of a block with their worker
 
 @dataclass(frozen=True, slots=True)
 class _Worker:
-    """A worker to be. `held`: what workers like it hold; `served`: instance -> requests per second that it takes."""
+    """A worker to be. `held`: what workers like it hold; `served`: instance -> requests per second that it takes.
+
+    `streams`: how many it takes of those that are whole.
+    """
 
     name: str
     pool: str
     tier: str
     held: Held
     served: Mapping[Instance, float]
+    streams: Mapping[Task, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,7 @@ class PlanBuilder:
         seats = [seats for flow in (mixture, *mixture.after.values()) for seats in flow.seats]
         self.counts = {(one.pool, one.held): max(1, one.count) for one in seats}
         self.batch = {(one, own.pool): size for own in seats for one, size in own.batches.items()}
+        self.streams = stream_counts(blocks)
         self.workers = self._workers(mixture, "")
 
     def plan(self, certificate: Certificate, fallbacks: Sequence[Loss] = ()) -> Plan:
@@ -79,7 +85,7 @@ class PlanBuilder:
         for loss, own in after.items():
             lost = self._lost(loss)
             blocks = [self.blocks[number] for number in surviving(problem, self.blocks, lost.kind, lost.of)]
-            kept = {name for block in blocks for name in block.names}
+            kept = {name for block in blocks for name in block.names if name not in self.streams}
             rehearsed = [(own if key[0][0] in kept else flow).get(key, 0.0) for key in keys]
             weights = weights + REHEARSED / len(fallbacks) * np.array(rehearsed)
         spread = [(usual, 1.0), *((own, REHEARSED) for own in pieces.values())]
@@ -132,17 +138,27 @@ class PlanBuilder:
                 names = [f"{own}-{number + index}" for index in range(1, count + 1)]
                 number += count
                 left = [name for name in names if name != lost]
-                shares = self._shared_out(served.get((own, held)), len(left))
-                found += [_Worker(n, own, pool.tier, held, part) for n, part in zip(left, shares, strict=True)]
+                seats = served.get((own, held))
+                streams = [{} for _ in left] if seats is None else seats.streams_by_worker(len(left))
+                shares = self._shared_out(seats, streams)
+                for worker, part, whole in zip(left, shares, streams, strict=True):
+                    found.append(_Worker(worker, own, pool.tier, held, part, whole))
         return found
 
-    def _shared_out(self, seats: Seats | None, count: int) -> list[dict[Instance, float]]:
+    def _shared_out(self, seats: Seats | None, streams: Sequence[Mapping[Task, int]]) -> list[dict[Instance, float]]:
         """What each of the workers serves: the instances laid end to end and cut into workers of equal load.
 
-        With `even` equal parts of each instance instead.
+        With `even` equal parts of each instance instead. Beside whole `streams`, which are not in it, others get equal
+        parts of what these leave of the workers.
         """
+        count = len(streams)
         if seats is None or count == 0:
             return [{} for _ in range(count)]
+        if seats.streams:
+            taken = [math.fsum(seats.room.size[task] * own for task, own in of.items()) for of in streams]
+            free = [max(SLIVER, 1.0 - own) for own in taken]
+            others = {one: rate for one, rate in seats.served.items() if one[0] not in self.streams}
+            return [{one: rate * own / sum(free) for one, rate in others.items()} for own in free]
         if self.even or len(seats.served) == 1 or count == 1:
             return [{one: rate / count for one, rate in seats.served.items()} for _ in range(count)]
         busy = {one: self._request_s(one, seats) for one in seats.served}
@@ -172,8 +188,9 @@ class PlanBuilder:
         found: list[_Piece] = []
         for number, block in enumerate(self.blocks):
             pieces = [_Piece(way, weight, {}) for way, weight in flow.ways if way.block == number]
+            together = {name: one.operators for one in block.streams for name in one.operators}
             for index, name in enumerate(block.names):
-                pieces = _dealt(pieces, index, name, workers)
+                pieces = _dealt(pieces, index, name, workers, together.get(name, ()))
             found += pieces
         return found
 
@@ -251,16 +268,29 @@ class PlanBuilder:
         return replace(of(variants[0]), others=tuple(of(variant) for variant in variants[1:]))
 
 
-def _dealt(pieces: Sequence[_Piece], index: int, name: str, workers: Sequence[_Worker]) -> list[_Piece]:
-    """The pieces with a worker for an operator, cut where a worker has its share."""
+def _dealt(
+    pieces: Sequence[_Piece], index: int, name: str, workers: Sequence[_Worker], together: Sequence[str]
+) -> list[_Piece]:
+    """The pieces with a worker for an operator, cut where a worker has its share.
+
+    `together`: the operators of the streams that this one answers, if they are whole. Then workers take whole streams,
+    and pieces that are alike for these operators are dealt out one after another, so that none of them is cut.
+    """
     found: list[_Piece] = []
-    groups: dict[tuple[str, str], list[_Piece]] = {}
+    groups: dict[tuple[str, str, float], list[_Piece]] = {}
     for piece in pieces:
-        groups.setdefault((piece.way.variants[index], piece.way.tiers[index]), []).append(piece)
-    for (variant, tier), own in groups.items():
-        takers = {w.name: w.served[name, variant] for w in workers if w.tier == tier and (name, variant) in w.served}
-        # Requests per second that the pieces bring; a rate of 0 is dealt out by weight.
-        brings = [piece.weight * (piece.way.rates[index] or 1.0) for piece in own]
+        rate = piece.way.rates[index] if together else 0.0
+        groups.setdefault((piece.way.variants[index], piece.way.tiers[index], rate), []).append(piece)
+    for (variant, tier, rate), own in groups.items():
+        task, instance = (name, variant, rate), (name, variant)
+        if together:
+            takers = {w.name: float(w.streams[task]) for w in workers if w.tier == tier and task in w.streams}
+            own.sort(key=lambda piece: [piece.workers.get(other, "") for other in together])
+            brings = [piece.weight for piece in own]
+        else:
+            takers = {w.name: w.served[instance] for w in workers if w.tier == tier and instance in w.served}
+            # Requests per second that the pieces bring; a rate of 0 is dealt out by weight.
+            brings = [piece.weight * (piece.way.rates[index] or 1.0) for piece in own]
         scale = sum(brings) / (sum(takers.values()) or 1.0)
         found += _dealt_out(own, name, brings, {worker: share * scale for worker, share in takers.items()})
     return found

@@ -1,10 +1,10 @@
 """The best mixture of selections on a network: a relaxation of how models share workers, then the exact program.
 
-Workers of a shared pool may hold different sets of models. With one count for all of them the program is a relaxation;
-if its solution fits on alike workers it is exact. Else the exact program is solved for the instances that the
-relaxation uses, and the relaxation's bound stands; if that leaves a gap, for all instances where they are few. Where
-loads from a running plan are priced, the exact program has all sets of models of a pool, not only the largest ones; a
-pool with too many has a lower bound of the loads in their place.
+Workers of a shared pool may hold different sets of models. With one count for all of them the program is a
+relaxation; if its solution fits on alike workers, with whole streams, it is exact. Else the exact program is solved
+for the instances that the relaxation uses, and the relaxation's bound stands; if that leaves a gap, for all instances
+where they are few. Where loads from a running plan are priced, the exact program has all sets of models of a pool, not
+only the largest ones; a pool with too many has a lower bound of the loads in their place.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def best_mixture(
     sets = _SetFinder(network, running, assignment.matching_sets)
     relaxed = search.run(table, None)
     found, bound = relaxed.mixture, relaxed.bound
-    if found is None or _is_exact(network, found, running):
+    if found is None or _is_exact(table, found, running):
         return relaxed
     used = {one for flow in (found, *found.after.values()) for seats in flow.seats for one in seats.served}
     exact = search.run(table.using(used), sets.of(used)).mixture
@@ -100,7 +100,8 @@ class _Search:
             except OutOfTimeError:
                 break
             found = program.solve(SolveLimits(self.gap, self.clock.left(), self.cutoff))
-            bound = max(bound, math.inf if program.proven else program.bound)
+            if not program.is_restricted:
+                bound = max(bound, math.inf if program.proven else program.bound)
             lost = () if found is None else self._lost_workers(table.network, found)
             more = [one for one in lost if one not in program.after]
             if not more:
@@ -135,18 +136,23 @@ def _are_few(table: WayTable) -> bool:
     return max(by_pool.values(), default=0) <= MOST_INSTANCES
 
 
-def _is_exact(network: Network, found: Mixture, running: RunningPlan | None) -> bool:
-    """True if the workers of every shared pool can hold all that the pool serves, and loading it is free."""
-    served: dict[str, set[Instance]] = {}
+def _is_exact(table: WayTable, found: Mixture, running: RunningPlan | None) -> bool:
+    """True if the workers of every pool can hold all that it serves, with whole streams, and loading it is free."""
+    network, served = table.network, dict[str, set[Instance]]()
     for seats in (seats for flow in (found, *found.after.values()) for seats in flow.seats):
         served.setdefault(seats.pool, set()).update(seats.served)
-    return not any(
-        network.problem.pool_by_name[pool].sharing is Sharing.SHARED
-        and (
-            _has_paid_loads(running, pool, instances) or len(_sets_of(network, pool, tuple(sorted(instances))).sets) > 1
-        )
-        for pool, instances in served.items()
-    )
+
+    def is_exact(pool: str, instances: set[Instance]) -> bool:
+        if any(table.has_streams_of_unlike_rates(name) for name, _ in instances):
+            return False
+        if network.problem.pool_by_name[pool].sharing is Sharing.EXCLUSIVE:
+            return True
+        if len(instances) > 1 and any(name in table.streams for name, _ in instances):
+            return False
+        is_free = not _has_paid_loads(running, pool, instances)
+        return is_free and len(_sets_of(network, pool, tuple(sorted(instances))).sets) <= 1
+
+    return all(is_exact(pool, instances) for pool, instances in served.items())
 
 
 def _has_paid_loads(running: RunningPlan | None, pool: str, instances: Iterable[Instance]) -> bool:

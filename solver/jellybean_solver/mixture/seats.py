@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from jellybean_solver.mixture.ways import Instance, Way
+from jellybean_solver.mixture.whole_streams import NO_ROOM, Allotment, Room, Task
 from jellybean_solver.model.targets import LossKind
 
 Held = tuple[Instance, ...]
@@ -55,7 +56,9 @@ class Lost:
 class Seats:
     """`count` workers of a pool that hold the same instances. `served`: instance -> requests per second, all sites.
 
-    `batches`: instance -> the largest run.
+    `batches`: instance -> the largest run. `streams`: of those whose requests come in whole streams, how many
+    there are in each site; `room`: for them; `allotted`: how many of the workers take at most what, empty if any even
+    way of dealing them out fits.
     """
 
     pool: str
@@ -63,6 +66,23 @@ class Seats:
     served: Mapping[Instance, float]
     count: int
     batches: Mapping[Instance, int]
+    streams: Mapping[Task, int] = field(default_factory=dict)
+    room: Room = NO_ROOM
+    allotted: tuple[tuple[Allotment, int], ...] = ()
+
+    def streams_by_worker(self, workers: int) -> list[dict[Task, int]]:
+        """The streams of each of so many workers: one after another, to the least busy one that has room for it."""
+        left = [dict(one) for one, times in self.allotted for _ in range(times)]
+        left += [{} if self.allotted else dict(self.room.most) for _ in range(workers - len(left))]
+        found, busy = [dict[Task, int]() for _ in range(workers)], [0.0] * workers
+        for task in sorted(self.streams, key=lambda task: -self.room.size[task]):
+            for _ in range(self.streams[task]):
+                able = [number for number in range(workers) if left[number].get(task, 0) > 0]
+                worker = min(able, key=lambda number: (busy[number], found[number].get(task, 0)))
+                left[worker][task] -= 1
+                found[worker][task] = found[worker].get(task, 0) + 1
+                busy[worker] += self.room.size[task]
+        return found
 
 
 @dataclass(frozen=True, slots=True)

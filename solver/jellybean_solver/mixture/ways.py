@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from jellybean_solver.demand.demand import Demand, Network, Tiers
 from jellybean_solver.errors import OutOfTimeError, SolverError
-from jellybean_solver.mixture.blocks import Block
+from jellybean_solver.mixture.blocks import Block, stream_counts
 from jellybean_solver.model.targets import LossKind
 from jellybean_solver.outcome import ACCURACY_SLACK, Clock, Selection
 
@@ -152,7 +152,8 @@ class WayTable:
     """The ways of a network with the coefficients that no mode changes. `blocks`: to which the ways belong.
 
     `most`: operator -> the largest of its rates on all ways, 1 for one without requests. `busy`: (instance, pool) ->
-    workers kept busy at the utilisation cap by that rate.
+    workers kept busy at the utilisation cap by that rate. `streams`: operator -> the number of streams that its
+    requests come in, of those that keep to one route; `rates`: of each operator on any way.
     """
 
     network: Network
@@ -160,16 +161,19 @@ class WayTable:
     ways: tuple[Way, ...]
     most: Mapping[str, float]
     busy: Mapping[tuple[Instance, str], float]
+    streams: Mapping[str, int]
+    rates: Mapping[str, frozenset[float]]
 
     @classmethod
     def of(cls, network: Network, blocks: tuple[Block, ...], ways: tuple[Way, ...]) -> WayTable:
         """The table of these ways."""
-        rates: dict[str, float] = {}
+        rates: dict[str, set[float]] = {name: set() for name in network.names}
         for way in ways:
             for name, rate in zip(blocks[way.block].names, way.rates, strict=True):
-                rates[name] = max(rate, rates.get(name, 0.0))
-        most = {name: rates.get(name) or 1.0 for name in network.names}
-        table = cls(network, blocks, ways, most, {})
+                rates[name].add(rate)
+        most = {name: max(own, default=0.0) or 1.0 for name, own in rates.items()}
+        all_rates = {name: frozenset(own) for name, own in rates.items()}
+        table = cls(network, blocks, ways, most, {}, stream_counts(blocks), all_rates)
         busy: dict[tuple[Instance, str], float] = {}
         for way in {(way.block, way.variants): way for way in ways}.values():
             demand = network.demand(dict(table.instances(way)))
@@ -178,6 +182,10 @@ class WayTable:
                     if rate > 0 or (instance, pool) not in busy:
                         busy[instance, pool] = workers * most[instance[0]] / rate if rate > 0 else 0.0
         return replace(table, busy=busy)
+
+    def has_streams_of_unlike_rates(self, operator: str) -> bool:
+        """True if whole streams of an operator bring more requests on some ways than on others, or none."""
+        return operator in self.streams and self.rates[operator] != {self.most[operator]}
 
     def instances(self, way: Way) -> Iterator[Instance]:
         """The (operator, variant) pairs of a way."""

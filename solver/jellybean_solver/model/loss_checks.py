@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +20,15 @@ from jellybean_solver.model.loss import (
 from jellybean_solver.model.multi_workflow import accuracy_of
 from jellybean_solver.model.plan import Plan, Route
 from jellybean_solver.model.problem import Problem, request_s
+from jellybean_solver.model.route_drawing import own_routes
 from jellybean_solver.model.selection_shares import selection_on
+from jellybean_solver.model.streams import whole_streams
 from jellybean_solver.model.targets import LIMIT_TOLERANCE, Slo
 from jellybean_solver.model.variant_ratios import settled
 from jellybean_solver.outcome import Selection
 
 Floats = npt.NDArray[np.float64]
+WHOLE = 1e-6  # of a stream: less is a rounding error
 
 
 class RouteLoads:
@@ -35,7 +39,7 @@ class RouteLoads:
     """
 
     def __init__(self, problem: Problem, plan: Plan) -> None:
-        self.problem, self.plan = problem, plan
+        self.problem, self.plan, self.streams = problem, plan, whole_streams(problem)
         self.workers = {worker.name: number for number, worker in enumerate(plan.workers)}
         limited = [link for link in problem.links if link.bandwidth_bytes_per_s is not None]
         self.links = {(link.upstream_tier, link.downstream_tier): number for number, link in enumerate(limited)}
@@ -86,6 +90,11 @@ class RouteLoads:
         if carried.size and (most := float(carried.max())) > 1 + tolerance:
             link = " -> ".join([*self.links][int(carried.argmax())])
             yield f"the link {link} would carry {(most - 1) * 100:.1f} % more than its bandwidth"
+        for streams in self.streams:
+            routes = [replace(route, weight=own) for route, own in zip(self.plan.routes, weights, strict=True)]
+            counts = [streams.count * own for own in own_routes(routes, streams.operators).values()]
+            if any(abs(count - round(count)) > WHOLE for count in counts):
+                yield f"{streams.operators[0]} would have routes with part of a stream"
         for name, slo in self.problem.slo_by_workflow.items():
             if name in kept and slo.mean_accuracy is not None:
                 yield from self._inaccurate(name, slo, taken, tolerance)

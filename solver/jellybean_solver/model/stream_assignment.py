@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 
 from jellybean_solver.errors import SolverError
+from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import ServiceTime, Times
+from jellybean_solver.model.route_drawing import RouteDrawer
+from jellybean_solver.model.streams import RequestStream
 
 _ROUNDING = 1e-9  # streams: by how much a quotient may be below a whole number that it stands for
 
@@ -85,6 +89,18 @@ class StreamDrawer:
         """Index of the next request's route."""
         stream, self._drawn = self._drawn % self._streams, self._drawn + 1
         return self._assignment.route_of(str(stream))
+
+
+def request_drawer(
+    plan: Plan, stream: RequestStream, weights: Sequence[float], phase: random.Random | None = None, scale: float = 1.0
+) -> RouteDrawer | StreamDrawer:
+    """Draws the routes of a stream's requests, whole streams where an operator has a state; else each by itself.
+
+    At `scale` times the rates there are more or fewer streams, as of `bench`.
+    """
+    if any(plan.operator_by_name[name].state for name in stream.operators):
+        return StreamDrawer(weights, max(1, round(stream.sources[0].streams * scale)))
+    return RouteDrawer(weights, phase)
 
 
 def whole_stream_times(times: Times, stream_rate_per_s: float, utilisation: float) -> Times:

@@ -29,6 +29,18 @@ class RequestStream:
 
 
 @dataclass(frozen=True, slots=True)
+class WholeStreams:
+    """`count` streams of equal rate in each site, each of which keeps to one route, as an operator keeps its state.
+
+    `operators`: all that answer their requests, with a state or without.
+    """
+
+    count: int
+    operators: tuple[str, ...]
+    workflow: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class GraphOperator:
     """An operator of a request graph: its name and the edges into it."""
 
@@ -77,6 +89,16 @@ def independent_streams_text(plan: Plan | Problem | RequestGraph) -> str:
 def served_streams(plan: Plan | Problem | RequestGraph) -> tuple[RequestStream, ...]:
     """The streams of requests that clients send: all but that of an audit."""
     return tuple(stream for stream in request_streams(plan) if stream.workflow != AUDIT_STREAM or plan.workflows)
+
+
+def whole_streams(plan: Plan | Problem) -> tuple[WholeStreams, ...]:
+    """The requests that come in streams which keep to one route: of each request stream with a state."""
+    stateful = {operator.name for operator in plan.operators if operator.state}
+    return tuple(
+        WholeStreams(stream.sources[0].streams, stream.operators, stream.workflow)
+        for stream in (request_streams(plan) if stateful else ())
+        if stream.sources[0].streams and not stateful.isdisjoint(stream.operators)
+    )
 
 
 def request_streams(plan: Plan | Problem | RequestGraph) -> tuple[RequestStream, ...]:

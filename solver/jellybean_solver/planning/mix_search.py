@@ -31,6 +31,10 @@ from jellybean_solver.planning.solver import Solution, cheapest_solution
 
 WITHIN_BUDGET = 4  # programs, as rehearsals, 0.01 % of the requests, cost little
 MIX_GAP = 1e-5  # relative, unless one is stated: of the cost, or of what the accuracy lacks of 100 %
+STREAMS_GAP = (
+    0.01  # likewise, for whole streams on more than `FEW_WAYS` ways: 108 ways on shared workers take 5 to 15 s
+)
+FEW_WAYS = 50
 
 
 def _without_ways(problem: Problem) -> Problem:
@@ -48,16 +52,18 @@ class MixSearch:
     def __init__(
         self,
         problem: Problem,
-        gap: float,
+        gap: float | None,
         limit: Clock,
         running: RunningPlan | None,
         assignment: AssignmentSettings,
     ) -> None:
-        self.problem, self.gap, self.limit = problem, gap, limit
+        self.problem, self.limit = problem, limit
         self.running, self.assignment = running, assignment
         self.network = Network(problem)
         blocks = blocks_of(problem)
         self.table = WayTable.of(self.network, blocks, all_ways(self.network, blocks, limit=limit))
+        are_many = bool(self.table.streams) and len(self.table.ways) > FEW_WAYS
+        self.gap = gap if gap is not None else STREAMS_GAP if are_many else MIX_GAP
         self.is_accuracy = problem.objective is Objective.MEAN_ACCURACY
         self.bound, self.tried = 0.0, 0
         slo = problem.slo

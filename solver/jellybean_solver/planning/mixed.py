@@ -13,7 +13,6 @@ from jellybean_solver.demand.settings import DEFAULT_ASSIGNMENT, AssignmentSetti
 from jellybean_solver.errors import SolverError
 from jellybean_solver.latency.estimate import p99_by_workflow
 from jellybean_solver.migration.running_plan import RunningPlan
-from jellybean_solver.mixture.blocks import blocks_of
 from jellybean_solver.mixture.modes import NO_LIMITS
 from jellybean_solver.model.margin import stressed
 from jellybean_solver.model.multi_workflow import restricted, with_slos
@@ -24,7 +23,7 @@ from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.admission import admitted, with_left_out
 from jellybean_solver.planning.many_workflows import MOST_TOGETHER
 from jellybean_solver.planning.mix_in_time import SolveOne, deadline_of, solve_in_time
-from jellybean_solver.planning.mix_search import MIX_GAP, MixSearch
+from jellybean_solver.planning.mix_search import MixSearch
 from jellybean_solver.planning.solver import Solution
 from jellybean_solver.simulation.group_simulation import GroupSimulation
 
@@ -47,12 +46,9 @@ def solve_mixed(
     """
     if len(problem.workflows) > MOST_TOGETHER:
         raise SolverError(_too_many(problem))
-    unlike = {name for one in blocks_of(problem) if not one.single for name in one.names}
-    if stateful := [operator.name for operator in problem.operators if operator.state and operator.name in unlike]:
-        raise SolverError(f"variants cannot be mixed where an operator keeps a state by stream: {', '.join(stateful)}")
 
     def solve(level: Problem) -> Solution:
-        search = MixSearch(level, MIX_GAP if gap is None else gap, limit, running, assignment)
+        search = MixSearch(level, gap, limit, running, assignment)
         first = search.propose(NO_LIMITS)
         if first is None:
             return search.refused(explained=explained)

@@ -22,8 +22,9 @@ from jellybean_solver.model.distributions import Sampler, child_count, service_s
 from jellybean_solver.model.flows import link_s
 from jellybean_solver.model.plan import Plan, PlannedOperator
 from jellybean_solver.model.problem import EdgeKind
-from jellybean_solver.model.route_drawing import RouteDrawer, own_routes
+from jellybean_solver.model.route_drawing import own_routes
 from jellybean_solver.model.spreading import groups_by_worker, round_robin_offset
+from jellybean_solver.model.stream_assignment import request_drawer
 from jellybean_solver.model.streams import RequestStream, arrival_times, request_streams
 from jellybean_solver.simulation.result import nearest_rank
 
@@ -130,7 +131,7 @@ class GroupSimulation:
     def _arrivals(self, stream: RequestStream, whole_s: float) -> None:
         """All requests of a stream, with their routes."""
         ways = own_routes(self.plan.routes, stream.operators)
-        drawer, routes = RouteDrawer(list(ways.values())), list(ways)
+        drawer, routes = request_drawer(self.plan, stream, list(ways.values())), list(ways)
         warmup_s = WARMUP * whole_s
         end_s = warmup_s + whole_s
         for time in arrival_times([(end_s, stream.rate_per_s)], stream.arrivals, self.rng):

@@ -22,7 +22,7 @@ from jellybean_solver.model.problem import Arrivals, EdgeKind
 from jellybean_solver.model.route_drawing import RouteDrawer, own_routes
 from jellybean_solver.model.sites import most_sites, site_of, worker_at
 from jellybean_solver.model.spreading import GOLDEN, child_worker, groups_by_worker, round_robin_offset
-from jellybean_solver.model.stream_assignment import StreamDrawer
+from jellybean_solver.model.stream_assignment import StreamDrawer, request_drawer
 from jellybean_solver.model.streams import RequestStream, arrival_times, request_streams
 from jellybean_solver.outcome import Clock
 from jellybean_solver.simulation.answers import Answers, Path
@@ -178,7 +178,7 @@ class _Simulation:
 
     def run(self, times: MakeTimes, settings: SimulationSettings, limit: Clock) -> None:
         """Process all events, or those until `drain_s` after the window or the time limit."""
-        drain_s, drawer = settings.drain_s, partial(self._drawer, settings.rate_scale)
+        drain_s, drawer = settings.drain_s, partial(request_drawer, self._plan, scale=settings.rate_scale)
         for index, stream in enumerate(request_streams(self._plan)):
             rng = random.Random(f"{self._seed}/arrivals/{index}")
             ways = own_routes(self._plan.routes, stream.operators)
@@ -213,17 +213,6 @@ class _Simulation:
             self._now = now
             handle(first, second)
         return True
-
-    def _drawer(
-        self, rate_scale: float, stream: RequestStream, weights: Sequence[float], phase: random.Random | None = None
-    ) -> RouteDrawer | StreamDrawer:
-        """Whole streams keep their route where an operator has a state; else each request is routed by itself.
-
-        At another rate there are more or fewer of them, as of `bench`.
-        """
-        if any(self._plan.operator_by_name[name].state for name in stream.operators):
-            return StreamDrawer(weights, max(1, round(stream.sources[0].streams * rate_scale)))
-        return RouteDrawer(weights, phase)
 
     def _at(self, time: float, handle: Callable[..., None], first: Any, second: Any = None) -> None:
         heapq.heappush(self._events, (time, next(self._number), handle, first, second))

@@ -11,7 +11,7 @@ import grpc
 from jellybean.serving.gateway.plans.served_plan import ServedPlan
 from jellybean.serving.gateway.plans.source_messages import Inputs
 from jellybean.serving.gateway.requests.request import Attempt
-from jellybean.serving.gateway.streams.stream import Place, StateCopy, Stream, state_code
+from jellybean.serving.gateway.streams.stream import Place, StateCopy, Stream
 from jellybean.serving.outcomes import Outcome, Tensors
 from jellybean_agent import StatusError
 from jellybean_protos.agent.v1 import agent_pb2
@@ -81,7 +81,7 @@ async def settle(stream: Stream, plan: ServedPlan, send: SendChunk) -> Outcome |
     target = Place.of(plan, route)
     if stream.place == target:
         return None
-    is_same_code = stream.code == state_code(plan.view)
+    is_same_code = stream.code == target.code
     if stream.place is not None and is_same_code:
         copy = await read_states(stream, stream.place)
         if copy is not None and await write_states(stream, target, copy) is None:
@@ -111,7 +111,7 @@ async def _rebuild(
         if sent.place is None:
             return sent.outcome
         after, place = sent.after, sent.place
-    stream.after, stream.place, stream.copy, stream.code = after, place, copy, state_code(target.plan.view)
+    stream.after, stream.place, stream.copy, stream.code = after, place, copy, place.code
     LOG.info("stream %s was rebuilt by %d chunks", stream.name, len(chunks))
     if first == copy.number + 1:
         return None

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from jellybean.serving.gateway.plans.served_plan import ServedPlan
 from jellybean.serving.gateway.plans.source_messages import Inputs
 from jellybean.serving.outcomes import Tensors
-from jellybean_agent import PlanView
 from jellybean_protos.agent.v1 import agent_pb2
 
 COPY_EVERY = 16  # chunks between two copies of a stream's states: most chunks that are sent again after a kill
@@ -31,11 +30,11 @@ class Place:
         """The place to which a route leads."""
         return cls(plan, tuple((name, plan.view.routes[route][name]) for name in plan.view.stateful))
 
-
-def state_code(view: PlanView) -> StateCode:
-    """What the states of a plan depend on: each operator's model, and which of its tensors are the state."""
-    operators = (view.operators[name] for name in view.stateful)
-    return {operator.name: (operator.code_sha256, tuple(operator.state.items())) for operator in operators}
+    @property
+    def code(self) -> StateCode:
+        """What the states depend on: the model of each operator there, and which of its tensors are the state."""
+        operators = (self.plan.view.seen_by(worker).operators[name] for name, worker in self.workers)
+        return {operator.name: (operator.code_sha256, tuple(operator.state.items())) for operator in operators}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ class Stream:
     key: str  # to workers; never used for another stream
     name: str  # to people
     used_s: float  # CLOCK_MONOTONIC second of its last chunk
-    code: StateCode = field(default_factory=dict)  # of the plan that made its states
+    code: StateCode = field(default_factory=dict)  # of the place that made its states
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by the chunk that is being answered
     waiting: int = 0  # chunks that wait for their turn
     number: int = 0  # of the last chunk that was answered
@@ -79,8 +78,8 @@ class Stream:
 
     def answered(self, inputs: Inputs, answer: Tensors, after: str, place: Place) -> None:
         """Record the answer to the next chunk."""
-        if self.place is None or self.place.plan is not place.plan:
-            self.code = state_code(place.plan.view)
+        if self.place != place:
+            self.code = place.code
         self.number += 1
         self.answer, self.after, self.place = answer, after, place
         self.recent.append(Chunk(self.number, inputs))

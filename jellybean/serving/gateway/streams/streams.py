@@ -21,7 +21,7 @@ from jellybean.serving.gateway.requests.admission import MAX_ID_BYTES
 from jellybean.serving.gateway.requests.in_flight import InFlightRequests, answer_limit_s
 from jellybean.serving.gateway.requests.request import Attempt, OnFinished, Request
 from jellybean.serving.gateway.streams.moves import SentChunk, read_states, settle
-from jellybean.serving.gateway.streams.stream import Place, Stream, state_code
+from jellybean.serving.gateway.streams.stream import Place, Stream
 from jellybean.serving.gateway.tracing import NOT_TRACED, RequestTrace
 from jellybean.serving.outcomes import Outcome, Result, Tensors
 from jellybean.serving.spool.delivery import Key
@@ -227,7 +227,7 @@ class Streams:
         """Copy the stream's states while it goes on; if that fails, its next answer tries again."""
         try:
             copy = await read_states(stream, place)
-            if copy is not None and stream.code == state_code(place.plan.view):
+            if copy is not None and stream.code == place.code:
                 stream.keep_copy(copy)
         finally:
             stream.copying = None

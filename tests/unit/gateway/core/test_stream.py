@@ -17,7 +17,6 @@ from jellybean.serving.gateway.streams.stream import (
     Place,
     StateCopy,
     Stream,
-    state_code,
 )
 from jellybean_agent import plan_view
 from jellybean_protos.agent.v1 import agent_pb2
@@ -55,7 +54,7 @@ def kept(stream: Stream) -> list[int]:
 def test_the_last_answer_is_where_the_stream_goes_on(place: Place) -> None:
     stream = stream_of(place, 3)
     assert (stream.number, stream.after, stream.place) == (3, "attempt-3", place)
-    assert stream.code == state_code(place.plan.view)
+    assert stream.code == place.code
     assert set(stream.code) == {"remember"}
 
 

@@ -20,7 +20,6 @@ from jellybean_solver import (
     ServiceTime,
     Sharing,
     Slo,
-    SolverError,
     Variant,
     evaluate,
     flows,
@@ -187,11 +186,28 @@ def _simulated(plan: Plan) -> float:
     return simulate_plan(plan).latency_p99_s / 0.1
 
 
-def test_states_and_several_workflows_are_not_mixed() -> None:
-    asked = reading(85.0)
+def streamed(asked: Problem, streams: int) -> Problem:
+    """The problem whose requests come in so many streams, of which the first operator keeps a state."""
     stateful = replace(asked.operators[0], state=(("state", "state_next"),))
-    with pytest.raises(SolverError, match="keeps a state by stream: read"):
-        solve(replace(asked, operators=(stateful,)))
+    sources = tuple(replace(source, streams=streams) for source in asked.sources)
+    return replace(asked, sources=sources, operators=(stateful, *asked.operators[1:]))
+
+
+def test_a_stream_gets_one_variant() -> None:
+    """All large keep 4 boxes busy. Of 4 streams 2 get the large variant, where half of the requests do: a box each."""
+    plan = planned(streamed(reading(85.0), 4))
+    assert plan.cost.total_usd_per_h == 3.0
+    assert sorted(route.weight for route in plan.routes) == [0.25, 0.25, 0.5]
+    assert planned(streamed(reading(84.0), 4)).accuracy == pytest.approx(85.0)  # of requests 40 % would do
+    assert load_by_worker(plan) == pytest.approx({worker.name: worker.load for worker in plan.workers})
+
+
+def test_a_worker_takes_whole_streams() -> None:
+    """One of 5 streams takes 0.8 of a box with the large variant. Half of the requests keep 2 boxes busy, 3 streams 3."""
+    assert planned(reading(85.0)).cost.total_usd_per_h == 3.0
+    assert planned(streamed(reading(85.0), 5)).cost.total_usd_per_h == 4.0
+    assert planned(reading(82.0)).cost.total_usd_per_h == 2.0
+    assert solve(streamed(reading(82.0), 3)).plan is None  # no box takes one of 3 streams with the large variant
 
 
 def test_a_worker_with_an_unknown_variant_is_a_violation() -> None:

@@ -317,3 +317,18 @@ def test_variants_with_ratios_of_their_own_are_mixed_and_survive(
     )
     plan = served(replace(asked, utilisation=0.8))
     assert plan.mixes or rate_per_s < 9.0
+
+
+def test_streams_move_whole_after_a_loss() -> None:
+    """A box takes 2 of 4 streams: of 3 boxes each may be lost, and its streams then fill the other two."""
+    source = Source("camera", "edge", 4.0, 0.0, streams=4)
+    remember = replace(operator("remember", ["camera"], variant("v", {"box": 0.5})), state=(("before", "after"),))
+    asked = replace(problem(remember, pools=[box(3)], slo=Slo(survives=ONE_WORKER)), sources=(source,))
+    plan = served(asked)
+    assert sorted(route.weight for route in plan.routes) == [0.25, 0.25, 0.5]  # none goes elsewhere as a rehearsal
+    assert sorted(len(one.weights) for one in plan.fallbacks) == [0, 3, 3]  # in proportion: 1.33 and 2.67 streams
+    for lost in losses(plan, ONE_WORKER):
+        left = plan_after(asked, plan, lost)
+        assert left is not None
+        assert [route.weight for route in left.routes] == [0.5, 0.5]
+        assert max(simulate_plan(left).utilisation.values()) == pytest.approx(1.0, abs=0.1)
