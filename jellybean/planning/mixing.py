@@ -29,7 +29,7 @@ def selection_lines(plan: Plan) -> Iterator[str]:
         alike.setdefault(tuple(lines), []).append(workflow)
     for lines_of_all, workflows in alike.items():
         if workflows == [""]:
-            yield from (f"{line.replace(' get ', f' of the {_shared(plan, '')} get ', 1)}" for line in lines_of_all)
+            yield from (line.replace(" get ", f" of the {_shared(plan, '')} get ", 1) for line in lines_of_all)
         else:
             yield f"of the {_shared(plan, workflows[0])} of {_named(workflows)} {'; '.join(lines_of_all)}"
 

@@ -142,17 +142,20 @@ class _Program:
                     load.setdefault(worker, {})[column] = each * seconds / problem.utilisation
             self.rows.append((row, 0.0, 0.0))
         self.rows += [(row, -math.inf, 1.0 + 1e-9) for row in load.values()]
-        for link in problem.links:
-            if link.bandwidth_bytes_per_s is not None:
-                pair = link.upstream_tier, link.downstream_tier
-                most = link.bandwidth_bytes_per_s * problem.sites.get(pair[0], 1) * n
-                sent = {column: way.sent[pair] / most for column, way in zip(taken, self.ways, strict=True)}
-                self.rows.append((sent, -math.inf, 1.0 + 1e-9))
+        self._links(taken)
         if (mean := problem.slo.mean_accuracy) is not None:
             row = {column: way.accuracy / n for column, way in zip(taken, self.ways, strict=True)}
             lacks = {} if self.lacks is None else {self.lacks: 1.0}
             self.rows.append((row | lacks, mean - 1e-9, math.inf))
         return taken
+
+    def _links(self, taken: list[int]) -> None:
+        for link in self.problem.links:
+            if link.bandwidth_bytes_per_s is not None:
+                pair = link.upstream_tier, link.downstream_tier
+                most = link.bandwidth_bytes_per_s * self.problem.sites.get(pair[0], 1) * self.streams
+                sent = {column: way.sent[pair] / most for column, way in zip(taken, self.ways, strict=True)}
+                self.rows.append((sent, -math.inf, 1.0 + 1e-9))
 
     def _solved(self) -> float | None:
         at = [(number, column, value) for number, (row, _, _) in enumerate(self.rows) for column, value in row.items()]

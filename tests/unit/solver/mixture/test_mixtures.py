@@ -203,7 +203,7 @@ def test_a_stream_gets_one_variant() -> None:
 
 
 def test_a_worker_takes_whole_streams() -> None:
-    """One of 5 streams takes 0.8 of a box with the large variant. Half of the requests keep 2 boxes busy, 3 streams 3."""
+    """One of 5 streams takes 0.8 of a box with the large variant: half of the requests keep 2 busy, 3 streams 3."""
     assert planned(reading(85.0)).cost.total_usd_per_h == 3.0
     assert planned(streamed(reading(85.0), 5)).cost.total_usd_per_h == 4.0
     assert planned(reading(82.0)).cost.total_usd_per_h == 2.0

@@ -22,7 +22,6 @@ from jellybean_solver import (
     SearchSettings,
     Sharing,
     Slo,
-    SolverError,
     Verdict,
     evaluate,
     plan_diff,
@@ -191,11 +190,17 @@ def test_the_p99_is_kept_at_the_least_cost_with_migration() -> None:
     assert len(found.best.workers) > len(before.workers)
 
 
-def test_several_workflows_and_states_are_still_refused() -> None:
+def test_whole_streams_go_on_from_a_running_plan() -> None:
+    """Half of 4 streams get the better variant: two of four boxes. Where all should, each box takes one of them."""
     asked = reading(85.0)
-    stateful = replace(asked, operators=(replace(asked.operators[0], state=("memory",)),))  # type: ignore[arg-type]
-    with pytest.raises(SolverError, match="keeps a state"):
-        replan(stateful, running(asked), ReplanSettings())
+    source, operator_ = replace(asked.sources[0], streams=4), replace(asked.operators[0], state=(("before", "after"),))
+    streamed = replace(asked, sources=(source,), operators=(operator_,))
+    before = running(streamed)
+    assert sorted(route.weight for route in before.routes) == [0.25, 0.25, 0.5]
+    assert replan(streamed, before, ReplanSettings()).verdict is Verdict.KEEP
+    better = replan(replace(streamed, slo=Slo(mean_accuracy=90.0)), before, ReplanSettings(START))
+    assert better.verdict is Verdict.REPLACE and better.best is not None
+    assert [route.weight for route in better.best.routes] == [0.25] * 4
 
 
 def test_workers_of_a_mixture_are_matched_by_variant() -> None:
