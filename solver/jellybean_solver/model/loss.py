@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from jellybean_solver.model.multi_workflow import restricted, with_slos
 from jellybean_solver.model.plan import Plan, Route
-from jellybean_solver.model.problem import Problem, Terms
+from jellybean_solver.model.problem import Problem, Source, Terms
 from jellybean_solver.model.stated_figures import with_figures
 from jellybean_solver.model.targets import LossKind, Slo
 
@@ -202,7 +202,9 @@ def _served(problem: Problem, shares: Mapping[str, float], kept: Collection[str]
         return problem
     problem = restricted(problem, shares)
     problem = with_slos(problem, lambda name, slo: slo if name in kept else without_targets(slo))
-    scaled = (
-        replace(one, rate_per_s=one.rate_per_s * shares[problem.workflow_of(one.name)]) for one in problem.sources
-    )
-    return replace(problem, sources=tuple(scaled))
+
+    def left(one: Source) -> Source:
+        share = shares[problem.workflow_of(one.name)]
+        return replace(one, rate_per_s=one.rate_per_s * share, streams=round(one.streams * share))
+
+    return replace(problem, sources=tuple(map(left, problem.sources)))

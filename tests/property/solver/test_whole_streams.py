@@ -142,10 +142,9 @@ def _is_the_optimum(asked: Problem) -> None:
     assert not plan_check.complaints(asked, plan)
     assert from_document(to_document(plan)) == plan
     wholly_assigned(plan, [route.weight for route in plan.routes], streams)
-    after = RoutesAfterLoss(plan)
+    after = RoutesAfterLoss(asked, plan)
     for loss in losses(plan, asked.slo.survives):
         weights = after.weights(loss)
-        assert weights is not None
         wholly_assigned(plan, list(weights), streams)
     cost = plan.cost.total_usd_per_h + asked.slo.penalty(plan.accuracy)
     assert plan.certificate.bound <= expected * (1 + LITTLE) + LITTLE

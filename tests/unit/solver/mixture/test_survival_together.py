@@ -76,6 +76,22 @@ def test_a_workflow_that_does_not_survive_gets_what_is_left() -> None:
         assert [worker.load for worker in left.workers] == [pytest.approx(0.8)]
 
 
+def test_whole_streams_get_what_is_left() -> None:
+    """Of 5 streams of `b` each needs a fifth of a box. `a` leaves half of the last box, in which 2 of them fit."""
+    asked = together(Slo(survives=ONE_WORKER), Slo(), [box(9)])
+    look = replace(asked.operators[1], state=(("before", "after"),))
+    sources = asked.sources[0], replace(asked.sources[1], streams=5)
+    asked = replace(asked, sources=sources, operators=(asked.operators[0], look))
+    plan = plan_for(asked)
+    assert len(plan.workers) == 2
+    for loss in losses(plan, asked.survives):
+        assert shares(asked, plan, loss) == {"a": pytest.approx(1.0), "b": pytest.approx(0.4)}
+        left = plan_after(asked, plan, loss)
+        assert left is not None
+        assert [source.streams for source in left.sources] == [0, 2]
+        assert [worker.load for worker in left.workers] == [pytest.approx(0.72)]
+
+
 def test_if_both_survive_both_are_paid_for() -> None:
     asked = together(Slo(survives=ONE_WORKER), Slo(survives=ONE_WORKER), [box(9)])
     plan = plan_for(asked)
