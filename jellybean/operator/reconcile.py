@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jellybean.documents import Project
 from jellybean.errors import InfeasibleError, JellyBeanError
 from jellybean.operator.certificates import issued, issued_names
 from jellybean.operator.conditions import Serving, condition
@@ -217,9 +216,7 @@ class Reconciler:
         if self._decided is not None and self._decided[0] == key:
             return self._decided[1]
         limit_s = own.replan.time_limit_s
-        one = laid.project
-        is_soft = isinstance(one, Project) and one.workflow.slo.soft_latency_p99_s is not None
-        if running is None or is_soft:  # re-planning knows no penalty
+        if running is None:
             plan = require_plan(plan_project(laid.project, compare=False, time_limit_s=limit_s))
             decision = Decision(plan, plan, "Planned")
         else:

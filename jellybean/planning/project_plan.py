@@ -21,8 +21,8 @@ from jellybean.planning.deadline.predicted_latency import (
     quick_judgement,
 )
 from jellybean.planning.deadline.simulated_deadline import InTime, cost_of, in_time
-from jellybean.planning.deadline.simulation_judge import SAME, solve_in_time, with_targets_of
-from jellybean.planning.deadline.soft_plan import SOFT_SETTINGS, Trial, best_with_penalties
+from jellybean.planning.deadline.simulation_judge import SAME
+from jellybean.planning.deadline.soft_plan import best_with_penalties, planned_anew
 from jellybean.planning.deadline.soft_targets import soft_targets
 from jellybean.planning.planned import Planned
 from jellybean.planning.searched_objectives import Outcome, best_options, stated_objective, with_options
@@ -31,7 +31,6 @@ from jellybean_solver import (
     VALUE_TOLERANCE,
     Baseline,
     Clock,
-    Deadline,
     Forms,
     Network,
     Objective,
@@ -321,17 +320,7 @@ def _with_penalties(
     progress: Progress,
 ) -> InTime:
     """The plan of least cost and penalties, from the cheapest one on that meets the hard targets."""
-    cheapest = found.solution
-    proof = cheapest.certificate
-    is_start = not forms and proof is not None and proof.termination != Termination.TIME_LIMIT
-
-    def solve_trial(trial: Trial) -> Solution:
-        plan = None if cheapest.plan is None else with_targets_of(trial.problem, cheapest.plan)
-        start = replace(cheapest, plan=plan) if is_start else None
-        deadline = Deadline(0.0, settings=SOFT_SETTINGS, advance=trial.advance, below=trial.below)
-        options = SolveOptions(gap, trial.limit_s, time.monotonic, deadline=deadline, start=start)
-        return solve_in_time(trial.problem, forms, options, trial.judge)
-
+    cheapest, solve_trial = found.solution, planned_anew(forms, found.solution, gap)
     best = best_with_penalties(problem, forms, cheapest, solve_trial, gap=tolerance, clock=clock, progress=progress)
     if best is None:
         return found

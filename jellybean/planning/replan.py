@@ -12,12 +12,13 @@ from typing import Any
 from jellybean.documents import AnyProject, Project, build_forms, build_problem, require_folder
 from jellybean.folders import shell_text
 from jellybean.planning.deadline.after_losses import breach_after_loss
-from jellybean.planning.deadline.predicted_latency import Judged, judged_latency, latency_breach
+from jellybean.planning.deadline.predicted_latency import Judged, judged_latency, latency_breach, latency_targets
 from jellybean.planning.deadline.simulation_judge import multiple_of_target
-from jellybean.planning.deadline.soft_targets import refuse_soft_latency
+from jellybean.planning.deadline.soft_change import change_with_penalties
+from jellybean.planning.deadline.soft_targets import soft_targets
 from jellybean.planning.plan_file import PLAN_FILE, RUNNING, read_document, write_plan
 from jellybean.planning.planned import Planned
-from jellybean.planning.project_plan import plan_project, require_plan
+from jellybean.planning.project_plan import SEARCH_PART_BESIDE_SOFT, plan_project, require_plan
 from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import owner_endpoint
 from jellybean_solver import (
@@ -35,6 +36,7 @@ from jellybean_solver import (
     deadline_s,
     from_document,
     is_by_ways,
+    limited,
     load_prices,
     plan_diff,
     rate_text,
@@ -176,7 +178,6 @@ def replan_project(
     document, before = named_plan(project.directory, named)
     own = startable(project, before)
     problem, forms, migration = build_problem(own), build_forms(own), project.infrastructure.migration
-    refuse_soft_latency(own, "plan --from")
     prices = MigrationPrices(migration.start_usd, migration.download_usd_per_gib)
     checks_s: list[float] = []
 
@@ -200,15 +201,22 @@ def replan_project(
 
     progress(0, 3, "running plan")
     started = time.perf_counter()
+    clock = limited(time_limit_s, time.monotonic)
+    search_s = clock.share(SEARCH_PART_BESIDE_SOFT).left() if soft_targets(problem) else time_limit_s
     decision = replan_forms(
         problem,
         forms,
         before,
         ReplanSettings(prices, horizon_h, migration.at_least),
         SearchSettings(
-            gap, time_limit_s, time.monotonic, check=check, instead=instead, deadline=_deadline(problem, progress)
+            gap, search_s, time.monotonic, check=check, instead=instead, deadline=_deadline(problem, progress)
         ),
     )
+    if soft_targets(problem) and decision.best is not None:
+        progress(1, 3, "soft p99 latency")
+        if latency_targets(decision.best) and check(decision.best) is not None:
+            decision = replace(decision, best=instead())
+        decision = change_with_penalties(problem, forms, before, decision, gap=gap, clock=clock, progress=progress)
     if decision.best is not None:
         decision = replace(decision, best=replace(decision.best, overrides=project.overrides))
     solve_s = time.perf_counter() - started - sum(checks_s)

@@ -203,6 +203,7 @@ from .replanning.replan import Verdict as Verdict
 from .replanning.replan import removes_enough as removes_enough
 from .replanning.replan import replan as replan
 from .replanning.replan import replan_forms as replan_forms
+from .replanning.replan import with_change as with_change
 from .replanning.rescore import rescore as rescore
 from .replanning.settings import LEAST_SAVED_SHARE as LEAST_SAVED_SHARE
 from .simulation.interfaces import MakeTimes as MakeTimes

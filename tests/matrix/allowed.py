@@ -111,8 +111,7 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
         "cascade x of rate-cost",
         "cascade x of accuracy-rate",
     ),
-    "`plan --from`, `calendar` and `frontier` know no soft p99 latencies": (
-        "soft p99 x from",
+    "`calendar` and `frontier` know no soft p99 latencies": (
         "soft p99 x calendar",
         "soft p99 x frontier",
         "soft p99 x of latency-cost",

@@ -8,6 +8,7 @@ be worse than the best one. What is stated of the plan that is chosen is from al
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -21,7 +22,13 @@ from jellybean.planning.deadline.predicted_latency import (
     latency_targets,
     quick_judgement,
 )
-from jellybean.planning.deadline.simulation_judge import SAME, Progress, multiple_of_target, with_targets_of
+from jellybean.planning.deadline.simulation_judge import (
+    SAME,
+    Progress,
+    multiple_of_target,
+    solve_in_time,
+    with_targets_of,
+)
 from jellybean.planning.deadline.soft_search import (
     TOLERANCE,
     Candidate,
@@ -37,14 +44,17 @@ from jellybean_solver import (
     DEFAULT_SETTINGS,
     Certificate,
     Clock,
+    Deadline,
     Forms,
     Judge,
     OutOfTimeError,
     Plan,
     Problem,
     Solution,
+    SolveOptions,
     SolverError,
     Termination,
+    deadline_s,
     has_many_workflows,
     least_latency_s,
     slos,
@@ -72,6 +82,12 @@ class Trial:
     limit_s: float | None
     advance: Callable[[float, float], None]
 
+    @property
+    def deadline(self) -> Deadline:
+        """The longest of its targets, with the effort that the search is worth."""
+        longest_s = deadline_s(self.problem) or 0.0
+        return Deadline(longest_s, self.judge, SOFT_SETTINGS, self.advance, self.below)
+
 
 SolveTrial = Callable[[Trial], Solution]  # the cheapest plan for a trial; its certificate counts what `value` does
 
@@ -92,6 +108,20 @@ class SoftPlan:
 def counted_usd_per_h(plan: Plan) -> float:
     """What a plan counts beside its p99 latencies."""
     return plan.counted_usd_per_h
+
+
+def planned_anew(forms: Forms, cheapest: Solution, gap: float) -> SolveTrial:
+    """The cheapest plan of each trial, found from the cheapest one of all on."""
+    proof = cheapest.certificate
+    is_start = not forms and proof is not None and proof.termination != Termination.TIME_LIMIT
+
+    def solve(trial: Trial) -> Solution:
+        plan = None if cheapest.plan is None else with_targets_of(trial.problem, cheapest.plan)
+        start = replace(cheapest, plan=plan) if is_start else None
+        options = SolveOptions(gap, trial.limit_s, time.monotonic, deadline=trial.deadline, start=start)
+        return solve_in_time(trial.problem, forms, options, trial.judge)
+
+    return solve
 
 
 def best_with_penalties(

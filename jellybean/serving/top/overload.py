@@ -115,8 +115,7 @@ def replan_command(directory: Path, figures: PlanFigures, ratio: float, workflow
     kept = [text for text in figures.overrides if _path(text) not in rates]
     settings = [f"{path}={_rounded_up(rate)}" for path, rate in rates.items()]
     options = override_options([*kept, *settings, *(() if workflow else _other_targets(directory, figures))])
-    start = "" if figures.has_soft_latency else " --from running"  # which does not know soft p99 latencies
-    return f"jellybean plan {shlex.quote(str(directory))}{start}{options}{' --stale' * figures.is_stale}"
+    return f"jellybean plan {shlex.quote(str(directory))} --from running{options}{' --stale' * figures.is_stale}"
 
 
 def _path(override: str) -> str:

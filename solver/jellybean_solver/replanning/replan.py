@@ -97,6 +97,7 @@ class Replanned:
     targets, as sentences. `best`: the cheapest plan to change to, with its `migration`; both None if there is none.
     `refused`: why `check` rejected a cheaper plan; the migration of `best` was then computed, not minimised.
     `bound_usd`: lower bound on cost over the horizon, migration included, of any change. `tried`: selections evaluated.
+    `running_late_usd_per_h`, `best_late_usd_per_h`: what the p99 latencies of the two plans count above soft targets.
     `objective`: with MEAN_ACCURACY, `bound_usd` is 0 and `accuracy_bound` an upper bound on the accuracy of any plan.
     """
 
@@ -112,6 +113,8 @@ class Replanned:
     infeasibility: Infeasibility | None = None
     objective: Objective = Objective.COST
     accuracy_bound: float | None = None
+    running_late_usd_per_h: float = 0.0
+    best_late_usd_per_h: float = 0.0
 
     @property
     def maximises_accuracy(self) -> bool:
@@ -119,8 +122,11 @@ class Replanned:
         return self.objective is Objective.MEAN_ACCURACY
 
     def penalty_usd_per_h(self, plan: Plan) -> float:
-        """What a plan counts for missing a soft mean accuracy, beside its cost; 0 where the accuracy is maximised."""
-        return 0.0 if self.maximises_accuracy else plan.accuracy_penalty_usd_per_h
+        """What a plan counts for missing soft targets, beside its cost; 0 where the accuracy is maximised."""
+        if self.maximises_accuracy:
+            return 0.0
+        late = self.running_late_usd_per_h if plan is self.running else self.best_late_usd_per_h
+        return plan.accuracy_penalty_usd_per_h + late
 
     def _counted_usd(self, plan: Plan) -> float:
         counted = plan.cost.total_usd_per_h + self.penalty_usd_per_h(plan) + plan.forgone_usd_per_h
@@ -294,6 +300,26 @@ def _decided(found: Replanned, start: RunningPlan, search: SearchSettings) -> Re
     if other is None:
         return replace(found, verdict=Verdict.NONE if broken else Verdict.KEEP)
     return replace(found, verdict=Verdict.REPLACE if broken or is_worthwhile(found) else Verdict.KEEP)
+
+
+def with_change(
+    decision: Replanned, plan: Plan, moved: Migration, bound_usd: float, late_usd_per_h: tuple[float, float]
+) -> Replanned:
+    """The decision between the running plan and another one that keeps all hard targets.
+
+    `late_usd_per_h`: what the p99 latencies of the two count above soft targets.
+    """
+    running_late, best_late = late_usd_per_h
+    found = replace(
+        decision,
+        best=plan,
+        migration=moved,
+        refused=None,
+        bound_usd=bound_usd,
+        running_late_usd_per_h=running_late,
+        best_late_usd_per_h=best_late,
+    )
+    return replace(found, verdict=Verdict.REPLACE if found.broken or is_worthwhile(found) else Verdict.KEEP)
 
 
 def is_worthwhile(found: Replanned) -> bool:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from jellybean.documents import Project, build_problem, load_project
-from jellybean.errors import InputError
 from jellybean.planning import (
     Planned,
     current_plan,
@@ -24,7 +23,7 @@ from jellybean.planning import (
 from jellybean.planning.deadline.soft_plan import reached_s
 from jellybean.planning.deadline.soft_search import TOLERANCE, SoftTarget
 from jellybean.planning.deadline.soft_targets import as_hard, soft_targets
-from jellybean_solver import Termination, from_document, to_document
+from jellybean_solver import Termination, Verdict, from_document, to_document
 from tests.support.scales_project import make_scales_project
 
 QUEUES = (  # 1 box has a p99 of 0.4 s, 2 have 0.09 s, 3 have 0.06 s, and 4 have 0.04 s
@@ -164,12 +163,32 @@ def test_the_explained_plan_is_the_planned_one(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_knows_no_soft_target_says_so(folder: Path) -> None:
-    asked = soft(folder, "0.3 USD/h per s")
-    planned = plan_project(asked)
-    save_plan(asked, planned)
-    with pytest.raises(InputError, match=r"does not know soft p99 latencies; .*--set 'slo.latency_p99=60 ms'"):
-        replan_project(asked, str(folder), horizon_h=1.0)
+@pytest.mark.parametrize("start", ["0 USD", "0.02 USD", "1 USD"])
+def test_penalties_are_weighed_against_migration(folder: Path, start: str) -> None:
+    """Over an hour, from a plan that is too slow to its targets, of which starting a model costs more and more."""
+    begun = load_project(folder, [*QUEUES, "slo.latency_p99=null"])
+    running = plan_project(begun, compare=False)
+    save_plan(begun, running)
+    prices = f"migration={{start: {start}, at_least: 0 %}}"
+    asked = soft(folder, "1 USD/h per s", prices)
+    decision = replan_project(asked, str(folder), horizon_h=1.0).decision
+    slo = build_problem(asked).slo
+    assert running.plan is not None and decision.best is not None and decision.best_usd is not None
+
+    late = slo.latency_penalty(predicted_p99(running.plan)[""].p99_s)
+    assert decision.penalty_usd_per_h(decision.running) == pytest.approx(late)
+    assert decision.running_usd == pytest.approx(running.plan.cost.total_usd_per_h + late)
+    late = slo.latency_penalty(predicted_p99(decision.best)[""].p99_s)
+    moved = decision.migration.total_usd if decision.migration is not None else 0.0
+    assert decision.best_usd == pytest.approx(decision.best.cost.total_usd_per_h + late + moved)
+    assert (decision.verdict is Verdict.REPLACE) is (start != "1 USD")
+    for target_s in (0.045, 0.065, 0.1, 0.5):
+        other = replan_project(hard(folder, target_s, prices), str(folder), horizon_h=1.0).decision
+        if other.best is not None and other.best_usd is not None:
+            p99_s = predicted_p99(other.best)[""].p99_s
+            usd = other.best_usd + slo.latency_penalty(p99_s)
+            assert decision.bound_usd <= usd * (1 + 1e-9)
+            assert min(decision.best_usd, decision.running_usd) <= usd / (1 - TOLERANCE)
 
 
 def stated(project: Project) -> SoftTarget | None:

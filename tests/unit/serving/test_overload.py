@@ -110,8 +110,8 @@ def test_the_command_plans_for_the_offered_rate_and_the_targets_of_the_running_p
     slo = load_project(DIGITS, settings, profiles=False, files=False).workflow.slo
     assert (slo.accuracy, slo.latency_p99_s, slo.budget_usd_per_h) == (None, 0.75, 4.5)
 
-    soft = replace(figures, slo_latency_p99_s=None, has_soft_latency=True)  # which `--from` does not know
-    assert replan_command(DIGITS, soft, 2.0) == f"jellybean plan {DIGITS} --set sources.strip.rate=24/s"
+    soft = replace(figures, slo_latency_p99_s=None, has_soft_latency=True)
+    assert replan_command(DIGITS, soft, 2.0) == f"jellybean plan {DIGITS} --from running --set sources.strip.rate=24/s"
 
     made = ("operators.shape.variants=[mlp]", "sources.strip.rate=12/s", "slo.accuracy=80")
     words = shlex.split(replan_command(DIGITS, replace(figures, overrides=made, slo_accuracy=80.0), 2.0))
