@@ -22,7 +22,8 @@ from jellybean.documents import (
 )
 from jellybean.documents.rate_trace import RateTraceFile, read_rate_trace
 from jellybean.errors import InfeasibleError, InputError
-from jellybean.planning.deadline.soft_targets import refuse_soft_latency
+from jellybean.planning.deadline.predicted_latency import first_p99_s
+from jellybean.planning.deadline.soft_targets import latency_penalty, soft_targets
 from jellybean.planning.project_plan import plan_project
 from jellybean.whatif.billing import improved, unused_usd
 from jellybean.whatif.rate_options import rate_options
@@ -58,7 +59,7 @@ class TimedPlan:
     """The plan of a period. `cost_usd`: of the whole period at its rates; `change_usd`: of changing to this plan.
 
     `options`: the `--set` options that make the plan. `loads`: models that workers load for the change. `penalty_usd`:
-    what an accuracy below a soft target counts in this period, which nobody pays.
+    what an accuracy below a soft target, and a p99 latency above one, count in this period, which nobody pays.
     """
 
     period: Period
@@ -99,7 +100,7 @@ class Calendar:
 
     @property
     def penalty_usd(self) -> float:
-        """What the accuracy lacks of a soft target, by its penalty."""
+        """What accuracies and p99 latencies miss of soft targets, by their penalties."""
         return sum(one.penalty_usd for one in self.periods)
 
     @property
@@ -141,7 +142,6 @@ def plan_by_time(
     project = load(overrides)
     problem = build_problem(project)
     _require_cost(problem)
-    refuse_soft_latency(project, "calendar")
     if problem.may_leave_out or (isinstance(project, MultiWorkflowProject) and project.written):
         raise InputError("`jellybean calendar` does not know sites that differ, nor workflows that may be left out")
     file = read_rate_trace(path, problem)
@@ -171,14 +171,15 @@ def plan_by_time(
     indices = range(len(found))
     changes_usd = [[change_between(one, two)[0] for two in indices] for one in indices]
     billing_s = {name: pool.billing_s for name, pool in project.infrastructure.workers.items() if pool.billing_s}
+
+    @cache
+    def late_usd(number: int, at: int) -> float:
+        """USD that the p99 latencies of a period with a plan count, by indices."""
+        return periods[number].hours * _late_usd_per_h(problems[at], periods[number], found[at])
+
     costs = _SequenceCosts(periods, [one.plan for one in found], costs_usd, changes_usd, billing_s, repeats)
-    chosen = costs.cheapest()
-    rows = []
-    for number, (before, at) in enumerate(costs.steps(chosen)):
-        period, own, loads = periods[number], found[at], change_between(before, at)[1]
-        penalty_usd = period.hours * own.plan.accuracy_penalty_usd_per_h
-        cost_usd = costs_usd[number][at] - penalty_usd
-        rows.append(TimedPlan(period, own.plan, own.options, cost_usd, changes_usd[before][at], loads, penalty_usd))
+    costs, chosen = costs.with_late(late_usd)
+    rows = _timed_plans(costs, chosen, found, lambda before, at: change_between(before, at)[1], late_usd)
     bounds = {_key(one.rates_per_s): one.plan.certificate.bound for one in found}
     bound = sum(period.hours * bounds.get(_key(period.rates_per_s), 0.0) for period in periods)
     peak_usd = costs.total_usd([len(found) - 1] * len(periods))
@@ -201,6 +202,23 @@ class _SequenceCosts:
     billing_s: Mapping[str, float]
     repeats: bool
 
+    def with_late(self, late_usd: Callable[[int, int], float]) -> tuple[_SequenceCosts, Sequence[int]]:
+        """The costs with what p99 latencies count, by period and plan, and the cheapest sequence.
+
+        Only what such a sequence and that of the last plan alone need is asked for: without it costs are lower bounds.
+        """
+        costs = [list(row) for row in self.costs_usd]
+        needed = {(number, len(self.plans) - 1) for number in range(len(self.periods))}
+        known: set[tuple[int, int]] = set()
+        while needed:
+            for number, at in needed:
+                costs[number][at] += late_usd(number, at)
+            known |= needed
+            counted = replace(self, costs_usd=costs)
+            chosen = counted.cheapest()
+            needed = set(enumerate(chosen)) - known
+        return counted, chosen
+
     def cheapest(self) -> Sequence[int]:
         """The cheapest sequence found. InfeasibleError if each one has a period that its plan does not do for."""
         total, chosen = cheapest_sequence(self.costs_usd, self.changes_usd, repeats=self.repeats)
@@ -221,6 +239,21 @@ class _SequenceCosts:
     def unused_usd(self, sequence: Sequence[int]) -> float:
         """USD for the rest of units of billing that workers are stopped in."""
         return unused_usd(self.periods, [self.plans[at] for at in sequence], self.billing_s, repeats=self.repeats)
+
+
+def _timed_plans(
+    costs: _SequenceCosts,
+    chosen: Sequence[int],
+    found: Sequence[_Candidate],
+    loads: Callable[[int, int], int],
+    late_usd: Callable[[int, int], float],
+) -> Iterator[TimedPlan]:
+    """The plan of each period. `loads`: of a change, by indices of plans; `late_usd`: by period and plan."""
+    for number, (before, at) in enumerate(costs.steps(chosen)):
+        period, own = costs.periods[number], found[at]
+        penalty_usd = period.hours * own.plan.accuracy_penalty_usd_per_h + late_usd(number, at)
+        cost_usd, change_usd = costs.costs_usd[number][at] - penalty_usd, costs.changes_usd[before][at]
+        yield TimedPlan(period, own.plan, own.options, cost_usd, change_usd, loads(before, at), penalty_usd)
 
 
 def _require_cost(problem: Problem) -> None:
@@ -300,13 +333,26 @@ def _cost_usd(problem: Problem, period: Period, candidate: _Candidate, *, timed:
     rates = period.rates_per_s
     if timed and any(rate > candidate.rates_per_s[name] * (1 + 1e-9) for name, rate in rates.items()):
         return float("inf")
-    all_rates = with_audit_rates(problem.audit, rates)
-    sources = tuple(replace(source, rate_per_s=all_rates[source.name]) for source in problem.sources)
-    _, score, wrong = rescore(replace(problem, sources=sources), candidate.plan)
+    _, score, wrong = rescore(_at_rates(problem, period), candidate.plan)
     if wrong:
         return float("inf")
     # The accuracy, and what it counts for a soft target that it misses, is the same at all rates.
     return period.hours * (score.cost.total_usd_per_h + candidate.plan.accuracy_penalty_usd_per_h)
+
+
+def _late_usd_per_h(problem: Problem, period: Period, candidate: _Candidate) -> float:
+    """USD per hour that the p99 latencies of a plan count at a period's rates, by one simulation."""
+    if not soft_targets(problem):
+        return 0.0
+    plan, _, _ = rescore(_at_rates(problem, period), candidate.plan)
+    return latency_penalty(plan, first_p99_s(plan, {})[0])
+
+
+def _at_rates(problem: Problem, period: Period) -> Problem:
+    """The problem at the rates of a period."""
+    rates = with_audit_rates(problem.audit, period.rates_per_s)
+    sources = tuple(replace(source, rate_per_s=rates[source.name]) for source in problem.sources)
+    return replace(problem, sources=sources)
 
 
 def _key(rates: object) -> str:

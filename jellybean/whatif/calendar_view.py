@@ -49,7 +49,7 @@ def _headline(found: Calendar) -> str:
         joined = "and" if found.change_usd else "of which"
         text += f", {joined} rests of started units {formats.usd(found.unused_usd)}"
     if found.penalty_usd:
-        text += f"; with the penalty of a lower accuracy {formats.usd(total)}"
+        text += f"; with penalties of soft targets {formats.usd(total)}"
     if peak > total:
         text += f"; one plan for the highest rates: {formats.usd(peak)} ({(peak / total - 1) * 100:.0f} % more)"
     if found.bound_usd > 0:

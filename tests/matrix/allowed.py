@@ -111,8 +111,7 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
         "cascade x of rate-cost",
         "cascade x of accuracy-rate",
     ),
-    "`calendar` and `frontier` know no soft p99 latencies": (
-        "soft p99 x calendar",
+    "`frontier` knows no soft p99 latencies": (
         "soft p99 x frontier",
         "soft p99 x of latency-cost",
         "soft p99 x of rate-cost",

@@ -189,7 +189,7 @@ def test_penalties_are_weighed_but_not_paid(scales: Path, capsys: pytest.Capture
     assert found["total_usd"] == pytest.approx(sum(one["cost_usd"] + one["change_usd"] for one in periods))
     assert found["bound_usd"] <= found["total_usd"] + found["penalty_usd"] <= found["peak_usd"] + 1e-9
     assert run(["calendar", str(scales), str(scales / "day.csv"), *options]) == 0
-    assert "with the penalty of a lower accuracy" in " ".join(capsys.readouterr().out.split())
+    assert "with penalties of soft targets" in " ".join(capsys.readouterr().out.split())
 
 
 def test_losses_are_borne_in_every_period(scales: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -19,11 +22,22 @@ from jellybean.planning import (
     predicted_p99,
     replan_project,
     save_plan,
+    simulated_figures,
 )
 from jellybean.planning.deadline.soft_plan import reached_s
 from jellybean.planning.deadline.soft_search import TOLERANCE, SoftTarget
 from jellybean.planning.deadline.soft_targets import as_hard, soft_targets
-from jellybean_solver import Termination, Verdict, from_document, to_document
+from jellybean.whatif.calendar import TimedPlan, plan_by_time
+from jellybean_solver import (
+    MigrationPrices,
+    Plan,
+    Termination,
+    Verdict,
+    change,
+    from_document,
+    rescore,
+    to_document,
+)
 from tests.support.scales_project import make_scales_project
 
 QUEUES = (  # 1 box has a p99 of 0.4 s, 2 have 0.09 s, 3 have 0.06 s, and 4 have 0.04 s
@@ -189,6 +203,36 @@ def test_penalties_are_weighed_against_migration(folder: Path, start: str) -> No
             usd = other.best_usd + slo.latency_penalty(p99_s)
             assert decision.bound_usd <= usd * (1 + 1e-9)
             assert min(decision.best_usd, decision.running_usd) <= usd / (1 - TOLERANCE)
+
+
+@pytest.mark.slow
+def test_a_calendar_counts_penalties_at_the_rates_of_each_period(folder: Path) -> None:
+    """The cheapest of all sequences of its plans, of which each has its p99 latency in each period."""
+    trace = folder / "day.csv"
+    trace.write_text("time_s,source,rate_per_s\n0,x,4\n3600,x,20\n7200,x,12\n10800,x,0\n", encoding="utf-8")
+    options = [*QUEUES, "slo.latency_p99={target: 60 ms, penalty: 1 USD/h per s}", "migration.start=0.05 USD"]
+    found = plan_by_time(folder, trace, options, most=3, repeats=False)
+    plans = {row.options: row.plan for row in found.periods}
+    for rates in ("4/s", "20/s", "12/s"):
+        asked = load_project(folder, [*options, f"sources.x.rate={rates}"])
+        plans.setdefault(asked.overrides, plan_project(asked, compare=False).plan or found.periods[0].plan)
+    problem, prices = build_problem(load_project(folder, options)), MigrationPrices(start_usd=0.05)
+
+    def usd(row: TimedPlan, plan: Plan) -> float:
+        sources = tuple(replace(one, rate_per_s=row.period.rates_per_s[one.name]) for one in problem.sources)
+        there, score, wrong = rescore(replace(problem, sources=sources), plan)
+        late = problem.slo.latency_penalty(simulated_figures(there, 0)[""].latency_p99_s)
+        return math.inf if wrong else row.period.hours * (score.cost.total_usd_per_h + late)
+
+    def total(sequence: Sequence[Plan]) -> float:
+        own = sum(usd(row, plan) for row, plan in zip(found.periods, sequence, strict=True))
+        return own + sum(change(one, two, prices).total_usd for one, two in pairwise(sequence))
+
+    counted = found.total_usd + found.penalty_usd
+    assert found.penalty_usd > 0.0
+    assert counted == pytest.approx(total([row.plan for row in found.periods]))
+    assert counted <= min(map(total, product(plans.values(), repeat=3))) * (1 + 1e-9)
+    assert found.bound_usd <= counted <= found.peak_usd + 1e-9
 
 
 def stated(project: Project) -> SoftTarget | None:
