@@ -7,6 +7,7 @@ from .deadline.after_losses import breach_after_loss as breach_after_loss
 from .deadline.after_losses import plans_after_losses as plans_after_losses
 from .deadline.predicted_latency import Judged as Judged
 from .deadline.predicted_latency import check_latency as check_latency
+from .deadline.predicted_latency import first_p99_s as first_p99_s
 from .deadline.predicted_latency import latency_targets as latency_targets
 from .deadline.predicted_latency import predicted_p99 as predicted_p99
 from .deadline.predicted_latency import quick_judgement as quick_judgement
@@ -14,6 +15,7 @@ from .deadline.predicted_latency import simulated_figures as simulated_figures
 from .deadline.simulated_deadline import cost_of as cost_of
 from .deadline.simulated_deadline import in_time as in_time
 from .deadline.soft_search import SoftTarget as SoftTarget
+from .deadline.soft_targets import latency_penalty as latency_penalty
 from .deadline.soft_targets import planned_late_p99_s as planned_late_p99_s
 from .deadline.soft_targets import planned_latency_penalty as planned_latency_penalty
 from .deadline.soft_targets import refuse_soft_latency as refuse_soft_latency
