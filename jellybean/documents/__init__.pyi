@@ -69,6 +69,17 @@ from .provenance.noise import hop_noise as hop_noise
 from .provenance.own_device import never_measured as never_measured
 from .provenance.staleness import entries_text as entries_text
 from .provenance.staleness import machine_changes as machine_changes
+from .questions import Settings as Settings
+from .questions import accuracy_target as accuracy_target
+from .questions import budget as budget
+from .questions import everyone_served as everyone_served
+from .questions import latency_target as latency_target
+from .questions import objective as objective
+from .questions import parts_of as parts_of
+from .questions import rates_of_sources as rates_of_sources
+from .questions import scaled_rates as scaled_rates
+from .questions import with_settings as with_settings
+from .questions import workflows_named as workflows_named
 from .rate_trace import RateTraceFile as RateTraceFile
 from .rate_trace import read_rate_trace as read_rate_trace
 from .schema.fields import DocumentModel as DocumentModel

@@ -26,7 +26,7 @@ from jellybean.documents.layout import (
     holds_several_workflows,
     workflow_folders,
 )
-from jellybean.documents.overrides import SECTIONS, apply_multi_workflow_overrides, last_of_each_path
+from jellybean.documents.overrides import SECTIONS, apply_multi_workflow_overrides, by_document, last_of_each_path
 from jellybean.documents.project import (
     Project,
     blame_overrides,
@@ -108,7 +108,7 @@ def load_any_project(
         project = load_written_project(directory, overrides, profiles=profiles, files=files, accept_stale=accept_stale)
         if project.site_table is None:
             return project
-        return _by_site(project.directory, {"": project}, project.workflow.slo.budget_usd_per_h, project.overrides)
+        return by_site(project.directory, {"": project}, project.workflow.slo.budget_usd_per_h, project.overrides)
     try:
         return _load(directory, overrides, profiles=profiles, files=files, accept_stale=accept_stale)
     except DocumentError as error:
@@ -118,7 +118,7 @@ def load_any_project(
         raise DocumentError(blame_overrides(error.problems, plain, overrides)) from error
 
 
-def _by_site(
+def by_site(
     directory: Path, written: Mapping[str, Project], budget: float | None, overrides: tuple[str, ...]
 ) -> MultiWorkflowProject:
     """The project with each written workflow in each of its sites, which differ."""
@@ -142,8 +142,11 @@ def _load(
     problems = [*_misplaced(directory, folders)]
     fleet = read_file(directory / INFRASTRUCTURE_FILE)
     trees = {name: _trees(folder, profiles=profiles) for name, folder in folders.items()}
-    problems += apply_multi_workflow_overrides(fleet, trees, overrides)
+    beside = [text for text in by_document(overrides)[1] if not any(text.startswith(f"{name}.") for name in folders)]
+    problems += apply_multi_workflow_overrides(fleet, trees, [text for text in overrides if text not in beside])
     infrastructure = validate_tree(InfrastructureDocument, fleet)
+    if infrastructure.document is None or not infrastructure.document.site_files:
+        problems += apply_multi_workflow_overrides(fleet, trees, beside)
     workflows: dict[str, CheckedDocument[WorkflowDocument]] = {}
     profiled: dict[str, CheckedDocument[ProfilesDocument]] = {}
     models: dict[str, Models] = {}
@@ -154,7 +157,7 @@ def _load(
         if profiles:
             profiled[name] = validate_tree(ProfilesDocument, trees[name]["profiles"])
             check_measured(written, profiled[name])
-    table = check_sites_that_differ(workflows, infrastructure, profiled)
+    table = check_sites_that_differ(workflows, infrastructure, profiled, overrides=beside)
     in_any_site = infrastructure
     if infrastructure.document is not None and table is not None:
         in_any_site = replace(infrastructure, document=most_of_any_site(infrastructure.document, table))
@@ -182,7 +185,7 @@ def _load(
         projects[name] = replace(own, accept_stale=accept_stale)
     stated = last_of_each_path(overrides)
     if table is not None:
-        return _by_site(directory, projects, infrastructure.document.limits.budget_usd_per_h, stated)
+        return by_site(directory, projects, infrastructure.document.limits.budget_usd_per_h, stated)
     return MultiWorkflowProject(directory, infrastructure.document, projects, stated)
 
 

@@ -4,7 +4,7 @@ A path addresses all documents of a project: its first key determines the docume
 workflow), and `workflow.`, `infrastructure.` or `profiles.` may precede it. An item of a list is addressed by its index
 from 0; the index after the last adds one. Values are parsed as YAML; `null` removes a key or an item. Problems that an
 override causes are reported with the option as their location. A target that has a long form in keys of its own
-(`_LONG_FORMS`) is replaced with them.
+(`LONG_FORMS`) is replaced with them.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ SECTIONS = {
     "infrastructure": ("kind", "description", "tiers", "sites", "workers", "links", "limits", "migration"),
     "profiles": ("machine", "runs", "hop", "accuracy", "provenance", "kind", "operators", "cascades"),
 }
-_NULL_TEXTS = {"", "null", "~"}
-_LONG_FORMS: Mapping[DocPath, tuple[str, ...]] = {  # path -> keys beside it
+NULL_TEXTS = {"", "null", "~"}
+LONG_FORMS: Mapping[DocPath, tuple[str, ...]] = {  # path -> keys beside it
     ("slo", "latency_p99"): ("soft_latency_p99", "latency_penalty")
 }
 _OPTIONAL_LISTS = {("links",)}
@@ -59,6 +59,13 @@ def apply_overrides(trees: Mapping[str, Tree], overrides: Sequence[str]) -> list
         if problem is not None:
             problems.append(problem)
     return problems
+
+
+def by_document(overrides: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The overrides of paths that a document has, and the others: of sites that differ, or wrong."""
+    known = [_document(text.partition("=")[0].strip().split("."))[0] is not None for text in overrides]
+    pairs = list(zip(overrides, known, strict=True))
+    return [text for text, is_known in pairs if is_known], [text for text, is_known in pairs if not is_known]
 
 
 def apply_multi_workflow_overrides(
@@ -98,7 +105,7 @@ def apply_override(tree: Tree, text: str, example: str) -> DocumentProblem | Non
     if not equals or not path.strip():
         return DocumentProblem(option, None, None, "", "not of the form path=value", f"write --set {example}")
     read = read_text(value_text, option)
-    if read.problems and value_text.strip() not in _NULL_TEXTS:
+    if read.problems and value_text.strip() not in NULL_TEXTS:
         return _problem(option, path, f"the value is not YAML: {read.problems[0].message}", read.problems[0].hint)
     if not isinstance(tree.data, dict):
         return None
@@ -114,7 +121,7 @@ def last_of_each_path(overrides: Sequence[str]) -> tuple[str, ...]:
     return tuple(
         text
         for index, text in enumerate(overrides)
-        if last[text.partition("=")[0].strip()] == index or text.partition("=")[2].strip() in _NULL_TEXTS
+        if last[text.partition("=")[0].strip()] == index or text.partition("=")[2].strip() in NULL_TEXTS
     )
 
 
@@ -149,7 +156,7 @@ def _apply(
         hint = did_you_mean(parts[0], known) or (f"workflows: {', '.join(names)}" if names else "")
         return _problem(option, path, f"unknown path: no document has {quoted(parts[0])}", hint)
     read = read_text(value_text, option)
-    if read.problems and value_text.strip() not in _NULL_TEXTS:
+    if read.problems and value_text.strip() not in NULL_TEXTS:
         return _problem(option, path, f"the value is not YAML: {read.problems[0].message}", read.problems[0].hint)
     if document not in trees or not isinstance(trees[document].data, dict):
         return None
@@ -198,7 +205,7 @@ def _assign(tree: Tree, parts: list[str], value: Any, option: str, text: str) ->
             tree.keys[*at, key] = tree.values[*at, key] = Mark(option)
         at = (*at, key)
         if last:
-            for other in _LONG_FORMS.get(at, ()):
+            for other in LONG_FORMS.get(at, ()):
                 holder.pop(other, None)
                 _forget_marks(tree, (*at[:-1], other))
             _set_value(tree, holder, at, value, option)

@@ -38,7 +38,7 @@ from jellybean.documents.layout import (
     shared_infrastructure_file,
     workflow_folders,
 )
-from jellybean.documents.overrides import apply_overrides, last_of_each_path, option_text
+from jellybean.documents.overrides import apply_overrides, by_document, last_of_each_path, option_text
 from jellybean.documents.provenance.content import Content, read_content
 from jellybean.documents.provenance.staleness import StaleProfile, notes_on_machines, stale_profiles
 from jellybean.documents.schema.infrastructure import InfrastructureDocument
@@ -220,7 +220,8 @@ def blame_overrides(
 def _load(directory: Path, overrides: Sequence[str], *, profiles: bool, files: bool) -> Project:
     documents = document_files(directory)
     trees = {name: read_file(file) for name, file in documents.items() if profiles or name != "profiles"}
-    problems = apply_overrides(trees, overrides)
+    of_documents, of_sites = by_document(overrides)
+    problems = apply_overrides(trees, of_documents)
     written = validate_tree(WorkflowDocument, trees["workflow"])
     infrastructure = validate_tree(InfrastructureDocument, trees["infrastructure"])
     several = infrastructure.document is not None and infrastructure.document.site_files
@@ -233,7 +234,11 @@ def _load(directory: Path, overrides: Sequence[str], *, profiles: bool, files: b
     name = directory.resolve().name if is_shared else ""
     others = workflow_folders(directory.parent.parent) if is_shared else ()
     profiles_by_name = {} if profiled is None else {name: profiled}
-    table = check_sites_that_differ({name: workflow}, infrastructure, profiles_by_name, others=others)
+    table = check_sites_that_differ(
+        {name: workflow}, infrastructure, profiles_by_name, others=others, overrides=of_sites
+    )
+    if not several:
+        problems += apply_overrides(trees, of_sites)
     in_any_site = infrastructure
     if infrastructure.document is not None and table is not None:
         in_any_site = replace(infrastructure, document=most_of_any_site(infrastructure.document, table))

@@ -54,6 +54,21 @@ class SiteTable:
                 found.setdefault(column.entry, {})[column.field] = value
         return found
 
+    def read(self, column: str, text: str) -> Any:
+        """The value of a column in a text. InvalidValueError if no site can have it."""
+        if column not in self.columns:
+            raise InvalidValueError(*SiteColumns(self.tier, self.columns, {}).refusal(column))
+        return self.columns[column].reader.read(text)
+
+    def with_values(self, changes: Mapping[str, Mapping[str, Any]]) -> SiteTable:
+        """The table with other values: site -> column -> value; with None the site has the common value."""
+
+        def changed(site: Site) -> Site:
+            values = {**site.values, **changes.get(site.name, {})}
+            return replace(site, values={column: value for column, value in values.items() if value is not None})
+
+        return replace(self, sites=tuple(map(changed, self.sites)))
+
     def problem(self, site: Site, column: str, message: str, hint: str) -> DocumentProblem:
         """A problem with a site's value, or with its row if it does not state this value."""
         return DocumentProblem(str(self.file), site.line, site.columns.get(column, 1), column, message, hint)

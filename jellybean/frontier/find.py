@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from jellybean.documents import Project, build_forms, build_problem
+from jellybean.documents import AnyProject, build_forms, build_problem, workflows_named
 from jellybean.errors import JellyBeanError
 from jellybean.folders import write_output
-from jellybean.frontier.mixed import mixed_curves
+from jellybean.frontier.mixed import LIMIT_S, mixed_curves
 from jellybean.planning.deadline.after_losses import breach_after_loss
 from jellybean.planning.deadline.predicted_latency import check_latency, latency_targets
 from jellybean.planning.deadline.soft_targets import refuse_soft_latency
@@ -28,6 +28,7 @@ from jellybean_solver import (
     Forms,
     MixedCurve,
     MixedPoint,
+    MovedTargets,
     OutOfTimeError,
     Plan,
     Problem,
@@ -38,6 +39,8 @@ from jellybean_solver import (
     cost_accuracy,
     cost_rate,
     evaluate,
+    has_many_workflows,
+    limited,
     limited_work,
     problem_as_planned,
     quick_solution,
@@ -72,7 +75,7 @@ class Frontier:
     is then the mean accuracy of the plan that `jellybean plan` chooses, None if it finds none.
     """
 
-    problem: Problem
+    moved: MovedTargets
     accuracy: CostAccuracy
     rates: CostRate | None
     current: Current | None
@@ -80,6 +83,31 @@ class Frontier:
     elapsed_s: float
     mixed: MixedCurve | None = None
     wanted: float | None = None
+
+    @property
+    def problem(self) -> Problem:
+        """The problem as it is stated."""
+        return self.moved.problem
+
+    @property
+    def targets(self) -> Set[float | None]:
+        """The stated accuracy targets of what is moved: several ones if workflows are moved that have unlike ones."""
+        return {slo.accuracy if self.mixed is None else slo.mean_accuracy for slo in self.moved.slos}
+
+    @property
+    def target(self) -> float | None:
+        """The stated accuracy target of what is moved; None without one, or with several."""
+        return next(iter(self.targets)) if len(self.targets) == 1 else None
+
+    @property
+    def is_soft(self) -> bool:
+        """True if a target of what is moved is soft."""
+        return any(slo.penalty_usd_per_h is not None for slo in self.moved.slos)
+
+    @property
+    def of(self) -> str:
+        """Whose accuracy is moved, as the end of a label."""
+        return self.moved.label
 
     @property
     def points(self) -> Sequence[Corner | MixedPoint]:
@@ -99,7 +127,9 @@ class Frontier:
         """
         if self.mixed is not None:
             return None if self.wanted is None else self.mixed.at_least(self.wanted)
-        target = self.problem.slo.accuracy
+        target = self.target
+        if len(self.targets) > 1:
+            return None
         return self.accuracy.at_least(target) if target is not None else next(iter(self.points), None)
 
     @property
@@ -109,49 +139,54 @@ class Frontier:
 
 
 def find_frontier(
-    project: Project,
+    project: AnyProject,
     *,
     rates: Callable[[Problem], Sequence[float]] | None = None,
     step: float = ACCURACY_TOLERANCE,
     points: int | None = None,
+    workflows: Sequence[str] = (),
     progress: Progress = lambda done, total, label: None,
 ) -> Frontier:
     """Compute the cost-accuracy curve and, if `rates` gives factors on the rates, the cost-rate curve.
 
-    `step` as in `cost_accuracy`. If plans may mix variants, the accuracy is the mean, and `points` are solved for. The
-    time limit of the work ends the curves where they are; SolverError if no plan is found in time.
+    `step` and `workflows` as in `cost_accuracy`. If plans may mix variants, the accuracy is the mean, and `points` are
+    solved for. The time limit of the work ends the curves where they are; SolverError if no plan is found in time.
     """
     refuse_soft_latency(project, "frontier")
+    workflows = workflows_named(project, workflows)
     problem, forms = build_problem(project), build_forms(project)
     scales = rates(problem) if rates is not None else ()
     started = time.perf_counter()
-    found, notes = _evaluated(project.directory, problem, forms)
+    moved = MovedTargets.of(problem, workflows)
+    found, notes = _evaluated(project.directory, moved, forms)
 
     limit = work_limit()
+    if problem.workflows and limit.left() is None:  # their last proofs may take hours
+        limit = limited(LIMIT_S, time.monotonic)
 
     def check(plan: Plan) -> str | None:
         if limit.left() == 0.0 and latency_targets(plan):
             return "time ended before its p99 latency was simulated"
         return check_latency(plan) or breach_after_loss(problem, forms, plan)
 
-    if problem.may_mix:
+    if moved.is_mean:
         curves = mixed_curves(
-            problem, forms, scales=scales, points=points, step=step, limit_s=limit.left(),
+            problem, forms, scales=scales, points=points, step=step, workflows=workflows, limit_s=limit.left(),
             current_accuracy=None if found is None else found[0], check=check, progress=progress,
         )  # fmt: skip
         elapsed_s = time.perf_counter() - started
         current = _current(found, curves.mixed)
         return Frontier(
-            problem, curves.single, curves.rates, current, notes, elapsed_s, mixed=curves.mixed, wanted=curves.wanted
+            moved, curves.single, curves.rates, current, notes, elapsed_s, mixed=curves.mixed, wanted=curves.wanted
         )
-    solver = _Solver(forms, limit, None if problem.is_for_ways else DEFAULT_GAP)
+    solver = _Solver(forms, limit, None if problem.is_for_ways or has_many_workflows(problem) else DEFAULT_GAP)
     first = solver.within(CURVE_PART_BESIDE_RATES if scales else CURVE_PART)
-    accuracy = cost_accuracy(problem, step=step, solve=first, check=check, progress=progress)
+    accuracy = cost_accuracy(problem, step=step, workflows=workflows, solve=first, check=check, progress=progress)
     by_rate = None
     if scales:
         by_rate = cost_rate(problem, scales, solve=solver.within(CURVE_PART), check=check, progress=progress)
     elapsed_s = time.perf_counter() - started
-    return Frontier(problem, accuracy, by_rate, _current(found, accuracy), notes, elapsed_s)
+    return Frontier(moved, accuracy, by_rate, _current(found, accuracy), notes, elapsed_s)
 
 
 class _Solver:
@@ -170,7 +205,8 @@ class _Solver:
             raise OutOfTimeError("the time limit ended the search")
         try:
             with limited_work(left_s, time.monotonic):
-                solution = solve_forms(problem, self.forms, SolveOptions(self.gap, left_s, time.monotonic))
+                options = SolveOptions(self.gap, left_s, time.monotonic, explained=not problem.workflows)
+                solution = solve_forms(problem, self.forms, options)
         except OutOfTimeError as error:  # the first point is then that of a simple rule
             if self.has_solved:
                 raise
@@ -211,7 +247,9 @@ def _plans(frontier: Frontier) -> Iterator[tuple[str, Plan]]:
             yield rate_name(frontier.problem, point.scale), point.plan
 
 
-def _evaluated(directory: Path, problem: Problem, forms: Forms) -> tuple[tuple[float, float] | None, tuple[str, ...]]:
+def _evaluated(
+    directory: Path, moved: MovedTargets, forms: Forms
+) -> tuple[tuple[float, float] | None, tuple[str, ...]]:
     """The accuracy and cost of DIR/plan.json by the current documents; None without such a plan, with notes why."""
     if not (directory / PLAN_FILE).exists():
         return None, ()
@@ -219,11 +257,13 @@ def _evaluated(directory: Path, problem: Problem, forms: Forms) -> tuple[tuple[f
         plan = load_plan(directory)
     except JellyBeanError as error:
         return None, (f"the current plan is not shown: {error}",)
-    score = evaluate(replace(problem_as_planned(problem, forms, plan), slo=Slo()), plan)
-    if score.violations or score.accuracy is None:
+    problem = moved.asked(lambda slo: Slo(), lambda slo: Slo())
+    score = evaluate(problem_as_planned(problem, forms, plan), plan)
+    accuracy = moved.reached(score.stated(plan))
+    if score.violations or accuracy is None:
         reason = "it does not match these documents and options" if score.violations else "its accuracy is unknown"
         return None, (f"the plan in {PLAN_FILE} is not shown: {reason}",)
-    return (score.accuracy, score.cost.total_usd_per_h), ()
+    return (accuracy, score.cost.total_usd_per_h), ()
 
 
 def _current(found: tuple[float, float] | None, curve: CostAccuracy | MixedCurve) -> Current | None:

@@ -20,6 +20,7 @@ from jellybean_solver import (
     Forms,
     Infeasibility,
     MixedCurve,
+    MovedTargets,
     Objective,
     OutOfTimeError,
     Plan,
@@ -31,12 +32,13 @@ from jellybean_solver import (
     cost_accuracy,
     cost_mean_accuracy,
     cost_rate,
+    deadline_s,
     limited,
     quick_solution,
     solve_forms,
 )
 
-LIMIT_S = 60.0  # of all curves: as long as people wait for a picture
+LIMIT_S = 60.0  # of all curves of mixtures, or of several workflows: as long as people wait for a picture
 POINTS, TIMED_POINTS = 15, 7  # of the curve, and of one with a p99 target, where each point takes a search
 LEAST_S = 1.0  # for one plan, in which small problems are solved
 AHEAD = 3.0  # times its equal share of the time left that one solve may take, as most need less
@@ -87,7 +89,7 @@ class TimedSolver:
                 raise
             solution = rule
         self.has_plan = self.has_plan or solution.plan is not None
-        if solution.plan is None or problem.slo.latency_p99_s is None or not problem.may_mix:
+        if solution.plan is None or deadline_s(problem) is None or not problem.may_mix:
             return solution
         found = in_time(problem, self.forms, solution, DEFAULT_GAP, own.left(), nearest=False)
         if not found.reasons:
@@ -103,6 +105,7 @@ def mixed_curves(
     scales: Sequence[float] = (),
     points: int | None = None,
     step: float = 0.0,
+    workflows: Sequence[str] = (),
     limit_s: float | None = None,
     current_accuracy: float | None = None,
     check: Callable[[Plan], str | None] = check_latency,
@@ -113,45 +116,55 @@ def mixed_curves(
     `points`: accuracies that are solved for; `step`: percent points between two of them at least.
     """
     clock = limited(limit_s or LIMIT_S, time.monotonic)
-    count = points or (POINTS if problem.slo.latency_p99_s is None else TIMED_POINTS)
+    count = points or (POINTS if deadline_s(problem) is None else TIMED_POINTS)
     curve = TimedSolver(forms, clock.share(BESIDE_RATES_SHARE if scales else CURVE_SHARE), 2 * count)
-    wanted = wanted_accuracy(problem, curve)
+    moved = MovedTargets.of(problem, workflows)
+    wanted = wanted_accuracy(moved, curve)
     accuracies = [one for one in (wanted, current_accuracy) if one is not None]
     mixed = cost_mean_accuracy(
-        problem, accuracies=accuracies, points=count, step=step, solve=curve, check=check, progress=progress
-    )
+        problem, accuracies=accuracies, points=count, step=step, workflows=workflows, solve=curve, check=check,
+        progress=progress,
+    )  # fmt: skip
     by_rate = None
     if scales:
         rated = TimedSolver(forms, clock.share(CURVE_SHARE), len(scales) + RATE_SOLVES)
         by_rate = cost_rate(problem, scales, solve=rated, check=check, progress=progress)
-    return MixedCurves(mixed, wanted, _single_selection(problem, forms, mixed, clock), by_rate)
+    return MixedCurves(mixed, wanted, _single_selection(moved, forms, mixed, clock), by_rate)
 
 
-def wanted_accuracy(problem: Problem, solve: Callable[[Problem], Solution]) -> float | None:
-    """The mean accuracy of the plan that `jellybean plan` chooses: the target, or what a soft one or a budget gives."""
-    if problem.objective is Objective.COST and problem.slo.penalty_usd_per_h is None:
-        return problem.slo.hard_mean
+def wanted_accuracy(targets: MovedTargets, solve: Callable[[Problem], Solution]) -> float | None:
+    """The mean accuracy of the plan that `jellybean plan` chooses: the target, or what a soft one or a budget gives.
+
+    Of several workflows it is known without a search only if one is moved, or all have one target.
+    """
+    problem = targets.problem
+    stated = {slo.mean_accuracy for slo in targets.slos}
+    is_soft = any(slo.penalty_usd_per_h is not None for slo in targets.slos)
+    if problem.objective is Objective.COST and not is_soft and len(stated) == 1:
+        return stated.pop()
     try:
         plan = solve(problem).plan
     except SolverError:
         return None
-    return None if plan is None else plan.accuracy
+    return None if plan is None else targets.reached(plan)
 
 
-def _single_selection(problem: Problem, forms: Forms, mixed: MixedCurve, clock: Clock) -> CostAccuracy:
+def _single_selection(targets: MovedTargets, forms: Forms, mixed: MixedCurve, clock: Clock) -> CostAccuracy:
     """The curve of plans with one selection for all requests that meet the p99 target, in the time that is left."""
     if not mixed.points:
         return CostAccuracy((), False, ())
-    slo = replace(problem.slo, mean_accuracy=None, penalty_usd_per_h=None, budget_usd_per_h=None)
     solver = TimedSolver(forms, clock, STAIRS)
 
     def check(plan: Plan) -> str | None:
         return check_latency(plan) if clock.left() != 0.0 else "time ended before its p99 latency was simulated"
 
     span = mixed.points[-1].accuracy - mixed.points[0].accuracy
-    asked = replace(problem, slo=slo, objective=Objective.COST)
+    single = targets.asked(lambda slo: replace(slo, mean_accuracy=None, penalty_usd_per_h=None))
+    least = max((slo.accuracy for slo in targets.slos if slo.accuracy is not None), default=None)
     try:
-        curve = cost_accuracy(asked, step=span / STAIRS, least=slo.accuracy, solve=solver, check=check)
+        curve = cost_accuracy(
+            single, step=span / STAIRS, least=least, workflows=targets.workflows, solve=solver, check=check
+        )
     except SolverError as error:
         return CostAccuracy((), False, (str(error),))
     return replace(curve, corners=tuple(corner for corner in curve.corners if not corner.breaches))

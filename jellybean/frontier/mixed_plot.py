@@ -34,11 +34,11 @@ def draw_mixed(frontier: Frontier, marks: Sequence[Mark], axes: Any, key: Key) -
     if frontier.mixed is None:
         raise AssertionError("there is a curve of plans that mix variants")
     curve, current = frontier.mixed, frontier.current
-    target = frontier.problem.slo.mean_accuracy
+    target = frontier.target
     corners = [mark.x for mark in marks]
     low, high = limits_of(corners, target, current.accuracy if current is not None else None)
     set_axes(axes, frontier, marks, (low, high))
-    axes.set_xlabel("mean accuracy target (%)")
+    axes.set_xlabel(f"mean accuracy target{frontier.of} (%)")
     legend = [(CURVE, "— mixed variants; shaded: where the least cost lies")]
     if _draw_single(axes, frontier.accuracy, low):
         legend.append((SINGLE, "— one selection for all requests"))
@@ -48,7 +48,7 @@ def draw_mixed(frontier: Frontier, marks: Sequence[Mark], axes: Any, key: Key) -
     labels = [((last + high) / 2, "none found")]
     if target is not None:
         axes.axvline(target, **LIMIT)
-        soft = "soft " if frontier.problem.slo.penalty_usd_per_h is not None else ""
+        soft = "soft " if frontier.is_soft else ""
         labels.append((target, f"{soft}SLO {formats.plain(target)}"))
     for mark, point in zip(marks, curve.points, strict=True):
         legend += [(mark.color, f"● {text}") for text in chosen_text(frontier, point) if mark.chosen]

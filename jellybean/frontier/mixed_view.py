@@ -28,7 +28,7 @@ def mixed_answer(frontier: Frontier, curve: MixedCurve) -> Text:
         (frontier.problem.name, "bold"),
         f": {count}, from ",
         (f"{formats.usd(first.cost_usd_per_h)} USD/h", "bold"),
-        f" at a mean accuracy of {formats.accuracy(first.accuracy)} to ",
+        f" at a mean accuracy{frontier.of} of {formats.accuracy(first.accuracy)} to ",
         (f"{formats.usd(last.cost_usd_per_h)} USD/h", "bold"),
         f" at {formats.accuracy(last.accuracy)}; {proof_text(curve)}, in {frontier.elapsed_s:.2f} s",
     )
@@ -80,8 +80,8 @@ def chosen_text(frontier: Frontier, point: MixedPoint) -> Iterator[str]:
     text = "the plan of `jellybean plan`"
     if frontier.problem.objective is Objective.MEAN_ACCURACY:
         text += ": the most accurate" + ("" if slo.budget_usd_per_h is None else " within the budget")
-    elif slo.hard_mean is not None:
-        text = f"cheapest for a mean of {formats.plain(slo.hard_mean)}"
+    elif frontier.target is not None and not frontier.is_soft:
+        text = f"cheapest for a mean of {formats.plain(frontier.target)}"
     yield text + ("" if point is frontier.chosen else " (`jellybean plan` finds one that meets all targets)")
 
 

@@ -13,7 +13,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from jellybean.documents import AnyProject, Project, build_forms, build_problem, load_any_project
+from jellybean.documents import (
+    AnyProject,
+    Project,
+    Settings,
+    accuracy_target,
+    budget,
+    build_forms,
+    build_problem,
+    everyone_served,
+    latency_target,
+    objective,
+    scaled_rates,
+    with_settings,
+    workflows_named,
+)
 from jellybean.errors import InputError
 from jellybean.frontier.mixed import TimedSolver
 from jellybean.planning.deadline.after_losses import plans_after_losses
@@ -21,21 +35,21 @@ from jellybean.planning.deadline.predicted_latency import predicted_p99
 from jellybean.planning.deadline.soft_targets import refuse_soft_latency
 from jellybean.planning.planned import Planned
 from jellybean.planning.project_plan import plan_project
-from jellybean.planning.searched_objectives import DIGITS, TINY_S, by_prefix, scaled_rate_options
-from jellybean.quantities import DURATION, RATE, format_quantity, rounded_up
+from jellybean.planning.searched_objectives import PRECISION, TINY_S, Bisection, Outcome
 from jellybean_solver import (
-    DEFAULT_GAP,
+    MovedTargets,
+    Objective,
     OutOfTimeError,
     Plan,
-    SolveOptions,
+    Slo,
     SolverError,
     cost_accuracy,
     cost_mean_accuracy,
     limited,
-    solve_forms,
 )
 
 LIMIT_S = 60.0  # of a curve: as long as people wait for a picture
+LEVELS = 8  # solves for a curve's accuracies, of most projects
 POINTS = 7  # of a curve: with more, each search has less of the time
 UNKNOWN_SHARE = 0.25  # of the cheapest plan's p99: where a curve starts if no least one is known, as with losses
 MEAN_STEP = 1e-4  # percent points: means are multiples of it
@@ -52,9 +66,7 @@ class Figure(StrEnum):
     RATE = "rate"
 
 
-OF_SEVERAL = {Figure.RATE, Figure.COST}  # workflows: their accuracies and latencies are several
 ORDER = (Figure.ACCURACY, Figure.RATE, Figure.LATENCY, Figure.COST)  # of two, the first is fixed along the curve
-TARGETS = {Figure.COST: "slo.budget", Figure.ACCURACY: "slo.accuracy", Figure.LATENCY: "slo.latency_p99"}
 
 Progress = Callable[[float, float, str], None]
 
@@ -63,8 +75,9 @@ Progress = Callable[[float, float, str], None]
 class PairPoint:
     """The plan at one value of the fixed figure, or None with `reasons`. `options`: `--set` options that make it.
 
-    Figures: USD per hour, percent, p99 latency in seconds, requests per second of the first source. `finished`: False
-    if time ended before it was known whether there is a plan.
+    Figures: USD per hour, percent, p99 latency in seconds, requests per second of the first source; of several
+    workflows the lowest accuracy and the largest latency of those that the curve is of. `finished`: False if time ended
+    before it was known whether there is a plan.
     """
 
     fixed: float
@@ -77,13 +90,19 @@ class PairPoint:
 
 @dataclass(frozen=True, slots=True)
 class PairCurve:
-    """`points`: by rising value of `x`; `y` is the best that a plan was found for there."""
+    """`points`: by rising value of `x`; `y` is the best that a plan was found for there.
+
+    `of`: whose figures are fixed, as the end of a label; empty for the only workflow. `notes`: why the curve may end
+    too early, as sentences.
+    """
 
     project: AnyProject
     x: Figure
     y: Figure
     points: tuple[PairPoint, ...]
     elapsed_s: float
+    of: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -105,20 +124,17 @@ def pair_curve(
     *,
     limit_s: float = LIMIT_S,
     points: int = POINTS,
+    workflows: Sequence[str] = (),
     progress: Progress = lambda done, total, label: None,
 ) -> PairCurve:
     """The curve, within about `limit_s` seconds; targets of the two figures are left out, the others hold.
 
-    InputError for figures that are not of several workflows together.
+    `workflows`: those of several along which the curve fixes their accuracy, latency or rate, by default all.
     """
-    if not isinstance(project, Project) and {x, y} != OF_SEVERAL:
-        raise InputError(
-            "of several workflows on one fleet, `jellybean frontier` knows the curve of rate and cost: --of rate,cost; "
-            f"accuracy and latency are of one of them: {project.directory}/workflows/{next(iter(project.workflows))}"
-        )
     refuse_soft_latency(project, "frontier")
+    workflows = workflows_named(project, workflows)
     started, clock = time.perf_counter(), limited(limit_s, time.monotonic)
-    search = _Search(project, x, y)
+    search = _Search(project, x, y, workflows)
     values = list(search.values(points, limit_s / 4.0))
     found = []
     for number, value in enumerate(values):
@@ -127,7 +143,7 @@ def pair_curve(
         found.append(search.point(value, left_s / (len(values) - number)))
     progress(len(values), len(values), "done")
     best = tuple(with_better_plans(found, x, y))
-    return PairCurve(search.project, x, y, best, time.perf_counter() - started)
+    return PairCurve(search.project, x, y, best, time.perf_counter() - started, search.moved.label, tuple(search.notes))
 
 
 def with_better_plans(points: Sequence[PairPoint], x: Figure, y: Figure) -> list[PairPoint]:
@@ -154,56 +170,72 @@ def _is_better(point: PairPoint, best: PairPoint, y: Figure) -> bool:
     return one >= other if y is Figure.RATE else one <= other
 
 
-def _without_targets(project: AnyProject, least: str, *figures: Figure) -> AnyProject:
-    """The project without targets of the figures. `least`: the option of the least accuracy that any request gets."""
-    options = [f"{prefix}objective=cost" for prefix in by_prefix(project)]
-    if isinstance(project, Project):
-        options += [f"{TARGETS[figure]}=null" for figure in figures if figure in TARGETS]
-    elif Figure.COST in figures:
-        options.append("limits.budget=null")
-    options += [least] if least and Figure.ACCURACY in figures else []
-    return _with(project, options)
-
-
-def _with(project: AnyProject, options: Sequence[str]) -> AnyProject:
-    """The project with further `--set` options."""
-    is_stale = any(one.accept_stale for one in by_prefix(project).values())
-    return load_any_project(project.directory, (*project.overrides, *options), accept_stale=is_stale)
-
-
 class _Search:
-    """`project`: without targets of the two figures. `mixes`: the accuracy is the mean of all requests."""
+    """`project`: without targets of the two figures. `mixes`: the accuracy is the mean of all requests.
 
-    def __init__(self, project: AnyProject, x: Figure, y: Figure) -> None:
-        self.x, self.y, stated = x, y, build_problem(project)
-        self.mixes, least = stated.may_mix, stated.slo.accuracy
-        self.least = f", least: {least:.10g}" if self.mixes and least is not None else ""
-        kept = f"slo.accuracy={least:.10g}" if self.least else ""
-        self.project = _without_targets(project, kept, x, y)
+    `names`: workflows of which figures are fixed; none: all. `notes`: what is not known of the curve, as sentences.
+    """
+
+    def __init__(self, project: AnyProject, x: Figure, y: Figure, names: Sequence[str]) -> None:
+        self.x, self.y, self.names = x, y, tuple(names)
+        self.mixes = MovedTargets.of(build_problem(project), names).is_mean
+        self.project = with_settings(project, self._free(project))
         self.problem, self.forms = build_problem(self.project), build_forms(self.project)
-        self.first_per_s = self.problem.sources[0].rate_per_s
+        self.moved, self.notes = MovedTargets.of(self.problem, names), list[str]()
+        own = (source for source in self.problem.sources if self._is_moved(self.problem.workflow_of(source.name)))
+        self.source = next(own)
+
+    def _free(self, project: AnyProject) -> Settings:
+        """Settings without targets of the two figures, and without workflows that may be left out."""
+        free = {
+            Figure.COST: budget(project, None),
+            Figure.ACCURACY: accuracy_target(project, None, self.names, is_mean=self.mixes),
+            Figure.LATENCY: latency_target(project, None, self.names if self.x is Figure.LATENCY else ()),
+            Figure.RATE: (),
+        }
+        return (*objective(project, Objective.COST), *everyone_served(project), *free[self.x], *free[self.y])
+
+    def _is_moved(self, workflow: str) -> bool:
+        return not self.names or workflow in self.names
 
     def values(self, count: int, limit_s: float) -> Iterator[float]:
         """Values of the fixed figure, rising. `limit_s`: of each search for an end of the curve."""
         if self.x is Figure.ACCURACY:
             yield from self._means(count, limit_s) if self.mixes else self._accuracies(count, limit_s)
         elif self.x is Figure.RATE:
-            highest = self._highest_rates(limit_s)
-            top = 2.0 * self.first_per_s if highest is None else highest.sources[0].rate_per_s
+            top = self._highest_factor(limit_s) * self.source.rate_per_s
             yield from (top * (number + 1) / count for number in range(count))
         else:
             yield from self._latencies(count, limit_s)
 
-    def _highest_rates(self, limit_s: float) -> Plan | None:
-        try:
-            return self._planned([f"{prefix}objective=rate" for prefix in by_prefix(self.project)], limit_s).plan
-        except OutOfTimeError:
-            return None
+    def _highest_factor(self, limit_s: float) -> float:
+        """The highest factor on the rates that a plan was found for in time; a note if it may not be the highest."""
+        clock = limited(limit_s, time.monotonic)
+
+        def try_plan(asked: AnyProject) -> Outcome:
+            try:
+                found = plan_project(asked, time_limit_s=clock.left(), compare=False).plan is not None
+            except OutOfTimeError:
+                return Outcome(found=False, is_last=True)
+            return Outcome(found, is_last=clock.left() == 0.0)
+
+        search = Bisection(self.project, try_plan, lambda *_: None, self._scaled, str)
+        is_known = search.run(PRECISION)
+        if search.is_over and not is_known:
+            self.notes.append("time ended before any plan was found: the curve ends at twice the stated one")
+            return 2.0
+        if search.is_over:
+            reached = f"the curve ends at {search.low:.4g} times the stated one"
+            self.notes.append(f"time ended the search for the highest rate: {reached}")
+        return search.low
+
+    def _scaled(self, factor: float) -> Settings:
+        return scaled_rates(self.project, factor, names=self.names)
 
     def _accuracies(self, count: int, limit_s: float) -> Iterator[float]:
         """Accuracies of the cheapest plans without the other targets, evenly many."""
-        options = SolveOptions(DEFAULT_GAP, limit_s, time.monotonic)
-        curve = cost_accuracy(self.problem, solve=lambda asked: solve_forms(asked, self.forms, options))
+        solver = TimedSolver(self.forms, limited(limit_s, time.monotonic), LEVELS)
+        curve = cost_accuracy(self.problem, workflows=self.names, solve=solver)
         levels = [corner.accuracy for corner in curve.corners]
         if not levels:
             raise SolverError("; ".join(curve.ended))
@@ -213,9 +245,9 @@ class _Search:
 
     def _means(self, count: int, limit_s: float) -> Iterator[float]:
         """Mean accuracies from that of the cheapest plan to the highest, in equal steps."""
-        asked = replace(self.problem, slo=replace(self.problem.slo, latency_p99_s=None))
+        asked = self.moved.asked(_at_any_latency, _at_any_latency)
         solver = TimedSolver(self.forms, limited(limit_s, time.monotonic), 2)
-        curve = cost_mean_accuracy(asked, points=2, solve=solver)
+        curve = cost_mean_accuracy(asked, points=2, workflows=self.names, solve=solver)
         if not curve.points:
             raise SolverError("; ".join(curve.ended))
         low, high = (floored(one.accuracy) for one in (curve.points[0], curve.points[-1]))
@@ -227,55 +259,56 @@ class _Search:
         if cheapest is None:
             raise SolverError("no plan was found without a p99 target; `jellybean explain` says why")
         after = (left for _, left in plans_after_losses(self.problem, self.forms, cheapest) if left is not None)
-        slow = max(map(_p99_s, (cheapest, *after)))
-        out_of_reach = f"{TARGETS[Figure.LATENCY]}={format_quantity(DURATION, TINY_S)}"
-        fast = min(slow, self._planned((out_of_reach,), limit_s).nearest_p99_s or UNKNOWN_SHARE * slow)
+        slow = max(map(self._p99_s, (cheapest, *after)))
+        others = () if not self.names else latency_target(self.project, None)  # theirs would be scaled alike
+        out_of_reach = (*others, *latency_target(self.project, TINY_S, self.names))
+        fast = min(slow, self._planned(out_of_reach, limit_s).nearest_p99_s or UNKNOWN_SHARE * slow)
         yield from dict.fromkeys(fast * (slow / fast) ** (number / (count - 1)) for number in range(count))
 
     def text(self, value: float) -> str:
         """A value of the fixed figure as in an option."""
-        if self.x is Figure.ACCURACY:
-            return f"{value:.10g}"
-        if self.x is Figure.LATENCY:
-            return format_quantity(DURATION, rounded_up(DURATION, value))
-        return format_quantity(RATE, value, DIGITS)
+        return str(self._settings(value)[-1]).partition("=")[2]
 
     def point(self, value: float, limit_s: float) -> PairPoint:
         """The best plan at a value."""
-        options = self._options(value)
+        settings = self._settings(value)
+        asked = () if self.y is Figure.COST else objective(self.project, Objective(self.y.value))
         try:
-            planned = self._planned((*options, *self._objective()), limit_s)
+            planned = self._planned((*settings, *asked), limit_s)
         except SolverError as error:
-            return PairPoint(value, None, options, {}, (str(error),), finished=False)
+            return PairPoint(value, None, tuple(map(str, settings)), {}, (str(error),), finished=False)
         plan = planned.plan
         if plan is None:
-            return PairPoint(value, None, options, {}, planned.reasons)
+            return PairPoint(value, None, tuple(map(str, settings)), {}, planned.reasons)
+        p99_s = self._p99_s(plan)
         figures = {
             Figure.COST: plan.cost.total_usd_per_h,
-            Figure.ACCURACY: plan.accuracy,
-            Figure.LATENCY: p99_s if math.isfinite(p99_s := _p99_s(plan)) else None,  # a queue without spare capacity
-            Figure.RATE: plan.sources[0].rate_per_s,
+            Figure.ACCURACY: self.moved.reached(plan),
+            Figure.LATENCY: p99_s if math.isfinite(p99_s) else None,  # a queue without spare capacity
+            Figure.RATE: next(one.rate_per_s for one in plan.sources if one.name == self.source.name),
         }
         return PairPoint(value, plan, plan.overrides, figures)
 
-    def _options(self, value: float) -> tuple[str, ...]:
+    def _settings(self, value: float) -> Settings:
         if self.x is Figure.RATE:
-            return scaled_rate_options(self.project, value / self.first_per_s)
-        if self.x is Figure.ACCURACY and self.mixes:
-            return (f"{TARGETS[self.x]}={{mean: {self.text(value)}{self.least}}}",)
-        return (f"{TARGETS[self.x]}={self.text(value)}",)
+            return self._scaled(value / self.source.rate_per_s)
+        if self.x is Figure.ACCURACY:
+            return accuracy_target(self.project, value, self.names, is_mean=self.mixes)
+        return latency_target(self.project, value, self.names)
 
-    def _objective(self) -> Sequence[str]:
-        return () if self.y is Figure.COST else (f"objective={self.y}",)
+    def _planned(self, settings: Settings, limit_s: float) -> Planned:
+        asked = with_settings(self.project, settings)
+        return plan_project(asked, time_limit_s=max(LEAST_S, limit_s), compare=False)
 
-    def _planned(self, options: Sequence[str], limit_s: float) -> Planned:
-        return plan_project(_with(self.project, options), time_limit_s=max(LEAST_S, limit_s), compare=False)
+    def _p99_s(self, plan: Plan) -> float:
+        """The largest p99 latency of the workflows that the curve is of."""
+        return max(one.p99_s for name, one in predicted_p99(plan).items() if self._is_moved(name))
+
+
+def _at_any_latency(slo: Slo) -> Slo:
+    return replace(slo, latency_p99_s=None)
 
 
 def floored(mean: float) -> float:
     """A mean accuracy in few digits that is reached wherever the given one is."""
     return math.floor(mean / MEAN_STEP + ROUNDING) * MEAN_STEP
-
-
-def _p99_s(plan: Plan) -> float:
-    return max(one.p99_s for one in predicted_p99(plan).values())

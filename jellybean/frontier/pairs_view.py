@@ -15,7 +15,7 @@ from rich.text import Text
 
 from jellybean.display import formats
 from jellybean.display.pictures import INK, SERIES, STYLE, SURFACE, bare, load_matplotlib, require_picture, save_figure
-from jellybean.display.terminal import BAD
+from jellybean.display.terminal import BAD, WARN
 from jellybean.documents import override_options
 from jellybean.errors import JellyBeanError
 from jellybean.folders import shell_text, write_output
@@ -42,7 +42,8 @@ LABELS = {
 def pairs_text(curve: PairCurve) -> RenderableType:
     """A row for each point, with what changes from the one before."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    shown = (curve.x, curve.y, *(one for one in Figure if one not in (curve.x, curve.y)))
+    known = {figure for point in curve.points for figure, value in point.figures.items() if value is not None}
+    shown = (curve.x, curve.y, *(one for one in Figure if one not in (curve.x, curve.y) and one in known))
     for figure in shown:
         table.add_column(HEADINGS[figure], justify="right", no_wrap=True)
     table.add_column("changes", overflow="fold")
@@ -51,7 +52,7 @@ def pairs_text(curve: PairCurve) -> RenderableType:
         if point.plan is None:
             why = "no plan: " if point.finished else "not known: "
             said = textwrap.shorten("; ".join(point.reasons), MOST_SAID, placeholder=" …")
-            table.add_row(figure_text(curve.x, point.fixed), *[""] * 3, Text(why + said, BAD))
+            table.add_row(figure_text(curve.x, point.fixed), *[""] * (len(shown) - 1), Text(why + said, BAD))
             continue
         changed = "\n".join(str(change) for change in changes(before, point.plan) if before is None or change)
         table.add_row(*(figure_text(figure, point.figures[figure]) for figure in shown), changed or "only rates")
@@ -62,6 +63,7 @@ def pairs_text(curve: PairCurve) -> RenderableType:
         command = f"jellybean plan {shell_text(curve.project.directory)}{override_options(last.options)}"
         again = f"the last plan again: {command}"
         parts.append(Padding(Text(again, "dim"), (0, 0, 0, 2), expand=False))
+    parts += (Padding(Text(note, WARN), (0, 0, 0, 2), expand=False) for note in curve.notes)
     return Group(*parts)
 
 
@@ -69,7 +71,8 @@ def _headline(curve: PairCurve) -> Text:
     found = sum(point.plan is not None for point in curve.points)
     return Text.assemble(
         (curve.name, "bold"),
-        f": {BEST[curve.y]} {curve.y} by {curve.x}, {formats.count(found, 'plan')} in {curve.elapsed_s:.0f} s",
+        f": {BEST[curve.y]} {curve.y} by {curve.x}{curve.of}, ",
+        f"{formats.count(found, 'plan')} in {curve.elapsed_s:.0f} s",
     )
 
 
@@ -91,6 +94,8 @@ def pairs_json(curve: PairCurve) -> Mapping[str, Any]:
         "x": curve.x.value,
         "y": curve.y.value,
         "points": [_point_json(point) for point in curve.points],
+        **({"of": curve.of.strip()} if curve.of else {}),
+        **({"notes": list(curve.notes)} if curve.notes else {}),
         "elapsed_s": curve.elapsed_s,
     }
 
@@ -136,7 +141,7 @@ def save_pairs_plot(curve: PairCurve, path: Path) -> None:
         for x, y, point in zip(xs, ys, found, strict=True):
             text = figure_text(curve.y, point.figures[curve.y])
             axes.annotate(text, (x, y), xytext=(6, 6), textcoords="offset points", ha="left", fontsize=8, color=INK)
-        axes.set_xlabel(LABELS[curve.x])
+        axes.set_xlabel(f"{LABELS[curve.x]}{curve.of}")
         axes.set_ylabel(LABELS[curve.y])
         axes.set_ylim(0, 1.18 * max(ys) or 1.0)
         axes.margins(x=0.08)

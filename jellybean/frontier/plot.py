@@ -100,10 +100,10 @@ def _rates(frontier: Frontier) -> list[Mark]:
 
 def _accuracy(frontier: Frontier, marks: Sequence[Mark], axes: Any, key: Key) -> None:
     """Draw the cost-accuracy curve as steps: a point's cost applies from the previous point's accuracy to its own."""
-    curve, current, target = frontier.accuracy, frontier.current, frontier.problem.slo.accuracy
+    curve, current, target = frontier.accuracy, frontier.current, frontier.target
     low, high = limits_of([mark.x for mark in marks], target, current.accuracy if current is not None else None)
     set_axes(axes, frontier, marks, (low, high))
-    axes.set_xlabel("accuracy target (%)")
+    axes.set_xlabel(f"accuracy target{frontier.of} (%)")
     for start, mark in zip([low, *(mark.x for mark in marks)], marks, strict=False):
         axes.hlines(mark.y, start, mark.x, color=CURVE, linewidth=2, zorder=3)
         axes.fill_between([start, mark.x], mark.bound, mark.y, color=CURVE, alpha=0.13, linewidth=0)

@@ -69,6 +69,7 @@ def to_json(frontier: Frontier) -> dict[str, Any]:
         "finished": curve.finished if mixed is None else mixed.finished,
         "step": step if step > ACCURACY_TOLERANCE else None,
         "ended": list(frontier.ended),
+        **({"workflows": list(frontier.moved.workflows)} if frontier.moved.workflows else {}),
         "rates": None if frontier.rates is None else _rates_json(frontier.problem, frontier.rates),
         "current": None if current is None else json_values(current),
         "notes": list(frontier.notes),
@@ -128,7 +129,7 @@ def _answer(frontier: Frontier) -> Text:
         (frontier.problem.name, "bold"),
         f": {len(corners)} {'point' if len(corners) == 1 else 'points'}, from ",
         (f"{formats.usd(first.cost_usd_per_h)} USD/h", "bold"),
-        f" at accuracy {formats.accuracy(first.accuracy)} to ",
+        f" at accuracy{frontier.of} {formats.accuracy(first.accuracy)} to ",
         (f"{formats.usd(last.cost_usd_per_h)} USD/h", "bold"),
         f" at {formats.accuracy(last.accuracy)}; {proof}, in {frontier.elapsed_s:.2f} s",
     )
@@ -145,7 +146,7 @@ def _corners(frontier: Frontier) -> Table:
         changed = changes(before.plan if before is not None else None, corner.plan)
         mark = ""
         if corner is frontier.cheapest:
-            target = frontier.problem.slo.accuracy
+            target = frontier.target
             mark = "cheapest" if target is None else f"cheapest for the SLO of {formats.plain(target)}"
             mark += "" if corner is frontier.chosen else " (`jellybean plan` finds one that meets all targets)"
         table.add_row(*figures, _described(changed, mark, corner.breaches))

@@ -49,10 +49,10 @@ from .replan import ReplanResult as ReplanResult
 from .replan import named_plan as named_plan
 from .replan import replan_project as replan_project
 from .replan import save_change as save_change
-from .searched_objectives import DIGITS as DIGITS
+from .searched_objectives import Bisection as Bisection
+from .searched_objectives import Outcome as Outcome
+from .searched_objectives import PRECISION as PRECISION
 from .searched_objectives import TINY_S as TINY_S
-from .searched_objectives import by_prefix as by_prefix
-from .searched_objectives import scaled_rate_options as scaled_rate_options
 from .simulation import brains as brains
 from .simulation import load_by_link as load_by_link
 from .simulation import slow_latency_s as slow_latency_s

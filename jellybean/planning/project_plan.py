@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from jellybean.documents import AnyProject, Project, build_forms, build_problem
+from jellybean.documents import AnyProject, build_forms, build_problem
 from jellybean.errors import InfeasibleError
 from jellybean.planning.deadline.predicted_latency import (
     judged_latency,
@@ -25,7 +25,7 @@ from jellybean.planning.deadline.simulation_judge import SAME
 from jellybean.planning.deadline.soft_plan import best_with_penalties, planned_anew
 from jellybean.planning.deadline.soft_targets import soft_targets
 from jellybean.planning.planned import Planned
-from jellybean.planning.searched_objectives import Outcome, best_options, stated_objective, with_options
+from jellybean.planning.searched_objectives import Outcome, at_least_cost, best_settings, stated_objective
 from jellybean_solver import (
     DEFAULT_GAP,
     VALUE_TOLERANCE,
@@ -89,8 +89,7 @@ def plan_project(
     """
     report = progress or (lambda done, total, label: None)
     with limited_work(time_limit_s, time.monotonic) as limit:
-        is_latency = isinstance(project, Project) and project.workflow.objective is Objective.LATENCY
-        if is_latency or stated_objective(project) is Objective.RATE:
+        if stated_objective(project) in (Objective.RATE, Objective.LATENCY):
             return _plan_for_objective(project, gap, limit.left(), compare, report)
         return _plan_at_least_cost(project, gap, limit, compare, report)
 
@@ -207,11 +206,10 @@ def _plan_for_objective(
             return Outcome(found=False, is_last=True)
         return Outcome(found.plan is not None, found.nearest_p99_s, is_last=search.left() == 0.0)
 
-    best = best_options(project, try_plan, report)
+    best = best_settings(project, try_plan, report)
     if best is None and ended:
         raise ended[0]
-    options = () if best is None else best.options
-    asked, text = with_options(project, options), "" if best is None else best.text
+    asked, text = at_least_cost(project, () if best is None else best.settings), "" if best is None else best.text
     planned = plan_project(asked, gap=gap, time_limit_s=clock.left(), compare=compare)
     return replace(planned, solve_s=time.perf_counter() - started, best=text, asked=asked)
 

@@ -1,25 +1,34 @@
-"""The highest rates or the least p99 latency that a plan can have, as the options with which `plan` finds that plan.
+"""The highest rates or the least p99 latency that a plan can have, as the settings with which `plan` finds that plan.
 
 Both are found by asking for cheapest plans under ever other targets, so every other command knows the result as an
-ordinary plan with `--set` options. The rates of several workflows are those of all of them together, by one factor.
+ordinary plan with `--set` options. Of several workflows the rates are those of all of them, by one factor, and the
+latency is the largest of all; none is left out, as the others would be faster without it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from jellybean.display import formats
-from jellybean.documents import AnyProject, Project, load_any_project
+from jellybean.documents import (
+    AnyProject,
+    Settings,
+    everyone_served,
+    latency_target,
+    objective,
+    parts_of,
+    scaled_rates,
+    with_settings,
+)
 from jellybean.errors import InputError
-from jellybean.quantities import DURATION, RATE, format_quantity
-from jellybean_solver import WORKFLOW_SEPARATOR, Objective
+from jellybean_solver import Objective
 
-PRECISION = 0.005  # relative width of the range of rates at which the bisection ends
-MOST_FACTOR = 2.0**20  # on the documents' rates, either way
+PRECISION, LATENCY_PRECISION = 0.005, 0.05  # relative width of the range at which the bisection ends
+MOST_FACTOR = 2.0**20  # on the documents' rates, or on a p99 of a second, either way
 TINY_S = 1e-6  # a p99 target that no plan meets
-DIGITS = 4  # of rates in options
+MOST_LISTED = 6  # rates in a sentence
 
 Progress = Callable[[float, float, str], None]
 
@@ -41,104 +50,104 @@ TryPlan = Callable[[AnyProject], Outcome]
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """`options`: `--set` options of the best plan. `text`: what it reaches, and what was refused."""
+    """`settings`: of the best plan. `text`: what it reaches, and what was refused."""
 
-    options: tuple[str, ...]
+    settings: Settings
     text: str
 
 
 def stated_objective(project: AnyProject) -> Objective:
     """The objective of a project. InputError if its workflows have unlike ones: one plan has one."""
-    stated = {prefix: own.workflow.objective for prefix, own in by_prefix(project).items()}
+    stated = {part: own.workflow.objective for part, own in parts_of(project).items()}
     if len(set(stated.values())) > 1:
-        listed = ", ".join(f"{prefix.rstrip('.')} {objective.value}" for prefix, objective in stated.items())
+        listed = ", ".join(f"{part} {asked.value}" for part, asked in stated.items())
         raise InputError(f"workflows that share a fleet have one objective, not several ({listed}): write one into all")
     return next(iter(stated.values()))
 
 
-def by_prefix(project: AnyProject) -> Mapping[str, Project]:
-    """What `--set` paths of a workflow begin with -> the workflow: "" for the only one, else its name and a dot."""
-    if isinstance(project, Project):
-        return {"": project}
-    return {f"{name}.": own for name, own in project.workflows.items()}
-
-
-def best_options(project: AnyProject, try_plan: TryPlan, progress: Progress) -> Best | None:
-    """The options of the best plan for the project's objective; None if no plan is found whatever is asked for."""
+def best_settings(project: AnyProject, try_plan: TryPlan, progress: Progress) -> Best | None:
+    """The settings of the best plan for the project's objective; None if no plan is found whatever is asked for."""
     if stated_objective(project) is Objective.RATE:
         return _highest_rates(project, try_plan, progress)
     return _least_latency(project, try_plan, progress)
 
 
-def with_options(project: AnyProject, options: tuple[str, ...]) -> AnyProject:
-    """The project with further `--set` options, and the cost as objective."""
-    own = by_prefix(project)
-    overrides = (*project.overrides, *(f"{prefix}objective=cost" for prefix in own), *options)
-    return load_any_project(project.directory, overrides, accept_stale=any(one.accept_stale for one in own.values()))
+def at_least_cost(project: AnyProject, settings: Settings) -> AnyProject:
+    """The project with further settings, the cost as objective, and no workflow that may be left out."""
+    return with_settings(project, (*objective(project, Objective.COST), *everyone_served(project), *settings))
 
 
 def _highest_rates(project: AnyProject, try_plan: TryPlan, progress: Progress) -> Best | None:
     """Bisection over a factor on the rates of all sources."""
-    steps, is_over = 0, False
-
-    def is_feasible(factor: float) -> bool:
-        nonlocal steps, is_over
-        if is_over:  # what was found before stands
-            return False
-        steps += 1
-        progress(min(steps, 19), 20, f"trying {_rates_text(project, factor)}")
-        outcome = try_plan(with_options(project, scaled_rate_options(project, factor)))
-        is_over = outcome.is_last
-        return outcome.found
-
-    low, high = (1.0, 2.0) if is_feasible(1.0) else (0.5, 1.0)
-    while low >= 1.0 and high <= MOST_FACTOR and is_feasible(high):
-        low, high = high, 2.0 * high
-    while low < 1.0 and not is_feasible(low):
-        low, high = low / 2.0, low
-        if low < 1.0 / MOST_FACTOR:
-            return None
-    if high > MOST_FACTOR:
-        return Best(
-            scaled_rate_options(project, low), f"no limit on the rates was found up to {_rates_text(project, low)}"
-        )
-    while high > low * (1.0 + PRECISION):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if is_feasible(middle) else (low, middle)
-    text = f"highest rates: {_rates_text(project, low)}; for {_rates_text(project, high)} no plan was found"
-    return Best(scaled_rate_options(project, low), text)
+    search = Bisection(project, try_plan, progress, lambda x: scaled_rates(project, x), lambda x: _rates(project, x))
+    if not search.run(PRECISION):
+        return None
+    settings = scaled_rates(project, search.low)
+    if search.is_over:
+        return Best(settings, f"highest rates found before the time ended: {_rates(project, search.low)}")
+    if search.high > MOST_FACTOR:
+        return Best(settings, f"no limit on the rates was found up to {_rates(project, search.low)}")
+    refused = f"for {_rates(project, search.high)} no plan was found"
+    return Best(settings, f"highest rates: {_rates(project, search.low)}; {refused}")
 
 
-def _scaled(project: AnyProject, factor: float) -> Mapping[tuple[str, str], str]:
-    """What the paths of a workflow begin with, and a source of it -> the source's scaled rate as text."""
-    return {
-        (prefix, name): format_quantity(RATE, factor * source.rate_per_s, DIGITS)
-        for prefix, own in by_prefix(project).items()
-        for name, source in own.workflow.sources.items()
-    }
-
-
-def _rates_text(project: AnyProject, factor: float) -> str:
-    scaled = _scaled(project, factor).items()
-    return ", ".join(f"{prefix.replace('.', WORKFLOW_SEPARATOR)}{name} {rate}" for (prefix, name), rate in scaled)
-
-
-def scaled_rate_options(project: AnyProject, factor: float) -> tuple[str, ...]:
-    """The `--set` options for so many times the rates of all sources, which are made of as many more streams."""
-    options = [f"{prefix}sources.{name}.rate={rate}" for (prefix, name), rate in _scaled(project, factor).items()]
-    for prefix, own in by_prefix(project).items():
-        for name, source in own.workflow.sources.items():
-            if source.streams is not None:  # more streams, rather than faster ones
-                options.append(f"{prefix}sources.{name}.streams={max(1, round(factor * source.streams))}")
-    return tuple(options)
+def _rates(project: AnyProject, factor: float) -> str:
+    settings = [one for one in scaled_rates(project, factor) if one.path[-1] == "rate"]
+    if len(settings) > MOST_LISTED:
+        return f"{factor:.4g} times the stated rates"
+    prefixes = ["".join(f"{name}/" for name in (one.site, one.part) if name) for one in settings]
+    return ", ".join(f"{prefix}{one.path[1]} {one.value}" for prefix, one in zip(prefixes, settings, strict=True))
 
 
 def _least_latency(project: AnyProject, try_plan: TryPlan, progress: Progress) -> Best | None:
-    """The nearest p99 latency to a target that no plan meets."""
+    """The nearest p99 latency to a target that no plan meets; without one, by bisection over its inverse."""
     progress(0, 2, "least p99 latency")
-    asked = with_options(project, (f"slo.latency_p99={format_quantity(DURATION, TINY_S)}",))
-    nearest_s = try_plan(asked).nearest_p99_s
+    nearest_s = try_plan(at_least_cost(project, latency_target(project, TINY_S))).nearest_p99_s
     if nearest_s is None:
-        return None
-    option = f"slo.latency_p99={format_quantity(DURATION, nearest_s)}"
-    return Best((option,), f"least p99 latency that a plan was found for: {formats.duration(nearest_s)}")
+        search = Bisection(
+            project, try_plan, progress, lambda x: latency_target(project, 1.0 / x), lambda x: formats.duration(1.0 / x)
+        )
+        if not search.run(LATENCY_PRECISION):
+            return None
+        nearest_s = 1.0 / search.low
+    text = f"least p99 latency that a plan was found for: {formats.duration(nearest_s)}"
+    return Best(latency_target(project, nearest_s), text)
+
+
+@dataclass
+class Bisection:
+    """The largest factor with a plan: one was found for `low`, and none for `high`. `is_over`: time ended it."""
+
+    project: AnyProject
+    try_plan: TryPlan
+    progress: Progress
+    settings: Callable[[float], Settings]
+    text: Callable[[float], str]
+    low: float = 1.0
+    high: float = 2.0
+    steps: int = 0
+    is_over: bool = False
+
+    def run(self, precision: float) -> bool:
+        """Narrow the range, which begins at 1; False if no plan is found however small the factor is."""
+        if not self._is_feasible(1.0):
+            self.low, self.high = 0.5, 1.0
+        while self.low >= 1.0 and self.high <= MOST_FACTOR and self._is_feasible(self.high):
+            self.low, self.high = self.high, 2.0 * self.high
+        while self.low < 1.0 and not self._is_feasible(self.low):
+            self.low, self.high = self.low / 2.0, self.low
+            if self.low < 1.0 / MOST_FACTOR:
+                return False
+        while self.low * (1.0 + precision) < self.high <= MOST_FACTOR:
+            middle = math.sqrt(self.low * self.high)
+            self.low, self.high = (middle, self.high) if self._is_feasible(middle) else (self.low, middle)
+        return True
+
+    def _is_feasible(self, factor: float) -> bool:
+        if self.is_over:  # what was found before stands
+            return False
+        self.steps += 1
+        self.progress(min(self.steps, 19), 20, f"trying {self.text(factor)}")
+        outcome = self.try_plan(at_least_cost(self.project, self.settings(factor)))
+        self.is_over = outcome.is_last
+        return outcome.found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import shlex
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,8 @@ from jellybean.documents import (
     build_problem,
     load_any_project,
     override_options,
+    rates_of_sources,
+    with_settings,
 )
 from jellybean.documents.rate_trace import RateTraceFile, read_rate_trace
 from jellybean.errors import InfeasibleError, InputError
@@ -26,7 +27,6 @@ from jellybean.planning.deadline.predicted_latency import first_p99_s
 from jellybean.planning.deadline.soft_targets import latency_penalty, soft_targets
 from jellybean.planning.project_plan import plan_project
 from jellybean.whatif.billing import improved, unused_usd
-from jellybean.whatif.rate_options import rate_options
 from jellybean_solver import (
     MigrationPrices,
     Objective,
@@ -51,7 +51,6 @@ PLANS_PART = 0.75  # of the time, for all plans; the rest for what they and the 
 PEAK_PART = 0.4  # of the time, for the plan for the highest rates, without which there is none for all periods
 
 Progress = Callable[[float, float, str], None]
-Load = Callable[[Sequence[str]], AnyProject]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,17 +135,14 @@ def plan_by_time(
     plan of their own get one of the others; that for the highest rates is made first.
     """
 
-    def load(options: Sequence[str]) -> AnyProject:
-        return load_any_project(directory, options, accept_stale=accept_stale)
-
-    project = load(overrides)
+    project = load_any_project(directory, overrides, accept_stale=accept_stale)
     problem = build_problem(project)
     _require_cost(problem)
     if problem.may_leave_out or (isinstance(project, MultiWorkflowProject) and project.written):
         raise InputError("`jellybean calendar` does not know sites that differ, nor workflows that may be left out")
     file = read_rate_trace(path, problem)
     periods = _periods(file, most)
-    found, wanted = _candidates(load, overrides, periods, progress)
+    found, wanted = _candidates(project, periods, progress)
     forms = build_forms(project)
     problems = [problem_as_planned(problem, forms, one.plan) for one in found]
     prices = MigrationPrices(
@@ -280,9 +276,7 @@ def _periods(file: RateTraceFile, most: int) -> tuple[Period, ...]:
     return merged_periods(found, most)
 
 
-def _candidates(
-    load: Load, overrides: Sequence[str], periods: Sequence[Period], progress: Progress
-) -> tuple[list[_Candidate], int]:
+def _candidates(project: AnyProject, periods: Sequence[Period], progress: Progress) -> tuple[list[_Candidate], int]:
     """A plan for each set of rates, at the end the one for the highest rates of all; and how many sets there are.
 
     That one is made first, as it does for all periods. The time left is shared among the sets that are left.
@@ -292,19 +286,15 @@ def _candidates(
     wanted.pop(_key(peaks), None)
     wanted[_key(peaks)] = peaks
     found: list[_Candidate] = []
-    work, load_s = work_limit().share(PLANS_PART), 0.0
+    work = work_limit().share(PLANS_PART)
     for number, rates in enumerate((peaks, *list(wanted.values())[:-1])):
-        left_s = work.left()
-        if found and left_s is not None and left_s <= load_s:
+        if found and work.left() == 0.0:
             break
         progress(number, len(wanted), f"plan {number + 1} of {len(wanted)}")
-        options = (*overrides, *rate_options(rates))
         share = max(1.0 / (len(wanted) - number), 0.0 if found else PEAK_PART)
-        started = time.perf_counter()
-        project = load(options)
-        load_s = time.perf_counter() - started
+        asked = with_settings(project, rates_of_sources(project, rates))
         try:
-            planned = plan_project(project, time_limit_s=work.share(share).left(), compare=False)
+            planned = plan_project(asked, time_limit_s=work.share(share).left(), compare=False)
         except OutOfTimeError:
             if not found:
                 raise
@@ -312,7 +302,7 @@ def _candidates(
         if planned.plan is None:
             shown = ", ".join(f"{name} {rate_text(rate)}" for name, rate in rates.items())
             raise InfeasibleError((f"no plan meets the targets at {shown}", *planned.reasons))
-        found.append(_Candidate(rates, options, planned.plan))
+        found.append(_Candidate(rates, planned.plan.overrides, planned.plan))
     progress(len(wanted), len(wanted), "done")
     return [*found[1:], found[0]], len(wanted)
 

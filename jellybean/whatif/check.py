@@ -5,17 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from jellybean.display import formats
-from jellybean.documents import AnyProject, build_problem, load_any_project
+from jellybean.documents import AnyProject, build_problem, load_any_project, rates_of_sources, with_settings
 from jellybean.documents.rate_trace import RateTraceFile, read_rate_trace
 from jellybean.errors import DocumentError, SolverError
 from jellybean.planning.plan_file import current_plan, plan_options
 from jellybean.planning.project_plan import plan_project
 from jellybean.planning.simulation import brains, slow_latency_s
-from jellybean.whatif.rate_options import rate_options
 from jellybean_solver import OutOfTimeError, Plan, Replay, rate_text, replay, work_limit
 
 HEADROOM = (1.0, 1.1, 1.25, 1.5)  # factors on the peak rates, tried in this order
@@ -62,13 +60,12 @@ def check_trace(
     DocumentError for an invalid trace, InfeasibleError if there is no plan. `accept_stale`: as in `load_project`;
     `writes`: as in `current_plan`.
     """
-    load = partial(load_any_project, directory, accept_stale=accept_stale)
-    project = load(overrides)
+    project = load_any_project(directory, overrides, accept_stale=accept_stale)
     file = read_rate_trace(path, build_problem(project))
     progress(0, 1, "plan")
     plan, renewed = current_plan(project, writes=writes)
     replayed = _replay(plan, file, seed, path.name, progress)
-    hint = _hint(load, overrides, plan, file, seed, progress) if replayed.breaks else None
+    hint = _hint(project, plan, file, seed, progress) if replayed.breaks else None
     return TraceCheck(project, plan, renewed, file, replayed, hint)
 
 
@@ -79,18 +76,8 @@ def _replay(plan: Plan, file: RateTraceFile, seed: int, label: str, progress: Pr
     return replay(plan, brains, file.trace, slow_latency_s=slow_latency_s(plan), seed=seed, progress=advance)
 
 
-def _hint(
-    load: Callable[[Sequence[str]], AnyProject],
-    overrides: Sequence[str],
-    plan: Plan,
-    file: RateTraceFile,
-    seed: int,
-    progress: Progress,
-) -> Hint:
-    """Find the smallest headroom over the peak rates whose plan meets all targets throughout the trace.
-
-    `load` loads the project with the given overrides.
-    """
+def _hint(project: AnyProject, plan: Plan, file: RateTraceFile, seed: int, progress: Progress) -> Hint:
+    """Find the smallest headroom over the peak rates whose plan meets all targets throughout the trace."""
     declared = {source.name: source.rate_per_s for source in plan.sources}
     peaks = {name: peak for name, peak in file.trace.peaks_per_s.items() if name in declared}
     reasons: tuple[str, ...] = ("the current plan was made for higher rates than those in the trace",)
@@ -98,14 +85,11 @@ def _hint(
         rates = {name: float(f"{peak * factor:.6g}") for name, peak in peaks.items() if peak > 0}
         if all(rate <= declared[name] for name, rate in rates.items()):
             continue
-        options = [*overrides, *rate_options(rates)]
         shown = " and ".join(f"{name} {rate_text(rate)}" for name, rate in rates.items())
         late = f"time ended before a plan for {shown} was found; allow more time"
         try:
             _require_time(late)
-            project = load(options)
-            _require_time(late)
-            planned = plan_project(project, compare=False)
+            planned = plan_project(with_settings(project, rates_of_sources(project, rates)), compare=False)
             if planned.plan is None:
                 return Hint(None, None, (f"no plan meets the targets at {shown}", *planned.reasons))
             cost = formats.usd(planned.plan.cost.total_usd_per_h)

@@ -49,13 +49,14 @@ from .fleet.dispatch import DEFAULT_GAP as DEFAULT_GAP
 from .fleet.dispatch import is_large as is_large
 from .frontier.curves import Corner as Corner
 from .frontier.curves import CostAccuracy as CostAccuracy
-from .frontier.curves import CostRate as CostRate
 from .frontier.curves import Progress as Progress
 from .frontier.curves import cost_accuracy as cost_accuracy
-from .frontier.curves import cost_rate as cost_rate
 from .frontier.mixed_curve import MixedCurve as MixedCurve
 from .frontier.mixed_curve import MixedPoint as MixedPoint
 from .frontier.mixed_curve import cost_mean_accuracy as cost_mean_accuracy
+from .frontier.moved_targets import MovedTargets as MovedTargets
+from .frontier.rate_curve import CostRate as CostRate
+from .frontier.rate_curve import cost_rate as cost_rate
 from .latency.estimate import CLOSED_FORM_RATIO as CLOSED_FORM_RATIO
 from .latency.estimate import mean_waits_s as mean_waits_s
 from .latency.estimate import p99_by_workflow as p99_by_workflow

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -137,21 +137,31 @@ def best_of_several(together: Problem, parts: dict[str, Problem]) -> float | Non
     A workflow with a mean accuracy mixes selections, another one does not. What is left out counts its worth; a plan
     serves some workflow. After a loss a workflow that does not survive it is served as far as the others leave workers.
     """
+    mixes = [name for name, part in parts.items() if part.slo.mean_accuracy is not None]
+    programs = (one for case in cases(together) for one in programs_of_several(case, parts, mixes))
+    costs = [(program.best(most_accurate=False), program.forgone) for program in programs]
+    return min((cost + forgone for cost, forgone in costs if cost is not None), default=None)
+
+
+def most_accurate_of_several(together: Problem, parts: dict[str, Problem]) -> float | None:
+    """The highest mean, in percent, over workflows of their mean accuracies; one that is left out counts as 0."""
+    found = [program.best(most_accurate=True) for program in programs_of_several(together, parts, [*parts])]
+    return max((total / len(parts) for total in found if total is not None), default=None)
+
+
+def programs_of_several(together: Problem, parts: dict[str, Problem], mixes: Collection[str]) -> Iterator[Program]:
+    """A program for each choice of who is left out, and of the selection of those not in `mixes`."""
     worths = {one.name: one.worth_usd_per_h for one in together.workflows}
     by_workflow = [
         [
-            *([way.of(name) for way in group] for group in groups(part, mixes=part.slo.mean_accuracy is not None)),
+            *([way.of(name) for way in group] for group in groups(part, mixes=name in mixes)),
             *([[]] if worths[name] is not None else []),
         ]
         for name, part in parts.items()
     ]
-    found: list[float] = []
-    for case, chosen in itertools.product(cases(together), itertools.product(*by_workflow)):
+    for chosen in itertools.product(*by_workflow):
         if any(chosen):
-            program = Program(case, [way for group in chosen for way in group])
-            value = program.best(most_accurate=False)
-            found += [] if value is None else [value + program.forgone]
-    return min(found, default=None)
+            yield Program(together, [way for group in chosen for way in group])
 
 
 def cases(problem: Problem) -> list[Problem]:

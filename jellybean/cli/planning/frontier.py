@@ -13,7 +13,7 @@ from jellybean.cli.app import Directory, Json, Overrides, Stale, app, checked_fo
 from jellybean.cli.console import errors, out, print_json, progress, say
 from jellybean.cli.exit_status import EXIT_INFEASIBLE
 from jellybean.cli.failures import failure
-from jellybean.cli.projects import open_any_project, open_project
+from jellybean.cli.projects import open_any_project
 from jellybean.cli.times import command_limit, seconds_within
 from jellybean.display.terminal import BAD
 from jellybean.errors import InfeasibleError
@@ -38,6 +38,14 @@ Pair = Annotated[
         metavar="TWO",
         help="A curve of any two of cost, accuracy, latency (p99) and rate: latency,cost. Within --time-limit "
         "(1min); the other targets hold.",
+    ),
+]
+WorkflowName = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Move the accuracy, latency or rate of this workflow or site alone along the curve; by default of all, "
+        "by one target or one factor. May be repeated.",
     ),
 ]
 Points = Annotated[
@@ -93,6 +101,7 @@ def frontier(
     json: Json = False,
     stale: Stale = False,
     of: Pair = None,
+    workflow: WorkflowName = None,
     points: Points = None,
     rates: Rates = None,
     plot: Plot = None,
@@ -116,15 +125,16 @@ def frontier(
     pair = None if of is None else parse_pair(of)
     if pair is not None and (rates is not None or step or narrow):
         raise typer.BadParameter("--of is a curve of its own: without --rates, --step and --narrow")
+    project = open_any_project(directory, overrides, stale=stale, shows_times=True)
     if pair is not None:
-        anything = open_any_project(directory, overrides, stale=stale, shows_times=True)
-        _pair(anything, pair, points, time_limit, json=json, plans=plans, path=path)
+        _pair(project, pair, workflow or (), points, time_limit, json=json, plans=plans, path=path)
         return
     from jellybean.frontier import find_frontier
 
-    project = open_project(directory, overrides, stale=stale, shows_times=True)
     with progress("frontier") as advance, command_limit(time_limit, most_finish_s=PICTURE_S):
-        result = find_frontier(project, rates=scales, step=step, points=points, progress=advance)
+        result = find_frontier(
+            project, rates=scales, step=step, points=points, workflows=workflow or (), progress=advance
+        )
     _write(result, json=json, plans=plans, path=path, narrow=narrow)
 
 
@@ -151,6 +161,7 @@ def _write(result: Frontier, *, json: bool, plans: Path | None, path: Path | Non
 def _pair(
     project: AnyProject,
     pair: tuple[Figure, Figure],
+    workflows: Sequence[str],
     points: int | None,
     time_limit: float | None,
     *,
@@ -164,7 +175,9 @@ def _pair(
 
     limit_s = LIMIT_S if time_limit is None else time_limit
     with progress("frontier") as advance, command_limit(limit_s, most_finish_s=PICTURE_S):
-        curve = pair_curve(project, *pair, limit_s=limit_s, points=points or POINTS, progress=advance)
+        curve = pair_curve(
+            project, *pair, limit_s=limit_s, points=points or POINTS, workflows=workflows, progress=advance
+        )
     if json:
         print_json(pairs_json(curve))
     else:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from jellybean.documents.checks.checked import CheckedInfrastructure, CheckedProfiles, CheckedWorkflow
 from jellybean.documents.checks.files import inside
 from jellybean.documents.checks.workflow_checks import connected_sources
+from jellybean.documents.overrides import NULL_TEXTS, apply_overrides, option_text
 from jellybean.documents.schema.infrastructure import SITE_FILE_SUFFIX, InfrastructureDocument, WorkerPoolSpec
 from jellybean.documents.schema.reader import DocPath
 from jellybean.documents.schema.workflow import WorkflowDocument
@@ -16,7 +18,7 @@ from jellybean.documents.site_columns import SiteColumns, site_columns
 from jellybean.documents.site_table import Site, SiteTable, read_site_table
 from jellybean.errors import DocumentProblem
 from jellybean.quantities import InvalidValueError, did_you_mean
-from jellybean_solver import Objective, rate_text
+from jellybean_solver import rate_text
 
 _RATE_TOLERANCE = 1e-9  # relative difference of rates that are equal
 _NOT_YET = "sites that differ cannot have yet: each is planned as a workflow of its own"
@@ -28,10 +30,12 @@ def check_sites_that_differ(
     profiles: Mapping[str, CheckedProfiles],
     *,
     others: Collection[str] = (),
+    overrides: Sequence[str] = (),
 ) -> SiteTable | None:
     """Read and check the file of sites; None if no tier has one. Problems are added to the documents' trees.
 
     The only workflow has the name "". `others`: workflows on the same fleet, whose columns are not looked at.
+    `overrides`: `--set` options that change values of sites.
     """
     fleet = infrastructure.document
     if fleet is None or not fleet.site_files or infrastructure.is_broken("sites"):
@@ -53,12 +57,33 @@ def check_sites_that_differ(
         infrastructure.tree.add(("sites", tier), error.message, error.hint)
         return None
     table, problems = read_site_table(file, _columns(workflows, infrastructure, tier, others))
+    table, wrong = _with_overrides(table, overrides)
+    problems += wrong
     for of, workflow in workflows.items():
         if workflow.document is not None:
             own = table.of_workflow(of)
             problems += [*_unequal_rates(own, of, workflow.document), *_unknown_accuracies(own, profiles.get(of))]
     infrastructure.tree.problems += problems
     return table
+
+
+def _with_overrides(table: SiteTable, overrides: Sequence[str]) -> tuple[SiteTable, list[DocumentProblem]]:
+    """The table with the overrides SITE.column=value, and the problems with others."""
+    changes: dict[str, dict[str, Any]] = {}
+    problems: list[DocumentProblem] = []
+    for text in overrides:
+        path, equals, value = (part.strip() for part in text.partition("="))
+        names = (site.name for site in table.sites if path.startswith(f"{site.name}."))
+        name = max(names, key=len, default=None)
+        if name is None or not equals:
+            problems += apply_overrides({}, [text])
+            continue
+        column = path.removeprefix(f"{name}.")
+        try:
+            changes.setdefault(name, {})[column] = None if value in NULL_TEXTS else table.read(column, value)
+        except InvalidValueError as error:
+            problems.append(DocumentProblem(option_text(text), None, None, path, error.message, error.hint))
+    return table.with_values(changes), problems
 
 
 def _missing_hint(file: Path) -> str:
@@ -91,8 +116,6 @@ def _check_sources(
 
 def _unsupported(document: WorkflowDocument) -> Iterator[tuple[DocPath, str, str]]:
     """Path, what it says and a hint for each target of a workflow that several workflows on one fleet cannot have."""
-    if document.objective is not Objective.COST:
-        yield ("objective",), f"the objective is {document.objective.value}", "remove it: plans are of the lowest cost"
     for name, operator in document.operators.items():
         if operator.state is not None:
             yield ("operators", name, "state"), "its models keep a state", "write a number of identical sites"

@@ -139,7 +139,7 @@ def _in_time(
         return InTime(meeting, judged=judged_latency(found.plan), cheapest=(solution.plan, late))
     late = judged_so_far(stressed(solution.plan)) or quick
     refusals = (_lateness(late), *reasons, _named(problem, forms, judge, found))
-    return InTime(solution, refusals, latency_targets(found.plan).get(""), found.plan, quick)
+    return InTime(solution, refusals, max(latency_targets(found.plan).values(), default=None), found.plan, quick)
 
 
 def _certified(problem: Problem, cheapest: Solution, nearest: Nearest) -> Solution:
@@ -147,7 +147,7 @@ def _certified(problem: Problem, cheapest: Solution, nearest: Nearest) -> Soluti
     plan, proof = nearest.plan, cheapest.certificate
     ended = Termination.TIME_LIMIT if nearest.ended_by else Termination.GAP
     if problem.objective is Objective.MEAN_ACCURACY:
-        reached = plan.accuracy or 0.0
+        reached = plan.mean_accuracy or 0.0
         certificate = Certificate.of_accuracy(reached, 100.0 if proof is None else max(reached, proof.bound), ended)
     else:
         penalty = plan.accuracy_penalty_usd_per_h

@@ -237,6 +237,8 @@ def plan_line(plan: Plan, solve_s: float | None = None) -> Text:
     if plan.accuracy is not None:
         text.append(f", {'mean ' if plan.mixes else ''}accuracy {formats.accuracy(plan.accuracy)}")
         text.append(_beside_target(plan.slo, plan.accuracy))
+    elif plan.certificate.objective_of is Objective.MEAN_ACCURACY:
+        text.append(f", {formats.accuracy(plan.mean_accuracy)} in the mean of the workflows")
     if (p99_s := planned_late_p99_s(plan)) is not None:
         counts = formats.usd(planned_latency_penalty(plan))
         target = formats.duration(plan.slo.soft_latency_p99_s)

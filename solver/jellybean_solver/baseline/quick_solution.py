@@ -49,7 +49,7 @@ def quick_solution(
 def _proof(problem: Problem, plan: Plan, bound: float, forms: Forms, ended: Termination) -> Certificate:
     """The certificate of a rule's plan. `bound`: on the objective, known from the search that found none."""
     if problem.objective is Objective.MEAN_ACCURACY:
-        reached = plan.accuracy or 0.0
+        reached = plan.mean_accuracy or 0.0
         return Certificate.of_accuracy(reached, max(reached, 100.0 - bound + TIE), ended)
     penalty = plan.accuracy_penalty_usd_per_h
     value = plan.cost.total_usd_per_h + penalty

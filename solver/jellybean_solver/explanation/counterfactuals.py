@@ -151,7 +151,7 @@ def is_better(plan: Plan, other: Plan) -> bool:
 def _worse_by(plan: Plan, proof: Certificate) -> float:
     """How much worse a plan is than one with a certificate, in what that was optimised for."""
     if proof.objective_of is Objective.MEAN_ACCURACY:
-        return proof.objective - (plan.accuracy or 0.0)
+        return proof.objective - (plan.mean_accuracy or 0.0)
     return plan.cost.total_usd_per_h + plan.certificate.penalty_usd_per_h - proof.objective
 
 

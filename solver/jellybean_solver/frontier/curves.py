@@ -1,6 +1,6 @@
-"""Exact curves of cost over accuracy, and of cost over rate; each point is a plan with its own certificate.
+"""The exact curve of cost over accuracy; each point is a plan with its own certificate.
 
-Cost over accuracy is an epsilon-constraint sweep: the cheapest plan, then the cheapest plan more accurate than the
+It is an epsilon-constraint sweep: the cheapest plan, then the cheapest plan more accurate than the
 last, until there is none. Every corner of the Pareto frontier is found, because each solve minimises cost over all
 remaining plans. Budget and p99 latency are not constraints of the sweep: they are checked afterwards, so that a point
 that breaks them is marked instead of missing. Losses are constraints of every solve.
@@ -9,22 +9,21 @@ that breaks them is marked instead of missing. Losses are constraints of every s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from jellybean_solver.errors import SolverError
+from jellybean_solver.frontier.moved_targets import MovedTargets
 from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Objective, Problem
+from jellybean_solver.model.problem import Problem
 from jellybean_solver.model.targets import Slo
 from jellybean_solver.outcome import ACCURACY_TOLERANCE, COST_TOLERANCE, relative_gap
-from jellybean_solver.planning.infeasibility import scaled
 from jellybean_solver.planning.solve import solve
 from jellybean_solver.planning.solver import Solution
 
 LOWEST = -1e9  # percent: an accuracy target that every plan of known accuracy reaches
-HIGHEST_PRECISION = 0.002  # relative: of the highest rate of plans that mix variants, whose programs know no factor
-GROWTH, PROBES = 4.0, 6  # search for the highest feasible rate: growth factor per step, maximum number of steps
 
 Solve = Callable[[Problem], Solution]
 Check = Callable[[Plan], str | None]
@@ -83,53 +82,12 @@ class CostAccuracy:
         return next((corner for corner in self.corners if corner.accuracy >= accuracy - ACCURACY_TOLERANCE), None)
 
 
-@dataclass(frozen=True, slots=True)
-class RatePoint:
-    """The cheapest plan at `scale` times the problem's rates; None with `reasons` if there is none.
-
-    `breaches`: limits that the plan breaks, as sentences. `finished`: False if time ended before feasibility was known.
-    """
-
-    scale: float
-    plan: Plan | None
-    bound_usd_per_h: float
-    breaches: tuple[str, ...] = ()
-    reasons: tuple[str, ...] = ()
-    finished: bool = True
-
-    @property
-    def cost_usd_per_h(self) -> float | None:
-        return None if self.plan is None else self.plan.cost.total_usd_per_h
-
-    @property
-    def gap(self) -> float | None:
-        """Relative gap between cost and lower bound; 0 if proven optimal, None without a plan."""
-        cost = self.cost_usd_per_h
-        return None if cost is None else relative_gap(cost, self.bound_usd_per_h, COST_TOLERANCE)
-
-
-@dataclass(frozen=True, slots=True)
-class CostRate:
-    """Points by ascending rate. `highest_scale`: the largest feasible scale, which is one of them; None if unknown.
-
-    `ended`: why no higher scale is feasible, or why the highest is unknown, as sentences.
-    """
-
-    points: tuple[RatePoint, ...]
-    highest_scale: float | None
-    ended: tuple[str, ...]
-
-    @property
-    def exact(self) -> bool:
-        """True if every point is proven and the highest scale is known."""
-        return self.highest_scale is not None and all(point.finished and not point.gap for point in self.points)
-
-
 def cost_accuracy(
     problem: Problem,
     *,
     step: float = ACCURACY_TOLERANCE,
     least: float | None = None,
+    workflows: Sequence[str] = (),
     solve: Solve = solve,
     check: Check = lambda plan: None,
     progress: Progress = lambda done, total, label: None,
@@ -138,26 +96,35 @@ def cost_accuracy(
 
     `step` (percent points) is the least increase of the accuracy target from one solve to the next; a larger one gives
     fewer corners. The last corner is always found, by bisecting the last step. `least`: lowest accuracy of a corner, in
-    percent.
+    percent. `workflows`: those of several that get the target, by default all; the others keep theirs.
 
     `solve` may have a time limit; gaps then say how far each corner may be from the optimum. `check` returns the reason
     why a plan breaks a limit that the solver does not model (a simulated p99), or None. SolverError if time ends before
     the first plan is found.
     """
-    top = problem.accuracy.upper_bound({})
+    targets = MovedTargets.of(problem, workflows)
+    top = targets.top
     if top is None:
         return CostAccuracy((), True, ("the profile knows the accuracy of no selection of variants",))
     tell = _Progress(progress, top)
-    sweep = _CornerSweep(problem, solve, step, top, tell, least)
+    sweep = _CornerSweep(targets, solve, step, top, tell, least)
     sweep.run()
     checked: list[Corner] = []
     for corner in sweep.corners:
         tell.checking(len(checked), len(sweep.corners), corner)
-        slo = replace(problem.slo, accuracy=corner.accuracy, mean_accuracy=None, penalty_usd_per_h=None)
-        plan = replace(corner.plan, slo=slo)
+        plan = targets.stated(corner.plan, partial(_with_accuracy, corner.accuracy))
         checked.append(replace(corner, plan=plan, breaches=breaches_of(problem, plan, check)))
     tell.done()
     return CostAccuracy(tuple(checked), sweep.finished, sweep.ended, max(step, ACCURACY_TOLERANCE))
+
+
+def _with_accuracy(accuracy: float | None, slo: Slo) -> Slo:
+    """The targets with a least accuracy of any request in place of theirs."""
+    return replace(slo, accuracy=accuracy, mean_accuracy=None, penalty_usd_per_h=None)
+
+
+def _at_any_latency(slo: Slo) -> Slo:
+    return replace(slo, latency_p99_s=None, soft_latency_p99_s=None, latency_penalty_usd_per_h_per_s=None)
 
 
 @dataclass
@@ -168,7 +135,7 @@ class _CornerSweep:
     corners when that became known, after which the last step is bisected. `finished`, `ended`: as of the curve.
     """
 
-    problem: Problem
+    targets: MovedTargets
     solve: Solve
     step: float
     top: float
@@ -188,19 +155,22 @@ class _CornerSweep:
         """Solve for higher and higher targets until there is no plan, or time ends."""
         is_over = False
         while not is_over:
-            slo = Slo(accuracy=self.target, survives=self.problem.slo.survives)
-            asked = replace(self.problem, slo=slo, objective=Objective.COST)
-            solution, failed = _asked(asked, self.solve, self.last)
+            solution, failed = _asked(self._problem(), self.solve, self.last)
             if solution is None:
                 self.finished, self.ended = False, (failed,)
                 return
-            plan = _plan(solution)
+            plan = plan_of(solution)
             if plan is None:
                 is_over = not self._bisect(solution)
-            elif plan.accuracy is None:
+            elif (accuracy := self.targets.reached(plan)) is None:
                 self.target = LOWEST
             else:
-                self._keep(plan, plan.accuracy)
+                self._keep(plan, accuracy)
+
+    def _problem(self) -> Problem:
+        """The problem of the next plan, whose p99 latency is judged afterwards."""
+        target = self.target
+        return self.targets.asked(lambda slo: _at_any_latency(_with_accuracy(target, slo)), _at_any_latency)
 
     def _bisect(self, solution: Solution) -> bool:
         """Lower the target, which has no plan, to one above the last corner; False if no plan can lie between."""
@@ -208,7 +178,7 @@ class _CornerSweep:
         if last is not None and asked is not None:
             self.kept = len(self.corners) if math.isinf(self.above) else self.kept
             self.above = asked
-            between = _skipped(solution, last, asked)
+            between = _skipped(solution, last, asked, of_several=bool(self.targets.workflows))
             if between is not None:
                 self.target = between
                 return True
@@ -223,58 +193,6 @@ class _CornerSweep:
         _add(self.corners, found)
         self.target = accuracy + max(ACCURACY_TOLERANCE, min(self.step, (self.above - accuracy) / 2.0))
         self.tell.reached(found)
-
-
-def cost_rate(
-    problem: Problem,
-    scales: Iterable[float],
-    *,
-    solve: Solve = solve,
-    check: Check = lambda plan: None,
-    progress: Progress = lambda done, total, label: None,
-) -> CostRate:
-    """The cheapest plan with all rates multiplied by each of `scales`, and by the highest feasible factor.
-
-    The accuracy targets are the problem's. `solve` and `check`: as for `cost_accuracy`; if plans may mix variants,
-    `solve` is also told the p99 target. If time ends before a plan is found at a factor, its point is not `finished`.
-    The highest factor of plans that mix variants or bear losses is found by bisection, to `HIGHEST_PRECISION`.
-    """
-    wanted = sorted(set(scales))
-    if not wanted or wanted[0] <= 0:
-        raise SolverError(f"rates are multiplied by factors above 0, not by {wanted[0] if wanted else 'none'}")
-    asked = replace(problem, slo=_targets_by_rate(problem), objective=Objective.COST)
-    points: list[RatePoint] = []
-    infeasible: RatePoint | None = None
-    highest: float | None = None
-    for number, scale in enumerate(wanted):
-        progress(number, len(wanted) + 1, f"{scale:.4g} x the rates")
-        if infeasible is not None:
-            points.append(replace(infeasible, scale=scale, reasons=(f"{infeasible.scale:.4g} x is too much already",)))
-            continue
-        point, highest = _rate_point(asked, scale, solve)
-        points.append(_checked_point(problem, point, check))
-        infeasible = point if point.plan is None and point.finished else None
-    progress(len(wanted), len(wanted) + 1, "the highest rate")
-    if infeasible is None and points[-1].plan is not None:
-        infeasible, highest = _beyond(asked, wanted[-1], solve)
-    reached = max((point.scale for point in points if point.plan is not None), default=0.0)
-    if asked.is_for_ways:  # what such a solution states of rates is of other plans
-        infeasible, highest = _bisected(asked, reached, infeasible, solve) if reached else (infeasible, None)
-    if highest is not None and reached >= highest * (1 - 2 * COST_TOLERANCE):
-        highest = reached
-    elif highest is not None:
-        point, _ = _rate_point(asked, highest, solve)
-        highest = highest if point.plan is not None else None
-        points = sorted([*points, _checked_point(problem, point, check)], key=lambda p: p.scale)
-    progress(len(wanted) + 1, len(wanted) + 1, "done")
-    ended = infeasible.reasons if infeasible is not None else ("time ended before the highest rate was found",)
-    return CostRate(tuple(points), highest, ended)
-
-
-def _targets_by_rate(problem: Problem) -> Slo:
-    """The targets of plans by rate: budget and p99 are checked afterwards; of plans that mix variants, the budget."""
-    slo = replace(problem.slo, budget_usd_per_h=None)
-    return slo if problem.slo.mean_accuracy is not None else Slo(accuracy=slo.accuracy, survives=slo.survives)
 
 
 class _Progress:
@@ -314,18 +232,20 @@ def _asked(problem: Problem, solve: Solve, last: Corner | None) -> tuple[Solutio
         return None, f"nothing is known above {last.accuracy:.10g}: {error}"
 
 
-def _plan(solution: Solution) -> Plan | None:
+def plan_of(solution: Solution) -> Plan | None:
     """The solution's plan, or the plan refused for a limit that the search does not model (the curve marks it)."""
     refused = solution.infeasibility.refused if solution.infeasibility is not None else None
     return solution.plan if solution.plan is not None else refused
 
 
-def _skipped(solution: Solution, last: Corner, asked: float) -> float | None:
+def _skipped(solution: Solution, last: Corner, asked: float, *, of_several: bool) -> float | None:
     """The next accuracy target if there is no plan at target `asked`, so that no feasible accuracy is skipped.
 
-    The nearest feasible accuracy if known, else the smallest step above `last`; None if no plan can lie between.
+    The nearest feasible accuracy if known, else the smallest step above `last`; None if no plan can lie between. What
+    is nearest of several workflows is a margin above their targets.
     """
-    nearest = solution.infeasibility.nearest_accuracy if solution.infeasibility is not None else None
+    known = None if of_several else solution.infeasibility
+    nearest = None if known is None else known.nearest_accuracy
     least = last.accuracy + ACCURACY_TOLERANCE
     if nearest is not None and nearest < asked:
         return nearest if nearest > least else None
@@ -345,13 +265,6 @@ def bound_usd_per_h(plan: Plan) -> float:
     return plan.cost.total_usd_per_h if certificate.is_optimal else certificate.bound - certificate.penalty_usd_per_h
 
 
-def _checked_point(problem: Problem, point: RatePoint, check: Check) -> RatePoint:
-    if point.plan is None:
-        return point
-    plan = replace(point.plan, slo=problem.slo)
-    return replace(point, plan=plan, breaches=breaches_of(scaled(problem, point.scale), plan, check))
-
-
 def breaches_of(problem: Problem, plan: Plan, check: Check) -> tuple[str, ...]:
     """The budget if the plan breaks it, and what `check` says, as sentences."""
     unseen = check(plan)
@@ -365,42 +278,3 @@ def _why_it_ends(solution: Solution, last: Corner | None, target: float | None, 
     if last is not None:
         return (f"no plan is more accurate than {last.accuracy:.10g}", *reasons)
     return reasons if target is None else ("no selection whose accuracy the profile knows fits at these rates",)
-
-
-def _rate_point(problem: Problem, scale: float, solve: Solve) -> tuple[RatePoint, float | None]:
-    """The point at `scale`, and the highest feasible scale if the solver stated it, else None."""
-    try:
-        solution = solve(scaled(problem, scale))
-    except SolverError as error:
-        return RatePoint(scale, None, 0.0, reasons=(str(error),), finished=False), None
-    plan = _plan(solution)
-    if plan is not None:
-        return RatePoint(scale, plan, bound_usd_per_h(plan)), None
-    why = solution.infeasibility
-    nearest = why.nearest_rate_scale if why is not None else None
-    point = RatePoint(scale, None, float("inf"), reasons=why.reasons if why is not None else ())
-    return point, None if nearest is None else scale * nearest
-
-
-def _beyond(problem: Problem, scale: float, solve: Solve) -> tuple[RatePoint, float | None]:
-    """An infeasible point above a feasible `scale`, and the highest feasible scale; None if it is unknown."""
-    for _ in range(PROBES):
-        scale *= GROWTH
-        point, highest = _rate_point(problem, scale, solve)
-        if point.plan is None:
-            return point, highest
-    return RatePoint(scale, None, 0.0, reasons=(f"even {scale:.4g} x the rates is feasible",), finished=False), None
-
-
-def _bisected(
-    problem: Problem, low: float, beyond: RatePoint | None, solve: Solve
-) -> tuple[RatePoint | None, float | None]:
-    """The lowest infeasible point known and the highest feasible scale, from a feasible one `low`; None if unknown."""
-    if beyond is None or not beyond.finished:
-        return beyond, None
-    while beyond.scale > low * (1.0 + HIGHEST_PRECISION):
-        point, _ = _rate_point(problem, math.sqrt(low * beyond.scale), solve)
-        if not point.finished:
-            return point, None
-        low, beyond = (low, point) if point.plan is None else (point.scale, beyond)
-    return replace(beyond, reasons=(f"{beyond.scale:.4g} x the rates has no plan", *beyond.reasons)), low

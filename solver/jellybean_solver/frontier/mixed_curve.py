@@ -14,11 +14,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.frontier.curves import Check, Progress, Solve, bound_usd_per_h, breaches_of
+from jellybean_solver.frontier.moved_targets import MovedTargets
+from jellybean_solver.model.deadline_shares import deadline_s
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Objective, Problem
+from jellybean_solver.model.targets import Slo
 from jellybean_solver.outcome import ACCURACY_TOLERANCE, COST_TOLERANCE, relative_gap
 from jellybean_solver.planning.solve import solve
 
@@ -27,6 +31,7 @@ EQUAL_COST = 2e-5  # relative: costs closer than this are equal, as programs are
 LEAST_AREA = 5e-4  # of the curve's range in cost times that in accuracy: smaller boxes are not divided
 LEVEL = 0.005  # of the range in cost: a rise that the eye takes for level
 LEAST_GAIN = 0.02  # of the range in accuracy: the shortest level stretch whose end is sought
+HALVINGS = 6  # of the range in which the highest mean of several workflows is sought
 LOWEST_MEAN = 0.0  # percent: a mean accuracy that every plan of known accuracy reaches
 
 
@@ -41,12 +46,8 @@ class MixedPoint:
     target: float
     plan: Plan
     bound_usd_per_h: float
+    accuracy: float  # mean of all requests, in percent
     breaches: tuple[str, ...] = ()
-
-    @property
-    def accuracy(self) -> float:
-        """Mean accuracy of all requests, in percent."""
-        return self.plan.accuracy or 0.0
 
     @property
     def cost_usd_per_h(self) -> float:
@@ -84,6 +85,7 @@ def cost_mean_accuracy(
     accuracies: Sequence[float] = (),
     points: int = POINTS,
     step: float = 0.0,
+    workflows: Sequence[str] = (),
     solve: Solve = solve,
     check: Check = lambda plan: None,
     progress: Progress = lambda done, total, label: None,
@@ -92,9 +94,10 @@ def cost_mean_accuracy(
 
     `accuracies`: means that get a point of their own if they can be reached. `points`: accuracies to solve for, with
     both ends. `step` (percent points): narrower boxes are not divided. `solve` raises a SolverError where time ends;
-    the curve then has what was found, and the error is raised if that is nothing. `check`: as for `cost_accuracy`.
+    the curve then has what was found, and the error is raised if that is nothing. `workflows`, `check`: as for
+    `cost_accuracy`.
     """
-    sweep = _Sweep(problem, solve, step)
+    sweep = _Sweep(problem, MovedTargets.of(problem, workflows), solve, step)
     progress(0, points, "the cheapest plan")
     why = sweep.start()
     if not sweep.points:
@@ -108,16 +111,20 @@ def cost_mean_accuracy(
     while sweep.solved < points and (middle := sweep.middle()) is not None:
         progress(sweep.solved, points, f"mean accuracy {middle:.4g}")
         sweep.divide(middle)
-    found = tuple(_checked(problem, point, check) for point in sweep.points)
+    found = tuple(_checked(sweep.targets, point, check) for point in sweep.points)
     progress(points, points, "done")
     ended = (*sweep.highest_text(), *dict.fromkeys(sweep.late))
     return MixedCurve(found, sweep.highest_bound, not sweep.late, ended, step)
 
 
-def _checked(problem: Problem, point: MixedPoint, check: Check) -> MixedPoint:
-    slo = replace(problem.slo, mean_accuracy=point.accuracy, penalty_usd_per_h=None)
-    plan = replace(point.plan, slo=slo)
-    return replace(point, plan=plan, breaches=breaches_of(problem, plan, check))
+def _checked(targets: MovedTargets, point: MixedPoint, check: Check) -> MixedPoint:
+    plan = targets.stated(point.plan, partial(_with_mean, point.accuracy))
+    return replace(point, plan=plan, breaches=breaches_of(targets.problem, plan, check))
+
+
+def _with_mean(mean: float, slo: Slo) -> Slo:
+    """The targets with a hard mean accuracy in place of theirs."""
+    return replace(slo, mean_accuracy=mean, penalty_usd_per_h=None)
 
 
 @dataclass
@@ -125,6 +132,7 @@ class _Sweep:
     """`late`: why accuracies could not be solved for, as sentences; `unknown`: these accuracies."""
 
     problem: Problem
+    targets: MovedTargets
     solve: Solve
     step: float
     points: list[MixedPoint] = field(default_factory=list)
@@ -139,7 +147,7 @@ class _Sweep:
         solution = self.solve(self._asked(LOWEST_MEAN))
         if solution.plan is None:
             return solution.infeasibility.reasons if solution.infeasibility is not None else ()
-        self.points = [point_of(LOWEST_MEAN, solution.plan)]
+        self.points = [self._point(LOWEST_MEAN, solution.plan)]
         return ()
 
     def finish(self) -> None:
@@ -148,6 +156,9 @@ class _Sweep:
         The search under a p99 target is a heuristic: it may find no plan although the first point has one.
         """
         self.solved += 1
+        if self.targets.workflows:
+            self._find_highest()
+            return
         late = len(self.late)
         best = self._most_accurate(None)
         if best is None or best.accuracy is None:
@@ -158,8 +169,25 @@ class _Sweep:
         self.highest_bound = best.certificate.bound
         found = self._cheapest(best.accuracy)
         if found is None:  # the plan is there: only its cost may not be the least
-            found = MixedPoint(best.accuracy, best, self.points[0].bound_usd_per_h)
+            found = self._point(best.accuracy, best, self.points[0].bound_usd_per_h)
         self._keep([found])
+
+    def _find_highest(self) -> None:
+        """Find the highest mean accuracy that all moved workflows reach, by bisection."""
+        low, high = self.points[-1].accuracy, self.targets.top or 100.0
+        step, asked = (high - low) / 2.0**HALVINGS, high
+        while high - low > step:
+            late, point = len(self.late), self._cheapest(asked)
+            if point is not None:
+                self._keep([point])
+                low = max(asked, point.accuracy)
+            elif late < len(self.late):
+                return
+            else:
+                high = asked
+            asked = (low + high) / 2.0
+        if deadline_s(self.problem) is None:  # a search in time proves nothing
+            self.highest_bound = max(high, low)
 
     def is_inside(self, accuracy: float) -> bool:
         """True if a mean accuracy is between those of the first and the last point."""
@@ -197,7 +225,7 @@ class _Sweep:
     def find_stretch_end(self, point: MixedPoint) -> None:
         """Find the end of the stretch that costs nearly the same as a point; with a p99 target that takes too long."""
         height, width = self._range()
-        if self.problem.slo.latency_p99_s is not None or height <= 0.0 or width <= 0.0:
+        if deadline_s(self.problem) is not None or self.targets.workflows or height <= 0.0 or width <= 0.0:
             return
         best = self._most_accurate(point.cost_usd_per_h + LEVEL * height)
         reached = point.accuracy if best is None or best.accuracy is None else best.accuracy
@@ -205,7 +233,7 @@ class _Sweep:
         if best is None or is_known or reached <= point.accuracy + LEAST_GAIN * width:
             return
         self.solved += 1
-        self._keep([self._cheapest(reached) or MixedPoint(reached, best, point.bound_usd_per_h)])
+        self._keep([self._cheapest(reached) or self._point(reached, best, point.bound_usd_per_h)])
 
     def highest_text(self) -> Iterable[str]:
         """What is known of the highest mean accuracy, as sentences."""
@@ -225,15 +253,19 @@ class _Sweep:
     def _cheapest(self, target: float) -> MixedPoint | None:
         """The cheapest plan for a mean accuracy; None if none was found."""
         plan = self._plan(lambda: self._asked(target))
-        return None if plan is None or plan.accuracy is None else point_of(target, plan)
+        return None if plan is None or self.targets.reached(plan) is None else self._point(target, plan)
+
+    def _point(self, target: float, plan: Plan, bound: float | None = None) -> MixedPoint:
+        """The point of a cheapest plan for a mean accuracy, or of one with another bound."""
+        least = min(bound_usd_per_h(plan), plan.cost.total_usd_per_h) if bound is None else bound
+        return MixedPoint(target, plan, least, self.targets.reached(plan) or 0.0)
 
     def _most_accurate(self, budget: float | None) -> Plan | None:
         slo = replace(self._asked(LOWEST_MEAN).slo, mean_accuracy=None, budget_usd_per_h=budget)
         return self._plan(lambda: replace(self.problem, objective=Objective.MEAN_ACCURACY, slo=slo))
 
     def _asked(self, target: float) -> Problem:
-        slo = replace(self.problem.slo, mean_accuracy=target, penalty_usd_per_h=None, budget_usd_per_h=None)
-        return replace(self.problem, objective=Objective.COST, slo=slo)
+        return self.targets.asked(partial(_with_mean, target))
 
     def _plan(self, asked: Callable[[], Problem]) -> Plan | None:
         """The plan of a changed problem; None if there is none, or time ended, which is noted."""
@@ -242,11 +274,6 @@ class _Sweep:
         except SolverError as error:
             self.late.append(str(error))
             return None
-
-
-def point_of(target: float, plan: Plan) -> MixedPoint:
-    """The point of a cheapest plan for a mean accuracy."""
-    return MixedPoint(target, plan, min(bound_usd_per_h(plan), plan.cost.total_usd_per_h))
 
 
 def non_dominated(points: Sequence[MixedPoint]) -> list[MixedPoint]:

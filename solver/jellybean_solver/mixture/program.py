@@ -83,7 +83,7 @@ class MixProgram:
             if any(mean.block not in flow.partial for flow in self.after.values()):
                 self._limit_shortfall_after_losses(mean)
         loads = () if running is None else self._loads(running, workers, held or {})
-        self._goal([*loads, *(mean.lacking for mean in soft), *left_out.values()])
+        self._goal([*loads, *(mean.lacking for mean in soft), *left_out.values()], left_out)
         for number, block in enumerate(table.blocks):
             if block.single:
                 self._single(number)
@@ -245,7 +245,7 @@ class MixProgram:
         found = []
         for number, block in enumerate(self.table.blocks):
             least = block.slo.mean_accuracy
-            if number == self.goal.most_accurate and (block.is_soft or not self.goal.keeps_mean):
+            if number in self.goal.most_accurate and (block.is_soft or not self.goal.keeps_mean):
                 continue
             if least is not None:
                 lacking = -1
@@ -323,12 +323,14 @@ class MixProgram:
         )
         return rows.columns
 
-    def _goal(self, unlimited: Sequence[int]) -> None:
+    def _goal(self, unlimited: Sequence[int], left_out: Mapping[int, int]) -> None:
         """The objective and the budget. `unlimited`: columns of costs that the budget does not limit."""
         self.program.limit_cost(self.goal.budget, unlimited)
-        if self.goal.most_accurate is not None:
-            self.program.cost = [self.goal.points_per_usd * costs for costs in self.program.cost]
-            costs = np.concatenate(self.program.cost)
-            lacks = [100.0 - way.accuracy if way.block == self.goal.most_accurate else 0.0 for way in self.table.ways]
-            costs[self.flow.taken] += np.array(lacks)
-            self.program.cost = [costs]
+        maximised = self.goal.most_accurate
+        if not maximised:
+            return
+        costs = self.goal.points_per_usd * np.concatenate(self.program.cost)
+        lacks = [100.0 - way.accuracy if way.block in maximised else 0.0 for way in self.table.ways]
+        costs[self.flow.taken] += np.array(lacks) / len(maximised)
+        costs[[column for block, column in left_out.items() if block in maximised]] += 100.0 / len(maximised)
+        self.program.cost = [costs]

@@ -14,13 +14,14 @@ Held = tuple[Instance, ...]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What the program does: minimise the cost, or maximise the mean accuracy of the block `most_accurate`.
+    """What the program does: minimise the cost, or maximise the mean over the blocks in `most_accurate`.
 
-    `budget`: most USD per hour. `most_usd_per_h`: of any plan. `keeps_mean`: that block's mean accuracy is a target,
-    as those of the others are. `survives`: what may be lost, one at a time, while the rest holds.
+    Each of them has the same weight in that mean accuracy, and one that is left out counts as 0. `budget`: most USD per
+    hour. `most_usd_per_h`: of any plan. `keeps_mean`: the mean accuracies of these blocks are targets, as those of the
+    others are. `survives`: what may be lost, one at a time, while the rest holds.
     """
 
-    most_accurate: int | None = None
+    most_accurate: tuple[int, ...] = ()
     budget: float = float("inf")
     most_usd_per_h: float = float("inf")
     keeps_mean: bool = True

@@ -16,7 +16,6 @@ from jellybean_solver.model.accuracy import AccuracyModel, EndToEnd, Independent
 from jellybean_solver.model.problem import (
     WORKFLOW_SEPARATOR,
     Edge,
-    Objective,
     Operator,
     Problem,
     Variant,
@@ -63,9 +62,8 @@ def combine_workflows(name: str, problems: Mapping[str, Problem], budget_usd_per
         raise SolverError("there is no workflow to plan")
     first = next(iter(problems.values()))
     for workflow, problem in problems.items():
-        if problem.objective is not Objective.COST:
-            asked = problem.objective.value
-            raise SolverError(f"several workflows are planned for the lowest cost, or their rates, not for {asked}")
+        if problem.objective is not first.objective:
+            raise SolverError(f"{workflow} and {next(iter(problems))} have unlike objectives: one plan has one")
         if _fleet(problem) != _fleet(first):
             raise SolverError(f"{workflow} is not on the fleet of {next(iter(problems))}: one plan is of one fleet")
     parts = {workflow: _qualified(workflow, problem) for workflow, problem in problems.items()}
@@ -131,12 +129,26 @@ def with_targets(problem: Problem, name: str, **targets: Any) -> Problem:
 
 def with_slos(problem: Problem, change: Callable[[str, Slo], Slo]) -> Problem:
     """The problem with changed targets, given the name and the targets of each workflow; the only one is called ""."""
+    if not problem.workflows:
+        return replace(problem, slo=change("", problem.slo))
+    return with_workflows(problem, lambda one: replace(one, slo=change(one.name, one.slo)))
+
+
+def with_workflows(problem: Problem, change: Callable[[Workflow], Workflow]) -> Problem:
+    """The problem with the workflows as `change` gives them, whose names stay."""
     model = problem.accuracy
     if not isinstance(model, Margins):
-        return replace(problem, slo=change("", problem.slo))
-    workflows = tuple(replace(one, slo=change(one.name, one.slo)) for one in problem.workflows)
+        raise SolverError(f"problem {problem.name} is not of several workflows")
+    workflows = tuple(map(change, problem.workflows))
     accuracies = {one.name: one.slo.accuracy for one in workflows if one.slo.accuracy is not None}
     return replace(problem, workflows=workflows, accuracy=replace(model, targets=accuracies))
+
+
+def all_served(problem: Problem) -> Problem:
+    """The problem of which no workflow may be left out, whatever it is worth."""
+    if not problem.may_leave_out:
+        return problem
+    return with_workflows(problem, lambda workflow: replace(workflow, worth_usd_per_h=None))
 
 
 def of_one_selection(problem: Problem) -> Problem:

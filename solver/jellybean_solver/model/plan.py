@@ -319,6 +319,18 @@ class Plan:
         return self.slo.penalty(self.accuracy) + workflows
 
     @property
+    def mean_accuracy(self) -> float | None:
+        """The accuracy of all requests; of several workflows their mean, one weight each, 0 for one that is left out.
+
+        None if one of them has none.
+        """
+        if not self.workflows:
+            return self.accuracy
+        known = [workflow.accuracy for workflow in self.workflows if workflow.accuracy is not None]
+        count = len(self.workflows) + len(self.left_out)
+        return sum(known) / count if len(known) == len(self.workflows) else None
+
+    @property
     def forgone_usd_per_h(self) -> float:
         """What the workflows that the plan leaves out are worth."""
         return sum(one.worth_usd_per_h for one in self.left_out)

@@ -68,13 +68,15 @@ class MixSearch:
         self.bound, self.tried = 0.0, 0
         slo = problem.slo
         budget = math.inf if slo.budget_usd_per_h is None else slo.budget_usd_per_h
-        self.goal = Goal(0 if self.is_accuracy else None, budget, self._most_usd_per_h(), survives=problem.survives)
+        maximised = tuple(range(len(blocks))) if self.is_accuracy else ()
+        self.goal = Goal(maximised, budget, self._most_usd_per_h(), survives=problem.survives)
 
     def value(self, plan: Plan) -> float:
         """What is minimised: USD per hour with penalties and migration, or what the accuracy lacks of 100 %."""
         moved = self.running.usd_per_h(plan) if self.running is not None else 0.0
         if self.is_accuracy:
-            return 100.0 - (plan.accuracy or 0.0) + self.goal.points_per_usd * (plan.cost.total_usd_per_h + moved)
+            cost = plan.cost.total_usd_per_h + plan.forgone_usd_per_h + moved
+            return 100.0 - (plan.mean_accuracy or 0.0) + self.goal.points_per_usd * cost
         return moved + plan.counted_usd_per_h
 
     def best(self, goal: Goal, modes: Modes = NO_LIMITS, cutoff: float = math.inf) -> MixOutcome:
@@ -147,7 +149,7 @@ class MixSearch:
         certificate = Certificate.of(value, bound, ended)
         certificate = replace(certificate, penalty_usd_per_h=penalty, forgone_usd_per_h=plan.forgone_usd_per_h)
         if self.is_accuracy:
-            reached, most = plan.accuracy or 0.0, 100.0 - bound + TIE
+            reached, most = plan.mean_accuracy or 0.0, 100.0 - bound + TIE
             certificate = Certificate.of_accuracy(reached, max(reached, most), ended)
         best = replace(plan, certificate=certificate)
         return Solution(certificate.termination, best, None, self.tried, certificate)
@@ -158,6 +160,9 @@ class MixSearch:
         if plan is None:
             return solution
         before, late = plan.certificate, self.limit.left() == 0.0
+        if self.is_accuracy:
+            proof = Certificate.of_accuracy(before.objective, 100.0 - self.bound + TIE, before.termination)
+            return replace(solution, plan=replace(plan, certificate=proof), certificate=proof)
         bound = min(self.bound, before.objective)
         proof = Certificate.of(
             before.objective, bound, termination_of(before.objective, bound, gap=self.gap, out_of_time=late)
@@ -166,7 +171,7 @@ class MixSearch:
         return replace(solution, status=proof.termination, plan=replace(plan, certificate=proof), certificate=proof)
 
     def _most_usd_per_h(self) -> float:
-        """What no plan costs more than: all workers, each with all models to load, and the dearest way of the data."""
+        """What no plan counts more than: all workers, all models to load, the dearest way of the data, all worths."""
         fleet = sum(pool.count * self.problem.unit_usd_per_h(pool) for pool in self.problem.pools)
         loads = 0.0
         if self.running is not None:
@@ -175,7 +180,7 @@ class MixSearch:
         dearest = [0.0] * len(self.table.blocks)
         for way in self.table.ways:
             dearest[way.block] = max(dearest[way.block], way.usd_per_h)
-        return fleet + loads + sum(dearest)
+        return fleet + loads + sum(dearest) + sum(block.worth_usd_per_h or 0.0 for block in self.table.blocks)
 
     def refused(self, *, explained: bool) -> Solution:
         """Why no mixture meets the mean accuracy; the highest that one reaches, if other targets can be met."""
@@ -188,7 +193,7 @@ class MixSearch:
             return Solution("infeasible", None, Infeasibility((nothing,)), self.tried, None)
         means = [number for number, block in enumerate(self.table.blocks) if block.slo.hard_mean is not None]
         for number in means if not self.problem.survives else ():
-            highest = self.best(Goal(number, self.goal.budget, keeps_mean=False)).mixture
+            highest = self.best(Goal((number,), self.goal.budget, keeps_mean=False)).mixture
             if highest is not None:
                 return self._below(self.table.blocks[number], number, highest)
         served = restricted(self.problem, needed) if self.problem.may_leave_out else self.problem

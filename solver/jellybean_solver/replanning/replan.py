@@ -159,7 +159,7 @@ class Replanned:
     @property
     def gained_points(self) -> float | None:
         """Percent points of mean accuracy that the best change gains, None without one; an unknown accuracy is 0."""
-        return None if self.best is None else (self.best.accuracy or 0.0) - (self.running.accuracy or 0.0)
+        return None if self.best is None else (self.best.mean_accuracy or 0.0) - (self.running.mean_accuracy or 0.0)
 
     @property
     def is_more_accurate(self) -> bool:
@@ -169,7 +169,7 @@ class Replanned:
     @property
     def removed_share(self) -> float | None:
         """The gain as a share of the running plan's errors; 0 if it has none, None without another plan."""
-        errors = 100.0 - (self.running.accuracy or 0.0)
+        errors = 100.0 - (self.running.mean_accuracy or 0.0)
         return None if self.gained_points is None else self.gained_points / errors if errors > 0 else 0.0
 
     @property

@@ -86,16 +86,30 @@ def test_validate_tells_wrong_sites(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "stores.csv:2:3: workers.box.count: 'x' is not an integer" in capsys.readouterr().err
 
 
-def test_rates_of_the_file_are_not_scaled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_shops(tmp_path)
-    assert run(["plan", str(tmp_path), "--rate-scale", "2", "--dry-run"]) == 2
-    assert "stores.csv states sources.camera.rate of its sites; change the rates there" in capsys.readouterr().err
-    write_shops(tmp_path, "site\na\nb\n")
+def test_rates_of_the_file_are_scaled(tmp_path: Path) -> None:
+    write_shops(tmp_path, "site,sources.camera.rate\na,3/s\nb,\n")
     assert run(["plan", str(tmp_path), "--rate-scale", "2"]) == 0
-    assert [source.rate_per_s for source in load_plan(tmp_path).sources] == [8.0, 8.0]
+    plan = load_plan(tmp_path)
+    assert [source.rate_per_s for source in plan.sources] == [6.0, 8.0]
+    assert plan.overrides == ("sources.camera.rate=8/s", "a.sources.camera.rate=6/s")
 
 
-@pytest.mark.parametrize("command", [["up"], ["apply"], ["render"], ["deploy"], ["frontier"]])
+def test_a_curve_is_of_all_sites_or_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_shops(tmp_path)
+    assert run(["frontier", str(tmp_path), "--json"]) == 0
+    every = json.loads(capsys.readouterr().out)
+    assert [corner["accuracy"] for corner in every["corners"]] == pytest.approx([89.10, 96.03])
+    assert every["workflows"] == ["berlin", "paris", "rome"]
+    assert run(["frontier", str(tmp_path), "--workflow", "berlin", "--json"]) == 0
+    one = json.loads(capsys.readouterr().out)
+    costs = [corner["cost_usd_per_h"]["total"] for corner in one["corners"]]
+    assert costs == sorted(costs)
+    assert costs[-1] <= every["corners"][-1]["cost_usd_per_h"]["total"]
+    assert run(["frontier", str(tmp_path), "--workflow", "berlin"]) == 0
+    assert "accuracy of berlin" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("command", [["up"], ["apply"], ["render"], ["deploy"]])
 def test_what_takes_one_workflow_says_what_to_do(
     shops: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -234,7 +234,6 @@ def test_a_file_that_is_not_text_is_told(shops: Path) -> None:
         ("infrastructure.yaml", "stores.csv", "1.5", "sites.store: the number 1.5 is not an integer; write 1 or 2"),
         ("infrastructure.yaml", "stores.csv}", "stores.csv, cloud: 1}", "sites.cloud: store has sites that differ"),
         ("infrastructure.yaml", "{store: ", "{cloud: ", "no source is in cloud; write sites: {store: ...}"),
-        ("workflow.yaml", "slo:", "objective: rate\nslo:", "objective: the objective is rate, which sites that differ"),
     ],
 )
 def test_what_sites_that_differ_cannot_have_is_refused(

@@ -133,7 +133,38 @@ def test_several_workflows_have_a_curve_of_their_rates_together(tmp_path: Path) 
     }
 
 
-def test_other_curves_of_several_workflows_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_one_workflow_is_moved_and_the_other_keeps_its_target(tmp_path: Path) -> None:
     folder = make_two_scales(tmp_path / "two")
-    assert run(["frontier", str(folder), "--of", "latency,cost"]) == 2
-    assert "knows the curve of rate and cost: --of rate,cost" in " ".join(capsys.readouterr().err.split())
+    project = load_any_project(folder, ("yard.slo.accuracy=90",))
+    found = pair_curve(project, Figure.ACCURACY, Figure.COST, points=3, workflows=("shop",))
+    assert found.of == " of shop"
+    assert values(found, Figure.ACCURACY) == pytest.approx([80, 95])
+    plans = [point.plan for point in found.points if point.plan is not None]
+    assert [one.accuracy for plan in plans for one in plan.workflows if one.name == "yard"] == [95, 95]
+    assert values(found, Figure.COST) == sorted(values(found, Figure.COST))
+
+
+@pytest.mark.slow
+def test_several_workflows_have_curves_of_one_latency_for_all(tmp_path: Path) -> None:
+    folder = make_two_scales(tmp_path / "two")
+    found = pair_curve(load_any_project(folder), Figure.LATENCY, Figure.COST, points=2)
+    for point in found.points:
+        if point.plan is not None:
+            assert max(one.p99_s for one in predicted_p99(point.plan).values()) <= point.fixed * 1.001
+    assert values(found, Figure.COST) == sorted(values(found, Figure.COST), reverse=True)
+
+
+@pytest.mark.slow
+def test_time_that_ends_the_search_for_the_highest_rate_is_said(tmp_path: Path) -> None:
+    folder = make_two_scales(tmp_path / "two")
+    untimed = ("shop.slo.latency_p99=null", "yard.slo.latency_p99=null")
+    found = pair_curve(load_any_project(folder, untimed), Figure.RATE, Figure.COST, points=2, limit_s=0.02)
+    assert any("time ended" in note for note in found.notes)
+    assert pairs_json(found)["notes"] == list(found.notes)
+
+
+def test_an_unknown_workflow_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_two_scales(tmp_path / "two")
+    assert run(["frontier", str(folder), "--of", "latency,cost", "--workflow", "shopp"]) == 2
+    assert "no workflow is called shopp; did you mean 'shop'?" in " ".join(capsys.readouterr().err.split())

@@ -16,14 +16,14 @@ from jellybean.frontier import Frontier, frontier_text, save_plans, save_plot, t
 from jellybean.frontier.changes import changes
 from jellybean.frontier.find import Current
 from jellybean.frontier.panel import MAX_NUMBERED
-from jellybean_solver import CostAccuracy, EndToEnd, Problem, Slo, cost_accuracy, cost_rate, from_document
+from jellybean_solver import CostAccuracy, EndToEnd, MovedTargets, Problem, Slo, cost_accuracy, cost_rate, from_document
 from tests.support.small_problems import box, gpu, operator, problem, variant
 from tests.vqa_medium import vqa_problem
 
 
 def _frontier(case: Problem, *, scales: tuple[float, ...] = (), current: Current | None = None) -> Frontier:
     rates = cost_rate(case, scales) if scales else None
-    return Frontier(case, cost_accuracy(case), rates, current, (), 0.5)
+    return Frontier(MovedTargets.of(case), cost_accuracy(case), rates, current, (), 0.5)
 
 
 def _many(levels: int, slo: Slo | None = None) -> Problem:
@@ -123,7 +123,7 @@ def test_few_and_many_corners_are_drawn(levels: int, tmp_path: Path) -> None:
 def test_a_picture_of_another_format_or_of_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(JellyBeanError, match="svg"):
         save_plot(_frontier(_many(1)), tmp_path / "curve.txt")
-    empty = Frontier(_many(1), CostAccuracy((), True, ("why",)), None, None, (), 0.0)
+    empty = Frontier(MovedTargets.of(_many(1)), CostAccuracy((), True, ("why",)), None, None, (), 0.0)
     with pytest.raises(JellyBeanError, match="no plan"):
         save_plot(empty, tmp_path / "curve.svg")
 
