@@ -111,7 +111,12 @@ class NearestLatency:
         return Nearest(with_targets_of(targeted, plan), targeted, self.low_s, self.ended_by)
 
     def _narrow(self) -> None:
-        """Bisect until the range is narrow, or a limit ends it."""
+        """Bisect until the range is narrow, or a limit ends it.
+
+        The range is empty where no plan has the accuracy: then no latency is possible.
+        """
+        if self.low_s >= self.high_s:
+            return
         steps = math.ceil(math.log2(max(2.0, math.log(self.high_s / self.low_s) / math.log1p(PRECISION))))
         most = FLEET_SEARCHES if is_large(Network(self.problem)) else math.inf
         number = 0

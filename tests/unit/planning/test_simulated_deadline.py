@@ -10,7 +10,7 @@ from jellybean.planning import in_time
 from jellybean.planning.deadline import nearest_latency
 from jellybean.planning.deadline.predicted_latency import judged_latency, latency_breach
 from jellybean.planning.deadline.simulated_deadline import _certified
-from jellybean_solver import Arrivals, Certificate, Objective, Problem, Slo, Termination, evaluate, solve
+from jellybean_solver import Arrivals, Certificate, Independent, Objective, Problem, Slo, Termination, evaluate, solve
 from tests.support.small_problems import box, operator, problem, variant
 
 
@@ -56,6 +56,15 @@ def test_where_no_plan_is_in_time_the_nearest_target_is_named() -> None:
     assert found.fastest is not None
     judged = judged_latency(replace(found.fastest, slo=Slo(latency_p99_s=found.nearest_p99_s)))
     assert judged is not None and judged.kept
+
+
+@pytest.mark.slow
+def test_a_soft_mean_accuracy_that_no_plan_reaches_does_not_end_the_search() -> None:
+    soft = Slo(latency_p99_s=0.11, mean_accuracy=99.0, penalty_usd_per_h=0.01)
+    asked = replace(_asked(0.11, boxes=3), slo=soft, accuracy=Independent({"see": {"v": 80.0}}))
+    found = in_time(asked, {}, solve(asked), 0.0, None)
+    assert found.nearest_p99_s is not None and found.nearest_p99_s > 0.11
+    assert "slo.latency_p99" in found.reasons[-1]
 
 
 def test_a_plan_whose_p99_was_minimised_has_the_proof_of_its_objective() -> None:
