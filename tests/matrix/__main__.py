@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tests.matrix.compare import disagreements
 from tests.matrix.features import FEATURES, can_compose, drafted
 from tests.matrix.questions import ERROR, QUESTIONS, REFUSED, Answer, ask
 
@@ -66,9 +67,17 @@ def named(text: str) -> Case:
     return Case(features, asked[0] if asked else "plan")
 
 
-def tried(case: Case, count: int, seed: int) -> list[Answer]:
-    """The answers for so many random projects."""
-    return [ask(case.question, drafted(case.features, f"{case.name} {seed + number}")) for number in range(count)]
+def tried(case: Case, count: int, seed: int, *, compared: bool) -> list[Answer]:
+    """The answers for so many random projects. `compared`: prints what the oracle contradicts."""
+    found = []
+    for number in range(seed, seed + count):
+        draft = drafted(case.features, f"{case.name} {number}")
+        found.append(ask(case.question, draft))
+        if found[-1].status == ERROR:
+            print(f"!! {case.name} --seed {number}: {found[-1].message}", flush=True)
+        for words in disagreements(case.question, draft, found[-1]) if compared else ():
+            print(f"!! {case.name} --seed {number}: {words}", flush=True)
+    return found
 
 
 def row(case: Case, answers: Sequence[Answer]) -> str:
@@ -95,6 +104,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--triples", type=int, default=0, help="random triples, instead of pairs")
     parser.add_argument("--slice", default="0/1", help="K/N: every N-th case from the K-th on")
+    parser.add_argument("--compare", action="store_true", help="compare feasibility and cost with the oracle")
     options = parser.parse_args(arguments)
     cases = [named(text) for text in options.pairs] if options.pairs else list(pairs())
     if options.triples:
@@ -105,7 +115,7 @@ def main(arguments: Sequence[str]) -> int:
     totals: Counter[str] = Counter()
     started = time.monotonic()
     for case in cases[first::step]:
-        answers = tried(case, options.count, options.seed)
+        answers = tried(case, options.count, options.seed, compared=options.compare)
         totals[min((answer.status for answer in answers), key=ORDER.index)] += 1
         print(row(case, answers), flush=True)
     parts = ", ".join(f"{totals[status]} {status}" for status in ORDER if totals[status])

@@ -1,0 +1,217 @@
+"""Compares answers with the oracle: feasibility and cost are equal within the stated gap.
+
+p99 latencies are unknown to the oracle: with a target a plan costs at least as much as it says, and keeps the target.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tests.brute_force.pattern_program import Optimum
+from tests.matrix.draft import Draft, scaled
+from tests.matrix.oracle import best
+from tests.matrix.questions import INFEASIBLE, PLANNED, TRACE, Answer
+
+EXACT, MIXED = 1e-6, 3e-4  # relative: programs of mixtures and losses are solved to 1e-5, the oracle to its tolerances
+RATE_STEP = 0.006  # the highest rates are searched to 0.5 %
+HORIZON_H = 24.0
+
+
+def disagreements(question: str, draft: Draft, answer: Answer) -> list[str]:
+    """What the oracle contradicts, in words. `draft`: as the question was asked about it."""
+    if answer.status not in (PLANNED, INFEASIBLE) or question not in CHECKS:
+        return []
+    try:
+        return list(CHECKS[question](draft, answer))
+    except TimeoutError:
+        return []
+
+
+def _is_timed(draft: Draft) -> bool:
+    """True if latencies matter, so that the oracle has only a bound."""
+    return any(one.latency_p99_s is not None or one.objective == "latency" for one in draft.workflows)
+
+
+def _tolerance(draft: Draft) -> float:
+    is_mixed = any(one.may_mix or one.survive for one in draft.workflows)
+    return MIXED if is_mixed else EXACT
+
+
+def _plan(draft: Draft, answer: Answer) -> Iterator[str]:
+    """Of the commands `plan` and `explain`."""
+    if draft.workflows[0].objective == "rate":
+        yield from _highest_rate(draft, answer)
+        return
+    known = best(draft)
+    yield from _feasibility(draft, answer, known)
+    if answer.status != PLANNED or known is None:
+        return
+    found = answer.found["plan"] if "plan" in answer.found else answer.found
+    yield from _value(draft, found["certificate"], known)
+    stated = answer.found.get("latency_p99") or []
+    for reached in stated.get("reached", []) if isinstance(stated, dict) else stated:
+        is_hard = all(one.latency_penalty_usd_per_h_s is None for one in draft.workflows)
+        if is_hard and reached["simulated_s"] > reached["target_s"] * 1.001:
+            yield f"p99 {reached['simulated_s']} s above its target of {reached['target_s']} s"
+
+
+def _feasibility(draft: Draft, answer: Answer, known: Optimum | None) -> Iterator[str]:
+    if known is None and answer.status == PLANNED:
+        yield "planned, but nothing is feasible"
+    is_soft = all(one.latency_penalty_usd_per_h_s is not None for one in draft.workflows if one.latency_p99_s)
+    if known is not None and answer.status == INFEASIBLE and (is_soft or not _is_timed(draft)):
+        yield f"infeasible, but {known.value:.8g} is feasible"
+
+
+def _value(draft: Draft, certificate: dict[str, Any], known: Optimum, scale: float = 1.0) -> Iterator[str]:
+    """Compare value and bound of a certificate. `scale`: of its figures to those of the oracle."""
+    value, bound, little = certificate["objective"] * scale, certificate["bound"] * scale, _tolerance(draft)
+    if draft.workflows[0].objective == "mean_accuracy":
+        value, bound, known = -value, -bound, Optimum(-known.value, -known.bound)
+    margin = little * abs(known.value) + 1e-6
+    if value < known.bound - margin:
+        yield f"value {value:.8g} is better than the best, {known.bound:.8g}"
+    if not _is_timed(draft) and bound > known.value + margin:
+        yield f"bound {bound:.8g} is above the best, {known.value:.8g}"
+    if not _is_timed(draft) and certificate["termination"] == "optimal" and value > known.value + margin:
+        yield f"value {value:.8g}, called optimal, is worse than the best, {known.value:.8g}"
+
+
+def _highest_rate(draft: Draft, answer: Answer) -> Iterator[str]:
+    """The rates are feasible, and clearly higher ones are not."""
+    if any(operator.has_state for one in draft.workflows for operator in one.operators):
+        return
+    if answer.status == INFEASIBLE:
+        if not _is_timed(draft) and best(scaled(_at_cost(draft), 0.05)) is not None:
+            yield "no rates are feasible, but a twentieth of those of the documents is"
+        return
+    source = draft.workflows[0].sources[0]
+    prefix = f"{draft.workflows[0].name}." if draft.is_several else ""
+    options = dict(text.split("=", 1) for text in answer.found["overrides"])
+    rate = float(options[f"{prefix}sources.{source.name}.rate"].removesuffix("/s"))
+    factor = rate / source.rate_per_s
+    known = best(scaled(_at_cost(draft), factor * (1 - 1e-5)))
+    if known is None:
+        yield f"{factor:.6g} times the rates are not feasible"
+        return
+    if answer.found["certificate"]["objective"] < known.bound * (1 - _tolerance(draft)) - 1e-6:
+        yield f"the plan for {factor:.6g} times the rates costs less than {known.bound:.8g}"
+    if not _is_timed(draft) and best(scaled(_at_cost(draft), factor * (1 + RATE_STEP))) is not None:
+        yield f"more than {factor:.6g} times the rates are feasible"
+
+
+def _at_cost(draft: Draft) -> Draft:
+    found = copy.deepcopy(draft)
+    for workflow in found.workflows:
+        workflow.objective = "cost"
+    return found
+
+
+def _from(draft: Draft, answer: Answer) -> Iterator[str]:
+    """Models have no files, so that without memory their loads are free: then the best change is the best plan."""
+    if draft.workflows[0].objective in ("rate", "latency"):
+        return
+    known = best(draft)
+    yield from _feasibility(draft, answer, known)
+    if answer.status != PLANNED or known is None:
+        return
+    change = answer.found["replan"]
+    if change.get("best") is None or draft.workflows[0].objective == "mean_accuracy":
+        return
+    usd, bound = change["best"]["total_usd"] / HORIZON_H, change["bound_usd"] / HORIZON_H
+    margin = _tolerance(draft) * known.value + 1e-6
+    if usd < known.bound - margin:
+        yield f"changed to {usd:.8g} USD/h, below {known.bound:.8g}"
+    is_free = all(pool.memory_bytes is None for pool in draft.pools)
+    if is_free and not _is_timed(draft) and bound > known.value + margin:
+        yield f"bound {bound:.8g} is above the best, {known.value:.8g}"
+
+
+def _add(draft: Draft, answer: Answer) -> Iterator[str]:
+    """What is served stays, so the whole costs at least as much as the best plan."""
+    if answer.status != PLANNED or draft.workflows[0].objective != "cost":
+        return
+    known = best(draft)
+    if known is None:
+        yield "planned, but nothing is feasible"
+    elif answer.found["certificate"]["objective"] < known.bound - _tolerance(draft) * known.value - 1e-6:
+        yield f"added for {answer.found['certificate']['objective']:.8g}, below {known.bound:.8g}"
+
+
+def _calendar(draft: Draft, answer: Answer) -> Iterator[str]:
+    if _is_timed(draft) or any(operator.has_state for one in draft.workflows for operator in one.operators):
+        return
+    known = [best(scaled(draft, factor)) for factor in TRACE]
+    values = [one.value for one in known if one is not None]
+    if answer.status == INFEASIBLE:
+        if len(values) == len(known):
+            yield "no calendar, but there is a plan for each period"
+        return
+    if len(values) < len(known):
+        yield "a calendar, but no plan for some period"
+        return
+    total, little = math.fsum(values), _tolerance(draft)
+    if answer.found["bound_usd"] > total * (1 + little) + 1e-6:
+        yield f"bound {answer.found['bound_usd']:.8g} is above the best plans, {total:.8g}"
+    is_soft = any(one.penalty_usd_per_h is not None or one.worth_usd_per_h is not None for one in draft.workflows)
+    if not is_soft and answer.found["total_usd"] < total * (1 - little) - 1e-6:
+        yield f"total {answer.found['total_usd']:.8g} is below the best plans, {total:.8g}"
+
+
+def _frontier(draft: Draft, answer: Answer) -> Iterator[str]:
+    """Each corner is the cheapest plan of its accuracy. Budget and p99 are looked at afterwards."""
+    if answer.status != PLANNED or draft.is_several or draft.rows:
+        return
+    for corner in answer.found["corners"]:
+        asked = _at_cost(draft)
+        (workflow,) = asked.workflows
+        asked.budget_usd_per_h = None
+        workflow.latency_p99_s = workflow.latency_penalty_usd_per_h_s = workflow.penalty_usd_per_h = None
+        if draft.workflows[0].may_mix:
+            workflow.mean_accuracy = corner.get("target", corner["accuracy"]) - 1e-6
+        else:
+            workflow.accuracy = corner["accuracy"] - 1e-6
+        known, cost = best(asked), corner["cost_usd_per_h"]["total"]
+        if known is None:
+            yield f"accuracy {corner['accuracy']:.8g} is not feasible"
+            continue
+        margin = MIXED * known.value + 1e-6
+        if cost < known.bound - margin:
+            yield f"{cost:.8g} USD/h for {corner['accuracy']:.8g}, below {known.bound:.8g}"
+        is_bound = not _is_timed(draft)
+        if is_bound and corner["bound_usd_per_h"] > known.value + margin:
+            yield f"bound {corner['bound_usd_per_h']:.8g} of {corner['accuracy']:.8g} is above {known.value:.8g}"
+
+
+def _of_rate_cost(draft: Draft, answer: Answer) -> Iterator[str]:
+    if answer.status != PLANNED or any(operator.has_state for one in draft.workflows for operator in one.operators):
+        return
+    asked = _at_cost(draft)
+    asked.budget_usd_per_h = None
+    for point in answer.found["points"]:
+        if not point["feasible"]:
+            continue
+        known = best(scaled(asked, point["rate"] / draft.workflows[0].sources[0].rate_per_s * (1 - 1e-9)))
+        if known is None:
+            yield f"rate {point['rate']:.6g} is not feasible"
+        elif point["cost"] < known.bound - _tolerance(draft) * known.value - 1e-6:
+            soft = any(one.penalty_usd_per_h or one.worth_usd_per_h for one in draft.workflows)
+            if not soft:
+                yield f"rate {point['rate']:.6g} for {point['cost']:.8g}, below {known.bound:.8g}"
+        elif point["cost"] * (1 - point["certificate"]["gap"]) > known.value * (1 + MIXED) + 1e-6:
+            if not _is_timed(draft):
+                yield f"rate {point['rate']:.6g} for {point['cost']:.8g}, above {known.value:.8g}"
+
+
+CHECKS: dict[str, Callable[[Draft, Answer], Iterator[str]]] = {
+    "plan": _plan,
+    "explain": _plan,
+    "from": _from,
+    "add": _add,
+    "calendar": _calendar,
+    "frontier": _frontier,
+    "of rate-cost": _of_rate_cost,
+}
