@@ -49,7 +49,7 @@ def _plan(draft: Draft, answer: Answer) -> Iterator[str]:
     yield from _feasibility(draft, answer, known)
     if answer.status != PLANNED or known is None:
         return
-    found = answer.found["plan"] if "plan" in answer.found else answer.found
+    found = answer.found.get("plan", answer.found)
     yield from _value(draft, found["certificate"], known)
     stated = answer.found.get("latency_p99") or []
     for reached in stated.get("reached", []) if isinstance(stated, dict) else stated:
@@ -201,9 +201,8 @@ def _of_rate_cost(draft: Draft, answer: Answer) -> Iterator[str]:
             soft = any(one.penalty_usd_per_h or one.worth_usd_per_h for one in draft.workflows)
             if not soft:
                 yield f"rate {point['rate']:.6g} for {point['cost']:.8g}, below {known.bound:.8g}"
-        elif point["cost"] * (1 - point["certificate"]["gap"]) > known.value * (1 + MIXED) + 1e-6:
-            if not _is_timed(draft):
-                yield f"rate {point['rate']:.6g} for {point['cost']:.8g}, above {known.value:.8g}"
+        elif not _is_timed(draft) and point["certificate"]["bound"] > known.value * (1 + MIXED) + 1e-6:
+            yield f"rate {point['rate']:.6g} for {point['cost']:.8g}, above {known.value:.8g}"
 
 
 CHECKS: dict[str, Callable[[Draft, Answer], Iterator[str]]] = {

@@ -179,15 +179,7 @@ def _input(edge: Input) -> Any:
 
 
 def _slo(draft: Draft, workflow: Workflow) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if workflow.mean_accuracy is not None:
-        found["accuracy"] = {"mean": workflow.mean_accuracy}
-        if workflow.accuracy is not None:
-            found["accuracy"]["least"] = workflow.accuracy
-        if workflow.penalty_usd_per_h is not None:
-            found["accuracy"]["penalty"] = f"{workflow.penalty_usd_per_h:g} USD/h"
-    elif workflow.accuracy is not None:
-        found["accuracy"] = workflow.accuracy
+    found: dict[str, Any] = _accuracy_target(workflow)
     if workflow.latency_penalty_usd_per_h_s is not None:
         penalty = f"{workflow.latency_penalty_usd_per_h_s:g} USD/h per s"
         found["latency_p99"] = {"target": _time(workflow.latency_p99_s or 0.0), "penalty": penalty}
@@ -197,9 +189,23 @@ def _slo(draft: Draft, workflow: Workflow) -> dict[str, Any]:
         found["budget"] = f"{draft.budget_usd_per_h:g} USD/h"
     if workflow.survive:
         found["survive"] = list(workflow.survive)
+    if workflow.margin is not None:
+        longer, higher = workflow.margin
+        found["margin"] = {"times": f"{100 * longer:g} %", "rates": f"{1 + higher:g}x"}
     if workflow.audit is not None:
         found["audit"] = f"{100 * workflow.audit:g} %"
     return found
+
+
+def _accuracy_target(workflow: Workflow) -> dict[str, Any]:
+    if workflow.mean_accuracy is None:
+        return {} if workflow.accuracy is None else {"accuracy": workflow.accuracy}
+    target: dict[str, Any] = {"mean": workflow.mean_accuracy}
+    if workflow.accuracy is not None:
+        target["least"] = workflow.accuracy
+    if workflow.penalty_usd_per_h is not None:
+        target["penalty"] = f"{workflow.penalty_usd_per_h:g} USD/h"
+    return {"accuracy": target}
 
 
 def profiles(workflow: Workflow) -> dict[str, Any]:

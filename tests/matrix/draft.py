@@ -100,6 +100,7 @@ class Workflow:
     latency_penalty_usd_per_h_s: float | None = None
     survive: list[str] = field(default_factory=list)
     audit: float | None = None
+    margin: tuple[float, float] | None = None  # shares by which times and rates may be higher
     worth_usd_per_h: float | None = None
     priority: int = 0
     objective: str = "cost"
@@ -165,6 +166,12 @@ class Draft:
     budget_usd_per_h: float | None = None
     utilisation: float = 0.8
     features: list[str] = field(default_factory=list)
+
+    @property
+    def margin(self) -> tuple[float, float]:
+        """The largest margin of times and of rates of any workflow: it counts for all, as they share workers."""
+        stated = [workflow.margin for workflow in self.workflows if workflow.margin is not None]
+        return max((own[0] for own in stated), default=0.0), max((own[1] for own in stated), default=0.0)
 
     @property
     def is_several(self) -> bool:

@@ -180,6 +180,11 @@ def _survive(loss: str) -> Feature:
     return put
 
 
+def margins(draft: Draft) -> None:
+    for workflow in some(draft):
+        workflow.margin = draft.rng.choice((0.0, 0.2, 0.5)), draft.rng.choice((0.1, 0.5))
+
+
 def hard_p99(draft: Draft) -> None:
     for workflow in some(draft):
         workflow.latency_p99_s = draft.rng.choice((0.2, 0.4, 0.8, 2.0))
@@ -281,6 +286,7 @@ FEATURES: dict[str, Feature] = {
     "lose worker": _survive("1 worker"),
     "lose link": _survive("1 link"),
     "lose site": _survive("1 site"),
+    "margins": margins,
     "hard p99": hard_p99,
     "soft p99": soft_p99,
     "worth": worth,

@@ -85,6 +85,12 @@ def served(draft: Draft) -> Iterator[Served]:
             yield Served(f"{row.name}/{workflow.name}", changed, f"{first}/{row.name}", 1, row)
 
 
+def utilisation(draft: Draft) -> float:
+    """The highest planned utilisation of workers, by which the margin of times and rates is left."""
+    longer, higher = draft.margin
+    return draft.utilisation / ((1 + longer) * (1 + higher))
+
+
 def program(draft: Draft) -> tuple[Fleet, list[Block], list[Pattern]]:
     """What the program over everything is of."""
     blocks: list[Block] = []
@@ -172,8 +178,9 @@ def _fleet(
     first = draft.tiers[0]
     if draft.rows:
         tiers = (tiers - {first}) | {f"{first}/{row.name}" for row in draft.rows}
-    limits = {pair: limit for pair, (_, limit) in links.items()}
-    return Fleet(tuple(pools), limits, tiers, draft.utilisation, draft.budget_usd_per_h)
+    higher = 1 + draft.margin[1]
+    limits = {pair: None if limit is None else limit / higher for pair, (_, limit) in links.items()}
+    return Fleet(tuple(pools), limits, tiers, utilisation(draft), draft.budget_usd_per_h)
 
 
 def _links(draft: Draft) -> dict[Pair, tuple[float, float | None]]:
@@ -295,7 +302,7 @@ class _Building:
         if operator.has_state:
             source = self.one.workflow.sources[0]
             each = source.rate_per_s / (source.streams or 1)
-            seconds = {pool: _stream_s(own, each, self.draft.utilisation) for pool, own in seconds.items()}
+            seconds = {pool: _stream_s(own, each, utilisation(self.draft)) for pool, own in seconds.items()}
             seconds = {pool: own for pool, own in seconds.items() if own < math.inf}
         self.nodes.append(Node(name, label, rate[-1], feeds, seconds, variant.memory_bytes, operator.tiers))
         self.per_s[name], self.sizes[name] = rate, variant.message_bytes
