@@ -100,6 +100,7 @@ from .model.loss import judged_losses as judged_losses
 from .model.loss import losses as losses
 from .model.loss import plan_after as plan_after
 from .model.loss import served_shares as served_shares
+from .model.margin import largest_margin as largest_margin
 from .model.margin import margin_of_plan as margin_of_plan
 from .model.margin import stressed as stressed
 from .model.missing_links import missing_link_text as missing_link_text

@@ -105,7 +105,9 @@ _COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
 def site_rows(draft: Draft) -> str:
     """The file of sites that differ, with the columns that some site states."""
     used = [name for name in _COLUMNS if any(getattr(row, name) is not None for row in draft.rows)]
-    lines = [",".join(("site", *(_COLUMNS[name][0] for name in used)))]
+    first = f"{draft.workflows[0].name}." if draft.is_several else ""
+    prefixes = {name: "" if name in ("box_count", "bandwidth_bit_per_s") else first for name in used}
+    lines = [",".join(("site", *(prefixes[name] + _COLUMNS[name][0] for name in used)))]
     lines += [",".join((row.name, *(_cell(row, name) for name in used))) for row in draft.rows]
     return "\n".join(lines) + "\n"
 

@@ -141,7 +141,10 @@ class Link:
 
 @dataclass
 class Site:
-    """A row of the file of sites that differ. None: as the documents say."""
+    """A row of the file of sites that differ. None: as the documents say.
+
+    Of several workflows all but the count and the bandwidth are of the first one.
+    """
 
     name: str
     rate_per_s: float | None = None

@@ -37,11 +37,9 @@ def alike_sites(draft: Draft) -> None:
 def unlike_sites(draft: Draft) -> None:
     rng = draft.rng
     for name in ("rome", "oslo", "bonn")[: rng.randint(2, 3)]:
-        row = Site(name, box_count=rng.choice((None, 0, 1, 3)))
-        if not draft.is_several:
-            row.rate_per_s = rng.choice((None, round(rng.uniform(2, 20), 1)))
-            row.accuracy = rng.choice((None, None, round(rng.uniform(40, 70), 1)))
-        draft.rows.append(row)
+        rate = rng.choice((None, round(rng.uniform(2, 20), 1)))
+        accuracy = rng.choice((None, None, round(rng.uniform(40, 70), 1)))
+        draft.rows.append(Site(name, rate, rng.choice((None, 0, 1, 3)), accuracy=accuracy))
 
 
 def fan_out(draft: Draft) -> None:
@@ -208,7 +206,7 @@ def _admit(draft: Draft, priority: Callable[[random.Random], int]) -> None:
     """Who may be left out: one of several workflows or unlike sites, since one alone is always served."""
     if not draft.rows:
         several_workflows(draft)
-    for one in draft.rows or draft.workflows:
+    for one in (*draft.rows, *draft.workflows[1:]) if draft.rows else draft.workflows:
         one.worth_usd_per_h = round(draft.rng.choice((0.1, 0.5, 2.0)) * draft.rng.uniform(0.5, 1.5), 3)
         one.priority = priority(draft.rng)
 

@@ -71,6 +71,9 @@ def served(draft: Draft) -> Iterator[Served]:
             yield Served(workflow.name, workflow, first, draft.sites.get(first, 1), None)
         for row in draft.rows:
             changed = replace(workflow)
+            if workflow is not draft.workflows[0]:
+                yield Served(f"{row.name}/{workflow.name}", changed, f"{first}/{row.name}", 1, row)
+                continue
             if row.accuracy is not None:
                 changed.accuracy = row.accuracy
             if row.rate_per_s is not None:

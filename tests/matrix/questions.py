@@ -124,7 +124,10 @@ def _rates(draft: Draft) -> dict[str, float]:
                 found[own] = source.rate_per_s
             for row in draft.rows:
                 stated = row.rate_per_s if source.name == "camera" else None
-                found[f"{row.name}/{own}"] = source.rate_per_s if stated is None else stated
+                if workflow is not draft.workflows[0]:
+                    stated = None
+                name = f"{workflow.name}@{row.name}/{source.name}" if draft.is_several else f"{row.name}/{own}"
+                found[name] = source.rate_per_s if stated is None else stated
     return found
 
 

@@ -17,7 +17,7 @@ from jellybean.documents.planning_problem.audit import audited
 from jellybean.documents.planning_problem.device_memory import require_device_memory
 from jellybean.documents.planning_problem.model_files import model_ref, python_ref, with_model_path
 from jellybean.documents.planning_problem.site_problems import WholeFleet, site_problem
-from jellybean.documents.planning_problem.stream_capacity import utilisation_of, with_whole_streams
+from jellybean.documents.planning_problem.stream_capacity import planned_utilisation, with_whole_streams
 from jellybean.documents.planning_problem.variants import build_variant, fan_out_ratios
 from jellybean.documents.project import Project
 from jellybean.documents.schema.infrastructure import InfrastructureDocument
@@ -51,13 +51,12 @@ def build_problem(project: AnyProject) -> Problem:
         return audited(project, of_one_workflow(project))
     if project.written:
         return _of_sites(project)
-    parts = {name: _with_model_paths(of_one_workflow(part), name) for name, part in project.workflows.items()}
+    shared = planned_utilisation([*project.workflows.values()])
+    parts = {name: _with_model_paths(of_one_workflow(part, shared), name) for name, part in project.workflows.items()}
     return _combined(project, parts)
 
 
 def _combined(project: MultiWorkflowProject, parts: Mapping[str, Problem]) -> Problem:
-    least = min(part.utilisation for part in parts.values())  # `auto` is lower for workflows without a p99 target
-    parts = {name: replace(part, utilisation=least) for name, part in parts.items()}
     problem = combine_workflows(project.name, parts, project.infrastructure.limits.budget_usd_per_h)
     return _with_admission(problem, project)
 
@@ -75,7 +74,7 @@ def problems_of_sites(project: MultiWorkflowProject) -> Callable[[str], Callable
 
     Figures are those of the written projects, so they are computed once for all sites.
     """
-    infrastructure = project.infrastructure
+    infrastructure, shared = project.infrastructure, planned_utilisation([*project.written.values()])
     fleet = WholeFleet(infrastructure.tiers, _pools(infrastructure), _links(infrastructure))
 
     @cache
@@ -84,7 +83,7 @@ def problems_of_sites(project: MultiWorkflowProject) -> Callable[[str], Callable
         if own.site_table is None:
             raise ValueError(f"{project.name} has no sites that differ")
         in_any_site = most_of_any_site(own.infrastructure, own.site_table)
-        problem = of_one_workflow(replace(own, infrastructure=in_any_site))
+        problem = of_one_workflow(replace(own, infrastructure=in_any_site), shared)
         return _with_model_paths(problem, workflow) if workflow else problem
 
     def of_site(name: str) -> Callable[[Project], Problem]:
@@ -112,9 +111,13 @@ def _with_admission(problem: Problem, project: MultiWorkflowProject) -> Problem:
     return replace(problem, workflows=workflows)
 
 
-def of_one_workflow(project: Project) -> Problem:
-    """The problem of one workflow, without forms and without an audit."""
+def of_one_workflow(project: Project, utilisation: float | None = None) -> Problem:
+    """The problem of one workflow, without forms and without an audit.
+
+    `utilisation`: the highest planned one of workers that it shares with other workflows; None: its own.
+    """
     workflow, infrastructure = project.workflow, project.infrastructure
+    highest = planned_utilisation([project]) if utilisation is None else utilisation
     if project.profiles is None:
         path = project.directory / PROFILES_FILE
         hint = f"run: {profile_command(path)}"
@@ -130,7 +133,7 @@ def of_one_workflow(project: Project) -> Problem:
         name=workflow.name,
         tiers=infrastructure.tiers,
         sources=_sources(workflow),
-        operators=_operators(project.directory, workflow, infrastructure, project.profiles, flow),
+        operators=_operators(project.directory, workflow, infrastructure, project.profiles, flow, highest),
         pools=_pools(infrastructure),
         links=_links(infrastructure),
         accuracy=accuracy_model(project.profiles.accuracy, workflow),
@@ -145,7 +148,7 @@ def of_one_workflow(project: Project) -> Problem:
             workflow.slo.latency_penalty_usd_per_h_per_s,
             workflow.slo.margin,
         ),
-        utilisation=utilisation_of(workflow, infrastructure),
+        utilisation=highest,
         hop_s=project.profiles.hop_s or 0.0,
         sites={tier: count for tier, count in infrastructure.sites.items() if count > 1},
         stale_profiles=tuple(str(entry) for entry in project.stale),
@@ -235,6 +238,7 @@ def _operators(
     infrastructure: InfrastructureDocument,
     profiles: ProfilesDocument,
     flow: Flow,
+    utilisation: float,
 ) -> tuple[Operator, ...]:
     readers = readers_by_upstream(flow)
     result: list[Operator] = []
@@ -260,7 +264,7 @@ def _operators(
         state: tuple[tuple[str, str], ...] = ()
         if operator.state is not None:
             state = tuple(operator.state.tensors.items())
-            variants = with_whole_streams(directory, name, variants, workflow, infrastructure)
+            variants = with_whole_streams(directory, name, variants, workflow, utilisation)
         result.append(Operator(name, flow.edges[name], variants, operator.tiers, operator.batch_delay_s, state))
     return tuple(result)
 

@@ -7,18 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 
 from jellybean.documents.layout import WORKFLOW_FILE
+from jellybean.documents.project import Project
 from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.reader import dotted
 from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean_solver import Variant, plain_text, whole_stream_times
+from jellybean_solver import Slo, Variant, largest_margin, plain_text, whole_stream_times
 
 
 def utilisation_of(workflow: WorkflowDocument, infrastructure: InfrastructureDocument) -> float:
-    """The highest planned utilisation of a workflow's workers, so that its margin of times and rates is left."""
+    """The highest utilisation of a workflow's workers, if times and rates are as stated or higher by its margin."""
     stated = (workflow.slo.latency_p99_s, workflow.slo.soft_latency_p99_s)
-    highest = infrastructure.limits.highest_utilisation(in_time=any(target_s is not None for target_s in stated))
-    return highest / workflow.slo.margin.work
+    return infrastructure.limits.highest_utilisation(in_time=any(target_s is not None for target_s in stated))
+
+
+def planned_utilisation(projects: Sequence[Project]) -> float:
+    """The highest planned utilisation of workers that serve these workflows, so that the margins of all are left."""
+    margin = largest_margin([Slo(margin=one.workflow.slo.margin) for one in projects])
+    return min(utilisation_of(one.workflow, one.infrastructure) for one in projects) / margin.work
 
 
 def with_whole_streams(
@@ -26,14 +32,14 @@ def with_whole_streams(
     operator: str,
     variants: Sequence[Variant],
     workflow: WorkflowDocument,
-    infrastructure: InfrastructureDocument,
+    utilisation: float,
 ) -> tuple[Variant, ...]:
     """The variants of an operator with a state, whose workers take whole streams.
 
     DocumentError if no worker takes even one.
     """
     source = next(iter(workflow.sources.values()))
-    stream_rate_per_s, utilisation = source.rate_per_s / (source.streams or 1), utilisation_of(workflow, infrastructure)
+    stream_rate_per_s = source.rate_per_s / (source.streams or 1)
     found = []
     for variant in variants:
         whole = {
