@@ -127,6 +127,7 @@ def at_rates_of(problem: Problem, left: Plan) -> Problem:
     model = asked.accuracy
     return replace(
         asked,
+        slo=replace(asked.slo, budget_usd_per_h=None),
         sources=left.sources,
         operators=tuple(one for one in asked.operators if problem.workflow_of(one.name) in names),
         workflows=workflows,
