@@ -48,6 +48,7 @@ from jellybean_solver import (
 )
 
 MAX_RANGES = 3
+MOST_LISTED = 6  # losses, or workflows that are alike, that are named in a line
 MOSTLY_HOPS = 0.5  # share of a request's time above which hops are said to decide its latency
 LEAST_ROOM = 0.01  # share of the rates: room below it is not told
 SAME_COST = 0.001  # relative difference below which two costs are said to be the same
@@ -172,20 +173,36 @@ def _more(factor: float) -> str:
 
 
 def survival_lines(plan: Plan) -> tuple[str, ...]:
-    """What each workflow survives, or what is left of it, in a line; and one if some losses need other routes."""
-    asked = {name: slo.survives for name, slo in plan.slo_by_workflow.items() if slo.survives}
-    lines = tuple(f"{f'{name}: ' if name else ''}{_survival_text(plan, kinds)}" for name, kinds in asked.items())
-    lines += tuple(_left_text(plan, name) for name in plan.slo_by_workflow if asked and name not in asked)
+    """What workflows survive, or what is left of them, alike ones in a line; and whether losses need other routes."""
+    shares = served_shares(plan)
+    if not plan.survives:
+        return ()
+    alike: dict[str, list[str]] = {}
+    for name, slo in plan.slo_by_workflow.items():
+        own = [share.get(name, 0.0) for share in shares.values()]
+        text = _survival_text(plan, slo.survives) if slo.survives else _left_text(own)
+        alike.setdefault(text, []).append(name)
+    lines = [f"{_named(names)}{text}" for text, names in alike.items()]
     if others := [one.lost for one in plan.fallbacks if one.weights]:
-        lines += (f"fallbacks, other shares of the routes: without {', '.join(others)}",)
-    return lines
+        lines.append(f"fallbacks, other shares of the routes: without {_shortened(others, 'losses')}")
+    return tuple(lines)
 
 
-def _left_text(plan: Plan, workflow: str) -> str:
-    shares = [own.get(workflow, 0.0) for own in served_shares(plan).values()]
+def _named(names: Sequence[str]) -> str:
+    """The workflows that a line is about; empty for the only one."""
+    return f"{_shortened(names, 'in all')}: " if any(names) else ""
+
+
+def _shortened(texts: Sequence[str], what: str) -> str:
+    """The texts, the first few of many, with their number."""
+    shown = ", ".join(texts[:MOST_LISTED])
+    return shown if len(texts) <= MOST_LISTED else f"{shown}, ... ({len(texts)} {what})"
+
+
+def _left_text(shares: Sequence[float]) -> str:
     least, most = (f"{100.0 * share:.3g} %" for share in (min(shares, default=1.0), max(shares, default=1.0)))
     part = least if least == most else f"{least} to {most}"
-    return f"{workflow}: gets what is left: {part} of its requests are then answered, and the others refused"
+    return f"gets what is left: {part} of its requests are then answered, and the others refused"
 
 
 def _survival_text(plan: Plan, kinds: Sequence[LossKind]) -> str:
@@ -193,7 +210,8 @@ def _survival_text(plan: Plan, kinds: Sequence[LossKind]) -> str:
     workers = sum(loss.kind is LossKind.WORKER for loss in found)
     spot = "" if LossKind.WORKER in kinds else "spot "
     lost = [f"one of its {workers} {spot}workers"] if workers else []
-    lost += [str(loss) for loss in found if loss.kind is not LossKind.WORKER]
+    if places := [str(loss) for loss in found if loss.kind is not LossKind.WORKER]:
+        lost.append(_shortened(places, "sites and links"))
     busy = f"no worker is then busy more than {plan.utilisation:g} of the time"
     return f"any of these may be lost: {', '.join(lost)}; {busy}" if lost else "nothing that may be lost is used"
 

@@ -10,12 +10,13 @@ serves a share of their requests, and the rest is refused.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jellybean_solver.model.multi_workflow import restricted, with_slos
-from jellybean_solver.model.plan import Plan, Route
+from jellybean_solver.model.plan import Fallback, Plan, Route
 from jellybean_solver.model.problem import Problem, Source, Terms
 from jellybean_solver.model.stated_figures import with_figures
 from jellybean_solver.model.targets import LossKind, Slo
@@ -132,6 +133,10 @@ class RoutesAfterLoss:
         """The numbers of the routes that a loss closes."""
         return tuple(self._through.get((loss.kind, loss.of), ()))
 
+    def is_planned(self, loss: Loss) -> bool:
+        """True if the plan states the weights after a loss."""
+        return bool(self._planned.get(str(loss)))
+
     def weights(self, loss: Loss) -> Sequence[float]:
         """The weights of the plan's routes after a loss. Those of a workflow without a route that is left are 0."""
         if planned := self._planned.get(str(loss)):
@@ -156,6 +161,26 @@ def served_shares(plan: Plan) -> Mapping[Loss, Mapping[str, float]]:
     """For each loss that a plan is asked to bear: workflow -> the share of its requests that is answered then."""
     after = RoutesAfterLoss(plan, plan)
     return {loss: after.shares(after.weights(loss)) for loss in losses(plan, plan.survives)}
+
+
+def with_less_left(problem: Problem, plan: Plan, parts: Mapping[Loss, float]) -> Plan:
+    """The plan with fallbacks that serve a part of what they left to workflows that do not survive a loss.
+
+    Where these are whole streams, it is all or nothing.
+    """
+    after = RoutesAfterLoss(problem, plan)
+    whole = {problem.workflow_of(source.name) for source in problem.sources if source.streams}
+    fallbacks: list[Fallback] = []
+    for loss in losses(plan, problem.survives):
+        weights, kept = after.weights(loss), survivors(problem, plan, loss)
+        part = parts.get(loss, 1.0)
+        scaled = (
+            weight if workflow in kept else weight * (math.floor(part) if workflow in whole else part)
+            for weight, workflow in zip(weights, after.workflow, strict=True)
+        )
+        stated = part < 1.0 or after.is_planned(loss)
+        fallbacks.append(Fallback(str(loss), after.closed(loss), tuple(scaled) if stated else ()))
+    return replace(plan, fallbacks=tuple(fallbacks))
 
 
 def plan_after(problem: Problem, plan: Plan, loss: Loss) -> Plan | None:

@@ -8,66 +8,90 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from jellybean_solver.deadline.lower_bound import LATENCY_TOLERANCE, least_latency_by_variant
-from jellybean_solver.deadline.search import Deadline, Judge
+from jellybean_solver.deadline.search import Deadline
 from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.figures import duration_text
 from jellybean_solver.mixture.modes import NO_LIMITS
 from jellybean_solver.model.deadline_shares import deadline_s, of_promised
-from jellybean_solver.model.loss import judged_losses, plan_after
+from jellybean_solver.model.loss import Loss, judged_losses, losses, plan_after, survivors, with_less_left
 from jellybean_solver.model.multi_workflow import of_one_selection
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
+from jellybean_solver.model.targets import LossKind
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.mix_search import MixSearch
 from jellybean_solver.planning.mode_search import ModeSearch, estimated_slowness
 from jellybean_solver.planning.one_selection import best_of_one_selection
 from jellybean_solver.planning.solver import Solution
 
+PARTS_LEFT = (1.0, 0.75, 0.5, 0.25, 0.0)  # of what does not survive; each is a simulation of every loss at most
 SolveOne = Callable[[Problem], Solution]  # the cheapest plan in time of a problem that does not mix variants
 
 
 def deadline_of(level: Problem, problem: Problem, deadline: Deadline) -> Deadline | None:
-    """The deadline of a part of a problem's workflows; None if none of them has one.
-
-    Plans that bear losses are judged after each of them, too.
-    """
+    """The deadline of a part of a problem's workflows; None if none of them has one."""
     longest_s, own_s = deadline_s(problem), deadline_s(level)
     if longest_s is not None and own_s is None:
         return None
     if longest_s is not None and own_s is not None:
         deadline = replace(deadline, p99_s=deadline.p99_s * own_s / longest_s)
-    return replace(deadline, judge=_judge_of_losses(level, deadline)) if level.survives else deadline
+    return deadline
 
 
-def _judge_of_losses(problem: Problem, deadline: Deadline) -> Judge:
-    """The judge of plans that must be in time after each loss, too: the slowest of these cases counts.
+class _JudgeOfLosses:
+    """Judges plans that must be in time after each loss, too: the slowest of these cases counts.
 
+    What does not survive a loss gets as much of what is left as leaves the others in time: a plan is not late for it.
     A soft target promises nothing about the hours after a loss: its penalty is a price of the usual ones.
     """
 
-    def estimate(plan: Plan) -> float:
-        return estimated_slowness(problem, plan, deadline)
+    def __init__(self, problem: Problem, deadline: Deadline) -> None:
+        self.problem, self.judge = problem, deadline.judge or self._estimate
+        self._deadline = deadline
 
-    judge = deadline.judge or estimate
+    def _estimate(self, plan: Plan) -> float:
+        return estimated_slowness(self.problem, plan, self._deadline)
 
-    def judged(plan: Plan) -> float:
-        slowest = judge(plan)
+    def __call__(self, plan: Plan) -> float:
+        """The slowness of a plan, with everything there and after each loss."""
+        slowest = self.judge(plan)
         for loss in judged_losses(plan):
             if slowest > 1.0:
                 break
-            left = plan_after(problem, plan, loss)
-            promised = None if left is None else of_promised(left)
-            if promised is None:
-                slowest = math.inf
-            elif deadline_s(promised) is not None:
-                slowest = max(slowest, judge(promised))
+            after = self._after(plan, loss, 1.0)
+            is_partial = len(survivors(self.problem, plan, loss)) < len(self.problem.targets)
+            if after > 1.0 and is_partial:
+                after = self._after(plan, loss, 0.0)
+            slowest = max(slowest, after)
         return slowest
 
-    return judged
+    def _after(self, plan: Plan, loss: Loss, part: float) -> float:
+        """The slowness after a loss, if what does not survive it gets a part of what the plan leaves to it."""
+        less = plan if part == 1.0 else with_less_left(self.problem, plan, {loss: part})
+        left = plan_after(self.problem, less, loss)
+        if left is None:
+            return math.inf
+        promised = of_promised(left)
+        return 0.0 if deadline_s(promised) is None else self.judge(promised)
+
+    def with_what_is_left(self, plan: Plan) -> Plan:
+        """A plan in time with the largest parts for what does not survive; of worker's losses the least of them."""
+        parts: dict[Loss, float] = {}
+        for loss in judged_losses(plan):
+            tried = (part for part in PARTS_LEFT if part == PARTS_LEFT[-1] or self._after(plan, loss, part) <= 1.0)
+            parts[loss] = next(tried)
+        if all(part == 1.0 for part in parts.values()):
+            return plan
+        least = min((part for loss, part in parts.items() if loss.kind is LossKind.WORKER), default=1.0)
+        every = losses(plan, self.problem.survives)
+        workers = {loss: least for loss in every if loss.kind is LossKind.WORKER}
+        return with_less_left(self.problem, plan, {**parts, **workers})
 
 
 def solve_in_time(search: MixSearch, first: Plan, deadline: Deadline, solve_one: SolveOne) -> Solution:
     """The best plan found that meets a p99 target; `first` is the best one without it."""
+    losing = _JudgeOfLosses(search.problem, deadline) if search.problem.survives else None
+    deadline = deadline if losing is None else replace(deadline, judge=losing)
     found = _descent(search, deadline).run(first)
     plan, least_slowness = found.in_time, found.least_slowness
     if plan is None and (fewer := _without_slow_variants(search, deadline.p99_s)) is not None:
@@ -79,7 +103,7 @@ def solve_in_time(search: MixSearch, first: Plan, deadline: Deadline, solve_one:
         plan = _of_one_selection(search, deadline, solve_one)
     late = search.limit.left() == 0.0
     if plan is not None:
-        return search.solution(plan, late=late)
+        return search.solution(plan if losing is None else search.scored(losing.with_what_is_left(plan)), late=late)
     if late:
         raise OutOfTimeError("no plan that keeps the p99 latency was found in the time allowed; allow more time")
     reason = f"no plan was found that keeps a p99 latency of {duration_text(deadline.p99_s)}"

@@ -12,6 +12,7 @@ from jellybean.serving.gateway.plans.open_routes import OpenRoutes
 from jellybean_agent import workflow_views
 from jellybean_protos.plan_format import PARTIAL_VERSION
 from jellybean_solver import (
+    Deadline,
     Independent,
     Link,
     Loss,
@@ -27,6 +28,7 @@ from jellybean_solver import (
     from_document,
     losses,
     plan_after,
+    served_shares,
     solve,
     to_document,
 )
@@ -159,6 +161,21 @@ def test_what_survives_takes_the_link_that_is_left() -> None:
     plan = plan_for(asked)
     cloud = next(loss for loss in losses(plan, asked.survives) if loss.of == ("edge", "cloud"))
     assert shares(asked, plan, cloud) == {"a": pytest.approx(1.0), "b": pytest.approx(0.0)}
+
+
+def test_what_is_left_does_not_make_the_others_late() -> None:
+    """A worker that is busy more than 0.65 of the time is late: `b` fills the box that is left up to there only."""
+    asked = together(Slo(latency_p99_s=10.0, survives=ONE_WORKER), Slo(latency_p99_s=10.0), [box(9)])
+
+    def judge(plan: Plan) -> float:
+        return max(worker.load for worker in plan.workers) / 0.65
+
+    plan = solve(asked, deadline=Deadline(10.0, judge)).plan
+    assert plan is not None
+    assert evaluate(asked, plan).complaints == ()
+    assert len(plan.workers) == 2, "it costs nothing extra"
+    for own in served_shares(plan).values():
+        assert own == {"a": pytest.approx(1.0), "b": pytest.approx(0.25)}
 
 
 def test_plans_that_are_too_much_after_a_loss_are_violations() -> None:
