@@ -85,7 +85,6 @@ from .model.audited_problem import with_audit as with_audit
 from .model.deadline_shares import deadline_s as deadline_s
 from .model.deadline_shares import deadline_shares as deadline_shares
 from .model.deadline_shares import deadlines_s as deadlines_s
-from .model.deadline_shares import slos as slos
 from .model.deadline_shares import with_deadlines as with_deadlines
 from .model.distributions import quantile_mean as quantile_mean
 from .model.distributions import quantile_points as quantile_points

@@ -38,7 +38,6 @@ from jellybean_solver import (
     json_values,
     margin_of_plan,
     p99_by_workflow,
-    slos,
     stressed,
     with_deadlines,
     work_limit,
@@ -235,7 +234,7 @@ class Judged:
     @cached_property
     def penalties_usd_per_h(self) -> Mapping[str, float]:
         """Workflow with a soft target -> what its p99 latency counts where it exceeds that."""
-        stated = slos(self.plan)
+        stated = self.plan.slo_by_workflow
         return {
             name: stated[name].latency_penalty(p99.p99_s)
             for name, p99 in self.p99.items()
@@ -279,7 +278,7 @@ def latency_targets(plan: Plan) -> Mapping[str, float]:
 
 def stated_targets(plan: Plan) -> Mapping[str, float]:
     """As `latency_targets`, with the soft ones."""
-    soft_s = {name: slo.soft_latency_p99_s for name, slo in slos(plan).items()}
+    soft_s = {name: slo.soft_latency_p99_s for name, slo in plan.slo_by_workflow.items()}
     targets_s = {name: soft_s[name] or target_s for name, target_s in deadlines_s(plan).items()}
     return {name: target_s for name, target_s in targets_s.items() if target_s is not None}
 

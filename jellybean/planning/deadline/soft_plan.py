@@ -57,7 +57,6 @@ from jellybean_solver import (
     deadline_s,
     has_many_workflows,
     least_latency_s,
-    slos,
     termination_of,
     with_deadlines,
 )
@@ -231,7 +230,7 @@ class _Trials:
 
         That is the target tried, or, if it is less, the one at which its value is that of the best plan.
         """
-        tried = slos(plan)
+        tried = plan.slo_by_workflow
         if not any(tried[name].latency_p99_s is not None for name in tried if name in self.soft):
             return multiple_of_target(plan)  # what is left of it after a loss
         stated = with_targets_of(self.problem, plan)
@@ -300,7 +299,7 @@ def _least_s(problem: Problem, forms: Forms) -> Mapping[str, float]:
     if forms or problem.may_mix or has_many_workflows(problem):
         return {}
     worths = {workflow.name: workflow.worth_usd_per_h for workflow in problem.workflows}
-    others: dict[str, float | None] = dict.fromkeys(slos(problem))
+    others: dict[str, float | None] = dict.fromkeys(problem.slo_by_workflow)
     return {
         name: least_latency_s(with_deadlines(problem, {**others, name: 1.0}))
         for name in soft_targets(problem)

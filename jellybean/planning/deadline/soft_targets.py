@@ -9,14 +9,16 @@ from jellybean.documents import AnyProject, Project
 from jellybean.errors import InputError
 from jellybean.planning.deadline.soft_search import SoftTarget
 from jellybean.quantities import DURATION, format_quantity, rounded_up
-from jellybean_solver import Plan, Problem, Slo, slos
+from jellybean_solver import Plan, Problem, Slo
 
 LEAST_PENALTY = 1e-9  # USD per hour; a penalty below it is a rounding error
 
 
 def soft_targets(of: Problem | Plan) -> Mapping[str, SoftTarget]:
     """Workflow -> its soft p99 latency; those without one are left out. A single workflow has the empty name."""
-    stated = {name: (slo.soft_latency_p99_s, slo.latency_penalty_usd_per_h_per_s) for name, slo in slos(of).items()}
+    stated = {
+        name: (slo.soft_latency_p99_s, slo.latency_penalty_usd_per_h_per_s) for name, slo in of.slo_by_workflow.items()
+    }
     return {
         name: SoftTarget(seconds, price)
         for name, (seconds, price) in stated.items()

@@ -9,12 +9,11 @@ from typing import TypeVar
 from jellybean_solver.model.audit import is_of_audit
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
-from jellybean_solver.model.targets import Slo
 
 
 def deadlines_s(of: Problem | Plan) -> Mapping[str, float | None]:
     """Workflow -> p99 latency target in seconds, None without a target; a single workflow has the name ""."""
-    return {name: slo.latency_p99_s for name, slo in slos(of).items()}
+    return {name: slo.latency_p99_s for name, slo in of.slo_by_workflow.items()}
 
 
 def deadline_s(of: Problem | Plan) -> float | None:
@@ -41,12 +40,7 @@ def with_deadlines(of: OfPlanning, targets_s: Mapping[str, float | None]) -> OfP
 
 def of_promised(of: OfPlanning) -> OfPlanning:
     """A problem or plan without the deadlines that a search tries in the place of soft targets."""
-    return with_deadlines(of, {name: slo.promised_p99_s for name, slo in slos(of).items()})
-
-
-def slos(of: Problem | Plan) -> Mapping[str, Slo]:
-    """Workflow -> its targets; a single workflow has the name ""."""
-    return {workflow.name: workflow.slo for workflow in of.workflows} or {"": of.slo}
+    return with_deadlines(of, {name: slo.promised_p99_s for name, slo in of.slo_by_workflow.items()})
 
 
 def deadline_shares(of: Problem | Plan) -> Mapping[str, float]:

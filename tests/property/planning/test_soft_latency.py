@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jellybean.planning import settle
 from jellybean.planning.deadline.soft_search import TOLERANCE
 from jellybean.planning.deadline.soft_targets import soft_targets
-from jellybean_solver import DEFAULT_GAP, Plan, Problem, Slo, combine_workflows, evaluate, slos, solve
+from jellybean_solver import DEFAULT_GAP, Plan, Problem, Slo, combine_workflows, evaluate, solve
 from jellybean_solver.planning.infeasibility import scaled
 from tests.brute_force import deadline_optimum, optimum
 from tests.brute_force.deadline_optimum import Choice
@@ -107,7 +107,7 @@ def _is_best(problem: Problem, choices: Sequence[Choice]) -> None:
     found = settle(problem, {}, cheapest, DEFAULT_GAP, None)
     plan = found.solution.plan
     assert plan is not None and found.judged is not None and not found.reasons
-    assert slos(plan) == slos(problem)
+    assert plan.slo_by_workflow == problem.slo_by_workflow
     assert evaluate(problem, plan).complaints == ()
     assert complaints(problem, plan) == []
 
@@ -116,7 +116,7 @@ def _is_best(problem: Problem, choices: Sequence[Choice]) -> None:
     assert proof.penalty_usd_per_h == pytest.approx(value - plan.cost.total_usd_per_h, abs=1e-9)
 
     def penalty(name: str, seconds: float) -> float:
-        return slos(problem)[name].latency_penalty(seconds)
+        return problem.slo_by_workflow[name].latency_penalty(seconds)
 
     surely = deadline_optimum.least_value(choices, penalty, surely=True)
     assert proof.bound <= surely * (1 + LITTLE) + LITTLE
