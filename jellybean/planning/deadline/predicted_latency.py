@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from statistics import median, stdev
-from typing import Any
+from typing import Any, TypeVar
 
 from jellybean.display import formats
 from jellybean.planning.deadline.second_process import SIMULATIONS
@@ -49,9 +49,13 @@ STUDENT_T = 2.776  # 97.5 % quantile of Student's t for 5 batches (4 degrees of 
 
 MAX_CACHED = 4_096  # simulations whose p99 latencies are kept in this process
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 _Figures = Mapping[str, RequestFigures]  # by workflow
 _cached: dict[tuple[str, int], _Figures] = {}  # (content hash of the plan, seed) -> figures
 _cut_short: dict[tuple[str, int], _Figures] = {}  # the same of simulations that a time limit ended
+# Content hash of a plan -> limits one of which its first simulation is certain to exceed, and its latencies by then.
+_missed: dict[str, tuple[Mapping[str, float], Mapping[str, float]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,10 @@ class PredictedLatency:
 
 def predicted_p99(plan: Plan) -> Mapping[str, PredictedLatency]:
     """Workflow -> predicted p99 latency; a single workflow has the empty name."""
-    samples = [sample for batch in _batches(seeds_of(plan)) for sample in _figures(plan, batch, None)]
+    content, seeds = _content(plan), seeds_of(plan)
+    known = [seed for seed in seeds if (content, seed) in _cached]
+    others = [seed for seed in seeds if seed not in known]  # of which two may be made at the same time
+    samples = [sample for batch in (known, *_batches(others)) for sample in _figures(plan, batch, None)]
     complete = len(samples) == len(seeds_of(plan)) and all(is_whole for _, is_whole in samples)
     return _predicted([figures for figures, _ in samples] or [_estimated(plan)], complete=complete)
 
@@ -143,10 +150,10 @@ def _figures(plan: Plan, seeds: Sequence[int], targets_s: Mapping[str, float] | 
     return samples
 
 
-def _remember(cache: dict[tuple[str, int], _Figures], key: tuple[str, int], figures: _Figures) -> None:
+def _remember(cache: dict[Key, Value], key: Key, value: Value) -> None:
     if len(cache) >= MAX_CACHED:
         cache.pop(next(iter(cache)))
-    cache[key] = figures
+    cache[key] = value
 
 
 def _answered(figures: _Figures) -> int:
@@ -325,9 +332,16 @@ def first_p99_s(plan: Plan, limits_s: Mapping[str, float]) -> tuple[Mapping[str,
 
     It ends once a workflow is certain to exceed its limit; what is known then is of the requests so far.
     """
+    content = _content(plan)
+    missed = _missed.get(content)
+    if missed is not None and all(limits_s.get(name, math.inf) <= limit for name, limit in missed[0].items()):
+        return missed[1], False
     samples = _figures(plan, seeds_of(plan)[:1], limits_s)
     figures, is_whole = samples[0] if samples else (_estimated(plan), False)
-    return {name: one.latency_p99_s for name, one in figures.items()}, is_whole
+    p99_s = {name: one.latency_p99_s for name, one in figures.items()}
+    if samples and not is_whole and work_limit().left() != 0.0:
+        _remember(_missed, content, (limits_s, p99_s))
+    return p99_s, is_whole
 
 
 def quick_judgement(plan: Plan, *, far: float = QUICK_FAR, most: int = SEEDS, whole: bool = False) -> Judged | None:

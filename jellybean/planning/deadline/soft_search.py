@@ -68,7 +68,7 @@ class _Box:
     """Plans whose p99 latencies are above `low_s` and at most `high_s`. `is_open`: a target inside it may be tried.
 
     `cost_bound`: proven; `estimate`: the cost of the plan found for the least targets tried that the box is within,
-    and `p99_s` that plan's latencies.
+    and `p99_s` that plan's latencies. `is_above_refused`: no plan was found just below it.
     """
 
     low_s: Vector
@@ -77,6 +77,7 @@ class _Box:
     estimate: float
     p99_s: Vector
     is_open: bool = True
+    is_above_refused: bool = False
 
     def is_within(self, corner_s: Vector) -> bool:
         """True if all its plans meet the targets."""
@@ -175,10 +176,14 @@ class SoftSearch(Generic[PlannedT]):
     def _estimate(self, box: _Box) -> float:
         return box.estimate + self._penalty(box.low_s)
 
+    @property
+    def _worth_trying(self) -> float:
+        """The value below which a plan saves more than the tolerance."""
+        return self.value(self.best) * (1.0 - self._tolerance)
+
     def _most_promising(self) -> _Box | None:
         """The open box of the least estimate of cost and penalties; None if that saves too little."""
-        worth_trying = self.value(self.best) * (1.0 - self._tolerance)
-        boxes = [box for box in self._boxes if box.is_open and self._estimate(box) < worth_trying]
+        boxes = [box for box in self._boxes if box.is_open and self._estimate(box) < self._worth_trying]
         return min(boxes, key=lambda box: (self._estimate(box), box.low_s), default=None)
 
     def _divide(self, chosen: _Box) -> None:
@@ -211,7 +216,8 @@ class SoftSearch(Generic[PlannedT]):
     def _corner_inside(self, box: _Box) -> Vector | None:
         """The soft targets for what may meet them; then the latency of the best plan known, or the middle of the box.
 
-        That of the workflow whose penalty may fall the most; None if none does.
+        Where nothing was found up to its lower end, all that may save anything. Of several workflows that whose
+        penalty may fall the most; None if none does.
         """
         numbers = range(len(self._soft))
         late = [number for number in numbers if box.p99_s[number] > self._soft[number].p99_s]
@@ -227,6 +233,8 @@ class SoftSearch(Generic[PlannedT]):
         known_s = self._vector(self.best)[number]
         if low_s < known_s < high_s and _is_below(self._vector(self.best), box.high_s):
             return self._with(box.high_s, {number: known_s})
+        if box.is_above_refused and low_s < (last_s := self._last_s(box, number)) < high_s:
+            return self._with(box.high_s, {number: last_s})
         middle_s = parse_quantity(DURATION, format_quantity(DURATION, 0.5 * (low_s + high_s), DIGITS))
         return self._with(box.high_s, {number: middle_s}) if low_s < middle_s < high_s else None
 
@@ -235,6 +243,11 @@ class SoftSearch(Generic[PlannedT]):
         soft, high_s = self._soft[number], min(box.high_s[number], box.p99_s[number])
         return soft.penalty(high_s) - soft.penalty(box.low_s[number])
 
+    def _last_s(self, box: _Box, number: int) -> float:
+        """The latency of one workflow above which no plan of the box saves more than the tolerance, by its estimate."""
+        soft, spare = self._soft[number], self._worth_trying - self._estimate(box)
+        return max(box.low_s[number], soft.p99_s) + spare / soft.usd_per_h_per_s
+
     @staticmethod
     def _with(corner_s: Vector, changed: Mapping[int, float]) -> Vector:
         return tuple(changed.get(number, seconds) for number, seconds in enumerate(corner_s))
@@ -242,8 +255,15 @@ class SoftSearch(Generic[PlannedT]):
     def _refuse(self, corner_s: Vector, refusal: NoPlan) -> None:
         """Close the boxes in which no plan was found. Only a bound says that there is none."""
         self._refused = dict(zip(self._targets, corner_s, strict=True))
+        borders = [number for number, soft in enumerate(self._soft) if soft.p99_s < corner_s[number] < math.inf]
         self._boxes = [
-            replace(_raised(box, refusal.bound_usd_per_h), is_open=False) if box.is_within(corner_s) else box
+            replace(_raised(box, refusal.bound_usd_per_h), is_open=False)
+            if box.is_within(corner_s)
+            else replace(
+                box,
+                is_above_refused=box.is_above_refused
+                or any(box.low_s[number] == corner_s[number] for number in borders),
+            )
             for box in self._boxes
         ]
 
@@ -262,7 +282,7 @@ class SoftSearch(Generic[PlannedT]):
                 continue
             raised = _raised(box, candidate.bound_usd_per_h)
             if answer.cost_usd_per_h >= box.estimate:
-                raised = replace(raised, estimate=answer.cost_usd_per_h, p99_s=p99_s)
+                raised = replace(raised, estimate=answer.cost_usd_per_h, p99_s=p99_s, is_above_refused=False)
             boxes += self._answered(raised, p99_s)
         self._boxes = boxes
 
