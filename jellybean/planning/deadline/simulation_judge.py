@@ -24,7 +24,9 @@ from jellybean_solver import (
 )
 
 SAME = 1e-6  # relative difference below which two costs or latencies count as equal
-FIRST_IN_TIME = replace(DEFAULT_SETTINGS, improvements=0, fleet_improvements=0)  # end at the first plan in time
+FIRST_IN_TIME = replace(
+    DEFAULT_SETTINGS, improvements=0, fleet_improvements=0, counted=0
+)  # end at the first plan in time
 
 Progress = Callable[[float, float, str], None]  # progress callback with the arguments done, total, label
 

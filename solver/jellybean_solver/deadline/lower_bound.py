@@ -1,7 +1,8 @@
 """Lower bounds on the latency of any plan, and on the cost of plans that meet a p99 latency target.
 
-Both assume zero queueing delay, and count what more than 1 % of the requests visit (guaranteed_jobs.py). The latency
-bound needs no program, so an impossible target is refused before a search.
+Both assume zero queueing delay, and count what more than 1 % of the requests visit (guaranteed_jobs.py); that on the
+cost may count queues at single workers besides (late_counts.py). The latency bound needs no program, so an impossible
+target is refused before a search.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
+from jellybean_solver.deadline.late_counts import NO_COUNTS, LateCounts
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.fleet.delay_linearisation import Pace
 from jellybean_solver.fleet.dispatch import is_large
 from jellybean_solver.fleet.joint_lp import JointLp
-from jellybean_solver.fleet.proposal import propose
+from jellybean_solver.fleet.proposal import exact_milp
 from jellybean_solver.fleet.relaxation import Relaxation
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.latency.guaranteed_jobs import guaranteed_jobs, least_link_s, least_run_s
@@ -72,22 +74,27 @@ def least_latency_by_variant(problem: Problem) -> Mapping[tuple[str, str], float
     return found
 
 
-def least_cost_in_time(problem: Problem, deadline_s: float, first: Plan, limits: SearchLimits) -> float:
+def least_cost_in_time(
+    problem: Problem, deadline_s: float, first: Plan, limits: SearchLimits, late: LateCounts = NO_COUNTS
+) -> float:
     """Lower bound in USD per hour on plans whose unqueued latency is within a deadline; inf if there are none.
 
     From the exact MILP (fleet/exact_milp.py) with the deadline on the mean unqueued delay of all requests, so that it
-    holds for plans whose routes all are in time; for large problems from the relaxation of the joint LP. 0 (no bound)
-    if the cheapest plan `first` meets that deadline.
+    holds for plans whose routes all are in time; `late` raises it by what queues rule out. For large problems from the
+    relaxation of the joint LP. 0 (no bound) if the cheapest plan `first` meets that deadline.
     """
+    late = NO_COUNTS if problem.varying else late  # whose plans are of another problem than the program's
     problem = plain(problem)
     pace, target = Pace(deadline_s - 2.0 * problem.hop_s), problem.accuracy_target
     if pace.left_s <= 0:
         return math.inf
-    if pace.of_plan(problem, first) <= pace.left_s:
-        return 0.0
     network = Network(problem)
-    if not is_large(network):
-        return propose(network, target, limits, deadline_s=deadline_s).bound
+    large = is_large(network)
+    if (large or not late.most) and pace.of_plan(problem, first) <= pace.left_s:
+        return 0.0
+    if not large:
+        milp = exact_milp(network, target, limits, deadline_s=deadline_s)
+        return math.inf if milp is None else late.least_cost(milp, limits)
     joint_lp = JointLp(network, target, {}, pace)
     if not joint_lp.possible:
         return math.inf

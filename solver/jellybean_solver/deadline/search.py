@@ -137,6 +137,13 @@ class DeadlineSearch:
             self.least_slowness = self._judged(self.fastest, self.deadline.judge)
         return DeadlineOutcome(self.incumbent, self.fastest, self.least_slowness, self.clock.left() == 0.0)
 
+    def meets(self, plan: Plan) -> bool:
+        """True if the judge finds the plan in time, or without a judge the estimate. It may become the incumbent."""
+        judge = self.deadline.judge
+        slowness = self._slowness(plan) if judge is None else self._judged(plan, judge)
+        self.offer(plan, slowness)
+        return slowness <= 1.0
+
     def cutoff(self) -> float:
         """USD per hour that a plan must stay below to become the incumbent."""
         own = math.inf if self.incumbent is None else self.incumbent.cost.total_usd_per_h * (1.0 - VALUE_TOLERANCE)

@@ -80,6 +80,7 @@ class DeadlineSettings:
     busy_link: float = 0.8  # utilisation of a link from which on the next plan may leave a margin on links
     full_link: float = 0.95  # utilisation of a link from which on that margin is tried before other restrictions
     judged_above: float = 2.0  # only plans with an estimated p99 up to this multiple of the target are simulated
+    counted: int = 24  # plans judged for the lower bound, with all batch sizes (late_counts.py): each takes up to 0.2 s
     simulations: int = 16  # after so many, only plans whose estimate meets the target are simulated
     fleet_proposals: int = 20  # `proposals` for fleets
     fleet_improvements: int = 3  # `improvements` for fleets
@@ -90,7 +91,9 @@ class DeadlineSettings:
 
 
 DEFAULT_SETTINGS = DeadlineSettings()
-QUICK_SETTINGS = replace(DEFAULT_SETTINGS, proposals=8, improvements=4)  # for dozens of problems, one after the other
+QUICK_SETTINGS = replace(
+    DEFAULT_SETTINGS, proposals=8, improvements=4, counted=0
+)  # for dozens of problems, one after the other
 # For a faster plan of the same cost: a dozen solves. Restrictions without such a plan are usual, so each one counts,
 # and margins are not made finer than a tenth. examples/vqa has 72 places and takes 0.4 s; larger problems keep the tie.
 EQUAL_COST_SETTINGS = replace(DEFAULT_SETTINGS, proposals=12, empty_proposals=1, finest_step=0.1)

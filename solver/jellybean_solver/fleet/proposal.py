@@ -1,7 +1,8 @@
 """A selection and its pools from the exact MILP, where the MILP models the cost or the deadline only in part.
 
-With a running plan it has a lower bound on the migration cost; with a deadline it has no queueing delay. So its lower
-bound is valid, and its solution is a proposal: callers assign the selection exactly over the pools that it uses.
+With a running plan it has a lower bound on the migration cost; with a deadline it has no queueing delay
+(deadline/late_counts.py adds some). So its lower bound is valid, and its solution is a proposal: callers assign the
+selection exactly over the pools that it uses.
 """
 
 from __future__ import annotations
@@ -43,27 +44,44 @@ def propose(
     *,
     fixed: Mapping[str, str] | None = None,
     running: RunningPlan | None = None,
-    deadline_s: float | None = None,
 ) -> Proposal:
     """Solve the exact MILP to a relative gap; the proposed selection reaches the accuracy `target` in percent.
 
     `limits.budget` (USD per hour) excludes migration; with a `running` plan the objective includes a lower bound on the
-    migration cost. `deadline_s`: limit on a request's latency with zero queueing delay.
+    migration cost.
     """
-    pace = None if deadline_s is None else Pace(deadline_s - 2.0 * network.problem.hop_s)
-    if pace is not None and pace.left_s <= 0.0:
+    milp = exact_milp(network, target, limits, fixed=fixed)
+    if milp is None:
         return Proposal(math.inf)
-    joint_lp = JointLp(network, target, fixed or {}, pace, few_workers=0)
-    if not joint_lp.possible:
-        return Proposal(math.inf)
-    milp = ExactMilp(joint_lp, packed=int(joint_lp.open.sum()) <= MOST_PACKED)
-    milp.program.limit_cost(limits.budget)
     if running is not None:
         milp.add_migration(running)
     answer, staff = solve_accurately(milp, target, limits)
     if answer.values is None or staff is None:
         return Proposal(max(0.0, answer.bound))
     return Proposal(max(0.0, answer.bound), staff.selection, staff.pairs)
+
+
+def exact_milp(
+    network: Network,
+    target: float | None,
+    limits: SearchLimits,
+    *,
+    fixed: Mapping[str, str] | None = None,
+    deadline_s: float | None = None,
+) -> ExactMilp | None:
+    """The exact MILP of a network within a budget; None if no selection is possible.
+
+    `deadline_s`: limit on a request's latency with zero queueing delay.
+    """
+    pace = None if deadline_s is None else Pace(deadline_s - 2.0 * network.problem.hop_s)
+    if pace is not None and pace.left_s <= 0.0:
+        return None
+    joint_lp = JointLp(network, target, fixed or {}, pace, few_workers=0)
+    if not joint_lp.possible:
+        return None
+    milp = ExactMilp(joint_lp, packed=int(joint_lp.open.sum()) <= MOST_PACKED)
+    milp.program.limit_cost(limits.budget)
+    return milp
 
 
 def solve_accurately(

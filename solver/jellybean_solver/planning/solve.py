@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from jellybean_solver.deadline.fleet_proposals import FleetProposals
+from jellybean_solver.deadline.late_counts import NO_COUNTS, LateCounts
 from jellybean_solver.deadline.link_headroom import HeadroomSearch
 from jellybean_solver.deadline.lower_bound import LATENCY_TOLERANCE, least_cost_in_time, least_latency_s
 from jellybean_solver.deadline.restriction import Restriction
@@ -168,6 +169,9 @@ class _DeadlineSolver:
             return _too_slow(self.problem, self.deadline, solution, None, math.inf)
         settings = self.deadline.settings
         found = search.run(self, most=settings.proposals, improvements=settings.improvements)
+        if search.incumbent is not None and not self._is_near(search.cutoff()):
+            self._raise_bound(solution.plan, LateCounts(search.meets, settings.counted, search.cutoff()))
+            found = replace(found, plan=search.incumbent)
         return self._solution(solution, found)
 
     def solve_fleet(self, *, explained: bool) -> Solution:
@@ -227,8 +231,8 @@ class _DeadlineSolver:
         """As `Proposals` has it."""
         return SlowestPath(self.problem, plan).restrictions(restriction, slowness, self.deadline.settings)
 
-    def _raise_bound(self, first: Plan) -> None:
-        least = least_cost_in_time(self.problem, self.deadline.p99_s, first, self.limits)
+    def _raise_bound(self, first: Plan, late: LateCounts = NO_COUNTS) -> None:
+        least = least_cost_in_time(self.problem, self.deadline.p99_s, first, self.limits, late)
         self.bound = max(self.bound, first.certificate.bound, least)
 
     def _is_near(self, cost: float) -> bool:

@@ -29,7 +29,7 @@ from jellybean_solver.deadline.link_headroom import HeadroomSearch
 from jellybean_solver.deadline.restriction import Restriction
 from jellybean_solver.fleet import dispatch as large
 from jellybean_solver.fleet.delay_linearisation import Pace
-from jellybean_solver.fleet.proposal import propose
+from jellybean_solver.fleet.proposal import exact_milp
 from jellybean_solver.fleet.search import FleetSearch
 from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.latency.estimate import latency
@@ -209,8 +209,9 @@ def test_many_sizes_of_messages_rule_nothing_out() -> None:
     links = (Link("edge", "cloud", 0.0, bandwidth_bytes_per_s=1e6),)
     pools = [Pool("box", "edge", 9, 1.0), Pool("gpu", "cloud", 9, 2.0)]
     network = Network(problem(*steps, last, pools=pools, links=links))
-    proposed = propose(network, None, SearchLimits(0.0), deadline_s=0.45)
-    assert proposed.bound == pytest.approx(1.0)
+    milp = exact_milp(network, None, SearchLimits(0.0), deadline_s=0.45)
+    assert milp is not None
+    assert milp.program.solve().bound == pytest.approx(1.0)
 
 
 def test_a_slow_stream_beside_a_fast_one_does_not_close_links() -> None:
