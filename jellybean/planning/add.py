@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from jellybean.documents import AnyProject, build_problem
+from jellybean.documents import AnyProject, build_forms, build_problem
 from jellybean.planning.deadline.predicted_latency import judged_latency, latency_breach
 from jellybean.planning.planned import Planned
 from jellybean.planning.project_plan import Progress
@@ -38,17 +38,18 @@ def add_to_plan(
     """
     progress(0, 3, "running plan")
     _, before = named_plan(project.directory, named)
-    problem = build_problem(startable(project, before))
+    own = startable(project, before)
+    problem, forms = build_problem(own), build_forms(own)
     options = SolveOptions(gap, time_limit_s, time.monotonic)
     progress(1, 3, "new workflows")
     started = time.perf_counter()
-    added = add_workflows(problem, before, options)
+    added = add_workflows(problem, before, options, forms)
     solve_s = time.perf_counter() - started
     progress(2, 3, "p99 latency")
     plan, target_s = added.solution.plan, deadline_s(problem)
     if plan is not None and target_s is not None and latency_breach(plan) is not None:
         started = time.perf_counter()
-        added = add_workflows(problem, before, replace(options, deadline=Deadline(target_s)))
+        added = add_workflows(problem, before, replace(options, deadline=Deadline(target_s)), forms)
         solve_s += time.perf_counter() - started
         plan = added.solution.plan
     reasons = tuple(_reasons(added, plan))

@@ -6,11 +6,11 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
+from jellybean_solver.model.loss import with_routes_of_one_workflow
 from jellybean_solver.model.multi_workflow import restricted
-from jellybean_solver.model.plan import Plan, PlannedOperator, Route
+from jellybean_solver.model.plan import Fallback, Plan, PlannedOperator, Route
 from jellybean_solver.model.problem import Problem
-from jellybean_solver.model.stated_figures import with_pool_figures
-from jellybean_solver.model.variant_ratios import settled
+from jellybean_solver.model.stated_figures import with_figures, with_pool_figures
 
 SAME_RATE = 1e-9  # relative: rates of the documents and of a plan closer than this are equal
 
@@ -36,6 +36,8 @@ class Kept:
 
 def kept_without(problem: Problem, plan: Plan, names: Collection[str]) -> Kept:
     """All of a problem's plan but the workflows called `names`, which are to be planned again."""
+    if problem.is_for_ways or plan.mixes:
+        plan = with_routes_of_one_workflow(plan, plan)
     every = [workflow.name for workflow in problem.workflows]
     kept = frozenset(every) - frozenset(names)
     changed = tuple(name for name in every if name in names)
@@ -45,6 +47,8 @@ def kept_without(problem: Problem, plan: Plan, names: Collection[str]) -> Kept:
 def kept_part(problem: Problem, before: Plan) -> Kept:
     """Compare a running plan with the problem, and take what is equal out of it."""
     here, there = [w.name for w in problem.workflows], {w.name for w in before.workflows}
+    if problem.is_for_ways or before.mixes:
+        before = with_routes_of_one_workflow(before, before)
     both = frozenset(here) & there
     different = both - frozenset(_unchanged(problem, before, both))
     workflows = both - different
@@ -65,34 +69,52 @@ def _unchanged(problem: Problem, before: Plan, names: frozenset[str]) -> Iterato
     sources = {source.name: source for source in before.sources if before.workflow_of(source.name) in names}
     other |= {own.workflow_of(source.name) for source in own.sources if sources.pop(source.name, None) != source}
     other |= {before.workflow_of(name) for name in sources}
-    planned = {one.name: one for one in before.operators if before.workflow_of(one.name) in names}
-    other |= {before.workflow_of(name) for name in planned if name not in own.operator_by_name}
-    known = settled(own, {name: one.variant for name, one in planned.items()})
-    for operator in own.operators:
-        if operator.name not in planned or not _same_figures(known, planned[operator.name]):
-            other.add(own.workflow_of(operator.name))
     for worker in before.workers:
         pool = problem.pool_by_name.get(worker.pool)
         if pool is None or (pool.tier, pool.sharing) != (worker.tier, worker.sharing):
             other |= {before.workflow_of(name) for name in worker.rates_per_s}
+    planned = {one.name: one for one in before.operators if before.workflow_of(one.name) in names}
+    other |= {own.workflow_of(operator.name) for operator in own.operators if operator.name not in planned}
+    other |= {before.workflow_of(name) for name, one in planned.items() if not _is_known(own, one)}
+    known = names - other
+    if known:
+        present = with_figures(restricted(problem, known), _part(problem, before, frozenset(known)))
+        other |= {before.workflow_of(one.name) for one in present.operators if not _is_alike(one, planned[one.name])}
     yield from names - other
 
 
-def _same_figures(problem: Problem, planned: PlannedOperator) -> bool:
-    """True if an operator has the rate, the inputs and, for the planned variant, the profile of the problem."""
-    operator = problem.operator_by_name[planned.name]
-    variant = {variant.name: variant for variant in operator.variants}.get(planned.variant)
-    if variant is None or planned.others or planned.inputs != operator.inputs or planned.model != variant.model:
+def _is_known(problem: Problem, planned: PlannedOperator) -> bool:
+    """True if the problem has an operator, its planned variants with the same models, and profiles of their batches."""
+    operator = problem.operator_by_name.get(planned.name)
+    variants = {} if operator is None else {variant.name: variant for variant in operator.variants}
+    return all(
+        one.variant in variants
+        and one.model == variants[one.variant].model
+        and all(size in variants[one.variant].service.get(pool, {}) for pool, size in one.batch.items())
+        for one in planned.variants
+    )
+
+
+def _is_alike(present: PlannedOperator, planned: PlannedOperator) -> bool:
+    """True if an operator has the figures with which it was planned; rates and ratios to rounding."""
+    if not math.isclose(present.rate_per_s, planned.rate_per_s, rel_tol=SAME_RATE):
         return False
-    if not math.isclose(planned.rate_per_s, problem.rate_per_s[planned.name], rel_tol=SAME_RATE):
+    if [replace(edge, ratio=0.0) for edge in present.inputs] != [replace(edge, ratio=0.0) for edge in planned.inputs]:
         return False
-    for pool, batch in planned.batch.items():
-        times = {size: time for size, time in variant.service.get(pool, {}).items() if size <= batch}
-        memory = variant.memory_bytes.get(pool), variant.device_memory_bytes.get(pool)
-        stated = planned.memory_bytes.get(pool), planned.device_memory_bytes.get(pool)
-        if dict(planned.service[pool]) != times or memory != stated:
-            return False
-    return dict(planned.message_bytes) == dict(variant.message_bytes)
+    ratios = zip(present.inputs, planned.inputs, strict=True)
+    if not all(math.isclose(one.ratio, other.ratio, rel_tol=SAME_RATE) for one, other in ratios):
+        return False
+    others = zip(present.others, planned.others, strict=True)
+    return _of_variant(present) == _of_variant(planned) and all(
+        _of_variant(one) == _of_variant(two) for one, two in others
+    )
+
+
+def _of_variant(planned: PlannedOperator) -> tuple[object, ...]:
+    """What a profile says of a planned variant."""
+    service = {pool: dict(times) for pool, times in planned.service.items()}
+    tables = (planned.message_bytes, planned.memory_bytes, planned.device_memory_bytes, planned.ratios)
+    return service, *(dict(table) for table in tables)
 
 
 def _part(problem: Problem, plan: Plan, workflows: frozenset[str]) -> Plan:
@@ -101,19 +123,23 @@ def _part(problem: Problem, plan: Plan, workflows: frozenset[str]) -> Plan:
     def owned(name: str) -> bool:
         return plan.workflow_of(name) in workflows
 
-    routes = []
-    for route in plan.routes:
+    routes, numbers = [], []
+    for number, route in enumerate(plan.routes):
         workers = {name: worker for name, worker in route.workers.items() if owned(name)}
         if workers:
             routes.append(route if len(workers) == len(route.workers) else Route(route.weight, workers))
+            numbers.append(number)
     operators = tuple(one for one in plan.operators if owned(one.name))
     by_name = {one.name: one for one in operators}
     staff = []
     for worker in plan.workers:
         rates = {name: rate for name, rate in worker.rates_per_s.items() if owned(name)}
         if rates:
-            load = sum(rate * by_name[name].request_s(worker.pool) for name, rate in rates.items())
-            staff.append(with_pool_figures(problem, replace(worker, rates_per_s=rates, load=load)))
+            variants = {name: variant for name, variant in worker.variants.items() if owned(name)}
+            runs = {name: by_name[name].with_variant(variants.get(name, by_name[name].variant)) for name in rates}
+            load = sum(rate * runs[name].request_s(worker.pool) for name, rate in rates.items())
+            own = replace(worker, rates_per_s=rates, load=load, variants=variants)
+            staff.append(with_pool_figures(problem, own))
     return replace(
         plan,
         sources=tuple(source for source in plan.sources if owned(source.name)),
@@ -121,4 +147,10 @@ def _part(problem: Problem, plan: Plan, workflows: frozenset[str]) -> Plan:
         workers=tuple(staff),
         routes=tuple(routes),
         workflows=tuple(workflow for workflow in plan.workflows if workflow.name in workflows),
+        fallbacks=tuple(
+            Fallback(one.lost, (), tuple(one.weights[number] for number in numbers))
+            for one in plan.fallbacks
+            if one.weights
+        ),
+        spread={name: groups for name, groups in plan.spread.items() if owned(name)},
     )

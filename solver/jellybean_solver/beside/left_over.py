@@ -9,26 +9,22 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from jellybean_solver.beside.after_losses import PartAfterLosses
 from jellybean_solver.beside.kept import Kept
 from jellybean_solver.decomposition.split import split
 from jellybean_solver.model.evaluate import carried_bytes_per_s, cost_and_traffic
+from jellybean_solver.model.loss import losses
+from jellybean_solver.model.loss_checks import RouteLoads
 from jellybean_solver.model.multi_workflow import restricted
 from jellybean_solver.model.plan import Plan, PlannedWorker
 from jellybean_solver.model.problem import Link, Operator, Pool, Problem, ServiceTime, Sharing, Variant
+from jellybean_solver.model.targets import LossKind
 
 LEAST_ROOM = 0.02  # share of a worker's most load: less is left unused, as times of fifty times as long and more, among
 # those of free workers, are beyond the accuracy of integer programs
 LEAST_BANDWIDTH = 1e-6  # fraction of a link's bandwidth, likewise
-
-
-@dataclass(frozen=True)
-class LeftOver:
-    """`problem`: of the further workflows, on what is left. `workers`: each of its pools that stands for workers of the
-    plan, with their names.
-    """
-
-    problem: Problem
-    workers: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -41,6 +37,21 @@ class _Rest:
     workers: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class LeftOver:
+    """`problem`: of the further workflows, on what is left. `workers`: each of its pools that stands for workers of the
+    plan, with their names.
+    """
+
+    problem: Problem
+    workers: Mapping[str, tuple[str, ...]]
+    rests: tuple[_Rest, ...]
+
+    def beside(self, operator: Operator) -> Operator:
+        """An operator of the further workflows, with profiles for what is left."""
+        return _with_rests(operator, self.rests)
+
+
 def left_over(problem: Problem, names: Collection[str], kept: Kept) -> LeftOver:
     """The problem of the workflows called `names` beside what is kept.
 
@@ -48,6 +59,7 @@ def left_over(problem: Problem, names: Collection[str], kept: Kept) -> LeftOver:
     """
     own = restricted(problem, names)
     parts = split(own).parts
+    most = _Most(restricted(problem, kept.workflows), kept.plan, problem.survives)
     tiers = {tier for part in parts for tier in part.tiers}
     reached = {pool.name for part in parts for pool in part.pools}
     staff: dict[str, list[PlannedWorker]] = {name: [] for name in reached}
@@ -61,12 +73,13 @@ def left_over(problem: Problem, names: Collection[str], kept: Kept) -> LeftOver:
             free = max(0, pool.count - len(staff[pool.name]))
             pools.append(replace(pool, count=free))
             if pool.sharing is Sharing.SHARED:
-                rests += _rests(pool, problem.utilisation, staff[pool.name], kept.plan)
+                rests += _rests(pool, problem.utilisation, staff[pool.name], kept.plan, most.loads)
     links = [link for link in own.links if link.upstream_tier in tiers and link.downstream_tier in tiers]
     spent, carried = 0.0, dict[tuple[str, str], float]()
     if _has_common(own, links, kept.plan):
         cost, crossings = cost_and_traffic(restricted(problem, kept.workflows), kept.plan)
         spent, carried = cost.total_usd_per_h, dict(carried_bytes_per_s(crossings))
+        carried |= {ends: max(sent, carried.get(ends, 0.0)) for ends, sent in most.carried.items()}
     left = replace(
         own,
         tiers=tuple(tier for tier in own.tiers if tier in tiers),
@@ -76,7 +89,29 @@ def left_over(problem: Problem, names: Collection[str], kept: Kept) -> LeftOver:
         sites={tier: count for tier, count in own.sites.items() if tier in tiers},
         slo=replace(own.slo, budget_usd_per_h=_budget_left(own.slo.budget_usd_per_h, spent)),
     )
-    return LeftOver(left, {rest.pool.name: rest.workers for rest in rests})
+    return LeftOver(left, {rest.pool.name: rest.workers for rest in rests}, tuple(rests))
+
+
+class _Most:
+    """What a plan needs at most, with everything there and after each loss that one of all workflows survives.
+
+    `loads`: of each worker; `carried`: bytes per second of each limited link in all sites, after losses.
+    """
+
+    def __init__(self, problem: Problem, plan: Plan, survives: Collection[LossKind]) -> None:
+        self.loads = {worker.name: worker.load for worker in plan.workers}
+        self.carried: dict[tuple[str, str], float] = {}
+        if not survives:
+            return
+        table, after = RouteLoads(problem, plan), PartAfterLosses(problem, plan)
+        for loss in losses(plan, survives):
+            weights = np.asarray(after.weights(loss))
+            for worker, load in zip(table.workers, (table.busy @ weights).tolist(), strict=True):
+                self.loads[worker] = max(load, self.loads[worker])
+            for ends, share in zip(table.links, (table.sent @ weights).tolist(), strict=True):
+                usable = problem.usable_bytes_per_s(problem.link_by_tiers[ends]) or 0.0
+                sent = share * usable * problem.sites.get(ends[0], 1)
+                self.carried[ends] = max(sent, self.carried.get(ends, 0.0))
 
 
 def _has_common(problem: Problem, links: Iterable[Link], kept: Plan) -> bool:
@@ -100,13 +135,15 @@ def _links(problem: Problem, links: Iterable[Link], carried: Mapping[tuple[str, 
             yield replace(link, bandwidth_bytes_per_s=left)
 
 
-def _rests(pool: Pool, most: float, workers: Iterable[PlannedWorker], plan: Plan) -> Iterator[_Rest]:
+def _rests(
+    pool: Pool, most: float, workers: Iterable[PlannedWorker], plan: Plan, loads: Mapping[str, float]
+) -> Iterator[_Rest]:
     """What is left of a shared pool's workers up to a load of `most`, those of the same room together."""
     alike: dict[tuple[float, float | None, float | None], list[str]] = {}
     for worker in workers:
-        room = most - worker.load
+        room = most - loads[worker.name]
         if room > LEAST_ROOM * most:
-            held = [plan.operator_by_name[name] for name in worker.rates_per_s]
+            held = [plan.operator_at(name, worker.name) for name in worker.rates_per_s]
             memory = _memory_left(pool.memory_bytes, (one.memory_bytes.get(pool.name, 0.0) for one in held))
             device = _memory_left(
                 pool.device_memory_bytes, (one.device_memory_bytes.get(pool.name, 0.0) for one in held)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from jellybean_solver.beside.after_losses import PartAfterLosses
 from jellybean_solver.beside.kept import Kept
 from jellybean_solver.beside.left_over import LeftOver
+from jellybean_solver.model.loss import RoutesAfterLoss, losses, with_routes_of_one_workflow
 from jellybean_solver.model.multi_workflow import restricted
-from jellybean_solver.model.plan import Certificate, Plan, PlannedOperator, PlannedWorker, Route
+from jellybean_solver.model.plan import Certificate, Fallback, Plan, PlannedOperator, PlannedWorker, Route
 from jellybean_solver.model.problem import Problem
+from jellybean_solver.model.spreading import identical_workers
 from jellybean_solver.model.stated_figures import with_figures
+
+SAME_WEIGHT = 1e-9  # of routes: closer weights are the same
 
 
 def merged(problem: Problem, kept: Kept, added: Plan, left: LeftOver, certificate: Certificate) -> Plan:
@@ -20,27 +25,58 @@ def merged(problem: Problem, kept: Kept, added: Plan, left: LeftOver, certificat
     here: those of the kept ones did not change.
     """
     new = _on_fleet(restricted(problem, kept.planned), kept.plan, added, left)
+    stays = kept.plan
+    if problem.is_for_ways or new.mixes or stays.mixes:
+        new, stays = with_routes_of_one_workflow(new, new), with_routes_of_one_workflow(stays, stays)
     staff = {worker.name: worker for worker in kept.plan.workers}
     for worker in new.workers:
         before = staff.get(worker.name)
         staff[worker.name] = worker if before is None else _both(before, worker)
     planned = {one.name: one for one in (*kept.plan.operators, *new.operators)}
     place = {pool.name: number for number, pool in enumerate(problem.pools)}
-    return replace(
+    plan = replace(
         new,
         tiers=problem.tiers,
         sources=problem.sources,
         operators=tuple(planned[operator.name] for operator in problem.operators),
         workers=tuple(sorted(staff.values(), key=lambda worker: place[worker.pool])),
-        routes=(*kept.plan.routes, *new.routes),
+        routes=(*stays.routes, *new.routes),
+        workflows=(*stays.workflows, *new.workflows),
         certificate=certificate,
         stale_profiles=problem.stale_profiles,
+        spread={},
+        fallbacks=(),
     )
+    is_spread = problem.may_mix and not problem.survives
+    plan = with_fallbacks(problem, plan, (stays, new))
+    return replace(plan, spread=identical_workers(plan) if is_spread else {})
+
+
+def with_fallbacks(problem: Problem, plan: Plan, parts: Sequence[Plan]) -> Plan:
+    """The plan, whose requests take after each loss the routes that its parts planned for it."""
+    return replace(plan, fallbacks=tuple(_fallbacks(problem, replace(plan, fallbacks=()), parts)))
+
+
+def _fallbacks(problem: Problem, plan: Plan, parts: Sequence[Plan]) -> Sequence[Fallback]:
+    found, is_needed = [], False
+    whole, after = RoutesAfterLoss(problem, plan), [PartAfterLosses(problem, part) for part in parts]
+    for loss in losses(plan, problem.survives):
+        weights = tuple(weight for one in after for weight in one.weights(loss))
+        spread = whole.weights(loss)
+        is_other = any(abs(one - other) > SAME_WEIGHT for one, other in zip(weights, spread, strict=True))
+        is_needed = is_needed or is_other
+        found.append(Fallback(str(loss), whole.closed(loss), weights if is_other else ()))
+    return found if is_needed else ()
 
 
 def _both(before: PlannedWorker, worker: PlannedWorker) -> PlannedWorker:
     """A worker with the operators of the kept workflows and those of the added ones."""
-    return replace(before, rates_per_s={**before.rates_per_s, **worker.rates_per_s}, load=before.load + worker.load)
+    return replace(
+        before,
+        rates_per_s={**before.rates_per_s, **worker.rates_per_s},
+        load=before.load + worker.load,
+        variants={**before.variants, **worker.variants},
+    )
 
 
 def _on_fleet(problem: Problem, kept: Plan, added: Plan, left: LeftOver) -> Plan:
@@ -56,6 +92,8 @@ def _on_fleet(problem: Problem, kept: Plan, added: Plan, left: LeftOver) -> Plan
         operators=tuple(_renamed(operator, added, pool_of) for operator in added.operators),
         workers=tuple(workers),
         routes=tuple(_route(route, names) for route in added.routes),
+        fallbacks=tuple(replace(one, lost=names.get(one.lost, one.lost)) for one in added.fallbacks),
+        spread={},
     )
     return with_figures(problem, draft)
 
@@ -82,8 +120,13 @@ def _free_name(worker: PlannedWorker, taken: set[str]) -> str:
 def _renamed(operator: PlannedOperator, added: Plan, pool_of: Mapping[str, str]) -> PlannedOperator:
     """The operator with the batch sizes by pool of the fleet; with_figures fills in what else is by pool."""
     runs = [worker for worker in added.workers if operator.name in worker.rates_per_s]
-    batch = {pool_of[worker.name]: operator.batch[worker.pool] for worker in runs}
-    return replace(operator, batch=batch, service={}, memory_bytes={}, device_memory_bytes={})
+
+    def of(one: PlannedOperator) -> PlannedOperator:
+        batch = {pool_of[worker.name]: one.batch[worker.pool] for worker in runs if worker.pool in one.batch}
+        return replace(one, batch=batch, service={}, memory_bytes={}, device_memory_bytes={}, others=())
+
+    first, *others = (of(one) for one in operator.variants)
+    return replace(first, others=tuple(others))
 
 
 def _route(route: Route, names: Mapping[str, str]) -> Route:

@@ -89,7 +89,7 @@ def survivors(problem: Problem | Plan, plan: Plan, loss: Loss) -> Collection[str
     return [name for name, slo in targets if slo.survives_loss(loss.kind, is_spot=is_spot)]
 
 
-def with_routes_of_one_workflow(problem: Problem, plan: Plan) -> Plan:
+def with_routes_of_one_workflow(problem: Problem | Plan, plan: Plan) -> Plan:
     """The plan with the routes that cover several workflows divided, as a loss may close the one part and not others.
 
     Fallbacks number the routes, and their plan has no others.
