@@ -15,6 +15,7 @@ from functools import partial
 from jellybean.documents import AnyProject, build_forms, build_problem
 from jellybean.errors import InfeasibleError
 from jellybean.planning.deadline.predicted_latency import (
+    FAR,
     judged_latency,
     latency_breach,
     latency_targets,
@@ -232,14 +233,15 @@ def _baselines(problem: Problem, gap: float, time_limit_s: float) -> tuple[Basel
 def _with_latency_note(baseline: Baseline, plan: Plan) -> Baseline:
     """The baseline, with a note added if its plan misses a p99 latency target.
 
-    A baseline that costs more than `plan` is simulated only once, because `plan` is better in any case.
+    A baseline that costs more than `plan` is simulated only once, because `plan` is better in any case, and one that is
+    cheaper until it is known to be late.
     """
     cost = baseline.cost_usd_per_h
     if not latency_targets(plan) or baseline.note or cost is None:
         return baseline
     cheaper = cost < cost_of(plan) * (1 - SAME)
     for own in baseline.plans:
-        breach = latency_breach(own) if cheaper else quick_judgement(own, most=1)
+        breach = quick_judgement(own, far=FAR, whole=True) if cheaper else quick_judgement(own, most=1)
         if breach is not None and not breach.kept:
             prefix = f"{own.name}: " if len(baseline.plans) > 1 else ""
             return replace(baseline, status="limit_broken", note=prefix + breach.text.rpartition(" (")[0])
@@ -305,7 +307,7 @@ def _settled(
     better = best_of_equal_cost(problem, forms, cheapest)
     if better is cheapest or better.plan is None:
         return found
-    return InTime(better, judged=judged_latency(better.plan))
+    return InTime(better, judged=judged_latency(better.plan) if latency_targets(better.plan) else None)
 
 
 def _with_penalties(

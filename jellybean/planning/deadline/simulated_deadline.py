@@ -117,9 +117,7 @@ def _in_time(
         options = SolveOptions(gap, search_s, time.monotonic, deadline=deadline, start=start)
         simulated = solve_in_time(problem, forms, options, judge if thorough else partial(judge, most=1))
         if simulated.plan is not None:
-            # What mixes may be far too late, and takes seconds to simulate: its p99 is told by what was simulated.
-            again = judged_so_far if problem.is_for_ways else judge_plan
-            late = again(stressed(solution.plan)) or quick
+            late = judged_so_far(stressed(solution.plan)) or quick  # it may take seconds to simulate, and is not chosen
             return InTime(simulated, judged=judge_plan(simulated.plan), cheapest=(solution.plan, late))
         refused = simulated.infeasibility
         reasons = refused.reasons if refused is not None else ()
@@ -135,7 +133,7 @@ def _in_time(
     search = NearestLatency(problem, forms, solution.plan, judge, gap, clock.share(SEARCH_PART).left(), second_half)
     found = search.run()
     if found.targeted is problem:
-        late, meeting = judged_latency(stressed(solution.plan)) or quick, _certified(problem, solution, found)
+        late, meeting = judged_so_far(stressed(solution.plan)) or quick, _certified(problem, solution, found)
         return InTime(meeting, judged=judged_latency(found.plan), cheapest=(solution.plan, late))
     late = judged_so_far(stressed(solution.plan)) or quick
     refusals = (_lateness(late), *reasons, _named(problem, forms, judge, found))
