@@ -93,7 +93,7 @@ def site_columns(
 def _of_workflow(workflow: str, sources: Sequence[str]) -> list[SiteColumn]:
     own = [
         *_columns("sources", sources, SourceSpec, _SOURCE_KEYS),
-        SiteColumn("slo.accuracy", "slo", "", FieldReader(SloSpec, "accuracy")),
+        *(SiteColumn(f"slo.{key}", "slo", "", FieldReader(SloSpec, key)) for key in ("accuracy", "survive")),
         *(SiteColumn(f"admission.{key}", "admission", "", FieldReader(AdmissionSpec, key)) for key in _ADMISSION_KEYS),
     ]
     prefix = f"{workflow}." if workflow else ""

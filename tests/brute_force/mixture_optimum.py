@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -16,12 +17,13 @@ import numpy as np
 from scipy.optimize import LinearConstraint, milp
 from scipy.sparse import coo_matrix
 
-from jellybean_solver import Operator, Pool, Problem, Slo, Variant
+from jellybean_solver import Operator, Plan, Pool, Problem, Slo, Variant
 from tests.brute_force import optimum
 from tests.brute_force import rates as reference_rates
 
 GIB = 1024.0**3
 Held = tuple[str | None, ...]  # a variant, or none, of each operator
+Lost = tuple[str, Any]  # ("worker", (pool, held)), ("site", tier) or ("link", (tier, tier)); ("", None): nothing
 T = TypeVar("T")
 
 
@@ -164,6 +166,33 @@ def programs_of_several(together: Problem, parts: dict[str, Problem], mixes: Col
             yield Program(together, [way for group in chosen for way in group])
 
 
+def most_served(together: Problem, parts: dict[str, Problem], plan: Plan, lost: Lost) -> float:
+    """The largest sum of the served shares of workflows that do not survive a loss, on a plan's workers.
+
+    A worker runs what it runs on any route of the plan. Lost is one of the workers of a pool that run the same.
+    """
+    running: Counter[tuple[str, Held]] = Counter(
+        (worker.pool, running_on(together, plan, worker.name)) for worker in plan.workers
+    )
+    found: list[Way] = []
+    for name in (workflow.name for workflow in plan.workflows):
+        mixes = parts[name].slo.mean_accuracy is not None
+        own = [way.of(name) for group in groups(parts[name], mixes=mixes) for way in group]
+        found += [way for way in own if mixes or all(plan.selection[one] == v for one, v in way.selection.items())]
+    program = Program(together, found, lambda _, pool: [held for name, held in running if name == pool.name])
+    for group, count in running.items():
+        program.rows.append(({program.counts[group]: 1.0}, float(count), float(count)))
+    taken = zip(program.after[lost], found, strict=True)
+    goal = {column: -1.0 for column, way in taken if not program.holds(way.workflow, lost)}
+    return _solved(program.columns, program.rows, goal, sign=-1.0) or 0.0
+
+
+def running_on(problem: Problem, plan: Plan, worker: str) -> Held:
+    """The variant of each operator that a worker runs on any route of a plan."""
+    names = {name for route in plan.routes for name, at in route.workers.items() if at == worker}
+    return tuple(plan.operator_at(one.name, worker).variant if one.name in names else None for one in problem.operators)
+
+
 def cases(problem: Problem) -> list[Problem]:
     """The problem; for each soft mean accuracy with losses to bear, once with the mean met and once with it missed."""
 
@@ -184,9 +213,6 @@ def groups(problem: Problem, *, mixes: bool) -> list[list[Way]]:
     found = list(ways(problem, measured=mixes))
     parts = [found] if mixes else [[w for w in found if w.selection == one] for one in optimum.selections(problem)]
     return [part for part in parts if part]
-
-
-Lost = tuple[str, Any]  # ("worker", (pool, held)), ("site", tier) or ("link", (tier, tier)); ("", None): nothing
 
 
 class Program:
@@ -227,7 +253,7 @@ class Program:
         self.after = {lost: self._flow(lost) for lost in losses}
         for name, lacks in self.lacking.items():  # no flow lacks more than the first
             mean = self.slos[name].mean_accuracy
-            if mean is not None and any(self._holds(name, lost) for lost in losses):
+            if mean is not None and any(self.holds(name, lost) for lost in losses):
                 row = self._accuracies(self.flow, name)
                 self.rows.append((row | {lacks: 1.0}, -math.inf, mean + 1e-9))
 
@@ -251,7 +277,7 @@ class Program:
             else:
                 yield from (("link", (link.upstream_tier, link.downstream_tier)) for link in self.problem.links)
 
-    def _holds(self, workflow: str, lost: Lost) -> bool:
+    def holds(self, workflow: str, lost: Lost) -> bool:
         """True if the workflow's targets hold with everything there, or after this loss."""
         kind, what = lost
         stated = {one.value for one in self.slos[workflow].survives}
@@ -265,7 +291,7 @@ class Program:
         for name, worth in self.worths.items():
             own = [column for column, way in zip(taken, self.ways, strict=True) if way.workflow == name]
             if own or worth is None:
-                self.rows.append((dict.fromkeys(own, 1.0), 1.0 if self._holds(name, lost) else 0.0, 1.0))
+                self.rows.append((dict.fromkeys(own, 1.0), 1.0 if self.holds(name, lost) else 0.0, 1.0))
         for column, way in zip(taken, self.ways, strict=True):
             crossed = {tuple(pair) for pair in way.pairs}
             if (kind == "site" and what in way.tiers.values()) or (kind == "link" and what in crossed):
@@ -275,7 +301,7 @@ class Program:
         self._links(taken)
         for name, slo in self.slos.items():
             is_served = self.worths[name] is None or name in self.served
-            if slo.mean_accuracy is not None and is_served and self._holds(name, lost):
+            if slo.mean_accuracy is not None and is_served and self.holds(name, lost):
                 lacks = {self.lacking[name]: 1.0} if name in self.lacking else {}
                 self.rows.append((self._accuracies(taken, name) | lacks, slo.mean_accuracy - 1e-9, math.inf))
         return taken

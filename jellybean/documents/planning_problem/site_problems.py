@@ -29,7 +29,7 @@ class WholeFleet:
 def site_problem(common: Problem, fleet: WholeFleet, project: Project, sources: tuple[Source, ...]) -> Problem:
     """The problem of one site. `common`: that of the written project. `project`, `sources`: of the site."""
     names = pool_names_of_site(project)
-    edges = follow_requests(project.workflow, {}).edges
+    edges, stated = follow_requests(project.workflow, {}).edges, project.workflow.slo
 
     def moved(operator: Operator) -> Operator:
         variants = tuple(with_pools(variant, names) for variant in operator.variants)
@@ -43,7 +43,7 @@ def site_problem(common: Problem, fleet: WholeFleet, project: Project, sources: 
         links=fleet.links,
         sources=sources,
         operators=tuple(moved(operator) for operator in common.operators),
-        slo=replace(common.slo, accuracy=project.workflow.slo.accuracy, budget_usd_per_h=None),
+        slo=replace(common.slo, accuracy=stated.accuracy, survives=stated.survives, budget_usd_per_h=None),
         stale_profiles=(),
     )
 

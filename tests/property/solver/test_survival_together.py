@@ -25,7 +25,7 @@ from jellybean_solver import (
     to_document,
 )
 from jellybean_solver.model.left_out import served
-from jellybean_solver.model.loss import REHEARSED, RoutesAfterLoss
+from jellybean_solver.model.loss import REHEARSED, RoutesAfterLoss, survivors
 from tests.brute_force import mixture_optimum
 from tests.property.solver.test_mixed_together import measured
 from tests.support.examples import NIGHTLY, examples
@@ -97,6 +97,10 @@ def test_the_cheapest_plan_that_bears_losses_is_that_of_one_program_over_everyth
         for name, slo in asked.slo_by_workflow.items():
             if slo.survives_loss(loss.kind, is_spot=is_spot):
                 assert own[name] == pytest.approx(1.0)
+        if not any(slo.penalty_usd_per_h for slo in asked.slo_by_workflow.values()):
+            most = mixture_optimum.most_served(asked, problems, plan, lost_in(asked, plan, loss))
+            kept = survivors(asked, plan, loss)
+            assert math.fsum(share for name, share in own.items() if name not in kept) == pytest.approx(most, abs=1e-4)
         left = plan_after(asked, plan, loss)
         if left is None:
             assert not any(own.values())
@@ -116,6 +120,14 @@ def test_the_cheapest_plan_that_bears_losses_is_that_of_one_program_over_everyth
     if plan.certificate.is_optimal:
         assert cost == pytest.approx(expected, rel=MIX_GAP, abs=1e-5 + rehearsed)
     assert cost <= expected * 1.01 + 1e-3  # a few requests rehearse the fallbacks, whose traffic may cost more
+
+
+def lost_in(problem: Problem, plan: Plan, loss: Loss) -> mixture_optimum.Lost:
+    """A loss as the reference knows it."""
+    if loss.kind is LossKind.WORKER:
+        worker = plan.worker_by_name[loss.of[0]]
+        return "worker", (worker.pool, mixture_optimum.running_on(problem, plan, worker.name))
+    return loss.kind.value, loss.of[0] if loss.kind is LossKind.SITE else loss.of
 
 
 def at_rates_of(problem: Problem, left: Plan) -> Problem:

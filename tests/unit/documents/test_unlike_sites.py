@@ -9,7 +9,7 @@ import pytest
 
 from jellybean.documents import MultiWorkflowProject, build_problem, load_any_project, load_project
 from jellybean.errors import DocumentError
-from jellybean_solver import Plan, Problem, solve
+from jellybean_solver import LossKind, Plan, Problem, evaluate, losses, served_shares, solve
 from tests.plan_check import complaints
 from tests.support.unlike_sites import INFRASTRUCTURE, PROFILES, WORKFLOW, random_stores, write_shops
 
@@ -289,3 +289,37 @@ def test_a_workflow_of_several_has_the_fleet_with_its_sites(shops: Path) -> None
     assert isinstance(together, MultiWorkflowProject)
     assert list(together.workflows) == ["one@a", "one@b", "two@a", "two@b"]
     assert together.workflows["two@b"].workflow.slo.accuracy == 90
+
+
+def test_sites_survive_losses_of_their_own_and_of_what_they_share(shops: Path) -> None:
+    edit(shops / "workflow.yaml", "accuracy: 80", "accuracy: 80, survive: [1 worker, 1 link]")
+    (shops / "stores.csv").write_text(f"{HEADER}berlin,2/s,3\nparis,6/s,2\n", encoding="utf-8")
+    problem = problem_of(shops)
+    plan = planned(problem)
+    assert evaluate(problem, plan).complaints == ()
+    used = {worker.tier for worker in plan.workers}
+    assert {loss.of for loss in losses(plan, problem.survives) if loss.kind is LossKind.WORKER} == {
+        (worker.name,) for worker in plan.workers
+    }
+    assert used >= {"store/berlin", "store/paris"}, "without their links they serve themselves"
+    for shares in served_shares(plan).values():
+        assert shares == {"berlin": pytest.approx(1.0), "paris": pytest.approx(1.0)}
+    edit(shops / "stores.csv", "paris,6/s,2", "paris,6/s,0")
+    refused = solve(problem_of(shops)).infeasibility
+    assert refused is not None
+    assert "no plan holds after the loss of any one link" in refused.reasons[0]
+
+
+def test_a_site_may_survive_alone(shops: Path) -> None:
+    """All data goes to the cloud, of whose two workers one is left."""
+    (shops / "stores.csv").write_text(
+        "site,sources.camera.rate,workers.box.count,slo.survive\nberlin,100/s,0,1 worker\nparis,100/s,0,\n",
+        encoding="utf-8",
+    )
+    edit(shops / "infrastructure.yaml", "bandwidth: 20 Mbit/s, ", "")
+    problem = problem_of(shops, ["slo.accuracy=94"])
+    assert {one.name: one.slo.survives for one in problem.workflows} == {"berlin": (LossKind.WORKER,), "paris": ()}
+    plan = planned(problem)
+    shares = [*served_shares(plan).values()]
+    assert all(own["berlin"] == pytest.approx(1.0) for own in shares)
+    assert all(0.0 < own["paris"] < 1.0 for own in shares)

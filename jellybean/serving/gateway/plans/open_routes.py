@@ -50,6 +50,11 @@ class OpenRoutes:
         return f"{lost} is lost, and what is left must serve other workflows: {part} answered until it is back"
 
     @property
+    def refuses_all(self) -> bool:
+        """True if no request is answered until what is lost is back."""
+        return bool(self._fallbacks) and all(one is not None and not one.share for one in self._fallbacks)
+
+    @property
     def has_opened(self) -> bool:
         """True once a route has had all its workers."""
         return bool(self._opened)

@@ -144,7 +144,9 @@ class ServedPlan:
 
     @property
     def no_route_reason(self) -> str:
-        """Why no route is left, worker by worker; empty when one is."""
+        """Why no route is left, worker by worker, or why all requests are refused; empty when some are answered."""
+        if self._routes.refuses_all:
+            return self._routes.refused_text
         away = {name for name, worker in self.workers.items() if worker.state != "ready"}
         if not all(away & set(route.values()) for route in self.view.routes):
             return ""

@@ -225,8 +225,20 @@ def test_gateways_serve_the_share_that_is_left_and_refuse_the_rest() -> None:
     assert (answered("a"), answered("b")) == (1.0, pytest.approx(0.5, abs=0.01))
     assert routes["a"].refused_text == ""
     assert routes["b"].refused_text.startswith("box-1 is lost, and what is left must serve other workflows: 50 %")
+    assert not routes["b"].refuses_all
     away.clear()
     for one in routes.values():
         one.reweight()
     assert (answered("a"), answered("b")) == (1.0, 1.0)
     assert routes["b"].refused_text == ""
+
+
+def test_a_gateway_says_that_nothing_is_left() -> None:
+    """`a` fills the box that is left."""
+    plan = plan_for(together(Slo(survives=ONE_WORKER), Slo(), [box(9)], rates=(8.0, 8.0)))
+    (view,) = (view for name, view in workflow_views(to_document(plan)).items() if name == "b")
+    routes = OpenRoutes(view, {"box-1"}.__contains__)
+    routes.reweight()
+    assert routes.refuses_all
+    assert "no request is answered until it is back" in routes.refused_text
+    assert {routes.draw() for _ in range(20)} == {None}
