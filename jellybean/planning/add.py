@@ -8,10 +8,21 @@ from dataclasses import dataclass, replace
 
 from jellybean.documents import AnyProject, build_forms, build_problem
 from jellybean.planning.deadline.predicted_latency import judged_latency, latency_breach
+from jellybean.planning.deadline.soft_plan import Trial, best_with_penalties
+from jellybean.planning.deadline.soft_targets import soft_targets
 from jellybean.planning.planned import Planned
-from jellybean.planning.project_plan import Progress
+from jellybean.planning.project_plan import SEARCH_PART_BESIDE_SOFT, Progress
 from jellybean.planning.replan import named_plan, startable
-from jellybean_solver import Added, Deadline, Plan, SolveOptions, add_workflows, deadline_s
+from jellybean_solver import (
+    Added,
+    Deadline,
+    Plan,
+    Solution,
+    SolveOptions,
+    add_workflows,
+    deadline_s,
+    limited,
+)
 
 
 @dataclass(frozen=True)
@@ -34,13 +45,15 @@ def add_to_plan(
     """Plan the workflows that a plan (see `named_plan` for `named`) lacks, beside those that it has. Writes no files.
 
     If workflows have p99 targets, the whole plan is simulated. Where that of what is cheapest misses one, the new
-    workflows are planned once more within their targets.
+    workflows are planned once more within their targets. Of soft targets those of the new workflows are weighed.
     """
     progress(0, 3, "running plan")
     _, before = named_plan(project.directory, named)
     own = startable(project, before)
     problem, forms = build_problem(own), build_forms(own)
-    options = SolveOptions(gap, time_limit_s, time.monotonic)
+    clock, is_soft = limited(time_limit_s, time.monotonic), bool(soft_targets(problem))
+    search_s = clock.share(SEARCH_PART_BESIDE_SOFT).left() if is_soft else time_limit_s
+    options = SolveOptions(gap, search_s, time.monotonic)
     progress(1, 3, "new workflows")
     started = time.perf_counter()
     added = add_workflows(problem, before, options, forms)
@@ -52,12 +65,27 @@ def add_to_plan(
         added = add_workflows(problem, before, replace(options, deadline=Deadline(target_s)), forms)
         solve_s += time.perf_counter() - started
         plan = added.solution.plan
-    reasons = tuple(_reasons(added, plan))
+    reasons, compared = tuple(_reasons(added, plan)), ""
+    if plan is not None and not reasons and is_soft:
+
+        def solve(trial: Trial) -> Solution:
+            deadline = Deadline(deadline_s(trial.problem) or 0.0, advance=trial.advance)
+            own = replace(options, time_limit_s=trial.limit_s, deadline=deadline)
+            return add_workflows(trial.problem, before, own, forms).solution
+
+        found = best_with_penalties(
+            problem, forms, added.solution, solve, gap=gap, clock=clock, progress=progress, names=added.kept.planned
+        )
+        if found is not None:
+            plan, compared = found.plan, found.text
+            solution = replace(added.solution, plan=plan, certificate=plan.certificate)
+            added = replace(added, solution=solution)
     if plan is not None:
         plan = None if reasons else replace(plan, overrides=project.overrides)
     judged = None if plan is None else judged_latency(plan)
     progress(3, 3, "done")
-    return AddedPlan(before, added, Planned(problem, added.solution, plan, reasons, (), solve_s, judged=judged))
+    planned = Planned(problem, added.solution, plan, reasons, (), solve_s, judged=judged, best=compared)
+    return AddedPlan(before, added, planned)
 
 
 def _reasons(added: Added, plan: Plan | None) -> Iterator[str]:

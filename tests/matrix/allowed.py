@@ -42,11 +42,10 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
         "lose link x add",
         "lose site x add",
     ),
-    "soft p99 latencies have the cost as objective, and are not known to `plan --add`": (
+    "soft p99 latencies have the cost as objective": (
         "soft p99 x max accuracy",
         "soft p99 x max rate",
         "soft p99 x min latency",
-        "soft p99 x add",
     ),
     "objectives other than the cost are for one workflow, on alike sites": (
         "several x max accuracy",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from jellybean.display import formats
@@ -133,17 +133,20 @@ def best_with_penalties(
     clock: Clock,
     progress: Progress,
     value: Callable[[Plan], float] = counted_usd_per_h,
+    names: Collection[str] | None = None,
 ) -> SoftPlan | None:
     """The plan of least `value` and penalties; None without a cheapest plan to start from.
 
-    `value`: what a plan counts beside its p99 latencies. `gap`: what may be left to save.
+    `value`: what a plan counts beside its p99 latencies. `gap`: what may be left to save. `names`: the workflows with
+    soft targets that are planned; the others stay as they are.
     """
+    targets = {name: one for name, one in soft_targets(problem).items() if names is None or name in names}
     if cheapest.plan is None or cheapest.certificate is None:
         return None
     trials = _Trials(problem, forms, solve, clock, progress, value)
     first = trials.candidate(cheapest.plan, cheapest.certificate.bound)
     tolerance = TOLERANCE if gap is None else gap
-    search = SoftSearch(soft_targets(problem), first, trials.in_time, _least_s(problem, forms), tolerance)
+    search = SoftSearch(targets, first, trials.in_time, _least_s(problem, forms), tolerance)
     trials.search, trials.tolerance = search, tolerance
     outcome = search.run()
     progress(1, 1, "done")
