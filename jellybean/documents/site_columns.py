@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from jellybean.quantities import did_you_mean, quoted
 SITE, NOTES = "site", ("note", "region")
 _MOST_LISTED = 12
 _ADMISSION_KEYS = ("worth", "priority", "owner")
-_SOURCE_KEYS, _POOL_KEYS, _LINK_KEYS = ("rate",), ("count", "price"), ("price", "bandwidth", "latency")
+_SOURCE_KEYS, _POOL_KEYS, _LINK_KEYS = ("rate", "streams"), ("count", "price"), ("price", "bandwidth", "latency")
 
 
 @dataclass(frozen=True)
@@ -76,23 +76,29 @@ def site_columns(
     pools: Sequence[str],
     above: Sequence[str],
     shared: Mapping[str, str],
+    stateful: Collection[str],
     others: tuple[str, ...] = (),
 ) -> SiteColumns:
     """The columns for sites of `tier`, with these pools, and links to the tiers `above`.
 
-    `sources`: workflow -> its sources; the only workflow has the name "". `others`: as of `SiteColumns`.
+    `sources`: workflow -> its sources; the only workflow has the name "". `stateful`: workflows whose sources state
+    their streams. `others`: as of `SiteColumns`.
     """
     columns = [
-        *(column for workflow, names in sources.items() for column in _of_workflow(workflow, names)),
+        *(
+            column
+            for workflow, names in sources.items()
+            for column in _of_workflow(workflow, names, has_streams=workflow in stateful)
+        ),
         *_columns("workers", pools, WorkerPoolSpec, _POOL_KEYS),
         *_columns("links", above, LinkSpec, _LINK_KEYS),
     ]
     return SiteColumns(tier, {column.name: column for column in columns}, shared, others)
 
 
-def _of_workflow(workflow: str, sources: Sequence[str]) -> list[SiteColumn]:
+def _of_workflow(workflow: str, sources: Sequence[str], *, has_streams: bool) -> list[SiteColumn]:
     own = [
-        *_columns("sources", sources, SourceSpec, _SOURCE_KEYS),
+        *_columns("sources", sources, SourceSpec, _SOURCE_KEYS if has_streams else _SOURCE_KEYS[:1]),
         *(SiteColumn(f"slo.{key}", "slo", "", FieldReader(SloSpec, key)) for key in ("accuracy", "survive")),
         *(SiteColumn(f"admission.{key}", "admission", "", FieldReader(AdmissionSpec, key)) for key in _ADMISSION_KEYS),
     ]

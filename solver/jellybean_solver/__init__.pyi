@@ -162,6 +162,7 @@ from .model.streams import independent_streams_text as independent_streams_text
 from .model.streams import request_streams as request_streams
 from .model.streams import served_streams as served_streams
 from .model.streams import visits_per_request as visits_per_request
+from .model.streams import whole_streams as whole_streams
 from .model.targets import LossKind as LossKind
 from .model.targets import Margin as Margin
 from .model.targets import Slo as Slo

@@ -68,17 +68,8 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
         "cascade x priorities",
         "cascade x add",
     ),
-    "states are for alike sites": ("unlike x state",),
     "models of sites that differ stay whole": ("unlike x cut",),
-    "requests with a state get one selection, and are not answered later": (
-        "state x mixture",
-        "state x soft mean",
-        "state x lose worker",
-        "state x lose link",
-        "state x lose site",
-        "state x eventually",
-        "state x max accuracy",
-    ),
+    "requests with a state are not answered later": ("state x eventually",),
     "plans that mix variants do not cut models": (
         "cut x mixture",
         "cut x soft mean",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,6 @@ from jellybean.documents.checks.files import inside
 from jellybean.documents.checks.workflow_checks import connected_sources
 from jellybean.documents.overrides import NULL_TEXTS, apply_overrides, option_text
 from jellybean.documents.schema.infrastructure import SITE_FILE_SUFFIX, InfrastructureDocument, WorkerPoolSpec
-from jellybean.documents.schema.reader import DocPath
 from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean.documents.site_columns import SiteColumns, site_columns
 from jellybean.documents.site_table import Site, SiteTable, read_site_table
@@ -21,7 +21,6 @@ from jellybean.quantities import InvalidValueError, did_you_mean
 from jellybean_solver import rate_text
 
 _RATE_TOLERANCE = 1e-9  # relative difference of rates that are equal
-_NOT_YET = "sites that differ cannot have yet: each is planned as a workflow of its own"
 
 
 def check_sites_that_differ(
@@ -45,8 +44,6 @@ def check_sites_that_differ(
     for workflow in workflows.values() if tier in fleet.tiers else ():
         if workflow.document is not None:
             _check_sources(workflow, infrastructure, workflow.document, tier)
-            for path, what, hint in _unsupported(workflow.document):
-                workflow.tree.add(path, f"{what}, which {_NOT_YET}", hint)
     file = Path(infrastructure.tree.file).with_name(name)
     if not file.is_file():
         infrastructure.tree.add(("sites", tier), f"{file}: file not found", _missing_hint(file))
@@ -62,7 +59,7 @@ def check_sites_that_differ(
     for of, workflow in workflows.items():
         if workflow.document is not None:
             own = table.of_workflow(of)
-            problems += [*_unequal_rates(own, of, workflow.document), *_unknown_accuracies(own, profiles.get(of))]
+            problems += [*_unequal_sources(own, of, workflow.document), *_unknown_accuracies(own, profiles.get(of))]
     infrastructure.tree.problems += problems
     return table
 
@@ -114,32 +111,27 @@ def _check_sources(
             workflow.tree.add(("sources", name, "tier"), message, f"write {tier}")
 
 
-def _unsupported(document: WorkflowDocument) -> Iterator[tuple[DocPath, str, str]]:
-    """Path, what it says and a hint for each target of a workflow that several workflows on one fleet cannot have."""
-    for name, operator in document.operators.items():
-        if operator.state is not None:
-            yield ("operators", name, "state"), "its models keep a state", "write a number of identical sites"
+def _unequal_sources(table: SiteTable, workflow: str, document: WorkflowDocument) -> Iterator[DocumentProblem]:
+    """Sites in which sources of one request have unlike rates, or unlike numbers of streams."""
 
+    def column(source: str, key: str) -> str:
+        return f"{f'{workflow}.' * bool(workflow)}sources.{source}.{key}"
 
-def _unequal_rates(table: SiteTable, workflow: str, document: WorkflowDocument) -> Iterator[DocumentProblem]:
-    """Sites in which sources of one request have unlike rates."""
-
-    def column(source: str) -> str:
-        return f"{f'{workflow}.' * bool(workflow)}sources.{source}.rate"
-
-    def rate(site: Site, source: str) -> float:
-        return float(site.values.get(column(source), document.sources[source].rate_per_s))
+    def stated(site: Site, source: str, key: str) -> float:
+        spec = document.sources[source]
+        return float(site.values.get(column(source, key), spec.rate_per_s if key == "rate" else spec.streams or 0))
 
     for first, *others in connected_sources(document):
-        for site in table.sites:
-            rate_per_s = rate(site, first)
-            for name in others:
-                own_per_s = rate(site, name)
-                if not math.isclose(own_per_s, rate_per_s, rel_tol=_RATE_TOLERANCE):
-                    figures = f"{name} {rate_text(own_per_s)}, {first} {rate_text(rate_per_s)}"
-                    message = f"a request has one message of each source, but their rates differ: {figures}"
-                    stated = next((own for own in (column(name), column(first)) if own in site.values), column(name))
-                    yield table.problem(site, stated, message, "give them one rate")
+        for site, name, key in itertools.product(table.sites, others, ("rate", "streams")):
+            own, other = stated(site, name, key), stated(site, first, key)
+            if not math.isclose(own, other, rel_tol=_RATE_TOLERANCE):
+                texts = [rate_text(one) if key == "rate" else f"{one:g}" for one in (own, other)]
+                what = "rates differ" if key == "rate" else "numbers of streams differ"
+                message = f"a request has one message of each source, but their {what}: "
+                message += f"{name} {texts[0]}, {first} {texts[1]}"
+                columns = (column(name, key), column(first, key))
+                where = next((one for one in columns if one in site.values), columns[0])
+                yield table.problem(site, where, message, "give them one rate" if key == "rate" else "give them one")
 
 
 def _unknown_accuracies(table: SiteTable, profiles: CheckedProfiles | None) -> Iterator[DocumentProblem]:
@@ -181,5 +173,12 @@ def _columns(
         [*(name for name, pool in pools.items() if pool.tier == tier), *broken],
         above,
         {name: pool.tier for name, pool in pools.items() if pool.tier != tier},
+        {name for name, workflow in workflows.items() if _keeps_states(workflow)},
         tuple(name for name in others if name not in workflows),
     )
+
+
+def _keeps_states(workflow: CheckedWorkflow) -> bool:
+    """True if an operator keeps a state, or may: the document is broken."""
+    document = workflow.document
+    return document is None or any(operator.state is not None for operator in document.operators.values())

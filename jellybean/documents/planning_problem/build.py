@@ -48,7 +48,7 @@ def build_problem(project: AnyProject) -> Problem:
     """
     require_current(project)
     if not isinstance(project, MultiWorkflowProject):
-        return audited(project, of_one_workflow(project))
+        return audited(project, with_whole_streams(project, of_one_workflow(project)))
     if project.written:
         return _of_sites(project)
     shared = planned_utilisation([*project.workflows.values()])
@@ -57,6 +57,7 @@ def build_problem(project: AnyProject) -> Problem:
 
 
 def _combined(project: MultiWorkflowProject, parts: Mapping[str, Problem]) -> Problem:
+    parts = {name: with_whole_streams(project.workflows[name], part, name) for name, part in parts.items()}
     problem = combine_workflows(project.name, parts, project.infrastructure.limits.budget_usd_per_h)
     return _with_admission(problem, project)
 
@@ -112,7 +113,7 @@ def _with_admission(problem: Problem, project: MultiWorkflowProject) -> Problem:
 
 
 def of_one_workflow(project: Project, utilisation: float | None = None) -> Problem:
-    """The problem of one workflow, without forms and without an audit.
+    """The problem of one workflow, without forms, whole streams and an audit.
 
     `utilisation`: the highest planned one of workers that it shares with other workflows; None: its own.
     """
@@ -133,7 +134,7 @@ def of_one_workflow(project: Project, utilisation: float | None = None) -> Probl
         name=workflow.name,
         tiers=infrastructure.tiers,
         sources=_sources(workflow),
-        operators=_operators(project.directory, workflow, infrastructure, project.profiles, flow, highest),
+        operators=_operators(project.directory, workflow, infrastructure, project.profiles, flow),
         pools=_pools(infrastructure),
         links=_links(infrastructure),
         accuracy=accuracy_model(project.profiles.accuracy, workflow),
@@ -238,7 +239,6 @@ def _operators(
     infrastructure: InfrastructureDocument,
     profiles: ProfilesDocument,
     flow: Flow,
-    utilisation: float,
 ) -> tuple[Operator, ...]:
     readers = readers_by_upstream(flow)
     result: list[Operator] = []
@@ -264,7 +264,6 @@ def _operators(
         state: tuple[tuple[str, str], ...] = ()
         if operator.state is not None:
             state = tuple(operator.state.tensors.items())
-            variants = with_whole_streams(directory, name, variants, workflow, utilisation)
         result.append(Operator(name, flow.edges[name], variants, operator.tiers, operator.batch_delay_s, state))
     return tuple(result)
 

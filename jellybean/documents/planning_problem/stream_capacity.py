@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from jellybean.documents.layout import WORKFLOW_FILE
 from jellybean.documents.project import Project
@@ -12,7 +11,7 @@ from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.reader import dotted
 from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean.errors import DocumentError, DocumentProblem
-from jellybean_solver import Slo, Variant, largest_margin, plain_text, whole_stream_times
+from jellybean_solver import Operator, Problem, Slo, largest_margin, plain_text, whole_stream_times, whole_streams
 
 
 def utilisation_of(workflow: WorkflowDocument, infrastructure: InfrastructureDocument) -> float:
@@ -27,31 +26,35 @@ def planned_utilisation(projects: Sequence[Project]) -> float:
     return min(utilisation_of(one.workflow, one.infrastructure) for one in projects) / margin.work
 
 
-def with_whole_streams(
-    directory: Path,
-    operator: str,
-    variants: Sequence[Variant],
-    workflow: WorkflowDocument,
-    utilisation: float,
-) -> tuple[Variant, ...]:
-    """The variants of an operator with a state, whose workers take whole streams.
+def with_whole_streams(project: Project, problem: Problem, name: str = "") -> Problem:
+    """The problem of a project's workflow with times by which a worker takes whole streams of operators with a state.
 
-    DocumentError if no worker takes even one.
+    `name`: of the workflow, or its site, among several. DocumentError if no worker takes even one stream.
     """
-    source = next(iter(workflow.sources.values()))
-    stream_rate_per_s = source.rate_per_s / (source.streams or 1)
-    found = []
-    for variant in variants:
-        whole = {
-            pool: whole_stream_times(times, stream_rate_per_s, utilisation) for pool, times in variant.service.items()
-        }
-        found.append(replace(variant, service={pool: times for pool, times in whole.items() if times}))
-    if not any(variant.service for variant in found):
-        message = (
-            f"no worker takes one stream: it sends {plain_text(stream_rate_per_s, 4)} chunks/s, which must run on one "
-            f"worker that is busy at most {utilisation:g} of the time"
-        )
-        where, file = dotted(("operators", operator, "state")), str(directory / WORKFLOW_FILE)
-        hint = "use a faster worker or variant, or streams of a lower rate"
-        raise DocumentError([DocumentProblem(file, None, None, where, message, hint)])
-    return tuple(found)
+    per_s = {operator: one.rate_per_s for one in whole_streams(problem) for operator in one.operators}
+
+    def of_streams(operator: Operator) -> Operator:
+        if not operator.state or operator.name not in per_s:
+            return operator
+        rate_per_s, variants = per_s[operator.name], []
+        for variant in operator.variants:
+            times = {
+                pool: whole_stream_times(one, rate_per_s, problem.utilisation) for pool, one in variant.service.items()
+            }
+            variants.append(replace(variant, service={pool: own for pool, own in times.items() if own}))
+        if any(one.service for one in operator.variants) and not any(one.service for one in variants):
+            raise DocumentError([_too_fast(project, name, operator.name, rate_per_s, problem.utilisation)])
+        return replace(operator, variants=tuple(variants))
+
+    return replace(problem, operators=tuple(map(of_streams, problem.operators)))
+
+
+def _too_fast(project: Project, name: str, operator: str, rate_per_s: float, utilisation: float) -> DocumentProblem:
+    message = (
+        f"{f'{name}: ' if name else ''}no worker takes one stream: it sends {plain_text(rate_per_s, 4)} chunks/s, "
+        f"which must run on one worker that is busy at most {utilisation:g} of the time"
+    )
+    where, file = dotted(("operators", operator, "state")), str(project.directory / WORKFLOW_FILE)
+    return DocumentProblem(
+        file, None, None, where, message, "use a faster worker or variant, or streams of a lower rate"
+    )

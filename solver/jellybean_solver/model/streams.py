@@ -32,10 +32,11 @@ class RequestStream:
 class WholeStreams:
     """`count` streams of equal rate in each site, each of which keeps to one route, as an operator keeps its state.
 
-    `operators`: all that answer their requests, with a state or without.
+    `rate_per_s`: requests per second of one of them. `operators`: all that answer them, with a state or without.
     """
 
     count: int
+    rate_per_s: float
     operators: tuple[str, ...]
     workflow: str = ""
 
@@ -95,9 +96,9 @@ def whole_streams(plan: Plan | Problem) -> tuple[WholeStreams, ...]:
     """The requests that come in streams which keep to one route: of each request stream with a state."""
     stateful = {operator.name for operator in plan.operators if operator.state}
     return tuple(
-        WholeStreams(stream.sources[0].streams, stream.operators, stream.workflow)
+        WholeStreams(source.streams, source.rate_per_s / source.streams, stream.operators, stream.workflow)
         for stream in (request_streams(plan) if stateful else ())
-        if stream.sources[0].streams and not stateful.isdisjoint(stream.operators)
+        if (source := stream.sources[0]).streams and not stateful.isdisjoint(stream.operators)
     )
 
 

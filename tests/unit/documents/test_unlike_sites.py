@@ -83,6 +83,38 @@ def test_a_variant_has_times_only_where_the_data_of_its_site_can_be(shops: Path)
     assert first["berlin/box"] is second["paris/box"]  # figures are shared, as there may be many sites
 
 
+STATE = "detect: {inputs: [camera], state: {by: stream, tensors: {seen: seen_next}},"
+
+
+def keep_states(shops: Path) -> Path:
+    """Let the shops' detectors keep a state by stream, of two streams where the file does not say how many."""
+    edit(shops / "workflow.yaml", "rate: 4/s,", "rate: 4/s, streams: 2,")
+    edit(shops / "workflow.yaml", "detect: {inputs: [camera],", STATE)
+    return shops
+
+
+def test_sites_have_streams_of_their_own(shops: Path) -> None:
+    """A box takes 0.8 / (60 ms x 1/s) = 13 streams of one image per second, and 6 of two per second."""
+    keep_states(shops)
+    stores = "site,sources.camera.rate,sources.camera.streams\na,4/s,4\nb,4/s,2\nc,,\n"
+    (shops / "stores.csv").write_text(stores, encoding="utf-8")
+    problem = problem_of(shops)
+    assert [source.streams for source in problem.sources] == [4, 2, 2]
+    load_s = [
+        problem.operator_by_name[f"{site}/detect"].variant("small").service[f"{site}/box"][1].load_s for site in "ab"
+    ]
+    assert load_s == pytest.approx([0.8 / 13, 0.8 / 12])
+    planned(problem)
+    (shops / "stores.csv").write_text("site,sources.camera.rate\na,\nb,1000/s\n", encoding="utf-8")
+    with pytest.raises(DocumentError, match="b: no worker takes one stream: it sends 500 chunks/s"):
+        problem_of(shops)
+
+
+def test_only_sources_of_states_have_streams(shops: Path) -> None:
+    (shops / "stores.csv").write_text("site,sources.camera.streams\na,3\n", encoding="utf-8")
+    assert "a site has no 'sources.camera.streams'" in told(shops)[0]
+
+
 def by_hand(folder: Path, stores: str) -> Path:
     """The same fleet as folders of workflows, each in a tier of its own."""
     columns, *rows = [line.split(",") for line in stores.splitlines()]
