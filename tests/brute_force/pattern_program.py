@@ -27,8 +27,8 @@ LITTLE = 1e-9
 class Pattern:
     """How requests of a block are served. `rates`: of all, if all requests of the block take this pattern.
 
-    `selection`: requests of a block that does not mix have one; `crossed`: the pairs of tiers that data crosses, with
-    bytes per second.
+    `selection`: all requests of a block have one; of a block that mixes it is what cannot be mixed. `crossed`: the
+    pairs of tiers that data crosses, with bytes per second.
     """
 
     block: str
@@ -153,12 +153,11 @@ class Program:
         return ({}, factor) if column == NOBODY else ({column: factor}, 0.0)
 
     def _add_selections(self) -> None:
-        """A binary column for each selection of a block that does not mix."""
+        """A binary column for each selection of a block."""
         self.chosen: dict[tuple[str, str], int] = {}
         for block in self.blocks:
-            if not block.mixes:
-                for name in {one.selection: None for one in self.patterns if one.block == block.name}:
-                    self.chosen[block.name, name] = self.column(0.0, 1.0, whole=True)
+            for name in {one.selection: None for one in self.patterns if one.block == block.name}:
+                self.chosen[block.name, name] = self.column(0.0, 1.0, whole=True)
 
     def _add_workers(self) -> None:
         self.counts: dict[tuple[str, Held], int] = {}
@@ -266,12 +265,13 @@ class Program:
                     self.row({column: 1.0}, 0.0, 0.0)
 
     def best(self, *, most_accurate: bool = False, limit_s: float = 20.0) -> Optimum | None:
-        """The least cost with penalties and forgone worth, or the highest accuracy; None: nothing is feasible."""
+        """The least cost with penalties and forgone worth, or the highest mean accuracy; None: nothing is feasible."""
         costs = {index: cost for index, (cost, _, _) in enumerate(self.columns) if cost}
         if self.fleet.budget_usd_per_h is not None:
             paid = {index: cost for index, cost in costs.items() if index not in self.unlimited}
             self.row(paid, -math.inf, self.fleet.budget_usd_per_h)
-        goal = {index: -one.accuracy for index, one in self.flow.items()} if most_accurate else costs
+        number = len({block.group for block in self.blocks})
+        goal = {index: -one.accuracy / number for index, one in self.flow.items()} if most_accurate else costs
         found = solved(self.columns, self.rows, goal, limit_s)
         if found is None:
             return None

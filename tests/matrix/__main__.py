@@ -11,12 +11,12 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tests.matrix.compare import disagreements
 from tests.matrix.features import FEATURES, can_compose, drafted
-from tests.matrix.questions import ERROR, QUESTIONS, REFUSED, Answer, ask
+from tests.matrix.questions import ERROR, LIMIT_S, QUESTIONS, REFUSED, Answer, ask
 
 ORDER = (ERROR, REFUSED, "out of time", "infeasible", "planned")
 
@@ -67,12 +67,12 @@ def named(text: str) -> Case:
     return Case(features, asked[0] if asked else "plan")
 
 
-def tried(case: Case, count: int, seed: int, *, compared: bool) -> list[Answer]:
+def tried(case: Case, seeds: Iterable[int], limit_s: float, *, compared: bool) -> list[Answer]:
     """The answers for so many random projects. `compared`: prints what the oracle contradicts."""
     found = []
-    for number in range(seed, seed + count):
+    for number in seeds:
         draft = drafted(case.features, f"{case.name} {number}")
-        found.append(ask(case.question, draft))
+        found.append(ask(case.question, draft, limit_s))
         if found[-1].status == ERROR:
             print(f"!! {case.name} --seed {number}: {found[-1].message}", flush=True)
         for words in disagreements(case.question, draft, found[-1]) if compared else ():
@@ -104,6 +104,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--triples", type=int, default=0, help="random triples, instead of pairs")
     parser.add_argument("--slice", default="0/1", help="K/N: every N-th case from the K-th on")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds of each command")
+    parser.add_argument("--skip", default="", help="without these features and questions, by commas")
     parser.add_argument("--compare", action="store_true", help="compare feasibility and cost with the oracle")
     options = parser.parse_args(arguments)
     cases = [named(text) for text in options.pairs] if options.pairs else list(pairs())
@@ -111,11 +113,14 @@ def main(arguments: Sequence[str]) -> int:
         cases = list(triples(options.triples, options.seed))
     if options.only:
         cases = [case for case in cases if options.only in (*case.features, case.question)]
+    skipped = set(options.skip.split(","))
+    cases = [case for case in cases if skipped.isdisjoint((*case.features, case.question))]
     first, step = (int(part) for part in options.slice.split("/"))
+    seeds = range(options.seed, options.seed + options.count)
     totals: Counter[str] = Counter()
     started = time.monotonic()
     for case in cases[first::step]:
-        answers = tried(case, options.count, options.seed, compared=options.compare)
+        answers = tried(case, seeds, options.limit, compared=options.compare)
         totals[min((answer.status for answer in answers), key=ORDER.index)] += 1
         print(row(case, answers), flush=True)
     parts = ", ".join(f"{totals[status]} {status}" for status in ORDER if totals[status])

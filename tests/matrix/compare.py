@@ -35,6 +35,15 @@ def _is_timed(draft: Draft) -> bool:
     return any(one.latency_p99_s is not None or one.objective == "latency" for one in draft.workflows)
 
 
+def _is_relaxed(draft: Draft) -> bool:
+    """True if the oracle knows less than the plan, so that it has only a bound: the latency, or that streams are whole.
+
+    Workers take whole streams of an operator with a state in any case; with mixtures and losses routes do, too.
+    """
+    has_state = any(operator.has_state for one in draft.workflows for operator in one.operators)
+    return _is_timed(draft) or (has_state and any(one.may_mix or one.survive for one in draft.workflows))
+
+
 def _tolerance(draft: Draft) -> float:
     is_mixed = any(one.may_mix or one.survive for one in draft.workflows)
     return MIXED if is_mixed else EXACT
@@ -62,7 +71,8 @@ def _feasibility(draft: Draft, answer: Answer, known: Optimum | None) -> Iterato
     if known is None and answer.status == PLANNED:
         yield "planned, but nothing is feasible"
     is_soft = all(one.latency_penalty_usd_per_h_s is not None for one in draft.workflows if one.latency_p99_s)
-    if known is not None and answer.status == INFEASIBLE and (is_soft or not _is_timed(draft)):
+    is_exact = not _is_relaxed(draft) or (is_soft and not _is_relaxed(_at_cost(draft, is_timed=False)))
+    if known is not None and answer.status == INFEASIBLE and is_exact:
         yield f"infeasible, but {known.value:.8g} is feasible"
 
 
@@ -74,9 +84,9 @@ def _value(draft: Draft, certificate: dict[str, Any], known: Optimum, scale: flo
     margin = little * abs(known.value) + 1e-6
     if value < known.bound - margin:
         yield f"value {value:.8g} is better than the best, {known.bound:.8g}"
-    if not _is_timed(draft) and bound > known.value + margin:
+    if not _is_relaxed(draft) and bound > known.value + margin:
         yield f"bound {bound:.8g} is above the best, {known.value:.8g}"
-    if not _is_timed(draft) and certificate["termination"] == "optimal" and value > known.value + margin:
+    if not _is_relaxed(draft) and certificate["termination"] == "optimal" and value > known.value + margin:
         yield f"value {value:.8g}, called optimal, is worse than the best, {known.value:.8g}"
 
 
@@ -85,28 +95,45 @@ def _highest_rate(draft: Draft, answer: Answer) -> Iterator[str]:
     if any(operator.has_state for one in draft.workflows for operator in one.operators):
         return
     if answer.status == INFEASIBLE:
-        if not _is_timed(draft) and best(scaled(_at_cost(draft), 0.05)) is not None:
+        if not _is_relaxed(draft) and best(scaled(_at_cost(draft), 0.05)) is not None:
             yield "no rates are feasible, but a twentieth of those of the documents is"
         return
-    source = draft.workflows[0].sources[0]
-    prefix = f"{draft.workflows[0].name}." if draft.is_several else ""
-    options = dict(text.split("=", 1) for text in answer.found["overrides"])
-    rate = float(options[f"{prefix}sources.{source.name}.rate"].removesuffix("/s"))
-    factor = rate / source.rate_per_s
-    known = best(scaled(_at_cost(draft), factor * (1 - 1e-5)))
+    lower, higher = (_at_rates(draft, answer.found["overrides"], 1 + by) for by in (-1e-9, RATE_STEP))
+    known = best(lower)
     if known is None:
-        yield f"{factor:.6g} times the rates are not feasible"
+        yield f"the rates are not feasible: {answer.found['overrides']}"
         return
     if answer.found["certificate"]["objective"] < known.bound * (1 - _tolerance(draft)) - 1e-6:
-        yield f"the plan for {factor:.6g} times the rates costs less than {known.bound:.8g}"
-    if not _is_timed(draft) and best(scaled(_at_cost(draft), factor * (1 + RATE_STEP))) is not None:
-        yield f"more than {factor:.6g} times the rates are feasible"
+        yield f"the plan for the highest rates costs less than {known.bound:.8g}"
+    is_proven = "no plan was found" in answer.found["best"]
+    if is_proven and not _is_relaxed(draft) and best(higher) is not None:
+        yield f"higher rates are feasible than {answer.found['overrides']}"
 
 
-def _at_cost(draft: Draft) -> Draft:
+def _at_rates(draft: Draft, options: list[str], factor: float) -> Draft:
+    """The project at a factor on the rates of options, which name sources as `--set` does."""
+    found = _at_cost(draft)
+    stated = dict(text.split("=", 1) for text in options)
+    rates = {name: float(value.removesuffix("/s")) * factor for name, value in stated.items() if ".rate" in name}
+    for workflow in found.workflows:
+        for source in workflow.sources:
+            own = f"sources.{source.name}.rate"
+            name = f"{workflow.name}.{own}" if draft.is_several else own
+            source.rate_per_s = rates.get(name, source.rate_per_s)
+            for row in found.rows if workflow is found.workflows[0] and source.name == "camera" else ():
+                row.rate_per_s = rates.get(f"{row.name}.{name}", row.rate_per_s)
+    return found
+
+
+def _at_cost(draft: Draft, *, is_timed: bool = True) -> Draft:
+    """The project with the cost as objective, in which everybody is served. `is_timed`: with its p99 latencies."""
     found = copy.deepcopy(draft)
+    for one in (*found.workflows, *found.rows):
+        one.worth_usd_per_h = None
     for workflow in found.workflows:
         workflow.objective = "cost"
+        if not is_timed:
+            workflow.latency_p99_s = workflow.latency_penalty_usd_per_h_s = None
     return found
 
 
@@ -126,7 +153,7 @@ def _from(draft: Draft, answer: Answer) -> Iterator[str]:
     if usd < known.bound - margin:
         yield f"changed to {usd:.8g} USD/h, below {known.bound:.8g}"
     is_free = all(pool.memory_bytes is None for pool in draft.pools)
-    if is_free and not _is_timed(draft) and bound > known.value + margin:
+    if is_free and not _is_relaxed(draft) and bound > known.value + margin:
         yield f"bound {bound:.8g} is above the best, {known.value:.8g}"
 
 
@@ -142,7 +169,7 @@ def _add(draft: Draft, answer: Answer) -> Iterator[str]:
 
 
 def _calendar(draft: Draft, answer: Answer) -> Iterator[str]:
-    if _is_timed(draft) or any(operator.has_state for one in draft.workflows for operator in one.operators):
+    if _is_relaxed(draft) or any(operator.has_state for one in draft.workflows for operator in one.operators):
         return
     known = [best(scaled(draft, factor)) for factor in TRACE]
     values = [one.value for one in known if one is not None]
@@ -162,18 +189,21 @@ def _calendar(draft: Draft, answer: Answer) -> Iterator[str]:
 
 
 def _frontier(draft: Draft, answer: Answer) -> Iterator[str]:
-    """Each corner is the cheapest plan of its accuracy. Budget and p99 are looked at afterwards."""
-    if answer.status != PLANNED or draft.is_several or draft.rows:
+    """Each corner is the cheapest plan in which all have this accuracy. Budget and p99 are looked at afterwards."""
+    mixing = {one.may_mix for one in draft.workflows}
+    if answer.status != PLANNED or len(mixing) > 1:
         return
     for corner in answer.found["corners"]:
-        asked = _at_cost(draft)
-        (workflow,) = asked.workflows
+        asked = _at_cost(draft, is_timed=False)
         asked.budget_usd_per_h = None
-        workflow.latency_p99_s = workflow.latency_penalty_usd_per_h_s = workflow.penalty_usd_per_h = None
-        if draft.workflows[0].may_mix:
-            workflow.mean_accuracy = corner.get("target", corner["accuracy"]) - 1e-6
-        else:
-            workflow.accuracy = corner["accuracy"] - 1e-6
+        for row in asked.rows:
+            row.accuracy = None
+        for workflow in asked.workflows:
+            workflow.penalty_usd_per_h = None
+            if workflow.may_mix or draft.workflows[0].may_mix:
+                workflow.mean_accuracy = corner.get("target", corner["accuracy"]) - 1e-6
+            else:
+                workflow.accuracy = corner["accuracy"] - 1e-6
         known, cost = best(asked), corner["cost_usd_per_h"]["total"]
         if known is None:
             yield f"accuracy {corner['accuracy']:.8g} is not feasible"
@@ -181,8 +211,7 @@ def _frontier(draft: Draft, answer: Answer) -> Iterator[str]:
         margin = MIXED * known.value + 1e-6
         if cost < known.bound - margin:
             yield f"{cost:.8g} USD/h for {corner['accuracy']:.8g}, below {known.bound:.8g}"
-        is_bound = not _is_timed(draft)
-        if is_bound and corner["bound_usd_per_h"] > known.value + margin:
+        if not _is_relaxed(asked) and corner["bound_usd_per_h"] > known.value + margin:
             yield f"bound {corner['bound_usd_per_h']:.8g} of {corner['accuracy']:.8g} is above {known.value:.8g}"
 
 
@@ -201,7 +230,7 @@ def _of_rate_cost(draft: Draft, answer: Answer) -> Iterator[str]:
             soft = any(one.penalty_usd_per_h or one.worth_usd_per_h for one in draft.workflows)
             if not soft:
                 yield f"rate {point['rate']:.6g} for {point['cost']:.8g}, below {known.bound:.8g}"
-        elif not _is_timed(draft) and point["certificate"]["bound"] > known.value * (1 + MIXED) + 1e-6:
+        elif not _is_relaxed(draft) and point["certificate"]["bound"] > known.value * (1 + MIXED) + 1e-6:
             yield f"rate {point['rate']:.6g} for {point['cost']:.8g}, above {known.value:.8g}"
 
 

@@ -42,9 +42,10 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """A selection of a workflow. `sizes`: bytes of a message by node or source."""
+    """A selection of a workflow. `form`: its cuts and its cascade, which all requests have in common."""
 
     selection: str
+    form: str
     accuracy: float
     nodes: tuple[Node, ...]
 
@@ -124,7 +125,8 @@ def program(draft: Draft) -> tuple[Fleet, list[Block], list[Pattern]]:
             taken[audit.name] = [_audited(best, workflow.audit)]
         for name, graphs in taken.items():
             for graph in graphs:
-                patterns += _patterns(name, graph, one, draft, links)
+                label = graph.form if block.mixes and name == block.name else graph.selection
+                patterns += _patterns(replace(graph, selection=label), name, one, draft, links)
                 _note(graph, one, draft, seconds, memory)
     return _fleet(draft, seconds, memory, links), blocks, patterns
 
@@ -206,7 +208,7 @@ def _links(draft: Draft) -> dict[Pair, tuple[float, float | None]]:
 
 
 def _patterns(
-    block: str, graph: Graph, one: Served, draft: Draft, links: Mapping[Pair, tuple[float, float | None]]
+    graph: Graph, block: str, one: Served, draft: Draft, links: Mapping[Pair, tuple[float, float | None]]
 ) -> Iterator[Pattern]:
     """The graph with every assignment of its nodes to tiers over which its data can flow."""
     first = draft.tiers[0]
@@ -317,7 +319,9 @@ class _Building:
 
 
 def _graph(one: Served, draft: Draft, chosen: Mapping[str, Choice]) -> Graph:
-    building, accuracy, labels = _Building(one, draft), 100.0, []
+    building, accuracy = _Building(one, draft), 100.0
+    labels: list[str] = []
+    forms: list[str] = []
     for operator in one.workflow.operators:
         choice, edge = chosen[operator.name], operator.input
         above = building.per_s[edge.upstream]
@@ -329,10 +333,12 @@ def _graph(one: Served, draft: Draft, chosen: Mapping[str, Choice]) -> Graph:
             _add_cascade(building, operator, choice, feed, rate)
             accuracy *= choice.accuracy / 100.0
             labels.append("both")
+            forms.append("both")
             continue
         variant, is_cut = choice
         accuracy *= variant.accuracy / 100.0
         labels.append(f"{variant.name}{' cut' * is_cut}")
+        forms.append(labels[-1] if is_cut else "")
         if is_cut and variant.cut is not None:
             head = replace(variant, times=variant.cut.head, message_bytes=variant.cut.crossing_bytes)
             building.add(f"{operator.name}.head", head, operator, (feed,), rate, variant.name)
@@ -341,7 +347,7 @@ def _graph(one: Served, draft: Draft, chosen: Mapping[str, Choice]) -> Graph:
             building.add(operator.name, tail, operator, (between,), rate, f"{variant.name} tail")
         else:
             building.add(operator.name, variant, operator, (feed,), rate, variant.name)
-    return Graph(" ".join(labels), accuracy, tuple(building.nodes))
+    return Graph(" ".join(labels), " ".join(forms), accuracy, tuple(building.nodes))
 
 
 def _ratio(ratio: float | dict[str, float], choice: Choice) -> float:
