@@ -23,18 +23,11 @@ _BY_REASON: dict[str, tuple[str, ...]] = {
         "audits x max accuracy",
         "audits x add",
     ),
-    "losses are survived by plans of one workflow, on alike sites": (
-        "soft mean x add",
-        "lose worker x add",
-        "lose link x add",
-        "lose site x add",
-    ),
     "soft p99 latencies have the cost as objective, and are not known to `plan --add`": (
         "soft p99 x max accuracy",
         "soft p99 x max rate",
         "soft p99 x min latency",
     ),
-    "objectives other than the cost are for one workflow, on alike sites": ("max accuracy x add",),
     "requests with a state get one selection, and are not answered later": ("state x eventually",),
     "calendars are of alike sites, and leave nobody out": (
         "unlike x calendar",
