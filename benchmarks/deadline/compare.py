@@ -78,6 +78,6 @@ def _case(seed: int) -> _Case | None:
 
 def plan_cost(problem: Problem) -> float | None:
     """USD per hour of the plan that `jellybean plan` would choose; None without one."""
-    settled = settle(problem, {}, solve(problem, explained=False), 1e-3, None)
+    settled = settle(problem, solve(problem, explained=False), 1e-3, None)
     plan = settled.solution.plan
     return None if plan is None or settled.reasons else plan.cost.total_usd_per_h

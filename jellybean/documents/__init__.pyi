@@ -49,7 +49,6 @@ from .overrides import override_options as override_options
 from .planning_problem.build import build_problem as build_problem
 from .planning_problem.build import request_graph as request_graph
 from .planning_problem.build import require_current as require_current
-from .planning_problem.forms import build_forms as build_forms
 from .planning_problem.forms import stage_names as stage_names
 from .planning_problem.model_files import model_ref as model_ref
 from .planning_problem.model_files import python_ref as python_ref

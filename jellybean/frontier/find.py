@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from jellybean.documents import AnyProject, build_forms, build_problem, workflows_named
+from jellybean.documents import AnyProject, build_problem, workflows_named
 from jellybean.errors import JellyBeanError
 from jellybean.folders import write_output
 from jellybean.frontier.mixed import LIMIT_S, mixed_curves
@@ -25,7 +25,6 @@ from jellybean_solver import (
     Corner,
     CostAccuracy,
     CostRate,
-    Forms,
     MixedCurve,
     MixedPoint,
     MovedTargets,
@@ -42,9 +41,8 @@ from jellybean_solver import (
     has_many_workflows,
     limited,
     limited_work,
-    problem_as_planned,
     quick_solution,
-    solve_forms,
+    solve_with,
     to_document,
     work_limit,
 )
@@ -154,11 +152,11 @@ def find_frontier(
     """
     refuse_soft_latency(project, "frontier")
     workflows = workflows_named(project, workflows)
-    problem, forms = build_problem(project), build_forms(project)
+    problem = build_problem(project)
     scales = rates(problem) if rates is not None else ()
     started = time.perf_counter()
     moved = MovedTargets.of(problem, workflows)
-    found, notes = _evaluated(project.directory, moved, forms)
+    found, notes = _evaluated(project.directory, moved)
 
     limit = work_limit()
     if problem.workflows and limit.left() is None:  # their last proofs may take hours
@@ -167,11 +165,11 @@ def find_frontier(
     def check(plan: Plan) -> str | None:
         if limit.left() == 0.0 and latency_targets(plan):
             return "time ended before its p99 latency was simulated"
-        return check_latency(plan) or breach_after_loss(problem, forms, plan)
+        return check_latency(plan) or breach_after_loss(problem, plan)
 
     if moved.is_mean:
         curves = mixed_curves(
-            problem, forms, scales=scales, points=points, step=step, workflows=workflows, limit_s=limit.left(),
+            problem, scales=scales, points=points, step=step, workflows=workflows, limit_s=limit.left(),
             current_accuracy=None if found is None else found[0], check=check, progress=progress,
         )  # fmt: skip
         elapsed_s = time.perf_counter() - started
@@ -179,7 +177,7 @@ def find_frontier(
         return Frontier(
             moved, curves.single, curves.rates, current, notes, elapsed_s, mixed=curves.mixed, wanted=curves.wanted
         )
-    solver = _Solver(forms, limit, None if problem.is_for_ways or has_many_workflows(problem) else DEFAULT_GAP)
+    solver = _Solver(limit, None if problem.is_for_ways or has_many_workflows(problem) else DEFAULT_GAP)
     first = solver.within(CURVE_PART_BESIDE_RATES if scales else CURVE_PART)
     accuracy = cost_accuracy(problem, step=step, workflows=workflows, solve=first, check=check, progress=progress)
     by_rate = None
@@ -192,8 +190,8 @@ def find_frontier(
 class _Solver:
     """Solves the problems of a curve within the time limit of the work."""
 
-    def __init__(self, forms: Forms, limit: Clock, gap: float | None) -> None:
-        self.forms, self.limit, self.gap, self.has_solved = forms, limit, gap, False
+    def __init__(self, limit: Clock, gap: float | None) -> None:
+        self.limit, self.gap, self.has_solved = limit, gap, False
 
     def within(self, part: float) -> Callable[[Problem], Solution]:
         """A function that solves in a part of the time that is left now."""
@@ -206,12 +204,12 @@ class _Solver:
         try:
             with limited_work(left_s, time.monotonic):
                 options = SolveOptions(self.gap, left_s, time.monotonic, explained=not problem.workflows)
-                solution = solve_forms(problem, self.forms, options)
+                solution = solve_with(problem, options)
         except OutOfTimeError as error:  # the first point is then that of a simple rule
             if self.has_solved:
                 raise
             patience = Clock(time.monotonic, time.monotonic() + QUICK_S)
-            rule = quick_solution(problem, patience, error.bound, forms=self.forms)
+            rule = quick_solution(problem, patience, error.bound)
             if rule is None:
                 raise
             solution = rule
@@ -247,9 +245,7 @@ def _plans(frontier: Frontier) -> Iterator[tuple[str, Plan]]:
             yield rate_name(frontier.problem, point.scale), point.plan
 
 
-def _evaluated(
-    directory: Path, moved: MovedTargets, forms: Forms
-) -> tuple[tuple[float, float] | None, tuple[str, ...]]:
+def _evaluated(directory: Path, moved: MovedTargets) -> tuple[tuple[float, float] | None, tuple[str, ...]]:
     """The accuracy and cost of DIR/plan.json by the current documents; None without such a plan, with notes why."""
     if not (directory / PLAN_FILE).exists():
         return None, ()
@@ -258,7 +254,7 @@ def _evaluated(
     except JellyBeanError as error:
         return None, (f"the current plan is not shown: {error}",)
     problem = moved.asked(lambda slo: Slo(), lambda slo: Slo())
-    score = evaluate(problem_as_planned(problem, forms, plan), plan)
+    score = evaluate(problem, plan)
     accuracy = moved.reached(score.stated(plan))
     if score.violations or accuracy is None:
         reason = "it does not match these documents and options" if score.violations else "its accuracy is unknown"

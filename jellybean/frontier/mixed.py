@@ -17,7 +17,6 @@ from jellybean_solver import (
     Clock,
     CostAccuracy,
     CostRate,
-    Forms,
     Infeasibility,
     MixedCurve,
     MovedTargets,
@@ -35,7 +34,7 @@ from jellybean_solver import (
     deadline_s,
     limited,
     quick_solution,
-    solve_forms,
+    solve_with,
 )
 
 LIMIT_S = 60.0  # of all curves of mixtures, or of several workflows: as long as people wait for a picture
@@ -66,8 +65,8 @@ class TimedSolver:
     `expected`: how many solves there will be.
     """
 
-    def __init__(self, forms: Forms, clock: Clock, expected: int) -> None:
-        self.forms, self.clock, self.expected, self.made = forms, clock, expected, 0
+    def __init__(self, clock: Clock, expected: int) -> None:
+        self.clock, self.expected, self.made = clock, expected, 0
         self.has_plan = False
 
     def __call__(self, problem: Problem) -> Solution:
@@ -81,17 +80,17 @@ class TimedSolver:
         self.made += 1
         own = limited(share_s, time.monotonic)
         try:
-            solution = solve_forms(problem, self.forms, SolveOptions(None, share_s, time.monotonic))
+            solution = solve_with(problem, SolveOptions(None, share_s, time.monotonic))
         except OutOfTimeError as error:  # the first point is then that of a simple rule
             patience = Clock(time.monotonic, time.monotonic() + QUICK_S)
-            rule = None if self.has_plan else quick_solution(problem, patience, error.bound, forms=self.forms)
+            rule = None if self.has_plan else quick_solution(problem, patience, error.bound)
             if rule is None:
                 raise
             solution = rule
         self.has_plan = self.has_plan or solution.plan is not None
         if solution.plan is None or deadline_s(problem) is None or not problem.may_mix:
             return solution
-        found = in_time(problem, self.forms, solution, DEFAULT_GAP, own.left(), nearest=False)
+        found = in_time(problem, solution, DEFAULT_GAP, own.left(), nearest=False)
         if not found.reasons:
             return found.solution
         least = 0.0 if solution.certificate is None else solution.certificate.bound
@@ -100,7 +99,6 @@ class TimedSolver:
 
 def mixed_curves(
     problem: Problem,
-    forms: Forms,
     *,
     scales: Sequence[float] = (),
     points: int | None = None,
@@ -117,7 +115,7 @@ def mixed_curves(
     """
     clock = limited(limit_s or LIMIT_S, time.monotonic)
     count = points or (POINTS if deadline_s(problem) is None else TIMED_POINTS)
-    curve = TimedSolver(forms, clock.share(BESIDE_RATES_SHARE if scales else CURVE_SHARE), 2 * count)
+    curve = TimedSolver(clock.share(BESIDE_RATES_SHARE if scales else CURVE_SHARE), 2 * count)
     moved = MovedTargets.of(problem, workflows)
     wanted = wanted_accuracy(moved, curve)
     accuracies = [one for one in (wanted, current_accuracy) if one is not None]
@@ -127,9 +125,9 @@ def mixed_curves(
     )  # fmt: skip
     by_rate = None
     if scales:
-        rated = TimedSolver(forms, clock.share(CURVE_SHARE), len(scales) + RATE_SOLVES)
+        rated = TimedSolver(clock.share(CURVE_SHARE), len(scales) + RATE_SOLVES)
         by_rate = cost_rate(problem, scales, solve=rated, check=check, progress=progress)
-    return MixedCurves(mixed, wanted, _single_selection(moved, forms, mixed, clock), by_rate)
+    return MixedCurves(mixed, wanted, _single_selection(moved, mixed, clock), by_rate)
 
 
 def wanted_accuracy(targets: MovedTargets, solve: Callable[[Problem], Solution]) -> float | None:
@@ -149,11 +147,11 @@ def wanted_accuracy(targets: MovedTargets, solve: Callable[[Problem], Solution])
     return None if plan is None else targets.reached(plan)
 
 
-def _single_selection(targets: MovedTargets, forms: Forms, mixed: MixedCurve, clock: Clock) -> CostAccuracy:
+def _single_selection(targets: MovedTargets, mixed: MixedCurve, clock: Clock) -> CostAccuracy:
     """The curve of plans with one selection for all requests that meet the p99 target, in the time that is left."""
     if not mixed.points:
         return CostAccuracy((), False, ())
-    solver = TimedSolver(forms, clock, STAIRS)
+    solver = TimedSolver(clock, STAIRS)
 
     def check(plan: Plan) -> str | None:
         return check_latency(plan) if clock.left() != 0.0 else "time ended before its p99 latency was simulated"

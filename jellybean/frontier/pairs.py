@@ -19,7 +19,6 @@ from jellybean.documents import (
     Settings,
     accuracy_target,
     budget,
-    build_forms,
     build_problem,
     everyone_served,
     latency_target,
@@ -180,7 +179,7 @@ class _Search:
         self.x, self.y, self.names = x, y, tuple(names)
         self.mixes = MovedTargets.of(build_problem(project), names).is_mean
         self.project = with_settings(project, self._free(project))
-        self.problem, self.forms = build_problem(self.project), build_forms(self.project)
+        self.problem = build_problem(self.project)
         self.moved, self.notes = MovedTargets.of(self.problem, names), list[str]()
         own = (source for source in self.problem.sources if self._is_moved(self.problem.workflow_of(source.name)))
         self.source = next(own)
@@ -234,7 +233,7 @@ class _Search:
 
     def _accuracies(self, count: int, limit_s: float) -> Iterator[float]:
         """Accuracies of the cheapest plans without the other targets, evenly many."""
-        solver = TimedSolver(self.forms, limited(limit_s, time.monotonic), LEVELS)
+        solver = TimedSolver(limited(limit_s, time.monotonic), LEVELS)
         curve = cost_accuracy(self.problem, workflows=self.names, solve=solver)
         levels = [corner.accuracy for corner in curve.corners]
         if not levels:
@@ -246,7 +245,7 @@ class _Search:
     def _means(self, count: int, limit_s: float) -> Iterator[float]:
         """Mean accuracies from that of the cheapest plan to the highest, in equal steps."""
         asked = self.moved.asked(_at_any_latency, _at_any_latency)
-        solver = TimedSolver(self.forms, limited(limit_s, time.monotonic), 2)
+        solver = TimedSolver(limited(limit_s, time.monotonic), 2)
         curve = cost_mean_accuracy(asked, points=2, workflows=self.names, solve=solver)
         if not curve.points:
             raise SolverError("; ".join(curve.ended))
@@ -258,7 +257,7 @@ class _Search:
         cheapest = self._planned((), limit_s).plan
         if cheapest is None:
             raise SolverError("no plan was found without a p99 target; `jellybean explain` says why")
-        after = (left for _, left in plans_after_losses(self.problem, self.forms, cheapest) if left is not None)
+        after = (left for _, left in plans_after_losses(self.problem, cheapest) if left is not None)
         slow = max(map(self._p99_s, (cheapest, *after)))
         others = () if not self.names else latency_target(self.project, None)  # theirs would be scaled alike
         out_of_reach = (*others, *latency_target(self.project, TINY_S, self.names))

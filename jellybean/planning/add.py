@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from jellybean.documents import AnyProject, build_forms, build_problem
+from jellybean.documents import AnyProject, build_problem
 from jellybean.planning.deadline.predicted_latency import judged_latency, latency_breach
 from jellybean.planning.deadline.soft_plan import Trial, best_with_penalties
 from jellybean.planning.deadline.soft_targets import soft_targets
@@ -50,19 +50,19 @@ def add_to_plan(
     progress(0, 3, "running plan")
     _, before = named_plan(project.directory, named)
     own = startable(project, before)
-    problem, forms = build_problem(own), build_forms(own)
+    problem = build_problem(own)
     clock, is_soft = limited(time_limit_s, time.monotonic), bool(soft_targets(problem))
     search_s = clock.share(SEARCH_PART_BESIDE_SOFT).left() if is_soft else time_limit_s
     options = SolveOptions(gap, search_s, time.monotonic)
     progress(1, 3, "new workflows")
     started = time.perf_counter()
-    added = add_workflows(problem, before, options, forms)
+    added = add_workflows(problem, before, options)
     solve_s = time.perf_counter() - started
     progress(2, 3, "p99 latency")
     plan, target_s = added.solution.plan, deadline_s(problem)
     if plan is not None and target_s is not None and latency_breach(plan) is not None:
         started = time.perf_counter()
-        added = add_workflows(problem, before, replace(options, deadline=Deadline(target_s)), forms)
+        added = add_workflows(problem, before, replace(options, deadline=Deadline(target_s)))
         solve_s += time.perf_counter() - started
         plan = added.solution.plan
     reasons, compared = tuple(_reasons(added, plan)), ""
@@ -71,10 +71,10 @@ def add_to_plan(
         def solve(trial: Trial) -> Solution:
             deadline = Deadline(deadline_s(trial.problem) or 0.0, advance=trial.advance)
             own = replace(options, time_limit_s=trial.limit_s, deadline=deadline)
-            return add_workflows(trial.problem, before, own, forms).solution
+            return add_workflows(trial.problem, before, own).solution
 
         found = best_with_penalties(
-            problem, forms, added.solution, solve, gap=gap, clock=clock, progress=progress, names=added.kept.planned
+            problem, added.solution, solve, gap=gap, clock=clock, progress=progress, names=added.kept.planned
         )
         if found is not None:
             plan, compared = found.plan, found.text

@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from jellybean.documents import AnyProject, MultiWorkflowProject, Project, build_forms, build_problem
+from jellybean.documents import AnyProject, MultiWorkflowProject, Project, build_problem
 from jellybean.documents.locations import DocumentLocations, Location, document_locations
 from jellybean.errors import DocumentError, DocumentProblem
 from jellybean.planning.deadline.predicted_latency import Judged, judged_so_far, simulated_figures
 from jellybean.planning.deadline.soft_plan import reached_s
 from jellybean.planning.deadline.soft_targets import as_hard, soft_targets
-from jellybean.planning.planned import Planned
 from jellybean.planning.project_plan import best_of_equal_cost, plan_project, settle
 from jellybean.planning.simulation import SEEDS
 from jellybean.quantities import (
@@ -38,7 +37,6 @@ from jellybean_solver import (
     Explanation,
     Part,
     Plan,
-    PlannedCut,
     Problem,
     Question,
     Requirement,
@@ -48,11 +46,10 @@ from jellybean_solver import (
     Solution,
     explain,
     planned_cuts,
-    problem_as_planned,
 )
 
 DIGITS = 5  # significant digits of a proposed relaxation
-MIN_EXPLAIN_S = 0.1  # least time limit of the explanation, if planning with cut models has used up the given one
+MIN_EXPLAIN_S = 0.1  # least time limit of the explanation, if planning for a soft target has used up the given one
 STOPPED_SHARE = 0.5  # a search that used at least this share of the time limit counts as stopped by it
 MAX_LIMIT_FACTOR = 20  # largest proposed time limit, as a multiple of the insufficient one
 ACCURACY_STEPS = 1e6  # resolution of a proposed accuracy: steps per percentage point
@@ -68,7 +65,6 @@ class Explained:
     explanation: Explanation
     locations: Mapping[Requirement, tuple[Location, ...]]
     explain_s: float
-    cuts: tuple[PlannedCut, ...] = ()  # the plan's cut models; all compared plans have the same cuts
     time_limit_s: float | None = None
     # Workflow with a soft p99 latency -> the hard target that it is explained as: what the plan keeps.
     soft_as_s: Mapping[str, float] = field(default_factory=dict)
@@ -108,7 +104,8 @@ class Explained:
                 item["requirement"]["places"] = [location.to_dict() for location in self.locations[requirement]]
                 item["settings"] = list(self.settings(requirement, relaxation.value)) if relaxation.helps else []
         latency = self.judged.to_list() if self.judged is not None else None
-        cuts = [asdict(cut) for cut in self.cuts]
+        plan = self.explanation.plan
+        cuts = [] if plan is None else [asdict(cut) for cut in planned_cuts(plan)]
         as_s: Mapping[str, float] | float = self.soft_as_s.get("", self.soft_as_s)
         soft = {"soft_latency_p99_as_s": as_s} if self.soft_as_s else {}
         return {**document, "latency_p99": latency, **soft, "cuts": cuts, "explain_s": self.explain_s}
@@ -139,13 +136,13 @@ def explain_project(
     unknown names.
     """
     started = time.perf_counter()
-    planned = _planned_choices(project, time_limit_s)
-    problem, forms = build_problem(project), build_forms(project)
-    soft_as_s = reached_s(planned.judged) if planned is not None and planned.judged is not None else {}
+    problem = build_problem(project)
+    soft_as_s: Mapping[str, float] = {}
+    if soft_targets(problem):
+        half_s = None if time_limit_s is None else time_limit_s / 2
+        judged = plan_project(project, time_limit_s=half_s, compare=False).judged
+        soft_as_s = {} if judged is None else reached_s(judged)
     problem = as_hard(problem, soft_as_s)
-    given: tuple[PlannedCut, ...] = ()
-    if forms and planned is not None and planned.plan is not None:
-        problem, given = problem_as_planned(problem, forms, planned.plan), planned_cuts(planned.plan)
     questions = parse_questions(problem, why_not)
     left_s = None if time_limit_s is None else max(MIN_EXPLAIN_S, time_limit_s - (time.perf_counter() - started))
     locator = _RequirementLocator(project, document_locations(project, overrides))
@@ -164,19 +161,11 @@ def explain_project(
 
     def explained(explanation: Explanation) -> Explained:
         explain_s = time.perf_counter() - explaining
-        return Explained(problem, explanation, locator.locate(explanation), explain_s, given, time_limit_s, soft_as_s)
+        return Explained(problem, explanation, locator.locate(explanation), explain_s, time_limit_s, soft_as_s)
 
     explanation = explain(problem, questions, settings, lambda found, part: publish(explained(found), part))
     progress(explanation.solves, explanation.solves, "done")
     return explained(explanation)
-
-
-def _planned_choices(project: AnyProject, time_limit_s: float | None) -> Planned | None:
-    """The plan, where what is explained are its forms, or the p99 latencies that soft targets are worth; else None."""
-    if not (build_forms(project) or soft_targets(build_problem(project))):
-        return None
-    half_s = None if time_limit_s is None else time_limit_s / 2
-    return plan_project(project, time_limit_s=half_s, compare=False)
 
 
 def _simulated_p99_s(plan: Plan, seed: int) -> dict[str, float]:
@@ -204,9 +193,9 @@ class _Steps:
         Otherwise, without a time limit, returns the best plan of the same cost, as `plan` does.
         """
         if not late and not problem.survives:
-            return DeadlineResult(cheapest if time_limit_s is not None else best_of_equal_cost(problem, {}, cheapest))
+            return DeadlineResult(cheapest if time_limit_s is not None else best_of_equal_cost(problem, cheapest))
         searched = self._searched if thorough else _ignore
-        settled = settle(problem, {}, cheapest, DEFAULT_GAP, time_limit_s, thorough=thorough, progress=searched)
+        settled = settle(problem, cheapest, DEFAULT_GAP, time_limit_s, thorough=thorough, progress=searched)
         if settled.solution.plan is None or settled.reasons:
             return DeadlineResult(None, settled.fastest)
         return DeadlineResult(settled.solution)
@@ -245,7 +234,8 @@ def _question(problem: Problem, text: str) -> Question | tuple[str, str]:
     if sign and name not in operators:
         return f"there is no operator {quoted(name)}", _near(name, list(operators))
     if sign == "=":
-        variants = [variant.name for variant in operators[name].variants]
+        own = operators[name]
+        variants = [*(one.name for one in own.variants), *(form.variant for form in own.forms if not form.is_cut)]
         if rest not in variants:
             return f"operator {name} has no variant {quoted(rest)}", _near(rest, variants)
         return Question(text, name, variant=rest)

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jellybean.documents import AnyProject, build_forms, build_problem, override_options
+from jellybean.documents import AnyProject, build_problem, override_options
 from jellybean.errors import InputError, JellyBeanError
 from jellybean.folders import STATE_FOLDER, shell_text, state_folder, write_file
 from jellybean.serving.errors import NotRunningError, RequestError
@@ -23,13 +23,12 @@ from jellybean.serving.run_state import running_state
 from jellybean_agent import describe_error, read_regular
 from jellybean_protos import plan_format
 from jellybean_solver import (
-    Forms,
     Plan,
     PlanDocumentError,
     Problem,
+    as_planned,
     from_document,
     json_values,
-    problem_as_planned,
     to_document,
 )
 
@@ -60,13 +59,13 @@ def save_plan(project: AnyProject, planned: Planned) -> dict[str, Any]:
     from jellybean.planning.project_plan import require_plan
 
     document = to_document(require_plan(planned))
-    return write_plan(planned.asked or project, document, planned.problem, planned.forms)
+    return write_plan(planned.asked or project, document, planned.problem)
 
 
-def write_plan(project: AnyProject, document: dict[str, Any], problem: Problem, forms: Forms) -> dict[str, Any]:
+def write_plan(project: AnyProject, document: dict[str, Any], problem: Problem) -> dict[str, Any]:
     """Write a plan document to DIR/plan.json, recorded as the solution of `problem`; returns the document unchanged."""
     write_plan_file(project.directory / PLAN_FILE, document)
-    _record(project, str(document["hash"]), problem_key(problem, forms))
+    _record(project, str(document["hash"]), problem_key(problem))
     return document
 
 
@@ -148,10 +147,10 @@ def _checked(project: AnyProject, *, writes: bool) -> tuple[Plan | None, str]:
     if not (directory / PLAN_FILE).exists():
         return None, f"{PLAN_FILE} did not exist"
     document, plan = _own_document(directory)
-    problem, forms = build_problem(project), build_forms(project)
-    record, key = _read_record(directory), problem_key(problem, forms)
+    problem = build_problem(project)
+    record, key = _read_record(directory), problem_key(problem)
     if record is None or record.plan != document["hash"]:
-        if reason := _mismatch(problem, forms, plan):
+        if reason := _mismatch(problem, plan):
             return plan, reason
         if writes:
             _record(project, document["hash"], key)
@@ -163,11 +162,11 @@ def _checked(project: AnyProject, *, writes: bool) -> tuple[Plan | None, str]:
     return plan, f"the documents have changed since {PLAN_FILE} was made"
 
 
-def _mismatch(problem: Problem, forms: Forms, plan: Plan) -> str:
+def _mismatch(problem: Problem, plan: Plan) -> str:
     """Why a plan is not one of the problem: it breaks a limit, runs other models, or states other figures."""
     from jellybean_solver import plan_diff, rescore  # which match plans by an integer program
 
-    problem = problem_as_planned(problem, forms, plan)
+    problem = as_planned(problem, plan)
     rescored, _, complaints = rescore(problem, plan)
     if complaints:
         return f"{PLAN_FILE} does not fit the documents ({complaints[0]})"
@@ -223,9 +222,9 @@ def kept_plan(directory: Path, *, outdated: bool) -> str:
     return f"{path} still has the plan of {date}{note}"
 
 
-def problem_key(problem: Problem, forms: Forms) -> str:
+def problem_key(problem: Problem) -> str:
     """Content hash of a problem, to detect plans that no longer match the documents."""
-    return plan_format.content_hash({"problem": json_values(problem), "forms": json_values(forms)})
+    return plan_format.content_hash({"problem": json_values(problem)})
 
 
 def _own_document(directory: Path) -> tuple[dict[str, Any], Plan]:

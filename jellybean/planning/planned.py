@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from jellybean.documents import AnyProject
 from jellybean.planning.deadline.predicted_latency import Judged
-from jellybean_solver import NO_ASSIGNMENT, Baseline, Forms, Infeasibility, Plan, Problem, Solution
+from jellybean_solver import NO_ASSIGNMENT, Baseline, Infeasibility, Plan, Problem, Solution
 
 
 @dataclass(frozen=True)
 class Planned:
     """The result of planning a project. `plan` is None if no plan meets the targets; then `reasons` says why.
 
-    `problem` has whole models only, even if the plan splits some in two. `solve_s`: time of the search in seconds.
+    `problem` has all forms, whichever the plan has (`as_planned`). `solve_s`: time of the search in seconds.
     """
 
     problem: Problem
@@ -23,7 +23,6 @@ class Planned:
     baselines: tuple[Baseline, ...]
     solve_s: float
     nearest_p99_s: float | None = None  # p99 latency of the fastest rejected plan
-    forms: Forms = field(default_factory=dict)  # operator -> forms of its models that the search could choose
     judged: Judged | None = None  # the plan's predicted p99 latencies, if it has p99 targets
     cheapest: tuple[Plan, Judged] | None = None  # the cheapest plan, if it was rejected for its p99 latency
     best: str = ""  # what the plan is the best in, if that was searched: its highest rates or least latency

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from jellybean.documents import AnyProject, build_forms, build_problem
+from jellybean.documents import AnyProject, build_problem
 from jellybean.errors import InfeasibleError
 from jellybean.planning.deadline.predicted_latency import (
     FAR,
@@ -32,7 +32,6 @@ from jellybean_solver import (
     VALUE_TOLERANCE,
     Baseline,
     Clock,
-    Forms,
     Network,
     Objective,
     OutOfTimeError,
@@ -43,6 +42,7 @@ from jellybean_solver import (
     SolverError,
     Termination,
     TooManyWaysError,
+    as_planned,
     baselines,
     deadline_s,
     fastest_of_equal_cost,
@@ -51,10 +51,10 @@ from jellybean_solver import (
     limited,
     limited_work,
     of_one_selection,
-    problem_as_planned,
     quick_solution,
     solve,
-    solve_forms,
+    solve_with,
+    without_forms,
 )
 
 ACCURACY_TOLERANCE = 1e-6  # percentage points: accuracies closer than this are equal
@@ -100,7 +100,7 @@ def _plan_at_least_cost(
 ) -> Planned:
     """The cheapest plan, or the one of the highest mean accuracy, that meets the targets."""
     report(0, 100, "cheapest plan")
-    problem, forms = build_problem(project), build_forms(project)
+    problem = build_problem(project)
     started = time.perf_counter()
     is_soft, is_timed = bool(soft_targets(problem)), bool(soft_targets(problem)) or deadline_s(problem) is not None
     cheapest_percent = CHEAPEST_PERCENT if is_timed else BASELINES_PERCENT
@@ -111,7 +111,7 @@ def _plan_at_least_cost(
     part = SEARCH_PART_OF_WAYS if problem.is_for_ways else SEARCH_PART
     if is_timed:
         part = SEARCH_PART_IN_TIME
-    solution = _searched(problem, forms, limit, part, gap, found)
+    solution = _searched(problem, limit, part, gap, found)
     solve_s = time.perf_counter() - started
     report(cheapest_percent, 100, "p99 latency")
     compare = compare and not is_soft  # the rules that plans are compared with know no penalty
@@ -122,7 +122,7 @@ def _plan_at_least_cost(
     def searched(done: float, total: float, label: str) -> None:
         report(cheapest_percent + (BASELINES_PERCENT - cheapest_percent) * done / total, 100, label)
 
-    settled = settle(problem, forms, solution, gap, left_s, tolerance=tolerance, progress=searched)
+    settled = settle(problem, solution, gap, left_s, tolerance=tolerance, progress=searched)
     if settled.solution is not solution:  # if the cheapest plan stays, its simulation does not count as search time
         solve_s = time.perf_counter() - started
     solution, reasons = settled.solution, settled.reasons
@@ -132,11 +132,12 @@ def _plan_at_least_cost(
     if compare and plan is not None:
         left_s = limit.left()
         limit_s = BASELINE_S if left_s is None else left_s / 2
-        compared = _baselines(problem, gap, limit_s)
-        if forms:
-            keep_deadline = partial(in_time, problem, {}, gap=gap, time_limit_s=limit_s)
-            name = f"no {kinds_text(forms)}"
-            compared = (_solved(problem, name, gap, limit_s, keep_deadline), *compared)
+        compared = _baselines(without_forms(problem), gap, limit_s)
+        if problem.has_forms:
+            plain = without_forms(problem)
+            keep_deadline = partial(in_time, plain, gap=gap, time_limit_s=limit_s)
+            name = f"no {kinds_text(problem)}"
+            compared = (_solved(plain, name, gap, limit_s, keep_deadline), *compared)
     if plan is not None:
         plan = replace(plan, overrides=project.overrides)
         compared = tuple(_with_latency_note(baseline, plan) for baseline in compared)
@@ -149,7 +150,6 @@ def _plan_at_least_cost(
         compared,
         solve_s,
         settled.nearest_p99_s,
-        forms,
         settled.judged,
         settled.cheapest if not reasons else None,
         settled.compared,
@@ -157,17 +157,17 @@ def _plan_at_least_cost(
 
 
 def _searched(
-    problem: Problem, forms: Forms, limit: Clock, part: float, gap: float | None, tell: Callable[[float, str], None]
+    problem: Problem, limit: Clock, part: float, gap: float | None, tell: Callable[[float, str], None]
 ) -> Solution:
     """The best solution of a search in a part of the time left, and of a simple rule where that is not good enough."""
     search_s = limit.share(part).left()
     try:
         with limited_work(search_s, time.monotonic):
-            solution = solve_forms(problem, forms, SolveOptions(gap, search_s, time.monotonic, tell=tell))
+            solution = solve_with(problem, SolveOptions(gap, search_s, time.monotonic, tell=tell))
     except (OutOfTimeError, TooManyWaysError) as error:
         bound = error.bound if isinstance(error, OutOfTimeError) else 0.0
         ended = Termination.TIME_LIMIT if isinstance(error, OutOfTimeError) else Termination.GAP
-        rule = quick_solution(problem, _quick_clock(limit, 1.0, QUICK_S), bound, forms=forms, ended=ended)
+        rule = quick_solution(problem, _quick_clock(limit, 1.0, QUICK_S), bound, ended=ended)
         if rule is None:
             raise
         return rule
@@ -176,7 +176,7 @@ def _searched(
         return solution
     is_accuracy = proof.objective_of is Objective.MEAN_ACCURACY
     bound = 100.0 - proof.bound if is_accuracy else proof.bound
-    rule = quick_solution(problem, _quick_clock(limit, BETTER_PART, 0.0), bound, forms=forms)
+    rule = quick_solution(problem, _quick_clock(limit, BETTER_PART, 0.0), bound)
     if rule is None or rule.certificate is None:
         return solution
     gained = (proof.objective - rule.certificate.objective) * (-1.0 if is_accuracy else 1.0)
@@ -225,7 +225,7 @@ def _baselines(problem: Problem, gap: float, time_limit_s: float) -> tuple[Basel
     solved: tuple[Baseline, ...] = ()
     if problem.may_mix:
         problem = of_one_selection(problem)
-        keep_deadline = partial(in_time, problem, {}, gap=gap, time_limit_s=time_limit_s, thorough=False)
+        keep_deadline = partial(in_time, problem, gap=gap, time_limit_s=time_limit_s, thorough=False)
         solved = (_solved(problem, "one variant for all requests", gap, time_limit_s, keep_deadline),)
     return *solved, *baselines(problem, gap=gap, time_limit_s=time_limit_s, clock=time.monotonic)
 
@@ -269,7 +269,6 @@ def _solved(
 
 def settle(
     problem: Problem,
-    forms: Forms,
     cheapest: Solution,
     gap: float,
     time_limit_s: float | None,
@@ -285,15 +284,14 @@ def settle(
     """
     with limited_work(time_limit_s, time.monotonic) as clock:
         part = SEARCH_PART_BESIDE_SOFT if soft_targets(problem) else 1.0
-        found = _settled(problem, forms, cheapest, gap, clock.share(part).left(), thorough, progress)
+        found = _settled(problem, cheapest, gap, clock.share(part).left(), thorough, progress)
         if found.reasons or not soft_targets(problem) or problem.objective is not Objective.COST:
             return found
-        return _with_penalties(problem, forms, found, gap, tolerance, clock, progress)
+        return _with_penalties(problem, found, gap, tolerance, clock, progress)
 
 
 def _settled(
     problem: Problem,
-    forms: Forms,
     cheapest: Solution,
     gap: float,
     time_limit_s: float | None,
@@ -301,10 +299,10 @@ def _settled(
     progress: Progress,
 ) -> InTime:
     """The same by the hard targets alone."""
-    found = in_time(problem, forms, cheapest, gap, time_limit_s, thorough=thorough, progress=progress)
+    found = in_time(problem, cheapest, gap, time_limit_s, thorough=thorough, progress=progress)
     if found.solution is not cheapest or cheapest.plan is None or found.reasons or time_limit_s is not None:
         return found
-    better = best_of_equal_cost(problem, forms, cheapest)
+    better = best_of_equal_cost(problem, cheapest)
     if better is cheapest or better.plan is None:
         return found
     return InTime(better, judged=judged_latency(better.plan) if latency_targets(better.plan) else None)
@@ -312,7 +310,6 @@ def _settled(
 
 def _with_penalties(
     problem: Problem,
-    forms: Forms,
     found: InTime,
     gap: float,
     tolerance: float | None,
@@ -320,8 +317,8 @@ def _with_penalties(
     progress: Progress,
 ) -> InTime:
     """The plan of least cost and penalties, from the cheapest one on that meets the hard targets."""
-    cheapest, solve_trial = found.solution, planned_anew(forms, found.solution, gap)
-    best = best_with_penalties(problem, forms, cheapest, solve_trial, gap=tolerance, clock=clock, progress=progress)
+    cheapest, solve_trial = found.solution, planned_anew(found.solution, gap)
+    best = best_with_penalties(problem, cheapest, solve_trial, gap=tolerance, clock=clock, progress=progress)
     if best is None:
         return found
     certificate = best.plan.certificate
@@ -331,16 +328,16 @@ def _with_penalties(
     )
 
 
-def best_of_equal_cost(problem: Problem, forms: Forms, solution: Solution) -> Solution:
+def best_of_equal_cost(problem: Problem, solution: Solution) -> Solution:
     """Break ties: of the plans of the same cost the most accurate one, of these the one of least closed-form p99.
 
     The second search is bounded (`fastest_of_equal_cost`): it may miss a faster plan. Returns `solution` unchanged
     under the conditions of `more_accurate`, and if the faster plan misses a p99 target in simulation.
     """
-    best = more_accurate(problem, forms, solution)
+    best = more_accurate(problem, solution)
     if best.plan is None or not _is_comparable(problem, best):
         return best
-    fastest = fastest_of_equal_cost(problem_as_planned(problem, forms, best.plan), best.plan)
+    fastest = fastest_of_equal_cost(as_planned(problem, best.plan), best.plan)
     if fastest is best.plan or latency_breach(fastest) is not None:
         return best
     return replace(best, plan=fastest, certificate=fastest.certificate)
@@ -354,7 +351,7 @@ def _is_comparable(problem: Problem, solution: Solution) -> bool:
     return is_proven and not problem.workflows and not is_large(Network(problem))
 
 
-def more_accurate(problem: Problem, forms: Forms, solution: Solution) -> Solution:
+def more_accurate(problem: Problem, solution: Solution) -> Solution:
     """Find the most accurate plan of the same cost, which may use spare capacity of workers that are paid for anyway.
 
     Returns `solution` unchanged if it is not proven optimal, for large fleets, and for several workflows, because
@@ -369,7 +366,7 @@ def more_accurate(problem: Problem, forms: Forms, solution: Solution) -> Solutio
     while best.plan is not None and best.plan.accuracy is not None:
         slo = replace(problem.slo, accuracy=best.plan.accuracy + ACCURACY_TOLERANCE, budget_usd_per_h=budget)
         try:
-            found = solve_forms(replace(problem, slo=slo), forms, SolveOptions(explained=False))
+            found = solve_with(replace(problem, slo=slo), SolveOptions(explained=False))
         except SolverError:
             break
         if found.plan is None or latency_breach(kept := replace(found.plan, slo=problem.slo)) is not None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from jellybean.documents import AnyProject, Project, build_forms, build_problem, require_folder
+from jellybean.documents import AnyProject, Project, build_problem, require_folder
 from jellybean.folders import shell_text
 from jellybean.planning.deadline.after_losses import breach_after_loss
 from jellybean.planning.deadline.predicted_latency import Judged, judged_latency, latency_breach, latency_targets
@@ -23,7 +23,6 @@ from jellybean.serving.client import served_document
 from jellybean.serving.endpoint import owner_endpoint
 from jellybean_solver import (
     Deadline,
-    Forms,
     MigrationPrices,
     Plan,
     PlanDiff,
@@ -40,7 +39,7 @@ from jellybean_solver import (
     load_prices,
     plan_diff,
     rate_text,
-    replan_forms,
+    replan,
     to_document,
 )
 
@@ -58,7 +57,6 @@ class ReplanResult:
     decision: Replanned
     solve_s: float
     refusals: tuple[str, ...] = ()  # why no plan meets the p99 targets; empty if one does
-    forms: Forms = field(default_factory=dict)
     judged: Judged | None = None  # p99 latencies of the chosen plan at the current rates, if it has p99 targets
     unstartable: tuple[str, ...] = ()  # pools of which a change cannot start all workers, as sentences
 
@@ -81,9 +79,7 @@ class ReplanResult:
         certificate = plan.certificate if plan is not None else None
         status = certificate.termination if certificate is not None else "infeasible"
         solution = Solution(status, plan, decision.infeasibility, decision.tried, certificate)
-        return Planned(
-            self.problem, solution, plan, tuple(self._reasons()), (), self.solve_s, forms=self.forms, judged=self.judged
-        )
+        return Planned(self.problem, solution, plan, tuple(self._reasons()), (), self.solve_s, judged=self.judged)
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -177,7 +173,7 @@ def replan_project(
     """
     document, before = named_plan(project.directory, named)
     own = startable(project, before)
-    problem, forms, migration = build_problem(own), build_forms(own), project.infrastructure.migration
+    problem, migration = build_problem(own), project.infrastructure.migration
     prices = MigrationPrices(migration.start_usd, migration.download_usd_per_gib)
     checks_s: list[float] = []
 
@@ -185,7 +181,7 @@ def replan_project(
         progress(2 * len(checks_s), 3, "p99 latency")
         started = time.perf_counter()
         breach = latency_breach(plan)
-        text = breach.text if breach is not None else breach_after_loss(problem, forms, plan)
+        text = breach.text if breach is not None else breach_after_loss(problem, plan)
         checks_s.append(time.perf_counter() - started)
         progress(1, 3, "best change")
         return text
@@ -203,9 +199,8 @@ def replan_project(
     started = time.perf_counter()
     clock = limited(time_limit_s, time.monotonic)
     search_s = clock.share(SEARCH_PART_BESIDE_SOFT).left() if soft_targets(problem) else time_limit_s
-    decision = replan_forms(
+    decision = replan(
         problem,
-        forms,
         before,
         ReplanSettings(prices, horizon_h, migration.at_least),
         SearchSettings(
@@ -216,7 +211,7 @@ def replan_project(
         progress(1, 3, "soft p99 latency")
         if latency_targets(decision.best) and check(decision.best) is not None:
             decision = replace(decision, best=instead())
-        decision = change_with_penalties(problem, forms, before, decision, gap=gap, clock=clock, progress=progress)
+        decision = change_with_penalties(problem, before, decision, gap=gap, clock=clock, progress=progress)
     if decision.best is not None:
         decision = replace(decision, best=replace(decision.best, overrides=project.overrides))
     solve_s = time.perf_counter() - started - sum(checks_s)
@@ -225,7 +220,7 @@ def replan_project(
     judged = judged_latency(chosen) if chosen is not None else None
     progress(3, 3, "done")
     unstartable = tuple(_unstartable(project, own))
-    return ReplanResult(problem, before, document, decision, solve_s, refusals, forms, judged, unstartable)
+    return ReplanResult(problem, before, document, decision, solve_s, refusals, judged, unstartable)
 
 
 def _deadline(problem: Problem, progress: Callable[[float, float, str], None]) -> Deadline | None:
@@ -243,4 +238,4 @@ def _deadline(problem: Problem, progress: Callable[[float, float, str], None]) -
 def save_change(project: AnyProject, change: ReplanResult) -> None:
     """Write the kept or the new plan to DIR/plan.json, if one meets the targets."""
     if change.result is not None:
-        write_plan(project, change.result, change.problem, change.forms)
+        write_plan(project, change.result, change.problem)

@@ -14,7 +14,6 @@ from pathlib import Path
 from jellybean.documents import (
     AnyProject,
     MultiWorkflowProject,
-    build_forms,
     build_problem,
     load_any_project,
     override_options,
@@ -38,7 +37,6 @@ from jellybean_solver import (
     cheapest_sequence,
     deadline_s,
     merged_periods,
-    problem_as_planned,
     rate_text,
     rescore,
     with_audit_rates,
@@ -143,16 +141,11 @@ def plan_by_time(
     file = read_rate_trace(path, problem)
     periods = _periods(file, most)
     found, wanted = _candidates(project, periods, progress)
-    forms = build_forms(project)
-    problems = [problem_as_planned(problem, forms, one.plan) for one in found]
     prices = MigrationPrices(
         project.infrastructure.migration.start_usd, project.infrastructure.migration.download_usd_per_gib
     )
     timed = deadline_s(problem) is not None
-    costs_usd = [
-        [_cost_usd(own, period, one, timed=timed) for own, one in zip(problems, found, strict=True)]
-        for period in periods
-    ]
+    costs_usd = [[_cost_usd(problem, period, one, timed=timed) for one in found] for period in periods]
 
     @cache
     def change_between(before: int, after: int) -> tuple[float, int]:
@@ -171,7 +164,7 @@ def plan_by_time(
     @cache
     def late_usd(number: int, at: int) -> float:
         """USD that the p99 latencies of a period with a plan count, by indices."""
-        return periods[number].hours * _late_usd_per_h(problems[at], periods[number], found[at])
+        return periods[number].hours * _late_usd_per_h(problem, periods[number], found[at])
 
     costs = _SequenceCosts(periods, [one.plan for one in found], costs_usd, changes_usd, billing_s, repeats)
     costs, chosen = costs.with_late(late_usd)

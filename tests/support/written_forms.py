@@ -18,7 +18,6 @@ from jellybean_solver import (
     EdgeKind,
     EndToEnd,
     Form,
-    Forms,
     Independent,
     ModelRef,
     Operator,
@@ -59,8 +58,8 @@ Written = Cut | Cascade
 Options = Mapping[str, tuple[Written, ...]]
 
 
-def forms_of(problem: Problem, options: Options) -> Forms:
-    """The forms as the solver takes them."""
+def with_options(problem: Problem, options: Options) -> Problem:
+    """The problem whose operators have these forms, as the solver takes them."""
 
     def form(one: Written) -> Form:
         own = problem.operator_by_name[one.operator]
@@ -68,7 +67,8 @@ def forms_of(problem: Problem, options: Options) -> Forms:
             return cut_form(own, one.head, one.tail, one.early)
         return Form(tuple(_parts(own, one)), one.accuracy, has_one_output=True)
 
-    return {name: tuple(map(form, own)) for name, own in options.items()}
+    forms = {name: tuple(map(form, own)) for name, own in options.items()}
+    return replace(problem, operators=tuple(replace(one, forms=forms.get(one.name, ())) for one in problem.operators))
 
 
 def choices(options: Options) -> Iterator[dict[str, Written]]:

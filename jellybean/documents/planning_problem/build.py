@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 from jellybean.documents.checks.site_checks import most_of_any_site
@@ -15,20 +14,26 @@ from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject,
 from jellybean.documents.planning_problem.accuracy import accuracy_model
 from jellybean.documents.planning_problem.audit import audited
 from jellybean.documents.planning_problem.device_memory import require_device_memory
+from jellybean.documents.planning_problem.forms import with_forms
 from jellybean.documents.planning_problem.model_files import model_ref, python_ref, with_model_path
 from jellybean.documents.planning_problem.site_problems import WholeFleet, site_problem
 from jellybean.documents.planning_problem.stream_capacity import planned_utilisation, with_whole_streams
-from jellybean.documents.planning_problem.variants import build_variant, fan_out_ratios
+from jellybean.documents.planning_problem.variants import (
+    build_variant,
+    counts_rows,
+    fan_out_ratios,
+    max_batch_size,
+    readers_by_upstream,
+)
 from jellybean.documents.project import Project
 from jellybean.documents.schema.infrastructure import InfrastructureDocument
 from jellybean.documents.schema.profiles import (
     ProfilesDocument,
 )
 from jellybean.documents.schema.reader import dotted
-from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
+from jellybean.documents.schema.workflow import WorkflowDocument
 from jellybean.errors import DocumentError, DocumentProblem, StaleProfilesError
 from jellybean_solver import (
-    EdgeKind,
     GraphOperator,
     Link,
     Operator,
@@ -63,38 +68,29 @@ def _combined(project: MultiWorkflowProject, parts: Mapping[str, Problem]) -> Pr
 
 
 def _of_sites(project: MultiWorkflowProject) -> Problem:
-    """The problem of all sites that differ."""
-    of_site = problems_of_sites(project)
-    problem = _combined(project, {name: of_site(name)(part) for name, part in project.workflows.items()})
+    """The problem of all sites that differ. Figures are those of the written projects, computed once for all sites."""
+    infrastructure, shared = project.infrastructure, planned_utilisation([*project.written.values()])
+    fleet = WholeFleet(infrastructure.tiers, _pools(infrastructure), _links(infrastructure))
+    common = {name: _in_any_site(own, name, shared) for name, own in project.written.items()}
+    problem = _combined(
+        project,
+        {
+            name: site_problem(common[project.written_name(name)], fleet, part, _sources(part.workflow))
+            for name, part in project.workflows.items()
+        },
+    )
     stale = tuple(str(entry) for written in project.written.values() for entry in written.all_stale)
     return replace(problem, stale_profiles=stale)
 
 
-def problems_of_sites(project: MultiWorkflowProject) -> Callable[[str], Callable[[Project], Problem]]:
-    """Workflow of a site -> a function that builds its problem: without cascades, or with one of them.
-
-    Figures are those of the written projects, so they are computed once for all sites.
-    """
-    infrastructure, shared = project.infrastructure, planned_utilisation([*project.written.values()])
-    fleet = WholeFleet(infrastructure.tiers, _pools(infrastructure), _links(infrastructure))
-
-    @cache
-    def common(workflow: str, cascade: tuple[str, str] | None) -> Problem:
-        own = next(one for one in project.written[workflow].candidates if one.chosen_cascade == cascade)
-        if own.site_table is None:
-            raise ValueError(f"{project.name} has no sites that differ")
-        in_any_site = most_of_any_site(own.infrastructure, own.site_table)
-        problem = of_one_workflow(replace(own, infrastructure=in_any_site), shared)
-        return _with_model_paths(problem, workflow) if workflow else problem
-
-    def of_site(name: str) -> Callable[[Project], Problem]:
-        def problem_of(part: Project) -> Problem:
-            own = common(project.written_name(name), part.chosen_cascade)
-            return site_problem(own, fleet, part, _sources(part.workflow))
-
-        return problem_of
-
-    return of_site
+def _in_any_site(written: Project, workflow: str, utilisation: float) -> Problem:
+    """The problem of a workflow, or of the only one (""), with the workers of whichever site has most."""
+    if written.site_table is None:
+        raise ValueError(f"{written.workflow.name} has no sites that differ")
+    fleet = most_of_any_site(written.infrastructure, written.site_table)
+    cascades = tuple(replace(own, infrastructure=fleet) for own in written.alternatives)
+    problem = of_one_workflow(replace(written, infrastructure=fleet, alternatives=cascades), utilisation)
+    return _with_model_paths(problem, workflow) if workflow else problem
 
 
 def _with_admission(problem: Problem, project: MultiWorkflowProject) -> Problem:
@@ -113,7 +109,7 @@ def _with_admission(problem: Problem, project: MultiWorkflowProject) -> Problem:
 
 
 def of_one_workflow(project: Project, utilisation: float | None = None) -> Problem:
-    """The problem of one workflow, without forms, whole streams and an audit.
+    """The problem of one workflow, without whole streams and an audit.
 
     `utilisation`: the highest planned one of workers that it shares with other workflows; None: its own.
     """
@@ -130,7 +126,7 @@ def of_one_workflow(project: Project, utilisation: float | None = None) -> Probl
         raise DocumentError(
             DocumentProblem(file, None, None, dotted(where), text, hint) for where, text, hint in flow.problems
         )
-    return Problem(
+    problem = Problem(
         name=workflow.name,
         tiers=infrastructure.tiers,
         sources=_sources(workflow),
@@ -152,9 +148,10 @@ def of_one_workflow(project: Project, utilisation: float | None = None) -> Probl
         utilisation=highest,
         hop_s=project.profiles.hop_s or 0.0,
         sites={tier: count for tier, count in infrastructure.sites.items() if count > 1},
-        stale_profiles=tuple(str(entry) for entry in project.stale),
+        stale_profiles=tuple(str(entry) for entry in project.all_stale),
         objective=workflow.objective,
     )
+    return with_forms(project, problem, [(own, of_one_workflow(own, utilisation)) for own in project.alternatives])
 
 
 def request_graph(project: Project) -> RequestGraph:
@@ -176,10 +173,7 @@ def require_current(project: AnyProject) -> None:
 
 def _with_model_paths(problem: Problem, workflow: str) -> Problem:
     """The problem with model paths relative to the folder that holds all workflows."""
-    operators = (
-        replace(operator, variants=tuple(with_model_path(variant, workflow) for variant in operator.variants))
-        for operator in problem.operators
-    )
+    operators = (one.with_variants(lambda own: with_model_path(own, workflow)) for one in problem.operators)
     return replace(problem, operators=tuple(operators))
 
 
@@ -266,30 +260,3 @@ def _operators(
             state = tuple(operator.state.tensors.items())
         result.append(Operator(name, flow.edges[name], variants, operator.tiers, operator.batch_delay_s, state))
     return tuple(result)
-
-
-def counts_rows(operator: str, spec: VariantSpec, flow: Flow) -> bool:
-    """True if the rows of a batch can be told apart by request; a variant without a model is planned as if so."""
-    edges = [edge for edges in flow.edges.values() for edge in edges]
-    fans_out = any(edge.upstream == operator and edge.kind is EdgeKind.FAN_OUT for edge in edges)
-    gathers = any(edge.downstream == operator and edge.kind is EdgeKind.GATHER for edge in edges)
-    return spec.port_names.can_batch(fans_out=fans_out, gathers=gathers) or not spec.is_served
-
-
-def readers_by_upstream(flow: Flow) -> Mapping[str, list[str]]:
-    """Source or operator -> the operators that read it."""
-    readers: dict[str, list[str]] = {}
-    for edges in flow.edges.values():
-        for edge in edges:
-            readers.setdefault(edge.upstream, []).append(edge.downstream)
-    return readers
-
-
-def max_batch_size(
-    operator: str, variant: str, workflow: WorkflowDocument, infrastructure: InfrastructureDocument, flow: Flow
-) -> int:
-    """Largest batch of a variant, in requests; 1 if it gathers or fans out and does not count each request's rows."""
-    if not counts_rows(operator, workflow.operators[operator].variants[variant], flow):
-        return 1
-    limit = infrastructure.limits.batch
-    return min(limit, workflow.operators[operator].batch or limit)

@@ -1,100 +1,43 @@
-"""Build the forms of operators, cut models and cascades, as the solver's search over forms needs them."""
+"""The forms of operators, cut models and cascades, of a planning problem."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from jellybean.documents.cascades.cascade import Cascade
 from jellybean.documents.flow import follow_requests
-from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject, written_projects
-from jellybean.documents.planning_problem.build import (
+from jellybean.documents.planning_problem.model_files import model_ref
+from jellybean.documents.planning_problem.variants import (
+    build_variant,
+    fan_out_ratios,
     max_batch_size,
-    of_one_workflow,
-    problems_of_sites,
     readers_by_upstream,
 )
-from jellybean.documents.planning_problem.model_files import model_ref, with_model_path
-from jellybean.documents.planning_problem.site_problems import pool_names_of_site, with_pools
-from jellybean.documents.planning_problem.variants import build_variant, fan_out_ratios
 from jellybean.documents.project import Project
 from jellybean.documents.schema.profiles import ANY_DOWNSTREAM, VariantProfile
 from jellybean_agent import PortNames
-from jellybean_solver import Form, Forms, Problem, Stage, Variant, cut_form, qualified_forms
-
-CutStages = tuple[Variant, Variant, tuple[str, ...]]  # head, tail, and the upstreams that the head reads
+from jellybean_solver import Form, Operator, Problem, Stage, cut_form
 
 
-def build_forms(project: AnyProject) -> Forms:
-    """Operator -> its forms: cuts that the workflow allows and the profiles have measured, and cascades."""
-    if not any(map(_may_have_forms, written_projects(project).values())):
-        return {}
-    if not isinstance(project, MultiWorkflowProject):
-        return _forms(project, of_one_workflow, _cut_stages)
-    found: dict[str, tuple[Form, ...]] = {}
-    of_site = problems_of_sites(project) if project.written else None
-    for name, part in project.workflows.items():
-        if of_site is None:
-            forms = _with_model_paths(_forms(part, of_one_workflow, _cut_stages), name)
-        else:
-            forms = _forms(part, of_site(name), _cut_stages_of_site(project, name))
-        found |= qualified_forms(name, forms)
-    return found
+def with_forms(project: Project, problem: Problem, cascades: Sequence[tuple[Project, Problem]]) -> Problem:
+    """The problem with the cuts that the workflow allows and the profiles have measured, and with its cascades.
 
-
-def _may_have_forms(project: Project) -> bool:
-    operators = project.workflow.operators.values()
-    return bool(project.alternatives) or any(one.cuts_of(variant) for one in operators for variant in one.variants)
-
-
-def _forms(
-    project: Project,
-    problem_of: Callable[[Project], Problem],
-    cuts_of: Callable[[Project, str], Iterator[CutStages]],
-) -> Forms:
-    """The forms of one workflow. `problem_of`: its problem without forms, also of a workflow with a cascade."""
+    `cascades`: the project with each of them, and the problem of that.
+    """
     forms: dict[str, list[Form]] = {}
-    for operator in problem_of(project).operators:
-        forms[operator.name] = [cut_form(operator, *stages) for stages in cuts_of(project, operator.name)]
-    for own in project.alternatives:
+    for operator in problem.operators:
+        spec = project.workflow.operators[operator.name]
+        if any(map(spec.cuts_of, spec.variants)):
+            forms[operator.name] = [*_cuts(project, operator)]
+    for own, formed in cascades:
         if own.cascade is not None:
-            forms[own.cascade.operator].append(_cascade_form(own.cascade, problem_of(own)))
-    return {name: tuple(own) for name, own in forms.items() if own}
-
-
-def _cascade_form(cascade: Cascade, problem: Problem) -> Form:
-    """The form of a cascade, from the problem of the workflow with it."""
-    operators = tuple(operator for operator in problem.operators if operator.name in cascade.variants)
-    return Form(operators, problem.accuracy, has_one_output=True, stale_profiles=problem.stale_profiles)
-
-
-def _with_model_paths(forms: Forms, workflow: str) -> Forms:
-    """The forms with model paths relative to the folder that holds all workflows."""
-
-    def moved(form: Form) -> Form:
-        operators = (
-            replace(one, variants=tuple(with_model_path(variant, workflow) for variant in one.variants))
-            for one in form.operators
-        )
-        return replace(form, operators=tuple(operators))
-
-    return {name: tuple(map(moved, own)) for name, own in forms.items()}
-
-
-def _cut_stages_of_site(project: MultiWorkflowProject, name: str) -> Callable[[Project, str], Iterator[CutStages]]:
-    """The measured cuts of one of the sites that differ, with figures for the pools that its data can reach."""
-
-    workflow = project.written_name(name)
-
-    def of_site(part: Project, variant: Variant) -> Variant:
-        moved = with_model_path(variant, workflow) if workflow else variant
-        return with_pools(moved, pool_names_of_site(part))
-
-    def cuts_of(part: Project, operator: str) -> Iterator[CutStages]:
-        for head, tail, inputs in _cut_stages(project.written[workflow], operator):
-            yield of_site(part, head), of_site(part, tail), inputs
-
-    return cuts_of
+            parts = tuple(operator for operator in formed.operators if operator.name in own.cascade.variants)
+            form = Form(parts, formed.accuracy, has_one_output=True)
+            forms.setdefault(own.cascade.operator, []).append(form)
+    if not forms:
+        return problem
+    operators = (replace(one, forms=tuple(forms.get(one.name, ()))) for one in problem.operators)
+    return replace(problem, operators=tuple(operators))
 
 
 def stage_names(names: PortNames, head_inputs: Collection[str]) -> tuple[PortNames, PortNames]:
@@ -104,8 +47,9 @@ def stage_names(names: PortNames, head_inputs: Collection[str]) -> tuple[PortNam
     return PortNames(early), PortNames(late, names.output, names.outputs, names.rows, names.rows_of)
 
 
-def _cut_stages(project: Project, operator: str) -> Iterator[CutStages]:
+def _cuts(project: Project, own: Operator) -> Iterator[Form]:
     """The measured cuts of an operator's variants."""
+    operator = own.name
     workflow, fleet, profiles = project.workflow, project.infrastructure, project.profiles
     if profiles is None:
         return
@@ -126,8 +70,8 @@ def _cut_stages(project: Project, operator: str) -> Iterator[CutStages]:
             )
             names = stage_names(workflow.operators[operator].variants[variant].port_names, cut.inputs)
             parts = zip((cut.head, cut.tail), names, strict=True)
-            files = [model_ref(project.directory, part.model, part.sha256, own) for part, own in parts]
+            files = [model_ref(project.directory, part.model, part.sha256, ports) for part, ports in parts]
             head = build_variant(f"{variant}.1-{cut.layers}", files[0], head_profile, fleet, [operator], max_batch, {})
             tail = build_variant(variant, files[1], tail_profile, fleet, readers, max_batch, ratios)
             tail_stage = replace(head_stage, first=cut.layers + 1, last=cut.of)
-            yield replace(head, stage=head_stage), replace(tail, stage=tail_stage), cut.inputs
+            yield cut_form(own, replace(head, stage=head_stage), replace(tail, stage=tail_stage), cut.inputs)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from jellybean.documents.flow import Flow
 from jellybean.documents.schema.infrastructure import InfrastructureDocument, WorkerPoolSpec
 from jellybean.documents.schema.profiles import (
     BatchProfile,
     VariantProfile,
     latency_statistic,
 )
-from jellybean.documents.schema.workflow import WorkflowDocument
+from jellybean.documents.schema.workflow import VariantSpec, WorkflowDocument
 from jellybean_solver import (
+    EdgeKind,
     ModelRef,
     ServiceTime,
     Times,
@@ -99,3 +101,30 @@ def _mean_of(quantiles: tuple[tuple[float, float], ...]) -> float:
     (left, low), (right, high) = quantiles[-2], last
     slope = (high - low) / (right - left)
     return quantile_mean(((0.0, first), *quantiles, (1.0, high + slope * (1.0 - right))))
+
+
+def counts_rows(operator: str, spec: VariantSpec, flow: Flow) -> bool:
+    """True if the rows of a batch can be told apart by request; a variant without a model is planned as if so."""
+    edges = [edge for edges in flow.edges.values() for edge in edges]
+    fans_out = any(edge.upstream == operator and edge.kind is EdgeKind.FAN_OUT for edge in edges)
+    gathers = any(edge.downstream == operator and edge.kind is EdgeKind.GATHER for edge in edges)
+    return spec.port_names.can_batch(fans_out=fans_out, gathers=gathers) or not spec.is_served
+
+
+def readers_by_upstream(flow: Flow) -> Mapping[str, list[str]]:
+    """Source or operator -> the operators that read it."""
+    readers: dict[str, list[str]] = {}
+    for edges in flow.edges.values():
+        for edge in edges:
+            readers.setdefault(edge.upstream, []).append(edge.downstream)
+    return readers
+
+
+def max_batch_size(
+    operator: str, variant: str, workflow: WorkflowDocument, infrastructure: InfrastructureDocument, flow: Flow
+) -> int:
+    """Largest batch of a variant, in requests; 1 if it gathers or fans out and does not count each request's rows."""
+    if not counts_rows(operator, workflow.operators[operator].variants[variant], flow):
+        return 1
+    limit = infrastructure.limits.batch
+    return min(limit, workflow.operators[operator].batch or limit)

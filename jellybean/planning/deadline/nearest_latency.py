@@ -28,7 +28,6 @@ from jellybean_solver import (
     DEFAULT_SETTINGS,
     Deadline,
     DeadlineSettings,
-    Forms,
     Judge,
     Network,
     Objective,
@@ -70,16 +69,15 @@ class NearestLatency:
     def __init__(
         self,
         problem: Problem,
-        forms: Forms,
         cheapest: Plan,
         judge: SimulationJudge,
         gap: float,
         time_limit_s: float | None,
         progress: Progress,
     ) -> None:
-        self.problem, self.forms, self.judge, self.gap, self.progress = problem, forms, judge, gap, progress
+        self.problem, self.judge, self.gap, self.progress = problem, judge, gap, progress
         self.clock, self.target_s = limited(time_limit_s, time.monotonic), deadline_s(problem) or 0.0
-        self.low_s = max(self.target_s, 0.0 if forms else least_latency_s(problem))
+        self.low_s = max(self.target_s, least_latency_s(problem))
         self.fastest, self.high_s = judge.fastest, judge.fastest_s
         self.cheapest, self.ended_by = cheapest, ""
 
@@ -141,9 +139,7 @@ class NearestLatency:
     def _narrow_one_selection(self) -> None:
         """Narrow the range of plans of one selection per workflow; its lower end is theirs alone."""
         single = of_one_selection(self.problem)
-        narrower = NearestLatency(
-            single, self.forms, self.cheapest, self.judge, self.gap, self.clock.left(), self.progress
-        )
+        narrower = NearestLatency(single, self.cheapest, self.judge, self.gap, self.clock.left(), self.progress)
         narrower._narrow()
         self.fastest, self.high_s, self.ended_by = narrower.fastest, narrower.high_s, narrower.ended_by
 
@@ -163,7 +159,7 @@ class NearestLatency:
         deadline = Deadline(deadline_s(targeted) or 0.0, settings=settings)
         options = SolveOptions(self.gap, self.clock.left(), time.monotonic, deadline=deadline)
         try:
-            return solve_in_time(targeted, self.forms, options, judge).plan
+            return solve_in_time(targeted, options, judge).plan
         except SolverError:
             return None
 

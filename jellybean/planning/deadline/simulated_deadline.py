@@ -25,7 +25,6 @@ from jellybean_solver import (
     Certificate,
     Clock,
     Deadline,
-    Forms,
     Objective,
     Plan,
     Problem,
@@ -68,7 +67,6 @@ class InTime:
 
 def in_time(
     problem: Problem,
-    forms: Forms,
     solution: Solution,
     gap: float,
     time_limit_s: float | None,
@@ -83,12 +81,11 @@ def in_time(
     each once and leaves the second search out, as `nearest=False` does. `time_limit_s` includes the simulations.
     """
     with limited_work(time_limit_s, time.monotonic) as clock:
-        return _in_time(problem, forms, solution, gap, clock, thorough, nearest, progress)
+        return _in_time(problem, solution, gap, clock, thorough, nearest, progress)
 
 
 def _in_time(
     problem: Problem,
-    forms: Forms,
     solution: Solution,
     gap: float,
     clock: Clock,
@@ -103,7 +100,7 @@ def _in_time(
     judge_plan = judged_latency if thorough else partial(quick_judgement, most=1, whole=True)
     with limited_to(clock.share(JUDGE_PART)):
         quick = quick_judgement(solution.plan, far=FAR, whole=True) if thorough else judge_plan(solution.plan)
-    if quick is None or (quick.kept and breach_after_loss(problem, forms, solution.plan) is None):
+    if quick is None or (quick.kept and breach_after_loss(problem, solution.plan) is None):
         return InTime(solution, reasons, judged=judge_plan(solution.plan))
     judge = SimulationJudge(deadline_shares(problem), quick)
 
@@ -112,10 +109,10 @@ def _in_time(
 
     deadline = Deadline(target_s, settings=DEFAULT_SETTINGS if thorough else QUICK_SETTINGS, advance=tried)
     try:
-        start = solution if has_many_workflows(problem) and not forms else None
+        start = solution if has_many_workflows(problem) and not problem.has_forms else None
         search_s = clock.share(SEARCH_PART).left()
         options = SolveOptions(gap, search_s, time.monotonic, deadline=deadline, start=start)
-        simulated = solve_in_time(problem, forms, options, judge if thorough else partial(judge, most=1))
+        simulated = solve_in_time(problem, options, judge if thorough else partial(judge, most=1))
         if simulated.plan is not None:
             late = judged_so_far(stressed(solution.plan)) or quick  # it may take seconds to simulate, and is not chosen
             return InTime(simulated, judged=judge_plan(simulated.plan), cheapest=(solution.plan, late))
@@ -130,13 +127,13 @@ def _in_time(
     def second_half(done: float, total: float, label: str) -> None:
         progress(total + done, 2 * total, label)
 
-    search = NearestLatency(problem, forms, solution.plan, judge, gap, clock.share(SEARCH_PART).left(), second_half)
+    search = NearestLatency(problem, solution.plan, judge, gap, clock.share(SEARCH_PART).left(), second_half)
     found = search.run()
     if found.targeted is problem:
         late, meeting = judged_so_far(stressed(solution.plan)) or quick, _certified(problem, solution, found)
         return InTime(meeting, judged=judged_latency(found.plan), cheapest=(solution.plan, late))
     late = judged_so_far(stressed(solution.plan)) or quick
-    refusals = (_lateness(late), *reasons, _named(problem, forms, judge, found))
+    refusals = (_lateness(late), *reasons, _named(problem, judge, found))
     return InTime(solution, refusals, max(latency_targets(found.plan).values(), default=None), found.plan, quick)
 
 
@@ -161,7 +158,7 @@ def _lateness(judged: Judged) -> str:
     return f"the cheapest plan ({formats.usd(cost_of(judged.plan))} USD/h) is too slow: {judged.text}"
 
 
-def _named(problem: Problem, forms: Forms, judge: SimulationJudge, nearest: Nearest) -> str:
+def _named(problem: Problem, judge: SimulationJudge, nearest: Nearest) -> str:
     """The nearest p99 targets that a plan meets, as `--set` options, with its cost and what is known of lower ones."""
     targets_s = latency_targets(nearest.plan)
     paths = {name: f"{name}.slo.latency_p99" if name else "slo.latency_p99" for name in targets_s}
@@ -171,7 +168,7 @@ def _named(problem: Problem, forms: Forms, judge: SimulationJudge, nearest: Near
     if nearest.ended_by:
         notes.append(f"other plans may be faster or cheaper, as {nearest.ended_by} ended the search")
     if not problem.workflows:
-        least_s = 0.0 if forms else least_latency_s(problem)
+        least_s = least_latency_s(problem)
         if nearest.refused_s > least_s:
             notes.append(f"for {formats.duration(nearest.refused_s)} none was found")
         if least_s > 0.0:

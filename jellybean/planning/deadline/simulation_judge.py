@@ -12,7 +12,6 @@ from jellybean.quantities import DURATION, rounded_up
 from jellybean_solver import (
     DEFAULT_SETTINGS,
     Deadline,
-    Forms,
     Judge,
     Plan,
     Problem,
@@ -20,7 +19,7 @@ from jellybean_solver import (
     SolveOptions,
     deadline_s,
     deadline_shares,
-    solve_forms,
+    solve_with,
 )
 
 SAME = 1e-6  # relative difference below which two costs or latencies count as equal
@@ -84,14 +83,14 @@ def _multiple(judged: Judged) -> float:
     return min(1.0, judged.share) if judged.kept else max(1.0 + SAME, judged.share)
 
 
-def solve_in_time(problem: Problem, forms: Forms, options: SolveOptions, judge: Judge) -> Solution:
+def solve_in_time(problem: Problem, options: SolveOptions, judge: Judge) -> Solution:
     """The cheapest plan that meets the problem's own p99 targets by the judge.
 
     `options` may have a deadline, whose effort and progress are used. SolverError if time ends before a plan was found.
     """
     given = options.deadline or Deadline(0.0)
     deadline = replace(given, p99_s=deadline_s(problem) or 0.0, judge=judge)
-    return solve_forms(problem, forms, replace(options, explained=False, deadline=deadline))
+    return solve_with(problem, replace(options, explained=False, deadline=deadline))
 
 
 def with_longest_target(problem: Problem, seconds: float) -> Problem:

@@ -13,7 +13,6 @@ from jellybean_solver import (
     DEFAULT_GAP,
     Certificate,
     Clock,
-    Forms,
     Plan,
     Problem,
     Replanned,
@@ -22,14 +21,13 @@ from jellybean_solver import (
     Termination,
     change,
     is_by_ways,
-    replan_forms,
+    replan,
     with_change,
 )
 
 
 def change_with_penalties(
     problem: Problem,
-    forms: Forms,
     before: Plan,
     decision: Replanned,
     *,
@@ -57,12 +55,12 @@ def change_with_penalties(
 
     def beside(trial: Trial) -> Solution:
         search = SearchSettings(gap, trial.limit_s, time.monotonic, deadline=trial.deadline)
-        return solution(replan_forms(trial.problem, forms, before, settings, search))
+        return solution(replan(trial.problem, before, settings, search))
 
     cheapest = solution(decision)
-    anew = planned_anew(forms, replace(cheapest, certificate=None), DEFAULT_GAP if gap is None else gap)
+    anew = planned_anew(replace(cheapest, certificate=None), DEFAULT_GAP if gap is None else gap)
     solve = beside if is_by_ways(problem) else anew
-    found = best_with_penalties(problem, forms, cheapest, solve, gap=gap, clock=clock, progress=progress, value=value)
+    found = best_with_penalties(problem, cheapest, solve, gap=gap, clock=clock, progress=progress, value=value)
     if found is None:
         return decision
     plan, bound_usd = found.plan, found.plan.certificate.bound * horizon_h

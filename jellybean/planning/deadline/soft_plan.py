@@ -45,7 +45,6 @@ from jellybean_solver import (
     Certificate,
     Clock,
     Deadline,
-    Forms,
     Judge,
     OutOfTimeError,
     Plan,
@@ -109,23 +108,22 @@ def counted_usd_per_h(plan: Plan) -> float:
     return plan.counted_usd_per_h
 
 
-def planned_anew(forms: Forms, cheapest: Solution, gap: float) -> SolveTrial:
+def planned_anew(cheapest: Solution, gap: float) -> SolveTrial:
     """The cheapest plan of each trial, found from the cheapest one of all on."""
     proof = cheapest.certificate
-    is_start = not forms and proof is not None and proof.termination != Termination.TIME_LIMIT
+    is_start = proof is not None and proof.termination != Termination.TIME_LIMIT
 
     def solve(trial: Trial) -> Solution:
         plan = None if cheapest.plan is None else with_targets_of(trial.problem, cheapest.plan)
         start = replace(cheapest, plan=plan) if is_start else None
         options = SolveOptions(gap, trial.limit_s, time.monotonic, deadline=trial.deadline, start=start)
-        return solve_in_time(trial.problem, forms, options, trial.judge)
+        return solve_in_time(trial.problem, options, trial.judge)
 
     return solve
 
 
 def best_with_penalties(
     problem: Problem,
-    forms: Forms,
     cheapest: Solution,
     solve: SolveTrial,
     *,
@@ -143,10 +141,10 @@ def best_with_penalties(
     targets = {name: one for name, one in soft_targets(problem).items() if names is None or name in names}
     if cheapest.plan is None or cheapest.certificate is None:
         return None
-    trials = _Trials(problem, forms, solve, clock, progress, value)
+    trials = _Trials(problem, solve, clock, progress, value)
     first = trials.candidate(cheapest.plan, cheapest.certificate.bound)
     tolerance = TOLERANCE if gap is None else gap
-    search = SoftSearch(targets, first, trials.in_time, _least_s(problem, forms), tolerance)
+    search = SoftSearch(targets, first, trials.in_time, _least_s(problem), tolerance)
     trials.search, trials.tolerance = search, tolerance
     outcome = search.run()
     progress(1, 1, "done")
@@ -164,13 +162,12 @@ class _Trials:
     def __init__(
         self,
         problem: Problem,
-        forms: Forms,
         solve: SolveTrial,
         clock: Clock,
         progress: Progress,
         value: Callable[[Plan], float],
     ) -> None:
-        self.problem, self.forms, self.solve, self.clock = problem, forms, solve, clock
+        self.problem, self.solve, self.clock = problem, solve, clock
         self.progress, self.value, self.soft = progress, value, soft_targets(problem)
         self.search: SoftSearch[Plan] | None = None
         self.tolerance, self.is_late = 0.0, False
@@ -263,7 +260,7 @@ class _Trials:
         if not latency_targets(plan):
             return True
         quick = quick_judgement(plan)
-        return (quick is None or quick.kept) and breach_after_loss(self.problem, self.forms, plan) is None
+        return (quick is None or quick.kept) and breach_after_loss(self.problem, plan) is None
 
     def answer(self, search: SoftSearch[Plan], outcome: SoftOutcome[Plan], cheapest: Candidate[Plan]) -> SoftPlan:
         """The best plan by all simulations, with the certificate of cost and penalties together."""
@@ -294,12 +291,12 @@ class _Trials:
         return SoftPlan(plan, replace(judged, plan=plan), other, _text(self.soft, outcome))
 
 
-def _least_s(problem: Problem, forms: Forms) -> Mapping[str, float]:
-    """What is proven to be below every plan's p99 latency; left out where forms or mixtures may be faster.
+def _least_s(problem: Problem) -> Mapping[str, float]:
+    """What is proven to be below every plan's p99 latency; left out where mixtures may be faster.
 
     So are workflows that may be left out, which then count nothing, and those of more than a few.
     """
-    if forms or problem.may_mix or has_many_workflows(problem):
+    if problem.may_mix or has_many_workflows(problem):
         return {}
     worths = {workflow.name: workflow.worth_usd_per_h for workflow in problem.workflows}
     others: dict[str, float | None] = dict.fromkeys(problem.slo_by_workflow)

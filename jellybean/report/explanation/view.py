@@ -97,9 +97,6 @@ def _footer(explained: Explained) -> str:
     for name, target_s in explained.soft_as_s.items():
         text += f"; the soft p99 latency{f' of {name}' if name else ''} is explained as the hard one of "
         text += f"{formats.duration(target_s)} that its plan keeps"
-    if explained.cuts:
-        cuts = ", ".join(f"{cut.operator} after {cut.layers} of {cut.of} layers" for cut in explained.cuts)
-        text += f"; the cuts of the plan are fixed ({cuts})"
     if found.plan is not None and found.plan.slo.latency_p99_s is not None:
         low, high = CLOSED_FORM_RATIO
         text += (

@@ -9,11 +9,11 @@ from jellybean_solver.baseline.restricted_mixture import restricted_plan
 from jellybean_solver.errors import OutOfTimeError
 from jellybean_solver.mixture.seats import TIE
 from jellybean_solver.model.evaluate import evaluate
+from jellybean_solver.model.forms import without_forms
 from jellybean_solver.model.least_cost import least_usd_per_h_of_work
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.outcome import Clock, Termination
-from jellybean_solver.planning.forms import Forms
 from jellybean_solver.planning.many_workflows import has_many_workflows
 from jellybean_solver.planning.solver import Solution
 from jellybean_solver.small.routes import build_plan
@@ -27,33 +27,33 @@ def quick_solution(
     clock: Clock,
     bound: float = 0.0,
     *,
-    forms: Forms | None = None,
     ended: Termination = Termination.TIME_LIMIT,
 ) -> Solution | None:
     """The plan of the greedy rule for a search that found none, with a lower `bound` on the cost, and why it `ended`.
 
-    `forms`: that the search may choose, and that `bound` holds for; the plan has none, and may cost more.
+    Of a problem with forms the plan has none, and `bound` holds for all choices of them.
     The cheapest of its plans on all workers, and on those of one tier alone. Where plans mix variants or survive losses
     it is one of few variants and pools instead (`restricted_plan`). None if the rule finds none until the `clock` ends,
     if all its plans miss a target, or for many workflows, which are planned one by one.
     """
     if has_many_workflows(problem):
         return None
-    plan = restricted_plan(problem, clock) if problem.is_for_ways else _cheapest_greedy_plan(problem, clock)
+    whole = without_forms(problem)
+    plan = restricted_plan(whole, clock) if problem.is_for_ways else _cheapest_greedy_plan(whole, clock)
     if plan is None:
         return None
-    proof = _proof(problem, plan, bound, forms or {}, ended)
+    proof = _proof(problem, plan, bound, ended)
     return Solution(proof.termination, replace(plan, certificate=proof), None, 0, proof)
 
 
-def _proof(problem: Problem, plan: Plan, bound: float, forms: Forms, ended: Termination) -> Certificate:
+def _proof(problem: Problem, plan: Plan, bound: float, ended: Termination) -> Certificate:
     """The certificate of a rule's plan. `bound`: on the objective, known from the search that found none."""
     if problem.objective is Objective.MEAN_ACCURACY:
         reached = plan.mean_accuracy or 0.0
         return Certificate.of_accuracy(reached, max(reached, 100.0 - bound + TIE), ended)
     penalty = plan.accuracy_penalty_usd_per_h
     value = plan.cost.total_usd_per_h + penalty
-    least = 0.0 if any(forms.values()) else least_usd_per_h_of_work(problem)
+    least = 0.0 if problem.has_forms else least_usd_per_h_of_work(problem)
     proof = Certificate.of(value, min(max(bound, least), value), ended)
     return replace(proof, penalty_usd_per_h=penalty)
 

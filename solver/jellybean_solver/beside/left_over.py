@@ -15,11 +15,12 @@ from jellybean_solver.beside.after_losses import PartAfterLosses
 from jellybean_solver.beside.kept import Kept
 from jellybean_solver.decomposition.split import split
 from jellybean_solver.model.evaluate import carried_bytes_per_s, cost_and_traffic
+from jellybean_solver.model.forms import as_planned
 from jellybean_solver.model.loss import losses
 from jellybean_solver.model.loss_checks import RouteLoads
 from jellybean_solver.model.multi_workflow import restricted
 from jellybean_solver.model.plan import Plan, PlannedWorker
-from jellybean_solver.model.problem import Link, Operator, Pool, Problem, ServiceTime, Sharing, Variant
+from jellybean_solver.model.problem import Link, Pool, Problem, ServiceTime, Sharing, Variant
 from jellybean_solver.model.targets import LossKind
 
 LEAST_ROOM = 0.02  # share of a worker's most load: less is left unused, as times of fifty times as long and more, among
@@ -45,11 +46,6 @@ class LeftOver:
 
     problem: Problem
     workers: Mapping[str, tuple[str, ...]]
-    rests: tuple[_Rest, ...]
-
-    def beside(self, operator: Operator) -> Operator:
-        """An operator of the further workflows, with profiles for what is left."""
-        return _with_rests(operator, self.rests)
 
 
 def left_over(problem: Problem, names: Collection[str], kept: Kept) -> LeftOver:
@@ -59,7 +55,8 @@ def left_over(problem: Problem, names: Collection[str], kept: Kept) -> LeftOver:
     """
     own = restricted(problem, names)
     parts = split(own).parts
-    most = _Most(restricted(problem, kept.workflows), kept.plan, problem.survives)
+    stays = as_planned(restricted(problem, kept.workflows), kept.plan)
+    most = _Most(stays, kept.plan, problem.survives)
     tiers = {tier for part in parts for tier in part.tiers}
     reached = {pool.name for part in parts for pool in part.pools}
     staff: dict[str, list[PlannedWorker]] = {name: [] for name in reached}
@@ -77,19 +74,19 @@ def left_over(problem: Problem, names: Collection[str], kept: Kept) -> LeftOver:
     links = [link for link in own.links if link.upstream_tier in tiers and link.downstream_tier in tiers]
     spent, carried = 0.0, dict[tuple[str, str], float]()
     if _has_common(own, links, kept.plan):
-        cost, crossings = cost_and_traffic(restricted(problem, kept.workflows), kept.plan)
+        cost, crossings = cost_and_traffic(stays, kept.plan)
         spent, carried = cost.total_usd_per_h, dict(carried_bytes_per_s(crossings))
         carried |= {ends: max(sent, carried.get(ends, 0.0)) for ends, sent in most.carried.items()}
     left = replace(
         own,
         tiers=tuple(tier for tier in own.tiers if tier in tiers),
-        operators=tuple(_with_rests(operator, rests) for operator in own.operators),
+        operators=tuple(one.with_variants(lambda variant: _variant(variant, rests)) for one in own.operators),
         pools=(*(rest.pool for rest in rests), *pools),
         links=tuple(_links(problem, links, carried)),
         sites={tier: count for tier, count in own.sites.items() if tier in tiers},
         slo=replace(own.slo, budget_usd_per_h=_budget_left(own.slo.budget_usd_per_h, spent)),
     )
-    return LeftOver(left, {rest.pool.name: rest.workers for rest in rests}, tuple(rests))
+    return LeftOver(left, {rest.pool.name: rest.workers for rest in rests})
 
 
 class _Most:
@@ -159,10 +156,6 @@ def _rests(
 
 def _memory_left(limit: float | None, held: Iterable[float]) -> float | None:
     return None if limit is None else max(0.0, limit - sum(held))
-
-
-def _with_rests(operator: Operator, rests: Collection[_Rest]) -> Operator:
-    return replace(operator, variants=tuple(_variant(variant, rests) for variant in operator.variants))
 
 
 def _variant(variant: Variant, rests: Collection[_Rest]) -> Variant:

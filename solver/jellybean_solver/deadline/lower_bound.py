@@ -24,11 +24,13 @@ from jellybean_solver.fleet.settings import SearchLimits
 from jellybean_solver.latency.guaranteed_jobs import guaranteed_jobs, least_link_s, least_run_s
 from jellybean_solver.model.critical_path import earliest_completion_times
 from jellybean_solver.model.deadline_shares import deadline_share
+from jellybean_solver.model.forms import choices, in_forms, number_of_choices
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Edge, Problem, Variant
 from jellybean_solver.model.variant_ratios import plain
 from jellybean_solver.outcome import ACCURACY_SLACK
 
+MOST_CHOICES = 64
 LATENCY_TOLERANCE = 1e-6  # relative: a bound exceeds a deadline only if it is above it by more than this
 
 
@@ -36,8 +38,13 @@ def least_latency_s(problem: Problem) -> float:
     """A lower bound in seconds on the p99 latency of every plan, over its shares of the deadline.
 
     It is one on `latency.Latency.unqueued_s`, too. Shares: see `deadline_shares.py`. A relaxation: each edge chooses
-    variants and tiers independently, among the variants with which the accuracy target can be reached.
+    variants and tiers independently, among the variants with which the accuracy target can be reached. 0 for more than
+    `MOST_CHOICES` choices of forms.
     """
+    if problem.has_forms:
+        every = choices(problem) if number_of_choices(problem) <= MOST_CHOICES else ()
+        formed = (own for choice in every if (own := in_forms(problem, choice)) is not None)
+        return min(map(least_latency_s, formed), default=0.0)
     network, jobs = Network(problem), guaranteed_jobs(problem)
     fastest_s: dict[str, dict[str, float]] = {}
     for operator in problem.operators:

@@ -138,7 +138,7 @@ class _Fleet:
     def pools(self, operators: Sequence[Operator], tiers: frozenset[str]) -> tuple[Pool, ...]:
         """Pools of these tiers of which one can run an operator."""
         found: set[int] = set()
-        for operator in operators:
+        for operator in (part for one in operators for part in one.parts):
             allowed = tiers if operator.tiers is None else tiers & frozenset(operator.tiers)
             for variant in operator.variants:
                 for name, times in variant.service.items():

@@ -180,12 +180,13 @@ class _Explainer:
         served = (operator for operator in self.problem.operators if operator.name in self.plan.operator_by_name)
         for operator in served:  # a workflow that is left out has no variants
             used_alone = [one.variant for one in self.plan.operator_by_name[operator.name].variants]
-            for variant in operator.variants:
-                if [variant.name] != used_alone:
-                    changed = force_variant(self.problem, operator.name, variant.name)
-                    subject = f"{operator.name}={variant.name}"
+            cascades = (form.variant for form in operator.forms if not form.is_cut)
+            for variant in (*(one.name for one in operator.variants), *cascades):
+                if [variant] != used_alone:
+                    changed = force_variant(self.problem, operator.name, variant)
+                    subject = f"{operator.name}={variant}"
                     alone = " for all requests" if self.problem.may_mix else ""
-                    yield changed, "variant", subject, f"with {operator.name} {variant.name}{alone}"
+                    yield changed, "variant", subject, f"with {operator.name} {variant}{alone}"
 
     def _values(self) -> Iterator[Changed]:
         """Changed problems: accuracy one point up, down and at the next higher level; rates 10 % up; per workflow."""

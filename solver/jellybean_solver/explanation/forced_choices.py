@@ -17,8 +17,9 @@ from jellybean_solver.explanation.restrictions import (
     with_price_paid,
 )
 from jellybean_solver.figures import plain_text, rate_text, usd_text
+from jellybean_solver.model.forms import as_planned
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Pool, Problem
+from jellybean_solver.model.problem import Operator, Pool, Problem
 from jellybean_solver.outcome import COST_TOLERANCE
 
 RATE_TOLERANCE = 1e-6  # relative: a rate this close to the operator's total counts as all requests
@@ -136,7 +137,9 @@ class _Place:
         self.problem, self.plan, self.question, self.resolver = problem, plan, question, resolver
         self.where = f"in {question.place}"
         self.pools = pools_of(problem, question.place or "")
-        names = [question.operator] if question.operator is not None else list(plan.operator_by_name)
+        self.planned = as_planned(problem, plan).operator_by_name
+        asked = [part.name for part in self._operator(question.operator).parts] if question.operator else []
+        names = [name for name in plan.operator_by_name if not asked or name in asked]
         self.rates = {name: plan.operator_by_name[name].rate_per_s for name in names}
         self.used = {name: rate for name, rate in _served(plan, self.pools).items() if name in self.rates}
 
@@ -144,7 +147,8 @@ class _Place:
         rest = [name for name, rate in self.rates.items() if rate - self.used.get(name, 0.0) > RATE_TOLERANCE * rate]
         if not rest:
             return WhyNot(self.question.text, "used", self._stated(), self.used)
-        possible = [name for name in rest if runs_at(self.problem.operator_by_name[name], self.pools)]
+        rest = rest if self.question.operator is None else [self.question.operator]  # with all parts of its form
+        possible = [name for name in rest if runs_at(self._operator(name), self.pools)]
         if not possible:
             sentence = f"no variant of {' or '.join(rest)} has a profile for workers {self.where}"
             return WhyNot(self.question.text, "no_profile", _joined(self._stated(), sentence), self.used)
@@ -152,9 +156,13 @@ class _Place:
             return self._with_one_worker(possible)
         return self._with_all_requests(possible)
 
+    def _operator(self, name: str) -> Operator:
+        """An operator of the problem, or a part of the form that the plan has of one."""
+        return self.problem.operator_by_name.get(name) or self.planned[name]
+
     def _with_one_worker(self, possible: list[str]) -> WhyNot:
         """The cheapest plan that pays for a worker at an unused place."""
-        operators = [self.problem.operator_by_name[name] for name in possible]
+        operators = [self._operator(name) for name in possible]
         worker_of = {
             pool.name: f"a worker of {pool.name}{self.problem.in_each(pool.tier)}"
             for pool in self.problem.pools

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from jellybean_solver.model.forms import planned_cuts
 from jellybean_solver.model.plan import Plan
 
 LEAST_MOVED = 0.005  # share of an operator's requests; smaller shifts between its variants are not told
@@ -12,7 +13,7 @@ LEAST_MOVED = 0.005  # share of an operator's requests; smaller shifts between i
 
 def plan_differences(base: Plan, other: Plan) -> tuple[str, ...]:
     """How `other` differs from `base`: who is served, variants, tiers, workers; a short phrase per difference."""
-    found = [*_served_differences(base, other), *_variant_differences(base, other)]
+    found = [*_served_differences(base, other), *_variant_differences(base, other), *_cut_differences(base, other)]
     before, after = _tiers(base), _tiers(other)
     moves: dict[str, list[str]] = {}
     for name, tiers in after.items():
@@ -34,6 +35,17 @@ def _served_differences(base: Plan, other: Plan) -> Iterator[str]:
             yield f"{word} {', '.join(sorted(names))}"
 
 
+def _cut_differences(base: Plan, other: Plan) -> Iterator[str]:
+    """A phrase for each operator that is cut in one of the plans, or in both after other layers."""
+    before, after = (
+        {cut.operator: f"cut after {cut.layers} of {cut.of} layers" for cut in planned_cuts(plan)}
+        for plan in (base, other)
+    )
+    for name in {**before, **after}:
+        if before.get(name) != after.get(name):
+            yield f"{name}: {before.get(name, 'whole')} -> {after.get(name, 'whole')}"
+
+
 def _variant_differences(base: Plan, other: Plan) -> Iterator[str]:
     """A phrase per operator whose variants differ, with their shares of its requests where a plan mixes them."""
     if not base.mixes and not other.mixes:
@@ -43,7 +55,7 @@ def _variant_differences(base: Plan, other: Plan) -> Iterator[str]:
         yield from (f"{name}: {before} -> {after}" for name, before, after in both if before != after)
         return
     before, after = _shares(base), _shares(other)
-    for name, shares in after.items():
+    for name, shares in ((name, shares) for name, shares in after.items() if name in before):
         pairs = {v: (before[name].get(v, 0.0), shares.get(v, 0.0)) for v in {**before[name], **shares}}
         moved = {variant: pair for variant, pair in pairs.items() if abs(pair[1] - pair[0]) >= LEAST_MOVED}
         if moved:

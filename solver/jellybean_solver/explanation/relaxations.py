@@ -6,13 +6,14 @@ If all are dropped, only the structure remains: variants, profiles, tiers and de
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from jellybean_solver.figures import plain_text, rate_text, size_text
 from jellybean_solver.model.audit import is_of_audit
+from jellybean_solver.model.forms import in_forms, without_forms
 from jellybean_solver.model.margin import largest_margin
 from jellybean_solver.model.multi_workflow import with_targets
 from jellybean_solver.model.problem import Operator, Pool, Problem, Sharing, request_s
@@ -169,15 +170,27 @@ def _enough(problem: Problem, name: str) -> int:
 
     A plan that mixes has a worker more of each variant, one that bears losses twice as many.
     """
-    rates, pool = plain(problem, max).rate_per_s, problem.pool_by_name[name]
-    sites = problem.sites.get(pool.tier, 1)
-    most = 0
+    every = [without_forms(problem)]
     for operator in problem.operators:
-        known = [variant.service.get(name, {}) for variant in operator.variants]
-        slowest_s = max((request_s(times, batch) for times in known for batch in times), default=0.0)
-        most += len(known) if problem.may_mix else 1
-        most += math.ceil(rates[operator.name] * slowest_s / problem.utilisation / sites)
+        every += [own for form in operator.forms if (own := in_forms(problem, {operator.name: form})) is not None]
+    needed: dict[str, int] = {}
+    for one in every:
+        for part, workers in _workers_alone(one, name).items():
+            needed[part] = max(workers, needed.get(part, 0))
+    most, pool = sum(needed.values()), problem.pool_by_name[name]
     return max(2 * most if problem.survives else most, pool.count)
+
+
+def _workers_alone(problem: Problem, pool: str) -> dict[str, int]:
+    """Operator -> the workers of a pool that it needs at most, if it runs there alone."""
+    rates, sites = plain(problem, max).rate_per_s, problem.sites.get(problem.pool_by_name[pool].tier, 1)
+    found: dict[str, int] = {}
+    for operator in problem.operators:
+        known = [variant.service.get(pool, {}) for variant in operator.variants]
+        slowest_s = max((request_s(times, batch) for times in known for batch in times), default=0.0)
+        found[operator.name] = len(known) if problem.may_mix else 1
+        found[operator.name] += math.ceil(rates[operator.name] * slowest_s / problem.utilisation / sites)
+    return found
 
 
 def _slo(field: str) -> Callable[[Problem, tuple[str, ...], float], Problem]:
@@ -230,13 +243,24 @@ def _without_margin(problem: Problem, subjects: tuple[str, ...], value: float) -
 
 
 def _anywhere(problem: Problem, subjects: tuple[str, ...], value: float) -> Problem:
-    def freed(operator: Operator) -> Operator:
-        if subjects == (operator.name,):
-            return replace(operator, tiers=None)
-        inputs = (replace(e, tiers=None) if (e.upstream, e.downstream) == subjects else e for e in operator.inputs)
-        return replace(operator, inputs=tuple(inputs))
+    name = subjects[-1]  # the operator whose residency it is, or whose input's
 
-    return replace(problem, operators=tuple(freed(operator) for operator in problem.operators))
+    def freed(part: Operator, upstreams: Collection[str]) -> Operator:
+        if len(subjects) == 1:
+            return replace(part, tiers=None)
+        inputs = (replace(edge, tiers=None) if edge.upstream in upstreams else edge for edge in part.inputs)
+        return replace(part, inputs=tuple(inputs))
+
+    def changed(operator: Operator) -> Operator:
+        if operator.name != name:
+            return operator
+        forms = []
+        for form in operator.forms:
+            upstreams = {subjects[0], *(part.name for part in form.operators)}  # the data may be passed on inside
+            forms.append(replace(form, operators=tuple(freed(part, upstreams) for part in form.operators)))
+        return replace(freed(operator, subjects[:1]), forms=tuple(forms))
+
+    return replace(problem, operators=tuple(map(changed, problem.operators)))
 
 
 _NOTHING = {  # of all other kinds: inf; without a mean to reach, requests may still get unlike variants

@@ -13,17 +13,22 @@ T = TypeVar("T")
 
 
 def force_variant(problem: Problem, operator: str, variant: str) -> Problem:
-    """The problem in which the operator must use this variant."""
-    return _with_operator(problem, operator, lambda v: v if v.name == variant else None)
+    """The problem in which the operator must use this variant: whole, cut, or a cascade of this name."""
+
+    def forced(own: Operator) -> Operator:
+        variants = tuple(one for one in own.variants if one.name == variant)
+        return replace(own, variants=variants, forms=tuple(form for form in own.forms if form.variant == variant))
+
+    return _with_operator(problem, operator, forced)
 
 
 def force_pools(problem: Problem, operator: str, pools: frozenset[str]) -> Problem:
-    """The problem in which the operator must run in these pools."""
+    """The problem in which the operator, or a part of a form of one, must run in these pools."""
 
     def kept(variant: Variant) -> Variant:
         return replace(variant, service={pool: times for pool, times in variant.service.items() if pool in pools})
 
-    return _with_operator(problem, operator, kept)
+    return _with_operator(problem, operator, lambda own: own.with_variants(kept))
 
 
 def forbid_tier(problem: Problem, tier: str) -> Problem:
@@ -37,8 +42,8 @@ def forbid_pool(problem: Problem, name: str) -> Problem:
 
 
 def runs_at(operator: Operator, pools: frozenset[str]) -> bool:
-    """True if some variant of the operator has a profile in some of the pools."""
-    return any(pool in pools for variant in operator.variants for pool in variant.service)
+    """True if some variant of the operator, or of a part of its forms, has a profile in some of the pools."""
+    return any(pool in pools for part in operator.parts for variant in part.variants for pool in variant.service)
 
 
 def with_prepaid_worker(problem: Problem, pool: Pool) -> Problem:
@@ -53,10 +58,7 @@ def with_prepaid_worker(problem: Problem, pool: Pool) -> Problem:
     budget = problem.slo.budget_usd_per_h if problem.objective is Objective.MEAN_ACCURACY else None
     left = None if budget is None else budget - problem.unit_usd_per_h(pool)
     slo = replace(problem.slo, budget_usd_per_h=left)
-    operators = tuple(
-        replace(operator, variants=tuple(_twice(variant, pool) for variant in operator.variants))
-        for operator in problem.operators
-    )
+    operators = tuple(operator.with_variants(lambda own: _twice(own, pool)) for operator in problem.operators)
     return replace(problem, pools=tuple(p for p in pools if p.count > 0), operators=operators, slo=slo)
 
 
@@ -108,11 +110,19 @@ def _twice(variant: Variant, pool: Pool) -> Variant:
     )
 
 
-def _with_operator(problem: Problem, name: str, kept: Callable[[Variant], Variant | None]) -> Problem:
-    operators = tuple(
-        replace(operator, variants=tuple(found for v in operator.variants if (found := kept(v)) is not None))
-        if operator.name == name
-        else operator
-        for operator in problem.operators
-    )
-    return replace(problem, operators=operators)
+def _with_operator(problem: Problem, name: str, change: Callable[[Operator], Operator]) -> Problem:
+    """The problem with an operator changed, or a part of forms, one of which must be chosen then."""
+
+    def changed(operator: Operator) -> Operator:
+        if operator.name == name:
+            return change(operator)
+        if all(part.name != name for part in operator.parts):
+            return operator
+        forms = tuple(
+            replace(form, operators=tuple(change(part) if part.name == name else part for part in form.operators))
+            for form in operator.forms
+            if any(part.name == name for part in form.operators)
+        )
+        return replace(operator, variants=(), forms=forms)
+
+    return replace(problem, operators=tuple(map(changed, problem.operators)))

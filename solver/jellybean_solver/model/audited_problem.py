@@ -39,4 +39,4 @@ def _source(source: Source, share: float) -> Source:
 def _operator(operator: Operator, audit: Audit) -> Operator:
     """The operator of the audit with the reference's variant, which fan-out ratios are those of."""
     variant = operator.variant(audit.reference[operator.name])
-    return renamed_operator(audit_name, replace(operator, variants=(variant,)))
+    return renamed_operator(audit_name, replace(operator, variants=(variant,), forms=()))

@@ -13,6 +13,7 @@ from functools import cached_property
 
 from jellybean_solver.figures import distinct_sizes, distinct_usd, rate_text, size_text, usd_text
 from jellybean_solver.model.flows import Weights, edge_weights, traffic_usd_per_h, worker_shares
+from jellybean_solver.model.forms import as_planned
 from jellybean_solver.model.left_out import served, wrongly_left_out
 from jellybean_solver.model.loss import RoutesAfterLoss
 from jellybean_solver.model.loss_checks import losses_that_break
@@ -69,7 +70,7 @@ def evaluate(problem: Problem, plan: Plan) -> Evaluation:
     at, but that they may be left out is.
     """
     forgone = tuple(wrongly_left_out(problem, plan))
-    problem = served(problem, plan)
+    problem = as_planned(served(problem, plan), plan)
     scorer = _Scorer(problem, plan)
     problem = scorer.problem
     cost = scorer.cost

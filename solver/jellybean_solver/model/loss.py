@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from jellybean_solver.model.forms import as_planned
 from jellybean_solver.model.multi_workflow import restricted, with_slos
 from jellybean_solver.model.plan import Fallback, Plan, Route
 from jellybean_solver.model.problem import Problem, Source, Terms
@@ -189,7 +190,7 @@ def plan_after(problem: Problem, plan: Plan, loss: Loss) -> Plan | None:
     Workflows that do not survive it have no targets then, and the rates of the share of their requests that is served.
     Those of which none is served are left out.
     """
-    plan = with_routes_of_one_workflow(problem, plan)
+    problem, plan = as_planned(problem, plan), with_routes_of_one_workflow(problem, plan)
     after = RoutesAfterLoss(problem, plan)
     weights = after.weights(loss)
     shares = {name: share for name, share in after.shares(weights).items() if share > NOTHING}

@@ -16,6 +16,7 @@ from jellybean_solver.model.accuracy import AccuracyModel, EndToEnd, Independent
 from jellybean_solver.model.problem import (
     WORKFLOW_SEPARATOR,
     Edge,
+    Form,
     Operator,
     Problem,
     Variant,
@@ -167,13 +168,23 @@ def _fleet(problem: Problem) -> tuple[object, ...]:
 
 
 def renamed_operator(called: Callable[[str], str], operator: Operator) -> Operator:
-    """The operator with itself, its upstreams and its downstreams renamed."""
+    """The operator with itself, its upstreams, its downstreams and its forms renamed."""
 
     def edge(one: Edge) -> Edge:
         return replace(one, upstream=called(one.upstream), downstream=called(one.downstream))
 
-    variants = tuple(_renamed_variant(called, variant) for variant in operator.variants)
-    return replace(operator, name=called(operator.name), inputs=tuple(map(edge, operator.inputs)), variants=variants)
+    def form(one: Form) -> Form:
+        accuracy = None if one.accuracy is None else _renamed_model(called, one.accuracy)
+        parts = tuple(renamed_operator(called, part) for part in one.operators)
+        return replace(one, operators=parts, accuracy=accuracy)
+
+    return replace(
+        operator,
+        name=called(operator.name),
+        inputs=tuple(map(edge, operator.inputs)),
+        variants=tuple(_renamed_variant(called, variant) for variant in operator.variants),
+        forms=tuple(map(form, operator.forms)),
+    )
 
 
 def _renamed_variant(called: Callable[[str], str], variant: Variant) -> Variant:
@@ -201,21 +212,21 @@ def _qualified(workflow: str, problem: Problem) -> Problem:
         problem,
         sources=tuple(replace(source, name=called(source.name)) for source in problem.sources),
         operators=tuple(renamed_operator(called, one) for one in problem.operators),
-        accuracy=qualified_model(problem.accuracy, workflow),
+        accuracy=_renamed_model(called, problem.accuracy),
     )
 
 
-def qualified_model(model: AccuracyModel, workflow: str) -> AccuracyModel:
-    """The accuracy model with its operators renamed to WORKFLOW/NAME."""
+def _renamed_model(called: Callable[[str], str], model: AccuracyModel) -> AccuracyModel:
+    """The accuracy model with its operators renamed."""
 
     def keyed(table: Mapping[str, T]) -> dict[str, T]:
-        return {qualified_name(workflow, name): value for name, value in table.items()}
+        return {called(name): value for name, value in table.items()}
 
     if isinstance(model, EndToEnd):
-        return EndToEnd(tuple(keyed(dict.fromkeys(model.operators))), model.table)
+        return EndToEnd(tuple(map(called, model.operators)), model.table)
     if isinstance(model, Independent):
         return Independent(keyed(model.table))
     if isinstance(model, PerOperator):
-        inputs = {name: tuple(keyed(dict.fromkeys(ups))) for name, ups in model.inputs.items()}
+        inputs = {name: tuple(map(called, ups)) for name, ups in model.inputs.items()}
         return PerOperator(keyed(inputs), keyed(model.tables))
-    raise SolverError(f"{workflow}: no other names can be given to the accuracy model {type(model).__name__}")
+    raise SolverError(f"no other names can be given to the accuracy model {type(model).__name__}")

@@ -152,8 +152,40 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
+class Form:
+    """Operators in topological order, each of one variant, that together stand for the one that the last is named as.
+
+    `accuracy`: of the workflow with this form; None if it is that of the last operator's variant. `has_one_output`:
+    readers get the only output of the last operator, whatever output they name.
+    """
+
+    operators: tuple[Operator, ...]
+    accuracy: AccuracyModel | None = None
+    has_one_output: bool = False
+
+    @property
+    def name(self) -> str:
+        """The operator that it stands for."""
+        return self.operators[-1].name
+
+    @property
+    def variant(self) -> str:
+        """The variant of that operator: its cascade, or the model that is cut."""
+        return self.operators[-1].variants[0].name
+
+    @property
+    def is_cut(self) -> bool:
+        """True for a model that is cut in two."""
+        return self.operators[-1].variants[0].stage is not None
+
+    def readers(self, upstream: str) -> tuple[str, ...]:
+        """The operators of the form that read an operator or source outside it."""
+        return tuple(one.name for one in self.operators if any(edge.upstream == upstream for edge in one.inputs))
+
+
+@dataclass(frozen=True, slots=True)
 class Operator:
-    """A logical node of the workflow."""
+    """A logical node of the workflow. `forms`: of which a plan may choose one instead of a variant (forms.py)."""
 
     name: str
     inputs: tuple[Edge, ...]
@@ -161,6 +193,19 @@ class Operator:
     tiers: tuple[str, ...] | None = None  # where it may run; None: anywhere
     batch_delay_s: float = 0.0  # longest time that a request waits for its batch to fill
     state: tuple[tuple[str, str], ...] = ()  # (input, output) of the models that a stream's next chunk takes
+    forms: tuple[Form, ...] = field(default=(), metadata={"said": "if there are any"})
+
+    @property
+    def parts(self) -> tuple[Operator, ...]:
+        """The operator itself, and those of its forms."""
+        return (self, *(part for form in self.forms for part in form.operators))
+
+    def with_variants(self, change: Callable[[Variant], Variant | None]) -> Operator:
+        """The operator with its variants changed, also those of its forms; None leaves out the variant or the form."""
+        variants = tuple(own for variant in self.variants if (own := change(variant)) is not None)
+        parts = ((form, tuple(part.with_variants(change) for part in form.operators)) for form in self.forms)
+        forms = tuple(replace(form, operators=own) for form, own in parts if all(part.variants for part in own))
+        return replace(self, variants=variants, forms=forms)
 
     def variant(self, name: str) -> Variant:
         """The variant called `name`; KeyError when there is none."""
@@ -323,6 +368,11 @@ class Problem:
     def workflow_of(self, name: str) -> str:
         """The workflow that a source or operator belongs to; empty if there is only one."""
         return name.partition(WORKFLOW_SEPARATOR)[0] if self.workflows else ""
+
+    @cached_property
+    def has_forms(self) -> bool:
+        """True if some of its operators may have a form."""
+        return any(operator.forms for operator in self.operators)
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:

@@ -6,30 +6,25 @@ the others where they are costs less.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import TypeVar
 
 from jellybean_solver.beside.kept import Kept, kept_part
-from jellybean_solver.beside.left_over import LeftOver, left_over
+from jellybean_solver.beside.left_over import left_over
 from jellybean_solver.beside.merged import merged, with_fallbacks
 from jellybean_solver.errors import SolverError
 from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.model.deadline_shares import deadline_s
 from jellybean_solver.model.evaluate import evaluate
+from jellybean_solver.model.forms import as_planned, chosen_in, in_forms
 from jellybean_solver.model.multi_workflow import restricted
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import Termination
-from jellybean_solver.planning.form_search import solve_forms
-from jellybean_solver.planning.forms import Form, Forms, chosen_in, problem_as_planned, problem_in_forms
-from jellybean_solver.planning.solve import SolveOptions
+from jellybean_solver.planning.solve import SolveOptions, solve_with
 from jellybean_solver.planning.solver import Solution
 
 MOST_NAMED = 3  # complaints about what is kept
-NO_FORMS: Forms = MappingProxyType({})
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -40,9 +35,7 @@ class Added:
     solution: Solution
 
 
-def add_workflows(
-    problem: Problem, before: Plan, options: SolveOptions = SolveOptions(), forms: Forms = NO_FORMS
-) -> Added:
+def add_workflows(problem: Problem, before: Plan, options: SolveOptions = SolveOptions()) -> Added:
     """Plan the workflows that a running plan lacks, or whose figures have changed since; the others stay as they are.
 
     The gap, by default that of large fleets, is of what the new ones cost; small problems are always solved to the end.
@@ -50,31 +43,19 @@ def add_workflows(
     """
     if not problem.workflows or not before.workflows:
         raise SolverError("workflows can be added to a plan of several workflows, or of sites that differ, only")
-    used = chosen_in(before, forms)
-    kept = kept_part(problem_in_forms(problem, used) or problem, before)
+    kept = kept_part(as_planned(problem, before), before)
     if not kept.workflows:
-        return Added(kept, solve_forms(problem, forms, options))
-    stays = problem_in_forms(problem, _of_workflows(problem, used, kept.workflows)) or problem
+        return Added(kept, solve_with(problem, options))
     if not kept.planned:
-        return Added(kept, _alone(stays, kept))
-    left = left_over(stays, kept.planned, kept)
-    own = _of_workflows(problem, forms, kept.planned)
-    open_forms = {name: tuple(_beside(left, form) for form in few) for name, few in own.items()}
-    solution = solve_forms(left.problem, open_forms, _for_new(left.problem, options))
+        return Added(kept, _alone(as_planned(problem, kept.plan), kept))
+    left = left_over(problem, kept.planned, kept)
+    solution = solve_with(left.problem, _for_new(left.problem, options))
     if solution.plan is None:
         return Added(kept, solution)
-    whole = problem_as_planned(stays, own, solution.plan)
+    chosen = {**chosen_in(kept.plan, problem), **chosen_in(solution.plan, problem)}
+    whole = in_forms(problem, chosen) or problem
     plan = _checked(whole, kept, merged(whole, kept, solution.plan, left, solution.plan.certificate))
     return Added(kept, replace(solution, plan=plan, certificate=plan.certificate))
-
-
-def _beside(left: LeftOver, form: Form) -> Form:
-    return replace(form, operators=tuple(left.beside(operator) for operator in form.operators))
-
-
-def _of_workflows(problem: Problem, by_operator: Mapping[str, T], names: Collection[str]) -> dict[str, T]:
-    """What belongs to the operators of some workflows."""
-    return {name: one for name, one in by_operator.items() if problem.workflow_of(name) in names}
 
 
 def _for_new(problem: Problem, options: SolveOptions) -> SolveOptions:

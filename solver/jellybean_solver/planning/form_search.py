@@ -9,38 +9,31 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from jellybean_solver.demand.demand import Network
 from jellybean_solver.errors import OutOfTimeError, SolverError
 from jellybean_solver.fleet.dispatch import default_gap
 from jellybean_solver.mixture.ways import TooManyWaysError
+from jellybean_solver.model.forms import Choice, choices, in_forms, kinds_text, number_of_choices, without_forms
 from jellybean_solver.model.least_cost import least_usd_per_h_of_work
 from jellybean_solver.model.multi_workflow import single_workflow
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Termination, termination_of
 from jellybean_solver.planning.admission import admitted, with_left_out
-from jellybean_solver.planning.forms import (
-    Choice,
-    Form,
-    Forms,
-    choices,
-    forms_of,
-    kinds_text,
-    number_of_choices,
-    problem_in_forms,
-)
 from jellybean_solver.planning.many_workflows import DECOMPOSED_GAP, has_many_workflows
-from jellybean_solver.planning.solve import SolveOptions, solve_with
-from jellybean_solver.planning.solver import Solution, limited
+from jellybean_solver.planning.solver import Solution
 from jellybean_solver.small.objectives import Fleet
 
 MOST_CHOICES = 512  # of one workflow: those of fewest forms. What the others cost at least is a bound of its own
 MOST_SOLVED = 512  # choices of all workflows together
 MOST_SOLVED_APART = 8  # where each is a search of many workflows one by one, which may take a minute
 TIME_PARTS = 4  # each choice gets that part of the time left, or an equal one if fewer are left
+
+
+SolveOne = Callable[[Problem, Clock, bool], Solution]  # a problem without forms, until when, and whether to say why not
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,63 +44,63 @@ class Candidate:
     choice: Choice | None
 
 
-def solve_forms(problem: Problem, forms: Forms, options: SolveOptions = SolveOptions()) -> Solution:
-    """As `solve`, over all choices of forms; if there is no plan, the reasons are those of the problem without forms.
+def best_of_forms(
+    problem: Problem, *, gap: float | None, limit: Clock, explained: bool, solve_one: SolveOne
+) -> Solution:
+    """The best solution over all choices of forms; if there is no plan, the reasons are those of none of them.
 
-    The bound of an OutOfTimeError holds for all choices.
+    `gap`: at which the search ends; None: that of the kind of problem. The bound of an OutOfTimeError holds for all
+    choices.
     """
-    forms = forms_of(problem, forms)
-    if not forms:
-        return solve_with(problem, options)
-    limit = limited(options.time_limit_s, options.clock)
 
     def of_level(level: Problem) -> Solution:
-        return solve_forms(level, forms, replace(options, time_limit_s=limit.left(), explained=False, start=None))
+        return best_of_forms(level, gap=gap, limit=limit, explained=False, solve_one=solve_one)
 
+    if not problem.has_forms:
+        return solve_one(problem, limit, explained)
     decided = admitted(problem, of_level)
-    solution = _FormSearch(decided, forms_of(decided, forms), options, limit).run()
+    solution = _FormSearch(decided, gap, limit, solve_one).run(explained=explained)
     return solution if decided is problem else with_left_out(problem, solution)
 
 
 class _FormSearch:
     """Best-first search over choices: the incumbent's cost is the budget of the next one."""
 
-    def __init__(self, problem: Problem, forms: Forms, options: SolveOptions, limit: Clock) -> None:
-        self.problem, self.forms, self.options, self.limit = problem, forms, options, limit
+    def __init__(self, problem: Problem, gap: float | None, limit: Clock, solve_one: SolveOne) -> None:
+        self.problem, self.limit, self.solve_one = problem, limit, solve_one
         self.best: Plan | None = None
         self.bound = math.inf  # least lower bound of the choices solved or pruned so far
         self.tried = 0
         self.late: SolverError | None = None  # it ended the search of one choice
         self.is_accuracy = problem.objective is Objective.MEAN_ACCURACY
-        self.gap = max(VALUE_TOLERANCE, _gap(problem, options))
+        self.gap = max(VALUE_TOLERANCE, _own_gap(problem) if gap is None else gap)
 
-    def run(self) -> Solution:
+    def run(self, *, explained: bool) -> Solution:
         """The best plan with the certificate of all choices, or why there is none."""
         self._walk()
         if self.best is not None:
             return self._answer(self.best)
         if self.late is not None:
             raise self._out_of_time(self.late)
-        whole = self._solved(self.problem, self.limit, explained=self.options.explained)
+        whole = self.solve_one(without_forms(self.problem), self.limit, explained)
         why = whole.infeasibility
         if why is None:  # a plan without forms after all; it has a certificate of its own
             return whole
-        kinds = kinds_text(self.forms)
-        ways = number_of_choices(self.forms) - 1
-        note = f"that is without a {kinds}; with one, none of {ways:,} gives a plan either"
+        ways = number_of_choices(self.problem) - 1
+        note = f"that is without a {kinds_text(self.problem)}; with one, none of {ways:,} gives a plan either"
         why = replace(why, reasons=(*why.reasons, note), least_usd_per_h=self.bound)
         return replace(whole, infeasibility=why, selections_tried=self.tried + whole.selections_tried)
 
     def _walk(self) -> None:
         """Solve choices, lowest bound first, until none can be better, or as many as may be are solved."""
         most = MOST_SOLVED_APART if has_many_workflows(self.problem) else MOST_SOLVED
-        left = min(most, number_of_choices(self.forms))
-        for candidate in candidates(self.problem, self.forms):
+        left = min(most, number_of_choices(self.problem))
+        for candidate in candidates(self.problem):
             if self._is_near(candidate.bound) or left == 0 or candidate.bound == math.inf:
                 self.bound = min(self.bound, candidate.bound)
                 return  # the bounds of those that follow are not lower
             left -= 1
-            changed = None if candidate.choice is None else problem_in_forms(self.problem, candidate.choice)
+            changed = None if candidate.choice is None else in_forms(self.problem, candidate.choice)
             if candidate.choice is None or changed is not None:
                 solved = candidate.bound if changed is None else self._try(changed, candidate.bound, left)
                 self.bound = min(self.bound, max(candidate.bound, solved))
@@ -130,7 +123,7 @@ class _FormSearch:
         if self.best is not None and not self.is_accuracy:
             changed = replace(changed, slo=replace(slo, budget_usd_per_h=min(self.value, budget or math.inf)))
         try:
-            found = self._solved(changed, self.limit.share(1.0 / min(left + 1, TIME_PARTS)))
+            found = self.solve_one(changed, self.limit.share(1.0 / min(left + 1, TIME_PARTS)), False)
         except (OutOfTimeError, TooManyWaysError) as error:
             self.late = error
             return error.bound if isinstance(error, OutOfTimeError) else least
@@ -157,9 +150,6 @@ class _FormSearch:
         bound = found.certificate.bound
         return bound if budget is None or bound <= budget else math.inf
 
-    def _solved(self, problem: Problem, limit: Clock, *, explained: bool = False) -> Solution:
-        return solve_with(problem, replace(self.options, time_limit_s=limit.left(), explained=explained, start=None))
-
     def _answer(self, plan: Plan) -> Solution:
         """The best plan, with the certificate of all choices."""
         before, bound = plan.certificate, min(self.value, self.bound)
@@ -182,20 +172,14 @@ class _FormSearch:
         return OutOfTimeError(str(error), self.bound if math.isfinite(self.bound) else 0.0)
 
 
-def _gap(problem: Problem, options: SolveOptions) -> float:
-    """The relative gap at which the search of choices ends: that of the problem's own search."""
-    if options.gap is not None:
-        return options.gap
+def _own_gap(problem: Problem) -> float:
+    """The relative gap at which the search of a problem without forms ends."""
     return DECOMPOSED_GAP if has_many_workflows(problem) else default_gap(Network(problem))
 
 
-def candidates(problem: Problem, forms: Forms) -> Iterator[Candidate]:
+def candidates(problem: Problem) -> Iterator[Candidate]:
     """The choices of forms of all workflows, lowest bound first."""
-    by_workflow = [
-        _of_workflow(_reached(single, own), own, worth)
-        for single, worth in _single_workflows(problem)
-        for own in [forms_of(single, forms)]
-    ]
+    by_workflow = [_of_workflow(_reached(single), worth) for single, worth in _single_workflows(problem)]
     start = (0,) * len(by_workflow)
     waiting, known = [(_sum(by_workflow, start), start)], {start}
     while waiting:
@@ -224,33 +208,33 @@ def _single_workflows(problem: Problem) -> Iterator[tuple[Problem, float]]:
         yield single_workflow(problem, workflow), math.inf if worth is None else worth
 
 
-def _reached(problem: Problem, forms: Forms) -> Problem:
+def _reached(problem: Problem) -> Problem:
     """The problem with the pools that it can use: those of other sites that differ may be a thousand."""
-    operators = (*problem.operators, *(part for own in forms.values() for form in own for part in form.operators))
-    used = {pool for operator in operators for variant in operator.variants for pool in variant.service}
+    variants = (variant for operator in problem.operators for part in operator.parts for variant in part.variants)
+    used = {pool for variant in variants for pool in variant.service}
     return replace(problem, pools=tuple(pool for pool in problem.pools if pool.name in used))
 
 
-def _of_workflow(problem: Problem, forms: Forms, worth: float) -> Sequence[Candidate]:
+def _of_workflow(problem: Problem, worth: float) -> Sequence[Candidate]:
     """The choices of one workflow with their bounds, lowest first, and one entry for those beyond `MOST_CHOICES`."""
     found = [
         Candidate(min(worth, least_value(changed)), choice)
-        for choice in choices(forms, MOST_CHOICES)
-        if (changed := problem_in_forms(problem, choice)) is not None
+        for choice in choices(problem, MOST_CHOICES)
+        if (changed := in_forms(problem, choice)) is not None
     ]
-    if number_of_choices(forms) > MOST_CHOICES:
-        found.append(Candidate(min(worth, _least_of_any(problem, forms.values())), None))
+    if number_of_choices(problem) > MOST_CHOICES:
+        found.append(Candidate(min(worth, _least_of_any(problem)), None))
     return sorted(found, key=lambda one: one.bound)
 
 
-def _least_of_any(problem: Problem, forms: Iterable[Sequence[Form]]) -> float:
+def _least_of_any(problem: Problem) -> float:
     """Lower bound on the value of plans of any choice: each operator's work in the form in which it costs least."""
     if problem.objective is Objective.MEAN_ACCURACY:
         return 0.0
     base = least_usd_per_h_of_work(problem)
     saved = 0.0
-    for own in forms:
-        changed = (problem_in_forms(problem, {form.name: form}) for form in own)
+    for operator in problem.operators:
+        changed = (in_forms(problem, {operator.name: form}) for form in operator.forms)
         least = min((least_usd_per_h_of_work(one) for one in changed if one is not None), default=base)
         saved += max(0.0, base - least)
     return max(0.0, base - saved)

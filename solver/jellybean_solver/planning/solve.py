@@ -27,6 +27,7 @@ from jellybean_solver.model.evaluate import evaluate
 from jellybean_solver.model.plan import Certificate, Plan
 from jellybean_solver.model.problem import Problem
 from jellybean_solver.outcome import VALUE_TOLERANCE, Clock, Outcome, termination_of
+from jellybean_solver.planning.form_search import best_of_forms
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.many_in_time import in_time
 from jellybean_solver.planning.many_workflows import has_many_workflows, solve_many
@@ -83,7 +84,19 @@ def solve(
 def solve_with(problem: Problem, options: SolveOptions) -> Solution:
     """As `solve`, with its keyword arguments in `options`."""
     limit, explained = limited(options.time_limit_s, options.clock), options.explained
-    gap, deadline = options.gap, options.deadline
+    if not problem.has_forms:
+        return _solve_whole(problem, options, limit)
+
+    def of_choice(changed: Problem, within: Clock, explained: bool) -> Solution:
+        one = replace(options, time_limit_s=within.left(), explained=explained, start=None)
+        return _solve_whole(changed, one, within)
+
+    return best_of_forms(problem, gap=options.gap, limit=limit, explained=explained, solve_one=of_choice)
+
+
+def _solve_whole(problem: Problem, options: SolveOptions, limit: Clock) -> Solution:
+    """The solution of a problem without forms until the `limit`."""
+    gap, deadline, explained = options.gap, options.deadline, options.explained
     if problem.is_for_ways or (problem.may_leave_out and deadline is not None):
         solve_one = partial(solve_within, options, limit)
         return solve_mixed(problem, deadline, gap=gap, limit=limit, explained=explained, solve_one=solve_one)

@@ -23,18 +23,11 @@ from jellybean_solver.fleet.dispatch import DEFAULT_GAP
 from jellybean_solver.migration.migration_cost import Migration, MigrationPrices
 from jellybean_solver.migration.running_plan import RunningPlan
 from jellybean_solver.mixture.seats import TIE
+from jellybean_solver.model.forms import as_planned, chosen_in, in_forms, number_of_choices
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.outcome import Clock
 from jellybean_solver.planning.form_search import MOST_SOLVED, TIME_PARTS, candidates
-from jellybean_solver.planning.forms import (
-    Forms,
-    chosen_in,
-    forms_of,
-    number_of_choices,
-    problem_as_planned,
-    problem_in_forms,
-)
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.many_workflows import has_many_workflows, solve_many
 from jellybean_solver.planning.mixed import is_by_ways, solve_mixed
@@ -192,6 +185,12 @@ def replan(
     SolverError is raised.
     """
     _require_horizon(settings)
+    every = _over_forms if problem.has_forms else _replan_whole
+    return every(problem, before, settings, search)
+
+
+def _replan_whole(problem: Problem, before: Plan, settings: ReplanSettings, search: SearchSettings) -> Replanned:
+    """As `replan`, of a problem without forms."""
     limit = limited(search.time_limit_s, search.clock)
     running, _, broken = rescore(problem, before)
     if not broken and (breach := search.check(running)) is not None:
@@ -346,26 +345,24 @@ def saves_enough(found: Replanned) -> bool:
     return saved_usd > 0 and saved_usd >= least_usd * (1 - SAVING_TOLERANCE)
 
 
-def replan_forms(
-    problem: Problem, forms: Forms, before: Plan, settings: ReplanSettings, search: SearchSettings = SearchSettings()
-) -> Replanned:
+def _over_forms(problem: Problem, before: Plan, settings: ReplanSettings, search: SearchSettings) -> Replanned:
     """As `replan`, over all choices of forms. `search.instead` is called only for the running plan's choice."""
-    forms, limit = forms_of(problem, forms), limited(search.time_limit_s, search.clock)
-    left, running = min(MOST_SOLVED, number_of_choices(forms)), chosen_in(before, forms)
+    limit = limited(search.time_limit_s, search.clock)
+    left, running = min(MOST_SOLVED, number_of_choices(problem)), chosen_in(before, problem)
 
     def decided(changed: Problem, **options: Any) -> Replanned:
         left_s = limit.share(1.0 / min(left, TIME_PARTS)).left()
-        return replan(changed, before, settings, replace(search, time_limit_s=left_s, **options))
+        return _replan_whole(changed, before, settings, replace(search, time_limit_s=left_s, **options))
 
-    decision = decided(problem_as_planned(problem, forms, before))
-    for candidate in candidates(problem, forms) if forms else ():
+    decision = decided(as_planned(problem, before))
+    for candidate in candidates(problem):
         least_usd = 0.0 if decision.maximises_accuracy else candidate.bound * settings.horizon_h
         if decision.best_usd is not None and least_usd >= decision.best_usd:
             break  # its lower bound is not below the incumbent, nor are those that follow
         if candidate.choice == running or candidate.bound == math.inf:
             continue
         left -= 1
-        changed = None if candidate.choice is None else problem_in_forms(problem, candidate.choice)
+        changed = None if candidate.choice is None else in_forms(problem, candidate.choice)
         if changed is None or left == 0:
             decision = replace(decision, bound_usd=min(decision.bound_usd, least_usd))
             if left == 0:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jellybean_solver.model.evaluate import Evaluation, evaluate, unknown_choices
+from jellybean_solver.model.forms import as_planned
 from jellybean_solver.model.left_out import left_out, served
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Problem
@@ -19,6 +20,7 @@ def rescore(problem: Problem, plan: Plan) -> tuple[Plan, Evaluation, tuple[str, 
     is returned unchanged, with the cost it states. Workers of removed pools are kept, and so are the model files that
     the plan runs.
     """
+    problem = as_planned(problem, plan)
     if any(unknown_choices(served(problem, plan), plan)):
         score = evaluate(problem, plan)
         return plan, score, score.complaints

@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 
 from jellybean.cli import run
-from jellybean.documents import build_forms, build_problem, load_project, machine_notes
+from jellybean.documents import build_problem, load_project, machine_notes
 from jellybean.documents.checks.files import sha256_of
 from jellybean.errors import DocumentError, StaleProfilesError
 from jellybean_agent import this_machine
@@ -208,9 +208,9 @@ def test_stage_files_are_checked(folder: Path) -> None:
 
 
 def test_cuts_of_another_model_are_not_planned(folder: Path) -> None:
-    assert len(build_forms(load_project(folder))["compare"]) == 1
+    assert len(build_problem(load_project(folder)).operator_by_name["compare"].forms) == 1
     retrain(lambda path: difference(path, "b", "a"), "compare")(folder)
-    assert "compare" not in build_forms(load_project(folder, accept_stale=True))
+    assert not build_problem(load_project(folder, accept_stale=True)).has_forms
 
 
 def test_cuts_of_other_speed_are_found(folder: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
-from jellybean.documents import build_forms, build_problem, load_project
+from jellybean.documents import build_problem, load_project
 from jellybean.errors import DocumentError, StaleProfilesError
 from jellybean.frontier import find_frontier
 from jellybean.planning import (
@@ -27,7 +27,7 @@ from jellybean.serving import Client
 from jellybean.serving.local import launcher
 from jellybean.serving.local.running import down
 from jellybean_agent import Executor
-from jellybean_solver import Verdict, evaluate, problem_as_planned, to_document
+from jellybean_solver import Verdict, evaluate, to_document
 from tests.support.known_hop import keep_hop
 from tests.support.paths import EXAMPLES
 
@@ -137,8 +137,7 @@ def test_the_plan_takes_the_cascade_where_it_is_needed(folder: Path) -> None:
     assert (cascade.operator, cascade.first, cascade.then, cascade.when) == ("read", "small", "wide", WHEN)
     (line,) = cascade_lines(plan)
     assert line.startswith("read is a cascade: small first, in ")
-    problem, forms = build_problem(project), build_forms(project)
-    assert evaluate(problem_as_planned(problem, forms, plan), plan).complaints == ()
+    assert evaluate(build_problem(project), plan).complaints == ()
     alone = {found.name: found for found in planned.baselines}["no cascade"]
     assert alone.cost_usd_per_h is None
     save_plan(project, planned)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
-from jellybean.documents import build_forms, build_problem, load_project
+from jellybean.documents import Project, build_problem, load_project
 from jellybean.errors import DocumentError, StaleProfilesError
 from jellybean.planning import current_plan, plan_project, replan_project, save_plan
 from jellybean.profiler import profile
@@ -25,13 +25,13 @@ from jellybean_solver import (
     Form,
     Variant,
     Verdict,
+    as_planned,
     evaluate,
     planned_cuts,
-    problem_as_planned,
     solve,
     to_document,
 )
-from jellybean_solver.planning.forms import problem_in_forms
+from jellybean_solver.model.forms import in_forms
 from tests.support.known_hop import keep_hop
 from tests.unit.pipeline.onnx_models import conv_net, skip_net
 
@@ -90,7 +90,7 @@ def folder(profiled: Path, tmp_path: Path) -> Path:
 
 def test_profile_knows_the_stages(folder: Path) -> None:
     project = load_project(folder)
-    cuts = build_forms(project)
+    cuts = cuts_of(project)
     assert 1 <= len(cuts["look"]) <= 2
     for name, found in cuts.items():
         for cut in found:
@@ -104,6 +104,10 @@ def test_profile_knows_the_stages(folder: Path) -> None:
     assert all({edge.upstream for edge in cut.operators[0].inputs} <= {"a", "b"} for cut in cuts["think"])
 
 
+def cuts_of(project: Project) -> dict[str, tuple[Form, ...]]:
+    return {one.name: one.forms for one in build_problem(project).operators if one.forms}
+
+
 def stages(cut: Form) -> tuple[Variant, Variant]:
     """The head and the tail of a cut model."""
     head, tail = cut.operators
@@ -115,7 +119,7 @@ def test_stages_in_a_row_are_the_whole_model(folder: Path) -> None:
         pictures = data["picture"]
     sha256 = hashlib.sha256((folder / "models/conv.onnx").read_bytes()).hexdigest()
     whole = Executor(folder / "models/conv.onnx", sha256, ["picture"], batch=3).run((pictures[:3],)).outputs
-    for cut in build_forms(load_project(folder))["look"]:
+    for cut in cuts_of(load_project(folder))["look"]:
         first, second = stages(cut)
         assert first.model is not None
         assert second.model is not None
@@ -142,19 +146,19 @@ def layers_of_a_millisecond(folder: Path) -> list[str]:
 def test_plan_cuts_where_it_pays(folder: Path) -> None:
     """Pictures may not leave the edge, where the whole model does not fit: only a cut one can be served."""
     times = layers_of_a_millisecond(folder)
-    cuts = build_forms(load_project(folder, times))
+    cuts = cuts_of(load_project(folder, times))
     head = min(stages(cut)[0].service["box"][1].load_s for cut in cuts["look"])
     whole = 0.004
     rate = 0.8 / (0.4 * head + 0.6 * whole)  # of the box: a head fits, all of the model does not
     settings = [*times, f"sources.picture.rate={rate:.6f}/s", "limits.batch=1", "sources.picture.stays_in=[edge]"]
     project = load_project(folder, settings)
-    problem, cuts = build_problem(project), build_forms(project)
+    problem = build_problem(project)
     planned = plan_project(project)
     plan = planned.plan
     assert plan is not None
     (cut,) = [one for one in planned_cuts(plan) if one.operator == "look"]
     assert planned.status == "optimal"
-    assert evaluate(problem_as_planned(problem, cuts, plan), plan).complaints == ()
+    assert evaluate(as_planned(problem, plan), plan).complaints == ()
     (told,) = [line for line in cut_lines(plan) if line.startswith("look")]
     assert told.startswith(f"look is cut: first {cut.layers} of net's 4 layers in edge, the rest in ")
     assert "cloud" in told
@@ -172,7 +176,7 @@ def test_plan_cuts_where_it_pays(folder: Path) -> None:
 
 def test_what_was_cut_from_another_model_is_refused(folder: Path, tmp_path: Path) -> None:
     project = load_project(folder)
-    stage = stages(build_forms(project)["look"][0])[0].model
+    stage = stages(cuts_of(project)["look"][0])[0].model
     assert stage is not None
     kept = (folder / stage.path).read_bytes()
     try:
@@ -228,8 +232,8 @@ def test_served_cut_as_whole(folder: Path) -> None:
     sha256 = hashlib.sha256((folder / "models/conv.onnx").read_bytes()).hexdigest()
     whole = Executor(folder / "models/conv.onnx", sha256, ["picture"], batch=3).run((requests["picture"],)).outputs
     project = load_project(folder, settings)
-    cut = build_forms(project)["look"][-1]
-    problem = problem_in_forms(build_problem(project), {"look": cut})
+    cut = cuts_of(project)["look"][-1]
+    problem = in_forms(build_problem(project), {"look": cut})
     assert problem is not None
     apart = {"look.head": ("edge",), "look": ("cloud",)}
     operators = tuple(replace(one, tiers=apart.get(one.name)) for one in problem.operators)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from jellybean.documents import Part, build_forms, build_problem, load_project, read_profiles, write_profiles
+from jellybean.documents import Part, build_problem, load_project, read_profiles, write_profiles
 from jellybean.errors import InputError, StaleProfilesError
 from jellybean.profiler import Scope, WorkerAgent, measurements, profile, remote_workers, scope_on
 from jellybean.profiler.remote.measure import WorkersError
@@ -142,7 +142,7 @@ def test_two_workers_measure_all_rows_of_their_types(run: TlsRun, folder: Path, 
                 assert origin.run is not None and found.runs[origin.run].worker == worker, (operator, variant)
                 assert all(row.mean_s is not None and row.mean_s > 0 for row in measured.latency[name].values())
                 assert all(row.memory_bytes for row in measured.latency[name].values())
-    (cut,) = build_forms(project)["compare"]
+    (cut,) = build_problem(project).operator_by_name["compare"].forms
     assert [set(one.variants[0].service) for one in cut.operators] == [{"edge", "cloud"}] * 2
     assert set(found.operators["sum"]["net"].latency["t4"]) == {1, 4}
     for worker in TYPES:

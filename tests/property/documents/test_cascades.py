@@ -10,7 +10,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from jellybean.documents import build_forms, build_problem, load_project
+from jellybean.documents import build_problem, load_project
 from jellybean.planning import plan_project, planned_cascades
 from jellybean_solver import (
     Edge,
@@ -24,7 +24,7 @@ from jellybean_solver import (
     Slo,
     Source,
     Variant,
-    problem_as_planned,
+    as_planned,
 )
 from tests.brute_force import optimum
 from tests.plan_check import complaints
@@ -192,4 +192,4 @@ def test_the_cheapest_plan_without_or_with_a_cascade(case: dict) -> None:
         assert plan.cost.total_usd_per_h == pytest.approx(min(costs), rel=1e-6, abs=1e-9)
         assert costs[used] == pytest.approx(min(costs), rel=1e-6, abs=1e-9)
         assert planned.status == "optimal"
-        assert complaints(problem_as_planned(build_problem(project), build_forms(project), plan), plan) == []
+        assert complaints(as_planned(build_problem(project), plan), plan) == []

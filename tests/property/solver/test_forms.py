@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from jellybean.planning import breach_after_loss, plans_after_losses
 from jellybean_solver import (
     EndToEnd,
-    Forms,
     LossKind,
     Objective,
     Problem,
@@ -23,21 +22,19 @@ from jellybean_solver import (
     Slo,
     Variant,
     Verdict,
+    as_planned,
     combine_workflows,
     evaluate,
     from_document,
     head_name,
-    problem_as_planned,
-    qualified_forms,
-    replan_forms,
+    replan,
     solve,
-    solve_forms,
     to_document,
 )
 from jellybean_solver.latency.estimate import latency
+from jellybean_solver.model.forms import choices as solver_choices
+from jellybean_solver.model.forms import chosen_in, in_forms
 from jellybean_solver.model.left_out import served
-from jellybean_solver.planning.forms import choices as solver_choices
-from jellybean_solver.planning.forms import problem_in_forms
 from tests.brute_force import migration_optimum, mixture_optimum, optimum
 from tests.brute_force.migration_optimum import Prices
 from tests.plan_check import complaints
@@ -45,10 +42,11 @@ from tests.property.solver.test_replan import changed, replan_settings
 from tests.strategies import problems, with_sites
 from tests.support.examples import NIGHTLY, examples
 from tests.support.pairs import pairs
-from tests.support.written_forms import Options, choices, forms_of, options, written
+from tests.support.written_forms import Options, choices, options, with_options, written
 
 LITTLE = 1e-6
 MIX_GAP = 2e-4  # as in test_mixtures.py
+REHEARSAL = 1.01  # a few requests rehearse fallbacks, whose traffic the programs leave out
 
 
 @st.composite
@@ -84,10 +82,10 @@ def every(problem: Problem, forms: Options) -> list[Problem]:
 def test_the_cheapest_of_all_forms(case: tuple[Problem, Options], budget: float | None) -> None:
     problem, drawn = case
     problem = replace(problem, slo=replace(problem.slo, budget_usd_per_h=budget))
-    forms = forms_of(problem, drawn)
+    formed = with_options(problem, drawn)
     costs = [cost for one in every(problem, drawn) if (cost := optimum.cheapest(one).cost) is not None]
     least = min(costs, default=math.inf)
-    solution = solve_forms(problem, forms)
+    solution = solve(formed)
     if least > (math.inf if budget is None else budget * (1 + 1e-9)) or not costs:
         assert solution.status == "infeasible"
         assert solution.infeasibility is not None and solution.infeasibility.reasons
@@ -98,7 +96,7 @@ def test_the_cheapest_of_all_forms(case: tuple[Problem, Options], budget: float 
     assert solution.status == "optimal"
     assert plan.cost.total_usd_per_h == pytest.approx(least, rel=1e-6, abs=1e-6)
     assert plan.slo == problem.slo
-    own = problem_as_planned(problem, forms, plan)
+    own = as_planned(formed, plan)
     assert evaluate(own, plan).complaints == ()
     assert complaints(own, plan) == []
     assert from_document(to_document(plan)) == plan
@@ -109,11 +107,11 @@ def test_the_cheapest_of_all_forms(case: tuple[Problem, Options], budget: float 
 @given(cases())
 def test_a_problem_in_forms_is_the_one_written_by_hand(case: tuple[Problem, Options]) -> None:
     problem, drawn = case
-    forms = forms_of(problem, drawn)
-    made = {(name, id(form)): number for name, own in forms.items() for number, form in enumerate(own)}
+    formed = with_options(problem, drawn)
+    made = {(one.name, id(form)): number for one in formed.operators for number, form in enumerate(one.forms)}
     found = {
-        frozenset((name, made[name, id(form)]) for name, form in choice.items()): problem_in_forms(problem, choice)
-        for choice in solver_choices(forms)
+        frozenset((name, made[name, id(form)]) for name, form in choice.items()): in_forms(formed, choice)
+        for choice in solver_choices(formed)
     }
     expected = [(choice, written(problem, choice)) for choice in choices(drawn)]
     assert len(found) == len(expected)
@@ -138,7 +136,7 @@ def test_the_best_mean_accuracy_of_all_forms(
     is_accuracy = mean is None
     values = [mixture_optimum.best(one, most_accurate=is_accuracy) for one in every(problem, drawn)]
     known = [value for value in values if value is not None]
-    plan = solve_forms(problem, forms_of(problem, drawn)).plan
+    plan = solve(with_options(problem, drawn)).plan
     event(f"objective {problem.objective}, plan {plan is not None}")
     if plan is None:
         assert not known
@@ -147,7 +145,7 @@ def test_the_best_mean_accuracy_of_all_forms(
     assert plan.certificate.objective == pytest.approx(best, rel=MIX_GAP, abs=1e-4)
     bound = plan.certificate.bound
     assert bound >= best - 1e-4 if is_accuracy else bound <= best * (1 + LITTLE) + LITTLE
-    assert complaints(problem_as_planned(problem, forms_of(problem, drawn), plan), plan) == []
+    assert complaints(as_planned(with_options(problem, drawn), plan), plan) == []
 
 
 @pytest.mark.timeout(1800 if NIGHTLY else 120)
@@ -158,12 +156,13 @@ def test_the_cheapest_that_bears_losses_of_all_forms(case: tuple[Problem, Option
     problem = replace(problem, slo=replace(problem.slo, survives=(kind,)), sites={})
     values = [mixture_optimum.best(one, most_accurate=False) for one in every(problem, drawn)]
     known = [value for value in values if value is not None]
-    plan = solve_forms(problem, forms_of(problem, drawn)).plan
+    plan = solve(with_options(problem, drawn)).plan
     event(f"plan {plan is not None}")
     if plan is None:
         assert not known
         return
-    assert plan.cost.total_usd_per_h == pytest.approx(min(known), rel=1e-3, abs=1e-4)
+    cost = plan.cost.total_usd_per_h
+    assert min(known) * (1 - LITTLE) - LITTLE <= cost <= min(known) * REHEARSAL + 1e-3
     assert plan.certificate.bound <= min(known) * (1 + LITTLE) + LITTLE
 
 
@@ -197,8 +196,11 @@ def test_several_workflows_choose_forms_together(
             together = combine_workflows("both", chosen, both.slo.budget_usd_per_h)
             value = mixture_optimum.best_of_several(replace(together, workflows=both.workflows), chosen)
             values += [] if value is None else [value]
-    forms = {n: f for name in parts for n, f in qualified_forms(name, forms_of(parts[name], drawn[name])).items()}
-    plan = solve_forms(both, forms).plan
+    formed = combine_workflows(
+        "both", {name: with_options(one, drawn[name]) for name, one in parts.items()}, both.slo.budget_usd_per_h
+    )
+    formed = replace(formed, workflows=both.workflows)
+    plan = solve(formed).plan
     nothing = sum(math.inf if one.worth_usd_per_h is None else one.worth_usd_per_h for one in both.workflows)
     event(f"plan {plan is not None}, may leave out {both.may_leave_out}, mixes {both.may_mix}")
     if plan is None:
@@ -207,7 +209,7 @@ def test_several_workflows_choose_forms_together(
     cost = plan.cost.total_usd_per_h + math.fsum(one.worth_usd_per_h for one in plan.left_out)
     assert cost == pytest.approx(min(values), rel=MIX_GAP, abs=1e-5)
     assert plan.certificate.bound <= min(values) * (1 + LITTLE) + LITTLE
-    own = problem_as_planned(both, forms, plan)
+    own = as_planned(formed, plan)
     assert evaluate(own, plan).complaints == ()
     assert complaints(served(own, plan), plan) == []
 
@@ -218,15 +220,15 @@ def test_several_workflows_choose_forms_together(
 def test_from_a_running_plan_forms_are_adopted_and_dropped(data: st.DataObject) -> None:
     problem, drawn = data.draw(cases(max_operators=2))
     problem, settings_ = replace(problem, sites={}), data.draw(replan_settings())
-    forms = forms_of(problem, drawn)
-    before = solve_forms(data.draw(changed(problem)), forms).plan
+    formed = with_options(problem, drawn)
+    before = solve(data.draw(changed(formed))).plan
     assume(before is not None)
     assert before is not None
     prices = Prices(settings_.prices.start_usd, settings_.prices.download_usd_per_gib, settings_.horizon_h)
     values = [migration_optimum.cheapest_move_of_larger(one, before, prices) for one in every(problem, drawn)]
     known = [value for value in values if value is not None]
-    decision = replan_forms(problem, forms, before, settings_)
-    event(f"{decision.verdict}, from a form {bool(before_forms(before, forms))}")
+    decision = replan(formed, before, settings_)
+    event(f"{decision.verdict}, from a form {bool(chosen_in(before, formed))}")
     if not known:
         assert decision.best is None
         return
@@ -236,19 +238,6 @@ def test_from_a_running_plan_forms_are_adopted_and_dropped(data: st.DataObject) 
         assert decision.verdict is Verdict.REPLACE
 
 
-def before_forms(plan: object, forms: Forms) -> set[str]:
-    """The operators of which a plan runs a form."""
-    names = {one.name for one in getattr(plan, "operators", ())}
-    return {form.name for own in forms.values() for form in own if {part.name for part in form.operators} <= names}
-
-
-@settings(max_examples=examples(4, nightly=20))
-@given(cases())
-def test_without_forms_it_is_the_solver(case: tuple[Problem, Options]) -> None:
-    problem = replace(case[0], slo=Slo())
-    assert solve_forms(problem, {}) == solve(problem)
-
-
 @settings(max_examples=examples(5, nightly=50))
 @given(cases())
 def test_one_of_several_workflows_has_the_forms_that_it_has_alone(case: tuple[Problem, Options]) -> None:
@@ -256,13 +245,17 @@ def test_one_of_several_workflows_has_the_forms_that_it_has_alone(case: tuple[Pr
     first = replace(problem.operators[0], inputs=problem.operators[0].inputs[:1])
     sources = tuple(source for source in problem.sources if source.name == first.inputs[0].upstream)
     other = replace(problem, sources=sources, operators=(first,), accuracy=EndToEnd((), {}), slo=Slo())
-    both = combine_workflows("both", {"one": problem, "two": other})
-    for choice in choices(drawn):
-        own = forms_of(problem, {name: (one,) for name, one in choice.items()})
-        forms = qualified_forms("one", own)
-        alone = problem_in_forms(problem, {name: form for name, (form,) in own.items()})
-        found = problem_in_forms(both, {name: form for name, (form,) in forms.items()})
-        assert found == (None if alone is None else combine_workflows("both", {"one": alone, "two": other}))
+    both = combine_workflows("both", {"one": with_options(problem, drawn), "two": other})
+    for choice in solver_choices(both):
+        names = {name.removeprefix("one/"): form.variant for name, form in choice.items()}
+        found = in_forms(both, choice)
+        alone = [
+            one
+            for chosen in solver_choices(with_options(problem, drawn))
+            if {name: form.variant for name, form in chosen.items()} == names
+            and (one := in_forms(with_options(problem, drawn), chosen)) is not None
+        ]
+        assert found is None or found in [combine_workflows("both", {"one": one, "two": other}) for one in alone]
 
 
 @pytest.mark.slow
@@ -273,22 +266,22 @@ def test_plans_with_forms_are_judged_after_each_loss(case: tuple[Problem, Option
     pools = tuple(replace(pool, count=4, sharing=Sharing.SHARED, memory_bytes=None) for pool in problem.pools)
     sources = tuple(replace(source, rate_per_s=0.1) for source in problem.sources)
     problem = replace(problem, pools=pools, sources=sources, slo=Slo(survives=(LossKind.WORKER,)))
-    forms = forms_of(problem, drawn)
-    *_, choice = solver_choices(forms)
-    formed = problem_in_forms(problem, choice)
-    assume(choice and formed is not None)
-    assert formed is not None
-    plan = solve(formed).plan
+    formed = with_options(problem, drawn)
+    *_, choice = solver_choices(formed)
+    chosen = in_forms(formed, choice)
+    assume(choice and chosen is not None)
+    assert chosen is not None
+    plan = solve(chosen).plan
     assume(plan is not None)
     assert plan is not None
-    assert breach_after_loss(problem, forms, plan) is None, "it has no p99 target"
-    for _, left in plans_after_losses(problem, forms, plan):
+    assert breach_after_loss(formed, plan) is None, "it has no p99 target"
+    for _, left in plans_after_losses(formed, plan):
         assert left is not None and choice[next(iter(choice))].operators[0].name in left.operator_by_name
     tight = replace(plan, slo=replace(plan.slo, latency_p99_s=1e-6))
     if latency(plan).unqueued_s > 1e-3:
-        assert "without " in (breach_after_loss(problem, forms, tight) or "")
-    check = SearchSettings(check=lambda one: breach_after_loss(problem, forms, one))
-    assert replan_forms(problem, forms, plan, ReplanSettings(), check).broken == ()
+        assert "without " in (breach_after_loss(formed, tight) or "")
+    check = SearchSettings(check=lambda one: breach_after_loss(formed, one))
+    assert replan(formed, plan, ReplanSettings(), check).broken == ()
 
 
 def test_a_head_has_a_name_of_its_own() -> None:

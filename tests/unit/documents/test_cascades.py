@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,15 +11,15 @@ import pytest
 from onnx import helper
 from ruamel.yaml import YAML
 
-from jellybean.documents import build_forms, build_problem, load_any_project, load_project, profiles_of, with_cascade
+from jellybean.documents import build_problem, load_any_project, load_project, profiles_of, with_cascade
 from jellybean.documents.cascades.cascade import plain_workflow
 from jellybean.documents.cascades.expansion import cascade_workflow
 from jellybean.documents.schema.cascade import Condition, parse_condition
 from jellybean.documents.writer import profiles_text
 from jellybean.errors import DocumentError
 from jellybean.quantities import InvalidValueError
-from jellybean_solver import EdgeKind, combine_workflows
-from jellybean_solver.planning.forms import problem_in_forms
+from jellybean_solver import EdgeKind, Problem, combine_workflows
+from jellybean_solver.model.forms import Choice, choices, in_forms
 from tests.support import tiny_models
 
 WORKFLOW = """\
@@ -273,10 +274,10 @@ def test_where_there_are_no_cascades(folder: Path) -> None:
 def test_a_form_makes_the_problem_of_the_workflow_with_the_cascade(folder: Path) -> None:
     """In one workflow, and in one of several, whose names and accuracies it has then."""
     project = load_project(folder)
-    ((form,),) = build_forms(project).values()
     (own,) = project.alternatives
     wanted = build_problem(own)
-    assert problem_in_forms(build_problem(project), {"look": form}) == wanted
+    assert [*map(chosen, choices(problem := build_problem(project)))] == [{}, {"look": "both"}]
+    assert [*in_every_form(problem)][1] == wanted
     for name in ("doors", "gates"):
         (folder / "workflows" / name).mkdir(parents=True)
         for file in ("workflow.yaml", "profiles.yaml"):
@@ -284,9 +285,16 @@ def test_a_form_makes_the_problem_of_the_workflow_with_the_cascade(folder: Path)
     (folder / "workflow.yaml").unlink()
     (folder / "profiles.yaml").unlink()
     several = load_any_project(folder)
-    ((first,), (second,)) = build_forms(several).values()
-    found = problem_in_forms(build_problem(several), {first.name: first, second.name: second})
+    *_, found = in_every_form(build_problem(several))
     assert found == combine_workflows(several.name, {"doors": wanted, "gates": wanted})
+
+
+def chosen(choice: Choice) -> dict[str, str]:
+    return {name: form.variant for name, form in choice.items()}
+
+
+def in_every_form(problem: Problem) -> Iterator[Problem | None]:
+    return (in_forms(problem, choice) for choice in choices(problem))
 
 
 def test_profiles_are_written_and_read_again(folder: Path) -> None:

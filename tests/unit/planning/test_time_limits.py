@@ -197,7 +197,7 @@ def test_a_plan_at_the_limit_has_a_valid_bound(setting: str, pages: Path) -> Non
 
 
 def test_rules_that_plans_are_compared_with_end_with_the_plan(pages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with limited_work(50.0, Alarm(monkeypatch, project_plan, "solve_forms")):
+    with limited_work(50.0, Alarm(monkeypatch, project_plan, "solve_with")):
         planned = plan_project(load_project(pages, ("slo.latency_p99=null",)))
     assert planned.plan is not None
     assert "time_limit" in {baseline.status for baseline in planned.baselines}
@@ -222,14 +222,14 @@ def test_a_search_of_the_highest_rates_tries_no_plan_after_its_time(
     calls: int, pages: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each would take up to a second more, for a plan by a simple rule."""
-    project, search, solved = load_project(pages, RATE), project_plan.solve_forms, list[None]()
+    project, search, solved = load_project(pages, RATE), project_plan.solve_with, list[None]()
 
     def solve_counted(*arguments: Any, **options: Any) -> Any:
         solved.append(None)
         return search(*arguments, **options)
 
-    monkeypatch.setattr(project_plan, "solve_forms", solve_counted)
-    alarm = Alarm(monkeypatch, project_plan, "solve_forms", calls)
+    monkeypatch.setattr(project_plan, "solve_with", solve_counted)
+    alarm = Alarm(monkeypatch, project_plan, "solve_with", calls)
     monkeypatch.setattr(project_plan, "time", SimpleNamespace(monotonic=alarm, perf_counter=lambda: 0.0))
     assert plan_project(project, time_limit_s=60.0, compare=False).plan is not None
     assert len(solved) == calls + 1  # the last one makes the plan of the rates that were found
@@ -238,7 +238,7 @@ def test_a_search_of_the_highest_rates_tries_no_plan_after_its_time(
 def test_a_curve_at_the_limit_keeps_its_points(pages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = load_project(pages, ("slo.latency_p99=null", "sources.camera.rate=200/s"))
     whole = find_frontier(project)
-    with limited_work(50.0, Alarm(monkeypatch, find, "solve_forms")):
+    with limited_work(50.0, Alarm(monkeypatch, find, "solve_with")):
         part = find_frontier(project)
     assert whole.accuracy.finished
     assert not part.accuracy.finished

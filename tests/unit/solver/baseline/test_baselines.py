@@ -11,20 +11,17 @@ from jellybean_solver import (
     Baseline,
     Clock,
     EndToEnd,
-    Forms,
     Link,
     OutOfTimeError,
     Problem,
     Sharing,
     Slo,
-    SolveOptions,
     SolverError,
     baselines,
     cut_form,
     evaluate,
     quick_solution,
     solve,
-    solve_forms,
 )
 from tests.support.small_problems import box, gpu, operator, problem, variant
 from tests.vqa_medium import vqa_problem
@@ -159,7 +156,7 @@ def test_what_one_search_has_proven_bounds_the_greedy_plan() -> None:
     assert solution.certificate.bound == pytest.approx(best.cost.total_usd_per_h)
 
 
-def cut_case(head_s: float, tail_s: float) -> tuple[Problem, Forms]:
+def cut_case(head_s: float, tail_s: float) -> Problem:
     """A model that a GPU runs best, and a cut of it: the head on boxes, the tail on GPUs, each in so many seconds."""
     case = problem(
         operator("find", ["camera"], variant("net", {"box": 0.1, "gpu": 0.1})),
@@ -169,20 +166,21 @@ def cut_case(head_s: float, tail_s: float) -> tuple[Problem, Forms]:
     )
     head = replace(variant("net.head", {"box": head_s, "gpu": 0.09}), message_bytes={"find": 10.0})
     tail = variant("net", {"box": 0.08, "gpu": tail_s})
-    return case, {"find": (cut_form(case.operators[0], head, tail, ("camera",)),)}
+    (find,) = case.operators
+    return replace(case, operators=(replace(find, forms=(cut_form(find, head, tail, ("camera",)),)),))
 
 
 @pytest.mark.parametrize("parts", [(0.02, 0.01), (0.05, 0.01), (0.02, 0.06)])
 def test_a_greedy_plan_of_whole_models_is_not_proven_cheaper_than_one_with_a_cut(
     parts: tuple[float, float],
 ) -> None:
-    case, forms = cut_case(*parts)
-    best = solve_forms(case, forms).plan
+    case = cut_case(*parts)
+    best = solve(case).plan
     assert best is not None
     with pytest.raises(OutOfTimeError) as late:
-        solve_forms(case, forms, SolveOptions(0.0, 0.0, lambda: 0.0))
+        solve(case, gap=0.0, time_limit_s=0.0, clock=lambda: 0.0)
     assert late.value.bound > 0.0
-    solution = quick_solution(case, Clock(), late.value.bound, forms=forms)
+    solution = quick_solution(case, Clock(), late.value.bound)
     assert solution is not None and solution.certificate is not None
     cost = best.cost.total_usd_per_h
     assert solution.certificate.bound <= cost * (1 + 1e-9) < solution.certificate.objective

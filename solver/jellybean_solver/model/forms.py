@@ -2,7 +2,7 @@
 
 A model that is cut in two is a head and a tail; a cascade is four operators. The last operator of a form keeps the
 operator's name, so that its readers, accuracies and clients do not change. A problem in which forms are chosen is an
-ordinary problem; `form_search` finds the best choice.
+ordinary problem, without forms; `planning/form_search.py` finds the best choice.
 """
 
 from __future__ import annotations
@@ -11,44 +11,13 @@ import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from jellybean_solver.model.accuracy import AccuracyModel, EndToEnd, Independent, PerOperator
-from jellybean_solver.model.multi_workflow import Margins, qualified_model, renamed_operator
+from jellybean_solver.model.multi_workflow import Margins
 from jellybean_solver.model.plan import Plan
-from jellybean_solver.model.problem import Edge, Operator, Problem, Variant, qualified_name
+from jellybean_solver.model.problem import Edge, Form, Operator, Problem, Variant
 
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """Operators in topological order, each of one variant, that together stand for the one that the last is named as.
-
-    `accuracy`: of the workflow with this form; None if it is that of the last operator's variant. `has_one_output`:
-    readers get the only output of the last operator, whatever output they name. `stale_profiles`: as of a problem.
-    """
-
-    operators: tuple[Operator, ...]
-    accuracy: AccuracyModel | None = None
-    has_one_output: bool = False
-    stale_profiles: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The operator that it stands for."""
-        return self.operators[-1].name
-
-    @property
-    def is_cut(self) -> bool:
-        """True for a model that is cut in two."""
-        return self.operators[-1].variants[0].stage is not None
-
-    def readers(self, upstream: str) -> tuple[str, ...]:
-        """The operators of the form that read an operator or source outside it."""
-        return tuple(one.name for one in self.operators if any(edge.upstream == upstream for edge in one.inputs))
-
-
-Forms = Mapping[str, tuple[Form, ...]]  # operator -> its forms
 Choice = Mapping[str, Form]  # operator -> the form chosen; operators without one run a variant
 
 
@@ -65,29 +34,27 @@ def cut_form(operator: Operator, head: Variant, tail: Variant, head_inputs: Coll
     name = head_name(operator.name)
     early = tuple(replace(edge, downstream=name) for edge in operator.inputs if edge.upstream in head_inputs)
     late = tuple(edge for edge in operator.inputs if edge.upstream not in head_inputs)
-    first = replace(operator, name=name, inputs=early, variants=(head,))
-    return Form((first, replace(operator, inputs=(*late, Edge(name, operator.name)), variants=(tail,))))
+    plain = replace(operator, forms=())
+    first = replace(plain, name=name, inputs=early, variants=(head,))
+    return Form((first, replace(plain, inputs=(*late, Edge(name, operator.name)), variants=(tail,))))
 
 
-def problem_in_forms(problem: Problem, choice: Choice) -> Problem | None:
-    """The problem with each operator of `choice` in its form. None if the accuracy of that combination is not known."""
-    if not choice:
+def in_forms(problem: Problem, choice: Choice) -> Problem | None:
+    """The problem with each operator of `choice` in its form, and without other forms.
+
+    None if the accuracy of that combination is not known.
+    """
+    if not problem.has_forms:
         return problem
     accuracy = _accuracy(problem, choice)
     if accuracy is None:
         return None
     operators = [part for one in problem.operators for part in _parts(one, choice)]
-    stale = (*problem.stale_profiles, *(text for form in choice.values() for text in form.stale_profiles))
-    return replace(
-        problem,
-        operators=tuple(_connected(one, choice) for one in operators),
-        accuracy=accuracy,
-        stale_profiles=tuple(dict.fromkeys(stale)),
-    )
+    return replace(problem, operators=tuple(_connected(one, choice) for one in operators), accuracy=accuracy)
 
 
 def _parts(operator: Operator, choice: Choice) -> tuple[Operator, ...]:
-    return choice[operator.name].operators if operator.name in choice else (operator,)
+    return choice[operator.name].operators if operator.name in choice else (replace(operator, forms=()),)
 
 
 def _connected(operator: Operator, choice: Choice) -> Operator:
@@ -167,62 +134,49 @@ def _merged(tables: Mapping[str, Mapping[str, Any]], parts: Mapping[str, str]) -
     return merged
 
 
-def qualified_forms(workflow: str, forms: Forms) -> Forms:
-    """The forms of one workflow with its operators renamed to WORKFLOW/NAME, as `combine_workflows` does."""
-    called = partial(qualified_name, workflow)
-
-    def renamed(form: Form) -> Form:
-        return replace(
-            form,
-            operators=tuple(renamed_operator(called, one) for one in form.operators),
-            accuracy=None if form.accuracy is None else qualified_model(form.accuracy, workflow),
-            stale_profiles=tuple(f"{workflow}: {text}" for text in form.stale_profiles),
-        )
-
-    return {called(name): tuple(map(renamed, own)) for name, own in forms.items()}
+def without_forms(problem: Problem) -> Problem:
+    """The problem in which each operator runs a variant."""
+    return in_forms(problem, {}) or problem
 
 
-def choices(forms: Forms, most: float = math.inf) -> Iterator[Choice]:
+def choices(problem: Problem, most: float = math.inf) -> Iterator[Choice]:
     """Choices of forms, those of fewer forms first, so that the first has none; at most so many of them."""
-    names = [name for name, own in forms.items() if own]
+    forms = {operator.name: operator.forms for operator in problem.operators if operator.forms}
     every = (
         dict(zip(chosen, one, strict=True))
-        for number in range(len(names) + 1)
-        for chosen in itertools.combinations(names, number)
+        for number in range(len(forms) + 1)
+        for chosen in itertools.combinations(forms, number)
         for one in itertools.product(*(forms[name] for name in chosen))
     )
     return itertools.islice(every, None if math.isinf(most) else int(most))
 
 
-def number_of_choices(forms: Forms) -> int:
+def number_of_choices(problem: Problem) -> int:
     """How many choices there are."""
-    return math.prod(1 + len(own) for own in forms.values())
+    return math.prod(1 + len(operator.forms) for operator in problem.operators)
 
 
-def chosen_in(plan: Plan, forms: Forms) -> Choice:
-    """Operator -> the form that a plan uses, for forms that are still among `forms`."""
+def chosen_in(plan: Plan, problem: Problem) -> Choice:
+    """Operator -> the form that a plan uses, for forms that the problem still has."""
     planned = {one.name: (one.variant, one.stage, one.model if one.stage else None) for one in plan.operators}
 
     def is_used(form: Form) -> bool:
         parts = ((part.name, part.variants[0]) for part in form.operators)
         return all(planned.get(name) == (own.name, own.stage, own.model if own.stage else None) for name, own in parts)
 
-    return {name: form for name, own in forms.items() for form in own if is_used(form)}
+    return {form.name: form for operator in problem.operators for form in operator.forms if is_used(form)}
 
 
-def problem_as_planned(problem: Problem, forms: Forms, plan: Plan) -> Problem:
+def as_planned(problem: Problem, plan: Plan) -> Problem:
     """The problem in the forms that the plan uses, so that plan and problem have the same operators."""
-    return problem_in_forms(problem, chosen_in(plan, forms)) or problem
+    if not problem.has_forms:
+        return problem
+    return in_forms(problem, chosen_in(plan, problem)) or without_forms(problem)
 
 
-def forms_of(problem: Problem, forms: Forms) -> Forms:
-    """The forms of the operators that a problem has."""
-    return {name: own for name, own in forms.items() if own and name in problem.operator_by_name}
-
-
-def kinds_text(forms: Forms) -> str:
+def kinds_text(problem: Problem) -> str:
     """What the forms are, in words: `model cut or cascade`."""
-    every = itertools.chain.from_iterable(forms.values())
+    every = (form for operator in problem.operators for form in operator.forms)
     return " or ".join(dict.fromkeys("model cut" if form.is_cut else "cascade" for form in every))
 
 
