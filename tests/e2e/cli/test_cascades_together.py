@@ -58,7 +58,7 @@ def test_both_take_a_cascade_where_it_pays(project: Path) -> None:
     assert better["certificate"]["termination"] == "optimal"
     assert better["cost_usd_per_h"]["total"] == pytest.approx(plain["cost_usd_per_h"]["total"], rel=0.01)
     assert {name: one["accuracy"] for name, one in better["workflows"].items()} == {"shop": 93.0, "yard": 93.0}
-    text = jellybean("plan", str(project), *BETTER).stdout
+    text = " ".join(jellybean("plan", str(project), *BETTER).stdout.split())
     assert "shop/first is a cascade: two first, in edge; then five for 25 %, in edge (y < 8)" in text
     assert "no cascade" in text
     simulated = json.loads(jellybean("simulate", str(project), "--duration", "20", "--json", *BETTER).stdout)
