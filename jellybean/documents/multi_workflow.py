@@ -14,6 +14,7 @@ from pathlib import Path
 
 from jellybean.documents.cascades.cascade import NEEDS_MODELS, Cascade, check_measured, without_cascades
 from jellybean.documents.cascades.checked import CheckedProject
+from jellybean.documents.checks.audit_checks import check_audit
 from jellybean.documents.checks.model_fit import Models
 from jellybean.documents.checks.profile_checks import check_types
 from jellybean.documents.checks.site_checks import check_sites_that_differ, most_of_any_site
@@ -166,6 +167,7 @@ def _load(
         workflow = workflows[name]
         models[name] = check_one_workflow(folder if files else None, workflow, in_any_site, profiled.get(name))
         _check_targets(workflow)
+        check_audit(workflow)
     if profiles:
         check_types(in_any_site, [*profiled.values()])
     problems += [problem for tree in _all_trees(fleet, trees) for problem in tree.problems]
@@ -194,9 +196,6 @@ def _check_targets(workflow: CheckedDocument[WorkflowDocument]) -> None:
     if workflow.document is None:
         return
     slo = workflow.document.slo
-    if slo.audit is not None:
-        message = "workflows that share a fleet are not audited"
-        workflow.tree.add(("slo", "audit"), message, "remove it, or give the workflow a fleet of its own")
     if slo.budget_usd_per_h is not None:
         hint = f"write it into {INFRASTRUCTURE_FILE}: limits: {{budget: 10 USD/h}}"
         workflow.tree.add(("slo", "budget"), "workflows that share a fleet have one budget", hint)

@@ -226,8 +226,7 @@ def _load(directory: Path, overrides: Sequence[str], *, profiles: bool, files: b
     infrastructure = validate_tree(InfrastructureDocument, trees["infrastructure"])
     several = infrastructure.document is not None and infrastructure.document.site_files
     workflow, cascades = without_cascades(written, NEEDS_MODELS if profiles and not files else "")
-    sites = {} if infrastructure.document is None else infrastructure.document.sites
-    check_audit(workflow, has_cascades=bool(cascades), has_unlike_sites=bool(several), sites=sites)
+    check_audit(workflow)
     profiled = validate_tree(ProfilesDocument, trees["profiles"]) if profiles else None
     check_measured(written, profiled)
     is_shared = shared_infrastructure_file(directory) is not None

@@ -62,7 +62,7 @@ def read_rate_trace(path: Path, plan: Plan | Problem) -> RateTraceFile:
     Sources that are joined into one stream of requests must have equal rates at all times. DocumentError lists all
     problems.
     """
-    sources = {source.name: source for source in plan.sources if not is_of_audit(plan.audit, source.name)}
+    sources = {source.name: source for source in plan.sources if not is_of_audit(plan, source.name)}
     reading = _Reading(str(path), sources)
     lines = _lines(path, reading)
     reading.check()

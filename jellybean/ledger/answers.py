@@ -172,7 +172,7 @@ def accuracy_of(name: str, labels: int, right: float | None) -> ServedAccuracy:
     return ServedAccuracy(name, labels, 100 * right / labels, 100 * low, 100 * high)
 
 
-def wilson(share: float, count: int, z: float = Z95) -> tuple[float, float]:
+def wilson(share: float, count: float, z: float = Z95) -> tuple[float, float]:
     """The score interval of a share of `count`, the 95 % one by default. `z`: quantile of the normal distribution."""
     square = z**2
     centre = (share + square / (2 * count)) / (1 + square / count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
@@ -20,6 +21,7 @@ class AuditLine:
     """The audits of an interval. `audits`: answers that were compared, `agreed`: the sum of their agreements (0 to 1).
 
     `shed`: not sent, as the gateway or the workers were busy; `lost`: not answered. Neither says anything of accuracy.
+    `selection`: that the requests got, where the plan mixes variants (`detect=small, read=big`).
     """
 
     begin_s: float
@@ -31,6 +33,7 @@ class AuditLine:
     agreed: float
     shed: int
     lost: int
+    selection: str = ""
 
 
 def keep_audits(ledger: Ledger, lines: Sequence[AuditLine], now_unix_s: float) -> None:
@@ -59,9 +62,11 @@ def span_and_first_audits(ledger: Ledger, workflow: str, plan: str, span: Span =
 
 
 def _needed(lines: Iterable[AuditLine], span: Span) -> Iterator[AuditLine]:
-    """The line with which the first audits are complete is one of them."""
-    audits = 0
+    """The lines of the interval with which the first audits are complete are some of them."""
+    audits, last_s = 0, -math.inf
     for line in lines:
-        if audits < FIRST_AUDITS or span.since_s <= line.begin_s < span.until_s:
+        is_first = audits < FIRST_AUDITS or line.begin_s == last_s
+        if is_first or span.since_s <= line.begin_s < span.until_s:
             yield line
-        audits += line.audits
+        if is_first:
+            audits, last_s = audits + line.audits, line.begin_s

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from sqlalchemy import (
     URL,
+    Column,
     Connection,
     Engine,
     PoolProxiedConnection,
@@ -27,9 +28,11 @@ from sqlalchemy import (
     insert,
     inspect,
     select,
+    text,
     update,
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.schema import CreateColumn
 
 from jellybean.folders import LEDGER_FILE, STATE_FOLDER, require_plain
 from jellybean.ledger import tables
@@ -229,6 +232,7 @@ class Ledger:
         if known is None:
             with self._changes.begin() as connection:
                 tables.METADATA.create_all(connection)
+                _add_missing_columns(connection)
                 known = _version_of(connection)
                 if known is None:
                     known = tables.VERSION
@@ -252,11 +256,26 @@ class Ledger:
 
 
 def _version_of(connection: Connection) -> int | None:
-    """The version of a ledger's tables; None if one of them does not exist."""
+    """The version of a ledger's tables; None if one of them, or a column, does not exist."""
     found = set(inspect(connection).get_table_names())
-    if not found.issuperset(tables.METADATA.tables):
+    if not found.issuperset(tables.METADATA.tables) or list(_missing_columns(connection)):
         return None
     return connection.execute(select(tables.version.c.version)).scalar()
+
+
+def _missing_columns(connection: Connection) -> Iterator[Column[Any]]:
+    """The columns that a ledger of an earlier version lacks."""
+    known = inspect(connection).get_multi_columns(filter_names=[*tables.METADATA.tables])
+    names = {table: {column["name"] for column in columns} for (_, table), columns in known.items()}
+    for name, table in tables.METADATA.tables.items():
+        yield from (column for column in table.columns if name in names and column.name not in names[name])
+
+
+def _add_missing_columns(connection: Connection) -> None:
+    quoted = connection.dialect.identifier_preparer.format_table
+    for column in list(_missing_columns(connection)):
+        definition = CreateColumn(column).compile(dialect=connection.dialect)
+        connection.execute(text(f"ALTER TABLE {quoted(column.table)} ADD COLUMN {definition}"))
 
 
 def _add_events(connection: Connection, found: Iterable[Event]) -> None:

@@ -158,6 +158,7 @@ audits = Table(  # how often served answers were those of the plan's reference
     Column("agreed", Float(53), nullable=False),  # sum of their agreements, 0 to 1 each
     Column("shed", _NUMBER, nullable=False),
     Column("lost", _NUMBER, nullable=False),
+    Column("selection", Text, nullable=False, server_default=""),  # as in `ledger_answers`
     Index("ledger_audits_begin", "begin_s"),
 )
 cursor = Table(  # the last reading: what was counted up to it is in the lines

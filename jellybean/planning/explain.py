@@ -347,9 +347,11 @@ class _RequirementLocator:
         return paths
 
     def _written(self, name: str) -> str:
-        """The name in the documents of a source or operator, which may be one of the audit."""
-        is_audited = isinstance(self.project, Project) and self.project.workflow.slo.audit is not None
-        return name.removeprefix(AUDIT_PREFIX) if is_audited else name
+        """The name in the documents of a source or operator, which may be one of an audit."""
+        workflow, separator, local = name.rpartition(WORKFLOW_SEPARATOR)
+        several = self.project.workflows if isinstance(self.project, MultiWorkflowProject) else {"": self.project}
+        is_audited = several[workflow].workflow.slo.audit is not None
+        return f"{workflow}{separator}{local.removeprefix(AUDIT_PREFIX)}" if is_audited else name
 
     def _link(self, ends: tuple[str, ...]) -> int:
         links = self.project.infrastructure.links

@@ -42,7 +42,7 @@ from jellybean.report.shown_measurements import newest_benches, newest_of_all
 from jellybean.report.store import Record, Snapshot, Store, StoreRow
 from jellybean.report.utilisation import WorkerUse, worker_uses
 from jellybean_agent import planned_rate_per_s
-from jellybean_solver import Cost, JellyBeanError, Plan, from_document, request_streams
+from jellybean_solver import Cost, JellyBeanError, Plan, from_document, served_streams
 
 REPORT_VERSION = 5
 _PREDICTED = (*METRIC_BY_KEY, *INTERVAL_KEYS["latency_p99_s"])  # keys of predicted figures
@@ -240,7 +240,7 @@ def _workflows(plan: Plan, snapshot: Snapshot, shown: Mapping[str, Record]) -> I
 
 def _rate_per_s(plan: Plan, workflow: str) -> float:
     """Requests per second that a workflow was planned for."""
-    return sum(stream.rate_per_s for stream in request_streams(plan) if stream.workflow == workflow)
+    return sum(stream.rate_per_s for stream in served_streams(plan) if stream.workflow == workflow)
 
 
 def _measured_together(benches: Mapping[str, Record]) -> dict[str, Any]:
@@ -290,7 +290,7 @@ def _planned_latencies_s(snapshot: Snapshot) -> Mapping[str, Mapping[str, float]
 def _promised_per_s(plan: Plan, document: Record) -> float:
     """Requests per second that the plan was made for; of several workflows the sum."""
     if plan.workflows:
-        return sum(stream.rate_per_s for stream in request_streams(plan))
+        return sum(stream.rate_per_s for stream in served_streams(plan))
     return planned_rate_per_s(document)
 
 

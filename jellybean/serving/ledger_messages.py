@@ -172,6 +172,7 @@ def audits_message(lines: Iterable[AuditLine]) -> pb.AuditsResponse:
                 agreed=one.agreed,
                 shed=one.shed,
                 lost=one.lost,
+                selection=one.selection,
             )
             for one in lines
         )
@@ -181,7 +182,18 @@ def audits_message(lines: Iterable[AuditLine]) -> pb.AuditsResponse:
 def read_audits(message: pb.AuditsResponse, workflow: str, plan: str) -> tuple[AuditLine, ...]:
     """The audits of a message, which are those of a workflow's plan."""
     return tuple(
-        AuditLine(one.begin_s, one.seconds, workflow, plan, one.site, one.audits, one.agreed, one.shed, one.lost)
+        AuditLine(
+            one.begin_s,
+            one.seconds,
+            workflow,
+            plan,
+            one.site,
+            one.audits,
+            one.agreed,
+            one.shed,
+            one.lost,
+            one.selection,
+        )
         for one in message.lines
     )
 

@@ -333,7 +333,7 @@ def _late_usd_per_h(problem: Problem, period: Period, candidate: _Candidate) -> 
 
 def _at_rates(problem: Problem, period: Period) -> Problem:
     """The problem at the rates of a period."""
-    rates = with_audit_rates(problem.audit, period.rates_per_s)
+    rates = with_audit_rates(problem, period.rates_per_s)
     sources = tuple(replace(source, rate_per_s=rates[source.name]) for source in problem.sources)
     return replace(problem, sources=sources)
 

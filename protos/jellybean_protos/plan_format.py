@@ -44,6 +44,11 @@ def qualified_name(workflow: str, name: str) -> str:
     return f"{workflow}{WORKFLOW_SEPARATOR}{name}"
 
 
+def selection_text(variants: Mapping[str, str]) -> str:
+    """A selection by its variants of the operators of which a plan mixes several: `detect=small, read=big`."""
+    return ", ".join(f"{operator}={variant}" for operator, variant in sorted(variants.items()))
+
+
 def canonical_json(value: Any) -> str:
     """JSON with sorted keys and no spaces, so that equal values have equal text. ValueError for NaN and infinity."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

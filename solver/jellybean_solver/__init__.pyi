@@ -79,6 +79,7 @@ from .model.audit import AUDIT_PREFIX as AUDIT_PREFIX
 from .model.audit import Audit as Audit
 from .model.audit import PlannedAudit as PlannedAudit
 from .model.audit import audit_name as audit_name
+from .model.audit import audited_name as audited_name
 from .model.audit import is_of_audit as is_of_audit
 from .model.audit import with_audit_rates as with_audit_rates
 from .model.audited_problem import with_audit as with_audit

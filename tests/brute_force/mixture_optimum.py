@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -133,14 +134,17 @@ def best(problem: Problem, *, most_accurate: bool) -> float | None:
     return (max(known) if most_accurate else min(known)) if known else None
 
 
-def best_of_several(together: Problem, parts: dict[str, Problem]) -> float | None:
+def best_of_several(
+    together: Problem, parts: dict[str, Problem], audits: Mapping[str, str] = MappingProxyType({})
+) -> float | None:
     """USD per hour of several workflows, which `parts` has one by one, with penalties; None if nothing is feasible.
 
     A workflow with a mean accuracy mixes selections, another one does not. What is left out counts its worth; a plan
     serves some workflow. After a loss a workflow that does not survive it is served as far as the others leave workers.
+    `audits`: part that is the audit of another -> that one, with which it is left out.
     """
     mixes = [name for name, part in parts.items() if part.slo.mean_accuracy is not None]
-    programs = (one for case in cases(together) for one in programs_of_several(case, parts, mixes))
+    programs = (one for case in cases(together) for one in programs_of_several(case, parts, mixes, audits))
     costs = [(program.best(most_accurate=False), program.forgone) for program in programs]
     return min((cost + forgone for cost, forgone in costs if cost is not None), default=None)
 
@@ -151,7 +155,12 @@ def most_accurate_of_several(together: Problem, parts: dict[str, Problem]) -> fl
     return max((total / len(parts) for total in found if total is not None), default=None)
 
 
-def programs_of_several(together: Problem, parts: dict[str, Problem], mixes: Collection[str]) -> Iterator[Program]:
+def programs_of_several(
+    together: Problem,
+    parts: dict[str, Problem],
+    mixes: Collection[str],
+    audits: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Program]:
     """A program for each choice of who is left out, and of the selection of those not in `mixes`."""
     worths = {one.name: one.worth_usd_per_h for one in together.workflows}
     by_workflow = [
@@ -162,7 +171,8 @@ def programs_of_several(together: Problem, parts: dict[str, Problem], mixes: Col
         for name, part in parts.items()
     ]
     for chosen in itertools.product(*by_workflow):
-        if any(chosen):
+        is_served = {name: bool(group) for name, group in zip(parts, chosen, strict=True)}
+        if any(chosen) and all(is_served[name] == is_served[of] for name, of in audits.items()):
             yield Program(together, [way for group in chosen for way in group])
 
 

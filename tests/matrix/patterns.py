@@ -119,10 +119,11 @@ def program(draft: Draft) -> tuple[Fleet, list[Block], list[Pattern]]:
         blocks.append(block)
         taken = {block.name: [graph for graph in own if graph.accuracy >= least]}
         if workflow.audit is not None:
-            best = max(own, key=lambda graph: graph.accuracy)
+            plain = [graph for graph in own if "both" not in graph.selection.split()]  # of no cascade
+            best = max(plain, key=lambda graph: graph.accuracy)
             audit = replace(block, name=f"{one.name}#audit", mixes=False, mean_accuracy=None, worth_usd_per_h=None)
             blocks.append(replace(audit, penalty_usd_per_h=None, losses=()))
-            taken[audit.name] = [_audited(best, workflow.audit)]
+            taken[audit.name] = [_audited(best, workflow.audit, workflow.sinks[0])]
         for name, graphs in taken.items():
             for graph in graphs:
                 label = graph.form if block.mixes and name == block.name else graph.selection
@@ -240,14 +241,18 @@ def _patterns(
             yield Pattern(block, graph.selection, graph.accuracy, usd, rates, crossed)
 
 
-def _audited(graph: Graph, share: float) -> Graph:
-    """The part of an audit: the graph for a share of the requests, with operators of its own."""
+def _audited(graph: Graph, share: float, answer: str) -> Graph:
+    """The part of an audit: what an answer depends on, for a share of the requests, with operators of its own."""
 
     def name(text: str) -> str:
         return text if text in sources else f"audit.{text}"
 
     names = {node.name for node in graph.nodes}
     sources = {feed.upstream for node in graph.nodes for feed in node.feeds} - names
+    needed = {answer}
+    for node in reversed(graph.nodes):
+        if node.name in needed:
+            needed |= {feed.upstream for feed in node.feeds}
     nodes = tuple(
         replace(
             node,
@@ -256,8 +261,9 @@ def _audited(graph: Graph, share: float) -> Graph:
             feeds=tuple(replace(feed, upstream=name(feed.upstream), per_s=share * feed.per_s) for feed in node.feeds),
         )
         for node in graph.nodes
+        if node.name in needed
     )
-    return replace(graph, nodes=nodes)
+    return replace(graph, nodes=nodes, accuracy=0.0)
 
 
 def _graphs(one: Served, draft: Draft) -> Iterator[Graph]:

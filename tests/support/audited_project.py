@@ -62,7 +62,7 @@ def make_audited_project(folder: Path, *, share_percent: float = 5.0, served: fl
     hashes = {"SMALL": classifier(folder / "models/small.onnx", served)}
     hashes["LARGE"] = classifier(folder / "models/large.onnx", LARGE)
     rows, labels = requests(ROWS, seed=0)
-    (folder / "data").mkdir()
+    (folder / "data").mkdir(parents=True)
     np.savez(folder / "data/heldout.npz", x=rows, labels=labels)
     text = WORKFLOW.replace("SHARE", f"{share_percent:g}").replace("RATE", f"{RATE_PER_S:g}")
     for name, digest in hashes.items():

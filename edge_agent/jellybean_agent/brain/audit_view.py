@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jellybean_agent.brain.wiring import EdgeKind
+from jellybean_protos.plan_format import WORKFLOW_SEPARATOR
 
 AUDIT_PREFIX = "audit."
 
@@ -21,12 +22,14 @@ class AuditView:
     """The audit of a plan. `share`: of the requests; `answer`: operator whose answers are compared, by `metric`.
 
     `source_outputs`: of the audit's sources, which have the tensors of the sources of their names without the prefix.
+    `yields`: the plan bears losses, and has no capacity for audits after one.
     """
 
     share: float
     metric: str
     answer: str
     source_outputs: SourceOutputs
+    yields: bool = False
 
     @property
     def reference(self) -> str:
@@ -34,28 +37,30 @@ class AuditView:
         return f"{AUDIT_PREFIX}{self.answer}"
 
 
-def is_audited(document: Mapping[str, Any]) -> bool:
-    """True if a plan document has an audit."""
-    return document.get("audit") is not None
-
-
 def served_sources(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The sources of a plan document that clients send: all but those of an audit."""
-    has_audit = is_audited(document)
-    return [source for source in document["sources"] if not (has_audit and source["name"].startswith(AUDIT_PREFIX))]
+    """The sources of a plan document that clients send: all but those of audits."""
+    by_workflow = {item["name"]: item.get("audit") for item in document.get("workflows", ())}
+    audits = by_workflow or {"": document.get("audit")}
+
+    def is_of_audit(name: str) -> bool:
+        workflow, _, local = name.rpartition(WORKFLOW_SEPARATOR)
+        return local.startswith(AUDIT_PREFIX) and audits.get(workflow) is not None
+
+    return [source for source in document["sources"] if not is_of_audit(source["name"])]
 
 
 def read_audit(document: Mapping[str, Any], outputs: SourceOutputs) -> AuditView | None:
     """The audit of a plan document, if it has one. `outputs`: of all its sources. ValueError if it is not right."""
-    if not is_audited(document):
+    item = document.get("audit")
+    if item is None:
         return None
-    item = document["audit"]
     share = float(item["share"])
     own = {source: readers for source, readers in outputs.items() if source.startswith(AUDIT_PREFIX)}
     names = {source["name"] for source in served_sources(document)}
-    if not 0 < share <= 1 or own.keys() != {f"{AUDIT_PREFIX}{name}" for name in names}:
+    if not 0 < share <= 1 or not own or not own.keys() <= {f"{AUDIT_PREFIX}{name}" for name in names}:
         raise ValueError(f"an audit of {share} of the requests, with sources {', '.join(own) or 'none'}")
-    audit = AuditView(share, str(item["metric"]), str(item["answer"]), own)
+    yields = bool(document.get("slo", {}).get("survives"))
+    audit = AuditView(share, str(item["metric"]), str(item["answer"]), own, yields)
     if {audit.answer, audit.reference} - {operator["name"] for operator in document["operators"]}:
         raise ValueError(f"an audit of the answers of {audit.answer}")
     return audit

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from jellybean_agent.brain.audit_view import read_audit, served_sources
+from jellybean_agent.brain.audit_view import read_audit
 from jellybean_agent.brain.messages import GATEWAY
 from jellybean_agent.brain.plan_figures import read_figures
 from jellybean_agent.brain.plan_view import Fallback, LinkView, OperatorView, PlanView, PythonView, WorkerView
@@ -87,14 +87,15 @@ def _parse(document: Mapping[str, Any]) -> PlanView:
     weights = tuple(float(item["weight"]) for item in document["routes"])
     several = tuple(_text(item["name"]) for item in document.get("workflows", ()))
     name, hash_ = _text(document["name"]), document["hash"]
-    served = {source["name"] for source in served_sources(document)}
+    audit = read_audit(document, outputs)
+    apart = audit.source_outputs if audit is not None else {}  # of several workflows each view has its own audit
     periodic = all(item.get("arrivals") == "periodic" for item in document["sources"])
     eventually = any(item.get("deliver") == "eventually" for item in document["sources"])
     return PlanView(
         name=name,
         hash=hash_,
         tiers_at=(sources,),
-        source_outputs={source: readers for source, readers in outputs.items() if source in served},
+        source_outputs={source: readers for source, readers in outputs.items() if source not in apart},
         operators=operators,
         workers=workers,
         routes=routes,
@@ -107,7 +108,7 @@ def _parse(document: Mapping[str, Any]) -> PlanView:
         groups=_groups(document.get("spread", {}), operators, workers),
         fallbacks=_fallbacks(document.get("fallbacks", ()), [_workflow_of(route, several) for route in routes]),
         workflows=several,
-        audit=read_audit(document, outputs),
+        audit=audit,
     )
 
 

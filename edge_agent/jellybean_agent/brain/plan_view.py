@@ -221,7 +221,23 @@ class PlanView:
     def sinks(self) -> tuple[str, ...]:
         """Operators whose outputs are the answer."""
         ends = (name for name, operator in self.operators.items() if not operator.wiring.outputs)
-        return tuple(name for name in ends if self.audit is None or not name.startswith(AUDIT_PREFIX))
+        return tuple(name for name in ends if not self.is_of_audit(name))
+
+    def is_of_audit(self, name: str) -> bool:
+        """True if an operator belongs to the audit."""
+        return self.audit is not None and name.startswith(AUDIT_PREFIX)
+
+    def workers_on(self, route: int, *, is_audit: bool = False) -> frozenset[str]:
+        """All workers that a request on a route may reach, or its audit."""
+        return self.table.workers(route, lambda name: self.is_of_audit(name) is is_audit)
+
+    def selection_on(self, route: int) -> str:
+        """The selection of requests on a route: `detect=small, read=big`; empty if all get the same."""
+        workers = self.routes[self.table.plain(route)]
+        mixed = {name: self.workers[workers[name]].variants.get(name) for name in self.others if name in workers}
+        return plan_format.selection_text(
+            {name: variant or self.operators[name].variant for name, variant in mixed.items()}
+        )
 
     @property
     def all_source_outputs(self) -> Mapping[str, tuple[tuple[str, EdgeKind], ...]]:

@@ -11,7 +11,7 @@ over route r they all go to the workers of route r. So a request can avoid a wor
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jellybean_agent.brain.messages import FanOutPath
@@ -67,9 +67,9 @@ class RouteTable:
         known = number < len(self) and self.covers(number, operator)
         return known and self.worker(number, operator, path, request) == worker
 
-    def workers(self, number: int) -> frozenset[str]:
-        """All workers that a request on this route may reach."""
-        route = self.routes[self.plain(number)]
+    def workers(self, number: int, counts: Callable[[str], bool] = lambda _: True) -> frozenset[str]:
+        """All workers that a request on this route may reach, by the operators that count."""
+        route = {name: worker for name, worker in self.routes[self.plain(number)].items() if counts(name)}
         found = set(route.values())
         if number >= len(self.routes):
             for pair in route.items():

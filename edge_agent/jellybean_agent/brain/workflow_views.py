@@ -56,7 +56,9 @@ def _view(document: _Item, workflow: str) -> PlanView:
     view = view_of_part(part)
     figures = replace(view.figures, bound_usd_per_h=None, gap=None)  # the proof is one of all workflows together
     total = len(document["routes"])
-    return replace(view, figures=figures, workflow=workflow, route_numbers=numbers, plan_routes=total)
+    survives = any(item["slo"].get("survives") for item in document["workflows"])
+    audit = None if view.audit is None else replace(view.audit, yields=survives)
+    return replace(view, figures=figures, workflow=workflow, route_numbers=numbers, plan_routes=total, audit=audit)
 
 
 def _own_weights(view: PlanView, fallback: Fallback) -> Fallback:
@@ -88,6 +90,8 @@ def _part(document: _Item, workflow: str) -> tuple[dict[str, Any], tuple[int, ..
         "spread": names.keys(document.get("spread", {})),
         "fallbacks": [],
     }
+    if own.get("audit") is not None:
+        part["audit"] = own["audit"]
     return part, tuple(number for number, _ in routes)
 
 

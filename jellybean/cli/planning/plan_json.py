@@ -94,6 +94,7 @@ def _workflows(plan: Plan) -> dict[str, Any]:
             },
             **({"worth_usd_per_h": workflow.worth_usd_per_h} if workflow.worth_usd_per_h is not None else {}),
             **({"owner": workflow.owner} if workflow.owner else {}),
+            **audit_json(plan, workflow.name),
             "selection": {},
             "placements": [],
         }

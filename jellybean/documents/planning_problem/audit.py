@@ -12,10 +12,13 @@ from jellybean_solver import ACCURACY_TOLERANCE, Audit, Problem, with_audit
 
 
 def audited(project: Project, problem: Problem) -> Problem:
-    """The problem with the audit that its workflow asks for. DocumentError if its accuracy is not known."""
-    share = project.workflow.slo.audit
-    if share is None:
-        return problem
+    """The problem with the audit that its workflow asks for, if it does. DocumentError as of `stated_audit`."""
+    return problem if project.workflow.slo.audit is None else with_audit(problem, stated_audit(project, problem))
+
+
+def stated_audit(project: Project, problem: Problem) -> Audit:
+    """The audit that a workflow asks for, with the reference by its `problem`. DocumentError if that is not known."""
+    share = project.workflow.slo.audit or 0.0
     from jellybean_solver import most_accurate_selection  # its module loads programs, which few commands need
 
     best = most_accurate_selection(problem)
@@ -29,8 +32,7 @@ def audited(project: Project, problem: Problem) -> Problem:
     agreements = {} if reference is None else _agreements(profile, choices)
     metric = project.workflow.metric or "exact_match"
     requests = profile.requests or 0
-    audit = Audit(share, reference or best, metric, answer, accuracy, choices, agreements, requests)
-    return with_audit(problem, audit)
+    return Audit(share, reference or best, metric, answer, accuracy, choices, agreements, requests)
 
 
 def _unknown(project: Project) -> DocumentProblem:

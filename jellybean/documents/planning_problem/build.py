@@ -12,7 +12,7 @@ from jellybean.documents.flow import Flow, follow_requests
 from jellybean.documents.layout import PROFILES_FILE, WORKFLOW_FILE, profile_command
 from jellybean.documents.multi_workflow import AnyProject, MultiWorkflowProject, written_projects
 from jellybean.documents.planning_problem.accuracy import accuracy_model
-from jellybean.documents.planning_problem.audit import audited
+from jellybean.documents.planning_problem.audit import audited, stated_audit
 from jellybean.documents.planning_problem.device_memory import require_device_memory
 from jellybean.documents.planning_problem.forms import with_forms
 from jellybean.documents.planning_problem.model_files import model_ref, python_ref, with_model_path
@@ -43,6 +43,7 @@ from jellybean_solver import (
     Slo,
     Source,
     combine_workflows,
+    with_audit,
 )
 
 
@@ -57,7 +58,10 @@ def build_problem(project: AnyProject) -> Problem:
     if project.written:
         return _of_sites(project)
     shared = planned_utilisation([*project.workflows.values()])
-    parts = {name: _with_model_paths(of_one_workflow(part, shared), name) for name, part in project.workflows.items()}
+    parts = {
+        name: audited(part, _with_model_paths(of_one_workflow(part, shared), name))
+        for name, part in project.workflows.items()
+    }
     return _combined(project, parts)
 
 
@@ -72,13 +76,18 @@ def _of_sites(project: MultiWorkflowProject) -> Problem:
     infrastructure, shared = project.infrastructure, planned_utilisation([*project.written.values()])
     fleet = WholeFleet(infrastructure.tiers, _pools(infrastructure), _links(infrastructure))
     common = {name: _in_any_site(own, name, shared) for name, own in project.written.items()}
-    problem = _combined(
-        project,
-        {
-            name: site_problem(common[project.written_name(name)], fleet, part, _sources(part.workflow))
-            for name, part in project.workflows.items()
-        },
-    )
+    audits = {
+        name: stated_audit(own, common[name])
+        for name, own in project.written.items()
+        if own.workflow.slo.audit is not None
+    }
+
+    def of_site(name: str, part: Project) -> Problem:
+        written = project.written_name(name)
+        problem = site_problem(common[written], fleet, part, _sources(part.workflow))
+        return with_audit(problem, audits[written]) if written in audits else problem
+
+    problem = _combined(project, {name: of_site(name, part) for name, part in project.workflows.items()})
     stale = tuple(str(entry) for written in project.written.values() for entry in written.all_stale)
     return replace(problem, stale_profiles=stale)
 

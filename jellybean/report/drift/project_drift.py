@@ -56,15 +56,25 @@ def project_drift(
     if snapshot is None:
         raise InputError(f"the plan that was served last, {counts.plan[:HASH_DIGITS]}, is not in the report store")
     found = list(_observations(snapshot.document, counts, span, documents, on_problem))
-    agreement = _agreement(ledger, snapshot.document, counts.plan, span)
-    drifted = (*(agreement.drifted if agreement is not None else ()), *DriftWatch().see_all(found).drifted)
-    return ProjectDrift(counts.plan, len({one.name for one in found}) + (agreement is not None), drifted)
+    agreements = dict(_agreements(ledger, snapshot.document, counts.plan, span))
+    differ = (replace(one, name=f"{of}{one.name}") for of, watch in agreements.items() for one in watch.drifted)
+    drifted = (*differ, *DriftWatch().see_all(found).drifted)
+    return ProjectDrift(counts.plan, len({one.name for one in found}) + len(agreements), drifted)
 
 
-def _agreement(ledger: LedgerSource, document: Mapping[str, Any], plan_hash: str, span: Span) -> AgreementWatch | None:
-    """The watch of the agreement with the plan's reference; None if the plan has no audits, or too few."""
-    plan = from_document(document)
-    return None if plan.audit is None else watched_agreement(ledger.audits(plan.name, plan_hash, span), plan, span)
+def _agreements(
+    ledger: LedgerSource, document: Mapping[str, Any], plan_hash: str, span: Span
+) -> Iterator[tuple[str, AgreementWatch]]:
+    """The watch of each workflow's agreement with its reference, under what its figures are named after.
+
+    None of workflows without audits, or with too few.
+    """
+    names = [item["name"] for item in document.get("workflows", ())]
+    parts = {name: from_document(plan_part(document, name)) for name in names}
+    for name, plan in (parts or {document["name"]: from_document(document)}).items():
+        watch = watched_agreement(ledger.audits(name, plan_hash, span), plan, span) if plan.audit is not None else None
+        if watch is not None:
+            yield (f"{name}: " if names else ""), watch
 
 
 def _observations(

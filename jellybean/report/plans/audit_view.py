@@ -1,4 +1,4 @@
-"""The audit of a plan, in words and as JSON values: what it costs, and what is expected of it."""
+"""The audits of a plan, in words and as JSON values: what each costs, and what is expected of it."""
 
 from __future__ import annotations
 
@@ -7,37 +7,75 @@ from dataclasses import asdict
 from typing import Any
 
 from jellybean.display import formats
-from jellybean.report.breakdown import break_down
-from jellybean_solver import AUDIT_PREFIX, Cost, Plan, is_of_audit, served_streams, whole_selection
+from jellybean.report.breakdown import Breakdown, break_down
+from jellybean_solver import (
+    WORKFLOW_SEPARATOR,
+    Cost,
+    Plan,
+    PlannedAudit,
+    audited_name,
+    is_of_audit,
+    served_streams,
+    whole_selection,
+)
+
+MOST_LINES = 5  # workflows whose audits are told one by one
 
 
-def audit_cost(plan: Plan) -> Cost:
-    """The audit's part of a plan's cost: its share of its workers' prices by load, and the traffic to its operators."""
-    parts = break_down(plan)
-    workers = sum(part.usd_per_h for part in parts.operators if is_of_audit(plan.audit, part.name))
-    return Cost(workers, sum(flow.cost_usd_per_h for flow in parts.flows if is_of_audit(plan.audit, flow.downstream)))
+def audit_cost(plan: Plan, workflow: str = "", parts: Breakdown | None = None) -> Cost:
+    """An audit's part of a plan's cost: its share of its workers' prices by load, and the traffic to its operators.
+
+    `parts`: of the plan, if they are known.
+    """
+    parts = parts or break_down(plan)
+
+    def is_own(name: str) -> bool:
+        return plan.workflow_of(name) == workflow and is_of_audit(plan, name)
+
+    workers = sum(part.usd_per_h for part in parts.operators if is_own(part.name))
+    return Cost(workers, sum(flow.cost_usd_per_h for flow in parts.flows if is_own(flow.downstream)))
 
 
-def reference(plan: Plan) -> Mapping[str, str]:
-    """Operator -> variant that the audit runs."""
-    own = (operator for operator in plan.operators if is_of_audit(plan.audit, operator.name))
-    return {operator.name.removeprefix(AUDIT_PREFIX): operator.variant for operator in own}
+def reference(plan: Plan, workflow: str = "") -> Mapping[str, str]:
+    """Operator -> variant that the audit of a workflow runs."""
+    own = (operator for operator in plan.operators if plan.workflow_of(operator.name) == workflow)
+    return {
+        audited_name(plan, operator.name).rpartition(WORKFLOW_SEPARATOR)[2]: operator.variant
+        for operator in own
+        if is_of_audit(plan, operator.name)
+    }
 
 
-def _unlike(plan: Plan) -> list[tuple[str, str]]:
-    """Operators, with their variants, of which the audit runs another variant than the plan serves."""
-    served = whole_selection(plan.operators)
-    return [(name, variant) for name, variant in reference(plan).items() if served[name] != variant]
+def _unlike(plan: Plan, workflow: str) -> list[tuple[str, str]]:
+    """Operators, with their variants, of which the audit runs another variant than the plan serves to all requests."""
+    served: dict[str, set[str]] = {}
+    for operator in plan.operators:
+        if plan.workflow_of(operator.name) == workflow and not is_of_audit(plan, operator.name):
+            for name, variant in whole_selection(operator.variants).items():
+                served.setdefault(name.rpartition(WORKFLOW_SEPARATOR)[2], set()).add(variant)
+    return [(name, variant) for name, variant in reference(plan, workflow).items() if served[name] != {variant}]
 
 
 def audit_lines(plan: Plan) -> Iterator[str]:
-    """A line on the audit and its cost, and one if it compares a selection with itself; none without an audit."""
-    audit = plan.audit
-    if audit is None:
+    """A line on each audit and its cost, and one if it compares a selection with itself; none without audits."""
+    if not plan.audits:
         return
-    rate = audit.share * sum(stream.rate_per_s for stream in served_streams(plan))
-    unlike = [f"{name} {variant}" for name, variant in _unlike(plan)]
-    cost, expected = audit_cost(plan), "not known before the first audits"
+    parts = break_down(plan)
+    costs = {workflow: audit_cost(plan, workflow, parts) for workflow in plan.audits}
+    if len(costs) > MOST_LINES:
+        total = sum(cost.total_usd_per_h for cost in costs.values())
+        cost = f"{formats.usd(total)} USD/h of the cost are their share of workers and links"
+        yield f"audits of {len(costs)} workflows: {cost}"
+        return
+    for workflow, audit in plan.audits.items():
+        prefix = f"{workflow}: " if workflow else ""
+        yield from (f"{prefix}{line}" for line in _lines(plan, workflow, audit, costs[workflow]))
+
+
+def _lines(plan: Plan, workflow: str, audit: PlannedAudit, cost: Cost) -> Iterator[str]:
+    rate = audit.share * sum(stream.rate_per_s for stream in served_streams(plan) if stream.workflow == workflow)
+    unlike = [f"{name} {variant}" for name, variant in _unlike(plan, workflow)]
+    expected = "not known before the first audits"
     if audit.agreement is not None:
         expected = f"expected to be the same in {audit.agreement:.2f} % ({audit.requests:,} held-out requests)"
     yield (
@@ -49,10 +87,12 @@ def audit_lines(plan: Plan) -> Iterator[str]:
         yield "the audit compares the most accurate variants with themselves: it finds only workers that answer wrongly"
 
 
-def audit_json(plan: Plan) -> dict[str, Any]:
-    """The audit as JSON values, with its cost; empty without an audit."""
-    if plan.audit is None:
+def audit_json(plan: Plan, workflow: str = "") -> dict[str, Any]:
+    """The audit of a workflow as JSON values, with its cost; empty without an audit."""
+    audit = plan.audits.get(workflow)
+    if audit is None:
         return {}
-    cost = audit_cost(plan)
+    cost = audit_cost(plan, workflow)
     parts = {"compute": cost.compute_usd_per_h, "network": cost.network_usd_per_h, "total": cost.total_usd_per_h}
-    return {"audit": {**asdict(plan.audit), "reference": dict(reference(plan)), "cost_usd_per_h": parts}}
+    stated = {key: value for key, value in asdict(audit).items() if key != "selections" or value}
+    return {"audit": {**stated, "reference": dict(reference(plan, workflow)), "cost_usd_per_h": parts}}

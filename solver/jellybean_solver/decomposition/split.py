@@ -84,6 +84,7 @@ def split(problem: Problem) -> Split:
                 sites={tier: problem.sites[tier] for tier in tiers if tier in problem.sites},
                 workflows=(),
                 stale_profiles=(),
+                audit=workflow.audit,
             )
         )
     users = Counter(pool.name for part in parts for pool in part.pools)

@@ -90,7 +90,7 @@ def _of_workflows(problem: Problem) -> Iterator[Requirement]:
             words = f"the {soft}target of {slo.mean_accuracy:g} for the mean accuracy{of}"
             yield Requirement(RequirementKind.MEAN_ACCURACY, subjects, slo.mean_accuracy, words)
         sources = [source for source in problem.sources if workflow is None or workflow.owns(source.name)]
-        sources = [source for source in sources if not is_of_audit(problem.audit, source.name)]  # a share of the others
+        sources = [source for source in sources if not is_of_audit(problem, source.name)]  # a share of the others
         rates = " and ".join(f"{s.name} {rate_text(s.rate_per_s)}{problem.in_each(s.tier)}" for s in sources)
         yield Requirement(RequirementKind.RATE, tuple(s.name for s in sources), 1.0, f"the rate of {rates}")
         if slo.latency_p99_s is not None:

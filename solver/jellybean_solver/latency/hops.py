@@ -41,4 +41,4 @@ def _unqueued_s(plan: Plan, hop_s: float) -> float:
         return hop_s + link_s(plan, (tiers[edge.upstream], tiers[edge.downstream]), sent_bytes)
 
     completed_s = completion_times(plan.operators, run_s, message_s)
-    return max(at_s for name, at_s in completed_s.items() if not is_of_audit(plan.audit, name)) + hop_s
+    return max(at_s for name, at_s in completed_s.items() if not is_of_audit(plan, name)) + hop_s

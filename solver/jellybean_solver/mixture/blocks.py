@@ -1,20 +1,25 @@
-"""Blocks: the requests of each workflow, which spread over ways of their own, on workers that all blocks share."""
+"""Blocks: the requests of each workflow, which spread over ways of their own, on workers that all blocks share.
+
+The audit of a workflow is a block, too: one selection, without targets, that is left out with its workflow and shed
+after losses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from jellybean_solver.model.accuracy import AccuracyModel
+from jellybean_solver.model.accuracy import AccuracyModel, EndToEnd
+from jellybean_solver.model.audit import is_of_audit
 from jellybean_solver.model.multi_workflow import Margins
 from jellybean_solver.model.problem import Objective, Problem, Terms
 from jellybean_solver.model.streams import WholeStreams, whole_streams
-from jellybean_solver.model.targets import LossKind, Slo
+from jellybean_solver.model.targets import NO_TARGETS, LossKind, Slo
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One workflow of a problem, or its only one. `names`: its operators, in the problem's order.
+    """One workflow of a problem, its only one, or its audit. `names`: its operators, in the problem's order.
 
     `least`: accuracy in percent of the selection that any request gets. `single`: all requests get one selection.
     `worth_usd_per_h`: it may be left out for so much; None: it must be served. `streams`: of which each is on one way.
@@ -28,6 +33,7 @@ class Block:
     single: bool
     worth_usd_per_h: float | None = None
     streams: tuple[WholeStreams, ...] = ()
+    is_audit: bool = False
 
     @property
     def is_soft(self) -> bool:
@@ -37,13 +43,13 @@ class Block:
 
 def blocks_of(problem: Problem) -> tuple[Block, ...]:
     """The blocks of a problem, in the order of its workflows."""
-    names = tuple(operator.name for operator in problem.operators)
+    names = tuple(operator.name for operator in problem.operators if not is_of_audit(problem, operator.name))
     model, streams = problem.accuracy, whole_streams(problem)
     if not isinstance(model, Margins):
         least, single = problem.slo.accuracy, not problem.may_mix
-        return (Block("", names, model, problem.slo, least, single, streams=streams),)
+        return Block("", names, model, problem.slo, least, single, streams=streams), *_audits(problem)
     margin = problem.slo.accuracy or 0.0
-    return tuple(
+    workflows = (
         Block(
             workflow.name,
             tuple(name for name in names if workflow.owns(name)),
@@ -56,6 +62,17 @@ def blocks_of(problem: Problem) -> tuple[Block, ...]:
         )
         for workflow in problem.workflows
     )
+    return *workflows, *_audits(problem)
+
+
+def _audits(problem: Problem) -> Iterator[Block]:
+    """The blocks of audits."""
+    names: dict[str, list[str]] = {workflow: [] for workflow in problem.audits}
+    for operator in problem.operators:
+        if is_of_audit(problem, operator.name):
+            names[problem.workflow_of(operator.name)].append(operator.name)
+    for workflow, own in names.items():
+        yield Block(workflow, tuple(own), EndToEnd((), {}), NO_TARGETS, None, single=True, is_audit=True)
 
 
 def surviving(problem: Problem, blocks: Sequence[Block], kind: LossKind, of: Sequence[str]) -> frozenset[int]:

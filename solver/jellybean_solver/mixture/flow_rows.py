@@ -10,7 +10,7 @@ Rows:
     sum_{p in t, h} q[i, p, h] = sum of x[w] times rate, over the ways with i in tier t;
     sum_i workers[i, p] q[i, p, h] <= n[p, h]; q[i, p, h] <= n[p, h]; traffic within the bandwidth of each link;
     sum_w accuracy[w] x[w] >= the mean of its block times 1 - u[b], less what it may lack, unless it does not survive.
-    After the loss of a worker n[p, h] is n[p, h] - 1, where there are any.
+    After the loss of a worker n[p, h] is n[p, h] - 1, where there are any. Audits are shed after any loss.
 Where the requests of a block come in k streams that keep to one route (whole_streams.py), with s[i, p, h] = k q:
     y[g]        streams on the ways of g, integer; g: ways that are alike for the operators of the streams
     m[p, h, a]  workers with the allotment a, integer;  s[i, p, h] <= sum_a a[i] m[p, h, a];  sum_a m <= n[p, h]
@@ -64,7 +64,7 @@ class Mean:
 class FlowRows:
     """One flow in a program. `taken`: column of each way; `served`: of each task on the workers of a count.
 
-    `partial`: blocks that need not be served in full, as their targets do not survive the loss.
+    `partial`: blocks that need not be served in full, as their targets do not survive the loss; `shed`: audits then.
     """
 
     def __init__(
@@ -80,11 +80,12 @@ class FlowRows:
         self.program, self.table, self.workers, self.lost = program, table, workers, lost
         every = frozenset(range(len(table.blocks)))
         kept = every if lost is None else surviving(table.network.problem, table.blocks, lost.kind, lost.of)
-        self.partial = every - kept
+        self.shed = frozenset(n for n in every if lost is not None and table.blocks[n].is_audit)
+        self.partial = every - kept - self.shed
         usd_per_h: Floats = np.array([way.usd_per_h if lost is None else 0.0 for way in table.ways])
         is_open: Floats = np.array([self._is_open(way) for way in table.ways])
         self.taken: Indices = program.add_columns(usd_per_h, is_open)
-        least: Floats = np.array([0.0 if number in self.partial else 1.0 for number in range(len(table.blocks))])
+        least: Floats = np.array([0.0 if n in self.partial | self.shed else 1.0 for n in range(len(table.blocks))])
         everything = program.add_rows(least, np.ones(len(table.blocks)), len(table.blocks))
         program.fill(everything[[way.block for way in table.ways]], self.taken, 1.0)
         program.fill(everything[list(left_out)], list(left_out.values()), 1.0)
@@ -110,7 +111,9 @@ class FlowRows:
         self.program.fill(np.full(len(own), row), self.taken[own], accuracies)
 
     def _is_open(self, way: Way) -> float:
-        return 0.0 if self.lost is not None and way.is_closed_by(self.lost.kind, self.lost.of) else 1.0
+        if self.lost is None:
+            return 1.0
+        return 0.0 if way.block in self.shed or way.is_closed_by(self.lost.kind, self.lost.of) else 1.0
 
     def _capacity(self, pool: str, held: Held, count: int) -> None:
         program, stored, most = self.program, self.workers.stored, self.table.most

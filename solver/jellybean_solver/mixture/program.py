@@ -83,7 +83,7 @@ class MixProgram:
             if any(mean.block not in flow.partial for flow in self.after.values()):
                 self._limit_shortfall_after_losses(mean)
         loads = () if running is None else self._loads(running, workers, held or {})
-        self._goal([*loads, *(mean.lacking for mean in soft), *left_out.values()], left_out)
+        self._goal([*loads, *(mean.lacking for mean in soft), *dict.fromkeys(left_out.values())], left_out)
         for number, block in enumerate(table.blocks):
             if block.single:
                 self._single(number)
@@ -255,10 +255,12 @@ class MixProgram:
         return found
 
     def _left_out(self) -> dict[int, int]:
-        """Block -> a binary column that leaves it out at its worth, of those that may be."""
-        worths = {n: one.worth_usd_per_h for n, one in enumerate(self.table.blocks) if one.worth_usd_per_h is not None}
+        """Block -> a binary column that leaves it out at its worth, of those that may be; an audit shares one."""
+        blocks = self.table.blocks
+        worths = {one.workflow: one.worth_usd_per_h for one in blocks if one.worth_usd_per_h is not None}
         columns = self.program.add_columns([*worths.values()], 1.0, integer=True)
-        return dict(zip(worths, columns.tolist(), strict=True))
+        of_workflow = dict(zip(worths, columns.tolist(), strict=True))
+        return {n: of_workflow[one.workflow] for n, one in enumerate(blocks) if one.workflow in of_workflow}
 
     def _factor(self, instance: Instance, pool: str) -> float:
         """Workers in the modes relative to those without limits."""

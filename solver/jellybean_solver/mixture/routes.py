@@ -5,6 +5,7 @@ the pieces of one variant in one tier are dealt out to the workers that run it t
 share of the operator's requests; a piece that does not fit is cut. Pieces differ in requests per length where a
 fan-out's ratio depends on the variant, so shares are counted in requests, not in length. A piece goes first to a worker
 that it is at already: fewer messages between workers, and fewer routes that the loss of one closes.
+A route of an audited workflow also says where its audit runs: the audits spread as planned over the routes of requests.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from jellybean_solver.model.loss import REHEARSED, Loss, RoutesAfterLoss, losses
 from jellybean_solver.model.loss_checks import RouteLoads
 from jellybean_solver.model.plan import Certificate, Cost, Fallback, Plan, PlannedOperator, PlannedWorker, Route
 from jellybean_solver.model.problem import request_s
+from jellybean_solver.model.shed_audits import plan_without_audits
 from jellybean_solver.model.stated_figures import with_figures
 from jellybean_solver.model.targets import LossKind
 
@@ -78,7 +80,8 @@ class PlanBuilder:
         """The plan. `fallbacks`: losses after which the requests spread as the mixture says."""
         problem, pieces = self.network.problem, {loss: self._pieces_after(loss) for loss in fallbacks}
         usual = self._pieces(self.mixture, self.workers)
-        flow, after = _route_weights(usual), {loss: _route_weights(own) for loss, own in pieces.items()}
+        flow = _route_weights([piece for piece in usual if not self._is_audit(piece)])
+        after = {loss: _route_weights(own) for loss, own in pieces.items()}
         keys = list(dict.fromkeys(key for own in (flow, *after.values()) for key in own))
         before: Floats = np.array([flow.get(key, 0.0) for key in keys])
         weights: Floats = (1.0 - REHEARSED) * before if fallbacks else before
@@ -88,15 +91,22 @@ class PlanBuilder:
             kept = {name for block in blocks for name in block.names if name not in self.streams}
             rehearsed = [(own if key[0][0] in kept else flow).get(key, 0.0) for key in keys]
             weights = weights + REHEARSED / len(fallbacks) * np.array(rehearsed)
+        audited = self._audited(keys, before, _route_weights([piece for piece in usual if self._is_audit(piece)]))
+        places, parts = [place for place, _, _ in audited], np.array([part for _, _, part in audited])
+        whole = [(*keys[place], *audit) for place, audit, _ in audited]
+        before, weights = before[places] * parts, weights[places] * parts
         spread = [(usual, 1.0), *((own, REHEARSED) for own in pieces.values())]
         variants = self._variants([(piece, share) for own, share in spread for piece in own])
-        plan = self._plan(keys, weights, variants, certificate)
+        plan = self._plan(whole, weights, variants, certificate)
         if not fallbacks:
             return plan
         if (carried := RouteLoads(problem, plan).carried_share(before, weights)) < 1.0:
-            plan = self._plan(keys, before + carried * (weights - before), variants, certificate)
-        planned = {loss: tuple(own.get(key, 0.0) for key in keys) for loss, own in after.items()}
-        borne, closing = losses(plan, problem.survives), RoutesAfterLoss(problem, plan)
+            plan = self._plan(whole, before + carried * (weights - before), variants, certificate)
+        planned = {
+            loss: tuple(own.get(keys[place], 0.0) * part for place, _, part in audited) for loss, own in after.items()
+        }
+        borne = losses(plan_without_audits(problem, plan), problem.survives)
+        closing = RoutesAfterLoss(problem, plan)
         return replace(
             plan,
             fallbacks=tuple(Fallback(str(loss), closing.closed(loss), planned.get(loss, ())) for loss in borne),
@@ -104,7 +114,7 @@ class PlanBuilder:
 
     def served_less(self, plan: Plan) -> list[Loss]:
         """The losses after which a plan serves less of some workflow than the mixture does."""
-        after = RoutesAfterLoss(self.network.problem, plan)
+        after, plan = RoutesAfterLoss(self.network.problem, plan), plan_without_audits(self.network.problem, plan)
         found: list[Loss] = []
         for loss in losses(plan, self.network.problem.survives):
             flow, shares = self.mixture.after.get(self._lost(loss)), after.shares(after.weights(loss))
@@ -119,6 +129,26 @@ class PlanBuilder:
         lost = loss.of[0] if loss.kind is LossKind.WORKER else ""
         flow = self.mixture.after[self._lost(loss)]
         return self._pieces(flow, self._workers(flow, lost))
+
+    def _is_audit(self, piece: _Piece) -> bool:
+        return self.blocks[piece.way.block].is_audit
+
+    def _audited(
+        self, keys: Sequence[RouteKey], weights: Floats, audits: Mapping[RouteKey, float]
+    ) -> list[tuple[int, RouteKey, float]]:
+        """The routes of requests, each with one of its workflow's audit, and the part of the route's requests.
+
+        By the usual `weights`; those that are only rehearsed get any. Without an audit its route is empty.
+        """
+        workflow_of = self.network.problem.workflow_of
+        rest: dict[str, list[tuple[RouteKey, float]]] = {}
+        for key, weight in audits.items():
+            rest.setdefault(workflow_of(key[0][0]), []).append((key, weight))
+        return [
+            (place, audit, part)
+            for place, (key, weight) in enumerate(zip(keys, weights.tolist(), strict=True))
+            for audit, part in _dealt_audits(weight, rest.get(workflow_of(key[0][0]), []))
+        ]
 
     def _lost(self, loss: Loss) -> Lost:
         if loss.kind is not LossKind.WORKER:
@@ -343,3 +373,25 @@ def _route_weights(pieces: Sequence[_Piece]) -> Mapping[RouteKey, float]:
         served = total if total < 1.0 - ALL else 1.0
         found |= {key: served * weight / total for key, weight in kept.items()}
     return found
+
+
+def _dealt_audits(weight: float, rest: list[tuple[RouteKey, float]]) -> list[tuple[RouteKey, float]]:
+    """The audits of the requests on a route: routes of audits, with their parts of 1; without audits an empty one.
+
+    `rest`: routes of audits, with the weights that are not dealt out yet.
+    """
+    if not rest:
+        return [((), 1.0)]
+    left = weight
+    found: list[tuple[RouteKey, float]] = []
+    while left > 0.0:
+        key, most = rest[0]
+        taken = left if len(rest) == 1 else min(left, most)
+        if taken > SLIVER * weight:
+            found.append((key, taken))
+        left -= taken
+        rest[0] = key, most - taken
+        if left > 0.0:
+            rest.pop(0)
+    total = math.fsum(part for _, part in found)
+    return [(key, part / total) for key, part in found] or [(rest[0][0], 1.0)]

@@ -7,9 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from jellybean_protos.plan_format import WORKFLOW_SEPARATOR
+
+Kind = TypeVar("Kind")
 
 AUDIT_PREFIX = "audit."  # before the names of the workflow's sources and operators
-AUDIT_STREAM = "audit"  # in place of a workflow's name: what is not of this name is answered to clients
+
+
+class Audited(Protocol):
+    """A plan or problem. `audits`: by workflow."""
+
+    @property
+    def audits(self) -> Mapping[str, Audit | PlannedAudit]: ...
+
+    def workflow_of(self, name: str) -> str:
+        """The workflow that a source or operator belongs to; empty if there is only one."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedSelection:
+    """One selection of a plan that mixes variants: its name, and the share of the workflow's requests that get it.
+
+    `accuracy`, `agreement`: in percent, as in `PlannedAudit`; None: not measured.
+    """
+
+    name: str
+    share: float
+    accuracy: float | None
+    agreement: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +44,8 @@ class PlannedAudit:
     """The audit of a plan. `share`: of the requests; `accuracy`: of the reference, in percent.
 
     `metric`: how the two answers of operator `answer` are compared. `agreement`: percent of answers that are expected
-    to be those of the reference, measured on `requests` held-out requests; None: not measured.
+    to be those of the reference, measured on `requests` held-out requests; None: not measured. `selections`: filled if
+    requests get unlike selections, of which the agreement is the mean.
     """
 
     share: float
@@ -26,6 +54,7 @@ class PlannedAudit:
     accuracy: float
     agreement: float | None = None
     requests: int = 0
+    selections: tuple[AuditedSelection, ...] = field(default=(), metadata={"said": "if there are several"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,30 +74,34 @@ class Audit:
     agreements: Mapping[tuple[str, ...], float] = field(default_factory=dict)
     requests: int = 0
 
-    def planned(self, selection: Mapping[str, str]) -> PlannedAudit:
-        """The audit of a plan with this selection."""
-        agreement = self.agreements.get(tuple(selection[name] for name in self.choices))
-        requests = 0 if agreement is None else self.requests
-        return PlannedAudit(self.share, self.metric, self.answer, self.accuracy, agreement, requests)
+
+def audits_of(only: Kind | None, by_workflow: Mapping[str, Kind | None]) -> Mapping[str, Kind]:
+    """Workflow -> its audit, of those that have one. `only`: that of a single workflow, which has the name ""."""
+    return {name: audit for name, audit in (by_workflow or {"": only}).items() if audit is not None}
 
 
 def audit_name(name: str) -> str:
-    """The name of a source or operator in the audit."""
-    return f"{AUDIT_PREFIX}{name}"
+    """The name of a source or operator in the audit of its workflow."""
+    workflow, separator, local = name.rpartition(WORKFLOW_SEPARATOR)
+    return f"{workflow}{separator}{AUDIT_PREFIX}{local}"
 
 
-def audited_name(audit: Audit | PlannedAudit | None, name: str) -> str:
-    """What a source or operator of the audit stands for; the name itself of any other."""
-    return name.removeprefix(AUDIT_PREFIX) if is_of_audit(audit, name) else name
+def audited_name(of: Audited, name: str) -> str:
+    """What a source or operator of an audit stands for; the name itself of any other."""
+    if not is_of_audit(of, name):
+        return name
+    workflow, separator, local = name.rpartition(WORKFLOW_SEPARATOR)
+    return f"{workflow}{separator}{local.removeprefix(AUDIT_PREFIX)}"
 
 
-def with_audit_rates(audit: Audit | PlannedAudit | None, rates: Mapping[str, float]) -> Mapping[str, float]:
-    """The rates by source, with those of the audit's sources, which are a share of the others."""
-    if audit is None:
-        return rates
-    return {**rates, **{audit_name(name): audit.share * rate for name, rate in rates.items()}}
+def with_audit_rates(of: Audited, rates: Mapping[str, float]) -> Mapping[str, float]:
+    """The rates by source, with those of the audits' sources, which are a share of the others."""
+    shares = {name: audit.share for name, audit in of.audits.items()}
+    audits = {audit_name(n): shares[w] * rate for n, rate in rates.items() if (w := of.workflow_of(n)) in shares}
+    return {**rates, **audits}
 
 
-def is_of_audit(audit: Audit | PlannedAudit | None, name: str) -> bool:
-    """True if a source or operator of a plan or problem with this audit (None: without one) belongs to it."""
-    return audit is not None and name.startswith(AUDIT_PREFIX)
+def is_of_audit(of: Audited, name: str) -> bool:
+    """True if a source or operator of a plan or problem belongs to the audit of its workflow."""
+    local = name.rpartition(WORKFLOW_SEPARATOR)[2]
+    return local.startswith(AUDIT_PREFIX) and of.workflow_of(name) in of.audits

@@ -1,7 +1,7 @@
 """A problem whose workflow is audited: the reference's operators beside the others, with a stream of their own.
 
-Nothing else of the solver knows audits: the sources of the audit have the rate of the share, so capacity, memory, cost
-and traffic of the audit are in every plan, and in its bound.
+The sources of the audit have the rate of the share, so its capacity, memory, cost and traffic are in every plan, and in
+its bound. Only what leads to the answer that is compared is audited: of several request streams, that answer's.
 """
 
 from __future__ import annotations
@@ -15,19 +15,31 @@ from jellybean_solver.model.problem import Deliver, Operator, Problem, Source
 
 
 def with_audit(problem: Problem, audit: Audit) -> Problem:
-    """The problem with an audit. SolverError if it cannot have one."""
-    if problem.workflows or problem.is_for_ways or problem.audit is not None:
-        raise SolverError("only a plan of one workflow with one selection, which bears no losses, is audited")
-    if any(operator.state for operator in problem.operators):
-        raise SolverError("a workflow with states is not audited: the reference would need the states of its own")
+    """The problem of one workflow with an audit. SolverError if it cannot have one.
+
+    Several workflows are combined of audited ones (multi_workflow.py).
+    """
+    if problem.workflows or problem.audit is not None:
+        raise SolverError("an audit is of one workflow that has none yet: combine audited workflows")
     if any(name.startswith(AUDIT_PREFIX) for name in problem.rate_per_s):
         raise SolverError(f"names that begin with {AUDIT_PREFIX} are those of the audit")
+    needed = _ancestors(problem, audit.answer)
+    if any(problem.operator_by_name[name].state for name in needed if name in problem.operator_by_name):
+        raise SolverError("a workflow with states is not audited: the reference would need every chunk of a stream")
+    sources = (_source(source, audit.share) for source in problem.sources if source.name in needed)
+    operators = (_operator(operator, audit, needed) for operator in problem.operators if operator.name in needed)
     return replace(
-        problem,
-        sources=(*problem.sources, *(_source(source, audit.share) for source in problem.sources)),
-        operators=(*problem.operators, *(_operator(one, audit) for one in problem.operators)),
-        audit=audit,
+        problem, sources=(*problem.sources, *sources), operators=(*problem.operators, *operators), audit=audit
     )
+
+
+def _ancestors(problem: Problem, answer: str) -> frozenset[str]:
+    """The operator `answer` and all sources and operators that its answer depends on."""
+    needed = {answer}
+    for operator in reversed(problem.operators):
+        if operator.name in needed:
+            needed.update(edge.upstream for edge in operator.inputs)
+    return frozenset(needed)
 
 
 def _source(source: Source, share: float) -> Source:
@@ -36,7 +48,10 @@ def _source(source: Source, share: float) -> Source:
     )
 
 
-def _operator(operator: Operator, audit: Audit) -> Operator:
+def _operator(operator: Operator, audit: Audit, needed: frozenset[str]) -> Operator:
     """The operator of the audit with the reference's variant, which fan-out ratios are those of."""
     variant = operator.variant(audit.reference[operator.name])
+    ratios = {name: ratio for name, ratio in variant.ratios.items() if name in needed}
+    sent = {name: size for name, size in variant.message_bytes.items() if name in needed}
+    variant = replace(variant, ratios=ratios, message_bytes=sent)
     return renamed_operator(audit_name, replace(operator, variants=(variant,), forms=()))

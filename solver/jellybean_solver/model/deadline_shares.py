@@ -70,6 +70,6 @@ def deadline_share(problem: Problem, operator: str) -> float | None:
 
     An audit has none, as nobody waits for it.
     """
-    if is_of_audit(problem.audit, operator):
+    if is_of_audit(problem, operator):
         return None
     return deadline_shares(problem).get(problem.workflow_of(operator))

@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from jellybean_solver.figures import distinct_sizes, distinct_usd, rate_text, size_text, usd_text
+from jellybean_solver.model.audit import PlannedAudit
 from jellybean_solver.model.flows import Weights, edge_weights, traffic_usd_per_h, worker_shares
 from jellybean_solver.model.forms import as_planned
 from jellybean_solver.model.left_out import served, wrongly_left_out
 from jellybean_solver.model.loss import RoutesAfterLoss
 from jellybean_solver.model.loss_checks import losses_that_break
 from jellybean_solver.model.plan import Cost, Fallback, Plan, PlannedWorker, PlannedWorkflow, Route
+from jellybean_solver.model.planned_audits import planned_audits
 from jellybean_solver.model.problem import Problem, Sharing, Variant, request_s
 from jellybean_solver.model.reached_accuracy import accuracy_violations, mean, reached
 from jellybean_solver.model.selection_shares import routes_by_selection
@@ -76,6 +78,7 @@ def evaluate(problem: Problem, plan: Plan) -> Evaluation:
     cost = scorer.cost
     selections = scorer.selections if not scorer.unknown else None
     accuracies = {} if selections is None else {name: mean(own) for name, own in reached(problem, selections).items()}
+    audits = {} if selections is None else planned_audits(problem, plan, selections)
     by_operator = scorer.cost_by_operator()
     violations = (
         *scorer.unknown,
@@ -101,7 +104,7 @@ def evaluate(problem: Problem, plan: Plan) -> Evaluation:
         by_operator,
         violations,
         breaches,
-        tuple(_by_workflow(problem, accuracies, by_operator)),
+        tuple(_by_workflow(problem, accuracies, by_operator, audits)),
     )
 
 
@@ -444,7 +447,10 @@ def _has_gaps(problem: Problem, plan: Plan) -> bool:
 
 
 def _by_workflow(
-    problem: Problem, accuracies: Mapping[str, float | None], by_operator: Mapping[str, Cost]
+    problem: Problem,
+    accuracies: Mapping[str, float | None],
+    by_operator: Mapping[str, Cost],
+    audits: Mapping[str, PlannedAudit],
 ) -> Iterator[PlannedWorkflow]:
     costs: dict[str, list[Cost]] = {}
     for name, cost in by_operator.items():
@@ -453,7 +459,8 @@ def _by_workflow(
         own = costs.get(workflow.name, [])
         cost = Cost(sum(c.compute_usd_per_h for c in own), sum(c.network_usd_per_h for c in own))
         name, worth = workflow.name, workflow.worth_usd_per_h
-        yield PlannedWorkflow(name, workflow.slo, accuracies.get(name), cost, worth, workflow.owner)
+        audit = audits.get(name)
+        yield PlannedWorkflow(name, workflow.slo, accuracies.get(name), cost, worth, workflow.owner, audit)
 
 
 def _over_budget(problem: Problem, cost: Cost) -> Iterator[str]:

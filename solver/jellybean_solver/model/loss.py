@@ -2,7 +2,7 @@
 
 A gateway closes the routes through what is lost. The requests take the routes that are left, in their proportions, or,
 where these would be too much for some worker or link, in those of the plan's fallback for this loss. Children are not
-spread any more, as a worker may be missing in the round.
+spread any more, as a worker may be missing in the round. Audits are shed: they are no promise to clients.
 
 Of several workflows, those that survive the loss are answered as before. The others get what is left: the fallback
 serves a share of their requests, and the rest is refused.
@@ -19,6 +19,7 @@ from jellybean_solver.model.forms import as_planned
 from jellybean_solver.model.multi_workflow import restricted, with_slos
 from jellybean_solver.model.plan import Fallback, Plan, Route
 from jellybean_solver.model.problem import Problem, Source, Terms
+from jellybean_solver.model.shed_audits import plan_without_audits, without_audits
 from jellybean_solver.model.stated_figures import with_figures
 from jellybean_solver.model.targets import LossKind, Slo
 
@@ -54,6 +55,7 @@ def crossings(plan: Plan, route: Route) -> frozenset[tuple[str, ...]]:
 
 def losses(plan: Plan, kinds: Iterable[LossKind]) -> tuple[Loss, ...]:
     """What a plan may lose: each (spot) worker; each tier with workers and no source; each link that data crosses."""
+    plan = plan_without_audits(plan, plan)
     found: list[Loss] = []
     for kind in kinds:
         if kind in (LossKind.WORKER, LossKind.SPOT_WORKER):
@@ -116,6 +118,7 @@ class RoutesAfterLoss:
 
     def __init__(self, problem: Problem | Plan, plan: Plan) -> None:
         """`problem`: whose workflows they are; a plan knows them too, once it is scored."""
+        plan = plan_without_audits(problem, plan)
         self.workflow = [problem.workflow_of(next(iter(route.workers), "")) for route in plan.routes]
         self._weights = [route.weight for route in plan.routes]
         self._planned = {fallback.lost: fallback.weights for fallback in plan.fallbacks}
@@ -190,7 +193,9 @@ def plan_after(problem: Problem, plan: Plan, loss: Loss) -> Plan | None:
     Workflows that do not survive it have no targets then, and the rates of the share of their requests that is served.
     Those of which none is served are left out.
     """
-    problem, plan = as_planned(problem, plan), with_routes_of_one_workflow(problem, plan)
+    plan = plan_without_audits(problem, plan)
+    problem = without_audits(as_planned(problem, plan))
+    plan = with_routes_of_one_workflow(problem, plan)
     after = RoutesAfterLoss(problem, plan)
     weights = after.weights(loss)
     shares = {name: share for name, share in after.shares(weights).items() if share > NOTHING}

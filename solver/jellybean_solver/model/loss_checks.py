@@ -22,6 +22,7 @@ from jellybean_solver.model.plan import Plan, Route
 from jellybean_solver.model.problem import Problem, request_s
 from jellybean_solver.model.route_drawing import own_routes
 from jellybean_solver.model.selection_shares import selection_on
+from jellybean_solver.model.shed_audits import plan_without_audits, without_audits
 from jellybean_solver.model.streams import whole_streams
 from jellybean_solver.model.targets import LIMIT_TOLERANCE, Slo
 from jellybean_solver.model.variant_ratios import settled
@@ -137,7 +138,8 @@ def losses_that_break(problem: Problem, plan: Plan, tolerance: float) -> Iterato
     """Each loss that the targets name and that the plan does not bear, with the reason in words."""
     if not problem.survives:
         return
-    plan = with_routes_of_one_workflow(problem, plan)
+    plan = with_routes_of_one_workflow(problem, plan_without_audits(problem, plan))
+    problem = without_audits(problem)
     loads, planned = RouteLoads(problem, plan), {fallback.lost: fallback for fallback in plan.fallbacks}
     routes = RoutesAfterLoss(problem, plan)
     for loss in losses(plan, problem.survives):

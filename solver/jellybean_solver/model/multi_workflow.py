@@ -78,8 +78,10 @@ def combine_workflows(name: str, problems: Mapping[str, Problem], budget_usd_per
         slo=Slo(budget_usd_per_h=budget_usd_per_h),
         hop_s=max(part.hop_s for part in parts.values()),
         workflows=tuple(
-            Workflow(workflow, replace(part.slo, budget_usd_per_h=None)) for workflow, part in parts.items()
+            Workflow(workflow, replace(part.slo, budget_usd_per_h=None), audit=part.audit)
+            for workflow, part in parts.items()
         ),
+        audit=None,
         stale_profiles=tuple(f"{name}: {text}" for name, part in parts.items() for text in part.stale_profiles),
     )
 
@@ -103,6 +105,7 @@ def single_workflow(problem: Problem, workflow: Workflow) -> Problem:
         accuracy=model.models[workflow.name],
         slo=workflow.slo,
         workflows=(),
+        audit=workflow.audit,
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from jellybean_solver.model.audit import PlannedAudit
+from jellybean_solver.model.audit import PlannedAudit, audits_of
 from jellybean_solver.model.model_ref import ModelRef
 from jellybean_solver.model.problem import (
     CPU,
@@ -216,7 +216,7 @@ class PlannedWorkflow:
     """One of several workflows of a plan: its targets, and the accuracy and cost that the plan gives it.
 
     `cost` is its part of the plan's cost: the traffic of its edges, and each worker's price in proportion to the busy
-    time that the workflow causes. `worth_usd_per_h`, `owner`: as in `Workflow`.
+    time that the workflow causes. `worth_usd_per_h`, `owner`: as in `Workflow`. `audit`: as in `Plan`.
     """
 
     name: str
@@ -225,6 +225,7 @@ class PlannedWorkflow:
     cost: Cost
     worth_usd_per_h: float | None = field(default=None, metadata={"said": "if it is stated"})
     owner: str = field(default="", metadata={"said": "if it is stated"})
+    audit: PlannedAudit | None = field(default=None, metadata={"said": "if there is one"})
 
     def owns(self, name: str) -> bool:
         """True if a source or operator belongs to this workflow."""
@@ -271,7 +272,8 @@ class Plan:
 
     `fallbacks`: of every loss that the plan bears, if after some the routes left would not do in their proportions.
 
-    `audit`: a share of the requests also runs a reference, by the operators audit.NAME (audit.py).
+    `audit`: a share of the requests also runs a reference, by the operators audit.NAME (audit.py); those of several
+    workflows are in `workflows`.
     """
 
     name: str
@@ -297,6 +299,11 @@ class Plan:
     )
     fallbacks: tuple[Fallback, ...] = field(default=(), metadata={"said": "if there are any"})
     audit: PlannedAudit | None = field(default=None, metadata={"said": "if there is one"})
+
+    @cached_property
+    def audits(self) -> Mapping[str, PlannedAudit]:
+        """Workflow -> its audit, of those that have one; a single workflow has the name ""."""
+        return audits_of(self.audit, {workflow.name: workflow.audit for workflow in self.workflows})
 
     def workflow_of(self, name: str) -> str:
         """The workflow that a source or operator belongs to; empty if there is only one."""

@@ -14,7 +14,7 @@ from functools import cached_property
 from jellybean_protos import plan_format
 from jellybean_solver.errors import SolverError
 from jellybean_solver.model.accuracy import AccuracyModel
-from jellybean_solver.model.audit import Audit
+from jellybean_solver.model.audit import Audit, audits_of
 from jellybean_solver.model.model_ref import ModelRef
 from jellybean_solver.model.targets import NO_TARGETS, LossKind, Slo, all_survived
 
@@ -276,6 +276,7 @@ class Workflow:
     worth_usd_per_h: float | None = field(default=None, metadata={"said": "if it is stated"})
     priority: int = field(default=0, metadata={"said": "unless 0"})
     owner: str = field(default="", metadata={"said": "if it is stated"})
+    audit: Audit | None = field(default=None, metadata={"said": "if there is one"})
 
     def owns(self, name: str) -> bool:
         """True if a source or operator belongs to this workflow."""
@@ -298,7 +299,8 @@ class Problem:
     `stale_profiles`: sentences about figures that were measured before models, data or speeds changed, and that the
     user accepts; plans repeat them.
 
-    `audit`: a share of the requests also runs a reference, by operators of its own (audited_problem.py).
+    `audit`: a share of the requests also runs a reference, by operators of its own (audited_problem.py); those of
+    several workflows are in `workflows`.
     """
 
     name: str
@@ -343,6 +345,11 @@ class Problem:
         if link.bandwidth_bytes_per_s is None:
             return None
         return link.bandwidth_bytes_per_s / (1.0 + max(slo.margin.rates for slo in self.targets))
+
+    @cached_property
+    def audits(self) -> Mapping[str, Audit]:
+        """Workflow -> its audit, of those that have one; a single workflow has the name ""."""
+        return audits_of(self.audit, {workflow.name: workflow.audit for workflow in self.workflows})
 
     @property
     def targets(self) -> tuple[Slo, ...]:

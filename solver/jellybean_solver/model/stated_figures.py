@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from jellybean_solver.model.audit import PlannedAudit
 from jellybean_solver.model.flows import worker_shares
-from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker, whole_selection
+from jellybean_solver.model.plan import Plan, PlannedOperator, PlannedWorker
+from jellybean_solver.model.planned_audits import planned_audits
 from jellybean_solver.model.problem import Edge, EdgeKind, Problem
 from jellybean_solver.model.selection_shares import routes_by_selection
 from jellybean_solver.model.variant_ratios import settled
@@ -43,8 +45,16 @@ def with_figures(problem: Problem, plan: Plan) -> Plan:
         utilisation=problem.utilisation,
         hop_s=problem.hop_s,
         sites={tier: count for tier, count in problem.sites.items() if count > 1},
-        audit=None if problem.audit is None else problem.audit.planned(whole_selection(operators.values())),
+        audit=_audit(problem, plan),
     )
+
+
+def _audit(problem: Problem, plan: Plan) -> PlannedAudit | None:
+    """The audit of the only workflow; those of several are stated with their accuracies."""
+    if problem.audit is None:
+        return None
+    parts = [(selection, sum(route.weight for route in routes)) for selection, routes in routes_by_selection(plan)]
+    return planned_audits(problem, plan, parts)[""]
 
 
 @dataclass(frozen=True, slots=True)

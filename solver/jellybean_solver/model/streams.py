@@ -9,9 +9,11 @@ from dataclasses import dataclass, field, replace
 
 from jellybean_solver.errors import SolverError
 from jellybean_solver.figures import rate_text
-from jellybean_solver.model.audit import AUDIT_STREAM, is_of_audit
+from jellybean_solver.model.audit import Audit, is_of_audit
 from jellybean_solver.model.plan import Plan, PlannedOperator
 from jellybean_solver.model.problem import WORKFLOW_SEPARATOR, Arrivals, Edge, Operator, Problem, Source
+
+_AUDIT = f"{WORKFLOW_SEPARATOR}audit"  # after a workflow's name: what its audit is called among workflows
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,12 @@ class RequestStream:
     rate_per_s: float
     arrivals: Arrivals
     sites: int = 1
-    workflow: str = ""  # the name, if there are several workflows; `AUDIT_STREAM` for an audit
+    workflow: str = ""  # the name, if there are several workflows; of an audit a name that no workflow has
+
+    @property
+    def is_audit(self) -> bool:
+        """True if nobody waits for its answers."""
+        return self.workflow.endswith(_AUDIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,11 @@ class RequestGraph:
     operators: tuple[GraphOperator, ...]
     sites: Mapping[str, int] = field(default_factory=dict)
     workflows: tuple[()] = ()
-    audit: None = None
+    audits: Mapping[str, Audit] = field(default_factory=dict)
+
+    def workflow_of(self, _name: str) -> str:
+        """The only workflow."""
+        return ""
 
 
 _Operator = PlannedOperator | Operator | GraphOperator
@@ -88,8 +99,8 @@ def independent_streams_text(plan: Plan | Problem | RequestGraph) -> str:
 
 
 def served_streams(plan: Plan | Problem | RequestGraph) -> tuple[RequestStream, ...]:
-    """The streams of requests that clients send: all but that of an audit."""
-    return tuple(stream for stream in request_streams(plan) if stream.workflow != AUDIT_STREAM or plan.workflows)
+    """The streams of requests that clients send: all but those of audits."""
+    return tuple(stream for stream in request_streams(plan) if not stream.is_audit)
 
 
 def whole_streams(plan: Plan | Problem) -> tuple[WholeStreams, ...]:
@@ -103,34 +114,25 @@ def whole_streams(plan: Plan | Problem) -> tuple[WholeStreams, ...]:
 
 
 def request_streams(plan: Plan | Problem | RequestGraph) -> tuple[RequestStream, ...]:
-    """The streams of each workflow, in the order of the sources; that of an audit comes last.
+    """The streams of each workflow, in the order of the sources; that of its audit comes last.
 
     A workflow whose sources all have one rate is one stream; otherwise there is one stream per weakly connected
     component. SolverError if sources of one component differ in rate.
     """
-    if plan.audit is not None:
-        return _with_audit(plan)
-    if not plan.workflows:
-        return _streams(plan, plan.sources, plan.operators)
-    parts: dict[str, tuple[list[Source], list[_Operator]]] = {w.name: ([], []) for w in plan.workflows}
+    parts: dict[str, tuple[list[Source], list[_Operator]]] = {}
+    for workflow in [workflow.name for workflow in plan.workflows] or [""]:
+        parts[workflow] = [], []
+        if workflow in plan.audits:
+            parts[f"{workflow}{_AUDIT}"] = [], []
+
+    def part(name: str) -> tuple[list[Source], list[_Operator]]:
+        return parts[plan.workflow_of(name) + (_AUDIT if is_of_audit(plan, name) else "")]
+
     for source in plan.sources:
-        parts[_workflow_of(source.name)][0].append(source)
+        part(source.name)[0].append(source)
     for operator in plan.operators:
-        parts[_workflow_of(operator.name)][1].append(operator)
-    return tuple(replace(stream, workflow=name) for name, part in parts.items() for stream in _streams(plan, *part))
-
-
-def _with_audit(plan: Plan | Problem | RequestGraph) -> tuple[RequestStream, ...]:
-    """The streams of a workflow and of its audit."""
-    sources, operators = _parts(plan, is_own=False)
-    audit = replace(_stream(plan, *_parts(plan, is_own=True)), workflow=AUDIT_STREAM)
-    return *_streams(plan, sources, operators), audit
-
-
-def _parts(plan: Plan | Problem | RequestGraph, *, is_own: bool) -> tuple[list[Source], list[_Operator]]:
-    """The sources and operators of the audit (`is_own`), or the others."""
-    sources = [source for source in plan.sources if is_of_audit(plan.audit, source.name) is is_own]
-    return sources, [one for one in plan.operators if is_of_audit(plan.audit, one.name) is is_own]
+        part(operator.name)[1].append(operator)
+    return tuple(replace(stream, workflow=name) for name, own in parts.items() for stream in _streams(plan, *own))
 
 
 def visits_per_request(plan: Plan | Problem) -> Mapping[str, float]:
@@ -140,11 +142,6 @@ def visits_per_request(plan: Plan | Problem) -> Mapping[str, float]:
         edge = operator.inputs[0]
         found[operator.name] = found[edge.upstream] * edge.ratio
     return found
-
-
-def _workflow_of(name: str) -> str:
-    """The workflow that a source or operator belongs to, of several."""
-    return name.partition(WORKFLOW_SEPARATOR)[0]
 
 
 def _streams(

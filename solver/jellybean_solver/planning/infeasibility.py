@@ -64,7 +64,7 @@ def scaled(problem: Problem, factor: float, names: Collection[str] | None = None
     """
     sources = tuple(
         replace(source, rate_per_s=source.rate_per_s * factor)
-        if names is None or audited_name(problem.audit, source.name) in names
+        if names is None or audited_name(problem, source.name) in names
         else source
         for source in problem.sources
     )
@@ -355,7 +355,7 @@ class _Explainer:
         rates = ", ".join(
             f"{s.name} {plain_text(scale * s.rate_per_s, 4)} of {rate_text(s.rate_per_s)}{self.problem.in_each(s.tier)}"
             for s in self.problem.sources
-            if not is_of_audit(self.problem.audit, s.name)
+            if not is_of_audit(self.problem, s.name)
         )
         words = f"at most {plain_text(scale, 4)} of the rates fits ({rates}), with {self._words(selection)}"
         if self._utilisation_binds(found, full):

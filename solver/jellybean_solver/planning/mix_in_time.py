@@ -153,4 +153,4 @@ def _of_one_selection(search: MixSearch, deadline: Deadline, solve_one: SolveOne
 
     if search.problem.workflows:
         return plan_one(of_one_selection(search.problem))
-    return best_of_one_selection(search.problem, [way.accuracy for way in search.table.ways], plan_one, search.value)
+    return best_of_one_selection(search.problem, search.accuracies, plan_one, search.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from jellybean_solver.demand.demand import Network
@@ -68,8 +69,14 @@ class MixSearch:
         self.bound, self.tried = 0.0, 0
         slo = problem.slo
         budget = math.inf if slo.budget_usd_per_h is None else slo.budget_usd_per_h
-        maximised = tuple(range(len(blocks))) if self.is_accuracy else ()
+        served = tuple(number for number, block in enumerate(blocks) if not block.is_audit)
+        maximised = served if self.is_accuracy else ()
         self.goal = Goal(maximised, budget, self._most_usd_per_h(), survives=problem.survives)
+
+    @property
+    def accuracies(self) -> Sequence[float]:
+        """The accuracy of each way, in percent, but for those of audits."""
+        return [way.accuracy for way in self.table.ways if not self.table.blocks[way.block].is_audit]
 
     def value(self, plan: Plan) -> float:
         """What is minimised: USD per hour with penalties and migration, or what the accuracy lacks of 100 %."""

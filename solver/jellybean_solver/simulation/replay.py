@@ -70,7 +70,7 @@ def replay(
     """
     streams = request_streams(plan)
     sites = {source.name: plan.sites.get(source.tier, 1) for source in plan.sources}
-    trace = _in_all(_with_audit(trace, plan), sites)
+    trace = _in_all(_with_audits(trace, plan), sites)
     for stream in streams:
         _check_equal(trace, [source.name for source in stream.sources])
     leaders = {stream.sources[0].name: stream for stream in streams}
@@ -96,10 +96,10 @@ def replay(
     return Replay(seed, trace.length_s, trace.simulated_s, requests, intervals, target_breaches(plan, intervals))
 
 
-def _with_audit(trace: RateTrace, plan: Plan) -> RateTrace:
-    """The trace with the rates of the plan's audit."""
+def _with_audits(trace: RateTrace, plan: Plan) -> RateTrace:
+    """The trace with the rates of the plan's audits."""
     return RateTrace(
-        tuple(replace(one, rates_per_s=with_audit_rates(plan.audit, one.rates_per_s)) for one in trace.stretches)
+        tuple(replace(one, rates_per_s=with_audit_rates(plan, one.rates_per_s)) for one in trace.stretches)
     )
 
 

@@ -10,6 +10,9 @@ import pytest
 
 from jellybean.documents import build_problem, load_any_project, load_project, read_rate_trace
 from jellybean.errors import DocumentError
+from jellybean.planning import plan_project
+from jellybean.report.plans.audit_view import audit_json, audit_lines
+from jellybean_solver import request_streams
 from tests.support.audited_project import RATE_PER_S, make_audited_project
 
 ACCURACY = "slo: {accuracy: 97, audit: 5 %}"
@@ -47,10 +50,6 @@ def problems(folder: Path) -> list[str]:
         ({"audit: 5 %": "audit: 0 %"}, "slo.audit: "),
         ({"audit: 5 %": "audit: 101 %"}, "slo.audit: "),
         ({"audit: 5 %": "audit: often"}, "slo.audit: "),
-        ({"accuracy: 97,": "accuracy: {mean: 97},"}, "a plan that may mix variants (a mean accuracy) is not audited"),
-        ({"metric: top1": "metric: top1\nobjective: mean_accuracy"}, "a plan that may mix variants"),
-        ({"audit: 5 %": "audit: 5 %, survive: 1 worker"}, "a plan that bears losses (slo.survive) is not audited"),
-        ({"arrivals: periodic": "arrivals: periodic, deliver: eventually"}, "`deliver: eventually` are not audited"),
         ({"classify:": "audit.x:"}, "the audit calls its part of x audit.x, but that name is in use"),
         ({"classify:": f"{'c' * 60}:"}, "which is too long"),
     ],
@@ -63,18 +62,76 @@ def test_what_is_not_audited_is_refused_with_its_place(folder: Path, changes: di
         assert all(one.rpartition("; ")[2] for one in found)  # a next step
 
 
-def test_a_cascade_beside_an_audit_is_refused(folder: Path) -> None:
-    cascade = '      both: {cascade: {first: small, then: large, when: "softmax(y) < 0.8"}}\nlabels:'
-    rewrite(folder / "workflow.yaml", {"labels:": cascade})
-    assert any("a workflow with a cascade is not audited" in one for one in problems(folder))
+def test_the_audit_of_a_state_would_follow_whole_streams(folder: Path) -> None:
+    state = "    inputs: [x]\n    state: {by: stream, tensors: {memory: memory_next}}\n"
+    rewrite(folder / "workflow.yaml", {"    inputs: [x]\n": state})
+    assert any("classify keeps a state by stream: its audit would follow whole" in one for one in problems(folder))
 
 
-def test_one_of_several_workflows_is_not_audited(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"accuracy: 97,": "accuracy: {mean: 97.7},"},
+        {"metric: top1": "metric: top1\nobjective: mean_accuracy"},
+        {"audit: 5 %": "audit: 5 %, survive: 1 worker"},
+        {"arrivals: periodic": "arrivals: periodic, deliver: eventually"},
+    ],
+)
+def test_audits_compose_with(folder: Path, changes: dict[str, str]) -> None:
+    rewrite(folder / "workflow.yaml", changes)
+    rewrite(folder / "infrastructure.yaml", {"tier: edge, count: 1": "tier: edge, count: 2"})
+    rewrite(folder / "profiles.yaml", {"latency: {box: 0.5 ms}": "latency: {box: 0.5 ms, server: 0.5 ms}"})
+    found = plan_project(load_project(folder), compare=False)
+    assert found.plan is not None
+    assert found.plan.audit is not None
+    assert found.plan.operator_by_name["audit.classify"].rate_per_s == pytest.approx(20.0)
+    if found.plan.mixes:
+        assert {one.name for one in found.plan.audit.selections} == {"classify=small", "classify=large"}
+        assert found.plan.audit.agreement == pytest.approx(
+            sum(one.share * (one.agreement or 0.0) for one in found.plan.audit.selections)
+        )
+
+
+def test_each_of_several_workflows_states_its_audit(folder: Path, tmp_path: Path) -> None:
     several = tmp_path / "several"
     (several / "workflows").mkdir(parents=True)
     shutil.move(folder / "infrastructure.yaml", several)
-    shutil.move(folder, several / "workflows/audited")
-    assert any("workflows that share a fleet are not audited" in one for one in problems(several))
+    shutil.copytree(folder, several / "workflows/rare")
+    rewrite(several / "workflows/rare/workflow.yaml", {"audit: 5 %": "audit: 1 %"})
+    shutil.copytree(folder, several / "workflows/never")
+    rewrite(several / "workflows/never/workflow.yaml", {", audit: 5 %": ""})
+    shutil.move(folder, several / "workflows/often")
+    rewrite(several / "infrastructure.yaml", {"count: 1,": "count: 3,"})
+    problem = build_problem(load_any_project(several))
+    assert {name: audit.share for name, audit in problem.audits.items()} == {"rare": 0.01, "often": 0.05}
+    assert [name for name in problem.operator_by_name if "audit." in name] == [
+        "often/audit.classify",
+        "rare/audit.classify",
+    ]
+    plan = plan_project(load_any_project(several), compare=False).plan
+    assert plan is not None
+    assert plan.audits["often"].agreement == 99.5
+    assert [line.partition(" of ")[0] for line in audit_lines(plan)] == ["often: audit", "rare: audit"]
+    assert set(audit_json(plan, "rare")["audit"]["reference"]) == {"classify"}
+    assert audit_json(plan, "never") == {}
+
+
+def test_only_what_the_compared_answer_needs_is_audited(folder: Path) -> None:
+    """Of several request streams that of the labelled answer."""
+    rewrite(
+        folder / "workflow.yaml",
+        {
+            "operators:": "  y: {tier: edge, rate: 7/s, message: 44 B, inputs: data/heldout.npz#x}\noperators:",
+            "labels:": "  other: {inputs: [y], variants: [one]}\nlabels_of: classify\nlabels:",
+        },
+    )
+    other = "  other:\n    one: {message: 4 B, latency: {box: 1 ms}}\n"
+    rewrite(folder / "profiles.yaml", {"accuracy:\n": f"{other}accuracy:\n"})
+    problem = build_problem(load_project(folder, files=False))
+    assert [name for name in problem.rate_per_s if name.startswith("audit.")] == ["audit.x", "audit.classify"]
+    (first, second, audit) = request_streams(problem)
+    assert (first.is_audit, second.is_audit, audit.is_audit) == (False, False, True)
+    assert audit.rate_per_s == pytest.approx(20.0)
 
 
 def test_several_answers_need_one_that_is_compared(folder: Path) -> None:
@@ -97,8 +154,7 @@ def test_the_reference_is_the_one_that_agreements_were_measured_with(folder: Pat
     assert audit is not None
     assert (audit.share, audit.metric, audit.answer) == (0.05, "top1", "classify")
     assert (dict(audit.reference), audit.accuracy) == ({"classify": "large"}, 98.0)
-    assert audit.planned({"classify": "small"}).agreement == 99.5
-    assert audit.planned({"classify": "small"}).requests == 1000
+    assert (audit.agreements["small",], audit.requests) == (99.5, 1000)
 
 
 def test_without_agreements_the_most_accurate_selection_is_the_reference(folder: Path) -> None:
@@ -109,7 +165,7 @@ def test_without_agreements_the_most_accurate_selection_is_the_reference(folder:
     audit = build_problem(load_project(folder)).audit
     assert audit is not None
     assert (dict(audit.reference), audit.accuracy) == ({"classify": "large"}, 98.0)
-    assert audit.planned({"classify": "small"}).agreement is None
+    assert ("small",) not in audit.agreements
 
 
 def test_agreements_with_a_selection_that_is_not_the_best_any_more_are_not_used(folder: Path) -> None:
@@ -117,7 +173,7 @@ def test_agreements_with_a_selection_that_is_not_the_best_any_more_are_not_used(
     audit = build_problem(load_project(folder)).audit
     assert audit is not None
     assert (dict(audit.reference), audit.accuracy) == ({"classify": "small"}, 98.5)
-    assert audit.planned({"classify": "small"}).agreement is None
+    assert ("small",) not in audit.agreements
 
 
 def test_agreements_need_a_reference(folder: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ from jellybean.serving.gateway.audits import audits
 from jellybean.serving.gateway.audits.audits import LEAST_IN_FLIGHT, AuditOutcome, Audits
 from jellybean.serving.gateway.audits.draw import AuditDraw, RateLimit
 from jellybean.serving.gateway.plans.answer_rights import AnswerRights
+from jellybean.serving.gateway.plans.open_routes import OpenRoutes
 from jellybean.serving.gateway.plans.served_plan import Worker
 from jellybean_agent import PlanView, encode_tensor, plan_view
 from jellybean_protos.agent.v1 import agent_pb2
@@ -51,20 +54,34 @@ class FakePlan:
     sent: dict[str, Mapping[str, object]] = field(default_factory=dict)
     ended: dict[str, agent_pb2.Failure | None] = field(default_factory=dict)
     broken: bool = False
+    is_after_loss: bool = False
 
     def __post_init__(self) -> None:
         self.workers = {worker.name: Worker("ready") for worker in self.view.serving}
 
-    def workers_on(self, route: int) -> frozenset[str]:
-        return frozenset(self.view.routes[route].values())
+    def workers_on(self, route: int, *, is_audit: bool) -> frozenset[str]:
+        return self.view.workers_on(route, is_audit=is_audit)
 
-    def refuses(self, message: agent_pb2.Message, sender: str, route: int, operators: frozenset[str]) -> bool:
-        return bool(AnswerRights(self.view).excess(message, sender, route, self.workers_on(route), operators))
+    def refuses(
+        self, message: agent_pb2.Message, sender: str, route: int, operators: frozenset[str], *, is_audit: bool
+    ) -> bool:
+        workers = self.workers_on(route, is_audit=is_audit)
+        return bool(AnswerRights(self.view).excess(message, sender, route, workers, operators))
 
     def signature(self, operator: str) -> None:
         return None
 
-    def send(self, key: str, route: int, inputs: Mapping[str, object], deadline_s: float, trace: object) -> None:
+    def send(
+        self,
+        key: str,
+        route: int,
+        inputs: Mapping[str, object],
+        deadline_s: float,
+        trace: object,
+        *,
+        is_audit: bool,
+    ) -> None:
+        assert is_audit
         self.sent[key] = inputs
         if self.broken:
             raise ValueError("a worker cannot be told")
@@ -208,6 +225,34 @@ def test_audits_are_shed_first(view: PlanView, monkeypatch: pytest.MonkeyPatch) 
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("survives", [True, False])
+def test_audits_are_shed_after_a_loss_that_the_plan_bears(view: PlanView, survives: bool) -> None:
+    """It has no capacity for them then, also where another workflow's worker is gone."""
+    assert view.audit is not None
+
+    async def run() -> None:
+        one = Run(replace(view, audit=replace(view.audit, yields=survives)))
+        one.plan.is_after_loss = True
+        one.serve(100)
+        assert one.ended[AuditOutcome.SHED] == (5 if survives else 0)
+
+    asyncio.run(run())
+
+
+def test_a_worker_that_only_audits_need_closes_no_route(view: PlanView) -> None:
+    away: set[str] = set()
+    routes = OpenRoutes(view, away.__contains__)
+    assert (routes.workers(0), routes.workers(0, is_audit=True)) == ({"box-1"}, {"server-1"})
+    away.add("server-1")
+    routes.reweight()
+    assert routes.draw() == (0, True)
+    assert not routes.is_after_loss
+    away.add("box-1")
+    routes.reweight()
+    assert routes.draw() == (0, False)
+    assert routes.is_after_loss
+
+
 def test_a_lost_audit_is_counted_and_not_sent_again(view: PlanView) -> None:
     async def run() -> None:
         late = Run(view, timeout_s=0.01)
@@ -221,7 +266,9 @@ def test_a_lost_audit_is_counted_and_not_sent_again(view: PlanView) -> None:
         assert failed.audits.receive(agent_pb2.Message(request_id=key, failure=failure), "server-1")
         gone = Run(view)
         gone.serve(20)
-        gone.audits.on_worker_lost(gone.plan, "box-1", "killed")
+        gone.audits.on_worker_lost(gone.plan, "box-1", "killed")  # which served the answer
+        assert gone.ended[AuditOutcome.LOST] == 0
+        gone.audits.on_worker_lost(gone.plan, "server-1", "killed")
         wrong = Run(view)
         wrong.serve(20)
         (key,) = wrong.plan.sent
@@ -264,6 +311,23 @@ def test_lines_survive_an_outage_and_are_removed_after_two_months(tmp_path: Path
     assert audit_lines(ledger, "other", "plan") == []
     keep_audits(ledger, [], 100.0 + KEPT_S + 1.0)
     assert audit_lines(ledger, "w", "plan") == []
+    ledger.close()
+
+
+def test_a_ledger_of_an_earlier_version_gets_the_selections_of_audits(tmp_path: Path) -> None:
+    path, old = tmp_path / "ledger.db", AuditLine(100.0, 10.0, "w", "plan", "", 3, 2.5, 1, 0)
+    ledger = Ledger(str(path), "g")
+    keep_audits(ledger, [old], 200.0)
+    ledger.close()
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("alter table ledger_audits drop column selection")
+    for _ in range(2):
+        ledger = Ledger(str(path), "g")
+        assert audit_lines(ledger, "w", "plan")[0] == old
+        keep_audits(ledger, [replace(old, selection="read=big")], 200.0)
+        ledger.close()
+    ledger = Ledger(str(path), "g")
+    assert [line.selection for line in audit_lines(ledger, "w", "plan")] == ["", "read=big", "read=big"]
     ledger.close()
 
 

@@ -225,7 +225,7 @@ def test_answers_are_the_same_after_their_way_as_messages() -> None:
     pieces = (AccuracyPoint(10.0, accuracies.lines[0]), AccuracyPoint(20.0, accuracies.lines[0]))
     assert messages.read_accuracy_timeline(messages.accuracy_timeline_message(pieces)) == pieces
     audits = (
-        AuditLine(10.0, 9.5, "w", "p", "store-1", 4, 3.5, 1, 2),
+        AuditLine(10.0, 9.5, "w", "p", "store-1", 4, 3.5, 1, 2, "read=big"),
         AuditLine(20.0, 10.0, "w", "p", "", 0, 0.0, 0, 1),
     )
     assert messages.read_audits(messages.audits_message(audits), "w", "p") == audits

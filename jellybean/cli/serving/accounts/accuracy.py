@@ -30,6 +30,7 @@ from jellybean.ledger.queries.source import LedgerSource
 from jellybean.ledger.span import Span
 from jellybean.report import Store
 from jellybean.report.drift.audited_accuracy import AuditedAccuracy
+from jellybean_agent import plan_part
 from jellybean_solver import from_document
 
 if TYPE_CHECKING:
@@ -61,9 +62,14 @@ def accuracy(
     limits = ((since, -math.inf), (until, math.inf))
     span = Span(*(otherwise if text is None else parse_time(text) for text, otherwise in limits))
     with open_ledger_source(directory, ledger, endpoint) as source:
-        audited = audits_of(source, plan, str(document["hash"]), span)
-        known = {name: _ask(source, name, planned[name], str(document["hash"]), by, span) for name in wanted}
-    found = {name: replace(one, audited=audited) for name, one in known.items()}
+        parts = {name: from_document(plan_part(document, name)) if plan.workflows else plan for name in wanted}
+        found = {
+            name: replace(
+                _ask(source, name, planned[name], str(document["hash"]), by, span),
+                audited=audits_of(source, name, part, str(document["hash"]), span),
+            )
+            for name, part in parts.items()
+        }
     if json:
         items = {name: {"by": by.value, **one.to_json(by)} for name, one in found.items()}
         print_json({"workflows": items} if several else items[wanted[0]])
@@ -121,7 +127,7 @@ def _show(found: _Found, by: LabelledBy, workflow: str, asked: str) -> None:
         named = f" --workflow {workflow}" if workflow else ""
         say(f"{whose}no labels yet; {found.waiting} answers wait for theirs: jellybean label {asked} FILE{named}")
     if found.audited is not None:
-        out.print(audit_table(found.audited))
+        out.print(audit_table(found.audited, whose))
 
 
 def _newest_plan(directory: Path, endpoint: Endpoint | None) -> Mapping[str, Any]:

@@ -14,22 +14,26 @@ from jellybean.report.drift.served_audits import accuracy_by_audits
 from jellybean_solver import Plan
 
 
-def audits_of(source: LedgerSource, plan: Plan, plan_hash: str, span: Span) -> AuditedAccuracy | None:
-    """The accuracy of a plan by its audits in a span; None if it has none. Plans of several workflows have none."""
+def audits_of(source: LedgerSource, workflow: str, plan: Plan, plan_hash: str, span: Span) -> AuditedAccuracy | None:
+    """The accuracy of a workflow of a plan by its audits in a span; None if it has none. `plan`: of it alone."""
     if plan.audit is None:
         return None
-    return accuracy_by_audits(source.audits(plan.name, plan_hash, span), plan, span)
+    return accuracy_by_audits(source.audits(workflow, plan_hash, span), plan, span)
 
 
-def audit_table(audited: AuditedAccuracy) -> Table:
+def audit_table(audited: AuditedAccuracy, whose: str = "") -> Table:
     """The audits of the newest plan, what was expected of them, and the accuracy that follows."""
-    table = Table("of the newest plan", title="accuracy by audits, without labels", title_justify="left")
+    table = Table("of the newest plan", title=f"{whose}accuracy by audits, without labels", title_justify="left")
     table.add_column("", justify="right")
     table.add_column("95 % interval", justify="right")
     lost = f"; {audited.shed:,} shed, {audited.lost:,} lost" if audited.shed or audited.lost else ""
     table.add_row("audits", f"{audited.audits:,}{lost}", "")
     agreement, estimate = audited.agreement, audited.estimate
     table.add_row("as the reference", f"{agreement.value:.2f} %", f"{agreement.low:.2f} to {agreement.high:.2f} %")
+    for one in audited.selections:
+        own = one.agreement
+        of = f"{own.value:.2f} % of {one.audits:,}; {one.usual:.2f} % expected"
+        table.add_row(f"  {one.name}", of, f"{own.low:.2f} to {own.high:.2f} %")
     if audited.expected is not None:
         source = "held-out requests" if audited.expected.is_measured else "first audits"
         table.add_row("expected", f"{100 * audited.expected.share:.2f} %", f"by {audited.expected.requests:,} {source}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
 
 from jellybean.ledger.answers import MAX_ANSWER_BYTES, KeptAnswer
 from jellybean.serving.gateway.accounting.serving_log import client_name
@@ -38,7 +37,7 @@ class AnswerLog:
                 time.time(),
                 view.served_name,
                 view.hash,
-                selection_text(view, view.routes[route]),
+                view.selection_on(route),
                 site_name(view, route),
                 gateway_pb2.InferResponse(outputs=outputs).SerializeToString(),
             )
@@ -57,14 +56,6 @@ class AnswerLog:
     def give_back(self, answers: list[KeptAnswer]) -> None:
         """Keep them longer: they could not be written."""
         self._answers = deque([*answers, *self._answers], maxlen=MOST)
-
-
-def selection_text(view: PlanView, route: Mapping[str, str]) -> str:
-    """The variants of a route, of the operators of which the plan has several: `detect=small, read=big`."""
-    return ", ".join(
-        f"{name}={view.workers[route[name]].variants.get(name, view.operators[name].variant)}"
-        for name in sorted(view.others)
-    )
 
 
 def site_name(view: PlanView, route: int) -> str:

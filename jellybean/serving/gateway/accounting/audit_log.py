@@ -1,4 +1,4 @@
-"""Sums the outcomes of audits by plan and site, until the recorder writes them."""
+"""Sums the outcomes of audits by plan, site and selection, until the recorder writes them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jellybean.serving.gateway.audits.audits import AuditOutcome
 from jellybean.serving.gateway.plans.served_plan import ServedPlan
 
 MOST = 10_000  # lines while the database is away; the oldest go
-_Key = tuple[str, str, str]  # workflow, plan, site
+_Key = tuple[str, str, str, str]  # workflow, plan, site, selection
 
 
 class AuditLog:
@@ -27,7 +27,7 @@ class AuditLog:
     def count(self, plan: ServedPlan, route: int, outcome: AuditOutcome, agreed: float) -> None:
         """Count an audit that has ended."""
         view = plan.view
-        key = view.served_name, view.hash, site_name(view, view.table.plain(route))
+        key = view.served_name, view.hash, site_name(view, view.table.plain(route)), view.selection_on(route)
         with self._lock:
             self._sums[key][_COLUMNS[outcome]] += 1
             self._sums[key][1] += agreed
@@ -41,8 +41,8 @@ class AuditLog:
             self._sums.clear()
         taken, self._unwritten = self._unwritten, []
         lines = [
-            AuditLine(began_s, seconds, *key, int(compared), agreed, int(shed), int(lost))
-            for key, (compared, agreed, shed, lost) in sums.items()
+            AuditLine(began_s, seconds, workflow, plan, site, int(compared), agreed, int(shed), int(lost), selection)
+            for (workflow, plan, site, selection), (compared, agreed, shed, lost) in sums.items()
         ]
         return [*taken, *lines]
 

@@ -54,7 +54,7 @@ class AuditOutcome(StrEnum):
     """What became of a request that was drawn."""
 
     COMPARED = "compared"
-    SHED = "shed"  # not sent: the gateway or the audit is busy, or a worker on its route is away
+    SHED = "shed"  # not sent: the gateway or the audit is busy, or a worker that it needs is away
     LOST = "lost"  # sent, and not answered in time, or failed
 
 
@@ -142,7 +142,9 @@ class Audits:
         is_full = bool(self._audits) and self._bytes + size > view.share * MAX_BYTES_IN_FLIGHT
         if self._is_busy() or is_full or len(self._audits) >= most:
             return True
-        if any(plan.workers[name].state != "ready" for name in plan.workers_on(route)):
+        if view.yields and plan.is_after_loss:
+            return True
+        if any(plan.workers[name].state != "ready" for name in plan.workers_on(route, is_audit=True)):
             return True
         return not self._limit.take(time.monotonic())
 
@@ -151,10 +153,11 @@ class Audits:
         self._audits[audit.key] = audit
         self._bytes += audit.size
         audit.timer = asyncio.get_running_loop().call_later(self._timeout_s, self._lose, audit, "it was not answered")
-        own = {f"{AUDIT_PREFIX}{name}": tensor for name, tensor in inputs.items()}
+        named = ((f"{AUDIT_PREFIX}{source}", tensor) for source, tensor in inputs.items())
+        own = {source: tensor for source, tensor in named if source in audit.view.source_outputs}
         until_s = time.monotonic() + self._timeout_s
         try:
-            audit.plan.send(audit.key, audit.route, cast(Inputs, own), until_s, NOT_TRACED)
+            audit.plan.send(audit.key, audit.route, cast(Inputs, own), until_s, NOT_TRACED, is_audit=True)
         except Exception as error:  # a boundary: the request's client has its answer already
             LOG.exception("an audit cannot be sent")
             self._lose(audit, describe_error(error))
@@ -167,7 +170,8 @@ class Audits:
         audit = self._audits.get(message.request_id)
         if audit is None:
             return False
-        if audit.plan.refuses(message, sender, audit.route, frozenset((audit.view.reference,))):
+        operators = frozenset((audit.view.reference,))
+        if audit.plan.refuses(message, sender, audit.route, operators, is_audit=True):
             return True
         if message.HasField("failure"):
             self._lose(audit, message.failure.reason)
@@ -229,7 +233,7 @@ class Audits:
     def on_worker_lost(self, plan: ServedPlan, worker: str, reason: str) -> None:
         """Lose the audits that may have been at a worker which is gone."""
         for audit in list(self._audits.values()):
-            if audit.plan is plan and worker in plan.workers_on(audit.route):
+            if audit.plan is plan and worker in plan.workers_on(audit.route, is_audit=True):
                 self._lose(audit, f"worker {worker} is gone: {reason}")
 
     def close(self) -> None:

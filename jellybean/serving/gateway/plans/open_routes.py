@@ -1,4 +1,7 @@
-"""Which routes of a plan new attempts may take: all workers available, and no hop failed recently."""
+"""Which routes of a plan new attempts may take: all workers available, and no hop failed recently.
+
+Workers that only an audit needs close no route.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,11 @@ class OpenRoutes:
         self._closed = ClosedRoutes() if closed is None else closed
         self._fallbacks: list[Fallback | None] = []  # of each site, that which is in use
         self._table = view.table
-        self._workers = [self._table.workers(number) for number in range(len(self._table))]
+        self._workers = [view.workers_on(number) for number in range(len(self._table))]
+        self._audit_workers = [view.workers_on(number, is_audit=True) for number in range(len(self._table))]
         self._barred: dict[int, float] = {}  # route -> CLOCK_MONOTONIC second of its next probe
         self._streams: StreamAssignment | None = None  # made for the first stream
+        self.is_after_loss = False  # some route of the plan is closed, of this workflow or of another one
         self._opened: set[int] = set()  # sites of which some route has been open
         sites = len(view.routes) // len(view.weights)
         self._drawer = SiteRouteDrawer(view.weights, sites, periodic=view.periodic)
@@ -84,9 +89,9 @@ class OpenRoutes:
         closed = (first for first in firsts if all(map(self._is_closed, self._of_site(self._site(first)))))
         return {name for first in closed for name in self.missing(first)}
 
-    def workers(self, route: int) -> frozenset[str]:
-        """All workers that an attempt on a route may reach."""
-        return self._workers[route]
+    def workers(self, route: int, *, is_audit: bool = False) -> frozenset[str]:
+        """All workers that an attempt on a route may reach, or an audit of its answer."""
+        return self._audit_workers[route] if is_audit else self._workers[route]
 
     def is_barred(self, route: int) -> bool:
         """True if a route is barred; a barred route is drawn only when its next probe is due."""
@@ -125,13 +130,16 @@ class OpenRoutes:
         weights: list[Sequence[float]] = []
         shares: list[float] = []
         self._fallbacks = []
+        self.is_after_loss = False
         closed: list[frozenset[int]] = []
         for site in range(len(self._view.routes) // len(self._view.weights)):
             is_open = [not self._is_closed(route) for route in self._of_site(site)]
             if any(is_open):
                 self._opened.add(site)
             closed.append(self._view.numbers_in_plan(number for number, ready in enumerate(is_open) if not ready))
-            fallback = self._fallback(closed[-1] | self._closed.elsewhere(self._view.workflow, site))
+            lost = closed[-1] | self._closed.elsewhere(self._view.workflow, site)
+            self.is_after_loss |= bool(lost)
+            fallback = self._fallback(lost)
             self._fallbacks.append(fallback)
             shares.append(1.0 if fallback is None or fallback.share >= ALL else fallback.share)
             if fallback is not None and fallback.weights:

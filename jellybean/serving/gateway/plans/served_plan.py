@@ -148,7 +148,7 @@ class ServedPlan:
         if self._routes.refuses_all:
             return self._routes.refused_text
         away = {name for name, worker in self.workers.items() if worker.state != "ready"}
-        if not all(away & set(route.values()) for route in self.view.routes):
+        if not all(away & self.workers_on(number) for number in range(len(self.view.routes))):
             return ""
         return f"no route is left: {self._told(away)}"
 
@@ -175,7 +175,7 @@ class ServedPlan:
             for name, worker in route.items()
             if self.workers[worker].state == "ready"
         }
-        unserved = [name for name in self.view.operators if name not in served]
+        unserved = [name for name in self.view.operators if name not in served and not self.view.is_of_audit(name)]
         why = f"no worker of {', '.join(unserved)} is there" if unserved else "no route has all its workers"
         return f"{told}; {why}"
 
@@ -185,6 +185,11 @@ class ServedPlan:
         return ", ".join(
             f"worker {name} is {worker.state}" + (f" ({worker.why})" if worker.why else "") for name, worker in found
         )
+
+    @property
+    def is_after_loss(self) -> bool:
+        """True if some route of the plan is closed, also one of another workflow."""
+        return self._routes.is_after_loss
 
     @property
     def has_attempts(self) -> bool:
@@ -274,13 +279,22 @@ class ServedPlan:
         """Forget a stream's route."""
         self._routes.release_stream(stream)
 
-    def workers_on(self, route: int) -> frozenset[str]:
-        """All workers that an attempt on a route may reach."""
-        return self._routes.workers(route)
+    def workers_on(self, route: int, *, is_audit: bool = False) -> frozenset[str]:
+        """All workers that an attempt on a route may reach, or an audit of its answer."""
+        return self._routes.workers(route, is_audit=is_audit)
 
-    def refuses(self, message: agent_pb2.Message, sender: str, route: int, operators: frozenset[str]) -> bool:
+    def refuses(
+        self,
+        message: agent_pb2.Message,
+        sender: str,
+        route: int,
+        operators: frozenset[str],
+        *,
+        is_audit: bool = False,
+    ) -> bool:
         """True if a worker has no right to say this of an attempt on a route that `operators` answer; it is counted."""
-        excess = self._rights.excess(message, sender, route, self.workers_on(route), operators)
+        workers = self.workers_on(route, is_audit=is_audit)
+        excess = self._rights.excess(message, sender, route, workers, operators)
         if excess:
             failure = message.failure
             stated = f"{failure.worker!r} failed" if message.HasField("failure") else f"{message.upstream!r} answers"
@@ -304,12 +318,14 @@ class ServedPlan:
         deadline_s: float,
         trace: RequestTrace,
         position: StreamPosition | None = None,
+        *,
+        is_audit: bool = False,
     ) -> None:
         """Start an attempt: send the sources' tensors to the first workers of the route.
 
         `inputs`: of the sources of the plan, or of those of its audit.
         """
-        for name in self.workers_on(route):
+        for name in self.workers_on(route, is_audit=is_audit):
             self._attempts[name] += 1
         number = self.view.plan_route(route)
         for source in inputs:
@@ -344,7 +360,7 @@ class ServedPlan:
 
         The answer of an audit says nothing of the workers that answer clients, so it opens no route.
         """
-        names = self.workers_on(route)
+        names = self.workers_on(route, is_audit=is_audit)
         self._attempts.subtract(names)
         if failure is not None:
             message = agent_pb2.Message(request_id=key, failure=failure, plan=self.view.hash)

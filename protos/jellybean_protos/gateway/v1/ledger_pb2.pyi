@@ -197,7 +197,7 @@ class AuditsResponse(_message.Message):
     def __init__(self, lines: _Optional[_Iterable[_Union[AuditLine, _Mapping]]] = ...) -> None: ...
 
 class AuditLine(_message.Message):
-    __slots__ = ("begin_s", "seconds", "site", "audits", "agreed", "shed", "lost")
+    __slots__ = ("begin_s", "seconds", "site", "audits", "agreed", "shed", "lost", "selection")
     BEGIN_S_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     SITE_FIELD_NUMBER: _ClassVar[int]
@@ -205,6 +205,7 @@ class AuditLine(_message.Message):
     AGREED_FIELD_NUMBER: _ClassVar[int]
     SHED_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    SELECTION_FIELD_NUMBER: _ClassVar[int]
     begin_s: float
     seconds: float
     site: str
@@ -212,7 +213,8 @@ class AuditLine(_message.Message):
     agreed: float
     shed: int
     lost: int
-    def __init__(self, begin_s: _Optional[float] = ..., seconds: _Optional[float] = ..., site: _Optional[str] = ..., audits: _Optional[int] = ..., agreed: _Optional[float] = ..., shed: _Optional[int] = ..., lost: _Optional[int] = ...) -> None: ...
+    selection: str
+    def __init__(self, begin_s: _Optional[float] = ..., seconds: _Optional[float] = ..., site: _Optional[str] = ..., audits: _Optional[int] = ..., agreed: _Optional[float] = ..., shed: _Optional[int] = ..., lost: _Optional[int] = ..., selection: _Optional[str] = ...) -> None: ...
 
 class LabelRequest(_message.Message):
     __slots__ = ("labels", "workflow")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jellybean_agent import AUDIT_PREFIX, RouteTable, SiteRoutes, Sites
-from jellybean_agent.brain.audit_view import is_audited, read_audit, served_sources
+from jellybean_agent.brain.audit_view import read_audit, served_sources
 from jellybean_agent.brain.route_table import round_robin_offset
 
 ROUTES = [{"a": "edge-1", "b": "cloud-1"}, {"a": "edge-2", "b": "cloud-2"}]
@@ -108,13 +108,12 @@ def test_the_audit_of_a_plan() -> None:
         f"{AUDIT_PREFIX}answer",
     )
     assert found.source_outputs == {f"{AUDIT_PREFIX}x": ((f"{AUDIT_PREFIX}answer", "each"),)}
-    assert is_audited(document)
     assert served_sources(document) == [{"name": "x"}]
 
 
 def test_a_plan_without_an_audit() -> None:
     document = {**audited(), "audit": None}
-    assert (is_audited(document), read_audit(document, OUTPUTS)) == (False, None)
+    assert read_audit(document, OUTPUTS) is None
     assert len(served_sources(document)) == 2
 
 

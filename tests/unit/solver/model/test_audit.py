@@ -14,7 +14,6 @@ from jellybean_solver import (
     Edge,
     EdgeKind,
     EndToEnd,
-    LossKind,
     PerOperator,
     Plan,
     Problem,
@@ -80,7 +79,7 @@ def test_an_audit_is_a_stream_of_its_own(share: float) -> None:
     plan = planned(with_audit(base(), audit(share)))
     (served,), (_, own) = served_streams(plan), request_streams(plan)
     assert (served.operators, served.rate_per_s, served.workflow) == (("read",), 10.0, "")
-    assert (own.operators, own.rate_per_s, own.workflow) == (("audit.read",), 10.0 * share, "audit")
+    assert (own.operators, own.rate_per_s, own.is_audit) == (("audit.read",), 10.0 * share, True)
     assert independent_streams_text(plan) == ""
 
 
@@ -138,8 +137,6 @@ def test_fan_outs_keep_the_ratios_of_the_reference() -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        replace(base(), slo=Slo(mean_accuracy=90.0)),
-        replace(base(), slo=Slo(survives=(LossKind.WORKER,))),
         with_audit(base(), audit()),
         problem(replace(base().operators[0], state=(("state", "next"),)), pools=[box(2), gpu(2)]),
         problem(replace(base().operators[0], name="audit.read"), pools=[box(2), gpu(2)]),
