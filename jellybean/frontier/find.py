@@ -15,9 +15,9 @@ from jellybean.folders import write_output
 from jellybean.frontier.mixed import LIMIT_S, mixed_curves
 from jellybean.planning.deadline.after_losses import breach_after_loss
 from jellybean.planning.deadline.predicted_latency import check_latency, latency_targets
-from jellybean.planning.deadline.soft_targets import refuse_soft_latency
+from jellybean.planning.deadline.soft_targets import soft_targets
 from jellybean.planning.plan_file import PLAN_FILE, load_plan
-from jellybean.planning.project_plan import QUICK_S
+from jellybean.planning.project_plan import QUICK_S, weighed
 from jellybean_solver import (
     ACCURACY_TOLERANCE,
     DEFAULT_GAP,
@@ -50,6 +50,10 @@ from jellybean_solver import (
 # Of the time limit: for the plans of a curve (the rest is for their p99 latencies), and of what is left of that for
 # each plan. Less than so many seconds are no search, and end the curve.
 CURVE_PART, CURVE_PART_BESIDE_RATES, SOLVE_PART, LEAST_SOLVE_S = 0.7, 0.4, 0.4, 0.05
+
+
+COUNTED = "costs count the penalties of p99 latencies above soft targets"
+NOT_COUNTED = "the curve of mean accuracies counts no penalties of p99 latencies: `plan` weighs them at one accuracy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +154,14 @@ def find_frontier(
     `step` and `workflows` as in `cost_accuracy`. If plans may mix variants, the accuracy is the mean, and `points` are
     solved for. The time limit of the work ends the curves where they are; SolverError if no plan is found in time.
     """
-    refuse_soft_latency(project, "frontier")
     workflows = workflows_named(project, workflows)
     problem = build_problem(project)
     scales = rates(problem) if rates is not None else ()
     started = time.perf_counter()
     moved = MovedTargets.of(problem, workflows)
     found, notes = _evaluated(project.directory, moved)
+    if soft_targets(problem):
+        notes = (*notes, NOT_COUNTED if moved.is_mean else COUNTED)
 
     limit = work_limit()
     if problem.workflows and limit.left() is None:  # their last proofs may take hours
@@ -205,6 +210,8 @@ class _Solver:
             with limited_work(left_s, time.monotonic):
                 options = SolveOptions(self.gap, left_s, time.monotonic, explained=not problem.workflows)
                 solution = solve_with(problem, options)
+                if soft_targets(problem):
+                    solution = weighed(problem, solution)
         except OutOfTimeError as error:  # the first point is then that of a simple rule
             if self.has_solved:
                 raise
@@ -259,7 +266,7 @@ def _evaluated(directory: Path, moved: MovedTargets) -> tuple[tuple[float, float
     if score.violations or accuracy is None:
         reason = "it does not match these documents and options" if score.violations else "its accuracy is unknown"
         return None, (f"the plan in {PLAN_FILE} is not shown: {reason}",)
-    return (accuracy, score.cost.total_usd_per_h), ()
+    return (accuracy, score.cost.total_usd_per_h + plan.late_usd_per_h), ()
 
 
 def _current(found: tuple[float, float] | None, curve: CostAccuracy | MixedCurve) -> Current | None:

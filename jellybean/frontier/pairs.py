@@ -31,7 +31,6 @@ from jellybean.errors import InputError
 from jellybean.frontier.mixed import TimedSolver
 from jellybean.planning.deadline.after_losses import plans_after_losses
 from jellybean.planning.deadline.predicted_latency import predicted_p99
-from jellybean.planning.deadline.soft_targets import refuse_soft_latency
 from jellybean.planning.planned import Planned
 from jellybean.planning.project_plan import plan_project
 from jellybean.planning.searched_objectives import PRECISION, TINY_S, Bisection, Outcome
@@ -130,7 +129,6 @@ def pair_curve(
 
     `workflows`: those of several along which the curve fixes their accuracy, latency or rate, by default all.
     """
-    refuse_soft_latency(project, "frontier")
     workflows = workflows_named(project, workflows)
     started, clock = time.perf_counter(), limited(limit_s, time.monotonic)
     search = _Search(project, x, y, workflows)
@@ -213,7 +211,7 @@ class _Search:
 
         def try_plan(asked: AnyProject) -> Outcome:
             try:
-                found = plan_project(asked, time_limit_s=clock.left(), compare=False).plan is not None
+                found = plan_project(asked, time_limit_s=clock.left(), compare=False, weigh=False).plan is not None
             except OutOfTimeError:
                 return Outcome(found=False, is_last=True)
             return Outcome(found, is_last=clock.left() == 0.0)
@@ -281,7 +279,7 @@ class _Search:
             return PairPoint(value, None, tuple(map(str, settings)), {}, planned.reasons)
         p99_s = self._p99_s(plan)
         figures = {
-            Figure.COST: plan.cost.total_usd_per_h,
+            Figure.COST: plan.cost.total_usd_per_h + plan.late_usd_per_h,
             Figure.ACCURACY: self.moved.reached(plan),
             Figure.LATENCY: p99_s if math.isfinite(p99_s) else None,  # a queue without spare capacity
             Figure.RATE: next(one.rate_per_s for one in plan.sources if one.name == self.source.name),

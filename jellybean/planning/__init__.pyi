@@ -17,8 +17,6 @@ from .deadline.simulated_deadline import in_time as in_time
 from .deadline.soft_search import SoftTarget as SoftTarget
 from .deadline.soft_targets import latency_penalty as latency_penalty
 from .deadline.soft_targets import planned_late_p99_s as planned_late_p99_s
-from .deadline.soft_targets import planned_latency_penalty as planned_latency_penalty
-from .deadline.soft_targets import refuse_soft_latency as refuse_soft_latency
 from .deadline.soft_targets import soft_targets as soft_targets
 from .explain import ESTIMATED_BELOW as ESTIMATED_BELOW
 from .explain import Explained as Explained
@@ -44,6 +42,7 @@ from .project_plan import QUICK_S as QUICK_S
 from .project_plan import plan_project as plan_project
 from .project_plan import require_plan as require_plan
 from .project_plan import settle as settle
+from .project_plan import weighed as weighed
 from .proof import unproven as unproven
 from .replan import ReplanResult as ReplanResult
 from .replan import named_plan as named_plan

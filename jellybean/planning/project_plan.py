@@ -55,6 +55,7 @@ from jellybean_solver import (
     solve,
     solve_with,
     without_forms,
+    work_limit,
 )
 
 ACCURACY_TOLERANCE = 1e-6  # percentage points: accuracies closer than this are equal
@@ -81,22 +82,24 @@ def plan_project(
     gap: float | None = None,
     time_limit_s: float | None = None,
     compare: bool = True,
+    weigh: bool = True,
     progress: Progress | None = None,
 ) -> Planned:
     """Solve, then check the p99 latency by simulation. An infeasible problem is a result, not an exception.
 
     `time_limit_s` is for all of it, and so is the limit of the work around it. `compare`: also solve the baselines,
-    together within what is left of the time, or each in 5 seconds without a limit.
+    together within what is left of the time, or each in 5 seconds without a limit. `weigh`: find the plan of least cost
+    and penalties if p99 targets are soft, not just the cheapest one.
     """
     report = progress or (lambda done, total, label: None)
     with limited_work(time_limit_s, time.monotonic) as limit:
         if stated_objective(project) in (Objective.RATE, Objective.LATENCY):
             return _plan_for_objective(project, gap, limit.left(), compare, report)
-        return _plan_at_least_cost(project, gap, limit, compare, report)
+        return _plan_at_least_cost(project, gap, limit, compare, weigh, report)
 
 
 def _plan_at_least_cost(
-    project: AnyProject, gap: float | None, limit: Clock, compare: bool, report: Progress
+    project: AnyProject, gap: float | None, limit: Clock, compare: bool, weigh: bool, report: Progress
 ) -> Planned:
     """The cheapest plan, or the one of the highest mean accuracy, that meets the targets."""
     report(0, 100, "cheapest plan")
@@ -122,7 +125,7 @@ def _plan_at_least_cost(
     def searched(done: float, total: float, label: str) -> None:
         report(cheapest_percent + (BASELINES_PERCENT - cheapest_percent) * done / total, 100, label)
 
-    settled = settle(problem, solution, gap, left_s, tolerance=tolerance, progress=searched)
+    settled = settle(problem, solution, gap, left_s, tolerance=tolerance, weigh=weigh, progress=searched)
     if settled.solution is not solution:  # if the cheapest plan stays, its simulation does not count as search time
         solve_s = time.perf_counter() - started
     solution, reasons = settled.solution, settled.reasons
@@ -201,7 +204,7 @@ def _plan_for_objective(
 
     def try_plan(asked: AnyProject) -> Outcome:
         try:
-            found = plan_project(asked, gap=gap, time_limit_s=search.left(), compare=False)
+            found = plan_project(asked, gap=gap, time_limit_s=search.left(), compare=False, weigh=False)
         except OutOfTimeError as error:  # what was found before stands
             ended.append(error)
             return Outcome(found=False, is_last=True)
@@ -275,18 +278,22 @@ def settle(
     *,
     thorough: bool = True,
     tolerance: float | None = None,
+    weigh: bool = True,
     progress: Progress = lambda done, total, label: None,
 ) -> InTime:
     """Replace the cheapest plan if necessary: by one that meets the p99 targets, or by the best of equal cost.
 
     Where p99 targets are soft, by the one of least cost and penalties. A better plan of equal cost is only sought
-    without a time limit. `tolerance`: the relative saving that is left for soft targets; None: the usual one.
+    without a time limit. `tolerance`: the relative saving that is left for soft targets; None: the usual one. `weigh`:
+    as in `plan_project`.
     """
     with limited_work(time_limit_s, time.monotonic) as clock:
         part = SEARCH_PART_BESIDE_SOFT if soft_targets(problem) else 1.0
         found = _settled(problem, cheapest, gap, clock.share(part).left(), thorough, progress)
-        if found.reasons or not soft_targets(problem) or problem.objective is not Objective.COST:
+        if found.reasons or found.solution.plan is None or not (weigh and soft_targets(problem)):
             return found
+        if problem.objective is not Objective.COST:  # what counts beside the cost is told where that is minimised
+            return replace(found, judged=judged_latency(found.solution.plan))
         return _with_penalties(problem, found, gap, tolerance, clock, progress)
 
 
@@ -306,6 +313,14 @@ def _settled(
     if better is cheapest or better.plan is None:
         return found
     return InTime(better, judged=judged_latency(better.plan) if latency_targets(better.plan) else None)
+
+
+def weighed(problem: Problem, cheapest: Solution, gap: float = DEFAULT_GAP) -> Solution:
+    """The solution with the plan of least cost and penalties instead of the cheapest, within the limit of the work."""
+    if cheapest.plan is None:
+        return cheapest
+    found = InTime(cheapest)
+    return _with_penalties(problem, found, gap, None, work_limit(), lambda done, total, label: None).solution
 
 
 def _with_penalties(

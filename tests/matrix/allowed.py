@@ -7,22 +7,11 @@ from __future__ import annotations
 
 _BY_REASON: dict[str, tuple[str, ...]] = {
     "the audit of a state would follow whole streams, a few of which say little of the others": ("state x audits",),
-    "soft p99 latencies have the cost as objective, and are not known to `plan --add`": (
-        "soft p99 x max accuracy",
-        "soft p99 x max rate",
-        "soft p99 x min latency",
-    ),
     "requests with a state get one selection, and are not answered later": ("state x eventually",),
     "calendars are of alike sites, and leave nobody out": (
         "unlike x calendar",
         "worth x calendar",
         "priorities x calendar",
-    ),
-    "`frontier` knows no soft p99 latencies": (
-        "soft p99 x frontier",
-        "soft p99 x of latency-cost",
-        "soft p99 x of rate-cost",
-        "soft p99 x of accuracy-rate",
     ),
     "calendars choose plans by their cost": (
         "max accuracy x calendar",

@@ -443,16 +443,6 @@ class WorkflowDocument(DocumentModel):
         "those stated) or latency (the least p99).",
     )
 
-    @model_validator(mode="after")
-    def _check_soft_latency(self) -> WorkflowDocument:
-        if self.slo.soft_latency_p99_s is not None and self.objective is not Objective.COST:
-            raise InvalidValueError(
-                f"a soft p99 latency is weighed against the cost, but the objective is {self.objective.value}",
-                "write objective: cost, or latency_p99: 300 ms, a hard target",
-                keys=("objective",),
-            )
-        return self
-
     @property
     def answers(self) -> tuple[str, ...]:
         """Operators that feed no other, in the document's order: their outputs are the answers of a request."""

@@ -40,7 +40,6 @@ from jellybean.planning.deadline.soft_search import (
 )
 from jellybean.planning.deadline.soft_targets import soft_targets
 from jellybean_solver import (
-    CLOSED_FORM_RATIO,
     DEFAULT_SETTINGS,
     Certificate,
     Clock,
@@ -62,8 +61,8 @@ from jellybean_solver import (
 
 TARGET_SHARE = 0.4  # of the time left for each target; later ones refine what earlier ones found
 LEAST_S = 1.0  # no search is begun with less time: a plan in time takes several simulations
-# A simulation ends once a plan is too late, so that all those are simulated that may be in time for all that is known.
-SOFT_SETTINGS = replace(DEFAULT_SETTINGS, judged_above=CLOSED_FORM_RATIO[1])
+# A plan is judged by whether it may be the best one, so that what is late for that says nothing about a lower bound.
+SOFT_SETTINGS = replace(DEFAULT_SETTINGS, counted=0)
 MOST_CONFIRMED = 3  # plans, the best by one simulation first, of which all are made
 
 

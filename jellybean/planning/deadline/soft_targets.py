@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from jellybean.documents import AnyProject, Project
-from jellybean.errors import InputError
 from jellybean.planning.deadline.soft_search import SoftTarget
-from jellybean.quantities import DURATION, format_quantity, rounded_up
+from jellybean.quantities import DURATION, rounded_up
 from jellybean_solver import Plan, Problem, Slo
-
-LEAST_PENALTY = 1e-9  # USD per hour; a penalty below it is a rounding error
 
 
 def soft_targets(of: Problem | Plan) -> Mapping[str, SoftTarget]:
@@ -24,17 +20,6 @@ def soft_targets(of: Problem | Plan) -> Mapping[str, SoftTarget]:
         for name, (seconds, price) in stated.items()
         if seconds is not None and price is not None
     }
-
-
-def refuse_soft_latency(project: AnyProject, command: str) -> None:
-    """InputError if a p99 latency is soft, which `command` does not know."""
-    parts = {"": project} if isinstance(project, Project) else project.workflows
-    for name, part in parts.items():
-        target_s = part.workflow.slo.soft_latency_p99_s
-        if target_s is not None:
-            path = f"{name}.slo.latency_p99" if name else "slo.latency_p99"
-            hard = f"--set '{path}={format_quantity(DURATION, target_s)}'"
-            raise InputError(f"`jellybean {command}` does not know soft p99 latencies; with a hard one: {hard}")
 
 
 def as_hard(problem: Problem, targets_s: Mapping[str, float]) -> Problem:
@@ -55,18 +40,10 @@ def latency_penalty(plan: Plan, p99_s: Mapping[str, float]) -> float:
     return sum(soft.penalty(p99_s[name]) for name, soft in soft_targets(plan).items())
 
 
-def planned_latency_penalty(plan: Plan) -> float:
-    """USD per hour that a plan counts for its p99 latencies, as its certificate states it; 0 if all targets are met."""
-    if not soft_targets(plan):
-        return 0.0
-    penalty = plan.certificate.penalty_usd_per_h - plan.accuracy_penalty_usd_per_h
-    return penalty if penalty > LEAST_PENALTY else 0.0
-
-
 def planned_late_p99_s(plan: Plan) -> float | None:
     """The p99 latency for which a plan counts a penalty, as it was predicted; None if it counts none.
 
     None also for several workflows, of which the certificate states the penalty of all together.
     """
-    penalty, soft = planned_latency_penalty(plan), soft_targets(plan).get("")
+    penalty, soft = plan.late_usd_per_h, soft_targets(plan).get("")
     return None if soft is None or not penalty else soft.p99_s + penalty / soft.usd_per_h_per_s

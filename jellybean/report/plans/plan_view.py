@@ -16,7 +16,7 @@ from jellybean.display.terminal import GOOD, WARN
 from jellybean.documents import override_options
 from jellybean.planning.cascades import cascade_lines
 from jellybean.planning.deadline.predicted_latency import Judged
-from jellybean.planning.deadline.soft_targets import planned_late_p99_s, planned_latency_penalty
+from jellybean.planning.deadline.soft_targets import planned_late_p99_s
 from jellybean.planning.mixing import selection_lines, spread_lines
 from jellybean.planning.simulation import load_by_link
 from jellybean.report.plans.audit_view import audit_lines
@@ -258,10 +258,10 @@ def plan_line(plan: Plan, solve_s: float | None = None) -> Text:
     elif plan.certificate.objective_of is Objective.MEAN_ACCURACY:
         text.append(f", {formats.accuracy(plan.mean_accuracy)} in the mean of the workflows")
     if (p99_s := planned_late_p99_s(plan)) is not None:
-        counts = formats.usd(planned_latency_penalty(plan))
+        counts = formats.usd(plan.late_usd_per_h)
         target = formats.duration(plan.slo.soft_latency_p99_s)
         text.append(f", p99 latency {formats.duration(p99_s)} (soft target {target}: counts {counts} USD/h)")
-    elif penalty := planned_latency_penalty(plan):
+    elif penalty := plan.late_usd_per_h:
         text.append(f", p99 latencies above soft targets count {formats.usd(penalty)} USD/h")
     text.append(f", {proof(plan)}")
     if solve_s is not None:

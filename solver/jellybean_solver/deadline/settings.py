@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from jellybean_solver.latency.estimate import CLOSED_FORM_RATIO
+
 
 @dataclass(frozen=True, slots=True)
 class DelaySettings:
@@ -79,7 +81,9 @@ class DeadlineSettings:
     )
     busy_link: float = 0.8  # utilisation of a link from which on the next plan may leave a margin on links
     full_link: float = 0.95  # utilisation of a link from which on that margin is tried before other restrictions
-    judged_above: float = 2.0  # only plans with an estimated p99 up to this multiple of the target are simulated
+    # Only plans with an estimated p99 up to this multiple of the target are simulated: where children fan out, the
+    # estimate is high, and a lower value hides plans. Simulations of late plans end early. (docs/design/solver.md)
+    judged_above: float = CLOSED_FORM_RATIO[1]
     counted: int = 24  # plans judged for the lower bound, with all batch sizes (late_counts.py): each takes up to 0.2 s
     simulations: int = 16  # after so many, only plans whose estimate meets the target are simulated
     fleet_proposals: int = 20  # `proposals` for fleets

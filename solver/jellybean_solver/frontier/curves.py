@@ -46,7 +46,8 @@ class Corner:
 
     @property
     def cost_usd_per_h(self) -> float:
-        return self.plan.cost.total_usd_per_h
+        """What the plan costs, with what its p99 latencies count above soft targets."""
+        return self.plan.cost.total_usd_per_h + self.plan.late_usd_per_h
 
     @property
     def gap(self) -> float:
@@ -124,7 +125,7 @@ def _with_accuracy(accuracy: float | None, slo: Slo) -> Slo:
 
 
 def _at_any_latency(slo: Slo) -> Slo:
-    return replace(slo, latency_p99_s=None, soft_latency_p99_s=None, latency_penalty_usd_per_h_per_s=None)
+    return replace(slo, latency_p99_s=None)
 
 
 @dataclass
@@ -261,8 +262,10 @@ def _add(corners: list[Corner], found: Corner) -> None:
 
 def bound_usd_per_h(plan: Plan) -> float:
     """Lower bound on the cost of every plan for the same targets; with a soft one, that is as accurate as this plan."""
-    certificate = plan.certificate
-    return plan.cost.total_usd_per_h if certificate.is_optimal else certificate.bound - certificate.penalty_usd_per_h
+    certificate, late = plan.certificate, plan.late_usd_per_h
+    if certificate.is_optimal:
+        return plan.cost.total_usd_per_h + late
+    return certificate.bound - certificate.penalty_usd_per_h + late
 
 
 def breaches_of(problem: Problem, plan: Plan, check: Check) -> tuple[str, ...]:

@@ -36,7 +36,8 @@ class RatePoint:
 
     @property
     def cost_usd_per_h(self) -> float | None:
-        return None if self.plan is None else self.plan.cost.total_usd_per_h
+        """What the plan costs, with what its p99 latencies count above soft targets."""
+        return None if self.plan is None else self.plan.cost.total_usd_per_h + self.plan.late_usd_per_h
 
     @property
     def gap(self) -> float | None:
@@ -112,7 +113,7 @@ def cost_rate(
 def _targets_by_rate(problem: Problem) -> Slo:
     """The targets of plans by rate: budget and p99 are checked afterwards; of plans that mix variants, the budget."""
     slo = replace(problem.slo, budget_usd_per_h=None)
-    return slo if problem.slo.mean_accuracy is not None else Slo(accuracy=slo.accuracy, survives=slo.survives)
+    return slo if problem.slo.mean_accuracy is not None else replace(slo, latency_p99_s=None)
 
 
 def _checked_point(problem: Problem, point: RatePoint, check: Check) -> RatePoint:

@@ -29,6 +29,8 @@ from jellybean_solver.model.problem import (
 from jellybean_solver.model.targets import LossKind, Slo, all_survived
 from jellybean_solver.outcome import ACCURACY_TOLERANCE, Termination, is_gap_closed, relative_gap
 
+LEAST_PENALTY = 1e-9  # USD per hour; a penalty below it is a rounding error
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -341,6 +343,13 @@ class Plan:
     def forgone_usd_per_h(self) -> float:
         """What the workflows that the plan leaves out are worth."""
         return sum(one.worth_usd_per_h for one in self.left_out)
+
+    @property
+    def late_usd_per_h(self) -> float:
+        """What its p99 latencies count above soft targets, as its certificate states it; 0 if all of these are met."""
+        slos = [workflow.slo for workflow in self.workflows] or [self.slo]
+        late = self.certificate.penalty_usd_per_h - self.accuracy_penalty_usd_per_h
+        return late if late > LEAST_PENALTY and any(slo.soft_latency_p99_s is not None for slo in slos) else 0.0
 
     @property
     def counted_usd_per_h(self) -> float:

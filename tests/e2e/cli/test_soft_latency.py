@@ -67,11 +67,22 @@ def test_a_trace_is_not_broken_by_a_soft_target(project: Path) -> None:
     assert "soft p99 target 60.0 ms: counts up to" in jellybean("plan", str(project), "--check", str(trace)).stdout
 
 
-def test_commands_that_do_not_know_it_say_so(project: Path) -> None:
-    jellybean("plan", str(project), "--set", "slo.latency_p99={target: 2 s, penalty: 1 USD/h per s}")
-    for command in (("frontier", str(project)),):
-        done = jellybean(*command, status=2)
-        assert "does not know soft p99 latencies; with a hard one: --set 'slo.latency_p99=60 ms'" in done.stderr
+@pytest.mark.slow
+def test_other_questions_count_it_too(project: Path) -> None:
+    """`plan --from`, `calendar` and `frontier`."""
+    loose = ("--set", "slo.latency_p99={target: 2 s, penalty: 1 USD/h per s}")
+    strict = ("--set", "slo.latency_p99={target: 60 ms, penalty: 1 USD/h per s}")
+    jellybean("plan", str(project), *loose)
+    told = json.loads(jellybean("plan", str(project), "--from", str(project), "--dry-run", "--json", *strict).stdout)
+    change = told["change"]
+    assert change["verdict"] == "replace"
+    assert change["running"]["penalty_usd_per_h"] > change["best"]["penalty_usd_per_h"]
+    trace = project / "day.csv"
+    trace.write_text("time_s,source,rate_per_s\n0,x,4\n3600,x,20\n7200,x,0\n", encoding="utf-8")
+    day = json.loads(jellybean("calendar", str(project), str(trace), "--json", *strict).stdout)
+    assert day["penalty_usd"] == pytest.approx(sum(one.get("penalty_usd", 0.0) for one in day["periods"])) != 0.0
+    curve = jellybean("frontier", str(project), *strict).stdout
+    assert "costs count the penalties of p99 latencies above soft targets" in " ".join(curve.split())
 
 
 @pytest.mark.slow
@@ -82,8 +93,6 @@ def test_an_option_replaces_the_long_form_too(project: Path) -> None:
     long_form = "slo: {soft_latency_p99: 60 ms, latency_penalty: 0.003 USD/h per 10 ms}"
     assert f"slo: {{latency_p99: {SOFT}}}" in text
     file.write_text(text.replace(f"slo: {{latency_p99: {SOFT}}}", long_form), encoding="utf-8")
-    advised = jellybean("frontier", str(project), status=2).stderr
-    assert "--set 'slo.latency_p99=60 ms'" in advised
     told = json.loads(jellybean("plan", str(project), "--set", "slo.latency_p99=60 ms", "--json").stdout)
     (reached,) = told["latency_p99"]["reached"]
     assert reached["target_s"] == 0.06 and "penalty_usd_per_h" not in reached

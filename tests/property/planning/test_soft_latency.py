@@ -104,7 +104,7 @@ def test_no_choice_of_two_workflows_is_better(case: Case) -> None:
 def _is_best(problem: Problem, choices: Sequence[Choice]) -> None:
     cheapest = solve(problem, explained=False)
     assert cheapest.plan is not None
-    found = settle(problem, {}, cheapest, DEFAULT_GAP, None)
+    found = settle(problem, cheapest, DEFAULT_GAP, None)
     plan = found.solution.plan
     assert plan is not None and found.judged is not None and not found.reasons
     assert plan.slo_by_workflow == problem.slo_by_workflow

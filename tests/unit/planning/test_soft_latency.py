@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from jellybean.documents import Project, build_problem, load_project
+from jellybean.frontier.find import find_frontier
 from jellybean.planning import (
     Planned,
     current_plan,
@@ -18,7 +19,6 @@ from jellybean.planning import (
     load_plan,
     plan_project,
     planned_late_p99_s,
-    planned_latency_penalty,
     predicted_p99,
     replan_project,
     save_plan,
@@ -126,10 +126,10 @@ def test_the_plan_states_its_targets_and_stays_current(folder: Path) -> None:
     assert from_document(to_document(plan)) == plan
     p99_s = predicted_p99(plan)[""].p99_s
     assert planned_late_p99_s(plan) == pytest.approx(p99_s)
-    assert planned_latency_penalty(plan) == pytest.approx(0.3 * (p99_s - 0.06))
+    assert plan.late_usd_per_h == pytest.approx(0.3 * (p99_s - 0.06))
     assert planned.judged is not None and planned.judged.kept
     (reached,) = planned.judged.to_list()
-    assert reached["penalty_usd_per_h"] == pytest.approx(planned_latency_penalty(plan))
+    assert reached["penalty_usd_per_h"] == pytest.approx(plan.late_usd_per_h)
     save_plan(asked, planned)
     assert current_plan(asked) == (load_plan(folder), "")
     other, why = current_plan(soft(folder, "0.1 USD/h per s"), writes=False)
@@ -203,6 +203,22 @@ def test_penalties_are_weighed_against_migration(folder: Path, start: str) -> No
             usd = other.best_usd + slo.latency_penalty(p99_s)
             assert decision.bound_usd <= usd * (1 + 1e-9)
             assert min(decision.best_usd, decision.running_usd) <= usd / (1 - TOLERANCE)
+
+
+@pytest.mark.slow
+def test_the_points_of_a_frontier_are_what_plan_chooses(folder: Path) -> None:
+    """At each accuracy the plan of least cost and penalty, which the curve counts together."""
+    found = find_frontier(soft(folder, "1 USD/h per s", "slo.accuracy=80"), rates=lambda problem: (0.5, 1.0))
+    assert [point.accuracy for point in found.points] == [80.0, 95.0]
+    for point in found.points:
+        asked = soft(folder, "1 USD/h per s", f"slo.accuracy={point.accuracy:g}")
+        planned = plan_project(asked)
+        assert planned.plan is not None and planned.plan.late_usd_per_h > 0.0
+        assert point.cost_usd_per_h == pytest.approx(value(planned, asked), rel=TOLERANCE)
+        assert point.bound_usd_per_h <= point.cost_usd_per_h
+    assert found.rates is not None and found.rates.points[1].cost_usd_per_h == pytest.approx(
+        found.points[0].cost_usd_per_h, rel=TOLERANCE
+    )
 
 
 @pytest.mark.slow
