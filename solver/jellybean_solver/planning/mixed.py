@@ -44,7 +44,7 @@ def solve_mixed(
     `solve_one`: solves a problem under the same `deadline` and `limit`. With a `running` plan its cost includes
     migration, as do the certificate's figures; `assignment` limits the matching of workers.
     """
-    if len(problem.workflows) > MOST_TOGETHER:
+    if len(problem.workflows) > MOST_TOGETHER and not problem.survives:
         raise SolverError(_too_many(problem))
 
     def solve(level: Problem) -> Solution:
@@ -69,9 +69,7 @@ def solve_mixed(
 def _too_many(problem: Problem) -> str:
     """That the program of ways is for fewer workflows, and what to do."""
     asked, instead = "a mean accuracy", "give each the least accuracy of any request"
-    if problem.survives:
-        asked, instead = "`survive`", "remove it"
-    elif not problem.is_for_ways:
+    if not problem.is_for_ways:
         asked, instead = "a p99 target of workflows with a worth, which may be left out,", "state one of both"
     return (
         f"{asked} is for up to {MOST_TOGETHER} workflows or sites on one fleet, and here are "

@@ -20,10 +20,11 @@ class ClosedRoutes:
         """Call `on_change` whenever other routes of another workflow are closed."""
         self._on_change[workflow] = on_change
 
-    def leave(self, workflow: str) -> None:
-        """Forget a workflow that is served no more."""
-        self._on_change.pop(workflow, None)
-        self._of.pop(workflow, None)
+    def leave(self, workflow: str, on_change: Callable[[], None]) -> None:
+        """Forget a workflow that is served no more, unless another one listens for it by now."""
+        if self._on_change.get(workflow) == on_change:
+            del self._on_change[workflow]
+            self._of.pop(workflow, None)
 
     def elsewhere(self, workflow: str, site: int) -> frozenset[int]:
         """The closed routes of the other workflows at a site."""

@@ -121,7 +121,7 @@ class ServedPlan:
 
     async def close(self) -> None:
         """End all streams."""
-        self._closed.leave(self.view.workflow)
+        self._closed.leave(self.view.workflow, self._on_routes_changed)
         for task in self._describing.values():
             task.cancel()
         for peer in self._peers.values():

@@ -101,6 +101,21 @@ def test_if_both_survive_both_are_paid_for() -> None:
     assert all(shares(asked, plan, loss) == {"a": 1.0, "b": 1.0} for loss in losses(plan, asked.survives))
 
 
+def test_many_workflows_survive_in_one_program() -> None:
+    """16 workflows keep two boxes busy; half of them survive the loss of one, and one box carries these."""
+    parts = {}
+    for number in range(16):
+        slo = Slo(survives=ONE_WORKER) if number % 2 else Slo()
+        read = operator("read", ["camera"], variant("only", {"box": 0.1}))
+        parts[f"w{number}"] = replace(problem(read, pools=[box(9)], rate_per_s=1.0, slo=slo), utilisation=0.8)
+    asked = combine_workflows("many", parts)
+    plan = plan_for(asked)
+    assert len(plan.workers) == 2
+    for shares in served_shares(plan).values():
+        assert all(shares[f"w{number}"] == pytest.approx(1.0) for number in range(1, 16, 2))
+        assert sum(shares.values()) == pytest.approx(8.0), "the box that is left is full"
+
+
 def test_exclusive_workers_are_spared_for_the_one_that_survives_only() -> None:
     asked = together(Slo(survives=ONE_WORKER), Slo(), [box(9, sharing=Sharing.EXCLUSIVE)])
     plan = plan_for(asked)
