@@ -17,6 +17,7 @@ from jellybean_solver import (
     Cost,
     Plan,
     planned_cuts,
+    served_shares,
     to_document,
 )
 
@@ -52,6 +53,7 @@ def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
         "accuracy": plan.accuracy,
         **({"workflows": _workflows(plan)} if plan.workflows else {}),
         **({"left_out": [dataclasses.asdict(one) for one in plan.left_out]} if plan.left_out else {}),
+        **({"after_losses": after} if (after := _after_losses(plan)) else {}),
         "selection": dict(plan.selection),
         **({"selections": selections_json(plan)} if plan.mixes else {}),
         "latency_p99": latency_json(planned),
@@ -76,6 +78,15 @@ def plan_json(planned: Planned, kept: str = "") -> dict[str, Any]:
         **({"stale_profiles": list(plan.stale_profiles)} if plan.stale_profiles else {}),
         **({"overrides": list(plan.overrides)} if plan.overrides else {}),
     }
+
+
+def _after_losses(plan: Plan) -> list[dict[str, Any]]:
+    """The losses after which workflows that do not survive them are served in part: the answered shares by name."""
+    found = []
+    for loss, shares in served_shares(plan).items():
+        partial = {name: share for name, share in shares.items() if name and share < 1.0}
+        found += [{"lost": str(loss), "answered": partial}] if partial else []
+    return found
 
 
 def _workflows(plan: Plan) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -41,6 +42,10 @@ def project(tmp_path: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.alone  # it compares times
 def test_one_is_served_whole_and_the_other_in_part_until_the_worker_is_back(project: Path) -> None:
+    told = json.loads(jellybean("plan", str(project), "--json").stdout)
+    assert told["after_losses"] == [
+        {"lost": lost, "answered": {"yard": pytest.approx(0.633, abs=1e-3)}} for lost in ("box-1", "box-2")
+    ]
     text = " ".join(jellybean("plan", str(project)).stdout.split())
     assert "shop: any of these may be lost: one of its 4 workers" in text
     assert "yard: gets what is left: 63.3 % to 100 % of its requests are then answered, and the others refused" in text

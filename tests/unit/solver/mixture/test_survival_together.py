@@ -248,6 +248,24 @@ def test_gateways_serve_the_share_that_is_left_and_refuse_the_rest() -> None:
     assert routes["b"].refused_text == ""
 
 
+def test_a_workflow_makes_room_after_a_loss_that_closes_none_of_its_routes() -> None:
+    """`a` runs on a cheap worker of its own, and after its loss on the one of `b`."""
+    cheap = Pool("cheap", "edge", 1, 0.1, Sharing.SHARED)
+    asked = together(Slo(survives=ONE_WORKER), Slo(), [cheap, box(1)])
+    read = operator("a/read", ["a/camera"], variant("only", {"cheap": 0.1, "box": 0.1}))
+    plan = plan_for(replace(asked, operators=(read, asked.operators[1])))
+    views, closed, away = workflow_views(to_document(plan)), ClosedRoutes(), {"cheap-1"}
+    assert "cheap-1" not in views["b"].workers
+    routes = {name: OpenRoutes(view, away.__contains__, closed) for name, view in views.items()}
+    closed.listen("b", routes["b"].reweight)
+    routes["a"].reweight()
+    drawn = Counter(routes["b"].draw() is None for _ in range(1000))
+    assert drawn[True] == pytest.approx(500, abs=2)
+    away.clear()
+    routes["a"].reweight()
+    assert all(routes["b"].draw() is not None for _ in range(100))
+
+
 def test_a_gateway_says_that_nothing_is_left() -> None:
     """`a` fills the box that is left."""
     plan = plan_for(together(Slo(survives=ONE_WORKER), Slo(), [box(9)], rates=(8.0, 8.0)))
