@@ -72,7 +72,7 @@ def test_what_had_no_time_is_listed_and_not_called_loose() -> None:
             given, settings=ResolveSettings(time_limit_s=float(ticks), clock=lambda clock=clock: float(next(clock)))
         )
         out = StringIO()
-        Console(file=out, width=200).print(explained_text(Explained(given, found, places, 0.1, (), float(ticks))))
+        Console(file=out, width=200).print(explained_text(Explained(given, found, places, 0.1, float(ticks))))
         text = out.getvalue()
         assert ("Not answered within the time limit" in text) != in_time
         assert ("not solved for lack of time: try --time-limit" in text.rstrip().splitlines()[-1]) != in_time
