@@ -22,9 +22,10 @@ from jellybean.documents import (
 )
 from jellybean.documents.rate_trace import RateTraceFile, read_rate_trace
 from jellybean.errors import InfeasibleError, InputError
-from jellybean.planning.deadline.predicted_latency import first_p99_s
+from jellybean.planning.deadline.predicted_latency import first_p99_s, latency_targets
 from jellybean.planning.deadline.soft_targets import latency_penalty, soft_targets
 from jellybean.planning.project_plan import plan_project
+from jellybean.planning.searched_objectives import stated_objective
 from jellybean.whatif.billing import improved, unused_usd
 from jellybean_solver import (
     MigrationPrices,
@@ -46,6 +47,7 @@ from jellybean_solver import (
 LEAST_SHARE = 0.01  # of a source's highest rate: a period without requests is planned for that
 DEFAULT_PERIODS = 24
 PLANS_PART = 0.75  # of the time, for all plans; the rest for what they and the changes between them cost
+FIRST_USD = 1e5  # per hour, of a point of accuracy or a second, beside which all costs are small
 PEAK_PART = 0.4  # of the time, for the plan for the highest rates, without which there is none for all periods
 
 Progress = Callable[[float, float, str], None]
@@ -56,7 +58,8 @@ class TimedPlan:
     """The plan of a period. `cost_usd`: of the whole period at its rates; `change_usd`: of changing to this plan.
 
     `options`: the `--set` options that make the plan. `loads`: models that workers load for the change. `penalty_usd`:
-    what an accuracy below a soft target, and a p99 latency above one, count in this period, which nobody pays.
+    what an accuracy below a soft target, and a p99 latency above one, count in this period, which nobody pays;
+    `forgone_usd`: what the workflows that the plan leaves out are worth in this period.
     """
 
     period: Period
@@ -66,10 +69,11 @@ class TimedPlan:
     change_usd: float
     loads: int
     penalty_usd: float = 0.0
+    forgone_usd: float = 0.0
 
-    def command(self, directory: Path) -> str:
+    def command(self, directory: Path, verb: str = "apply") -> str:
         """The command that changes to this plan."""
-        return f"jellybean apply {shlex.quote(str(directory))}{override_options(self.options)}"
+        return f"jellybean {verb} {shlex.quote(str(directory))}{override_options(self.options)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +81,9 @@ class Calendar:
     """`periods`: in order, each with its plan; `repeats`: the first follows on the last.
 
     `peak_usd`: cost over all of the time of one plan for the highest rates. `bound_usd`: lower bound on the cost of any
-    plans by time, changes left out. Both count penalties of a soft target, as the choice of plans does. `unused_usd`:
-    for the rest of units of billing that workers are stopped in.
+    plans by time, changes left out; 0 for another objective. Both count penalties of a soft target, and the worth of
+    what is left out, as the choice of plans does. `unused_usd`: for the rest of units of billing that workers are
+    stopped in.
     """
 
     project: AnyProject
@@ -99,6 +104,24 @@ class Calendar:
     def penalty_usd(self) -> float:
         """What accuracies and p99 latencies miss of soft targets, by their penalties."""
         return sum(one.penalty_usd for one in self.periods)
+
+    @property
+    def forgone_usd(self) -> float:
+        """What the workflows that plans leave out are worth."""
+        return sum(one.forgone_usd for one in self.periods)
+
+    @property
+    def mean_accuracy(self) -> float | None:
+        """The mean over the time of what `objective: mean_accuracy` maximises; None for another objective."""
+        if stated_objective(self.project) is not Objective.MEAN_ACCURACY:
+            return None
+        hours = sum(one.period.hours for one in self.periods)
+        return sum(one.period.hours * (one.plan.mean_accuracy or 0.0) for one in self.periods) / hours
+
+    @property
+    def command_verb(self) -> str:
+        """The command that makes a plan of the calendar: plans of sites that differ are made, not served."""
+        return "plan" if isinstance(self.project, MultiWorkflowProject) and self.project.written else "apply"
 
     @property
     def change_usd(self) -> float:
@@ -135,16 +158,18 @@ def plan_by_time(
 
     project = load_any_project(directory, overrides, accept_stale=accept_stale)
     problem = build_problem(project)
-    _require_cost(problem)
-    if problem.may_leave_out or (isinstance(project, MultiWorkflowProject) and project.written):
-        raise InputError("`jellybean calendar` does not know sites that differ, nor workflows that may be left out")
+    if problem.objective is Objective.RATE:
+        raise InputError(
+            "objective: rate asks for the highest rates, but a trace states them: write objective: cost, mean_accuracy "
+            "or latency"
+        )
     file = read_rate_trace(path, problem)
     periods = _periods(file, most)
     found, wanted = _candidates(project, periods, progress)
     prices = MigrationPrices(
         project.infrastructure.migration.start_usd, project.infrastructure.migration.download_usd_per_gib
     )
-    timed = deadline_s(problem) is not None
+    timed = deadline_s(problem) is not None or problem.objective is Objective.LATENCY
     costs_usd = [[_cost_usd(problem, period, one, timed=timed) for one in found] for period in periods]
 
     @cache
@@ -166,10 +191,12 @@ def plan_by_time(
         """USD that the p99 latencies of a period with a plan count, by indices."""
         return periods[number].hours * _late_usd_per_h(problem, periods[number], found[at])
 
-    costs = _SequenceCosts(periods, [one.plan for one in found], costs_usd, changes_usd, billing_s, repeats)
+    worse = [_worse(problem.objective, one.plan) for one in found]
+    costs = _SequenceCosts(periods, [one.plan for one in found], costs_usd, changes_usd, billing_s, repeats, worse)
     costs, chosen = costs.with_late(late_usd)
     rows = _timed_plans(costs, chosen, found, lambda before, at: change_between(before, at)[1], late_usd)
-    bounds = {_key(one.rates_per_s): one.plan.certificate.bound for one in found}
+    is_cost = problem.objective is Objective.COST
+    bounds = {_key(one.rates_per_s): one.plan.certificate.bound for one in found if is_cost}
     bound = sum(period.hours * bounds.get(_key(period.rates_per_s), 0.0) for period in periods)
     peak_usd = costs.total_usd([len(found) - 1] * len(periods))
     return Calendar(
@@ -182,6 +209,7 @@ class _SequenceCosts:
     """What sequences of plans cost, each the indices of the periods' plans.
 
     `costs_usd`: by period and plan; `changes_usd`: from one plan to another; `billing_s`: pool -> unit of its billing.
+    `worse`: by plan, what another objective than the cost minimises first, over the time.
     """
 
     periods: Sequence[Period]
@@ -190,6 +218,7 @@ class _SequenceCosts:
     changes_usd: Sequence[Sequence[float]]
     billing_s: Mapping[str, float]
     repeats: bool
+    worse: Sequence[float]
 
     def with_late(self, late_usd: Callable[[int, int], float]) -> tuple[_SequenceCosts, Sequence[int]]:
         """The costs with what p99 latencies count, by period and plan, and the cheapest sequence.
@@ -210,10 +239,22 @@ class _SequenceCosts:
 
     def cheapest(self) -> Sequence[int]:
         """The cheapest sequence found. InfeasibleError if each one has a period that its plan does not do for."""
-        total, chosen = cheapest_sequence(self.costs_usd, self.changes_usd, repeats=self.repeats)
+        counted = [
+            [usd + self._first(period, at) for at, usd in enumerate(row)]
+            for period, row in zip(self.periods, self.costs_usd, strict=True)
+        ]
+        total, chosen = cheapest_sequence(counted, self.changes_usd, repeats=self.repeats)
         if not chosen or total == float("inf"):
             raise InfeasibleError(("no plan does for one of the periods, although each has one by itself",))
-        return improved(chosen, self.total_usd, len(self.plans)) if self.billing_s else chosen
+        return improved(chosen, self._value, len(self.plans)) if self.billing_s else chosen
+
+    def _first(self, period: Period, at: int) -> float:
+        """What a plan counts before all costs, on their scale."""
+        return FIRST_USD * period.hours * self.worse[at]
+
+    def _value(self, sequence: Sequence[int]) -> float:
+        first = sum(self._first(period, at) for period, at in zip(self.periods, sequence, strict=True))
+        return first + self.total_usd(sequence)
 
     def steps(self, sequence: Sequence[int]) -> Iterator[tuple[int, int]]:
         """The plan before each period, and that of the period. Before the first is the last, if periods repeat."""
@@ -241,21 +282,23 @@ def _timed_plans(
     for number, (before, at) in enumerate(costs.steps(chosen)):
         period, own = costs.periods[number], found[at]
         penalty_usd = period.hours * own.plan.accuracy_penalty_usd_per_h + late_usd(number, at)
-        cost_usd, change_usd = costs.costs_usd[number][at] - penalty_usd, costs.changes_usd[before][at]
-        yield TimedPlan(period, own.plan, own.options, cost_usd, change_usd, loads(before, at), penalty_usd)
+        forgone_usd = period.hours * own.plan.forgone_usd_per_h
+        cost_usd, change_usd = costs.costs_usd[number][at] - penalty_usd - forgone_usd, costs.changes_usd[before][at]
+        yield TimedPlan(
+            period, own.plan, own.options, cost_usd, change_usd, loads(before, at), penalty_usd, forgone_usd
+        )
 
 
-def _require_cost(problem: Problem) -> None:
-    """InputError for another objective than the cost, by which plans are chosen for periods."""
-    if problem.objective is Objective.COST:
-        return
-    instead = "objective: cost"
-    if problem.objective is Objective.MEAN_ACCURACY:
-        instead += " and the mean accuracy as a target (slo: {accuracy: {mean: 90}}), or a soft one with a penalty"
-    raise InputError(
-        f"`jellybean calendar` chooses plans by their cost, which objective: {problem.objective} does not state: "
-        f"use {instead}"
-    )
+def _worse(objective: Objective, plan: Plan) -> float:
+    """What plans of an objective are compared by before their cost: points of accuracy, or seconds of the p99 target.
+
+    Rounded, so that figures that differ by less are equal and the cost decides.
+    """
+    if objective is Objective.MEAN_ACCURACY:
+        return round(100.0 - (plan.mean_accuracy or 0.0), 2)
+    if objective is Objective.LATENCY:
+        return round(max(latency_targets(plan).values(), default=0.0), 3)
+    return 0.0
 
 
 def _periods(file: RateTraceFile, most: int) -> tuple[Period, ...]:
@@ -308,7 +351,9 @@ def _is_startable(project: AnyProject, before: Plan, after: Plan) -> bool:
 
 
 def _cost_usd(problem: Problem, period: Period, candidate: _Candidate, *, timed: bool) -> float:
-    """USD of a period with a plan at the period's rates, with its penalty; inf if it does not meet the targets there.
+    """USD of a period with a plan at the period's rates, with its penalties and what it leaves out.
+
+    inf if it does not meet the targets there.
 
     Requests take the plan's routes in its proportions, also after the losses that it is to bear. With a p99 target
     (`timed`) a plan does for rates up to those that it was made for, where it was simulated.
@@ -320,7 +365,8 @@ def _cost_usd(problem: Problem, period: Period, candidate: _Candidate, *, timed:
     if wrong:
         return float("inf")
     # The accuracy, and what it counts for a soft target that it misses, is the same at all rates.
-    return period.hours * (score.cost.total_usd_per_h + candidate.plan.accuracy_penalty_usd_per_h)
+    beside = candidate.plan.accuracy_penalty_usd_per_h + candidate.plan.forgone_usd_per_h
+    return period.hours * (score.cost.total_usd_per_h + beside)
 
 
 def _late_usd_per_h(problem: Problem, period: Period, candidate: _Candidate) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -14,6 +14,8 @@ from jellybean.display import formats
 from jellybean.planning.mixing import selection_lines, selections_json
 from jellybean.whatif.calendar import Calendar, TimedPlan
 from jellybean_solver import Plan, to_document
+
+MOST_LISTED = 6  # sources in a row
 
 
 def calendar_text(found: Calendar) -> RenderableType:
@@ -29,8 +31,8 @@ def calendar_text(found: Calendar) -> RenderableType:
         table.add_row(
             clock(one.period.start_s + found.file.origin_s),
             clock(one.period.end_s + found.file.origin_s),
-            ", ".join(f"{name} {formats.rate(rate)}" for name, rate in one.period.rates_per_s.items()),
-            "\n".join((workers(one.plan), *selection_lines(one.plan))) if is_new else "as before",
+            rates_text(one.period.rates_per_s),
+            "\n".join((workers(one.plan), *_left_out(one.plan), *selection_lines(one.plan))) if is_new else "as before",
             formats.usd(one.cost_usd / one.period.hours),
             formats.usd(one.cost_usd),
             f"{formats.usd(one.change_usd)}, {formats.count(one.loads, 'load')}" if one.loads else "",
@@ -41,7 +43,7 @@ def calendar_text(found: Calendar) -> RenderableType:
 
 def _headline(found: Calendar) -> str:
     length = formats.span(found.file.trace.length_s)
-    total, peak = found.total_usd + found.penalty_usd, found.peak_usd
+    total, peak = found.total_usd + found.penalty_usd + found.forgone_usd, found.peak_usd
     text = f"{formats.count(found.plans, 'plan')} in {length}: {formats.usd(found.total_usd)} USD"
     if found.change_usd:
         text += f", of which changes {formats.usd(found.change_usd)}"
@@ -49,12 +51,28 @@ def _headline(found: Calendar) -> str:
         joined = "and" if found.change_usd else "of which"
         text += f", {joined} rests of started units {formats.usd(found.unused_usd)}"
     if found.penalty_usd:
-        text += f"; with penalties of soft targets {formats.usd(total)}"
+        text += f"; with penalties of soft targets {formats.usd(found.total_usd + found.penalty_usd)}"
+    if found.forgone_usd:
+        text += f"; with the worth of what is left out {formats.usd(total)}"
+    if found.mean_accuracy is not None:
+        text += f"; mean accuracy {formats.accuracy(found.mean_accuracy)} over the time"
     if peak > total:
         text += f"; one plan for the highest rates: {formats.usd(peak)} ({(peak / total - 1) * 100:.0f} % more)"
     if found.bound_usd > 0:
         text += f"; at least {formats.usd(found.bound_usd)} whatever the plans"
     return text
+
+
+def rates_text(rates_per_s: Mapping[str, float]) -> str:
+    """`camera 5/s, till 2/s`; of many sources their number and the sum."""
+    if len(rates_per_s) > MOST_LISTED:
+        return f"{formats.count(len(rates_per_s), 'source')}, {formats.rate(sum(rates_per_s.values()))} together"
+    return ", ".join(f"{name} {formats.rate(rate)}" for name, rate in rates_per_s.items())
+
+
+def _left_out(plan: Plan) -> Iterator[str]:
+    if plan.left_out:
+        yield f"without {', '.join(one.name for one in plan.left_out)}"
 
 
 def workers(plan: Plan) -> str:
@@ -84,6 +102,8 @@ def calendar_json(found: Calendar) -> dict[str, Any]:
         "unused_usd": found.unused_usd,
         **({"unplanned": found.unplanned} if found.unplanned else {}),
         **({"penalty_usd": found.penalty_usd} if found.penalty_usd else {}),
+        **({"forgone_usd": found.forgone_usd} if found.forgone_usd else {}),
+        **({} if found.mean_accuracy is None else {"mean_accuracy": found.mean_accuracy}),
         "peak_usd": found.peak_usd,
         "bound_usd": found.bound_usd,
         "repeats": found.repeats,
@@ -102,6 +122,8 @@ def _period_json(found: Calendar, one: TimedPlan) -> Mapping[str, Any]:
         "cost_usd": one.cost_usd,
         "change_usd": one.change_usd,
         **({"penalty_usd": one.penalty_usd} if one.penalty_usd else {}),
+        **({"forgone_usd": one.forgone_usd} if one.forgone_usd else {}),
+        **({"left_out": [gone.name for gone in one.plan.left_out]} if one.plan.left_out else {}),
         "loads": one.loads,
-        "command": one.command(found.project.directory),
+        "command": one.command(found.project.directory, found.command_verb),
     }

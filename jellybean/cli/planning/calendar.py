@@ -75,5 +75,5 @@ def calendar(
         save_calendar_plot(found, plot)
         say(f"wrote {plot}")
     if not json:
-        first = found.periods[0]
-        say(f"to change to a plan at its time: {first.command(directory)}  (--json has the command of each period)")
+        command = found.periods[0].command(directory, found.command_verb)
+        say(f"to change to a plan at its time: {command}  (--json has the command of each period)")

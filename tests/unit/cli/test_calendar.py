@@ -14,6 +14,7 @@ from jellybean.planning.plan_file import read_document
 from jellybean_solver import evaluate, from_document, losses, plan_after
 from tests.support.scales_project import make_scales_project
 from tests.support.unlike_sites import INFRASTRUCTURE, write_shops
+from tests.unit.cli.test_workflows_by_site import written
 
 RATES = [2, 2, 2, 10, 30, 30, 10, 2]  # of each of three hours
 
@@ -95,11 +96,82 @@ def test_a_wrong_trace(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "day.csv:2:3" in capsys.readouterr().err
 
 
-def test_sites_that_differ_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sites_that_differ_have_plans_by_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_shops(tmp_path)
-    (folder / "day.csv").write_text("time_s,source,rate_per_s\n0,berlin/camera,5\n", encoding="utf-8")
-    assert run(["calendar", str(folder), str(folder / "day.csv")]) == 2
-    assert "does not know sites that differ" in " ".join(capsys.readouterr().err.split())
+    rows = "0,berlin/camera,1\n0,rome/camera,2\n43200,berlin/camera,20\n43200,rome/camera,2\n86400,berlin/camera,1\n"
+    (folder / "day.csv").write_text("time_s,source,rate_per_s\n" + rows, encoding="utf-8")
+    found = planned(folder, capsys)
+    rates = [one["rates_per_s"]["berlin/camera"] for one in found["periods"]]
+    assert rates == [1, 20, 1]
+    assert found["bound_usd"] <= found["total_usd"] <= found["peak_usd"]
+    check_each_plan(folder, found, capsys)
+    assert run(["calendar", str(folder), str(folder / "day.csv")]) == 0
+    told = capsys.readouterr()
+    assert "to change to a plan at its time: jellybean plan" in " ".join(told.err.split())
+    assert "berlin/camera 20.0/s" in " ".join(told.out.split())
+
+
+def check_each_plan(folder: Path, found: dict, capsys: pytest.CaptureFixture[str]) -> list[dict]:
+    """What `plan` says of each period's options: the plan of the period, at no lower value."""
+    told = []
+    for one in found["periods"]:
+        options = [text.strip("'") for text in one["command"].split(" --set ")[1:]]
+        assert run(["plan", str(folder), "--dry-run", "--json", *(x for o in options for x in ("--set", o))]) == 0
+        told.append(json.loads(capsys.readouterr().out))
+        assert told[-1]["hash"] == one["plan"]
+    return told
+
+
+def test_a_workflow_may_be_left_out_when_rates_are_high(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A till is worth less than a second gpu, which it needs once its rate is high."""
+    folder = written(tmp_path / "stores", INFRASTRUCTURE.replace("sites: {store: stores.csv}\n", ""))
+    rows = "0,shop/camera,2\n0,till/camera,1\n43200,shop/camera,2\n43200,till/camera,60\n86400,till/camera,1\n"
+    (folder / "day.csv").write_text("time_s,source,rate_per_s\n" + rows, encoding="utf-8")
+    found = planned(folder, capsys, "--set", "till.admission.worth=0.7 USD/h")
+    assert [one.get("left_out") for one in found["periods"]] == [None, ["till"], None]
+    assert found["forgone_usd"] == pytest.approx(0.7 * 12)
+    plans = check_each_plan(folder, found, capsys)
+    hours = [(one["end_s"] - one["start_s"]) / 3600 for one in found["periods"]]
+    objective = sum(h * one["certificate"]["objective"] for h, one in zip(hours, plans, strict=True))
+    assert found["total_usd"] - found["change_usd"] + found["forgone_usd"] == pytest.approx(objective, rel=1e-3)
+    assert found["bound_usd"] <= objective
+
+
+MOST_ACCURATE = ("objective=mean_accuracy", "slo.budget=1.4 USD/h", "workers.gpu.count=1")
+
+
+def test_the_most_accurate_plan_within_the_budget_is_chosen_for_each_period(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "0,camera,2\n43200,camera,60\n86400,camera,2\n"
+    (shop / "day.csv").write_text("time_s,source,rate_per_s\n" + rows, encoding="utf-8")
+    options = [part for one in MOST_ACCURATE for part in ("--set", one)]
+    found = planned(shop, capsys, *options)
+    plans = check_each_plan(shop, found, capsys)
+    accuracies = [one["accuracy"] for one in plans]
+    assert all(one["certificate"]["of"] == "mean_accuracy" for one in plans)
+    assert len(set(accuracies)) > 1
+    hours = [(one["end_s"] - one["start_s"]) / 3600 for one in found["periods"]]
+    assert found["mean_accuracy"] == pytest.approx(
+        sum(h * a for h, a in zip(hours, accuracies, strict=True)) / sum(hours)
+    )
+    assert max(one["cost_usd_per_h"] for one in found["periods"]) <= 1.4 * (1 + 1e-6)
+    for one, accuracy in zip(found["periods"], accuracies, strict=True):
+        rate = f"sources.camera.rate={one['rates_per_s']['camera']:g}/s"
+        assert run(["plan", str(shop), "--dry-run", "--json", *options, "--set", rate]) == 0
+        assert json.loads(capsys.readouterr().out)["accuracy"] == pytest.approx(accuracy, abs=0.02)
+    assert found["bound_usd"] == 0
+
+
+def test_a_trace_states_the_rates(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["calendar", str(shop), str(shop / "day.csv"), "--set", "objective=rate"]) == 2
+    assert "a trace states them" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.slow
+def test_the_least_latency_of_each_period(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = planned(shop, capsys, "--set", "objective=latency", "--periods", "2")
+    assert all("slo.latency_p99=" in one["command"] for one in found["periods"])
 
 
 @pytest.mark.slow
@@ -223,13 +295,6 @@ def test_a_mixture_in_time_serves_only_rates_up_to_its_own(scales: Path, capsys:
         assert one["loads"] == 0
         planned_per_s = float(one["command"].partition("sources.x.rate=")[2].partition("/s")[0])
         assert planned_per_s >= one["rates_per_s"]["x"], "it was simulated for that rate"
-
-
-def test_another_objective_than_the_cost_is_refused(scales: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for objective in ("mean_accuracy", "rate"):
-        assert run(["calendar", str(scales), str(scales / "day.csv"), *given(f"objective={objective}")]) == 2
-        told = " ".join(capsys.readouterr().err.split())
-        assert f"objective: {objective} does not state: use objective: cost" in told
 
 
 def test_a_trace_of_minutes_is_shown_in_minutes(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
