@@ -52,6 +52,7 @@ from .searched_objectives import Bisection as Bisection
 from .searched_objectives import Outcome as Outcome
 from .searched_objectives import PRECISION as PRECISION
 from .searched_objectives import TINY_S as TINY_S
+from .searched_objectives import stated_objective as stated_objective
 from .simulation import brains as brains
 from .simulation import load_by_link as load_by_link
 from .simulation import slow_latency_s as slow_latency_s

@@ -23,6 +23,7 @@ class Planned:
     baselines: tuple[Baseline, ...]
     solve_s: float
     nearest_p99_s: float | None = None  # p99 latency of the fastest rejected plan
+    fastest: Plan | None = None  # the plan that meets that p99, with it as target
     judged: Judged | None = None  # the plan's predicted p99 latencies, if it has p99 targets
     cheapest: tuple[Plan, Judged] | None = None  # the cheapest plan, if it was rejected for its p99 latency
     best: str = ""  # what the plan is the best in, if that was searched: its highest rates or least latency

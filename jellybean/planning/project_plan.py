@@ -26,7 +26,7 @@ from jellybean.planning.deadline.simulation_judge import SAME
 from jellybean.planning.deadline.soft_plan import best_with_penalties, planned_anew
 from jellybean.planning.deadline.soft_targets import soft_targets
 from jellybean.planning.planned import Planned
-from jellybean.planning.searched_objectives import Outcome, at_least_cost, best_settings, stated_objective
+from jellybean.planning.searched_objectives import plan_for_objective, stated_objective
 from jellybean_solver import (
     DEFAULT_GAP,
     VALUE_TOLERANCE,
@@ -48,7 +48,6 @@ from jellybean_solver import (
     fastest_of_equal_cost,
     is_large,
     kinds_text,
-    limited,
     limited_work,
     of_one_selection,
     quick_solution,
@@ -64,8 +63,6 @@ BASELINE_S = 5.0  # time limit of each baseline, if the plan has no time limit
 SEARCH_PART, SEARCH_PART_IN_TIME, SEARCH_PART_OF_WAYS = 0.8, 0.5, 0.6
 SEARCH_PART_BESIDE_SOFT = 0.5  # of the time of plans in time, for hard targets where there are soft ones, too
 CHEAPEST_PERCENT, BASELINES_PERCENT = 10.0, 90.0  # of the progress: the search in between takes longest
-
-SEARCH_SHARE = 0.6  # of the time limit, for the highest rates or least latency: more leaves their plan no time
 
 # For a plan by a simple rule where the search found none: at least, also beyond the time limit, and without one.
 QUICK_S, UNLIMITED_QUICK_S = 1.0, 20.0
@@ -94,7 +91,12 @@ def plan_project(
     report = progress or (lambda done, total, label: None)
     with limited_work(time_limit_s, time.monotonic) as limit:
         if stated_objective(project) in (Objective.RATE, Objective.LATENCY):
-            return _plan_for_objective(project, gap, limit.left(), compare, report)
+
+            def plan_one(asked: AnyProject, limit_s: float | None, is_last: bool) -> Planned:
+                compares = compare and is_last
+                return plan_project(asked, gap=gap, time_limit_s=limit_s, compare=compares, weigh=weigh and is_last)
+
+            return plan_for_objective(project, plan_one, limit.left(), report)
         return _plan_at_least_cost(project, gap, limit, compare, weigh, report)
 
 
@@ -153,6 +155,7 @@ def _plan_at_least_cost(
         compared,
         solve_s,
         settled.nearest_p99_s,
+        settled.fastest if settled.nearest_p99_s is not None else None,
         settled.judged,
         settled.cheapest if not reasons else None,
         settled.compared,
@@ -191,31 +194,6 @@ def _quick_clock(limit: Clock, part: float, least_s: float) -> Clock:
     left_s = limit.left()
     seconds = UNLIMITED_QUICK_S if left_s is None else max(least_s, part * left_s)
     return Clock(time.monotonic, time.monotonic() + seconds)
-
-
-def _plan_for_objective(
-    project: AnyProject, gap: float | None, time_limit_s: float | None, compare: bool, report: Progress
-) -> Planned:
-    """The plan of the highest rates or the least p99 latency: the cheapest plan under the targets that were found."""
-    clock = limited(time_limit_s, time.monotonic)
-    search = clock.share(SEARCH_SHARE)
-    ended: list[OutOfTimeError] = []
-    started = time.perf_counter()
-
-    def try_plan(asked: AnyProject) -> Outcome:
-        try:
-            found = plan_project(asked, gap=gap, time_limit_s=search.left(), compare=False, weigh=False)
-        except OutOfTimeError as error:  # what was found before stands
-            ended.append(error)
-            return Outcome(found=False, is_last=True)
-        return Outcome(found.plan is not None, found.nearest_p99_s, is_last=search.left() == 0.0)
-
-    best = best_settings(project, try_plan, report)
-    if best is None and ended:
-        raise ended[0]
-    asked, text = at_least_cost(project, () if best is None else best.settings), "" if best is None else best.text
-    planned = plan_project(asked, gap=gap, time_limit_s=clock.left(), compare=compare)
-    return replace(planned, solve_s=time.perf_counter() - started, best=text, asked=asked)
 
 
 def _baselines(problem: Problem, gap: float, time_limit_s: float) -> tuple[Baseline, ...]:

@@ -8,13 +8,15 @@ latency is the largest of all; none is left out, as the others would be faster w
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jellybean.display import formats
 from jellybean.documents import (
     AnyProject,
     Settings,
+    build_problem,
     everyone_served,
     latency_target,
     objective,
@@ -23,12 +25,15 @@ from jellybean.documents import (
     with_settings,
 )
 from jellybean.errors import InputError
-from jellybean_solver import Objective
+from jellybean.planning.deadline.predicted_latency import judged_latency
+from jellybean.planning.planned import Planned
+from jellybean_solver import Objective, OutOfTimeError, Solution, limited
 
 PRECISION, LATENCY_PRECISION = 0.005, 0.05  # relative width of the range at which the bisection ends
 MOST_FACTOR = 2.0**20  # on the documents' rates, or on a p99 of a second, either way
 TINY_S = 1e-6  # a p99 target that no plan meets
 MOST_LISTED = 6  # rates in a sentence
+SEARCH_SHARE = 0.6  # of the time limit, for the highest rates or least latency: more leaves their plan no time
 
 Progress = Callable[[float, float, str], None]
 
@@ -46,6 +51,8 @@ class Outcome:
 
 
 TryPlan = Callable[[AnyProject], Outcome]
+# In so many seconds; whether it is the last one, of which all is asked, or one of the search.
+PlanOne = Callable[[AnyProject, float | None, bool], Planned]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,3 +158,56 @@ class Bisection:
         outcome = self.try_plan(at_least_cost(self.project, self.settings(factor)))
         self.is_over = outcome.is_last
         return outcome.found
+
+
+def plan_for_objective(
+    project: AnyProject, plan_one: PlanOne, time_limit_s: float | None, report: Progress
+) -> Planned:
+    """The plan of the highest rates or the least p99 latency: the cheapest plan under the targets that were found."""
+    clock = limited(time_limit_s, time.monotonic)
+    search = clock.share(SEARCH_SHARE)
+    ended: list[OutOfTimeError] = []
+    known: list[Planned] = []
+    started = time.perf_counter()
+
+    def try_plan(asked: AnyProject) -> Outcome:
+        try:
+            found = plan_one(asked, search.left(), False)
+        except OutOfTimeError as error:  # what was found before stands
+            ended.append(error)
+            return Outcome(found=False, is_last=True)
+        if found.plan is not None or found.fastest is not None:
+            known.append(found)
+        return Outcome(found.plan is not None, found.nearest_p99_s, is_last=search.left() == 0.0)
+
+    best = best_settings(project, try_plan, report)
+    if best is None and ended:
+        raise ended[0]
+    asked, text = at_least_cost(project, () if best is None else best.settings), "" if best is None else best.text
+    try:
+        planned = plan_one(asked, clock.left(), True)
+    except OutOfTimeError:
+        if best is None or not known:
+            raise
+        planned = _as_searched(known[-1], asked)
+    if planned.plan is None and best is not None and known:
+        planned = _as_searched(known[-1], asked)
+    return replace(planned, solve_s=time.perf_counter() - started, best=text, asked=asked)
+
+
+def _as_searched(found: Planned, asked: AnyProject) -> Planned:
+    """The plan of the search for an objective, where time leaves no better one: its last one, or its fastest one."""
+    plan = found.plan or found.fastest
+    if plan is None:
+        raise AssertionError("the search has a plan")
+    plan = replace(plan, overrides=asked.overrides)
+    solution = Solution(plan.certificate.termination, plan, None, found.solution.selections_tried, plan.certificate)
+    return replace(
+        found,
+        problem=build_problem(asked),
+        solution=solution,
+        plan=plan,
+        reasons=(),
+        judged=judged_latency(plan),
+        cheapest=None,
+    )
