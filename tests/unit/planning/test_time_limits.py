@@ -16,7 +16,7 @@ from jellybean.cli import run
 from jellybean.cli.init import Example, copy_example
 from jellybean.documents import build_problem, load_project
 from jellybean.frontier import find, find_frontier
-from jellybean.planning import plan_project, predict, project_plan, simulation
+from jellybean.planning import plan_project, predict, project_plan, searched_objectives, simulation
 from jellybean.planning.deadline import predicted_latency
 from jellybean.planning.deadline.predicted_latency import judged_latency, predicted_p99, quick_judgement
 from jellybean.planning.deadline.second_process import SecondProcess
@@ -230,7 +230,8 @@ def test_a_search_of_the_highest_rates_tries_no_plan_after_its_time(
 
     monkeypatch.setattr(project_plan, "solve_with", solve_counted)
     alarm = Alarm(monkeypatch, project_plan, "solve_with", calls)
-    monkeypatch.setattr(project_plan, "time", SimpleNamespace(monotonic=alarm, perf_counter=lambda: 0.0))
+    for module in (project_plan, searched_objectives):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=alarm, perf_counter=lambda: 0.0))
     assert plan_project(project, time_limit_s=60.0, compare=False).plan is not None
     assert len(solved) == calls + 1  # the last one makes the plan of the rates that were found
 
