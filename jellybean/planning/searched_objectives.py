@@ -160,9 +160,7 @@ class Bisection:
         return outcome.found
 
 
-def plan_for_objective(
-    project: AnyProject, plan_one: PlanOne, time_limit_s: float | None, report: Progress
-) -> Planned:
+def plan_for_objective(project: AnyProject, plan_one: PlanOne, time_limit_s: float | None, report: Progress) -> Planned:
     """The plan of the highest rates or the least p99 latency: the cheapest plan under the targets that were found."""
     clock = limited(time_limit_s, time.monotonic)
     search = clock.share(SEARCH_SHARE)
