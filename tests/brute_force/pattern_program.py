@@ -8,7 +8,7 @@ hold. Requests spread once with everything there and once after each loss, over 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -98,13 +98,17 @@ class Optimum:
     left_out: frozenset[str] = frozenset()
 
 
+Sets = Callable[[Workers, list[Model], frozenset[str]], list[Held]]
 Lost = tuple[str, object]  # kind, and what: (pool, held), a tier or a pair of tiers
 
 
 class Program:
-    """Columns are (cost, most, is_whole); rows are (column -> value, least, most)."""
+    """Columns are (cost, most, is_whole); rows are (column -> value, least, most). `sets`: what a worker may hold."""
 
-    def __init__(self, fleet: Fleet, blocks: Iterable[Block], patterns: Iterable[Pattern]) -> None:
+    def __init__(
+        self, fleet: Fleet, blocks: Iterable[Block], patterns: Iterable[Pattern], sets: Sets | None = None
+    ) -> None:
+        self.sets = sets or largest_sets
         self.fleet, self.blocks, self.patterns = fleet, tuple(blocks), tuple(patterns)
         self.columns: list[tuple[float, float, bool]] = []
         self.rows: list[tuple[Row, float, float]] = []
@@ -131,8 +135,8 @@ class Program:
     def row(self, row: Row, least: float, most: float) -> None:
         self.rows.append((row, least, most))
 
-    def _unpaid(self, cost: float, most: float) -> int:
-        column = self.column(cost, most)
+    def _unpaid(self, cost: float, most: float, *, whole: bool = False) -> int:
+        column = self.column(cost, most, whole=whole)
         self.unlimited.add(column)
         return column
 
@@ -167,7 +171,7 @@ class Program:
             models = sorted(model for model in pool.seconds if (pool.tier, model) in used)
             columns = {
                 (pool.name, held): self.column(pool.price_usd_per_h, float(pool.count), whole=True)
-                for held in largest_sets(pool, models, self._alone())
+                for held in self.sets(pool, models, self._alone())
             }
             self.counts |= columns
             self.row(dict.fromkeys(columns.values(), 1.0), -math.inf, float(pool.count))
@@ -295,6 +299,11 @@ def largest_sets(pool: Workers, models: list[Model], alone: frozenset[str]) -> l
         found = _choices(pool, models)
     sets = [frozenset(held) for held in found if held]
     return [held for held, own in zip([h for h in found if h], sets, strict=True) if not any(own < one for one in sets)]
+
+
+def all_sets(pool: Workers, models: list[Model], alone: frozenset[str]) -> list[Held]:
+    """All that one worker may hold, where holding more is not free."""
+    return [held for held in _choices(pool, models) if held]
 
 
 def _choices(pool: Workers, models: list[Model]) -> list[Held]:

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from tests.matrix import draft as drafts
 from tests.matrix.draft import Cascade, Draft, Input, Operator, Site, Times, Variant, Workflow
 from tests.support.tiny_models import scale
 
-MODEL, HEAD, TAIL = "models/whole.onnx", "models/stages/head.onnx", "models/stages/tail.onnx"
+PARTS = ("whole", "head", "tail")
 ROWS = 4  # held-out requests of a workflow whose labels are needed
 
 
@@ -41,9 +42,10 @@ def _dump(path: Path, document: dict[str, Any]) -> None:
 def _write_files(workflow: Workflow, folder: Path) -> None:
     """The models of operators that are cut, and the held-out requests, if the workflow names them."""
     if any(variant.cut for operator in workflow.operators for variant in operator.variants):
-        for name in (MODEL, HEAD, TAIL):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(_model()[0])
+        for variant, part in itertools.product(drafts.NAMES, PARTS):
+            file = folder / _file(variant, part)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(_model(variant, part)[0])
     if _needs_labels(workflow):
         (folder / "data").mkdir()
         arrays = {source.name: np.zeros((ROWS, 4), np.float32) for source in workflow.sources}
@@ -51,12 +53,16 @@ def _write_files(workflow: Workflow, folder: Path) -> None:
         np.savez(folder / "data/heldout.npz", **arrays, labels=labels)
 
 
+def _file(variant: str, part: str) -> str:
+    return f"models/{variant}-{part}.onnx"
+
+
 @cache
-def _model() -> tuple[bytes, str]:
-    """A model of one input, and its sha256."""
+def _model(variant: str, part: str) -> tuple[bytes, str]:
+    """A model of one input, unlike all others, and its sha256."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        digest = scale(path, 2.0)
+        digest = scale(path, 2.0 + len(PARTS) * drafts.NAMES.index(variant) + PARTS.index(part))
         return path.read_bytes(), digest
 
 
@@ -87,6 +93,8 @@ def infrastructure(draft: Draft) -> dict[str, Any]:
         sites[draft.tiers[0]] = "sites.csv"
     if sites:
         found["sites"] = sites
+    if draft.start_usd:
+        found["migration"] = {"start": f"{draft.start_usd:g} USD"}
     if draft.is_several and draft.budget_usd_per_h is not None:
         found["limits"] = {"budget": f"{draft.budget_usd_per_h:g} USD/h"}
     return found
@@ -155,7 +163,8 @@ def _needs_labels(workflow: Workflow) -> bool:
 def _operator(operator: Operator) -> dict[str, Any]:
     variants: dict[str, Any] = {}
     for variant in operator.variants:
-        variants[variant.name] = {} if variant.cut is None else {"model": MODEL, "sha256": _model()[1]}
+        name, is_cut = variant.name, variant.cut is not None
+        variants[name] = {"model": _file(name, "whole"), "sha256": _model(name, "whole")[1]} if is_cut else {}
     found: dict[str, Any] = {"inputs": [_input(operator.input)], "variants": variants}
     if operator.cascade is not None:
         rule = {"first": operator.cascade.first, "then": operator.cascade.then, "when": "confidence < 0.8"}
@@ -230,10 +239,14 @@ def _profile(operator: Operator, variant: Variant) -> dict[str, Any]:
         "latency": _latency(variant.times, variant.memory_bytes),
     }
     if variant.cut is not None:
-        digest = _model()[1]
+        digest = _model(variant.name, "whole")[1]
         head, tail = (
-            {"model": file, "sha256": digest, "latency": _latency(part, variant.memory_bytes)}
-            for file, part in ((HEAD, variant.cut.head), (TAIL, variant.cut.tail))
+            {
+                "model": _file(variant.name, part),
+                "sha256": _model(variant.name, part)[1],
+                "latency": _latency(own, variant.memory_bytes),
+            }
+            for part, own in (("head", variant.cut.head), ("tail", variant.cut.tail))
         )
         crossing = _size(variant.cut.crossing_bytes)
         inputs = [operator.input.upstream]

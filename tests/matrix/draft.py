@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field, replace
 
+NAMES = ("small", "large", "huge")  # of variants
 KIB, GIB = 1024.0, 1024.0**3
 Times = dict[int, float]  # batch size -> seconds of one batch
 
@@ -168,6 +169,7 @@ class Draft:
     rows: list[Site] = field(default_factory=list)
     budget_usd_per_h: float | None = None
     utilisation: float = 0.8
+    start_usd: float = 0.0  # of a model on a worker, when a plan is changed
     features: list[str] = field(default_factory=list)
 
     @property
@@ -213,7 +215,7 @@ def variants(rng: random.Random, number: int, pools: list[Pool]) -> list[Variant
         if index and rng.random() < 0.25:  # the first variant runs in all pools
             own.pop(rng.choice(sorted(own)))
         accuracy = round(rng.uniform(70, 88) + 8.0 * index, 1)
-        found.append(Variant(("small", "large", "huge")[index], own, round(rng.uniform(1, 40)) * KIB, accuracy))
+        found.append(Variant(NAMES[index], own, round(rng.uniform(1, 40)) * KIB, accuracy))
     return found
 
 

@@ -75,11 +75,13 @@ def plan(draft: Draft, run: Run) -> dict[str, Any]:
 
 
 def replan(draft: Draft, run: Run) -> dict[str, Any]:
-    """`plan --from` a plan for six tenths of the rates."""
+    """`plan --from` a plan for six tenths of the rates, where it costs something to start a model."""
+    draft.start_usd = draft.rng.choice((0.0, 0.05, 0.5, 2.0))
     file = str(run.folder / "before.json")
     run("plan", str(write(scaled(draft, 0.6), run.folder / "b")), "--out", file)
     project = str(write(draft, run.folder / "p"))
-    return run("plan", project, "--from", file, "--horizon", "24h", "--dry-run")
+    found = run("plan", project, "--from", file, "--horizon", "24h", "--dry-run")
+    return {**found, "before": json.loads(Path(file).read_text(encoding="utf-8"))}
 
 
 def add(draft: Draft, run: Run) -> dict[str, Any]:
