@@ -17,10 +17,12 @@ from jellybean.documents.cascades.expansion import cascade_workflow
 from jellybean.documents.schema.cascade import Condition, parse_condition
 from jellybean.documents.writer import profiles_text
 from jellybean.errors import DocumentError
+from jellybean.planning import planned_cascades
 from jellybean.quantities import InvalidValueError
-from jellybean_solver import EdgeKind, Problem, combine_workflows
+from jellybean_solver import EdgeKind, Problem, combine_workflows, evaluate, solve
 from jellybean_solver.model.forms import Choice, choices, in_forms
 from tests.support import tiny_models
+from tests.support.unlike_sites import write_shops
 
 WORKFLOW = """\
 kind: Workflow
@@ -341,3 +343,49 @@ def test_models_that_do_not_go_together(folder: Path) -> None:
     assert problem_of("wide", "y < 0.5") == "[-1] [4] 0.5"  # sizes in which they differ are open
     assert "operators.look.variants.both.cascade: small has no output 'z'" in problem_of("large", "z < 0.5")
     assert "the second float32 [n, n, 4]" in problem_of("deep", "y < 0.5")
+
+
+def test_sites_that_differ_have_the_cascade_each_on_its_own_workers(tmp_path: Path) -> None:
+    """The problem of each site is that of a workflow written for it alone."""
+    shops = write_shops(tmp_path)
+    cascade = "variants: {small: {}, large: {}, both: {cascade: {first: small, then: large, when: a < 1}}}"
+    for file, old, new in (
+        ("workflow.yaml", "variants: [small, large]", cascade),
+        ("profiles.yaml", "accuracy:\n", f"{SHOP_CASCADE}accuracy:\n"),
+    ):
+        text = (shops / file).read_text(encoding="utf-8")
+        (shops / file).write_text(text.replace(old, new, 1), encoding="utf-8")
+    problem = build_problem(load_any_project(shops))
+    forms = {one.name: form for one in problem.operators for form in one.forms}
+    assert list(forms) == ["berlin/detect", "paris/detect", "rome/detect"]
+    first, unsure, then, answer = forms["paris/detect"].operators
+    assert [edge.upstream for edge in (*first.inputs, *unsure.inputs)] == [
+        "paris/camera",
+        "paris/detect.first",
+        "paris/camera",
+    ]
+    assert {pool for one in (first, unsure, then, answer) for pool in one.variants[0].service} == {"gpu", "paris/box"}
+    plan = solve(problem).plan
+    assert plan is not None
+    assert evaluate(problem, plan).complaints == ()
+    assert [one.operator for one in planned_cascades(plan)] == ["paris/detect"]
+    costs = [
+        cost
+        for one in in_every_form(problem)
+        if one is not None and (own := solve(one).plan) is not None
+        for cost in [own.cost.total_usd_per_h]
+    ]
+    assert plan.cost.total_usd_per_h == pytest.approx(min(costs))
+
+
+SHOP_CASCADE = """\
+cascades:
+  detect:
+    both:
+      operators:
+        detect.first: {small: {message: 4 KiB, latency: {box: 60 ms, gpu: 6 ms}}}
+        detect.unsure: {both: {message: 60 KiB, latency: {box: 1 ms, gpu: 1 ms}, children: [75 %, 25 %]}}
+        detect.then: {large: {message: 4 KiB, latency: {box: 240 ms, gpu: 20 ms}}}
+        detect: {both: {message: 4 KiB, latency: {box: 1 ms, gpu: 1 ms}}}
+      accuracy: {independent: {detect: {both: 98}, count: {fast: 94, exact: 99}}}
+"""
