@@ -93,8 +93,7 @@ class _FormSearch:
 
     def _walk(self) -> None:
         """Solve choices, lowest bound first, until none can be better, or as many as may be are solved."""
-        most = MOST_SOLVED_APART if has_many_workflows(self.problem) else MOST_SOLVED
-        left = min(most, number_of_choices(self.problem))
+        left = min(most_solved(self.problem), number_of_choices(self.problem))
         for candidate in candidates(self.problem):
             if self._is_near(candidate.bound) or left == 0 or candidate.bound == math.inf:
                 self.bound = min(self.bound, candidate.bound)
@@ -175,6 +174,11 @@ class _FormSearch:
 def _own_gap(problem: Problem) -> float:
     """The relative gap at which the search of a problem without forms ends."""
     return DECOMPOSED_GAP if has_many_workflows(problem) else default_gap(Network(problem))
+
+
+def most_solved(problem: Problem) -> int:
+    """How many choices of forms are solved at most."""
+    return MOST_SOLVED_APART if has_many_workflows(problem) else MOST_SOLVED
 
 
 def candidates(problem: Problem) -> Iterator[Candidate]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -27,7 +28,7 @@ from jellybean_solver.model.forms import as_planned, chosen_in, in_forms, number
 from jellybean_solver.model.plan import Plan
 from jellybean_solver.model.problem import Objective, Problem
 from jellybean_solver.outcome import Clock
-from jellybean_solver.planning.form_search import MOST_SOLVED, TIME_PARTS, candidates
+from jellybean_solver.planning.form_search import TIME_PARTS, candidates, most_solved
 from jellybean_solver.planning.infeasibility import Infeasibility
 from jellybean_solver.planning.many_workflows import has_many_workflows, solve_many
 from jellybean_solver.planning.mixed import is_by_ways, solve_mixed
@@ -171,11 +172,6 @@ class Replanned:
         return max(0.0, self.running_usd - self.bound_usd)
 
 
-def _require_horizon(settings: ReplanSettings) -> None:
-    if settings.horizon_h <= 0:
-        raise SolverError(f"the horizon must be longer than {settings.horizon_h:g} h")
-
-
 def replan(
     problem: Problem, before: Plan, settings: ReplanSettings, search: SearchSettings = SearchSettings()
 ) -> Replanned:
@@ -184,7 +180,8 @@ def replan(
     If time ends before another plan is found, a running plan that meets the targets is kept; for one that does not,
     SolverError is raised.
     """
-    _require_horizon(settings)
+    if settings.horizon_h <= 0:
+        raise SolverError(f"the horizon must be longer than {settings.horizon_h:g} h")
     every = _over_forms if problem.has_forms else _replan_whole
     return every(problem, before, settings, search)
 
@@ -347,8 +344,8 @@ def saves_enough(found: Replanned) -> bool:
 
 def _over_forms(problem: Problem, before: Plan, settings: ReplanSettings, search: SearchSettings) -> Replanned:
     """As `replan`, over all choices of forms. `search.instead` is called only for the running plan's choice."""
-    limit = limited(search.time_limit_s, search.clock)
-    left, running = min(MOST_SOLVED, number_of_choices(problem)), chosen_in(before, problem)
+    limit, running = limited(search.time_limit_s, search.clock), chosen_in(before, problem)
+    left = min(most_solved(problem), number_of_choices(problem))
 
     def decided(changed: Problem, **options: Any) -> Replanned:
         left_s = limit.share(1.0 / min(left, TIME_PARTS)).left()
@@ -357,23 +354,18 @@ def _over_forms(problem: Problem, before: Plan, settings: ReplanSettings, search
     decision = decided(as_planned(problem, before))
     for candidate in candidates(problem):
         least_usd = 0.0 if decision.maximises_accuracy else candidate.bound * settings.horizon_h
-        if decision.best_usd is not None and least_usd >= decision.best_usd:
+        if left == 0 or (decision.best_usd is not None and least_usd >= decision.best_usd):
             break  # its lower bound is not below the incumbent, nor are those that follow
         if candidate.choice == running or candidate.bound == math.inf:
             continue
         left -= 1
         changed = None if candidate.choice is None else in_forms(problem, candidate.choice)
-        if changed is None or left == 0:
-            decision = replace(decision, bound_usd=min(decision.bound_usd, least_usd))
-            if left == 0:
-                break
-            continue
-        try:
-            found = decided(changed, instead=lambda: None)
-        except OutOfTimeError:
-            decision = replace(decision, bound_usd=min(decision.bound_usd, least_usd))
-            continue
-        decision = _better(decision, found, problem)
+        found: Replanned | None = None
+        if changed is not None and left:
+            with suppress(OutOfTimeError):
+                found = decided(changed, instead=lambda: None)
+        least = replace(decision, bound_usd=min(decision.bound_usd, least_usd))
+        decision = least if found is None else _better(decision, found, problem)
     return decision
 
 

@@ -259,7 +259,7 @@ def test_one_of_several_workflows_has_the_forms_that_it_has_alone(case: tuple[Pr
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(8, nightly=50), deadline=None)
+@settings(max_examples=examples(4, nightly=20), deadline=None)
 @given(cases())
 def test_plans_with_forms_are_judged_after_each_loss(case: tuple[Problem, Options]) -> None:
     problem, drawn = case
