@@ -1,12 +1,14 @@
 """Worker counts that leave only late plans, cut off from the program that bounds the cost of plans in time.
 
-Queues are no linear function of a plan, but at the least worker counts nothing is left to choose: if only one worker
-may serve each operator, then a selection has one plan, up to its batch sizes. The judge of the deadline search decides
-whether that plan meets its target with any of them. If it does not, no plan with this selection and these workers, or
-fewer, does, so the program excludes them and is solved again. The bound holds for the discipline of the agents, as it
-is their scheduler that the judge simulates. It ends where workers can share an operator, or the effort ends.
+Queues are no linear function of a plan, but at the least worker counts nothing is left to choose. If a selection's
+operators have one worker each, or several of an exclusive pool, which get equal shares in every plan of the solver,
+then it has one plan, up to its batch sizes. The judge of the deadline search decides whether that plan meets its target
+with any of them. If it does not, the program excludes this selection with these workers, and is solved again. It
+excludes fewer workers too: they would be cheaper with the same routes, so they cannot carry the load or were excluded
+before. The bound holds for the discipline of the agents, as it is their scheduler that the judge simulates. It ends
+where operators can be divided in several ways, or the effort ends.
 
-A later worker often costs as much as all before: on small problems whose target binds this closes most of the gap
+One more worker often costs as much as all before: on small problems whose target binds this closes most of the gap
 (docs/design/solver.md, Ablation).
 """
 
@@ -62,7 +64,7 @@ NO_COUNTS = LateCounts(lambda plan: True, 0)
 
 
 def _only_plans(staff: Staff, most: int) -> list[Plan]:
-    """The plans with one worker for each operator, by batch sizes; empty if they are more than `most`, or not valid."""
+    """The plans with one place for each operator, by batch sizes; empty if they are more than `most`, or not valid."""
     network, assignment = staff.joint_lp.network, staff.assignment()
     if assignment is None:
         return []
@@ -76,7 +78,7 @@ def _only_plans(staff: Staff, most: int) -> list[Plan]:
 
 
 def _with_batches(plan: Plan) -> Iterator[Plan]:
-    """A plan of one worker for each operator with all combinations of batch sizes, the largest first."""
+    """A plan of one place for each operator with all combinations of batch sizes, the largest first."""
     sizes = [
         [(pool, size) for pool, times in operator.service.items() for size in sorted(times, reverse=True)]
         for operator in plan.operators

@@ -77,34 +77,44 @@ class ExactMilp:
         self.program.fill([row] * len(columns), columns, 1.0)
 
     def only_counts(self, values: Floats) -> Mapping[tuple[int, int], int] | None:
-        """The worker counts by group of a solution, if they leave a single worker for each operator; else None.
+        """The worker counts by group of a solution, if they leave a single place for each operator; else None.
 
-        A group counts for an operator if it may serve its chosen variant, even if it does not in this solution.
+        A place is one worker, or several of an exclusive pool, which get equal shares: not if its workers cost nothing,
+        as the solution may have too many then, nor if its class has other pools, which may get other shares. A group
+        counts for an operator if it may serve its chosen variant, even if it does not in this solution.
         """
         counts = {key: round(values[group.count]) for key, group in self.groups.items()}
-        chosen = np.flatnonzero(values[self.joint_lp.chosen] > 0.5).tolist()
-        able = dict.fromkeys(chosen, 0)
+        places: dict[int, list[tuple[int, int]]] = {
+            choice: [] for choice in np.flatnonzero(values[self.joint_lp.chosen] > 0.5).tolist()
+        }
         for choice, kind, number in self.served:
-            if choice in able:
-                able[choice] += counts[kind, number]
-        return counts if all(workers == 1 for workers in able.values()) else None
+            if choice in places and counts[kind, number]:
+                places[choice].append((kind, number))
+
+        alone = np.array([len(kind.pools) == 1 for kind in self.kinds.kinds])
+        may_be_several = self.kinds.exclusive & alone & (self.kinds.price > 0.0)
+
+        def is_single(found: Sequence[tuple[int, int]]) -> bool:
+            return len(found) == 1 and (counts[found[0]] == 1 or bool(may_be_several[found[0][0]]))
+
+        return counts if all(map(is_single, places.values())) else None
 
     def exclude_counts(self, values: Floats, counts: Mapping[tuple[int, int], int]) -> None:
-        """Add a row that excludes a selection with these worker counts of 0 or 1 or fewer, and nothing else.
+        """Add a row that excludes a selection with at most these worker counts (`only_counts`), and nothing else.
 
-        A plan is left if it has another variant, a second worker in a group, or a worker in a group without any.
+        A plan is left if it has another variant, more workers in a group, or a worker in a group without any.
         """
         chosen = np.flatnonzero(values[self.joint_lp.chosen] > 0.5).tolist()
         row = int(self.program.add_rows(1.0 - len(chosen), math.inf, 1)[0])
         self.program.fill([row] * len(chosen), self.joint_lp.chosen[chosen], -1.0)
-        able = {(kind, number) for choice, kind, number in self.served if choice in chosen}
+        able = dict.fromkeys((kind, number) for choice, kind, number in self.served if choice in chosen)
         for key in able:
             column = self.groups[key].count
             if counts[key]:
-                second = int(self.program.add_columns([0.0], 1.0, integer=True)[0])
+                more = int(self.program.add_columns([0.0], 1.0, integer=True)[0])
                 enough = int(self.program.add_rows(0.0, math.inf, 1)[0])
-                self.program.fill([enough, enough], [column, second], [1.0, -2.0])
-                column = second
+                self.program.fill([enough, enough], [column, more], [1.0, -(counts[key] + 1.0)])
+                column = more
             self.program.fill([row], [column], 1.0)
 
     def add_migration(self, running: RunningPlan) -> None:

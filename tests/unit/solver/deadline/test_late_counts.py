@@ -72,9 +72,9 @@ def test_the_bound_is_the_cost_of_the_cheapest_workers_that_no_judgement_exclude
     assert LateCounts(meets, 2).least_cost(milp, SearchLimits(0.0)) <= least + 1e-9  # with fewer judgements
 
 
-def _one_box_late() -> Problem:
+def _one_box_late(sharing: Sharing = Sharing.SHARED) -> Problem:
     step = operator("see", ["camera"], variant("v", {"box": 0.1}))
-    made = problem(step, pools=[Pool("box", "edge", 10, 1.0)], rate_per_s=7.0)
+    made = problem(step, pools=[Pool("box", "edge", 10, 1.0, sharing)], rate_per_s=7.0)
     return replace(made, sources=tuple(replace(source, arrivals=Arrivals.POISSON) for source in made.sources))
 
 
@@ -85,6 +85,15 @@ def test_a_second_worker_that_the_queue_of_the_first_needs_is_proven() -> None:
     assert len(plan.workers) == 2
     assert plan.certificate.bound == pytest.approx(2.0)
     assert plan.certificate.gap == 0.0
+
+
+@pytest.mark.parametrize(("sharing", "bound"), ((Sharing.EXCLUSIVE, 5.0), (Sharing.SHARED, 2.0)))
+def test_several_workers_that_share_an_operator_evenly_are_proven(sharing: Sharing, bound: float) -> None:
+    """Shared workers may divide an operator unevenly, and one of them have less to do."""
+    plan = solve(_one_box_late(sharing), deadline=Deadline(0.4, judge=lambda plan: 4.5 / len(plan.workers))).plan
+    assert plan is not None
+    assert len(plan.workers) == 5
+    assert plan.certificate.bound == pytest.approx(bound)
 
 
 def test_what_the_search_has_judged_is_not_judged_again() -> None:
