@@ -74,7 +74,7 @@ def test_other_questions_count_it_too(project: Path) -> None:
     strict = ("--set", "slo.latency_p99={target: 60 ms, penalty: 1 USD/h per s}")
     jellybean("plan", str(project), *loose)
     told = json.loads(jellybean("plan", str(project), "--from", str(project), "--dry-run", "--json", *strict).stdout)
-    change = told["change"]
+    change = told["replan"]
     assert change["verdict"] == "replace"
     assert change["running"]["penalty_usd_per_h"] > change["best"]["penalty_usd_per_h"]
     trace = project / "day.csv"
