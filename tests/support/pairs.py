@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from jellybean_solver import Edge, Operator, Problem, Variant
+from jellybean_solver import Edge, Independent, Operator, Problem, Variant
 from tests.strategies import problems, with_ratios
 
 Pair = tuple[Problem, Problem]
@@ -45,3 +45,12 @@ def _on(fleet: Problem, problem: Problem) -> Problem:
         accuracy=problem.accuracy,
         slo=problem.slo,
     )
+
+
+def measured(problem: Problem) -> Problem:
+    """The problem with accuracies of all selections: later variants are better, most of them dearer."""
+    table = {
+        operator.name: {variant.name: 70.0 + 30.0 * number for number, variant in enumerate(operator.variants)}
+        for operator in problem.operators
+    }
+    return replace(problem, accuracy=Independent(table))

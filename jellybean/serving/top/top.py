@@ -176,6 +176,7 @@ class Top:
     expiring: tuple[ExpiringCertificate, ...] = ()
     refused: tuple[str, ...] = ()  # which workers refused messages of which processes, as sentences
     workflows: tuple[Top, ...] = ()  # each, if there are several; latencies, targets and overload are then only theirs
+    audits: Mapping[str, float] = field(default_factory=dict)  # by outcome since the start, if there are any
 
 
 class Watcher:
@@ -280,6 +281,7 @@ def top_of(before: Scrape, now: Scrape) -> Top:
         expiring=tuple(_expiring(now)),
         refused=tuple(_refused(now)),
         workflows=each,
+        audits=_by("outcome", now.of("jellybean_gateway_audits_total")),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rich import box
@@ -36,6 +37,7 @@ def render(top: Top, *, fold: bool = True) -> RenderableType:
     parts.append(_workflows(top) if top.workflows else _requests(top))
     for one in top.workflows or (top,):
         of = Text(f"{one.workflow}: ", "bold") if top.workflows else Text()
+        parts += [Text.assemble(of, _audits(one.audits))] if any(one.audits.values()) else []
         parts += [of, *_overload(one.overload, fold=fold)] if one.overload is not None else []
     parts += [Text(sentence, f"bold {BAD}") for sentence in top.failing]
     parts += map(_expiring, top.expiring)
@@ -99,6 +101,16 @@ def _requests(top: Top) -> Text:
             found.append(f"{count} {words}", BAD if kind in _FAULTS else "").append(", ")
     found.append(f"{top.retries} retries, workers ")
     return found.append(f"{top.left_out} left out", WARN if top.left_out else "")
+
+
+def _audits(audits: Mapping[str, float]) -> str:
+    """How often the answers that were compared were those of the plan's reference, and audits without a result."""
+    agreed, differed = audits.get("agreed", 0.0), audits.get("differed", 0.0)
+    compared = agreed + differed
+    found = f"audits since the start: {compared:.0f} compared"
+    found += f", {100 * agreed / compared:.2f} % as the reference" if compared else ""
+    unknown = [f"{audits[outcome]:.0f} {outcome}" for outcome in ("shed", "lost") if audits.get(outcome)]
+    return "; ".join((found, *unknown))
 
 
 def _overload(overload: Overload, *, fold: bool) -> list[Text]:

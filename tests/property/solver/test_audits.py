@@ -31,13 +31,14 @@ from tests.brute_force import audits as reference
 from tests.brute_force import optimum
 from tests.strategies import problems, with_sites
 from tests.support.examples import NIGHTLY, examples
-from tests.support.pairs import pairs
+from tests.support.pairs import measured, pairs
 
 LITTLE = 1e-6
 MIX_GAP = 2e-4  # relative: programs are solved to 1e-5, and the reference to its own tolerances
 
 shares = st.sampled_from((0.01, 0.1, 0.5, 1.0))
-means = st.sampled_from((None, 55.0, 70.0, 80.0))
+kinds = st.sampled_from(((), (), (), (LossKind.WORKER,), (LossKind.SITE,), (LossKind.LINK,)))
+means = st.sampled_from((None, 55.0, 70.0, 80.0, 88.0))
 
 
 @st.composite
@@ -56,6 +57,7 @@ def roomy(draw: st.DrawFn) -> Problem:
     """A small problem on a fleet with more workers, at times in several sites."""
     problem = draw(problems(max_operators=2, limited=True))
     problem = draw(with_sites(problem)) if draw(st.booleans()) else problem
+    problem = measured(problem) if draw(st.booleans()) else problem
     return replace(problem, pools=tuple(replace(pool, count=2 * pool.count + 1) for pool in problem.pools))
 
 
@@ -123,18 +125,27 @@ def test_audits_are_shed_after_a_loss(
 
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
 @settings(max_examples=examples(20, nightly=400))
-@given(pairs(limited=True), st.data(), st.tuples(means, means), st.sampled_from((None, None, 3.0)), st.booleans())
+@given(
+    pairs(limited=True),
+    st.data(),
+    st.tuples(means, means),
+    st.tuples(kinds, kinds),
+    st.sampled_from((None, None, 3.0)),
+    st.booleans(),
+)
 def test_audits_of_several_workflows(
     pair: tuple[Problem, Problem],
     data: st.DataObject,
     asked_means: tuple[float | None, float | None],
+    asked_losses: tuple[tuple[LossKind, ...], ...],
     budget: float | None,
     has_worths: bool,
 ) -> None:
     fleet = tuple(replace(pool, count=2 * pool.count + 1) for pool in pair[0].pools)
+    pair = (measured(pair[0]), measured(pair[1])) if data.draw(st.booleans()) else pair
     parts = {
-        name: replace(one, pools=fleet, slo=Slo(accuracy=one.slo.accuracy, mean_accuracy=mean))
-        for name, one, mean in zip("ab", pair, asked_means, strict=True)
+        name: replace(one, pools=fleet, slo=Slo(accuracy=one.slo.accuracy, mean_accuracy=mean, survives=losses_borne))
+        for name, one, mean, losses_borne in zip("ab", pair, asked_means, asked_losses, strict=True)
     }
     audited = {name: data.draw(audits(one)) for name, one in parts.items() if name == "a" or data.draw(st.booleans())}
     worths = {name: data.draw(st.sampled_from((0.2, 1.0, 5.0))) for name in "ab"} if has_worths else {}

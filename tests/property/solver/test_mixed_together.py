@@ -10,7 +10,6 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from jellybean_solver import (
-    Independent,
     MigrationPrices,
     Problem,
     ReplanSettings,
@@ -32,7 +31,7 @@ from tests import plan_check
 from tests.brute_force import mixture_migration_optimum, mixture_optimum
 from tests.brute_force.migration_optimum import Prices
 from tests.support.examples import NIGHTLY, examples
-from tests.support.pairs import pairs
+from tests.support.pairs import measured, pairs
 
 LITTLE = 1e-6
 MIX_GAP = 2e-4  # relative: programs are solved to 1e-5, and the reference to its own tolerances
@@ -61,15 +60,6 @@ def cases(draw: st.DrawFn) -> tuple[Problem, dict[str, Problem]]:
     both = combine_workflows("both", problems, draw(budgets))
     workflows = tuple(replace(one, worth_usd_per_h=draw(worths)) for one in both.workflows)
     return replace(both, workflows=workflows), problems
-
-
-def measured(problem: Problem) -> Problem:
-    """The problem with accuracies of all selections: later variants are better, most of them dearer."""
-    table = {
-        operator.name: {variant.name: 70.0 + 30.0 * number for number, variant in enumerate(operator.variants)}
-        for operator in problem.operators
-    }
-    return replace(problem, accuracy=Independent(table))
 
 
 @pytest.mark.timeout(3600 if NIGHTLY else 300)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from jellybean.documents import load_any_project
 from jellybean.planning import plan_project, require_plan
-from jellybean.serving import Client, Endpoint, Scrape, ServingError, Watcher, parse, top_of, worst_p99_s
+from jellybean.serving import Client, Endpoint, Scrape, ServingError, Watcher, parse, render, top_of, worst_p99_s
 from jellybean_agent import PlanFigures, plan_view, workflow_views
 from jellybean_protos.gateway.v1 import gateway_pb2
 from jellybean_solver import to_document
@@ -18,6 +20,7 @@ from tests.support.two_scales import make_two_scales
 SECONDS = 10.0
 USD = {"shop": 0.02, "yard": 0.01}  # for the bytes that workers sent, since the scrape before
 RUNS = {"shop": 40, "yard": 20}
+AUDITS = {"agreed": 19.0, "differed": 1.0, "shed": 2.0, "lost": 0.0}
 
 
 def figures(rate_per_s: float = 1.0) -> PlanFigures:
@@ -43,6 +46,11 @@ def scrape(at_s: float, share: float) -> Scrape:
         for name in USD
     ]
     lines += [f'jellybean_gateway_price_usd_per_h{{workflow="{name}"}} 0.1' for name in USD]
+    lines += ["# TYPE jellybean_gateway_audits counter"]
+    lines += [
+        f'jellybean_gateway_audits_total{{workflow="shop",outcome="{outcome}"}} {share * count}'
+        for outcome, count in AUDITS.items()
+    ]
     lines += ['jellybean_started_timestamp_seconds{worker="server-1"} 5.0']
     names = {name: figures() for name in USD}
     return Scrape(at_s, parse("\n".join(lines) + "\n"), workflow="two", workflows=names, figures=figures(2.0))
@@ -64,6 +72,15 @@ def test_each_workflow_has_its_operators_by_its_own_names() -> None:
     for one in top.workflows:
         assert [(row.operator, row.rate_per_s) for row in one.operators] == [("last", RUNS[one.workflow] / SECONDS)]
         assert "jellybean_started_timestamp_seconds" not in scrape(0.0, 0.0).of_workflow(one.workflow).samples
+
+
+def test_audits_are_those_of_their_workflow() -> None:
+    top = top_of(scrape(0.0, 0.0), scrape(SECONDS, 1.0))
+    assert {one.workflow: one.audits for one in top.workflows} == {"shop": AUDITS, "yard": {}}
+    output = io.StringIO()
+    Console(file=output, width=100).print(render(top))
+    assert "shop: audits since the start: 20 compared, 95.00 % as the reference; 2 shed\n" in output.getvalue()
+    assert "yard: audits" not in output.getvalue()
 
 
 def answered(at_s: float, counts: dict[str, tuple[int, int]]) -> Scrape:
