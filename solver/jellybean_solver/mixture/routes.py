@@ -128,7 +128,8 @@ class PlanBuilder:
     def _pieces_after(self, loss: Loss) -> list[_Piece]:
         lost = loss.of[0] if loss.kind is LossKind.WORKER else ""
         flow = self.mixture.after[self._lost(loss)]
-        return self._pieces(flow, self._workers(flow, lost))
+        pieces = self._pieces(flow, self._workers(flow, lost))
+        return [piece for piece in pieces if not self._is_audit(piece)]
 
     def _is_audit(self, piece: _Piece) -> bool:
         return self.blocks[piece.way.block].is_audit

@@ -11,9 +11,11 @@ from jellybean.planning.simulation import simulate_plan
 from jellybean_solver import (
     AccuracyRow,
     Audit,
+    Clock,
     Edge,
     EdgeKind,
     EndToEnd,
+    LossKind,
     PerOperator,
     Plan,
     Problem,
@@ -34,6 +36,7 @@ from jellybean_solver import (
     whole_selection,
     with_audit,
 )
+from jellybean_solver.planning.mixed import plan_with_spare_workers
 from tests.support.small_problems import box, gpu, operator, problem, variant
 
 SHARE = 0.1
@@ -114,6 +117,15 @@ def test_the_audit_follows_a_trace_of_rates() -> None:
     result = replay(plan, brains, trace, slow_latency_s=0.1)
     assert [one.offered for one in result.intervals] == pytest.approx([100, 800], rel=0.35)
     assert result.requests == sum(one.offered for one in result.intervals)  # of clients only
+
+
+def test_a_plan_with_spare_workers_has_its_audit() -> None:
+    plain = replace(base(), slo=Slo(accuracy=89.0, survives=(LossKind.WORKER,)))
+    asked = with_audit(replace(plain, pools=(box(4), gpu(4))), audit())
+    plan = plan_with_spare_workers(asked, gap=0.0, limit=Clock())
+    assert plan is not None
+    assert evaluate(asked, plan).complaints == ()
+    assert all({"read", "audit.read"} == route.workers.keys() for route in plan.routes)
 
 
 def test_too_little_capacity_for_the_audit_is_no_plan() -> None:
